@@ -1,1 +1,55 @@
-//! placeholder
+//! Rates, sizes, durations and ratios as people write them.
+//!
+//! Every configuration key and command line option of this project that has a unit is
+//! read by this crate, so that `10Mbit/s`, `660kB`, `264ms` and `1%` mean the same
+//! everywhere. Prefixes: `k`, `M`, `G`, `T` are powers of 1000 and `Ki`, `Mi`, `Gi`,
+//! `Ti` powers of 1024; their case does not matter (`10mbit` is ten megabit).
+#![forbid(unsafe_code)]
+
+pub mod duration;
+mod number;
+mod rate;
+mod ratio;
+mod size;
+
+pub use rate::Rate;
+pub use ratio::Ratio;
+pub use size::ByteSize;
+
+/// Why a text is not a quantity; the message says what would be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {expected}")]
+pub struct UnitError {
+    text: String,
+    expected: &'static str,
+}
+
+impl UnitError {
+    fn new(text: &str, expected: &'static str) -> Self {
+        Self {
+            text: text.to_owned(),
+            expected,
+        }
+    }
+}
+
+/// Serde support shared by the quantities: a string with a unit, or a bare number.
+macro_rules! serde_as_text {
+    ($type:ty, $expected:expr) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(crate::number::TextVisitor::new($expected))
+            }
+        }
+    };
+}
+use serde_as_text;
+
+#[cfg(test)]
+mod tests;
