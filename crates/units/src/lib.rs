@@ -5,6 +5,7 @@
 //! everywhere. Prefixes: `k`, `M`, `G`, `T` are powers of 1000 and `Ki`, `Mi`, `Gi`,
 //! `Ti` powers of 1024; their case does not matter (`10mbit` is ten megabit).
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod duration;
 mod number;
