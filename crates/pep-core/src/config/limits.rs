@@ -1,0 +1,73 @@
+//! `[limits]`: what pepd never exceeds.
+
+use units::ByteSize;
+
+/// `[limits]`: what pepd never exceeds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Flows at one time, 1 to 1,000,000. Further ones pass unaccelerated and are counted.
+    /// Default 8192: with all else at its default, what 20,000 descriptors carry. Costs two
+    /// descriptors and about 3 kB per flow, and address space, not memory, for its rings.
+    pub flows: u32,
+    /// Bytes of all rings together. Default 1 GiB: room for the initial rings of
+    /// [`flows`](Self::flows), and for hundreds of full-sized ones when there are fewer. An upper
+    /// bound, not a reservation: a ring without data has no pages.
+    pub memory: ByteSize,
+    /// The ring of one direction of a flow to begin with, a power of two from 4 KiB to
+    /// [`ring_max`](Self::ring_max). Default 64 KiB: a web page or a keystroke never needs more.
+    pub ring_initial: ByteSize,
+    /// The ring of one direction of a flow at most, a power of two from 64 KiB to 16 MiB.
+    /// Default 4 MiB: bulk at 30 Gbit/s needs about 1 MiB per wake-up, and a link that
+    /// stalls for a second at 30 Mbit/s is ridden out without stopping the sender.
+    pub ring_max: ByteSize,
+    /// SYNs held at one time (`syn = "defer"`), 1 to 100,000. Further ones pass
+    /// unaccelerated. Default 2048. Costs one descriptor and about 2 kB each.
+    pub held: u32,
+    /// SYNs held for one client address, 1 to `held`. Default 1024: a whole network behind one
+    /// NAT address still fits, and one scanning host leaves room for the others.
+    pub held_per_source: u32,
+    /// SYNs held for one destination address, 1 to `held`. Default 512: a server that
+    /// swallows SYNs takes a quarter of the room at most, and at 600 ms of round trip a
+    /// good one still takes 850 new flows a second.
+    pub held_per_destination: u32,
+    /// Descriptors kept back for everything that is not a flow (netlink, nft, logs), 16 to
+    /// 10,000. Default 64.
+    pub descriptors: u32,
+    /// Bytes one flow may move before others get their turn, 4 KiB to 64 MiB. Default
+    /// 256 KiB: about 70 us at full speed, so that an interactive flow waits no longer for
+    /// each bulk flow in front of it; larger ones gain no throughput.
+    pub relay_budget: ByteSize,
+    /// Connections the kernel may have completed before pepd accepts them, per site and
+    /// address family, 1 to 65,535; the kernel caps it at `net.core.somaxconn`. Default
+    /// 4096, as that is.
+    pub backlog: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            flows: 8192,
+            memory: ByteSize::mib(1024),
+            ring_initial: ByteSize::kib(64),
+            ring_max: ByteSize::mib(4),
+            held: 2048,
+            held_per_source: 1024,
+            held_per_destination: 512,
+            descriptors: 64,
+            relay_budget: ByteSize::kib(256),
+            backlog: 4096,
+        }
+    }
+}
+
+impl Limits {
+    /// Descriptors needed when everything is full: two per flow, one per held SYN, the rest.
+    pub fn descriptors_needed(&self) -> u64 {
+        2 * u64::from(self.flows) + u64::from(self.held) + u64::from(self.descriptors)
+    }
+
+    /// Bytes of the initial rings of that many flows.
+    pub fn initial_rings(&self, flows: u32) -> u64 {
+        2 * u64::from(flows) * self.ring_initial.bytes()
+    }
+}

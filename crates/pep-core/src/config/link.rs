@@ -1,0 +1,26 @@
+//! `[link]`: what is known of the bad hop.
+
+use std::time::Duration;
+
+use units::Rate;
+
+use super::IfName;
+
+/// `[link]`: the bad hop. Optional; what it states is used to size buffers and pace senders.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The interface that leads to it.
+    pub interface: IfName,
+    /// Its rate in bit/s. `None` (`"auto"`, the default): unknown, buffers are left to the
+    /// kernel's autotuning and flows are not paced.
+    pub rate: Option<Rate>,
+    /// Its round-trip time when idle, 1 us to 10 min. Default none: unknown.
+    pub rtt: Option<Duration>,
+}
+
+impl Link {
+    /// The bytes in flight on a full link, where rate and round-trip time are both stated.
+    pub fn bandwidth_delay_product(&self) -> Option<u64> {
+        Some(self.rate?.bandwidth_delay_product(self.rtt?))
+    }
+}

@@ -1,0 +1,110 @@
+//! What a site matches: prefixes, ports, DSCP and interface of a flow's first packet.
+
+use std::{fmt, net::SocketAddr};
+
+use ipnet::IpNet;
+
+use crate::config::IfName;
+
+/// What is known of a flow when its SYN arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowKey<'a> {
+    /// The host that opens the connection.
+    pub src: SocketAddr,
+    /// Where it wants to go.
+    pub dst: SocketAddr,
+    /// The DSCP of its SYN, 0 to 63.
+    pub dscp: u8,
+    /// The interface on which the SYN came in.
+    pub interface: &'a str,
+}
+
+/// An inclusive range of TCP ports; `first <= last`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    /// The ports from `first` to `last`, both included; `None` when there are none.
+    pub const fn new(first: u16, last: u16) -> Option<Self> {
+        if first <= last {
+            Some(Self { first, last })
+        } else {
+            None
+        }
+    }
+
+    /// A single port.
+    pub const fn single(port: u16) -> Self {
+        Self {
+            first: port,
+            last: port,
+        }
+    }
+
+    /// The lowest port.
+    pub const fn first(self) -> u16 {
+        self.first
+    }
+
+    /// The highest port.
+    pub const fn last(self) -> u16 {
+        self.last
+    }
+
+    /// Whether `port` lies in the range.
+    pub const fn contains(self, port: u16) -> bool {
+        self.first <= port && port <= self.last
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+/// What a site matches. Every list must take the flow; an empty list takes any.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Matcher {
+    /// Prefixes of the host that opens the connection; default any.
+    pub src: Vec<IpNet>,
+    /// Prefixes of the destination; default any.
+    pub dst: Vec<IpNet>,
+    /// Source ports; default any, since hosts choose them at random.
+    pub sport: Vec<PortRange>,
+    /// Destination ports; default any.
+    pub dport: Vec<PortRange>,
+    /// DSCP values of the SYN, 0 to 63; default any.
+    pub dscp: Vec<u8>,
+    /// Interfaces on which the SYN arrives, each one of `intercept.lan`; default any.
+    pub interface: Vec<IfName>,
+}
+
+impl Matcher {
+    /// Whether a flow belongs to the site.
+    pub fn matches(&self, flow: &FlowKey<'_>) -> bool {
+        let port_in = |ranges: &[PortRange], port| {
+            ranges.is_empty() || ranges.iter().any(|range| range.contains(port))
+        };
+        let address_in = |nets: &[IpNet], address: SocketAddr| {
+            nets.is_empty() || nets.iter().any(|net| net.contains(&address.ip()))
+        };
+        address_in(&self.src, flow.src)
+            && address_in(&self.dst, flow.dst)
+            && port_in(&self.sport, flow.src.port())
+            && port_in(&self.dport, flow.dst.port())
+            && (self.dscp.is_empty() || self.dscp.contains(&flow.dscp))
+            && (self.interface.is_empty()
+                || self
+                    .interface
+                    .iter()
+                    .any(|name| name.as_str() == flow.interface))
+    }
+}

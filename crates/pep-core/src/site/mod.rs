@@ -1,0 +1,9 @@
+//! Sites: which policy a flow gets. The first site whose matcher takes the flow decides.
+
+mod matcher;
+mod policy;
+mod table;
+
+pub use matcher::{FlowKey, Matcher, PortRange};
+pub use policy::{Buffer, Buffers, DscpPolicy, LinkLeg, Mode, Pacing, Site, Source, SynHandling};
+pub use table::{SiteId, SiteTable};

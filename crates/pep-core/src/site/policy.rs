@@ -1,0 +1,200 @@
+//! What is done with the flows of a site.
+
+use units::{ByteSize, Rate};
+
+use super::Matcher;
+use crate::config::{CongestionName, Link, Timeouts};
+
+/// How a site's flows are carried. `tunnel` and `packet` are not built yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Two legs of kernel TCP, joined here (default).
+    #[default]
+    Split,
+    /// Left alone: the kernel forwards the packets.
+    Bypass,
+}
+
+/// Which leg of a flow crosses the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LinkLeg {
+    /// pepd stands with the hosts that open connections; the servers are across the link (default).
+    #[default]
+    Server,
+    /// pepd stands with the servers; connections arrive over the link.
+    Client,
+}
+
+/// Whose address the server sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Source {
+    /// The client's own address and port (default).
+    #[default]
+    Client,
+    /// An address and port of this machine.
+    Self_,
+}
+
+/// When a host's SYN is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SynHandling {
+    /// At once, before the server is known to answer (default): saves a round trip.
+    #[default]
+    Spoof,
+    /// Once the server has answered, so that refusals and timeouts look as they would without us.
+    Defer,
+}
+
+/// The DSCP of the packets we send for a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DscpPolicy {
+    /// As the client's SYN (default).
+    #[default]
+    Keep,
+    /// Always this value, 0 to 63.
+    Set(u8),
+}
+
+/// The size of a socket's buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Buffer {
+    /// From the link's bandwidth-delay product where it is stated, else the kernel's autotuning.
+    #[default]
+    Auto,
+    /// So many bytes, each way.
+    Bytes(ByteSize),
+}
+
+/// How fast one flow may send into the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pacing {
+    /// At most the link's stated rate; unlimited where it is not stated (default).
+    #[default]
+    Auto,
+    /// Unlimited.
+    Off,
+    /// At most this.
+    Rate(Rate),
+}
+
+/// Socket buffers in bytes, to be given to SO_SNDBUF and SO_RCVBUF (the kernel doubles them).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffers {
+    /// For SO_SNDBUF.
+    pub send: u64,
+    /// For SO_RCVBUF.
+    pub receive: u64,
+}
+
+/// A named policy and what it matches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Site {
+    /// Unique; appears in logs and counters. 1 to 64 letters, digits, `-`, `_` or `.`.
+    pub name: String,
+    /// Which flows the policy is for; default all.
+    pub matcher: Matcher,
+    /// How they are carried; default [`Mode::Split`].
+    pub mode: Mode,
+    /// Congestion controls of the link leg, the first that the kernel has is used. Default
+    /// none: the kernel's own choice (`net.ipv4.tcp_congestion_control`).
+    pub congestion: Vec<CongestionName>,
+    /// The same for the host leg; default none, since that leg is short and clean.
+    pub congestion_lan: Vec<CongestionName>,
+    /// Which leg crosses the link; default [`LinkLeg::Server`].
+    pub link_leg: LinkLeg,
+    /// Whose address the server sees; default [`Source::Client`], so that the server's logs,
+    /// access lists and the routers between keep their meaning.
+    pub source: Source,
+    /// When the client's SYN is answered; default `intercept.syn`.
+    pub syn: SynHandling,
+    /// The DSCP of both legs; default [`DscpPolicy::Keep`].
+    pub dscp: DscpPolicy,
+    /// TCP_NODELAY on the host leg; default true: what has crossed the link must not wait for
+    /// an ACK on the last metre, and the host has already decided how to cut its data.
+    pub nodelay_lan: bool,
+    /// TCP_NODELAY on the link leg; default true: Nagle's wait would cost a round trip of the
+    /// link per small message. Bulk data leaves in full segments either way.
+    pub nodelay_link: bool,
+    /// TCP_MAXSEG of the link leg in bytes, 88 to 32,767: caps what is announced and what is
+    /// sent. Default none: the interface's and the path's.
+    pub mss: Option<u16>,
+    /// Timers of the flows; default those of `[timeouts]`.
+    pub timeouts: Timeouts,
+    /// Unsent bytes the kernel holds for the link leg (TCP_NOTSENT_LOWAT); the rest waits in
+    /// the ring. `None` leaves it to the send buffer. Default 256 KiB: enough to keep a
+    /// Gbit/s busy over a scheduling delay of 2 ms, and no more memory than that per flow.
+    pub notsent_lowat: Option<ByteSize>,
+    /// SO_MAX_PACING_RATE of the link leg; default [`Pacing::Auto`]: without it, bursts of a
+    /// window overflow the modem's queue.
+    pub pacing: Pacing,
+    /// Buffers of the link leg; default [`Buffer::Auto`]. Costs kernel memory up to twice the
+    /// size each way for a flow that fills them.
+    pub link_buffer: Buffer,
+    /// Buffers of the host leg; default [`Buffer::Auto`], which there is the kernel's autotuning.
+    pub lan_buffer: Buffer,
+}
+
+impl Site {
+    /// A site of this name with every default, which matches everything.
+    pub fn with_defaults(name: &str, syn: SynHandling, timeouts: Timeouts) -> Self {
+        Self {
+            name: name.to_owned(),
+            matcher: Matcher::default(),
+            mode: Mode::default(),
+            congestion: Vec::new(),
+            congestion_lan: Vec::new(),
+            link_leg: LinkLeg::default(),
+            source: Source::default(),
+            syn,
+            dscp: DscpPolicy::default(),
+            nodelay_lan: true,
+            nodelay_link: true,
+            mss: None,
+            timeouts,
+            notsent_lowat: Some(ByteSize::kib(256)),
+            pacing: Pacing::default(),
+            link_buffer: Buffer::default(),
+            lan_buffer: Buffer::default(),
+        }
+    }
+
+    /// Buffers to set on the link leg, or `None` to leave them to the kernel's autotuning.
+    ///
+    /// Where they follow from the link they are twice its bandwidth-delay product: one
+    /// product is in flight, another is being filled or waits behind a lost packet for its
+    /// retransmission. Never below 256 KiB, so that a wrongly stated slow link does not
+    /// strangle flows that do not cross it, nor above 64 MiB.
+    pub fn link_buffers(&self, link: Option<&Link>) -> Option<Buffers> {
+        let bytes = match self.link_buffer {
+            Buffer::Bytes(size) => size.bytes(),
+            Buffer::Auto => link?
+                .bandwidth_delay_product()?
+                .saturating_mul(2)
+                .clamp(256 << 10, 64 << 20),
+        };
+        Some(Buffers {
+            send: bytes,
+            receive: bytes,
+        })
+    }
+
+    /// Buffers to set on the host leg, or `None` to leave them to the kernel's autotuning.
+    pub fn lan_buffers(&self) -> Option<Buffers> {
+        match self.lan_buffer {
+            Buffer::Auto => None,
+            Buffer::Bytes(size) => Some(Buffers {
+                send: size.bytes(),
+                receive: size.bytes(),
+            }),
+        }
+    }
+
+    /// The rate beyond which one flow may not send into the link, or `None` for no limit.
+    pub fn pacing_rate(&self, link: Option<&Link>) -> Option<Rate> {
+        match self.pacing {
+            Pacing::Auto => link?.rate,
+            Pacing::Off => None,
+            Pacing::Rate(rate) => Some(rate),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Plain counters. The daemon fills and exports them; nothing here knows how.
+
+use std::fmt;
+
+/// Why a flow ended. Each belongs to one party: the client's side, the server's side, or us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// Both ends closed and every byte was delivered.
+    Closed,
+    /// The client reset the connection.
+    ClientReset,
+    /// The server reset the connection.
+    ServerReset,
+    /// The server refused the connection.
+    Refused,
+    /// The network said that the server cannot be reached.
+    Unreachable,
+    /// The server did not answer within `timeouts.connect`.
+    ConnectTimeout,
+    /// No byte moved for `timeouts.idle`.
+    IdleTimeout,
+    /// Sent data, or a keepalive, was not acknowledged for too long.
+    UserTimeout,
+    /// pepd was stopped and the flow outlived `timeouts.drain`.
+    Drained,
+    /// Something failed here; the log says what.
+    Error,
+}
+
+impl EndReason {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; 10] = [
+        Self::Closed,
+        Self::ClientReset,
+        Self::ServerReset,
+        Self::Refused,
+        Self::Unreachable,
+        Self::ConnectTimeout,
+        Self::IdleTimeout,
+        Self::UserTimeout,
+        Self::Drained,
+        Self::Error,
+    ];
+
+    /// As it is written in logs and counters.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::ClientReset => "client_reset",
+            Self::ServerReset => "server_reset",
+            Self::Refused => "refused",
+            Self::Unreachable => "unreachable",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::UserTimeout => "user_timeout",
+            Self::Drained => "drained",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of the daemon: totals since it started, except where a line says "now".
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Every counter with its name, in a fixed order.
+            pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Flows accepted from hosts.
+    flows_accepted,
+    /// Flows open now.
+    flows_open,
+    /// The most flows ever open at one time.
+    flows_open_max,
+    /// Flows that ended as [`EndReason::Closed`].
+    ended_closed,
+    /// Flows that ended as [`EndReason::ClientReset`].
+    ended_client_reset,
+    /// Flows that ended as [`EndReason::ServerReset`].
+    ended_server_reset,
+    /// Flows that ended as [`EndReason::Refused`].
+    ended_refused,
+    /// Flows that ended as [`EndReason::Unreachable`].
+    ended_unreachable,
+    /// Flows that ended as [`EndReason::ConnectTimeout`].
+    ended_connect_timeout,
+    /// Flows that ended as [`EndReason::IdleTimeout`].
+    ended_idle_timeout,
+    /// Flows that ended as [`EndReason::UserTimeout`].
+    ended_user_timeout,
+    /// Flows that ended as [`EndReason::Drained`].
+    ended_drained,
+    /// Flows that ended as [`EndReason::Error`].
+    ended_error,
+    /// Bytes relayed from clients to servers.
+    up_bytes,
+    /// Bytes relayed from servers to clients.
+    down_bytes,
+    /// SYNs that passed unaccelerated because the gate was closed.
+    syns_passed_gate,
+    /// Times the gate closed: flow cap reached, or descriptors or memory short.
+    gate_closed,
+    /// Times a descriptor was wanted and there was none.
+    descriptors_short,
+    /// Times a ring wanted to grow and `limits.memory` or `limits.ring_max` did not let it.
+    ring_growth_denied,
+    /// Bytes of all rings now.
+    ring_bytes,
+    /// Flows whose server leg got another source port because the client's was taken.
+    source_port_changed,
+    /// SYNs held (`syn = "defer"`) now.
+    syns_held,
+    /// Held SYNs released to the listener because the server answered.
+    syns_released,
+    /// Held SYNs answered by RST because the server refused.
+    syns_refused,
+    /// Held SYNs answered by ICMP because the server cannot be reached.
+    syns_unreachable,
+    /// Held SYNs forgotten because the client went silent or the server never answered.
+    syns_expired,
+    /// Held SYNs that passed unaccelerated: a cap on held SYNs, or an address in use.
+    syns_passed_held,
+}
+
+impl Stats {
+    /// Counts the end of a flow.
+    pub fn on_flow_end(&mut self, reason: EndReason) {
+        *match reason {
+            EndReason::Closed => &mut self.ended_closed,
+            EndReason::ClientReset => &mut self.ended_client_reset,
+            EndReason::ServerReset => &mut self.ended_server_reset,
+            EndReason::Refused => &mut self.ended_refused,
+            EndReason::Unreachable => &mut self.ended_unreachable,
+            EndReason::ConnectTimeout => &mut self.ended_connect_timeout,
+            EndReason::IdleTimeout => &mut self.ended_idle_timeout,
+            EndReason::UserTimeout => &mut self.ended_user_timeout,
+            EndReason::Drained => &mut self.ended_drained,
+            EndReason::Error => &mut self.ended_error,
+        } += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_counter_of_its_name() {
+        for reason in EndReason::ALL {
+            let mut stats = Stats::default();
+            stats.on_flow_end(reason);
+            let counted: Vec<_> = stats.entries().filter(|(_, value)| *value != 0).collect();
+            assert_eq!(counted, [(format!("ended_{reason}").as_str(), 1)]);
+        }
+    }
+}
