@@ -1,0 +1,298 @@
+//! Interfaces, addresses, routes and settings of a namespace.
+
+use std::{future::Future, io, net::IpAddr, os::fd::AsRawFd as _, path::PathBuf};
+
+use futures_util::TryStreamExt as _;
+use ipnet::IpNet;
+use netlink_packet_route::{
+    address::{AddressAttribute, AddressFlags, AddressHeaderFlags},
+    link::{InfoData, InfoKind, InfoVeth, LinkMessage},
+};
+use nix::net::if_::if_nametoindex;
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder, new_connection};
+
+use super::{Netns, NetnsError, sys};
+
+/// Linux allows 15 bytes and a terminating zero (IFNAMSIZ).
+const INTERFACE_NAME_MAX: usize = 15;
+
+impl Netns {
+    /// Makes a pair of virtual Ethernet interfaces, one here and one in `peer`, both still down.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when a name is taken, empty or longer than 15 bytes.
+    pub fn add_veth(&self, name: &str, peer: &Self, peer_name: &str) -> Result<(), NetnsError> {
+        let what = format!("create the veth pair {name} - {peer_name}");
+        check_interface_name(name)
+            .and_then(|()| check_interface_name(peer_name))
+            .map_err(|err| NetnsError::netlink(&what, err))?;
+        let message = veth_message(name, peer, peer_name);
+        self.netlink(what, |handle| async move {
+            handle.link().add(message).execute().await
+        })
+    }
+
+    /// Switches an interface on.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface.
+    pub fn set_up(&self, interface: &str) -> Result<(), NetnsError> {
+        self.set_link(interface, "switch on", LinkMessageBuilder::up)
+    }
+
+    /// Switches an interface off.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface.
+    pub fn set_down(&self, interface: &str) -> Result<(), NetnsError> {
+        self.set_link(interface, "switch off", LinkMessageBuilder::down)
+    }
+
+    /// Sets the largest packet of an interface, in bytes.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface or the value is out of its range.
+    pub fn set_mtu(&self, interface: &str, mtu: u32) -> Result<(), NetnsError> {
+        self.set_link(interface, "set the MTU of", |link| link.mtu(mtu))
+    }
+
+    /// Gives an interface an address; IPv6 addresses are usable at once (no duplicate detection).
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface or it has the address already.
+    pub fn add_address(&self, interface: &str, address: IpNet) -> Result<(), NetnsError> {
+        let what = format!("add {address} to {interface}");
+        let name = interface.to_owned();
+        self.netlink(what, move |handle| async move {
+            let index = index_of(&name)?;
+            let mut add = handle
+                .address()
+                .add(index, address.addr(), address.prefix_len());
+            let message = add.message_mut();
+            message.header.flags = AddressHeaderFlags::Nodad;
+            message
+                .attributes
+                .push(AddressAttribute::Flags(AddressFlags::Nodad));
+            add.execute().await
+        })
+    }
+
+    /// Adds a route by a neighbour, or on an interface without one; `0.0.0.0/0` or `::/0` is the
+    /// default route.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when the gateway is not a neighbour or the route exists.
+    pub fn add_route(
+        &self,
+        destination: IpNet,
+        gateway: Option<IpAddr>,
+        interface: Option<&str>,
+    ) -> Result<(), NetnsError> {
+        let by = gateway.map_or(String::new(), |gateway| format!(" via {gateway}"));
+        let on = interface.map_or(String::new(), |interface| format!(" dev {interface}"));
+        let interface = interface.map(str::to_owned);
+        self.netlink(
+            format!("add the route {destination}{by}{on}"),
+            move |handle| async move {
+                let index = interface.as_deref().map(index_of).transpose()?;
+                let message = route_message(destination, gateway, index);
+                handle.route().add(message).execute().await
+            },
+        )
+    }
+
+    /// Removes an interface (and, of a veth pair, its peer).
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface.
+    pub fn remove_interface(&self, interface: &str) -> Result<(), NetnsError> {
+        let name = interface.to_owned();
+        self.netlink(format!("remove {interface}"), move |handle| async move {
+            handle.link().del(index_of(&name)?).execute().await
+        })
+    }
+
+    /// The names of all interfaces here.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when the kernel does not list them.
+    pub fn interfaces(&self) -> Result<Vec<String>, NetnsError> {
+        let list = || {
+            let interfaces = nix::net::if_::if_nameindex()?;
+            let name = |entry: &nix::net::if_::Interface| entry.name().to_string_lossy().into();
+            Ok(interfaces.iter().map(name).collect())
+        };
+        let names = self.enter(list)?;
+        names.map_err(|err: nix::errno::Errno| NetnsError::netlink("list interfaces", err))
+    }
+
+    /// Switches segmentation offloads (TSO, GSO, GRO) of an interface on or off.
+    ///
+    /// Off, packets cross it as they would on a wire, one MTU each.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface or it refuses.
+    pub fn set_offloads(&self, interface: &str, on: bool) -> Result<(), NetnsError> {
+        self.enter(|| sys::set_offloads(interface, on))?
+            .map_err(|err| NetnsError::netlink(format!("set offloads of {interface}"), err))
+    }
+
+    /// Sets a kernel setting of this namespace, such as `net.ipv4.ip_forward`.
+    ///
+    /// # Errors
+    /// [`NetnsError::Sysctl`] when this kernel lacks it, refuses the value, or it is not one of
+    /// those that namespaces have of their own.
+    pub fn set_sysctl(&self, key: &str, value: &str) -> Result<(), NetnsError> {
+        let path = sysctl_path(key);
+        let written = self.enter(|| std::fs::write(path, value))?;
+        written.map_err(|source| NetnsError::Sysctl {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            source,
+        })
+    }
+
+    /// The value of a kernel setting in this namespace, without the final newline.
+    ///
+    /// # Errors
+    /// [`NetnsError::ReadSysctl`] when this kernel lacks it.
+    pub fn sysctl(&self, key: &str) -> Result<String, NetnsError> {
+        let path = sysctl_path(key);
+        let value = self.enter(|| std::fs::read_to_string(path))?;
+        let value = value.map_err(|source| NetnsError::ReadSysctl {
+            key: key.to_owned(),
+            source,
+        });
+        Ok(value?.trim_end().to_owned())
+    }
+
+    fn set_link(
+        &self,
+        interface: &str,
+        verb: &str,
+        change: impl FnOnce(LinkMessageBuilder<LinkUnspec>) -> LinkMessageBuilder<LinkUnspec> + Send,
+    ) -> Result<(), NetnsError> {
+        let name = interface.to_owned();
+        self.netlink(format!("{verb} {interface}"), |handle| async move {
+            let message = change(LinkUnspec::new_with_index(index_of(&name)?)).build();
+            handle.link().set(message).execute().await
+        })
+    }
+
+    /// Runs requests over a netlink socket of this namespace.
+    ///
+    /// # Errors
+    /// Those of entering, and what the requests answer, with `what` in words.
+    pub fn netlink<T, F>(
+        &self,
+        what: String,
+        request: impl FnOnce(Handle) -> F + Send,
+    ) -> Result<T, NetnsError>
+    where
+        T: Send,
+        F: Future<Output = Result<T, rtnetlink::Error>>,
+    {
+        let outcome = self.enter(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_io()
+                .build()?;
+            runtime.block_on(async {
+                let (connection, handle, _) = new_connection()?;
+                tokio::spawn(connection);
+                request(handle).await.map_err(into_io_error)
+            })
+        })?;
+        outcome.map_err(|err: io::Error| NetnsError::netlink(what, err))
+    }
+
+    /// The addresses an interface has.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface.
+    pub fn addresses(&self, interface: &str) -> Result<Vec<IpNet>, NetnsError> {
+        let name = interface.to_owned();
+        self.netlink(
+            format!("list addresses of {interface}"),
+            move |handle| async move {
+                let request = handle
+                    .address()
+                    .get()
+                    .set_link_index_filter(index_of(&name)?);
+                let messages: Vec<_> = request.execute().try_collect().await?;
+                Ok(messages
+                    .iter()
+                    .flat_map(|message| {
+                        let length = message.header.prefix_len;
+                        message
+                            .attributes
+                            .iter()
+                            .filter_map(move |attribute| match attribute {
+                                AddressAttribute::Address(address) => {
+                                    IpNet::new(*address, length).ok()
+                                }
+                                _ => None,
+                            })
+                    })
+                    .collect())
+            },
+        )
+    }
+}
+
+fn veth_message(name: &str, peer: &Netns, peer_name: &str) -> LinkMessage {
+    let peer = LinkMessageBuilder::<LinkUnspec>::new()
+        .name(peer_name)
+        .setns_by_fd(peer.fd.as_raw_fd())
+        .build();
+    LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth)
+        .name(name)
+        .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+        .build()
+}
+
+fn route_message(
+    destination: IpNet,
+    gateway: Option<IpAddr>,
+    interface: Option<u32>,
+) -> netlink_packet_route::route::RouteMessage {
+    let route = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(destination.addr(), destination.prefix_len())
+        .expect("an IpNet's prefix length fits its family");
+    let route = match gateway {
+        Some(gateway) => route
+            .gateway(gateway)
+            .expect("a gateway of the same family"),
+        None => route,
+    };
+    match interface {
+        Some(index) => route.output_interface(index).build(),
+        None => route.build(),
+    }
+}
+
+fn check_interface_name(name: &str) -> io::Result<()> {
+    if name.is_empty() || name.len() > INTERFACE_NAME_MAX || name.contains(['/', ' ']) {
+        return Err(io::Error::other(format!(
+            "`{name}` is no interface name of 1 to 15 bytes"
+        )));
+    }
+    Ok(())
+}
+
+fn index_of(interface: &str) -> Result<u32, rtnetlink::Error> {
+    if_nametoindex(interface)
+        .map_err(|_| rtnetlink::Error::NamespaceError(format!("there is no interface {interface}")))
+}
+
+fn into_io_error(err: rtnetlink::Error) -> io::Error {
+    match err {
+        rtnetlink::Error::NetlinkError(message) => message.to_io(),
+        rtnetlink::Error::NamespaceError(text) => io::Error::new(io::ErrorKind::NotFound, text),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+fn sysctl_path(key: &str) -> PathBuf {
+    // Interface names may hold dots, but those that the lab makes do not.
+    PathBuf::from("/proc/sys").join(key.replace('.', "/"))
+}
