@@ -1,0 +1,232 @@
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
+use super::{Interface, Node, Topology, route};
+use crate::netns::{Netns, NetnsError};
+
+/// An interface bears the name of a node, and Linux allows it 15 bytes.
+const NODE_NAME_MAX: usize = 15;
+/// Edges are numbered in one byte of their IPv4 subnets.
+const EDGES_MAX: usize = 255;
+
+/// Settings of every node: nothing learned from one connection may change the next one's start,
+/// and packets may return by another way than they came.
+const NODE_SYSCTLS: [(&str, &str); 4] = [
+    ("net.ipv4.tcp_no_metrics_save", "1"),
+    ("net.ipv4.conf.all.rp_filter", "0"),
+    ("net.ipv4.conf.default.rp_filter", "0"),
+    ("net.ipv6.conf.default.accept_ra", "0"),
+];
+const FORWARDING_SYSCTLS: [(&str, &str); 2] = [
+    ("net.ipv4.ip_forward", "1"),
+    ("net.ipv6.conf.all.forwarding", "1"),
+];
+
+/// Why a topology could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// Node names become interface names.
+    #[error("`{0}` is no node name: 1 to 15 letters, digits, `-` or `_`, and not `lo`")]
+    Name(String),
+    /// A node has at most one edge to each neighbour, and none to itself.
+    #[error("a second edge between `{0}` and `{1}`, or one to itself")]
+    Edge(String, String),
+    /// The numbering of subnets ends at 255.
+    #[error("more than 255 edges")]
+    TooMany,
+    /// The system refused.
+    #[error("node `{node}`: {source}")]
+    Node {
+        /// The node in question.
+        node: String,
+        /// What was refused.
+        #[source]
+        source: NetnsError,
+    },
+}
+
+/// The description of a [`Topology`].
+#[derive(Debug, Default)]
+pub struct TopologyBuilder {
+    names: Vec<String>,
+    edges: Vec<Edge>,
+    sysctls: Vec<(String, String, String)>,
+    wire_like: bool,
+}
+
+#[derive(Debug)]
+struct Edge {
+    a: usize,
+    b: usize,
+}
+
+impl TopologyBuilder {
+    /// Adds a node, if there is none of this name yet; edges add theirs themselves.
+    #[must_use]
+    pub fn node(mut self, name: &str) -> Self {
+        self.index(name);
+        self
+    }
+
+    /// Joins two nodes by Ethernet.
+    #[must_use]
+    pub fn veth(mut self, a: &str, b: &str) -> Self {
+        let (a, b) = (self.index(a), self.index(b));
+        self.edges.push(Edge { a, b });
+        self
+    }
+
+    /// Sets a kernel setting of a node; those given later win.
+    #[must_use]
+    pub fn sysctl(mut self, node: &str, key: &str, value: &str) -> Self {
+        self.index(node);
+        self.sysctls
+            .push((node.to_owned(), key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Switches segmentation offloads off on all Ethernet edges: packets cross them one MTU at a
+    /// time, as on a wire. Slower; for experiments that count packets.
+    #[must_use]
+    pub fn without_offloads(mut self) -> Self {
+        self.wire_like = true;
+        self
+    }
+
+    /// Builds it all.
+    ///
+    /// # Errors
+    /// [`TopologyError`]; what was built so far is gone then.
+    pub fn build(self) -> Result<Topology, TopologyError> {
+        self.check()?;
+        let mut nodes = self.make_nodes()?;
+        for (number, edge) in self.edges.iter().enumerate() {
+            self.join(&mut nodes, number, edge)?;
+        }
+        let ends: Vec<_> = self.edges.iter().map(|edge| (edge.a, edge.b)).collect();
+        route::add_routes(&nodes, &ends)?;
+        self.set_sysctls(&nodes)?;
+        Ok(Topology { nodes })
+    }
+
+    fn index(&mut self, name: &str) -> usize {
+        let known = self.names.iter().position(|known| known == name);
+        known.unwrap_or_else(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        })
+    }
+
+    fn check(&self) -> Result<(), TopologyError> {
+        if let Some(name) = self.names.iter().find(|name| !is_node_name(name)) {
+            return Err(TopologyError::Name(name.clone()));
+        }
+        if self.edges.len() > EDGES_MAX {
+            return Err(TopologyError::TooMany);
+        }
+        let mut seen = BTreeMap::new();
+        for Edge { a, b } in &self.edges {
+            let again = seen.insert((a.min(b), a.max(b)), ()).is_some();
+            if again || a == b {
+                return Err(TopologyError::Edge(
+                    self.names[*a].clone(),
+                    self.names[*b].clone(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn make_nodes(&self) -> Result<Vec<Node>, TopologyError> {
+        let degree = |node: usize| {
+            self.edges
+                .iter()
+                .filter(|e| e.a == node || e.b == node)
+                .count()
+        };
+        let make = |(index, name): (usize, &String)| {
+            let forwards = degree(index) > 1;
+            let netns = make_netns(forwards).map_err(|err| at_node(name, err))?;
+            Ok(Node {
+                name: name.clone(),
+                netns,
+                interfaces: Vec::new(),
+            })
+        };
+        self.names.iter().enumerate().map(make).collect()
+    }
+
+    fn join(&self, nodes: &mut [Node], number: usize, edge: &Edge) -> Result<(), TopologyError> {
+        let (a, b) = (&nodes[edge.a], &nodes[edge.b]);
+        let veth = a.netns.add_veth(&b.name, &b.netns, &a.name);
+        veth.map_err(|err| at_node(&a.name, err))?;
+        for (end, other, host) in [(edge.a, edge.b, 1), (edge.b, edge.a, 2)] {
+            let interface = interface(&nodes[other].name, number, host);
+            let node = &mut nodes[end];
+            let set = self.configure(&node.netns, &interface);
+            set.map_err(|err| at_node(&node.name, err))?;
+            node.interfaces.push(interface);
+        }
+        Ok(())
+    }
+
+    fn configure(&self, netns: &Netns, interface: &Interface) -> Result<(), NetnsError> {
+        let name = &interface.name;
+        if self.wire_like {
+            netns.set_offloads(name, false)?;
+        }
+        netns.add_address(name, interface.ipv4.into())?;
+        netns.add_address(name, interface.ipv6.into())?;
+        netns.set_up(name)
+    }
+
+    fn set_sysctls(&self, nodes: &[Node]) -> Result<(), TopologyError> {
+        for (name, key, value) in &self.sysctls {
+            let node = nodes.iter().find(|node| node.name == *name);
+            let node = node.expect("sysctl() adds the node");
+            node.netns
+                .set_sysctl(key, value)
+                .map_err(|err| at_node(name, err))?;
+        }
+        Ok(())
+    }
+}
+
+fn make_netns(forwards: bool) -> Result<Netns, NetnsError> {
+    let netns = Netns::new()?;
+    let forwarding = FORWARDING_SYSCTLS.iter().filter(|_| forwards);
+    for (key, value) in NODE_SYSCTLS.iter().chain(forwarding) {
+        netns.set_sysctl(key, value)?;
+    }
+    Ok(netns)
+}
+
+fn interface(name: &str, edge: usize, host: u8) -> Interface {
+    let number = u8::try_from(edge).expect("checked against EDGES_MAX");
+    let v4 = Ipv4Addr::new(10, 77, number, host);
+    let v6 = Ipv6Addr::new(0xfd77, 0, 0, number.into(), 0, 0, 0, host.into());
+    Interface {
+        name: name.to_owned(),
+        ipv4: Ipv4Net::new(v4, 24).expect("24 bits fit"),
+        ipv6: Ipv6Net::new(v6, 64).expect("64 bits fit"),
+        edge,
+    }
+}
+
+fn is_node_name(name: &str) -> bool {
+    let fits = (1..=NODE_NAME_MAX).contains(&name.len()) && name != "lo";
+    fits && name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+pub(super) fn at_node(node: &str, source: NetnsError) -> TopologyError {
+    TopologyError::Node {
+        node: node.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,195 @@
+//! Nodes (namespaces) and edges (Ethernet pairs or emulated links), addressed and routed.
+//!
+//! ```no_run
+//! use winkemu::lab::Topology;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let lab = Topology::chain(&["client", "router", "server"])?;
+//! let address = (lab.node("server").ipv4(), 80);
+//! let listener = lab.node("server").netns().enter(|| std::net::TcpListener::bind(address))??;
+//! let stream = lab.node("client").netns().enter(|| std::net::TcpStream::connect(address))??;
+//! # drop((listener, stream)); Ok(())
+//! # }
+//! ```
+//!
+//! Edge *n* has the subnets `10.77.n.0/24` and `fd77:0:0:n::/64`; its first node is host 1, its
+//! second host 2. An interface is named after the node at its far end. Every node has routes to
+//! all subnets; nodes with several edges forward.
+
+mod builder;
+mod route;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+pub use builder::{TopologyBuilder, TopologyError};
+
+use crate::netns::{Netns, NetnsError};
+
+/// Namespaces joined by edges; everything in it ends when it is dropped.
+#[derive(Debug)]
+pub struct Topology {
+    nodes: Vec<Node>,
+}
+
+impl Topology {
+    /// Starts the description of a topology.
+    pub fn builder() -> TopologyBuilder {
+        TopologyBuilder::default()
+    }
+
+    /// Nodes in a row, each joined to the next by Ethernet.
+    ///
+    /// # Errors
+    /// [`TopologyError`], above all without the right to make namespaces.
+    pub fn chain(names: &[&str]) -> Result<Self, TopologyError> {
+        let edges = names.windows(2).map(|pair| (pair[0], pair[1]));
+        edges
+            .fold(Self::builder(), |builder, (a, b)| builder.veth(a, b))
+            .build()
+    }
+
+    /// The node of this name.
+    ///
+    /// # Panics
+    /// When there is none: names are those the builder was given.
+    pub fn node(&self, name: &str) -> &Node {
+        self.find(name)
+            .unwrap_or_else(|| panic!("the topology has no node `{name}`"))
+    }
+
+    /// The node of this name, if there is one.
+    pub fn find(&self, name: &str) -> Option<&Node> {
+        self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// All nodes, in the order in which the builder met them.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+}
+
+/// A namespace with its interfaces.
+#[derive(Debug)]
+pub struct Node {
+    name: String,
+    netns: Netns,
+    interfaces: Vec<Interface>,
+}
+
+/// A node's end of an edge.
+#[derive(Debug, Clone)]
+pub struct Interface {
+    /// Its name, which is also the name of the node at the far end.
+    pub name: String,
+    /// Its IPv4 address and subnet.
+    pub ipv4: Ipv4Net,
+    /// Its IPv6 address and subnet.
+    pub ipv6: Ipv6Net,
+    edge: usize,
+}
+
+impl Node {
+    /// The name given to the builder.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The namespace.
+    pub fn netns(&self) -> &Netns {
+        &self.netns
+    }
+
+    /// The interface toward a neighbour, which is named after it.
+    ///
+    /// # Panics
+    /// When the nodes are not neighbours.
+    pub fn interface(&self, neighbour: &str) -> &Interface {
+        let found = self
+            .interfaces
+            .iter()
+            .find(|interface| interface.name == neighbour);
+        found.unwrap_or_else(|| panic!("`{}` has no neighbour `{neighbour}`", self.name))
+    }
+
+    /// All interfaces, in the order of the edges.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// The IPv4 address of the first interface.
+    ///
+    /// # Panics
+    /// On a node without edges.
+    pub fn ipv4(&self) -> Ipv4Addr {
+        self.interfaces[0].ipv4.addr()
+    }
+
+    /// The IPv6 address of the first interface.
+    ///
+    /// # Panics
+    /// On a node without edges.
+    pub fn ipv6(&self) -> Ipv6Addr {
+        self.interfaces[0].ipv6.addr()
+    }
+
+    /// The address of the first interface in a family.
+    ///
+    /// # Panics
+    /// On a node without edges.
+    pub fn ip(&self, family: Family) -> IpAddr {
+        match family {
+            Family::Ipv4 => self.ipv4().into(),
+            Family::Ipv6 => self.ipv6().into(),
+        }
+    }
+
+    /// Makes a congestion control the default of the node's sockets.
+    ///
+    /// # Errors
+    /// [`NetnsError::Sysctl`] when the kernel has none of that name.
+    pub fn set_congestion(&self, name: &str) -> Result<(), NetnsError> {
+        self.netns
+            .set_sysctl("net.ipv4.tcp_congestion_control", name)
+    }
+
+    /// Routes everything that has no better route to a neighbour.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is a default route already.
+    ///
+    /// # Panics
+    /// When the nodes are not neighbours.
+    pub fn add_default_route(&self, neighbour: &str) -> Result<(), NetnsError> {
+        let interface = self.interface(neighbour);
+        let (v4, v6) = (
+            other_host(interface.ipv4.addr()),
+            other_host6(interface.ipv6.addr()),
+        );
+        let all4: IpNet = Ipv4Net::default().into();
+        self.netns.add_route(all4, Some(v4.into()), None)?;
+        self.netns
+            .add_route(Ipv6Net::default().into(), Some(v6.into()), None)
+    }
+}
+
+/// An address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+/// Hosts of an edge are 1 and 2, so flipping both low bits gives the other one.
+fn other_host(host: Ipv4Addr) -> Ipv4Addr {
+    Ipv4Addr::from_bits(host.to_bits() ^ 3)
+}
+
+fn other_host6(host: Ipv6Addr) -> Ipv6Addr {
+    Ipv6Addr::from_bits(host.to_bits() ^ 3)
+}
+
+#[cfg(test)]
+mod tests;
