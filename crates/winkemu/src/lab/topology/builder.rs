@@ -15,11 +15,15 @@ const EDGES_MAX: usize = 255;
 
 /// Settings of every node: nothing learned from one connection may change the next one's start,
 /// and packets may return by another way than they came.
-const NODE_SYSCTLS: [(&str, &str); 4] = [
+/// Link-local addresses must work at once: routers ask for neighbours with them.
+const NODE_SYSCTLS: [(&str, &str); 7] = [
     ("net.ipv4.tcp_no_metrics_save", "1"),
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
     ("net.ipv6.conf.default.accept_ra", "0"),
+    ("net.ipv6.conf.all.accept_dad", "0"),
+    ("net.ipv6.conf.default.accept_dad", "0"),
+    ("net.ipv6.conf.default.dad_transmits", "0"),
 ];
 const FORWARDING_SYSCTLS: [(&str, &str); 2] = [
     ("net.ipv4.ip_forward", "1"),
