@@ -1,10 +1,14 @@
 //! What pepd decides, without any I/O: no socket, file, clock or thread.
 //!
+//! - [`budget`], a sum of bytes that is never exceeded
 //! - [`config`], TOML text to checked types
+//! - [`ring`], where the bytes of a half are
 //! - [`site`], which policy a flow gets
 //! - [`stats`], counters
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod config;
+pub mod ring;
 pub mod site;
 pub mod stats;

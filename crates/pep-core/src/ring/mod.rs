@@ -1,0 +1,170 @@
+//! Where the bytes of one half are: absolute stream positions mapped onto a fixed extent.
+//!
+//! A ring holds the stream's bytes `head..tail`. It lies in an extent of memory that never moves
+//! and uses the first `size` bytes of it, so that it can grow without a byte being copied.
+//!
+//! Position `p` lies at offset `(p - base) mod size`. Growing keeps every byte where it is:
+//! `base` becomes `head - offset(head)`, which is the old base modulo the old size, so that the new base
+//! with the old size is still the old map. Whoever publishes `base` before `size` therefore leaves a
+//! valid map at every instant, even one at which the process dies.
+
+use std::ops::Range;
+
+#[cfg(test)]
+mod tests;
+
+/// Up to two ranges of offsets into an extent: the second is where a ring wraps around.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ranges {
+    /// Comes first in the stream. Empty only when both are.
+    pub first: Range<u64>,
+    /// Continues the stream at the start of the extent; often empty.
+    pub second: Range<u64>,
+}
+
+impl Ranges {
+    /// Bytes in both.
+    pub fn len(&self) -> u64 {
+        (self.first.end - self.first.start) + (self.second.end - self.second.start)
+    }
+
+    /// Whether there is no byte in them.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The map of one ring. Holds no bytes.
+///
+/// Invariants: `head <= tail <= head + size`; `size` is a power of two, `size_min <= size <= extent`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RingMap {
+    head: u64,
+    tail: u64,
+    base: u64,
+    size: u64,
+    extent: u64,
+}
+
+impl RingMap {
+    /// An empty ring of `size` bytes at the start of an extent of `extent` bytes.
+    ///
+    /// # Panics
+    /// Unless both are powers of two and `size <= extent`.
+    pub fn new(size: u64, extent: u64) -> Self {
+        assert!(size.is_power_of_two() && extent.is_power_of_two() && size <= extent);
+        Self {
+            head: 0,
+            tail: 0,
+            base: 0,
+            size,
+            extent,
+        }
+    }
+
+    /// Stream position of the oldest byte held: so many bytes were taken out.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Stream position after the newest byte held: so many bytes were put in.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// The stream position that lies at offset 0.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Bytes the ring can hold.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Bytes held.
+    pub fn len(&self) -> u64 {
+        self.tail - self.head
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Whether it has no space left.
+    pub fn is_full(&self) -> bool {
+        self.len() == self.size
+    }
+
+    /// Where the next bytes of the stream go. Empty when the ring is full.
+    pub fn space(&self) -> Ranges {
+        self.ranges(self.tail, self.size - self.len())
+    }
+
+    /// Where the bytes held are, oldest first. Empty when the ring is.
+    pub fn data(&self) -> Ranges {
+        self.ranges(self.head, self.len())
+    }
+
+    /// `count` bytes were written into [`space`](Self::space).
+    ///
+    /// # Panics
+    /// When there was less space.
+    pub fn fill(&mut self, count: u64) {
+        assert!(count <= self.size - self.len(), "{count} into {self:?}");
+        self.tail += count;
+    }
+
+    /// `count` bytes were taken from [`data`](Self::data). A ring that is empty then starts again
+    /// at offset 0, whose pages are the ones in the cache.
+    ///
+    /// # Panics
+    /// When fewer were held.
+    pub fn drain(&mut self, count: u64) {
+        assert!(count <= self.len(), "{count} out of {self:?}");
+        self.head += count;
+        if self.is_empty() {
+            self.base = self.head;
+        }
+    }
+
+    /// Whether [`grow`](Self::grow) would succeed: the extent has room, and the bytes held
+    /// do not wrap around.
+    pub fn can_grow(&self) -> bool {
+        self.size < self.extent && self.data().second.is_empty()
+    }
+
+    /// Doubles the ring; no byte moves.
+    ///
+    /// # Panics
+    /// Unless [`can_grow`](Self::can_grow).
+    pub fn grow(&mut self) {
+        assert!(self.can_grow(), "{self:?}");
+        self.base = self.head.wrapping_sub(self.offset(self.head));
+        self.size *= 2;
+    }
+
+    /// Shrinks an empty ring to `size` bytes at the start of its extent.
+    ///
+    /// # Panics
+    /// When it is not empty, or `size` is not a power of two or larger than the ring.
+    pub fn shrink(&mut self, size: u64) {
+        assert!(self.is_empty() && size.is_power_of_two() && size <= self.size);
+        self.base = self.head;
+        self.size = size;
+    }
+
+    fn offset(&self, position: u64) -> u64 {
+        position.wrapping_sub(self.base) & (self.size - 1)
+    }
+
+    fn ranges(&self, from: u64, len: u64) -> Ranges {
+        let start = self.offset(from);
+        let before_end = len.min(self.size - start);
+        Ranges {
+            first: start..start + before_end,
+            second: 0..len - before_end,
+        }
+    }
+}
