@@ -1,0 +1,255 @@
+//! The legs of a flow: listeners, server legs, and what the kernel is told about them.
+//!
+//! The options of the client leg are set on the listener, from which accepted sockets inherit
+//! them. A server leg is reserved first, which costs the descriptor, and connected later, so that
+//! nobody accepts a client for which there is no second descriptor.
+
+mod options;
+mod site;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use pep_core::site::{DscpPolicy, Source, SynHandling};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+pub use options::{Congestion, LegOptions, OptionError};
+pub use site::{CLIENT_LEG_MARK, SERVER_LEG_MARK, SetupError, SiteRuntime};
+
+use crate::sys;
+
+/// IPv4 or IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    pub fn of(address: &SocketAddr) -> Self {
+        if address.is_ipv4() {
+            Self::V4
+        } else {
+            Self::V6
+        }
+    }
+
+    fn domain(self) -> Domain {
+        match self {
+            Self::V4 => Domain::IPV4,
+            Self::V6 => Domain::IPV6,
+        }
+    }
+
+    /// Listeners are bound to loopback, never to the wildcard: with the wildcard address the
+    /// kernel would hand us connections to our port that nobody redirected.
+    fn loopback(self) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::LOCALHOST.into(),
+            Self::V6 => Ipv6Addr::LOCALHOST.into(),
+        }
+    }
+}
+
+/// A non-blocking listener of a site on loopback at [`SiteRuntime::port`], with the options of
+/// its client legs.
+///
+/// # Errors
+/// What could not be set or bound; an address in use most of all.
+pub fn listener(site: &SiteRuntime, family: Family) -> Result<Socket, OptionError> {
+    let socket = new_socket(&site.client, family)?;
+    let address = SocketAddr::new(family.loopback(), site.port);
+    let step = |name| move |source| OptionError { name, source };
+    set_transparent(&socket, family).map_err(step("IP_TRANSPARENT"))?;
+    if family == Family::V6 {
+        socket.set_only_v6(true).map_err(step("IPV6_V6ONLY"))?;
+    }
+    if site.keeps_dscp() {
+        let saved = sys::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1);
+        options::or_warn("TCP_SAVE_SYN", saved);
+    }
+    if let DscpPolicy::Set(dscp) = site.dscp {
+        set_dscp_or_warn(socket.as_fd(), family, dscp);
+    }
+    socket.bind(&address.into()).map_err(step("bind"))?;
+    socket.listen(site.backlog).map_err(step("listen"))?;
+    Ok(socket)
+}
+
+/// The server leg of a flow: non-blocking, options set, bound as the site says, connect() begun.
+/// `dscp` is that of the client's SYN.
+///
+/// The leg is connected when it becomes writable and [`so_error`] is `None`.
+///
+/// # Errors
+/// As [`ReservedLeg::connect`], and whatever keeps a socket from being made.
+pub fn server_leg(
+    site: &SiteRuntime,
+    destination: SocketAddr,
+    client: SocketAddr,
+    dscp: u8,
+) -> io::Result<OwnedFd> {
+    ReservedLeg::new(site, Family::of(&destination))?.connect(site, destination, client, dscp)
+}
+
+/// A server leg that goes nowhere yet.
+#[derive(Debug)]
+pub struct ReservedLeg {
+    socket: Socket,
+    family: Family,
+}
+
+impl ReservedLeg {
+    /// Makes the socket with every option that does not depend on the flow.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE, ENOBUFS or ENOMEM when there is no descriptor or memory; else a
+    /// required option that the kernel refuses.
+    pub fn new(site: &SiteRuntime, family: Family) -> io::Result<Self> {
+        let socket = new_socket(&site.server, family)?;
+        if site.source == Source::Client {
+            set_transparent(&socket, family)?;
+        }
+        if site.syn == SynHandling::Defer {
+            set_icmp_errors(socket.as_fd(), family, true)?;
+        }
+        if let DscpPolicy::Set(dscp) = site.dscp {
+            set_dscp_or_warn(socket.as_fd(), family, dscp);
+        }
+        Ok(Self { socket, family })
+    }
+
+    /// Begins to connect, from the client's address and port where the site says so.
+    ///
+    /// # Errors
+    /// EADDRINUSE or EADDRNOTAVAIL when the client's address and port are taken here,
+    /// ENETUNREACH or EHOSTUNREACH when there is no route, EACCES when one forbids.
+    pub fn connect(
+        self,
+        site: &SiteRuntime,
+        destination: SocketAddr,
+        client: SocketAddr,
+        dscp: u8,
+    ) -> io::Result<OwnedFd> {
+        if site.source == Source::Client {
+            self.socket.bind(&client.into())?;
+        }
+        self.start(site, destination, dscp)
+    }
+
+    /// As [`connect`](Self::connect), but from a free port of the client's address.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_from_any_port(
+        self,
+        site: &SiteRuntime,
+        destination: SocketAddr,
+        client: IpAddr,
+        dscp: u8,
+    ) -> io::Result<OwnedFd> {
+        // The port is chosen by connect(), which knows the destination: more are free then.
+        let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+        sys::socket::set_int(self.socket.as_fd(), level, name, 1)?;
+        self.socket.bind(&SocketAddr::new(client, 0).into())?;
+        self.start(site, destination, dscp)
+    }
+
+    fn start(self, site: &SiteRuntime, destination: SocketAddr, dscp: u8) -> io::Result<OwnedFd> {
+        if site.keeps_dscp() && dscp != 0 {
+            set_dscp_or_warn(self.socket.as_fd(), self.family, dscp);
+        }
+        match self.socket.connect(&SockAddr::from(destination)) {
+            Err(err) if err.raw_os_error() != Some(libc::EINPROGRESS) => Err(err),
+            _ => Ok(self.socket.into()),
+        }
+    }
+}
+
+/// Takes the pending error of a socket, if there is one (SO_ERROR).
+///
+/// # Errors
+/// When the socket cannot be asked.
+pub fn so_error(fd: BorrowedFd<'_>) -> io::Result<Option<io::Error>> {
+    SockRef::from(&fd).take_error()
+}
+
+/// The leg is connected: from now on an ICMP error is a hint, not the end. With IP_RECVERR the
+/// kernel would end an established connection at the first unreachable of an outage.
+///
+/// # Errors
+/// When the option cannot be cleared.
+pub fn on_connected(fd: BorrowedFd<'_>, site: &SiteRuntime, family: Family) -> io::Result<()> {
+    if site.syn == SynHandling::Defer {
+        set_icmp_errors(fd, family, false)?;
+    }
+    Ok(())
+}
+
+/// Whether close() is to send RST and drop what was not delivered (`true`), or FIN after all
+/// of it (`false`).
+///
+/// # Errors
+/// When the option cannot be set.
+pub fn set_reset_on_close(fd: BorrowedFd<'_>, reset: bool) -> io::Result<()> {
+    SockRef::from(&fd).set_linger(reset.then_some(Duration::ZERO))
+}
+
+/// The DSCP of the SYN by which an accepted leg came, where it was saved; 0 otherwise.
+pub fn syn_dscp(fd: BorrowedFd<'_>) -> u8 {
+    let mut buffer = [0; 256];
+    match sys::socket::saved_syn(fd, &mut buffer) {
+        Ok([first, second, ..]) if first >> 4 == 4 => second >> 2,
+        Ok([first, second, ..]) if first >> 4 == 6 => (first << 4 | second >> 4) >> 2,
+        _ => 0,
+    }
+}
+
+/// Sets the DSCP of all further packets of a leg.
+pub fn set_dscp_or_warn(fd: BorrowedFd<'_>, family: Family, dscp: u8) {
+    let (level, name) = match family {
+        Family::V4 => (libc::IPPROTO_IP, libc::IP_TOS),
+        Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    };
+    let result = sys::socket::set_int(fd, level, name, libc::c_int::from(dscp) << 2);
+    options::or_warn("IP_TOS", result);
+}
+
+fn new_socket(options: &LegOptions, family: Family) -> Result<Socket, OptionError> {
+    let socket =
+        Socket::new(family.domain(), Type::STREAM.nonblocking(), None).map_err(|source| {
+            OptionError {
+                name: "socket",
+                source,
+            }
+        })?;
+    options.apply(&socket)?;
+    Ok(socket)
+}
+
+fn set_transparent(socket: &Socket, family: Family) -> io::Result<()> {
+    match family {
+        Family::V4 => socket.set_ip_transparent_v4(true),
+        Family::V6 => socket.set_ip_transparent_v6(true),
+    }
+}
+
+fn set_icmp_errors(fd: BorrowedFd<'_>, family: Family, on: bool) -> io::Result<()> {
+    let (level, name) = match family {
+        Family::V4 => (libc::IPPROTO_IP, libc::IP_RECVERR),
+        Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    };
+    sys::socket::set_int(fd, level, name, libc::c_int::from(on))
+}

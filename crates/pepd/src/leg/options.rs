@@ -1,0 +1,190 @@
+//! Socket options of a leg. The required ones fail; those that end in `_or_warn` do not.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    os::fd::AsFd,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use pep_core::{
+    config::{CongestionName, Keepalive},
+    site::Buffers,
+};
+use socket2::{Socket, TcpKeepalive};
+use units::Rate;
+
+use crate::sys;
+
+/// A socket option that the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set {name}")]
+pub struct OptionError {
+    /// The option, or the call.
+    pub name: &'static str,
+    /// Why not.
+    pub source: io::Error,
+}
+
+impl From<OptionError> for io::Error {
+    /// Keeps the error number: EMFILE must be known as such.
+    fn from(err: OptionError) -> Self {
+        match err.source.raw_os_error() {
+            Some(number) => Self::from_raw_os_error(number),
+            None => err.source,
+        }
+    }
+}
+
+/// The congestion control of a leg.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Congestion {
+    /// The kernel's own choice.
+    System,
+    /// This one, which the kernel has.
+    Named(CongestionName),
+}
+
+/// Everything that is set on a leg whatever the flow.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LegOptions {
+    /// SO_MARK, which keeps our own packets out of our own rules.
+    pub mark: u32,
+    /// TCP_CONGESTION.
+    pub congestion: Congestion,
+    /// TCP_NODELAY.
+    pub nodelay: bool,
+    /// SO_SNDBUFFORCE and SO_RCVBUFFORCE; `None` leaves them to autotuning.
+    pub buffers: Option<Buffers>,
+    /// TCP_MAXSEG, in bytes.
+    pub mss: Option<u16>,
+    /// TCP_NOTSENT_LOWAT, in bytes.
+    pub notsent_lowat: Option<u32>,
+    /// SO_MAX_PACING_RATE.
+    pub pacing: Option<Rate>,
+    /// TCP_USER_TIMEOUT.
+    pub user_timeout: Option<Duration>,
+    /// TCP_RTO_MAX_MS. Only with a user timeout: the kernel counts retransmissions, and capped ones
+    /// alone end a flow within seconds.
+    pub rto_max: Option<Duration>,
+    /// How long a connect may last; raises TCP_SYNCNT where `rto_max` shortens the SYN's backoff.
+    pub connect: Duration,
+    /// SO_KEEPALIVE and its times.
+    pub keepalive: Option<Keepalive>,
+}
+
+impl LegOptions {
+    /// Sets them all.
+    ///
+    /// # Errors
+    /// The first required option that the kernel refuses.
+    pub fn apply(&self, socket: &Socket) -> Result<(), OptionError> {
+        self.set_required(socket)?;
+        self.set_keepalive_or_warn(socket);
+        self.set_buffers_or_warn(socket);
+        self.set_segments_or_warn(socket);
+        self.set_timeouts_or_warn(socket);
+        Ok(())
+    }
+
+    fn set_required(&self, socket: &Socket) -> Result<(), OptionError> {
+        let step = |name| move |source| OptionError { name, source };
+        // A restart, or a client that uses its port again, must not meet our TIME_WAIT.
+        socket
+            .set_reuse_address(true)
+            .map_err(step("SO_REUSEADDR"))?;
+        socket.set_mark(self.mark).map_err(step("SO_MARK"))?;
+        // Inline, urgent bytes keep their place in the stream; else one would be lost.
+        socket
+            .set_out_of_band_inline(true)
+            .map_err(step("SO_OOBINLINE"))?;
+        socket
+            .set_tcp_nodelay(self.nodelay)
+            .map_err(step("TCP_NODELAY"))?;
+        if let Congestion::Named(name) = &self.congestion {
+            socket
+                .set_tcp_congestion(name.as_str().as_bytes())
+                .map_err(step("TCP_CONGESTION"))?;
+        }
+        Ok(())
+    }
+
+    fn set_keepalive_or_warn(&self, socket: &Socket) {
+        let Some(keepalive) = self.keepalive else {
+            return;
+        };
+        let times = TcpKeepalive::new()
+            .with_time(keepalive.idle)
+            .with_interval(keepalive.interval)
+            .with_retries(keepalive.count);
+        or_warn("SO_KEEPALIVE", socket.set_tcp_keepalive(&times));
+    }
+
+    /// The forced variants, since `net.core.wmem_max` knows nothing of the link.
+    fn set_buffers_or_warn(&self, socket: &Socket) {
+        let Some(buffers) = self.buffers else { return };
+        for (name, option, bytes) in [
+            ("SO_SNDBUFFORCE", libc::SO_SNDBUFFORCE, buffers.send),
+            ("SO_RCVBUFFORCE", libc::SO_RCVBUFFORCE, buffers.receive),
+        ] {
+            // The kernel doubles it, so half of what an int can say is the most.
+            let bytes = i32::try_from(bytes).unwrap_or(i32::MAX).min(i32::MAX / 2);
+            let set = sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, option, bytes);
+            or_warn(name, set);
+        }
+    }
+
+    fn set_segments_or_warn(&self, socket: &Socket) {
+        if let Some(mss) = self.mss {
+            or_warn("TCP_MAXSEG", socket.set_tcp_mss(mss.into()));
+        }
+        if let Some(bytes) = self.notsent_lowat {
+            or_warn("TCP_NOTSENT_LOWAT", socket.set_tcp_notsent_lowat(bytes));
+        }
+        if let Some(rate) = self.pacing {
+            let (level, name) = (libc::SOL_SOCKET, sys::socket::SO_MAX_PACING_RATE);
+            let bytes_per_second = rate.bytes_per_second();
+            let set = sys::socket::set_ulong(socket.as_fd(), level, name, bytes_per_second);
+            or_warn("SO_MAX_PACING_RATE", set);
+        }
+    }
+
+    fn set_timeouts_or_warn(&self, socket: &Socket) {
+        let Some(user_timeout) = self.user_timeout else {
+            return;
+        };
+        or_warn(
+            "TCP_USER_TIMEOUT",
+            socket.set_tcp_user_timeout(Some(user_timeout)),
+        );
+        let Some(rto_max) = self.rto_max else { return };
+        let option =
+            |name, value| sys::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, name, value);
+        let ms = i32::try_from(rto_max.as_millis()).unwrap_or(i32::MAX);
+        if or_warn("TCP_RTO_MAX_MS", option(sys::socket::TCP_RTO_MAX_MS, ms)) {
+            or_warn(
+                "TCP_SYNCNT",
+                option(libc::TCP_SYNCNT, self.syn_retries(rto_max)),
+            );
+        }
+    }
+
+    /// SYNs repeated every `rto_max` must last as long as the connect timeout; the kernel
+    /// takes 1 to 127.
+    pub(super) fn syn_retries(&self, rto_max: Duration) -> i32 {
+        let retries = self.connect.as_secs_f64() / rto_max.as_secs_f64().max(1.0);
+        (retries.ceil() as i32).clamp(6, 127)
+    }
+}
+
+/// Warns, once per option and process, when the kernel refuses it. Returns whether it took it.
+pub(super) fn or_warn(name: &'static str, result: io::Result<()>) -> bool {
+    static WARNED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    let Err(err) = result else { return true };
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.insert(name) {
+        tracing::warn!(option = name, error = %err, "the kernel refuses a socket option");
+    }
+    false
+}

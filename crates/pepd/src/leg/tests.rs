@@ -1,0 +1,87 @@
+use std::net::TcpListener;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pep_core::config::Keepalive;
+
+use super::*;
+
+fn options() -> LegOptions {
+    LegOptions {
+        mark: 0,
+        congestion: Congestion::System,
+        nodelay: true,
+        buffers: None,
+        mss: None,
+        notsent_lowat: Some(1 << 17),
+        pacing: None,
+        user_timeout: Some(Duration::from_secs(900)),
+        rto_max: Some(Duration::from_secs(2)),
+        connect: Duration::from_secs(130),
+        keepalive: Some(Keepalive::DEFAULT),
+    }
+}
+
+fn site() -> SiteRuntime {
+    SiteRuntime {
+        id: pep_core::site::SiteId(0),
+        name: "test".to_owned(),
+        port: 0,
+        backlog: 16,
+        client: options(),
+        server: options(),
+        source: Source::Self_,
+        syn: SynHandling::Spoof,
+        dscp: DscpPolicy::Keep,
+        timeouts: pep_core::config::Timeouts::default(),
+    }
+}
+
+fn wait_writable(fd: &OwnedFd) {
+    let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
+    assert_eq!(poll(&mut fds, PollTimeout::from(5000u16)).unwrap(), 1);
+}
+
+#[test]
+fn a_server_leg_connects_with_its_options() {
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = TcpListener::bind(address).unwrap();
+        let server = listener.local_addr().unwrap();
+        let leg = server_leg(&site(), server, server, 0).unwrap();
+        wait_writable(&leg);
+        assert!(so_error(leg.as_fd()).unwrap().is_none());
+        let socket = SockRef::from(&leg);
+        assert!(socket.tcp_nodelay().unwrap() && socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_notsent_lowat().unwrap(), 1 << 17);
+        assert_eq!(
+            socket.tcp_user_timeout().unwrap(),
+            Some(Duration::from_secs(900))
+        );
+    }
+}
+
+#[test]
+fn a_refusal_is_the_pending_error() {
+    let server = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let leg = server_leg(&site(), server, server, 0).unwrap();
+    wait_writable(&leg);
+    let err = so_error(leg.as_fd()).unwrap().expect("refused");
+    assert_eq!(err.kind(), io::ErrorKind::ConnectionRefused);
+    assert!(so_error(leg.as_fd()).unwrap().is_none(), "taken once");
+}
+
+#[test]
+fn syns_last_as_long_as_the_connect_timeout() {
+    let retries = |connect, rto_max| {
+        let options = LegOptions {
+            connect: Duration::from_secs(connect),
+            ..options()
+        };
+        options.syn_retries(Duration::from_secs(rto_max))
+    };
+    assert_eq!(retries(130, 2), 65);
+    assert_eq!(retries(10, 120), 6);
+    assert_eq!(retries(3600, 1), 127);
+}

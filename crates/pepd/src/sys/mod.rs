@@ -1,0 +1,3 @@
+//! The only unsafe code of the daemon: thin wrappers of system calls that decide nothing.
+
+pub mod socket;
