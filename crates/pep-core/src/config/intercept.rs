@@ -2,41 +2,63 @@
 
 use std::time::Duration;
 
-use super::{IfName, TableName};
+use super::{
+    IfName, TableName,
+    raw::Section,
+    values::{Integer, OneOf, Span, short, text},
+};
 use crate::site::SynHandling;
+
+pub(super) const SYN_WORDS: OneOf<SynHandling> =
+    OneOf(&[("spoof", SynHandling::Spoof), ("defer", SynHandling::Defer)]);
 
 /// Packet and socket marks: the values that fit into a mask, from a first one upwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Marks {
-    /// The lowest value in use; has no bit outside [`mask`](Self::mask) and is not zero.
-    pub first: u32,
-    /// The bits of a mark that are ours, all adjacent; the others are left as they are.
-    pub mask: u32,
+    first: u32,
+    mask: u32,
 }
 
 impl Marks {
-    /// Values used beside one per LAN interface: client leg, server leg, passed SYN, local.
+    /// Marks used beside one per LAN interface: client leg, server leg, passed SYN, local.
     pub const FIXED: u32 = 4;
+
+    /// Marks from `first` upwards in `mask`; `None` unless the bits of `mask` are adjacent and
+    /// `first` is one or more of them.
+    pub const fn new(first: u32, mask: u32) -> Option<Self> {
+        if mask == 0 || first == 0 || first & !mask != 0 {
+            return None;
+        }
+        let adjacent = (mask >> mask.trailing_zeros()) as u64 + 1;
+        if adjacent.is_power_of_two() {
+            Some(Self { first, mask })
+        } else {
+            None
+        }
+    }
+
+    /// The lowest mark, not zero.
+    pub const fn first(self) -> u32 {
+        self.first
+    }
+
+    /// The bits of a mark that are ours, all adjacent; the others are left as they are.
+    pub const fn mask(self) -> u32 {
+        self.mask
+    }
 
     /// The `index`-th mark, or `None` when the mask has no room for it.
     pub const fn get(self, index: u32) -> Option<u32> {
-        if index >= self.room() {
-            return None;
+        if (index as u64) < self.room() {
+            Some(self.first + (index << self.mask.trailing_zeros()))
+        } else {
+            None
         }
-        Some(self.first + (index << self.mask.trailing_zeros()))
     }
 
-    /// How many marks there are.
-    pub const fn room(self) -> u32 {
-        if self.mask == 0 {
-            return 0;
-        }
-        let room = ((self.mask - self.first) >> self.mask.trailing_zeros()) as u64 + 1;
-        if room > u32::MAX as u64 {
-            u32::MAX
-        } else {
-            room as u32
-        }
+    /// How many marks there are, at least 1.
+    pub const fn room(self) -> u64 {
+        ((self.mask - self.first) >> self.mask.trailing_zeros()) as u64 + 1
     }
 }
 
@@ -57,7 +79,7 @@ pub struct Intercept {
     /// marks (Kubernetes, Tailscale, WireGuard, mwan3) keep to the lower 24 bits.
     pub marks: Marks,
     /// First of the routing tables we fill: one for local delivery and one per LAN
-    /// interface, 1 to 2^31. Default 5000, beyond what distributions and VPNs number by hand.
+    /// interface, 256 to 2,000,000,000. Default 5000, beyond what distributions and VPNs number by hand.
     pub route_table: u32,
     /// Priority of our policy rules, 1 to 32,765. Default 100: before those of VPNs (which
     /// begin near 5000) and the main table, after the local table. Only marked packets match.
@@ -91,4 +113,105 @@ impl Intercept {
             syn_lease: Duration::from_secs(35),
         }
     }
+}
+
+impl Intercept {
+    /// Reads the section. Without `lan` the list is empty, and the error is reported.
+    pub(super) fn read(mut section: Section<'_>) -> Self {
+        let d = Self::with_defaults(read_lan(&mut section));
+        let intercept = Self {
+            listen_port: section
+                .read("listen_port", short(1..=u16::MAX))
+                .unwrap_or(d.listen_port),
+            table: section
+                .read("table", text("the name of an nft table"))
+                .unwrap_or(d.table),
+            marks: read_marks(&mut section, d.marks),
+            route_table: section
+                .read("route_table", Integer(256..=2_000_000_000))
+                .unwrap_or(d.route_table),
+            rule_priority: section
+                .read("rule_priority", Integer(1..=32_765))
+                .unwrap_or(d.rule_priority),
+            syn: section.read("syn", SYN_WORDS).unwrap_or(d.syn),
+            syn_lease: section
+                .read(
+                    "syn_lease",
+                    Span(Duration::from_secs(1)..=Duration::from_secs(300)),
+                )
+                .unwrap_or(d.syn_lease),
+            lan: d.lan,
+        };
+        intercept.check_marks(&section);
+        section.finish();
+        intercept
+    }
+
+    fn check_marks(&self, section: &Section<'_>) {
+        let needed = u64::from(Marks::FIXED) + self.lan.len() as u64;
+        if self.marks.room() < needed {
+            section.error(
+                "mark_mask",
+                format!(
+                    "has room for {} marks from {:#x} upwards; {needed} are needed ({} and one per interface of `lan`)",
+                    self.marks.room(),
+                    self.marks.first(),
+                    Marks::FIXED
+                ),
+            );
+        }
+    }
+}
+
+const LAN_EXPECTED: &str =
+    "a list of interfaces on which hosts' connections arrive, such as [\"eth0\"]";
+
+fn read_lan(section: &mut Section<'_>) -> Vec<IfName> {
+    let lan = section.require_list(
+        "lan",
+        text::<IfName>("the name of an interface"),
+        LAN_EXPECTED,
+    );
+    let Some((lan, complete)) = lan else {
+        return Vec::new();
+    };
+    if lan.is_empty() && complete {
+        section.error("lan", format!("empty; expected {LAN_EXPECTED}"));
+    }
+    if lan.len() > Intercept::LAN_MAX {
+        let found = lan.len();
+        section.error(
+            "lan",
+            format!("{found} interfaces; accepted: 1 to {}", Intercept::LAN_MAX),
+        );
+    }
+    for (index, name) in lan.iter().enumerate() {
+        if lan[..index].contains(name) {
+            section.error("lan", format!("`{name}` is listed twice"));
+        }
+    }
+    lan
+}
+
+fn read_marks(section: &mut Section<'_>, default: Marks) -> Marks {
+    let first = section
+        .read("mark", Integer(1..=u32::MAX))
+        .unwrap_or(default.first());
+    let mask = section
+        .read("mark_mask", Integer(1..=u32::MAX))
+        .unwrap_or(default.mask());
+    let key = if section.has("mark_mask") {
+        "mark_mask"
+    } else {
+        "mark"
+    };
+    Marks::new(first, mask).unwrap_or_else(|| {
+        section.error(
+            key,
+            format!(
+                "{mask:#x} has to be one run of adjacent bits with `mark` ({first:#x}) inside it"
+            ),
+        );
+        default
+    })
 }

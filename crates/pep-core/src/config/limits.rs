@@ -2,6 +2,11 @@
 
 use units::ByteSize;
 
+use super::{
+    raw::Section,
+    values::{Integer, PowerOfTwo, Size},
+};
+
 /// `[limits]`: what pepd never exceeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -23,10 +28,10 @@ pub struct Limits {
     /// SYNs held at one time (`syn = "defer"`), 1 to 100,000. Further ones pass
     /// unaccelerated. Default 2048. Costs one descriptor and about 2 kB each.
     pub held: u32,
-    /// SYNs held for one client address, 1 to `held`. Default 1024: a whole network behind one
+    /// SYNs held for one client address, 1 to `held`. Default 1024 (or `held` if less): a whole network behind one
     /// NAT address still fits, and one scanning host leaves room for the others.
     pub held_per_source: u32,
-    /// SYNs held for one destination address, 1 to `held`. Default 512: a server that
+    /// SYNs held for one destination address, 1 to `held`. Default 512 (or `held` if less): a server that
     /// swallows SYNs takes a quarter of the room at most, and at 600 ms of round trip a
     /// good one still takes 850 new flows a second.
     pub held_per_destination: u32,
@@ -69,5 +74,88 @@ impl Limits {
     /// Bytes of the initial rings of that many flows.
     pub fn initial_rings(&self, flows: u32) -> u64 {
         2 * u64::from(flows) * self.ring_initial.bytes()
+    }
+}
+
+const RING_MAX: std::ops::RangeInclusive<ByteSize> = ByteSize::kib(64)..=ByteSize::mib(16);
+
+impl Limits {
+    pub(super) fn read(mut section: Section<'_>) -> Self {
+        let d = Self::default();
+        let s = &mut section;
+        let held = s.read("held", Integer(1..=100_000)).unwrap_or(d.held);
+        let limits = Self {
+            flows: s.read("flows", Integer(1..=1_000_000)).unwrap_or(d.flows),
+            memory: s
+                .read("memory", Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)))
+                .unwrap_or(d.memory),
+            ring_initial: s
+                .read(
+                    "ring_initial",
+                    PowerOfTwo(ByteSize::kib(4)..=*RING_MAX.end()),
+                )
+                .unwrap_or(d.ring_initial),
+            ring_max: s
+                .read("ring_max", PowerOfTwo(RING_MAX))
+                .unwrap_or(d.ring_max),
+            held,
+            held_per_source: s
+                .read("held_per_source", Integer(1..=held))
+                .unwrap_or(d.held_per_source.min(held)),
+            held_per_destination: s
+                .read("held_per_destination", Integer(1..=held))
+                .unwrap_or(d.held_per_destination.min(held)),
+            descriptors: s
+                .read("descriptors", Integer(16..=10_000))
+                .unwrap_or(d.descriptors),
+            relay_budget: s
+                .read("relay_budget", Size(ByteSize::kib(4)..=ByteSize::mib(64)))
+                .unwrap_or(d.relay_budget),
+            backlog: s.read("backlog", Integer(1..=65_535)).unwrap_or(d.backlog),
+        };
+        limits.check(&section);
+        section.finish();
+        limits
+    }
+
+    fn check(&self, section: &Section<'_>) {
+        self.check_memory(section);
+        if self.ring_initial > self.ring_max {
+            let (initial, max) = (self.ring_initial, self.ring_max);
+            section.error(
+                "ring_initial",
+                format!("{initial} exceeds `ring_max` ({max})"),
+            );
+        }
+    }
+
+    fn check_memory(&self, section: &Section<'_>) {
+        let memory = self.memory;
+        let initial = self.initial_rings(self.flows);
+        if initial > memory.bytes() {
+            let flows = memory.bytes() / self.initial_rings(1);
+            section.error(
+                "memory",
+                format!(
+                    "{memory} does not hold two initial rings ({}) for each of {} flows; accepted: \
+                     memory of at least \"{}\", or `flows` of at most {flows}",
+                    self.ring_initial,
+                    self.flows,
+                    ByteSize(initial)
+                ),
+            );
+        }
+        let full = 2 * self.ring_max.bytes();
+        if full > memory.bytes() {
+            section.error(
+                "memory",
+                format!(
+                    "{memory} does not hold one flow with two full rings (`ring_max` {}); \
+                     accepted: at least \"{}\"",
+                    self.ring_max,
+                    ByteSize(full)
+                ),
+            );
+        }
     }
 }

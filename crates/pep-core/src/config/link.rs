@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use units::Rate;
 
-use super::IfName;
+use super::{
+    IfName,
+    raw::Section,
+    values::{BitRate, Map, Span, WordOr, text},
+};
 
 /// `[link]`: the bad hop. Optional; what it states is used to size buffers and pace senders.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,5 +26,26 @@ impl Link {
     /// The bytes in flight on a full link, where rate and round-trip time are both stated.
     pub fn bandwidth_delay_product(&self) -> Option<u64> {
         Some(self.rate?.bandwidth_delay_product(self.rtt?))
+    }
+}
+
+impl Link {
+    /// Reads the section, where there is one.
+    pub(super) fn read(mut section: Section<'_>) -> Option<Self> {
+        if !section.is_present() {
+            return None;
+        }
+        let interface = section.require("interface", text("the name of an interface"));
+        let rate = section.read("rate", WordOr("auto", None, Map(BitRate, Some)));
+        let rtt = section.read(
+            "rtt",
+            Span(Duration::from_micros(1)..=Duration::from_secs(600)),
+        );
+        section.finish();
+        Some(Self {
+            interface: interface?,
+            rate: rate.flatten(),
+            rtt,
+        })
     }
 }

@@ -1,5 +1,7 @@
 //! `[log]`: what is written to standard error, and how.
 
+use super::{raw::Section, values::OneOf};
+
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
@@ -33,4 +35,24 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// Default [`LogLevel::Info`]; `RUST_LOG` goes before it.
     pub level: LogLevel,
+}
+
+const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
+const LEVELS: OneOf<LogLevel> = OneOf(&[
+    ("error", LogLevel::Error),
+    ("warn", LogLevel::Warn),
+    ("info", LogLevel::Info),
+    ("debug", LogLevel::Debug),
+    ("trace", LogLevel::Trace),
+]);
+
+impl LogConfig {
+    pub(super) fn read(mut section: Section<'_>) -> Self {
+        let log = Self {
+            format: section.read("format", FORMATS).unwrap_or_default(),
+            level: section.read("level", LEVELS).unwrap_or_default(),
+        };
+        section.finish();
+        log
+    }
 }

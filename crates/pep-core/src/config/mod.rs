@@ -4,12 +4,18 @@
 //! tests keep it and these types in agreement.
 
 mod error;
+mod findings;
 mod intercept;
 mod limits;
 mod link;
 mod log;
 mod names;
+mod peers;
+mod raw;
+mod sites;
+mod syntax;
 mod timeouts;
+mod values;
 
 use std::time::Duration;
 
@@ -21,6 +27,14 @@ pub use log::{LogConfig, LogFormat, LogLevel};
 pub use names::{CongestionName, IfName, NameError, TableName};
 pub use timeouts::{Keepalive, Timeouts};
 
+use toml::de::DeTable;
+
+use self::{
+    findings::{Findings, Lines},
+    raw::Section,
+    sites::Context,
+    values::Span,
+};
 use crate::site::{SiteId, SiteTable};
 
 /// A checked configuration.
@@ -43,9 +57,68 @@ pub struct Config {
     pub sites: SiteTable,
     /// What is allowed but can hardly be meant.
     pub warnings: Vec<ConfigWarning>,
+    lines: Lines,
+}
+
+/// Reads and checks a configuration.
+///
+/// # Errors
+/// Everything that is wrong with it, in the order of the lines. Where the text is not TOML,
+/// only that: nothing can be said of the rest.
+pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
+    let findings = Findings::new(text);
+    let (document, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        return Err(syntax::errors(text, &findings, &errors));
+    }
+    let config = Config::read(Section::root(document.get_ref(), &findings), &findings);
+    let (warnings, lines) = findings.finish()?;
+    Ok(Config {
+        warnings,
+        lines,
+        ..config
+    })
 }
 
 impl Config {
+    /// Reads every section. Its result means something only if there are no errors.
+    fn read(mut root: Section<'_>, findings: &Findings) -> Self {
+        let intercept = Intercept::read(root.section("intercept"));
+        let link = Link::read(root.section("link"));
+        let (timeouts, drain) = read_timeouts(root.section("timeouts"), link.as_ref());
+        let peers = peers::read_peers(root.named_tables("peer"));
+        peers::read_identity(root.section("identity"));
+        let context = Context {
+            intercept: &intercept,
+            link: link.as_ref(),
+            timeouts: &timeouts,
+            peers: &peers,
+            findings,
+        };
+        let sites = context.read_sites(root.tables("site"));
+        let limits = Limits::read(root.section("limits"));
+        let log = LogConfig::read(root.section("log"));
+        root.finish();
+        let (warnings, lines) = (Vec::new(), Lines::new());
+        Self {
+            intercept,
+            link,
+            limits,
+            timeouts,
+            drain,
+            log,
+            sites,
+            warnings,
+            lines,
+        }
+    }
+
+    /// The line, from 1, on which the file sets a key (written as in [`ConfigError::key`]), or
+    /// else of the section around it; 1 where the file has neither.
+    pub fn line_of(&self, key: &str) -> usize {
+        findings::line_of(&self.lines, key)
+    }
+
     /// The loopback port of a site's listeners.
     ///
     /// # Panics
@@ -58,4 +131,11 @@ impl Config {
         );
         self.intercept.listen_port + site.0
     }
+}
+
+fn read_timeouts(mut section: Section<'_>, link: Option<&Link>) -> (Timeouts, Duration) {
+    let timeouts = Timeouts::read(&mut section, &Timeouts::over(link), link);
+    let drain = section.read("drain", Span(Duration::ZERO..=Duration::from_secs(3600)));
+    section.finish();
+    (timeouts, drain.unwrap_or(Duration::from_secs(10)))
 }

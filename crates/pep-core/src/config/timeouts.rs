@@ -2,6 +2,16 @@
 
 use std::time::Duration;
 
+use super::{
+    Link,
+    raw::Section,
+    values::{Integer, Map, OneOf, Reading, Seconds, Span, WordOr},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// TCP keepalive of both legs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
@@ -24,21 +34,22 @@ pub struct Timeouts {
     /// after 127 s (net.ipv4.tcp_syn_retries = 6), and in `spoof` the host already believes
     /// it is connected, so ending earlier would break what would have worked without us.
     pub connect: Duration,
-    /// Without a byte in either direction, 1 s to 365 days; 0 is never (`None`). Default
+    /// Without a byte in either direction, 1 s to 365 days, or "off" (`None`). Default
     /// 24 h: dead hosts are found by keepalive within minutes, so this is only the last bound;
     /// ssh sessions and database pools are silent for hours, and RFC 5382 (REQ-5)
     /// asks NATs for at least 2 h 4 min.
     pub idle: Option<Duration>,
     /// For sent data to be acknowledged over the link (TCP_USER_TIMEOUT of the link leg), 1 s
-    /// to 24 days; 0 is the kernel's own (`None`). Default 15 min, as long as hosts'
+    /// to 24 days, or "off" (`None`): the kernel's own. Default 15 min, as long as hosts'
     /// own TCP lasts (net.ipv4.tcp_retries2 = 15 is 924 s), so that an outage kills no flow
     /// that would have lived without us.
     pub user_timeout: Option<Duration>,
     /// Longest wait between retransmissions over the link (TCP_RTO_MAX_MS, Linux 6.15 and
-    /// later), 1 s to 120 s; 0 is the kernel's own, 120 s (`None`). Default 2 s, or three
+    /// later), 1 s to 120 s, or "off" (`None`): the kernel's own, 120 s. Default 2 s, or three
     /// times `link.rtt` where that is longer: flows move again so soon after an outage, not
     /// up to two minutes later. Needs `user_timeout`: the kernel counts retransmissions, and
-    /// capped ones alone would end every flow some 15 s into an outage.
+    /// capped ones alone would end every flow some 15 s into an outage. Off by default where
+    /// `user_timeout` is off.
     pub rto_max: Option<Duration>,
     /// Keepalive of both legs; `None` where `keepalive = "off"`. Default on: without it the
     /// flows of hosts that vanished would stay until `idle`.
@@ -69,4 +80,100 @@ impl Default for Timeouts {
             orphan: Duration::from_secs(15 * 60),
         }
     }
+}
+
+/// A duration, or `"off"`.
+fn optional(range: std::ops::RangeInclusive<Duration>) -> impl Reading<Value = Option<Duration>> {
+    WordOr("off", None, Map(Span(range), Some))
+}
+
+impl Timeouts {
+    /// The defaults over this link.
+    pub fn over(link: Option<&Link>) -> Self {
+        let mut timeouts = Self::default();
+        if let Some(rtt) = link.and_then(|link| link.rtt) {
+            let scaled = Duration::from_millis(rtt.as_millis() as u64 * 3);
+            timeouts.rto_max = timeouts
+                .rto_max
+                .map(|rto| rto.max(scaled).min(120 * SECOND));
+        }
+        timeouts
+    }
+
+    /// Reads what a section says otherwise than `base`. The caller finishes the section.
+    pub(super) fn read(section: &mut Section<'_>, base: &Self, link: Option<&Link>) -> Self {
+        let user_timeout = section.read("user_timeout", optional(SECOND..=24 * DAY));
+        let rto_max = section.read("rto_max", optional(SECOND..=120 * SECOND));
+        let user_timeout_or_base = user_timeout.unwrap_or(base.user_timeout);
+        // Both or neither: a cap left at its default goes with the timeout it needs.
+        let rto_max_base = base.rto_max.filter(|_| user_timeout_or_base.is_some());
+        let timeouts = Self {
+            connect: section
+                .read("connect", Span(SECOND..=HOUR))
+                .unwrap_or(base.connect),
+            idle: section
+                .read("idle", optional(SECOND..=365 * DAY))
+                .unwrap_or(base.idle),
+            user_timeout: user_timeout_or_base,
+            rto_max: rto_max.unwrap_or(rto_max_base),
+            keepalive: read_keepalive(section, base.keepalive),
+            orphan: section
+                .read("orphan", Span(SECOND..=DAY))
+                .unwrap_or(base.orphan),
+        };
+        timeouts.check(section, link);
+        timeouts
+    }
+
+    fn check(&self, section: &Section<'_>, link: Option<&Link>) {
+        let Some(rto_max) = self.rto_max else { return };
+        let span = units::duration::format;
+        match self.user_timeout {
+            None => section.error(
+                "rto_max",
+                "needs `user_timeout`: retransmissions that are capped but still counted would \
+                 end every flow some 15 s into an outage; give both, or neither",
+            ),
+            Some(user_timeout) if user_timeout < rto_max => section.error(
+                "user_timeout",
+                format!(
+                    "is below `rto_max`; accepted: \"{}\" to \"24d\"",
+                    span(rto_max)
+                ),
+            ),
+            Some(_) => {}
+        }
+        if let Some(rtt) = link.and_then(|link| link.rtt).filter(|rtt| rto_max <= *rtt) {
+            section.error(
+                "rto_max",
+                format!(
+                    "is not above `link.rtt` ({}): everything would be sent twice; accepted: up to \
+                     \"120s\", best three times the round-trip time",
+                    span(rtt)
+                ),
+            );
+        }
+    }
+}
+
+fn read_keepalive(section: &mut Section<'_>, base: Option<Keepalive>) -> Option<Keepalive> {
+    if section.is_text("keepalive") {
+        return section.read("keepalive", OneOf(&[("off", None)])).flatten();
+    }
+    let mut table = section.section("keepalive");
+    let d = base.unwrap_or(Keepalive::DEFAULT);
+    let keepalive = Keepalive {
+        idle: table.read("idle", Seconds(1..=32_767)).unwrap_or(d.idle),
+        interval: table
+            .read("interval", Seconds(1..=32_767))
+            .unwrap_or(d.interval),
+        count: table.read("count", Integer(1..=127)).unwrap_or(d.count),
+    };
+    let keepalive = if table.is_present() {
+        Some(keepalive)
+    } else {
+        base
+    };
+    table.finish();
+    keepalive
 }

@@ -27,6 +27,12 @@ pub struct PortRange {
 }
 
 impl PortRange {
+    /// Every port, 0 included, which no SYN should carry but some do.
+    pub const ANY: Self = Self {
+        first: 0,
+        last: u16::MAX,
+    };
+
     /// The ports from `first` to `last`, both included; `None` when there are none.
     pub const fn new(first: u16, last: u16) -> Option<Self> {
         if first <= last {

@@ -1,5 +1,6 @@
 //! Sites: which policy a flow gets. The first site whose matcher takes the flow decides.
 
+mod cover;
 mod matcher;
 mod policy;
 mod table;

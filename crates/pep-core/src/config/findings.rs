@@ -1,0 +1,94 @@
+//! Collects what is wrong with a file while it is read, so that all of it is reported at once.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use super::{ConfigError, ConfigWarning};
+
+/// The line, from 1, of each key of the file.
+pub(super) type Lines = BTreeMap<String, usize>;
+
+/// Errors and warnings so far, and the line of every key met.
+#[derive(Debug)]
+pub(super) struct Findings {
+    line_starts: Vec<usize>,
+    errors: RefCell<Vec<ConfigError>>,
+    warnings: RefCell<Vec<ConfigWarning>>,
+    lines: RefCell<Lines>,
+}
+
+impl Findings {
+    pub(super) fn new(text: &str) -> Self {
+        let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        Self {
+            line_starts: newlines.map(|(offset, _)| offset + 1).collect(),
+            errors: RefCell::default(),
+            warnings: RefCell::default(),
+            lines: RefCell::default(),
+        }
+    }
+
+    /// The line, from 1, of a byte of the text.
+    pub(super) fn line_at(&self, offset: usize) -> usize {
+        1 + self.line_starts.partition_point(|start| *start <= offset)
+    }
+
+    /// Remembers where a key stands, for findings that come to light later.
+    pub(super) fn met(&self, key: &str, line: usize) {
+        self.lines.borrow_mut().insert(key.to_owned(), line);
+    }
+
+    /// The line of a key, or of the nearest section around it that the file has.
+    pub(super) fn line_of(&self, key: &str) -> usize {
+        line_of(&self.lines.borrow(), key)
+    }
+
+    pub(super) fn error_at(&self, line: usize, key: &str, message: impl Into<String>) {
+        self.errors.borrow_mut().push(ConfigError {
+            line,
+            key: key.to_owned(),
+            message: message.into(),
+        });
+    }
+
+    pub(super) fn error(&self, key: &str, message: impl Into<String>) {
+        self.error_at(self.line_of(key), key, message);
+    }
+
+    pub(super) fn warning(&self, key: &str, message: impl Into<String>) {
+        self.warnings.borrow_mut().push(ConfigWarning {
+            line: self.line_of(key),
+            key: key.to_owned(),
+            message: message.into(),
+        });
+    }
+
+    /// How many errors there are so far.
+    pub(super) fn count(&self) -> usize {
+        self.errors.borrow().len()
+    }
+
+    /// Warnings and lines, or all errors in the order of the file.
+    pub(super) fn finish(self) -> Result<(Vec<ConfigWarning>, Lines), Vec<ConfigError>> {
+        let mut errors = self.errors.into_inner();
+        errors.sort_by_key(|error| error.line);
+        if errors.is_empty() {
+            Ok((self.warnings.into_inner(), self.lines.into_inner()))
+        } else {
+            Err(errors)
+        }
+    }
+}
+
+/// The line of `key` among known ones, or of what encloses it; 1 for the file as a whole.
+pub(super) fn line_of(lines: &Lines, key: &str) -> usize {
+    let mut key = key;
+    loop {
+        if let Some(line) = lines.get(key) {
+            return *line;
+        }
+        match key.rfind(['.', '[']) {
+            Some(end) => key = &key[..end],
+            None => return 1,
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The raw layer: a TOML table whose keys are taken one by one; what is left over is unknown.
+//!
+//! Serde stops at the first error; an operator wants all of them, each with its line.
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{findings::Findings, values::Reading};
+
+/// One table of the file.
+pub(super) struct Section<'a> {
+    path: String,
+    table: Option<&'a DeTable<'a>>,
+    known: Vec<&'static str>,
+    findings: &'a Findings,
+}
+
+impl<'a> Section<'a> {
+    /// The whole file.
+    pub(super) fn root(table: &'a DeTable<'a>, findings: &'a Findings) -> Self {
+        Self {
+            path: String::new(),
+            table: Some(table),
+            known: Vec::new(),
+            findings,
+        }
+    }
+
+    /// The dotted path of a key in this table.
+    pub(super) fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
+    }
+
+    /// Whether the file has this table.
+    pub(super) fn is_present(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// Whether the file has this key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.is_some_and(|table| table.contains_key(key))
+    }
+
+    /// Reports an error at a key of this table.
+    pub(super) fn error(&self, key: &str, message: impl Into<String>) {
+        self.findings.error(&self.path_of(key), message);
+    }
+
+    /// The value of a key, if it is there and can be read; reports why it cannot.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a reading is made where it is used"
+    )]
+    pub(super) fn read<R: Reading>(&mut self, key: &'static str, reading: R) -> Option<R::Value> {
+        let value = self.take(key)?;
+        self.read_value(&self.path_of(key), value, &reading)
+    }
+
+    /// As [`read`](Self::read); a missing key is an error.
+    pub(super) fn require<R: Reading>(
+        &mut self,
+        key: &'static str,
+        reading: R,
+    ) -> Option<R::Value> {
+        if self.has(key) {
+            return self.read(key, reading);
+        }
+        self.known.push(key);
+        self.error(key, format!("missing; expected {}", reading.expected()));
+        None
+    }
+
+    /// A list of values; one value alone is a list of it.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a reading is made where it is used"
+    )]
+    pub(super) fn list<R: Reading>(
+        &mut self,
+        key: &'static str,
+        reading: R,
+    ) -> Option<Vec<R::Value>> {
+        let value = self.take(key)?;
+        let path = self.path_of(key);
+        let Some(items) = value.get_ref().as_array() else {
+            return Some(Vec::from_iter(self.read_value(&path, value, &reading)));
+        };
+        let read_item = |(index, item): (usize, &'a Spanned<DeValue<'a>>)| {
+            self.read_value(&format!("{path}[{}]", index + 1), item, &reading)
+        };
+        Some(items.iter().enumerate().filter_map(read_item).collect())
+    }
+
+    /// As [`list`](Self::list); a missing key is an error. Also whether every item was readable.
+    pub(super) fn require_list<R: Reading>(
+        &mut self,
+        key: &'static str,
+        reading: R,
+        expected: &str,
+    ) -> Option<(Vec<R::Value>, bool)> {
+        let errors = self.findings.count();
+        let list = self.list(key, reading);
+        if list.is_none() {
+            self.error(key, format!("missing; expected {expected}"));
+        }
+        list.map(|items| (items, self.findings.count() == errors))
+    }
+
+    /// The table under a key; an empty one when it is missing or is no table.
+    pub(super) fn section(&mut self, key: &'static str) -> Section<'a> {
+        let value = self.take(key);
+        self.child(self.path_of(key), value)
+    }
+
+    /// Whether the key holds text. Does not take it.
+    pub(super) fn is_text(&self, key: &str) -> bool {
+        let value = self.table.and_then(|table| table.get(key));
+        value.is_some_and(|value| value.get_ref().is_str())
+    }
+
+    /// The tables of `[[key]]`.
+    pub(super) fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
+        let Some(value) = self.take(key) else {
+            return Vec::new();
+        };
+        let Some(items) = value.get_ref().as_array() else {
+            self.error(
+                key,
+                format!("expected tables `[[{key}]]`, found {}", kind(value)),
+            );
+            return Vec::new();
+        };
+        let items = items.iter().enumerate();
+        items
+            .map(|(index, item)| self.child(format!("{key}[{}]", index + 1), Some(item)))
+            .collect()
+    }
+
+    /// The tables under a key by the names the file gives them: `[key.NAME]`.
+    pub(super) fn named_tables(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
+        let parent = self.section(key);
+        let entries = parent.table.into_iter().flatten();
+        entries
+            .map(|(name, value)| {
+                let path = parent.path_of(name.get_ref());
+                self.findings
+                    .met(&path, self.findings.line_at(name.span().start));
+                (name.get_ref().to_string(), parent.child(path, Some(value)))
+            })
+            .collect()
+    }
+
+    /// Reports the keys that nothing asked for.
+    pub(super) fn finish(self) {
+        for (key, _) in self.table.into_iter().flatten() {
+            let name = key.get_ref().as_ref();
+            if !self.known.contains(&name) {
+                let line = self.findings.line_at(key.span().start);
+                self.findings
+                    .error_at(line, &self.path_of(name), self.unknown(name));
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        match closest(name, self.known.iter().copied()) {
+            Some(meant) => format!("unknown key; did you mean `{meant}`?"),
+            None => format!("unknown key; accepted here: {}", self.known.join(", ")),
+        }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.known.push(key);
+        let (name, value) = self.table?.get_key_value(key)?;
+        self.findings
+            .met(&self.path_of(key), self.findings.line_at(name.span().start));
+        Some(value)
+    }
+
+    fn child(&self, path: String, value: Option<&'a Spanned<DeValue<'a>>>) -> Section<'a> {
+        let table = value.and_then(|value| {
+            let table = value.get_ref().as_table();
+            if table.is_none() {
+                self.findings
+                    .error(&path, format!("expected a table, found {}", kind(value)));
+            }
+            table
+        });
+        if let Some(value) = value.filter(|_| path.ends_with(']')) {
+            self.findings
+                .met(&path, self.findings.line_at(value.span().start));
+        }
+        Section {
+            path,
+            table,
+            known: Vec::new(),
+            findings: self.findings,
+        }
+    }
+
+    fn read_value<R: Reading>(
+        &self,
+        path: &str,
+        value: &Spanned<DeValue<'_>>,
+        reading: &R,
+    ) -> Option<R::Value> {
+        let line = self.findings.line_at(value.span().start);
+        if path.ends_with(']') {
+            self.findings.met(path, line);
+        }
+        let problem = |message: String| self.findings.error_at(line, path, message);
+        reading.read(value.get_ref()).map_err(problem).ok()
+    }
+}
+
+/// What a value is, with its article.
+pub(super) fn kind(value: &Spanned<DeValue<'_>>) -> &'static str {
+    super::values::kind(value.get_ref())
+}
+
+/// The one of `candidates` that `name` most likely stands for, if any is near.
+pub(super) fn closest<'c>(
+    name: &str,
+    candidates: impl Iterator<Item = &'c str>,
+) -> Option<&'c str> {
+    let distance = |candidate: &str| strsim::damerau_levenshtein(name, candidate);
+    // A third of the letters wrong, or one missing part, is still a slip; more is another word.
+    let near = |candidate: &str| {
+        distance(candidate) <= (candidate.len() / 3).max(1)
+            || (name.len() >= 3 && candidate.starts_with(name))
+    };
+    candidates
+        .filter(|candidate| near(candidate))
+        .min_by_key(|candidate| distance(candidate))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::closest;
+
+    #[test]
+    fn slips_are_recognised_and_other_words_are_not() {
+        let keys = ["congestion", "congestion_lan", "source", "mss"];
+        let guess = |name| closest(name, keys.into_iter());
+        assert_eq!(guess("congestoin"), Some("congestion"));
+        assert_eq!(guess("congestion-lan"), Some("congestion_lan"));
+        assert_eq!(guess("Source"), Some("source"));
+        assert_eq!(guess("colour"), None);
+    }
+}

@@ -1,0 +1,284 @@
+//! `[[site]]`: from the file to checked policies.
+
+use toml::de::DeValue;
+use units::ByteSize;
+
+use super::{
+    CongestionName, IfName, Intercept, Link, Timeouts,
+    findings::Findings,
+    intercept::SYN_WORDS,
+    raw::Section,
+    values::{
+        BitRate, Dscp, Map, NonEmpty, OneOf, Ports, Prefix, Reading, Size, Switch, WordOr, short,
+        text,
+    },
+};
+use crate::site::{Buffer, DscpPolicy, LinkLeg, Matcher, Mode, Pacing, Site, SiteTable, Source};
+
+/// The name of the built-in last site.
+const FALLBACK: &str = "default";
+
+/// What sites take from the rest of the file.
+pub(super) struct Context<'a> {
+    pub(super) intercept: &'a Intercept,
+    pub(super) link: Option<&'a Link>,
+    pub(super) timeouts: &'a Timeouts,
+    pub(super) peers: &'a [String],
+    pub(super) findings: &'a Findings,
+}
+
+impl Context<'_> {
+    /// Reads all sites, checks them against each other, and adds the built-in one.
+    pub(super) fn read_sites(&self, sections: Vec<Section<'_>>) -> SiteTable {
+        let mut sites: Vec<_> = sections
+            .into_iter()
+            .map(|section| self.read_site(section))
+            .collect();
+        self.check_ports(&sites);
+        self.check_names(&sites);
+        self.check_order(&sites);
+        sites.truncate(SiteTable::SITES_MAX - 1);
+        SiteTable::new(sites, self.defaults(FALLBACK))
+    }
+
+    fn defaults(&self, name: &str) -> Site {
+        Site::with_defaults(name, self.intercept.syn, self.timeouts.clone())
+    }
+
+    fn read_site(&self, mut section: Section<'_>) -> Site {
+        let s = &mut section;
+        let d = self.defaults("");
+        let site = Site {
+            name: s.require("name", SiteName).unwrap_or_default(),
+            matcher: self.read_matcher(s.section("match")),
+            mode: s.read("mode", Modes).unwrap_or(d.mode),
+            congestion: s.list("congestion", congestion()).unwrap_or_default(),
+            congestion_lan: s.list("congestion_lan", congestion()).unwrap_or_default(),
+            link_leg: s.read("link_leg", LINK_LEGS).unwrap_or(d.link_leg),
+            source: s.read("source", SOURCES).unwrap_or(d.source),
+            syn: s.read("syn", SYN_WORDS).unwrap_or(d.syn),
+            dscp: s
+                .read(
+                    "dscp",
+                    WordOr("keep", DscpPolicy::Keep, Map(Dscp, DscpPolicy::Set)),
+                )
+                .unwrap_or(d.dscp),
+            nodelay_lan: s.read("nodelay_lan", Switch).unwrap_or(d.nodelay_lan),
+            nodelay_link: s.read("nodelay_link", Switch).unwrap_or(d.nodelay_link),
+            mss: s.read("mss", short(88..=32_767)),
+            timeouts: self.read_timeouts(s),
+            notsent_lowat: s.read("notsent_lowat", lowat()).unwrap_or(d.notsent_lowat),
+            pacing: s.read("pacing", pacing()).unwrap_or(d.pacing),
+            link_buffer: s.read("link_buffer", buffer()).unwrap_or(d.link_buffer),
+            lan_buffer: s.read("lan_buffer", buffer()).unwrap_or(d.lan_buffer),
+        };
+        self.read_peer(s);
+        section.finish();
+        site
+    }
+
+    fn read_timeouts(&self, site: &mut Section<'_>) -> Timeouts {
+        let mut section = site.section("timeouts");
+        if !section.is_present() {
+            return self.timeouts.clone();
+        }
+        let timeouts = Timeouts::read(&mut section, self.timeouts, self.link);
+        section.finish();
+        timeouts
+    }
+
+    /// A peer matters to tunnels only, but a name that is wrong now will be wrong then.
+    fn read_peer(&self, section: &mut Section<'_>) {
+        let Some(peer) = section.read("peer", NonEmpty("the name of a [peer.NAME] section")) else {
+            return;
+        };
+        if !self.peers.contains(&peer) {
+            let known = if self.peers.is_empty() {
+                "none".to_owned()
+            } else {
+                self.peers.join(", ")
+            };
+            section.error(
+                "peer",
+                format!("there is no [peer.{peer}]; peers in this file: {known}"),
+            );
+        }
+    }
+
+    fn read_matcher(&self, mut section: Section<'_>) -> Matcher {
+        let s = &mut section;
+        let matcher = Matcher {
+            src: s.list("src", Prefix).unwrap_or_default(),
+            dst: s.list("dst", Prefix).unwrap_or_default(),
+            sport: s.list("sport", Ports).unwrap_or_default(),
+            dport: s.list("dport", Ports).unwrap_or_default(),
+            dscp: s.list("dscp", Dscp).unwrap_or_default(),
+            interface: s
+                .list("interface", text::<IfName>("the name of an interface"))
+                .unwrap_or_default(),
+        };
+        self.check_interfaces(&section, &matcher.interface);
+        section.finish();
+        matcher
+    }
+
+    fn check_interfaces(&self, section: &Section<'_>, names: &[IfName]) {
+        let lan = &self.intercept.lan;
+        if lan.is_empty() {
+            return; // already an error, and everything would follow from it
+        }
+        for name in names.iter().filter(|name| !lan.contains(name)) {
+            let known: Vec<_> = lan.iter().map(IfName::as_str).collect();
+            section.error(
+                "interface",
+                format!(
+                    "`{name}` is not in `intercept.lan`; accepted: {}",
+                    known.join(", ")
+                ),
+            );
+        }
+    }
+
+    fn check_ports(&self, sites: &[Site]) {
+        if sites.len() >= SiteTable::SITES_MAX {
+            let message = format!(
+                "{} sites; accepted: 0 to {}",
+                sites.len(),
+                SiteTable::SITES_MAX - 1
+            );
+            self.findings.error("site", message);
+            return;
+        }
+        let first = self.intercept.listen_port;
+        let highest = usize::from(u16::MAX) - sites.len();
+        if usize::from(first) > highest {
+            self.findings.error(
+                "intercept.listen_port",
+                format!(
+                    "{first} leaves no port for each of {} sites and the built-in one; accepted: 1 to {highest}",
+                    sites.len()
+                ),
+            );
+        }
+    }
+
+    fn check_names(&self, sites: &[Site]) {
+        for (index, site) in sites
+            .iter()
+            .enumerate()
+            .filter(|(_, site)| !site.name.is_empty())
+        {
+            let key = format!("site[{}].name", index + 1);
+            if site.name == FALLBACK {
+                let message = "\"default\" is the built-in last site; accepted: any other name";
+                self.findings.error(&key, message);
+            }
+            if let Some(first) = sites[..index]
+                .iter()
+                .position(|other| other.name == site.name)
+            {
+                let line = self.findings.line_of(&format!("site[{}].name", first + 1));
+                self.findings.error(
+                    &key,
+                    format!(
+                        "\"{}\" is already the site of line {line}; accepted: a name of its own",
+                        site.name
+                    ),
+                );
+            }
+        }
+    }
+
+    /// First match wins, so a site behind a wider one is dead text.
+    fn check_order(&self, sites: &[Site]) {
+        for (index, site) in sites.iter().enumerate() {
+            let key = format!("site[{}]", index + 1);
+            if site.matcher.is_impossible() {
+                let message = "never matches: `src` and `dst` have no address family in common";
+                self.findings.warning(&key, message);
+            }
+            let earlier = &sites[..index];
+            if let Some(wider) = earlier
+                .iter()
+                .find(|other| other.matcher.covers(&site.matcher))
+            {
+                self.findings.warning(
+                    &key,
+                    format!(
+                        "never matches: \"{}\" stands before it and takes all of it",
+                        wider.name
+                    ),
+                );
+            }
+        }
+    }
+}
+
+const LINK_LEGS: OneOf<LinkLeg> =
+    OneOf(&[("server", LinkLeg::Server), ("client", LinkLeg::Client)]);
+const SOURCES: OneOf<Source> = OneOf(&[("client", Source::Client), ("self", Source::Self_)]);
+
+fn congestion() -> impl Reading<Value = CongestionName> {
+    text("the name of a congestion control")
+}
+
+fn lowat() -> impl Reading<Value = Option<ByteSize>> {
+    WordOr(
+        "off",
+        None,
+        Map(Size(ByteSize::kib(4)..=ByteSize::mib(64)), Some),
+    )
+}
+
+fn buffer() -> impl Reading<Value = Buffer> {
+    let size = Size(ByteSize::kib(4)..=ByteSize::mib(1024));
+    WordOr("auto", Buffer::Auto, Map(size, Buffer::Bytes))
+}
+
+fn pacing() -> impl Reading<Value = Pacing> {
+    let rate = WordOr("off", Pacing::Off, Map(BitRate, Pacing::Rate));
+    WordOr("auto", Pacing::Auto, rate)
+}
+
+/// The mode of a site; those that a later version builds are known by name.
+struct Modes;
+
+const MODES: OneOf<Mode> = OneOf(&[("split", Mode::Split), ("bypass", Mode::Bypass)]);
+
+impl Reading for Modes {
+    type Value = Mode;
+
+    fn expected(&self) -> String {
+        MODES.expected()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<Mode, String> {
+        match value.as_str() {
+            Some(mode @ ("tunnel" | "packet")) => Err(format!(
+                "mode \"{mode}\" is not built yet; use {}",
+                MODES.expected()
+            )),
+            _ => MODES.read(value),
+        }
+    }
+}
+
+/// The name of a site: it stands in logs and counters, so it has no blanks.
+struct SiteName;
+
+impl Reading for SiteName {
+    type Value = String;
+
+    fn expected(&self) -> String {
+        "a name of 1 to 64 letters, digits, `-`, `_` or `.`".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<String, String> {
+        let name = self.text_of(value)?;
+        let valid = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(valid) {
+            return Err(format!("`{name}` is not {}", self.expected()));
+        }
+        Ok(name.to_owned())
+    }
+}

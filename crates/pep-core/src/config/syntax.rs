@@ -1,0 +1,46 @@
+//! Text that is not TOML: the parser's errors, given the line and key an operator looks for.
+
+use super::{ConfigError, findings::Findings};
+
+/// One error per line: after the first, the parser is only guessing.
+pub(super) fn errors(
+    text: &str,
+    findings: &Findings,
+    errors: &[toml::de::Error],
+) -> Vec<ConfigError> {
+    let mut found: Vec<ConfigError> = Vec::new();
+    for error in errors {
+        let line = findings.line_at(error.span().map_or(0, |span| span.start));
+        if found.iter().all(|other| other.line != line) {
+            found.push(ConfigError {
+                line,
+                key: key_at(text, line),
+                message: message(error),
+            });
+        }
+    }
+    found.sort_by_key(|error| error.line);
+    found
+}
+
+fn message(error: &toml::de::Error) -> String {
+    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    // What operators trip over: a rate or duration without quotes.
+    match message.strip_prefix("string values must be quoted") {
+        Some(_) => "not TOML: text, rates, sizes and durations must be in quotes".to_owned(),
+        None => format!("not TOML: {message}"),
+    }
+}
+
+/// The key that a line seems to set, with its section: a guess, as the line is broken.
+fn key_at(text: &str, line: usize) -> String {
+    let lines: Vec<&str> = text.lines().take(line).map(str::trim).collect();
+    let header = lines.iter().rev().find(|line| line.starts_with('['));
+    let section = header.map_or("", |line| line.trim_matches(|c| "[] ".contains(c)));
+    let own = lines.last().copied().unwrap_or_default();
+    match own.split_once('=') {
+        Some((key, _)) if !own.starts_with('#') && section.is_empty() => key.trim().to_owned(),
+        Some((key, _)) if !own.starts_with('#') => format!("{section}.{}", key.trim()),
+        _ => section.to_owned(),
+    }
+}

@@ -1,0 +1,440 @@
+//! How single values are read: each reading knows what it accepts and says so.
+
+use std::{
+    fmt::Display, marker::PhantomData, net::IpAddr, ops::RangeInclusive, str::FromStr,
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use toml::de::DeValue;
+use units::{ByteSize, Rate, duration};
+
+use super::raw::closest;
+use crate::site::PortRange;
+
+/// Turns a TOML value into a checked one.
+pub(super) trait Reading {
+    /// What comes out.
+    type Value;
+
+    /// What is accepted, to follow "expected".
+    fn expected(&self) -> String;
+
+    /// The value, or what is wrong with it and what is accepted.
+    fn read(&self, value: &DeValue<'_>) -> Result<Self::Value, String>;
+
+    /// The message for a value of the wrong type.
+    fn wrong_type(&self, value: &DeValue<'_>) -> String {
+        format!("expected {}, found {}", self.expected(), kind(value))
+    }
+
+    /// The text of a value that has to be text.
+    fn text_of<'v>(&self, value: &'v DeValue<'_>) -> Result<&'v str, String> {
+        value.as_str().ok_or_else(|| self.wrong_type(value))
+    }
+}
+
+/// What a value is, with its article.
+pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a number with a fraction",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+fn out_of_range(found: impl Display, accepted: impl Display) -> String {
+    format!("{found} is out of range; accepted: {accepted}")
+}
+
+fn integer_of(value: &DeValue<'_>) -> Option<i128> {
+    let integer = value.as_integer()?;
+    i128::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+/// The text of a quantity: a string, or a bare number in its base unit.
+fn quantity_of(value: &DeValue<'_>) -> Option<String> {
+    let text = value.as_str().map(str::to_owned);
+    text.or_else(|| integer_of(value).map(|number| number.to_string()))
+        .or_else(|| value.as_float().map(|number| number.as_str().to_owned()))
+}
+
+/// `true` or `false`.
+pub(super) struct Switch;
+
+impl Reading for Switch {
+    type Value = bool;
+
+    fn expected(&self) -> String {
+        "true or false".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<bool, String> {
+        value.as_bool().ok_or_else(|| self.wrong_type(value))
+    }
+}
+
+/// An integer in a range.
+pub(super) struct Integer(pub(super) RangeInclusive<u32>);
+
+impl Reading for Integer {
+    type Value = u32;
+
+    fn expected(&self) -> String {
+        format!("an integer from {} to {}", self.0.start(), self.0.end())
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<u32, String> {
+        let number = integer_of(value).ok_or_else(|| self.wrong_type(value))?;
+        let in_range = u32::try_from(number)
+            .ok()
+            .filter(|number| self.0.contains(number));
+        in_range
+            .ok_or_else(|| out_of_range(number, format!("{} to {}", self.0.start(), self.0.end())))
+    }
+}
+
+/// A [`u16`] in a range, for ports and segment sizes.
+pub(super) fn short(range: RangeInclusive<u16>) -> impl Reading<Value = u16> {
+    let wide = Integer(u32::from(*range.start())..=u32::from(*range.end()));
+    Map(wide, |number| {
+        u16::try_from(number).expect("within a range of u16")
+    })
+}
+
+/// Text that parses as a type whose error says what is accepted.
+pub(super) struct Text<T>(&'static str, PhantomData<T>);
+
+/// A [`Text`]; `expected` describes it.
+pub(super) fn text<T>(expected: &'static str) -> Text<T> {
+    Text(expected, PhantomData)
+}
+
+impl<T: FromStr<Err: Display>> Reading for Text<T> {
+    type Value = T;
+
+    fn expected(&self) -> String {
+        self.0.to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<T, String> {
+        self.text_of(value)?
+            .parse()
+            .map_err(|error: T::Err| error.to_string())
+    }
+}
+
+/// Text that is not blank.
+pub(super) struct NonEmpty(pub(super) &'static str);
+
+impl Reading for NonEmpty {
+    type Value = String;
+
+    fn expected(&self) -> String {
+        self.0.to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<String, String> {
+        let text = self.text_of(value)?;
+        if text.trim().is_empty() {
+            return Err(format!("empty; expected {}", self.0));
+        }
+        Ok(text.to_owned())
+    }
+}
+
+/// One of a few words.
+pub(super) struct OneOf<T: 'static>(pub(super) &'static [(&'static str, T)]);
+
+impl<T: Copy> Reading for OneOf<T> {
+    type Value = T;
+
+    fn expected(&self) -> String {
+        let words: Vec<_> = self
+            .0
+            .iter()
+            .map(|(word, _)| format!("\"{word}\""))
+            .collect();
+        match words.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+            _ => words.concat(),
+        }
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<T, String> {
+        let text = self.text_of(value)?;
+        let found = self.0.iter().find(|(word, _)| *word == text);
+        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let meant = closest(text, self.0.iter().map(|(word, _)| *word));
+            let hint = meant.map(|word| format!(" (did you mean \"{word}\"?)"));
+            format!(
+                "\"{text}\" is not known{}; accepted: {}",
+                hint.unwrap_or_default(),
+                self.expected()
+            )
+        })
+    }
+}
+
+/// A word with a special meaning, else another reading.
+pub(super) struct WordOr<T, R>(pub(super) &'static str, pub(super) T, pub(super) R);
+
+impl<T: Copy, R: Reading<Value = T>> Reading for WordOr<T, R> {
+    type Value = T;
+
+    fn expected(&self) -> String {
+        format!("\"{}\" or {}", self.0, self.2.expected())
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<T, String> {
+        if value.as_str() == Some(self.0) {
+            return Ok(self.1);
+        }
+        self.2
+            .read(value)
+            .map_err(|error| format!("{error}; \"{}\" is accepted too", self.0))
+    }
+}
+
+/// Another reading, its result converted.
+pub(super) struct Map<R, F>(pub(super) R, pub(super) F);
+
+impl<R: Reading, U, F: Fn(R::Value) -> U> Reading for Map<R, F> {
+    type Value = U;
+
+    fn expected(&self) -> String {
+        self.0.expected()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<U, String> {
+        self.0.read(value).map(&self.1)
+    }
+}
+
+/// A duration in a range.
+pub(super) struct Span(pub(super) RangeInclusive<Duration>);
+
+impl Span {
+    fn range(&self) -> String {
+        let (from, to) = (self.0.start(), self.0.end());
+        format!(
+            "\"{}\" to \"{}\"",
+            duration::format(*from),
+            duration::format(*to)
+        )
+    }
+}
+
+impl Reading for Span {
+    type Value = Duration;
+
+    fn expected(&self) -> String {
+        format!("a duration from {}", self.range())
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<Duration, String> {
+        let text = quantity_of(value).ok_or_else(|| self.wrong_type(value))?;
+        let span = duration::parse(&text)
+            .map_err(|error| format!("{error}; accepted: {}", self.range()))?;
+        if !self.0.contains(&span) {
+            return Err(out_of_range(duration::format(span), self.range()));
+        }
+        Ok(span)
+    }
+}
+
+/// A duration of whole seconds in a range.
+pub(super) struct Seconds(pub(super) RangeInclusive<u64>);
+
+impl Reading for Seconds {
+    type Value = Duration;
+
+    fn expected(&self) -> String {
+        let (from, to) = (self.0.start(), self.0.end());
+        format!("a duration of whole seconds from \"{from}s\" to \"{to}s\"")
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<Duration, String> {
+        let (from, to) = (*self.0.start(), *self.0.end());
+        let span = Span(Duration::from_secs(from)..=Duration::from_secs(to)).read(value)?;
+        if span.subsec_nanos() != 0 {
+            let found = duration::format(span);
+            return Err(format!(
+                "{found} is not a whole number of seconds; expected {}",
+                self.expected()
+            ));
+        }
+        Ok(span)
+    }
+}
+
+/// A size in a range.
+pub(super) struct Size(pub(super) RangeInclusive<ByteSize>);
+
+impl Size {
+    fn range(&self) -> String {
+        format!("\"{}\" to \"{}\"", self.0.start(), self.0.end())
+    }
+}
+
+impl Reading for Size {
+    type Value = ByteSize;
+
+    fn expected(&self) -> String {
+        format!("a size from {}", self.range())
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<ByteSize, String> {
+        let text = quantity_of(value).ok_or_else(|| self.wrong_type(value))?;
+        let size: ByteSize = text
+            .parse()
+            .map_err(|error| format!("{error}; accepted: {}", self.range()))?;
+        if !self.0.contains(&size) {
+            return Err(out_of_range(size, self.range()));
+        }
+        Ok(size)
+    }
+}
+
+/// A size that is a power of two, in a range.
+pub(super) struct PowerOfTwo(pub(super) RangeInclusive<ByteSize>);
+
+impl Reading for PowerOfTwo {
+    type Value = ByteSize;
+
+    fn expected(&self) -> String {
+        let (from, to) = (self.0.start(), self.0.end());
+        format!("a power of two from \"{from}\" to \"{to}\"")
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<ByteSize, String> {
+        let size = Size(self.0.clone()).read(value)?;
+        if !size.bytes().is_power_of_two() {
+            return Err(format!(
+                "{size} is not a power of two; expected {}",
+                self.expected()
+            ));
+        }
+        Ok(size)
+    }
+}
+
+/// A data rate.
+pub(super) struct BitRate;
+
+impl Reading for BitRate {
+    type Value = Rate;
+
+    fn expected(&self) -> String {
+        "a rate such as \"10Mbit/s\"".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<Rate, String> {
+        let text = quantity_of(value).ok_or_else(|| self.wrong_type(value))?;
+        text.parse()
+            .map_err(|error: units::UnitError| error.to_string())
+    }
+}
+
+/// A prefix, or a single address.
+pub(super) struct Prefix;
+
+impl Reading for Prefix {
+    type Value = IpNet;
+
+    fn expected(&self) -> String {
+        "a prefix such as \"10.0.0.0/8\" or \"2001:db8::/32\"".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<IpNet, String> {
+        let text = self.text_of(value)?;
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Ok(IpNet::from(address));
+        }
+        let net: IpNet = text
+            .parse()
+            .map_err(|_| format!("`{text}` is not {}", self.expected()))?;
+        let trunc = net.trunc();
+        if net != trunc {
+            let host = IpNet::from(net.addr());
+            return Err(format!(
+                "{net} has bits set beyond its length; write \"{trunc}\" for the network or \"{host}\" for the host"
+            ));
+        }
+        Ok(net)
+    }
+}
+
+/// A port, or an inclusive range of ports.
+pub(super) struct Ports;
+
+impl Ports {
+    fn parse(text: &str) -> Option<PortRange> {
+        let port = |text: &str| text.trim().parse().ok().filter(|port| *port > 0);
+        match text.split_once('-') {
+            Some((first, last)) => PortRange::new(port(first)?, port(last)?),
+            None => port(text).map(PortRange::single),
+        }
+    }
+}
+
+impl Reading for Ports {
+    type Value = PortRange;
+
+    fn expected(&self) -> String {
+        "a port from 1 to 65535, or a range such as \"8000-8100\"".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<PortRange, String> {
+        if integer_of(value).is_some() {
+            return short(1..=u16::MAX).read(value).map(PortRange::single);
+        }
+        let text = self.text_of(value)?;
+        Self::parse(text).ok_or_else(|| format!("`{text}` is not {}", self.expected()))
+    }
+}
+
+/// A DSCP, as a number or by its name (RFC 2474, 2597, 3246, 8622).
+pub(super) struct Dscp;
+
+impl Dscp {
+    fn named(text: &str) -> Option<u8> {
+        let digits = |prefix| text.strip_prefix(prefix).map(str::as_bytes);
+        match text {
+            "ef" => return Some(46),
+            "le" => return Some(1),
+            _ => {}
+        }
+        if let Some([class @ b'0'..=b'7']) = digits("cs") {
+            return Some((class - b'0') * 8);
+        }
+        match digits("af") {
+            Some([class @ b'1'..=b'4', drop @ b'1'..=b'3']) => {
+                Some((class - b'0') * 8 + (drop - b'0') * 2)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Reading for Dscp {
+    type Value = u8;
+
+    fn expected(&self) -> String {
+        "a DSCP from 0 to 63, or its name such as \"ef\", \"af41\" or \"cs1\"".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<u8, String> {
+        if integer_of(value).is_some() {
+            let number = short(0..=63).read(value)?;
+            return Ok(u8::try_from(number).expect("at most 63"));
+        }
+        let text = self.text_of(value)?;
+        Self::named(&text.to_ascii_lowercase())
+            .ok_or_else(|| format!("`{text}` is not {}", self.expected()))
+    }
+}

@@ -1,0 +1,78 @@
+//! Whether one matcher takes everything that another would.
+
+use ipnet::IpNet;
+
+use super::{Matcher, PortRange};
+
+impl Matcher {
+    /// Whether every flow that `other` takes is taken by `self`, as far as each list tells by
+    /// itself. Never claims it wrongly; may miss it where interfaces are concerned.
+    pub fn covers(&self, other: &Self) -> bool {
+        prefixes_cover(&self.src, &other.src)
+            && prefixes_cover(&self.dst, &other.dst)
+            && ports_cover(&self.sport, &other.sport)
+            && ports_cover(&self.dport, &other.dport)
+            && all_in(&other.dscp, &self.dscp, 0..64)
+            && (self.interface.is_empty()
+                || !other.interface.is_empty()
+                    && other
+                        .interface
+                        .iter()
+                        .all(|name| self.interface.contains(name)))
+    }
+
+    /// Whether no flow can match: all sources are of one address family, all destinations of
+    /// the other.
+    pub fn is_impossible(&self) -> bool {
+        let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
+        let some = |nets: &[IpNet], v4| nets.is_empty() || nets.iter().any(|net| is_v4(net) == v4);
+        let family_possible = |v4| some(&self.src, v4) && some(&self.dst, v4);
+        !family_possible(true) && !family_possible(false)
+    }
+}
+
+fn prefixes_cover(wide: &[IpNet], narrow: &[IpNet]) -> bool {
+    if wide.is_empty() {
+        return true;
+    }
+    let wide = IpNet::aggregate(&wide.to_vec());
+    let covered = |net: &IpNet| wide.iter().any(|wide| wide.contains(net));
+    if narrow.is_empty() {
+        return ["0.0.0.0/0", "::/0"]
+            .iter()
+            .all(|any| covered(&any.parse().expect("a prefix")));
+    }
+    narrow.iter().all(covered)
+}
+
+fn ports_cover(wide: &[PortRange], narrow: &[PortRange]) -> bool {
+    if wide.is_empty() {
+        return true;
+    }
+    let any = [PortRange::ANY];
+    let narrow = if narrow.is_empty() { &any } else { narrow };
+    narrow.iter().all(|range| covered(*range, wide))
+}
+
+/// Walks up the ranges from the first port until one is in none of them.
+fn covered(range: PortRange, wide: &[PortRange]) -> bool {
+    let mut sorted = wide.to_vec();
+    sorted.sort_unstable();
+    let mut next = u32::from(range.first());
+    for wide in sorted {
+        if u32::from(wide.first()) <= next {
+            next = next.max(u32::from(wide.last()) + 1);
+        }
+    }
+    next > u32::from(range.last())
+}
+
+fn all_in(narrow: &[u8], wide: &[u8], mut any: std::ops::Range<u8>) -> bool {
+    if wide.is_empty() {
+        return true;
+    }
+    if narrow.is_empty() {
+        return any.all(|value| wide.contains(&value));
+    }
+    narrow.iter().all(|value| wide.contains(value))
+}
