@@ -1,1 +1,37 @@
-//! placeholder
+//! Traffic tools, test beds and a handle on the daemon, for the behaviour tests beside this
+//! crate and for its benchmarks.
+//!
+//! Everything runs in network namespaces of its own, so that tests neither see each other nor
+//! the machine's network:
+//!
+//! * [`host`]: one machine of a test bed: sockets and programs in its namespace;
+//! * [`bed`]: the chain client - pepd - server, for IPv4 and IPv6, with destinations that fail
+//!   in every way a network knows, and one-armed variants;
+//! * [`matrix`]: runs a test on the plain network first (the control), then through pepd with
+//!   `syn = "spoof"` and `"defer"`, for both families;
+//! * [`pep`]: builds and runs the daemon; its log, counters, signals and what it leaves behind;
+//! * [`payload`], [`serve`], [`objects`], [`echo`], [`outcome`]: bytes from a seed, servers and
+//!   how connections end;
+//! * [`measure`]: latencies, connection rates and goodput, taken at the receiver;
+//! * [`programs`]: real servers and clients, and which package has them;
+//! * [`wait`]: waiting for conditions.
+//!
+//! Functions here panic with a sentence rather than return errors: in a test there is nothing
+//! else to do with one.
+#![forbid(unsafe_code)]
+
+pub mod bed;
+pub mod echo;
+pub mod footprint;
+pub mod host;
+pub mod matrix;
+pub mod measure;
+pub mod objects;
+pub mod outcome;
+pub mod payload;
+pub mod pep;
+pub mod pep_binary;
+pub mod pep_log;
+pub mod programs;
+pub mod serve;
+pub mod wait;

@@ -1,0 +1,315 @@
+//! The test bed: client - pepd - server, and destinations that fail.
+//!
+//! ```text
+//!   client                    gateway                    server
+//!   10.1.0.2  .3    eth0 -- lan0        wan0 -- eth0     10.2.0.2  .3   (echo, objects, ...)
+//!   fd01::2   ::3        10.1.0.1   10.2.0.1             fd02::2   ::3
+//!                        fd01::1    fd02::1              10.2.0.66 fd02::66   drops SYNs
+//!                                        |               10.3.0.1  fd03::1    ICMP: host unreachable
+//!                           10.2.0.99, fd02::99          10.3.0.2  fd03::2    ICMP: prohibited
+//!                           are nobody's                 10.3.0.3  fd03::3    ICMP: no port, by REJECT
+//!                           10.4.0.1, fd04::1: no route
+//! ```
+//!
+//! The gateway forwards; pepd runs on it, or does not (the direct path).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::{host::Host, pep::Pep};
+
+/// The LAN interface of the gateway, on which hosts' connections arrive.
+pub const LAN: &str = "lan0";
+/// The interface of the gateway toward the servers.
+pub const WAN: &str = "wan0";
+
+/// How connections cross the gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// Forwarded by the kernel: no pepd is running.
+    Direct,
+    /// By pepd, which answers SYNs at once.
+    Spoof,
+    /// By pepd, which answers SYNs once the server has.
+    Defer,
+}
+
+impl Path {
+    /// As in the configuration and in the names of cases.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Spoof => "spoof",
+            Self::Defer => "defer",
+        }
+    }
+}
+
+/// The family of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// For the names of cases.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+        }
+    }
+
+    /// As nft names it in matches.
+    pub const fn nft(self) -> &'static str {
+        match self {
+            Self::V4 => "ip",
+            Self::V6 => "ip6",
+        }
+    }
+
+    /// Host `host` of network `net`: 10.net.0.host or fd0net::host, the host in decimal digits.
+    pub fn address(self, net: u8, host: u8) -> IpAddr {
+        match self {
+            Self::V4 => Ipv4Addr::new(10, net, 0, host).into(),
+            Self::V6 => {
+                // 66 is written ::66, so that both families read alike.
+                let host = u16::from_str_radix(&host.to_string(), 16).expect("decimal digits");
+                Ipv6Addr::new(0xfd00 | u16::from(net), 0, 0, 0, 0, 0, 0, host).into()
+            }
+        }
+    }
+
+    fn prefix(self, net: u8, host: u8) -> String {
+        let len = match self {
+            Self::V4 => 24,
+            Self::V6 => 64,
+        };
+        format!("{}/{len}", self.address(net, host))
+    }
+
+    fn default_route(self) -> &'static str {
+        match self {
+            Self::V4 => "0.0.0.0/0",
+            Self::V6 => "::/0",
+        }
+    }
+}
+
+/// Where a connection may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// The server.
+    Server,
+    /// The server's second address.
+    Second,
+    /// An address whose SYNs are dropped.
+    BlackHole,
+    /// A router beyond answers that it cannot reach this host.
+    Unreachable,
+    /// A router beyond answers that this is prohibited.
+    Prohibited,
+    /// A firewall beyond rejects with ICMP port unreachable.
+    Rejected,
+    /// The gateway has no route to it.
+    NoRoute,
+    /// An address on the gateway's own segment that nobody has.
+    NoNeighbour,
+}
+
+impl Place {
+    /// Its address.
+    pub fn address(self, family: Family) -> IpAddr {
+        let (net, host) = match self {
+            Self::Server => (2, 2),
+            Self::Second => (2, 3),
+            Self::BlackHole => (2, 66),
+            Self::Unreachable => (3, 1),
+            Self::Prohibited => (3, 2),
+            Self::Rejected => (3, 3),
+            Self::NoRoute => (4, 1),
+            Self::NoNeighbour => (2, 99),
+        };
+        family.address(net, host)
+    }
+}
+
+/// One chain of three machines in namespaces of its own.
+#[derive(Debug)]
+pub struct Bed {
+    /// How connections cross the gateway.
+    pub path: Path,
+    /// Which addresses [`at`](Self::at) gives; the bed has both.
+    pub family: Family,
+    /// Where connections begin.
+    pub client: Host,
+    /// Where pepd runs.
+    pub gateway: Host,
+    /// Where connections go.
+    pub server: Host,
+}
+
+impl Bed {
+    /// Builds the machines. Nothing but the kernel runs on them.
+    ///
+    /// # Panics
+    /// When the kernel refuses something.
+    pub fn new(path: Path, family: Family) -> Self {
+        let bed = Self {
+            path,
+            family,
+            client: Host::new(),
+            gateway: Host::new(),
+            server: Host::new(),
+        };
+        bed.connect_machines();
+        bed.add_routes();
+        bed.add_failing_places();
+        bed
+    }
+
+    fn connect_machines(&self) {
+        join(&self.gateway, LAN, &self.client, "eth0");
+        join(&self.gateway, WAN, &self.server, "eth0");
+        for family in [Family::V4, Family::V6] {
+            add_addresses(&self.client, "eth0", family, &[(1, 2), (1, 3)]);
+            add_addresses(&self.gateway, LAN, family, &[(1, 1)]);
+            add_addresses(&self.gateway, WAN, family, &[(2, 1)]);
+            add_addresses(&self.server, "eth0", family, &[(2, 2), (2, 3), (2, 66)]);
+        }
+        for host in [&self.gateway, &self.server] {
+            forward(host);
+        }
+        // Connects to a black hole end within seconds, by the kernel's own ETIMEDOUT.
+        self.client.sysctl("net.ipv4.tcp_syn_retries", "1");
+    }
+
+    fn add_routes(&self) {
+        for family in [Family::V4, Family::V6] {
+            add_route(&self.client, family.default_route(), family.address(1, 1));
+            add_route(&self.server, family.default_route(), family.address(2, 1));
+            let beyond = family.prefix(3, 0);
+            add_route(&self.gateway, &beyond, family.address(2, 2));
+        }
+    }
+
+    fn add_failing_places(&self) {
+        self.server.ip("route add unreachable 10.3.0.1");
+        self.server.ip("-6 route add unreachable fd03::1");
+        self.server.nft(
+            "table inet places {
+                chain input {
+                    type filter hook input priority 0;
+                    ip daddr 10.2.0.66 tcp flags syn drop
+                    ip6 daddr fd02::66 tcp flags syn drop
+                }
+                chain prerouting {
+                    type filter hook prerouting priority 0;
+                    ip daddr 10.3.0.2 reject with icmp admin-prohibited
+                    ip6 daddr fd03::2 reject with icmpv6 admin-prohibited
+                    ip daddr 10.3.0.3 reject with icmp port-unreachable
+                    ip6 daddr fd03::3 reject with icmpv6 port-unreachable
+                }
+            }",
+        );
+        // An address that nobody has is given up after 0.3 s rather than 3 s.
+        for family in ["ipv4", "ipv6"] {
+            let key = format!("net.{family}.neigh.{WAN}.retrans_time_ms");
+            self.gateway.sysctl(&key, "100");
+        }
+    }
+
+    /// A port of a place, in the bed's family.
+    pub fn at(&self, place: Place, port: u16) -> SocketAddr {
+        SocketAddr::new(place.address(self.family), port)
+    }
+
+    /// A port of the client, in the bed's family.
+    pub fn client_at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.family.address(1, 2), port)
+    }
+
+    /// A port of the client's second address, in the bed's family.
+    pub fn other_client_at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.family.address(1, 3), port)
+    }
+
+    /// The gateway's address toward the servers.
+    pub fn gateway_address(&self) -> IpAddr {
+        self.family.address(2, 1)
+    }
+
+    /// Runs pepd with its defaults for this path; nothing where the path is direct.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start(&self) -> Option<Pep> {
+        self.start_with("")
+    }
+
+    /// The same with further TOML, such as `[limits]` or `[[site]]`.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start_with(&self, more: &str) -> Option<Pep> {
+        let config = self.config(more)?;
+        Some(Pep::start(&self.gateway, &config))
+    }
+
+    /// The configuration for this path; `None` where it is direct.
+    pub fn config(&self, more: &str) -> Option<String> {
+        let syn = self.path.name();
+        let config = format!(
+            "[intercept]\nlan = [\"{LAN}\"]\nsyn = \"{syn}\"\n\n\
+             [log]\nformat = \"json\"\nlevel = \"debug\"\n\n{more}\n"
+        );
+        (self.path != Path::Direct).then_some(config)
+    }
+}
+
+/// Joins two machines by a cable.
+///
+/// # Panics
+/// When a name is taken.
+pub fn join(a: &Host, a_name: &str, b: &Host, b_name: &str) {
+    let join = a.netns().add_veth(a_name, b.netns(), b_name);
+    join.unwrap_or_else(|error| panic!("{error}"));
+    for (host, name) in [(a, a_name), (b, b_name)] {
+        let up = host.netns().set_up(name);
+        up.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Gives an interface these hosts of networks, see [`Family::address`].
+///
+/// # Panics
+/// When the kernel refuses.
+pub fn add_addresses(host: &Host, interface: &str, family: Family, addresses: &[(u8, u8)]) {
+    for (net, number) in addresses {
+        let prefix = family.prefix(*net, *number);
+        let prefix = prefix.parse().expect("a valid prefix");
+        let added = host.netns().add_address(interface, prefix);
+        added.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Adds a route by a gateway.
+///
+/// # Panics
+/// When the kernel refuses.
+pub fn add_route(host: &Host, destination: &str, gateway: IpAddr) {
+    let destination = destination.parse().expect("a valid prefix");
+    let added = host.netns().add_route(destination, Some(gateway), None);
+    added.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Lets a machine forward packets.
+///
+/// # Panics
+/// When the kernel refuses.
+pub fn forward(host: &Host) {
+    host.sysctl("net.ipv4.ip_forward", "1");
+    host.sysctl("net.ipv6.conf.all.forwarding", "1");
+}

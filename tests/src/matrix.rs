@@ -1,0 +1,98 @@
+//! Every behaviour on every path and in both families, the plain network first.
+
+use std::{
+    sync::{PoisonError, RwLock},
+    thread,
+};
+
+use crate::bed::{Bed, Family, Path};
+
+/// Held shared by tests that only wait, and exclusively by those that measure.
+static MACHINE: RwLock<()> = RwLock::new(());
+
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+const THROUGH_PEPD: [Path; 2] = [Path::Spoof, Path::Defer];
+
+/// Runs the test on beds of all six cases: on the direct path first, as the control that shows
+/// that the expectation is what the plain network does, then through pepd in all cases at once.
+///
+/// # Panics
+/// When a case fails, naming all that did.
+pub fn matrix(test: impl Fn(&Bed) + Sync) {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    control(&test);
+    check(&run_cases(&THROUGH_PEPD, &test));
+}
+
+/// As [`matrix`], one case after the other and no other test beside it: for tests that measure
+/// or that need most of the machine.
+///
+/// # Panics
+/// When a case fails, naming it.
+pub fn matrix_alone(test: impl Fn(&Bed) + Sync) {
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    for path in [Path::Direct, Path::Spoof, Path::Defer] {
+        for family in FAMILIES {
+            let failed = run_families(path, &[family], &test);
+            check(&failed);
+        }
+    }
+}
+
+/// Runs the test on beds of all cases through pepd, for what the plain network does not have
+/// (counters, caps, exit codes); where there is a direct counterpart use [`matrix`].
+///
+/// # Panics
+/// When a case fails, naming all that did.
+pub fn matrix_pepd_only(test: impl Fn(&Bed) + Sync) {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    check(&run_cases(&THROUGH_PEPD, &test));
+}
+
+/// Runs a test that makes its own beds while no measuring test is running.
+pub fn shared<T>(test: impl FnOnce() -> T) -> T {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    test()
+}
+
+fn control(test: &(impl Fn(&Bed) + Sync)) {
+    let failed = run_cases(&[Path::Direct], test);
+    assert!(
+        failed.is_empty(),
+        "the control failed, so the expectation is wrong: {}",
+        failed.join(", ")
+    );
+}
+
+fn check(failed: &[String]) {
+    assert!(failed.is_empty(), "failed: {}", failed.join(", "));
+}
+
+fn run_cases(paths: &[Path], test: &(impl Fn(&Bed) + Sync)) -> Vec<String> {
+    thread::scope(|scope| {
+        let runs: Vec<_> = paths
+            .iter()
+            .map(|path| scope.spawn(|| run_families(*path, &FAMILIES, test)))
+            .collect();
+        let joined = runs.into_iter().map(|run| run.join().expect("only collects"));
+        joined.flatten().collect()
+    })
+}
+
+/// Runs the families of a path at once; the names of those that failed.
+fn run_families(path: Path, families: &[Family], test: &(impl Fn(&Bed) + Sync)) -> Vec<String> {
+    thread::scope(|scope| {
+        let runs = families.iter().map(|family| {
+            let name = format!("{} {}", path.name(), family.name());
+            let run = move || test(&Bed::new(path, *family));
+            // The name shows up in the message of a panic.
+            let thread = thread::Builder::new().name(name.clone());
+            let handle = thread.spawn_scoped(scope, run);
+            (name, handle.expect("a thread can be started"))
+        });
+        let runs: Vec<_> = runs.collect();
+        runs.into_iter()
+            .filter_map(|(name, run)| run.join().is_err().then_some(name))
+            .collect()
+    })
+}

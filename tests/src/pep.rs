@@ -1,0 +1,305 @@
+//! The daemon as a test runs it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Command, ExitStatus, Stdio},
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+use winkemu::netns::Process;
+
+use crate::{
+    footprint::Footprint,
+    host::Host,
+    pep_binary::pepd,
+    pep_log::{FlowEnd, Log},
+    wait::{PATIENCE, wait_for, wait_within},
+};
+
+/// A running pepd. When dropped it is killed; in a test that fails, its log is printed.
+#[derive(Debug)]
+pub struct Pep {
+    process: Process,
+    host: Host,
+    log: Log,
+    before: Footprint,
+    directory: TempDir,
+}
+
+/// The daemon's counters by name.
+pub type Counters = BTreeMap<String, u64>;
+
+impl Pep {
+    /// Starts pepd on a machine and waits until it is ready. The configuration should ask for
+    /// the JSON log.
+    ///
+    /// # Panics
+    /// When it does not become ready, with its log.
+    pub fn start(host: &Host, config: &str) -> Self {
+        Self::start_by(host, config, |command| command)
+    }
+
+    /// The same with a command that has been changed, run by another program for example.
+    ///
+    /// # Panics
+    /// When it does not become ready, with its log.
+    pub fn start_by(host: &Host, config: &str, wrap: impl FnOnce(Command) -> Command) -> Self {
+        let pep = Self::spawn(host, config, wrap);
+        let ready = pep.log.find(0, PATIENCE, |event| {
+            event.message().contains("pepd is ready")
+        });
+        assert!(ready.is_some(), "pepd did not become ready");
+        pep
+    }
+
+    /// Starts it without waiting for anything: for starts that must fail.
+    ///
+    /// # Panics
+    /// When there is no program to start.
+    pub fn spawn(host: &Host, config: &str, wrap: impl FnOnce(Command) -> Command) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let path = directory.path().join("pepd.toml");
+        fs::write(&path, config).expect("a temporary file can be written");
+        let before = Footprint::of(host);
+        let mut command = host.command(pepd().to_str().expect("a path that can be printed"));
+        command.arg("run").arg("--config").arg(&path);
+        let mut command = wrap(command);
+        command.env_remove("RUST_LOG").stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let mut process = Process::spawn(&mut command).expect("pepd can be started");
+        let stderr = process.pipes().stderr.take().expect("a pipe was asked for");
+        Self {
+            process,
+            host: host.clone(),
+            log: Log::of(stderr),
+            before,
+            directory,
+        }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// A file beside its configuration.
+    pub fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Its counters now (by SIGUSR1).
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn counters(&self) -> Counters {
+        let position = self.log.position();
+        self.signal(Signal::SIGUSR1);
+        let found = self.log.find(position, PATIENCE, |event| {
+            event.field("flows_accepted").is_some()
+        });
+        let event = found.expect("pepd logs its counters on SIGUSR1");
+        let fields = event.fields();
+        let numbers = fields.into_iter().filter_map(|(name, value)| {
+            let number = value.as_u64();
+            number.map(|number| (name, number))
+        });
+        numbers.collect()
+    }
+
+    /// One of its counters now.
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.counters();
+        let counter = counters.get(name);
+        *counter.unwrap_or_else(|| panic!("no counter `{name}` in {counters:?}"))
+    }
+
+    /// Waits until a counter is as wanted.
+    ///
+    /// # Panics
+    /// When it never is.
+    pub fn wait_counter(&self, name: &str, wanted: impl Fn(u64) -> bool) -> u64 {
+        let mut last = 0;
+        let found = wait_within(PATIENCE, || {
+            last = self.counter(name);
+            wanted(last).then_some(last)
+        });
+        found.unwrap_or_else(|| panic!("counter `{name}` stays at {last}"))
+    }
+
+    /// All flows that have ended so far.
+    pub fn flow_ends(&self) -> Vec<FlowEnd> {
+        self.log.flow_ends()
+    }
+
+    /// Waits for the end of a flow.
+    ///
+    /// # Panics
+    /// When none like that ends.
+    pub fn wait_flow_end(&self, wanted: impl Fn(&FlowEnd) -> bool) -> FlowEnd {
+        let found = wait_within(PATIENCE, || self.flow_ends().into_iter().find(&wanted));
+        found.unwrap_or_else(|| panic!("no such flow has ended, but {:#?}", self.flow_ends()))
+    }
+
+    /// Waits for it to end.
+    ///
+    /// # Panics
+    /// When it does not, for [`PATIENCE`].
+    pub fn wait(&mut self) -> ExitStatus {
+        self.wait_at_most(PATIENCE)
+            .unwrap_or_else(|| panic!("pepd does not end"))
+    }
+
+    /// Waits for it to end for this long at most.
+    ///
+    /// # Panics
+    /// When the system cannot wait.
+    pub fn wait_at_most(&mut self, limit: Duration) -> Option<ExitStatus> {
+        self.process.wait(limit).expect("a child can be waited for")
+    }
+
+    /// Asks it to end and waits for that; its exit code.
+    ///
+    /// # Panics
+    /// When it does not end, or is ended by a signal.
+    pub fn terminate(&mut self) -> i32 {
+        self.signal(Signal::SIGTERM);
+        let status = self.wait();
+        let code = status.code();
+        code.unwrap_or_else(|| panic!("pepd was ended by a signal: {status}"))
+    }
+
+    /// Stops it in the ordinary way: the exit code must be 0 and the machine as it was.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn stop(mut self) {
+        let code = self.terminate();
+        assert_eq!(code, 0, "exit code of a pepd without flows");
+        self.assert_nothing_left();
+    }
+
+    /// Kills it by SIGKILL and waits until it is gone.
+    ///
+    /// # Panics
+    /// When the system cannot wait.
+    pub fn kill(&mut self) {
+        self.process.kill().expect("a child can be waited for");
+    }
+
+    /// What it has left behind on its machine, one line each.
+    pub fn leftovers(&self) -> Vec<String> {
+        Footprint::of(&self.host).difference(&self.before)
+    }
+
+    /// Checks that the machine is as it was before the start.
+    ///
+    /// # Panics
+    /// When it is not, with the differences.
+    pub fn assert_nothing_left(&self) {
+        // Interfaces disappear a moment after the process that held them.
+        let mut left = Vec::new();
+        wait_within(Duration::from_secs(5), || {
+            left = self.leftovers();
+            left.is_empty().then_some(())
+        });
+        assert!(left.is_empty(), "left behind: {left:#?}");
+    }
+
+    /// Checks that it is alive and has not logged an error.
+    ///
+    /// # Panics
+    /// When it is dead or has.
+    pub fn assert_healthy(&mut self) {
+        let status = self.wait_at_most(Duration::ZERO);
+        assert!(status.is_none(), "pepd has ended: {status:?}");
+        let errors = self.log.events_since(0);
+        let errors: Vec<_> = errors
+            .iter()
+            .filter(|event| event.level() == "ERROR")
+            .collect();
+        assert!(errors.is_empty(), "pepd logged errors: {errors:#?}");
+        assert!(!self.log.text().contains("panicked at"), "pepd panicked");
+    }
+
+    /// Resident memory in bytes.
+    ///
+    /// # Panics
+    /// When it is dead.
+    pub fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.id());
+        let status = fs::read_to_string(path).expect("a running process has a status");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let number = line.and_then(|line| line.split_whitespace().nth(1));
+        let kib: Option<u64> = number.and_then(|number| number.parse().ok());
+        kib.expect("the status tells the resident memory") * 1024
+    }
+
+    /// Descriptors open now.
+    ///
+    /// # Panics
+    /// When it is dead.
+    pub fn descriptors(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.id());
+        let listed = fs::read_dir(path).expect("a running process has descriptors");
+        listed.count()
+    }
+
+    /// CPU time it has used, user and system.
+    ///
+    /// # Panics
+    /// When it is dead.
+    pub fn cpu_time(&self) -> Duration {
+        let path = format!("/proc/{}/stat", self.id());
+        let stat = fs::read_to_string(path).expect("a running process has a stat");
+        // The name in parentheses may hold anything, blanks too.
+        let after_name = stat.rsplit(')').next().unwrap_or("");
+        let fields: Vec<_> = after_name.split_whitespace().collect();
+        let ticks = |at: usize| fields[at].parse::<u64>().expect("a number of ticks");
+        // Fields 14 and 15 of proc(5), the first after the name being the third; USER_HZ is 100.
+        Duration::from_millis((ticks(11) + ticks(12)) * 10)
+    }
+
+    /// Sets its limit of descriptors while it runs.
+    ///
+    /// # Panics
+    /// When prlimit (package util-linux) fails.
+    pub fn set_descriptor_limit(&self, limit: u64) {
+        let pid = self.id().to_string();
+        let limit = format!("--nofile={limit}:20000");
+        self.host.run("prlimit", &["--pid", &pid, &limit]);
+    }
+
+    /// Waits until no flow is open and all is quiet.
+    ///
+    /// # Panics
+    /// When flows stay open.
+    pub fn wait_idle(&self) {
+        wait_for("all flows to end", || {
+            (self.counter("flows_open") == 0).then_some(())
+        });
+    }
+}
+
+impl Drop for Pep {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the end of pepd's log ---\n{}", self.log.tail(60));
+        }
+    }
+}

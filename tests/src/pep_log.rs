@@ -1,0 +1,188 @@
+//! The daemon's log: one JSON object a line.
+
+use std::{
+    io::{BufRead as _, BufReader, Read},
+    sync::{Arc, Mutex, MutexGuard},
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Map, Value};
+
+use crate::wait::{PATIENCE, wait_within};
+
+/// One event.
+#[derive(Debug, Clone)]
+pub struct Event {
+    json: Value,
+}
+
+impl Event {
+    /// What it says.
+    pub fn message(&self) -> &str {
+        self.field("message").and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// `INFO`, `WARN`, ...
+    pub fn level(&self) -> &str {
+        self.json["level"].as_str().unwrap_or("")
+    }
+
+    /// A field of the event, or of a span around it.
+    pub fn field(&self, name: &str) -> Option<&Value> {
+        let spans = self.json["spans"].as_array().into_iter().flatten();
+        [&self.json["fields"], &self.json, &self.json["span"]]
+            .into_iter()
+            .chain(spans)
+            .find_map(|object| object.get(name))
+    }
+
+    /// A field as text.
+    pub fn text(&self, name: &str) -> String {
+        match self.field(name) {
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+            None => String::new(),
+        }
+    }
+
+    /// A field as a number.
+    ///
+    /// # Panics
+    /// When there is none, with the line.
+    pub fn number(&self, name: &str) -> u64 {
+        let field = self.field(name);
+        field
+            .and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok()))
+            .unwrap_or_else(|| panic!("no number `{name}` in {}", self.json))
+    }
+
+    /// The fields of the event itself.
+    pub fn fields(&self) -> Map<String, Value> {
+        self.json["fields"].as_object().cloned().unwrap_or_default()
+    }
+}
+
+/// The end of a flow, as logged at info.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowEnd {
+    /// The client's address and port.
+    pub client: String,
+    /// Where it connected to.
+    pub destination: String,
+    /// The site whose policy it had.
+    pub site: String,
+    /// Bytes from the client to the server.
+    pub up_bytes: u64,
+    /// Bytes from the server to the client.
+    pub down_bytes: u64,
+    /// `closed`, `client_reset`, ...
+    pub reason: String,
+}
+
+/// Everything the daemon has written, growing.
+#[derive(Debug, Clone, Default)]
+pub struct Log {
+    lines: Arc<Mutex<Lines>>,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    raw: Vec<String>,
+    ended: bool,
+}
+
+impl Log {
+    /// Reads a daemon's standard error to its end on a thread of its own.
+    ///
+    /// # Panics
+    /// At the limit of threads.
+    pub fn of(stderr: impl Read + Send + 'static) -> Self {
+        let log = Self::default();
+        let written = log.clone();
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                written.lock().raw.push(line);
+            }
+            written.lock().ended = true;
+        });
+        log
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().expect("no holder of this lock panics")
+    }
+
+    /// The number of lines so far: where [`events_since`](Self::events_since) is to begin.
+    pub fn position(&self) -> usize {
+        self.lock().raw.len()
+    }
+
+    /// The events from a position on. Lines that are not JSON (a panic's, say) are left out.
+    pub fn events_since(&self, position: usize) -> Vec<Event> {
+        let lines = self.lock();
+        let parsed = lines.raw.iter().skip(position);
+        parsed
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .map(|json| Event { json })
+            .collect()
+    }
+
+    /// Everything as it was written.
+    pub fn text(&self) -> String {
+        self.lock().raw.join("\n")
+    }
+
+    /// The last lines as they were written.
+    pub fn tail(&self, lines: usize) -> String {
+        let log = self.lock();
+        let skipped = log.raw.len().saturating_sub(lines);
+        log.raw[skipped..].join("\n")
+    }
+
+    /// Whether the daemon has closed its standard error.
+    pub fn ended(&self) -> bool {
+        self.lock().ended
+    }
+
+    /// Waits for an event from a position on; `None` when it does not come, or the log ends
+    /// without it.
+    pub fn find(
+        &self,
+        position: usize,
+        limit: Duration,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Option<Event> {
+        let found = wait_within(limit, || {
+            // Asked first: nothing is added to an ended log.
+            let ended = self.ended();
+            let found = self.events_since(position).into_iter().find(&wanted);
+            (found.is_some() || ended).then_some(found)
+        });
+        found.flatten()
+    }
+
+    /// Waits for an event whose message contains `words`, for [`PATIENCE`] at most.
+    ///
+    /// # Panics
+    /// When it does not come, with the end of the log.
+    pub fn expect(&self, words: &str) -> Event {
+        self.find(0, PATIENCE, |event| event.message().contains(words))
+            .unwrap_or_else(|| panic!("never logged: {words}\n{}", self.tail(60)))
+    }
+
+    /// All flows that have ended so far.
+    pub fn flow_ends(&self) -> Vec<FlowEnd> {
+        let events = self.events_since(0);
+        let ends = events.iter().filter(|event| event.message() == "flow ended");
+        ends.map(|end| FlowEnd {
+            client: end.text("client"),
+            destination: end.text("destination"),
+            site: end.text("site"),
+            up_bytes: end.number("up_bytes"),
+            down_bytes: end.number("down_bytes"),
+            reason: end.text("reason"),
+        })
+        .collect()
+    }
+}
