@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     io::{self, Read as _, Write as _},
     net::{TcpListener, TcpStream},
-    os::fd::AsRawFd as _,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},

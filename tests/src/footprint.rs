@@ -44,12 +44,13 @@ impl Footprint {
 }
 
 /// Those that interception may be tempted to touch.
-const SETTINGS: &str =
-    r"net\.ipv[46]\.(conf\.[^.]+\.(forwarding|rp_filter|accept_local|route_localnet|src_valid_mark)|ip_forward|tcp_.*)$";
+const SETTINGS: &str = r"net\.ipv[46]\.(conf\.[^.]+\.(forwarding|rp_filter|accept_local|route_localnet|src_valid_mark)|ip_forward|tcp_.*)$";
 
 /// Names only: states and counters change by themselves.
 fn interfaces(host: &Host) -> String {
     let listed = host.ip("-brief link");
-    let names = listed.lines().filter_map(|line| line.split_whitespace().next());
+    let names = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
     names.collect::<Vec<_>>().join("\n")
 }

@@ -144,7 +144,11 @@ impl Host {
         let mut report = String::new();
         if !output.status.success() {
             let errors = text(&output.stderr);
-            let _ = write!(report, "{program} {arguments:?}: {}: {errors}", output.status);
+            let _ = write!(
+                report,
+                "{program} {arguments:?}: {}: {errors}",
+                output.status
+            );
         }
         assert!(report.is_empty(), "{report}");
         text(&output.stdout)

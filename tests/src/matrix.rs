@@ -74,7 +74,9 @@ fn run_cases(paths: &[Path], test: &(impl Fn(&Bed) + Sync)) -> Vec<String> {
             .iter()
             .map(|path| scope.spawn(|| run_families(*path, &FAMILIES, test)))
             .collect();
-        let joined = runs.into_iter().map(|run| run.join().expect("only collects"));
+        let joined = runs
+            .into_iter()
+            .map(|run| run.join().expect("only collects"));
         joined.flatten().collect()
     })
 }

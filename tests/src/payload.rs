@@ -85,7 +85,9 @@ impl Payload {
 
     /// The checksum of the bytes not yet read.
     pub fn sum(&self) -> Sum {
-        receive(&mut self.clone()).expect("a payload has no errors").1
+        receive(&mut self.clone())
+            .expect("a payload has no errors")
+            .1
     }
 
     /// Writes the bytes not yet read.
@@ -107,7 +109,10 @@ impl Payload {
 impl Read for Payload {
     /// Fills the buffer up to a multiple of eight bytes, except at the end.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        assert!(buffer.len() >= 8, "the generator makes eight bytes at a time");
+        assert!(
+            buffer.len() >= 8,
+            "the generator makes eight bytes at a time"
+        );
         let mut filled = 0;
         for word in buffer.chunks_exact_mut(8) {
             let len = self.left.min(8) as usize;

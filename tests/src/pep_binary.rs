@@ -40,7 +40,15 @@ fn built() -> PathBuf {
     // Under `cargo test` this is the cargo that runs us.
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--quiet", "--locked", "--package", "pepd", "--profile", profile])
+        .args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--package",
+            "pepd",
+            "--profile",
+            profile,
+        ])
         .arg("--target-dir")
         .arg(target)
         .current_dir(env!("CARGO_MANIFEST_DIR"))

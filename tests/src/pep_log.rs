@@ -174,7 +174,9 @@ impl Log {
     /// All flows that have ended so far.
     pub fn flow_ends(&self) -> Vec<FlowEnd> {
         let events = self.events_since(0);
-        let ends = events.iter().filter(|event| event.message() == "flow ended");
+        let ends = events
+            .iter()
+            .filter(|event| event.message() == "flow ended");
         ends.map(|end| FlowEnd {
             client: end.text("client"),
             destination: end.text("destination"),

@@ -36,11 +36,13 @@ const PACKAGES: [(&str, &str); 13] = [
 pub fn program(name: &str) -> String {
     const DIRECTORIES: [&str; 5] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"];
     let mut paths = DIRECTORIES.iter().map(|dir| format!("{dir}/{name}"));
-    paths.find(|path| Path::new(path).exists()).unwrap_or_else(|| {
-        let package = PACKAGES.iter().find(|(program, _)| *program == name);
-        let package = package.map_or(name, |(_, package)| package);
-        panic!("{name} is not installed: run `apt-get install {package}`")
-    })
+    paths
+        .find(|path| Path::new(path).exists())
+        .unwrap_or_else(|| {
+            let package = PACKAGES.iter().find(|(program, _)| *program == name);
+            let package = package.map_or(name, |(_, package)| package);
+            panic!("{name} is not installed: run `apt-get install {package}`")
+        })
 }
 
 /// A real server, killed with all its children when dropped.
