@@ -1,0 +1,79 @@
+//! The link as a pure engine: packets and the time go in, packets and a deadline come out.
+//!
+//! ```text
+//!              queue            serialiser     outage    loss       delay      mangle
+//! packet -> [ drop-tail,  ] -> [ rate or   ] -> gate -> [ PER,  ] -> [ fixed, ] -> [ duplicate, ] -> packet
+//!           [ drop-head,  ]    [ trace,    ]            [ BER,  ]    [ trace, ]    [ corrupt    ]
+//!           [ CoDel       ]    [ overhead  ]            [ burst,]    [ jitter ]
+//!                                                       [ trace ]
+//! ```
+//!
+//! Each direction has its own; nothing here reads a clock, a file or a socket. Time is an
+//! argument, in nanoseconds since the link began. [`Engine`] is the whole link, [`Sim`] runs
+//! one in virtual time.
+#![forbid(unsafe_code)]
+
+mod config;
+mod decision;
+mod delay;
+mod engine;
+mod loss;
+mod options;
+mod outage;
+mod path;
+mod queue;
+mod random;
+mod serialiser;
+mod sim;
+mod stats;
+pub mod trace;
+
+pub use config::{
+    Aqm, DelayConfig, DelayModel, Gilbert, InFlight, Jitter, JitterShape, LinkConfig, LossConfig,
+    OnOff, Outage, PathConfig, Periodic, QueueConfig, QueueLimit, Queued, RateModel, Spans,
+    ValueError, Wink, nanos,
+};
+pub use decision::{Decision, Fate};
+pub use engine::Engine;
+pub use options::{LinkOptions, OptionError, PathOptions, Source};
+pub use path::FLIGHT_BYTES_MAX;
+pub use sim::{Arrival, Sim};
+pub use stats::{Cause, Drops, PathStats};
+
+/// Nanoseconds since the link began.
+pub type Nanos = u64;
+
+/// Nanoseconds of a second.
+pub const NANOS_PER_SECOND: Nanos = 1_000_000_000;
+
+/// No instant at all.
+pub(crate) const FOREVER: Nanos = Nanos::MAX;
+
+/// Which way a packet travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Direction {
+    /// From end A to end B.
+    #[serde(rename = "ab")]
+    AtoB = 0,
+    /// From end B to end A.
+    #[serde(rename = "ba")]
+    BtoA = 1,
+}
+
+impl Direction {
+    /// Both of them.
+    pub const BOTH: [Self; 2] = [Self::AtoB, Self::BtoA];
+}
+
+/// A packet inside the link, or just out of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// What was handed in, but for a flipped bit.
+    pub bytes: Vec<u8>,
+    /// How many packets went in before it in its direction.
+    pub index: u64,
+    /// When it went in.
+    pub offered: Nanos,
+    /// When it is to come out; not known before it is in flight.
+    pub due: Nanos,
+}

@@ -1,0 +1,362 @@
+//! One direction of a link.
+
+use std::collections::VecDeque;
+
+use super::{
+    Cause, Decision, Direction, Fate, Nanos, Packet, PathStats,
+    config::{InFlight, LinkConfig, Queued},
+    decision::{Draw, Recording},
+    delay::Delay,
+    loss::Loss,
+    outage::Gate,
+    queue::Queue,
+    random::{Model, Stream},
+    serialiser::{Pace, RateSchedule, Serialiser, Step},
+};
+
+/// The most bytes in flight in one direction; what exceeds it is dropped and counted
+/// ([`Cause::PipeFull`]). 1 GiB is 10 Gbit/s over 850 ms.
+pub const FLIGHT_BYTES_MAX: u64 = 1 << 30;
+
+/// Buffers that packets have left, to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    buffers: Vec<Vec<u8>>,
+}
+
+impl Pool {
+    pub(crate) fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+
+    pub(crate) fn put(&mut self, buffer: Vec<u8>) {
+        self.buffers.push(buffer);
+    }
+}
+
+/// The stages of one direction, in the order of [`super`]'s drawing.
+#[derive(Debug)]
+pub(crate) struct Path {
+    queue: Queue,
+    rate: RateSchedule,
+    overhead: u64,
+    serialiser: Serialiser,
+    sending: Option<Packet>,
+    gate: Gate,
+    queued: Queued,
+    in_flight: InFlight,
+    loss: Loss,
+    delay: Delay,
+    delay_least: Nanos,
+    reorder: bool,
+    duplicate: (f64, Stream),
+    corrupt: (f64, Stream),
+    corrupt_bit: Stream,
+    /// In the order in which they are due.
+    flight: VecDeque<Packet>,
+    flight_bytes: u64,
+    due_last: Nanos,
+    recording: Option<Recording>,
+    ledger: Ledger,
+}
+
+impl Path {
+    pub(crate) fn new(link: &LinkConfig, direction: Direction, seed: u64) -> Self {
+        let config = link.path(direction);
+        let stream = |model| Stream::of_direction(seed, link.id, direction, model);
+        let delay = Delay::new(&config.delay, seed, link.id, direction);
+        Self {
+            queue: Queue::new(&config.queue, link.bandwidth_delay_product(direction)),
+            rate: RateSchedule::new(&config.rate),
+            overhead: u64::from(config.overhead_bytes),
+            serialiser: Serialiser::default(),
+            sending: None,
+            gate: Gate::new(&config.outages, seed, link.id),
+            queued: config.queued,
+            in_flight: config.in_flight,
+            loss: Loss::new(&config.loss, seed, link.id, direction),
+            delay_least: delay.least(),
+            delay,
+            reorder: config.delay.reorder,
+            duplicate: (config.duplicate.get(), stream(Model::Duplicate)),
+            corrupt: (config.corrupt.get(), stream(Model::Corrupt)),
+            corrupt_bit: stream(Model::CorruptBit),
+            flight: VecDeque::new(),
+            flight_bytes: 0,
+            due_last: 0,
+            recording: None,
+            ledger: Ledger {
+                direction,
+                stats: PathStats::default(),
+                decisions: None,
+            },
+        }
+    }
+
+    pub(crate) fn record(&mut self) {
+        self.ledger.decisions.get_or_insert_default();
+    }
+
+    pub(crate) fn replay(&mut self, decision: &Decision) {
+        self.recording.get_or_insert_default().add(decision);
+    }
+
+    pub(crate) fn poll_decision(&mut self) -> Option<Decision> {
+        self.ledger.decisions.as_mut()?.pop_front()
+    }
+
+    pub(crate) fn stats(&self) -> PathStats {
+        let sending = u64::from(self.sending.is_some());
+        PathStats {
+            held: (self.queue.len() + self.flight.len()) as u64 + sending,
+            queue_bytes_peak: self.queue.bytes_peak(),
+            ..self.ledger.stats
+        }
+    }
+
+    pub(crate) fn queue_bytes(&self) -> u64 {
+        self.queue.bytes()
+    }
+
+    /// Takes a packet in. `now` must not lie before the last call's.
+    pub(crate) fn handle_packet(&mut self, bytes: &[u8], now: Nanos, pool: &mut Pool) {
+        self.advance(now, pool);
+        let packet = Packet {
+            bytes: pool.copy(bytes),
+            index: self.ledger.stats.offered,
+            offered: now,
+            due: now,
+        };
+        self.ledger.stats.offered += 1;
+        self.ledger.stats.offered_bytes += bytes.len() as u64;
+        if self.sending.is_none() {
+            self.send(packet, now);
+            // Without a rate limit it is through at once.
+            return self.advance(now, pool);
+        }
+        let ledger = &mut self.ledger;
+        self.queue
+            .push(packet, |packet| ledger.drop(packet, Cause::QueueFull, pool));
+    }
+
+    /// Does everything that happens until `now`, at its exact time.
+    pub(crate) fn advance(&mut self, now: Nanos, pool: &mut Pool) {
+        while let Some(deadline) = self.serialiser.deadline().filter(|at| *at <= now) {
+            match self.serialiser.step() {
+                Step::Repace => {
+                    let pace = self.pace(deadline);
+                    self.serialiser.resume(deadline, pace);
+                }
+                Step::Finished => self.finish(deadline, pool),
+            }
+        }
+    }
+
+    /// The next packet due by `now`. Call [`Self::advance`] before.
+    pub(crate) fn poll_deliver(&mut self, now: Nanos) -> Option<Packet> {
+        self.next_due().filter(|due| *due <= now)?;
+        let packet = self.flight.pop_front()?;
+        self.flight_bytes -= packet.bytes.len() as u64;
+        self.ledger.stats.delivered += 1;
+        self.ledger.stats.delivered_bytes += packet.bytes.len() as u64;
+        Some(packet)
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Nanos> {
+        self.flight.front().map(|packet| packet.due)
+    }
+
+    /// No packet comes out before this.
+    pub(crate) fn poll_timeout(&self) -> Option<Nanos> {
+        // What is still being sent cannot arrive sooner than the least delay after that.
+        let sent = self.serialiser.deadline();
+        let sent = sent.map(|at| at.saturating_add(self.delay_least));
+        let earliest = [self.next_due(), sent].into_iter().flatten().min();
+        earliest.filter(|at| *at != super::FOREVER)
+    }
+
+    fn pace(&mut self, now: Nanos) -> Pace {
+        let pace = self.rate.at(now);
+        if self.queued == Queued::Drop {
+            return pace;
+        }
+        let link = self.gate.at(now);
+        Pace {
+            rate: if link.up { pace.rate } else { Some(0) },
+            until: pace.until.min(link.until),
+        }
+    }
+
+    fn send(&mut self, packet: Packet, now: Nanos) {
+        let bytes = packet.bytes.len() as u64 + self.overhead;
+        let pace = self.pace(now);
+        self.serialiser.start(bytes, now, pace);
+        self.sending = Some(packet);
+    }
+
+    /// The last bit of a packet has left at `now`: decides its fate and begins the next.
+    fn finish(&mut self, now: Nanos, pool: &mut Pool) {
+        if let Some(packet) = self.sending.take() {
+            self.pass(packet, now, pool);
+        }
+        let ledger = &mut self.ledger;
+        let next = self
+            .queue
+            .pop(now, |packet| ledger.drop(packet, Cause::CoDel, pool));
+        match next {
+            Some(packet) => self.send(packet, now),
+            None => self.serialiser.idle(),
+        }
+    }
+
+    /// From the gate to the pipe.
+    fn pass(&mut self, packet: Packet, now: Nanos, pool: &mut Pool) {
+        let flight = match self.draw(&packet, now) {
+            Draw::Lost(cause) => Err(cause),
+            Draw::Passes {
+                jitter,
+                duplicate,
+                corrupt_bit,
+            } => self.flight(&packet, now, jitter).map(|due| Flight {
+                due,
+                jitter,
+                duplicate,
+                corrupt_bit,
+            }),
+        };
+        match flight {
+            Err(cause) => self.ledger.drop(packet, cause, pool),
+            Ok(flight) => self.fly(packet, flight, pool),
+        }
+    }
+
+    /// What chance, or the recording, says of a packet.
+    fn draw(&mut self, packet: &Packet, now: Nanos) -> Draw {
+        let recorded = self.recording.as_ref().and_then(|r| r.draw(packet.index));
+        if let Some(draw) = recorded {
+            return draw;
+        }
+        let bytes = packet.bytes.len() as u64 + self.overhead;
+        // Asked even when the link is down: the burst state moves on.
+        let lost = self.loss.verdict(packet.index, bytes);
+        let down = self.queued == Queued::Drop && !self.gate.at(now).up;
+        match (down, lost) {
+            (true, _) => Draw::Lost(Cause::Outage),
+            (false, Some(cause)) => Draw::Lost(cause),
+            (false, None) => self.draw_passing(packet),
+        }
+    }
+
+    fn draw_passing(&self, packet: &Packet) -> Draw {
+        let index = packet.index;
+        let happens = |(share, draws): (f64, Stream)| draws.happens(index, share);
+        let bits = packet.bytes.len() as u64 * 8;
+        let corrupt = happens(self.corrupt) && bits > 0;
+        Draw::Passes {
+            jitter: self.delay.jitter(index),
+            duplicate: happens(self.duplicate),
+            corrupt_bit: corrupt.then(|| (self.corrupt_bit.bits(index) % bits) as u32),
+        }
+    }
+
+    /// When a packet sent at `now` arrives, or why it does not.
+    fn flight(&mut self, packet: &Packet, now: Nanos, jitter: Nanos) -> Result<Nanos, Cause> {
+        if self.flight_bytes + packet.bytes.len() as u64 > FLIGHT_BYTES_MAX {
+            return Err(Cause::PipeFull);
+        }
+        let mut due = now
+            .saturating_add(self.delay.base(now))
+            .saturating_add(jitter);
+        if !self.reorder {
+            due = due.max(self.due_last);
+        }
+        match self.in_flight {
+            InFlight::Pass => {}
+            InFlight::Drop if self.recording.is_some() => {}
+            InFlight::Drop if !self.gate.is_up_throughout(now, due) => {
+                return Err(Cause::OutageInFlight);
+            }
+            InFlight::Drop => {}
+            InFlight::Hold => due = self.gate.next_up(due),
+        }
+        Ok(due)
+    }
+
+    /// Puts a packet into the pipe, and its copy behind it.
+    fn fly(&mut self, mut packet: Packet, flight: Flight, pool: &mut Pool) {
+        packet.due = flight.due;
+        self.due_last = self.due_last.max(flight.due);
+        self.ledger.deliver(&packet, flight);
+        if let Some(bit) = flight.corrupt_bit {
+            packet.bytes[bit as usize / 8] ^= 0x80 >> (bit % 8);
+        }
+        if flight.duplicate {
+            let copy = Packet {
+                bytes: pool.copy(&packet.bytes),
+                ..packet
+            };
+            self.insert(copy);
+        }
+        self.insert(packet);
+    }
+
+    /// Behind all that are due no later; in order of arrival unless packets overtake.
+    fn insert(&mut self, packet: Packet) {
+        self.flight_bytes += packet.bytes.len() as u64;
+        let earlier = self.flight.iter().rev().position(|p| p.due <= packet.due);
+        let overtaken = earlier.unwrap_or(self.flight.len());
+        self.flight.insert(self.flight.len() - overtaken, packet);
+    }
+}
+
+/// A packet's way through the pipe.
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    due: Nanos,
+    jitter: Nanos,
+    duplicate: bool,
+    corrupt_bit: Option<u32>,
+}
+
+/// Counts, and the decisions where they are recorded.
+#[derive(Debug)]
+struct Ledger {
+    direction: Direction,
+    stats: PathStats,
+    decisions: Option<VecDeque<Decision>>,
+}
+
+impl Ledger {
+    fn drop(&mut self, packet: Packet, cause: Cause, pool: &mut Pool) {
+        *self.stats.dropped.counter(cause) += 1;
+        self.note(&packet, Fate::Dropped { cause });
+        pool.put(packet.bytes);
+    }
+
+    fn deliver(&mut self, packet: &Packet, flight: Flight) {
+        self.stats.duplicated += u64::from(flight.duplicate);
+        self.stats.corrupted += u64::from(flight.corrupt_bit.is_some());
+        let fate = Fate::Delivered {
+            due: flight.due,
+            jitter: flight.jitter,
+            duplicate: flight.duplicate,
+            corrupt_bit: flight.corrupt_bit,
+        };
+        self.note(packet, fate);
+    }
+
+    fn note(&mut self, packet: &Packet, fate: Fate) {
+        if let Some(decisions) = &mut self.decisions {
+            decisions.push_back(Decision {
+                direction: self.direction,
+                index: packet.index,
+                bytes: packet.bytes.len() as u32,
+                offered: packet.offered,
+                fate,
+            });
+        }
+    }
+}

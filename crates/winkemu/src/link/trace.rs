@@ -1,0 +1,271 @@
+//! Values that change in steps over time, and the texts they are read from.
+
+use serde::{Serialize, Serializer};
+
+use super::{FOREVER, NANOS_PER_SECOND, Nanos};
+
+/// Why a trace could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    /// There is nothing in it.
+    #[error("it is empty; {expected}")]
+    Empty {
+        /// What the file should hold.
+        expected: &'static str,
+    },
+    /// A line is not what it should be.
+    #[error("line {line}: `{text}`: {expected}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// The line as found.
+        text: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+}
+
+/// A value that changes in steps, and starts again from the beginning after its last step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trace<T> {
+    /// (from, value), sorted, the first at 0.
+    steps: std::sync::Arc<[(Nanos, T)]>,
+    /// Length of one round; [`FOREVER`] when the last value stays.
+    period: Nanos,
+}
+
+impl<T: Copy> Trace<T> {
+    /// A trace of `(from, value)` steps that repeats every `period`, or whose last value stays.
+    ///
+    /// `None` unless the first step is at 0, the times rise, and the period lies behind them.
+    pub fn new(steps: &[(Nanos, T)], period: Option<Nanos>) -> Option<Self> {
+        let period = period.unwrap_or(FOREVER);
+        let rising = steps.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let fits = steps.first()?.0 == 0 && rising && steps.last()?.0 < period;
+        fits.then(|| Self {
+            steps: steps.into(),
+            period,
+        })
+    }
+
+    /// The value at `now`, and the first instant at which it may be another.
+    pub fn at(&self, now: Nanos) -> (T, Nanos) {
+        let start = now - now % self.period;
+        let next = self.steps.partition_point(|(from, _)| *from <= now - start);
+        let end = self.steps.get(next).map_or(self.period, |(from, _)| *from);
+        (self.steps[next - 1].1, start.saturating_add(end))
+    }
+
+    /// The steps of one round.
+    pub fn steps(&self) -> &[(Nanos, T)] {
+        &self.steps
+    }
+
+    /// The mean over one round, each value weighed by how long it holds; the last value when
+    /// it stays for ever.
+    pub fn mean(&self, value: impl Fn(T) -> f64) -> f64 {
+        let last = self.steps[self.steps.len() - 1].1;
+        if self.period == FOREVER {
+            return value(last);
+        }
+        let ends = self.steps.iter().skip(1).map(|step| step.0);
+        let ends = ends.chain([self.period]);
+        let weighed = self.steps.iter().zip(ends);
+        let sum: f64 = weighed
+            .map(|(step, end)| value(step.1) * (end - step.0) as f64)
+            .sum();
+        sum / self.period as f64
+    }
+}
+
+/// Reports name a trace by its size; the file itself is the user's.
+impl<T> Serialize for Trace<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("trace of {} steps", self.steps.len()))
+    }
+}
+
+const STEPS_EXPECTED: &str =
+    "expected `seconds,value` with rising times from 0, such as `0.5,10mbit`";
+const MAHIMAHI_EXPECTED: &str =
+    "expected a millisecond, not before the line above, at which 1504 B may pass";
+const SPANS_EXPECTED: &str = "expected `from,to` in seconds, in order and apart";
+const CONTACT_EXPECTED: &str = "expected `a contact +FROM +TO NODE NODE RATE`, times in seconds";
+const LOSS_EXPECTED: &str = "expected one digit per packet: 0 arrives, 1 is lost";
+
+/// Lines that say something: without comments, blank lines and a header.
+fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
+    let lines = lines.map(|(i, line)| (i, line.split('#').next().unwrap_or_default().trim()));
+    lines.filter(|(i, line)| {
+        let header = *i == 1 && line.starts_with(|c: char| c.is_ascii_alphabetic());
+        !line.is_empty() && (!header || line.starts_with("a "))
+    })
+}
+
+fn line_error(line: usize, text: &str, expected: &'static str) -> TraceError {
+    TraceError::Line {
+        line,
+        text: text.to_owned(),
+        expected,
+    }
+}
+
+/// Seconds as people write them, to nanoseconds; exact to the nanosecond.
+fn seconds(text: &str) -> Option<Nanos> {
+    let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
+    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if fraction.len() > 9 || !digits(whole) || !digits(fraction) || whole.is_empty() {
+        return None;
+    }
+    let whole: u64 = whole.parse().ok()?;
+    let fraction: u64 = format!("{fraction:0<9}").parse().ok()?;
+    whole.checked_mul(NANOS_PER_SECOND)?.checked_add(fraction)
+}
+
+/// Reads `seconds,value` lines; the value in its usual spelling (`10mbit`, `264ms`).
+///
+/// A last line of `seconds,end` makes the trace start again at that time; without it the last
+/// value stays.
+///
+/// # Errors
+/// Naming the line that is not of this form.
+pub fn parse_steps<T: Copy>(
+    text: &str,
+    value: impl Fn(&str) -> Option<T>,
+) -> Result<Trace<T>, TraceError> {
+    let (mut steps, mut period) = (Vec::new(), None);
+    for (number, line) in lines(text) {
+        let error = || line_error(number, line, STEPS_EXPECTED);
+        let (time, rest) = line.split_once(',').ok_or_else(error)?;
+        let time = seconds(time).ok_or_else(error)?;
+        let before = steps.last().map(|(from, _)| *from);
+        if period.is_some() || before.map_or(time != 0, |before| time <= before) {
+            return Err(error());
+        }
+        if rest.trim() == "end" {
+            period = Some(time);
+        } else {
+            steps.push((time, value(rest.trim()).ok_or_else(error)?));
+        }
+    }
+    let empty = TraceError::Empty {
+        expected: STEPS_EXPECTED,
+    };
+    Trace::new(&steps, period).ok_or(empty)
+}
+
+/// Reads a rate trace: `seconds,rate` lines, or mahimahi's format (a millisecond a line, each
+/// an opportunity to send 1504 B), which is taken as a rate per millisecond and repeats.
+///
+/// # Errors
+/// Naming the line that is of neither form.
+pub fn parse_rates(text: &str) -> Result<Trace<u64>, TraceError> {
+    if lines(text)
+        .next()
+        .is_some_and(|(_, line)| line.contains(','))
+    {
+        let zero = |text: &str| (text == "0").then_some(0);
+        return parse_steps(text, |text| {
+            zero(text).or_else(|| Some(text.parse::<units::Rate>().ok()?.bits_per_second()))
+        });
+    }
+    parse_mahimahi(text)
+}
+
+fn parse_mahimahi(text: &str) -> Result<Trace<u64>, TraceError> {
+    const BITS_PER_MS_AND_PACKET: u64 = 1504 * 8 * 1000;
+    const MILLISECOND: Nanos = 1_000_000;
+    let mut counts: Vec<u64> = Vec::new();
+    for (number, line) in lines(text) {
+        let ms = line.parse::<usize>().ok();
+        // Ten million milliseconds: near three hours, far above the traces in circulation.
+        let ms = ms.filter(|ms| ms + 1 >= counts.len() && *ms < 10_000_000);
+        let ms = ms.ok_or_else(|| line_error(number, line, MAHIMAHI_EXPECTED))?;
+        counts.resize(counts.len().max(ms + 1), 0);
+        counts[ms] += 1;
+    }
+    let steps: Vec<_> = (0..)
+        .zip(&counts)
+        .map(|(i, n)| (i * MILLISECOND, n * BITS_PER_MS_AND_PACKET))
+        .collect();
+    let empty = TraceError::Empty {
+        expected: MAHIMAHI_EXPECTED,
+    };
+    Trace::new(&steps, Some(counts.len() as u64 * MILLISECOND)).ok_or(empty)
+}
+
+/// Reads spans of time: `from,to` lines in seconds, or the contacts of an ION contact plan
+/// (`a contact +FROM +TO NODE NODE RATE`, overlapping ones joined; other lines are left out).
+///
+/// # Errors
+/// Naming the line that is of neither form.
+pub fn parse_spans(text: &str) -> Result<Vec<(Nanos, Nanos)>, TraceError> {
+    let mut spans = Vec::new();
+    for (number, line) in lines(text) {
+        if !line.starts_with("a ") {
+            let span = plain_span(line).filter(|span| {
+                spans
+                    .last()
+                    .is_none_or(|last: &(Nanos, Nanos)| last.1 <= span.0)
+            });
+            spans.push(span.ok_or_else(|| line_error(number, line, SPANS_EXPECTED))?);
+        } else if line.starts_with("a contact") {
+            let span = contact_span(line);
+            spans.push(span.ok_or_else(|| line_error(number, line, CONTACT_EXPECTED))?);
+        }
+    }
+    if spans.is_empty() {
+        let expected = SPANS_EXPECTED;
+        return Err(TraceError::Empty { expected });
+    }
+    Ok(joined(spans))
+}
+
+fn plain_span(line: &str) -> Option<(Nanos, Nanos)> {
+    let (from, to) = line.split_once(',')?;
+    let span = (seconds(from)?, seconds(to)?);
+    (span.0 < span.1).then_some(span)
+}
+
+fn contact_span(line: &str) -> Option<(Nanos, Nanos)> {
+    let mut words = line.split_whitespace().skip(2);
+    let mut time = || seconds(words.next()?.strip_prefix('+')?);
+    let span = (time()?, time()?);
+    (span.0 < span.1).then_some(span)
+}
+
+/// Sorts spans and joins those that touch.
+pub(crate) fn joined(mut spans: Vec<(Nanos, Nanos)>) -> Vec<(Nanos, Nanos)> {
+    spans.sort_unstable();
+    let mut result: Vec<(Nanos, Nanos)> = Vec::with_capacity(spans.len());
+    for (from, to) in spans {
+        match result.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => result.push((from, to)),
+        }
+    }
+    result
+}
+
+/// Reads a loss trace: a 0 or 1 for each packet, spaced and broken into lines as you like.
+///
+/// # Errors
+/// Naming the line with anything else in it.
+pub fn parse_losses(text: &str) -> Result<Vec<bool>, TraceError> {
+    let mut losses = Vec::new();
+    for (number, line) in lines(text) {
+        for digit in line.chars().filter(|c| !c.is_whitespace() && *c != ',') {
+            match digit {
+                '0' | '1' => losses.push(digit == '1'),
+                _ => return Err(line_error(number, line, LOSS_EXPECTED)),
+            }
+        }
+    }
+    let expected = LOSS_EXPECTED;
+    if losses.is_empty() {
+        Err(TraceError::Empty { expected })
+    } else {
+        Ok(losses)
+    }
+}
