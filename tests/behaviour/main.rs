@@ -7,3 +7,4 @@
 
 mod bed;
 mod relay;
+mod support;

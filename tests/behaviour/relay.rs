@@ -2,14 +2,15 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::{Shutdown, TcpStream},
+    net::Shutdown,
     sync::mpsc,
     thread,
     time::Duration,
 };
 
+use crate::support::{PORT, connected};
 use pepd_tests::{
-    bed::{Bed, Place},
+    bed::Place,
     echo::EchoServer,
     matrix::matrix,
     measure::{Latencies, openings, ping_pong},
@@ -19,37 +20,11 @@ use pepd_tests::{
     wait::PATIENCE,
 };
 
-const PORT: u16 = 7000;
 const TEN_MB: u64 = 10_000_000;
 
 /// A limit that a corked tail (200 ms), a delayed ACK (40 ms) or a retransmission (200 ms) of
 /// every message would exceed, and a busy machine does not.
 const PROMPT: Duration = Duration::from_millis(30);
-
-/// Starts a server and pepd, and connects.
-fn connected(
-    bed: &Bed,
-    serve: impl Fn(TcpStream) + Send + Sync + 'static,
-) -> (TcpStream, impl Drop + use<>) {
-    struct Running(
-        #[expect(dead_code, reason = "held until the end")] Server,
-        Option<pepd_tests::pep::Pep>,
-    );
-    impl Drop for Running {
-        fn drop(&mut self) {
-            if let (Some(pep), false) = (&mut self.1, thread::panicking()) {
-                pep.assert_healthy();
-            }
-        }
-    }
-    let listener = bed.server.listen(bed.at(Place::Server, PORT));
-    let server = Server::start(listener, move |stream, _| serve(stream));
-    let pep = bed.start();
-    let stream = bed.client.connect(bed.at(Place::Server, PORT));
-    let stream = stream.expect("the server listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    (stream, Running(server, pep))
-}
 
 #[test]
 fn after_the_client_half_closes_ten_megabytes_come_back() {

@@ -15,7 +15,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::{host::Host, pep::Pep};
+use nix::errno::Errno;
+
+use crate::{host::Host, outcome::Connected, pep::Pep, wait::wait_until};
 
 /// The LAN interface of the gateway, on which hosts' connections arrive.
 pub const LAN: &str = "lan0";
@@ -167,7 +169,19 @@ impl Bed {
         bed.connect_machines();
         bed.add_routes();
         bed.add_failing_places();
+        bed.wait_until_connected();
         bed
+    }
+
+    /// IPv6 needs a moment after an interface is switched on.
+    fn wait_until_connected(&self) {
+        for family in [Family::V4, Family::V6] {
+            let nobody = SocketAddr::new(Place::Server.address(family), 9);
+            wait_until("the machines to reach one another", || {
+                let connect = self.client.connect(nobody);
+                Connected::of(&connect) == Connected::No(Errno::ECONNREFUSED)
+            });
+        }
     }
 
     fn connect_machines(&self) {

@@ -7,6 +7,10 @@ use std::{
 
 use crate::bed::{Bed, Family, Path};
 
+/// The environment variable that limits a run to cases whose name contains its value, such as
+/// `direct` or `defer ipv6`: for looking into one.
+pub const CASES_VARIABLE: &str = "PEPD_TEST_CASES";
+
 /// Held shared by tests that only wait, and exclusively by those that measure.
 static MACHINE: RwLock<()> = RwLock::new(());
 
@@ -84,8 +88,9 @@ fn run_cases(paths: &[Path], test: &(impl Fn(&Bed) + Sync)) -> Vec<String> {
 /// Runs the families of a path at once; the names of those that failed.
 fn run_families(path: Path, families: &[Family], test: &(impl Fn(&Bed) + Sync)) -> Vec<String> {
     thread::scope(|scope| {
-        let runs = families.iter().map(|family| {
-            let name = format!("{} {}", path.name(), family.name());
+        let wanted = families.iter().filter(|family| is_wanted(path, **family));
+        let runs = wanted.map(|family| {
+            let name = case_name(path, *family);
             let run = move || test(&Bed::new(path, *family));
             // The name shows up in the message of a panic.
             let thread = thread::Builder::new().name(name.clone());
@@ -97,4 +102,12 @@ fn run_families(path: Path, families: &[Family], test: &(impl Fn(&Bed) + Sync)) 
             .filter_map(|(name, run)| run.join().is_err().then_some(name))
             .collect()
     })
+}
+
+fn case_name(path: Path, family: Family) -> String {
+    format!("{} {}", path.name(), family.name())
+}
+
+fn is_wanted(path: Path, family: Family) -> bool {
+    std::env::var(CASES_VARIABLE).map_or(true, |wanted| case_name(path, family).contains(&wanted))
 }
