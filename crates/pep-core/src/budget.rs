@@ -1,6 +1,9 @@
 //! A sum of bytes that is never exceeded.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 /// Bytes of all rings together, against `limits.memory`. Shared by all flows of a daemon.
 #[derive(Debug)]
@@ -44,6 +47,54 @@ impl MemoryBudget {
     }
 }
 
+/// A part of a [`MemoryBudget`], given back when dropped.
+#[derive(Debug)]
+pub struct Share {
+    budget: Arc<MemoryBudget>,
+    bytes: u64,
+}
+
+impl Share {
+    /// Takes `bytes`, or `None` when fewer are left.
+    pub fn take(budget: &Arc<MemoryBudget>, bytes: u64) -> Option<Self> {
+        budget.try_take(bytes).then(|| Self {
+            budget: Arc::clone(budget),
+            bytes,
+        })
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes `bytes` more if that many are left.
+    #[must_use]
+    pub fn try_grow(&mut self, bytes: u64) -> bool {
+        let taken = self.budget.try_take(bytes);
+        self.bytes += if taken { bytes } else { 0 };
+        taken
+    }
+
+    /// Gives back `bytes` of it.
+    ///
+    /// # Panics
+    /// When it is smaller.
+    pub fn give_back(&mut self, bytes: u64) {
+        self.bytes = self
+            .bytes
+            .checked_sub(bytes)
+            .expect("not more than was taken");
+        self.budget.give_back(bytes);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,5 +115,18 @@ mod tests {
     #[should_panic(expected = "given back")]
     fn gives_back_no_more_than_was_taken() {
         MemoryBudget::new(10).give_back(1);
+    }
+
+    #[test]
+    fn a_share_returns_what_it_took() {
+        let budget = Arc::new(MemoryBudget::new(10));
+        let mut share = Share::take(&budget, 4).unwrap();
+        assert!(Share::take(&budget, 7).is_none());
+        assert!(share.try_grow(6));
+        assert!(!share.try_grow(1));
+        share.give_back(5);
+        assert_eq!((share.bytes(), budget.taken()), (5, 5));
+        drop(share);
+        assert_eq!(budget.taken(), 0);
     }
 }

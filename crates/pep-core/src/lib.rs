@@ -2,6 +2,7 @@
 //!
 //! - [`budget`], a sum of bytes that is never exceeded
 //! - [`config`], TOML text to checked types
+//! - [`relay`], what to do next with the two legs of a flow
 //! - [`ring`], where the bytes of a half are
 //! - [`site`], which policy a flow gets
 //! - [`stats`], counters
@@ -9,6 +10,7 @@
 
 pub mod budget;
 pub mod config;
+pub mod relay;
 pub mod ring;
 pub mod site;
 pub mod stats;

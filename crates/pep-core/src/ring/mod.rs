@@ -28,6 +28,14 @@ impl Ranges {
         (self.first.end - self.first.start) + (self.second.end - self.second.start)
     }
 
+    /// The first `count` bytes of them, or all.
+    pub fn up_to(self, count: u64) -> Self {
+        let first = self.first.start..self.first.end.min(self.first.start.saturating_add(count));
+        let rest = count - (first.end - first.start);
+        let second = self.second.start..self.second.end.min(self.second.start.saturating_add(rest));
+        Self { first, second }
+    }
+
     /// Whether there is no byte in them.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

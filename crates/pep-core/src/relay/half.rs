@@ -1,0 +1,302 @@
+//! One direction of a flow.
+
+use crate::ring::RingMap;
+
+/// How the source of a half ended its stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// By FIN.
+    Fin,
+    /// By RST, or an error that amounts to one.
+    Reset,
+}
+
+/// Where a half stands.
+///
+/// ```text
+///             end(Fin)                 shut_down, ring empty
+///   Open ---------------> Draining(Fin) --------------------> Shut
+///    |  \    end(Reset)                  ring empty
+///    |   `--------------> Draining(Reset) ------------.
+///    |  sink_reset               | sink_reset          |
+///    `---------------------------+-------------------> Reset
+/// ```
+///
+/// `Shut` and `Reset` are final. What the source sent before it ended is always delivered
+/// first, as the network would have, also before a reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HalfState {
+    /// The source may send more.
+    Open,
+    /// The source has ended; what is held goes to the sink, then the ending does.
+    Draining(Ending),
+    /// Everything was delivered, and then FIN.
+    Shut,
+    /// The sink takes nothing any more, or is to be reset now.
+    Reset,
+}
+
+/// One direction of a flow: a ring between a source and a sink.
+#[derive(Debug, Clone)]
+pub struct Half {
+    /// Where its bytes are.
+    pub(super) ring: RingMap,
+    state: HalfState,
+    /// A receive has filled the ring since it was last empty.
+    filled: bool,
+}
+
+impl Half {
+    pub(super) fn new(ring: RingMap) -> Self {
+        Self {
+            ring,
+            state: HalfState::Open,
+            filled: false,
+        }
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> HalfState {
+        self.state
+    }
+
+    /// The map of its ring.
+    pub fn ring(&self) -> &RingMap {
+        &self.ring
+    }
+
+    /// Bytes passed on to the sink.
+    pub fn delivered(&self) -> u64 {
+        self.ring.head()
+    }
+
+    /// Bytes taken from the source that the sink did not get, once the half is final; before
+    /// that, those it has yet to get.
+    pub fn undelivered(&self) -> u64 {
+        self.ring.len()
+    }
+
+    /// Whether nothing can happen any more.
+    pub fn is_final(&self) -> bool {
+        matches!(self.state, HalfState::Shut | HalfState::Reset)
+    }
+
+    pub(super) fn wants_to_receive(&self) -> bool {
+        self.state == HalfState::Open && !self.ring.is_full()
+    }
+
+    pub(super) fn wants_to_send(&self) -> bool {
+        matches!(self.state, HalfState::Open | HalfState::Draining(_)) && !self.ring.is_empty()
+    }
+
+    pub(super) fn wants_to_shut_down(&self) -> bool {
+        self.state == HalfState::Draining(Ending::Fin) && self.ring.is_empty()
+    }
+
+    /// The source gave `count` bytes.
+    pub(super) fn on_received(&mut self, count: u64) {
+        self.ring.fill(count);
+        self.filled |= self.ring.is_full();
+    }
+
+    /// The sink took `count` bytes. Returns whether a larger ring would have saved calls: a
+    /// receive filled it, and the sink took everything. A ring that the sink does not
+    /// empty is large enough; what is slow is the sink.
+    pub(super) fn on_sent(&mut self, count: u64) -> bool {
+        self.ring.drain(count);
+        if !self.ring.is_empty() {
+            return false;
+        }
+        self.settle();
+        std::mem::take(&mut self.filled)
+    }
+
+    /// The source has ended. Ignored when it had already.
+    pub(super) fn on_end(&mut self, ending: Ending) {
+        if self.state == HalfState::Open {
+            self.state = HalfState::Draining(ending);
+            self.settle();
+        }
+    }
+
+    /// FIN was given to the sink.
+    pub(super) fn on_shut_down(&mut self) {
+        if self.wants_to_shut_down() {
+            self.state = HalfState::Shut;
+        }
+    }
+
+    /// The sink takes nothing any more. Ignored when it already has everything.
+    pub(super) fn on_sink_reset(&mut self) {
+        if !self.is_final() {
+            self.state = HalfState::Reset;
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.state == HalfState::Draining(Ending::Reset) && self.ring.is_empty() {
+            self.state = HalfState::Reset;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use HalfState::{Draining, Open, Reset, Shut};
+
+    #[derive(Debug, Clone, Copy)]
+    enum Input {
+        Fin,
+        SourceReset,
+        SinkReset,
+        SentAll,
+        ShutDown,
+    }
+
+    /// A half in this state, holding `held` bytes where the state allows it.
+    fn half(state: HalfState, held: u64) -> Half {
+        let mut half = Half::new(RingMap::new(8, 8));
+        half.on_received(held);
+        half.state = state;
+        half
+    }
+
+    fn next(state: HalfState, held: u64, input: Input) -> HalfState {
+        let mut half = half(state, held);
+        match input {
+            Input::Fin => half.on_end(Ending::Fin),
+            Input::SourceReset => half.on_end(Ending::Reset),
+            Input::SinkReset => half.on_sink_reset(),
+            Input::SentAll => drop(half.on_sent(held)),
+            Input::ShutDown => half.on_shut_down(),
+        }
+        half.state
+    }
+
+    #[test]
+    fn every_state_and_input() {
+        let (fin, reset) = (Draining(Ending::Fin), Draining(Ending::Reset));
+        use Input::*;
+        let table = [
+            // state, bytes held, then the state after each input
+            (
+                Open,
+                3,
+                [
+                    (Fin, fin),
+                    (SourceReset, reset),
+                    (SinkReset, Reset),
+                    (SentAll, Open),
+                    (ShutDown, Open),
+                ],
+            ),
+            (
+                Open,
+                0,
+                [
+                    (Fin, fin),
+                    (SourceReset, Reset),
+                    (SinkReset, Reset),
+                    (SentAll, Open),
+                    (ShutDown, Open),
+                ],
+            ),
+            (
+                fin,
+                3,
+                [
+                    (Fin, fin),
+                    (SourceReset, fin),
+                    (SinkReset, Reset),
+                    (SentAll, fin),
+                    (ShutDown, fin),
+                ],
+            ),
+            (
+                fin,
+                0,
+                [
+                    (Fin, fin),
+                    (SourceReset, fin),
+                    (SinkReset, Reset),
+                    (SentAll, fin),
+                    (ShutDown, Shut),
+                ],
+            ),
+            (
+                reset,
+                3,
+                [
+                    (Fin, reset),
+                    (SourceReset, reset),
+                    (SinkReset, Reset),
+                    (SentAll, Reset),
+                    (ShutDown, reset),
+                ],
+            ),
+            (
+                Shut,
+                0,
+                [
+                    (Fin, Shut),
+                    (SourceReset, Shut),
+                    (SinkReset, Shut),
+                    (SentAll, Shut),
+                    (ShutDown, Shut),
+                ],
+            ),
+            (
+                Reset,
+                3,
+                [
+                    (Fin, Reset),
+                    (SourceReset, Reset),
+                    (SinkReset, Reset),
+                    (SentAll, Reset),
+                    (ShutDown, Reset),
+                ],
+            ),
+        ];
+        for (state, held, transitions) in table {
+            for (input, expected) in transitions {
+                assert_eq!(
+                    next(state, held, input),
+                    expected,
+                    "{state:?}, {held} held, {input:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_each_state_wants() {
+        let wants = |half: &Half| {
+            (
+                half.wants_to_receive(),
+                half.wants_to_send(),
+                half.wants_to_shut_down(),
+            )
+        };
+        assert_eq!(wants(&half(Open, 0)), (true, false, false));
+        assert_eq!(wants(&half(Open, 3)), (true, true, false));
+        assert_eq!(wants(&half(Open, 8)), (false, true, false));
+        assert_eq!(wants(&half(Draining(Ending::Fin), 3)), (false, true, false));
+        assert_eq!(wants(&half(Draining(Ending::Fin), 0)), (false, false, true));
+        assert_eq!(
+            wants(&half(Draining(Ending::Reset), 3)),
+            (false, true, false)
+        );
+        assert_eq!(wants(&half(Shut, 0)), (false, false, false));
+        assert_eq!(wants(&half(Reset, 3)), (false, false, false));
+    }
+
+    #[test]
+    fn wants_to_grow_when_full_and_then_emptied() {
+        let mut half = half(Open, 8);
+        assert!(!half.on_sent(5));
+        assert!(half.on_sent(3));
+        half.on_received(7);
+        assert!(!half.on_sent(7), "was not full");
+    }
+}
