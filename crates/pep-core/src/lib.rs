@@ -7,6 +7,7 @@
 //! - [`site`], which policy a flow gets
 //! - [`stats`], counters
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod budget;
 pub mod config;

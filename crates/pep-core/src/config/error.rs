@@ -6,8 +6,8 @@
 pub struct ConfigError {
     /// The line, counted from 1.
     pub line: usize,
-    /// The dotted key, with entries of lists counted from 1: `site[2].match.dport[1]`. Empty
-    /// where the text is not TOML at all.
+    /// The dotted key, with entries of lists counted from 1: `site[2].match.dport[1]`. A
+    /// guess where the text is not TOML.
     pub key: String,
     /// What is wrong, and what would be accepted.
     pub message: String,

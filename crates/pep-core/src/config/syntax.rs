@@ -41,6 +41,7 @@ fn key_at(text: &str, line: usize) -> String {
     match own.split_once('=') {
         Some((key, _)) if !own.starts_with('#') && section.is_empty() => key.trim().to_owned(),
         Some((key, _)) if !own.starts_with('#') => format!("{section}.{}", key.trim()),
+        _ if section.is_empty() => "(no key)".to_owned(),
         _ => section.to_owned(),
     }
 }

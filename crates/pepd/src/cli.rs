@@ -1,0 +1,171 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use pep_core::config::{LogConfig, LogFormat, LogLevel};
+
+use crate::exit::ExitStatus;
+
+const EXAMPLES: &str = "\
+Examples:
+  pepd check --config /etc/pepd/pepd.toml     is the file right, and what does it come to?
+  pepd rules --config /etc/pepd/pepd.toml     what would be installed in the kernel?
+  pepd run --config /etc/pepd/pepd.toml       accelerate, until SIGTERM
+
+The smallest configuration:
+  [intercept]
+  lan = [\"eth0\"]            # interfaces on which hosts' connections arrive
+";
+
+const CHECK_EXAMPLES: &str = "\
+Prints the sites and what each comes to, then exits 0; or prints every error as
+FILE:LINE: KEY: message and exits 3. Compares with this machine too: a congestion control that
+the kernel lacks is an error, an interface that is missing a warning. Needs no privileges.
+
+Example:
+  pepd check --config pepd.toml && systemctl restart pepd
+";
+
+/// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it
+/// and carries them over a bad link in a way that fits the link.
+#[derive(Debug, Parser)]
+#[command(name = "pepd", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n{}", ExitStatus::HELP))]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Check a configuration and print what it comes to
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(ConfigArgs),
+}
+
+/// Where the configuration is.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// The configuration file (TOML)
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "/etc/pepd/pepd.toml"
+    )]
+    pub config: PathBuf,
+}
+
+/// Options of `pepd run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Where the configuration is.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The form of log lines; goes before `log.format`
+    #[arg(long, value_enum)]
+    pub log_format: Option<FormatArg>,
+    /// The least important lines to log; goes before RUST_LOG and `log.level`
+    #[arg(long, value_enum)]
+    pub log_level: Option<LevelArg>,
+}
+
+impl RunArgs {
+    /// How to log, given what the configuration says.
+    pub fn log(&self, config: LogConfig) -> LogConfig {
+        LogConfig {
+            format: self.log_format.map_or(config.format, FormatArg::into),
+            level: self.log_level.map_or(config.level, LevelArg::into),
+        }
+    }
+}
+
+/// Options of `pepd rules`.
+#[derive(Debug, Args)]
+pub struct RulesArgs {
+    /// Where the configuration is.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// For which tool
+    #[arg(long, value_enum, default_value_t)]
+    pub format: RulesFormat,
+}
+
+/// For which tool rules are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum RulesFormat {
+    /// For `nft -f -`
+    #[default]
+    Nft,
+    /// For `nft -j -f -`
+    Json,
+    /// Commands of iptables and ip6tables
+    Iptables,
+}
+
+/// A log format, as an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FormatArg {
+    /// For people
+    Text,
+    /// One object per line, for programs
+    Json,
+}
+
+impl From<FormatArg> for LogFormat {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Text => Self::Text,
+            FormatArg::Json => Self::Json,
+        }
+    }
+}
+
+/// A log level, as an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LevelArg {
+    /// Only what needs an operator now
+    Error,
+    /// And what may need one
+    Warn,
+    /// And a line for each flow that ends
+    Info,
+    /// And why each flow did what it did
+    Debug,
+    /// Everything
+    Trace,
+}
+
+impl From<LevelArg> for LogLevel {
+    fn from(level: LevelArg) -> Self {
+        match level {
+            LevelArg::Error => Self::Error,
+            LevelArg::Warn => Self::Warn,
+            LevelArg::Info => Self::Info,
+            LevelArg::Debug => Self::Debug,
+            LevelArg::Trace => Self::Trace,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_lists_every_exit_code() {
+        let help = Cli::command().render_long_help().to_string();
+        for code in 0..=6 {
+            assert!(help.contains(&format!("\n  {code}  ")), "{help}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! How the program ends. Scripts and service managers read these codes; `pepd --help` lists them.
+
+use std::process::ExitCode;
+
+/// The exit codes of `pepd`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ExitStatus {
+    /// All went well; after a signal, every flow ended by itself.
+    Success = 0,
+    /// Something failed while running. The log says what.
+    Runtime = 1,
+    /// The command line was wrong.
+    Usage = 2,
+    /// The configuration was wrong, or asks for what this machine has not. Every error was printed.
+    Configuration = 3,
+    /// The configuration is right, but it could not be put in place: a capability, nft, a
+    /// route, a port in use or a feature of the kernel is missing.
+    Setup = 4,
+    /// After a signal, some flows outlived `timeouts.drain` and were reset.
+    FlowsReset = 5,
+    /// A second signal ended the draining at once.
+    AtOnce = 6,
+}
+
+impl ExitStatus {
+    /// What `--help` says of exit codes.
+    pub const HELP: &str = "\
+Exit codes:
+  0  all went well; after a signal, every flow ended by itself
+  1  something failed while running
+  2  the command line is wrong
+  3  the configuration is wrong (each error is printed with file, line and key)
+  4  it could not be put in place: a capability, nft, a route, a port or a kernel feature
+  5  after a signal, some flows outlived `timeouts.drain` and were reset
+  6  a second signal ended everything at once";
+
+    /// The code.
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<ExitStatus> for ExitCode {
+    fn from(status: ExitStatus) -> Self {
+        Self::from(status.code())
+    }
+}

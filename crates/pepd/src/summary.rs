@@ -1,0 +1,251 @@
+//! What `pepd check` prints of a valid configuration: the values that will be in effect.
+
+use std::{
+    fmt::{self, Display, Write as _},
+    time::Duration,
+};
+
+use pep_core::{
+    config::{Config, CongestionName, Timeouts},
+    site::{Buffers, DscpPolicy, LinkLeg, Matcher, Mode, Site, SiteId, Source, SynHandling},
+};
+use units::{ByteSize, duration};
+
+use crate::kernel::Congestion;
+
+/// The effective values of a configuration, as a text of several lines.
+pub struct Summary<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// What the kernel has, where it could be asked.
+    pub kernel: Option<&'a Congestion>,
+}
+
+impl Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.intercept(f)?;
+        self.link(f)?;
+        self.limits(f)?;
+        line(f, "timeouts", &timeouts(&self.config.timeouts))?;
+        line(
+            f,
+            "",
+            &format!("drain {}", duration::format(self.config.drain)),
+        )?;
+        writeln!(f, "\nsites, first match wins:")?;
+        self.config
+            .sites
+            .iter()
+            .try_for_each(|(id, site)| self.site(f, id, site))
+    }
+}
+
+fn line(f: &mut fmt::Formatter<'_>, name: &str, value: &dyn Display) -> fmt::Result {
+    writeln!(f, "{name:<11} {value}")
+}
+
+fn detail(f: &mut fmt::Formatter<'_>, name: &str, value: &dyn Display) -> fmt::Result {
+    writeln!(f, "     {name:<11} {value}")
+}
+
+impl Summary<'_> {
+    fn intercept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let intercept = &self.config.intercept;
+        let last = SiteId(u16::try_from(self.config.sites.len() - 1).expect("few sites"));
+        let (lan, table) = (list(&intercept.lan), &intercept.table);
+        let (first, last) = (intercept.listen_port, self.config.listen_port(last));
+        let ports = if first == last {
+            format!("port {first}")
+        } else {
+            format!("ports {first} to {last}")
+        };
+        line(
+            f,
+            "intercept",
+            &format!("connections arriving on {lan}; nft table `{table}`"),
+        )?;
+        line(
+            f,
+            "",
+            &format!("redirected to 127.0.0.1 and ::1, {ports}, one per site"),
+        )
+    }
+
+    fn link(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(link) = &self.config.link else {
+            return line(
+                f,
+                "link",
+                &"not described: buffers by the kernel's autotuning, no pacing",
+            );
+        };
+        let rate = link
+            .rate
+            .map_or("unknown rate".to_owned(), |rate| rate.to_string());
+        let rtt = link.rtt.map_or("unknown".to_owned(), duration::format);
+        let bdp = link.bandwidth_delay_product();
+        let bdp = bdp.map_or("bandwidth-delay product unknown".to_owned(), |bytes| {
+            format!("bandwidth-delay product {}", ByteSize(bytes))
+        });
+        line(
+            f,
+            "link",
+            &format!("{}, {rate}, round trip {rtt}, {bdp}", link.interface),
+        )
+    }
+
+    fn limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let l = &self.config.limits;
+        let rings = format!(
+            "{} flows; rings of {} to {} each way, {} in all",
+            l.flows, l.ring_initial, l.ring_max, l.memory
+        );
+        let held = format!(
+            "{} held SYNs, {} per source, {} per destination; up to {} descriptors",
+            l.held,
+            l.held_per_source,
+            l.held_per_destination,
+            l.descriptors_needed()
+        );
+        line(f, "limits", &rings)?;
+        line(f, "", &held)
+    }
+
+    fn site(&self, f: &mut fmt::Formatter<'_>, id: SiteId, site: &Site) -> fmt::Result {
+        writeln!(f, "{:>3}. {}", id.index() + 1, site.name)?;
+        detail(f, "match", &matcher(&site.matcher))?;
+        if site.mode == Mode::Bypass {
+            return detail(f, "mode", &"bypass: forwarded by the kernel, untouched");
+        }
+        let port = self.config.listen_port(id);
+        detail(
+            f,
+            "mode",
+            &format!(
+                "split, port {port}, {}, {}",
+                syn(site.syn),
+                source(site.source)
+            ),
+        )?;
+        detail(f, "link leg", &self.link_leg(site))?;
+        detail(f, "host leg", &self.host_leg(site))?;
+        if site.timeouts != self.config.timeouts {
+            detail(f, "timeouts", &timeouts(&site.timeouts))?;
+        }
+        match site.dscp {
+            DscpPolicy::Keep => Ok(()),
+            DscpPolicy::Set(dscp) => detail(f, "dscp", &dscp),
+        }
+    }
+
+    fn link_leg(&self, site: &Site) -> String {
+        let link = self.config.link.as_ref();
+        let side = match site.link_leg {
+            LinkLeg::Server => "to the server",
+            LinkLeg::Client => "to the client",
+        };
+        let mut text = format!("{side}; congestion {}", self.congestion(&site.congestion));
+        text += &buffers(site.link_buffers(link));
+        if let Some(rate) = site.pacing_rate(link) {
+            write!(text, "; paced at {rate}").expect("writing to a string");
+        }
+        if let Some(bytes) = site.notsent_lowat {
+            write!(text, "; {bytes} unsent").expect("writing to a string");
+        }
+        if let Some(mss) = site.mss {
+            write!(text, "; MSS {mss}").expect("writing to a string");
+        }
+        text + nagle(site.nodelay_link)
+    }
+
+    fn host_leg(&self, site: &Site) -> String {
+        let congestion = self.congestion(&site.congestion_lan);
+        format!(
+            "congestion {congestion}{}{}",
+            buffers(site.lan_buffers()),
+            nagle(site.nodelay_lan)
+        )
+    }
+
+    /// What is asked for, and what the kernel will give.
+    fn congestion(&self, wanted: &[CongestionName]) -> String {
+        let chosen = self.kernel.and_then(|kernel| kernel.choose(wanted));
+        match (wanted, chosen) {
+            ([], Some(chosen)) => format!("{chosen} (this kernel's default)"),
+            ([], None) => "the kernel's default".to_owned(),
+            ([only], _) => only.to_string(),
+            (wanted, Some(chosen)) => format!("{chosen} (of {})", list(wanted)),
+            (wanted, None) => format!("the first the kernel has of {}", list(wanted)),
+        }
+    }
+}
+
+fn buffers(buffers: Option<Buffers>) -> String {
+    match buffers {
+        Some(buffers) => format!("; buffers {}", ByteSize(buffers.send)),
+        None => "; buffers autotuned".to_owned(),
+    }
+}
+
+fn nagle(nodelay: bool) -> &'static str {
+    if nodelay { "" } else { "; Nagle's algorithm" }
+}
+
+fn syn(syn: SynHandling) -> &'static str {
+    match syn {
+        SynHandling::Spoof => "SYNs answered at once",
+        SynHandling::Defer => "SYNs answered once the server has",
+    }
+}
+
+fn source(source: Source) -> &'static str {
+    match source {
+        Source::Client => "the server sees the client's address",
+        Source::Self_ => "the server sees this machine's address",
+    }
+}
+
+fn list<T: Display>(items: &[T]) -> String {
+    items
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn matcher(matcher: &Matcher) -> String {
+    let parts = [
+        ("src", list(&matcher.src)),
+        ("dst", list(&matcher.dst)),
+        ("sport", list(&matcher.sport)),
+        ("dport", list(&matcher.dport)),
+        ("dscp", list(&matcher.dscp)),
+        ("interface", list(&matcher.interface)),
+    ];
+    let stated = parts.iter().filter(|(_, values)| !values.is_empty());
+    let stated: Vec<_> = stated
+        .map(|(name, values)| format!("{name} {values}"))
+        .collect();
+    if stated.is_empty() {
+        "everything".to_owned()
+    } else {
+        stated.join("; ")
+    }
+}
+
+fn timeouts(t: &Timeouts) -> String {
+    let or_off = |span: Option<Duration>| span.map_or("off".to_owned(), duration::format);
+    let keepalive = t.keepalive.map_or("off".to_owned(), |keepalive| {
+        let (idle, interval) = (keepalive.idle, keepalive.interval);
+        let [idle, interval] = [idle, interval].map(duration::format);
+        format!("after {idle} every {interval}, {} times", keepalive.count)
+    });
+    format!(
+        "connect {}, idle {}, user_timeout {}, rto_max {}, orphan {}, keepalive {keepalive}",
+        duration::format(t.connect),
+        or_off(t.idle),
+        or_off(t.user_timeout),
+        or_off(t.rto_max),
+        duration::format(t.orphan),
+    )
+}
