@@ -1,5 +1,6 @@
 //! The daemon around [`pep_core`]: sockets, rules, tasks, command line.
 //!
+//! - [`arena`], the memory of all flows
 //! - [`cli`], [`exit`], how the program is told and how it ends
 //! - [`kernel`], whether this machine has what a configuration asks for
 //! - [`leg`], sockets and their options
@@ -8,6 +9,7 @@
 //! - [`sys`], system calls without a safe wrapper
 #![deny(unsafe_code)]
 
+pub mod arena;
 pub mod cli;
 pub mod exit;
 pub mod kernel;

@@ -1,3 +1,4 @@
 //! The only unsafe code of the daemon: thin wrappers of system calls that decide nothing.
 
+pub mod memory;
 pub mod socket;

@@ -1,0 +1,146 @@
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    sync::atomic::Ordering::Acquire,
+};
+
+use nix::sys::stat::fstat;
+use pep_core::{
+    budget::{MemoryBudget, Share},
+    relay::{Relay, RelayLimits},
+};
+
+use super::*;
+
+const GEOMETRY: Geometry = Geometry {
+    slots: 3,
+    extent: 1 << 16,
+};
+
+fn pages(arena: &Arena) -> i64 {
+    fstat(arena.fd()).unwrap().st_blocks * 512 / PAGE as i64
+}
+
+fn ranges(first: std::ops::Range<u64>, second: std::ops::Range<u64>) -> Ranges {
+    Ranges { first, second }
+}
+
+#[test]
+fn the_first_page_says_what_it_is() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let words: Vec<_> = (0..5)
+        .map(|i| arena.memory.atomic(8 * i).load(Acquire))
+        .collect();
+    assert_eq!(words, [MAGIC, 1, 3, 1 << 16, 2 * PAGE as u64]);
+}
+
+#[test]
+fn bytes_go_in_and_out_across_the_wrap() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let mut slot = arena.take_slot().unwrap();
+    let (mut peer, leg) = UnixStream::pair().unwrap();
+    peer.write_all(b"abcdef").unwrap();
+    let space = ranges(65_532..65_536, 0..10);
+    assert_eq!(slot.receive(&leg, Direction::Down, &space).unwrap(), 6);
+    let blocked = slot.receive(&leg, Direction::Down, &space).unwrap_err();
+    assert_eq!(blocked.kind(), io::ErrorKind::WouldBlock);
+    let data = ranges(65_532..65_536, 0..2);
+    assert_eq!(slot.send(&leg, Direction::Down, &data).unwrap(), 6);
+    let mut echoed = [0; 6];
+    peer.read_exact(&mut echoed).unwrap();
+    assert_eq!(&echoed, b"abcdef");
+}
+
+#[test]
+fn flows_do_not_share_memory() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let mut slots: Vec<_> = (0..3).map(|_| arena.take_slot().unwrap()).collect();
+    assert!(arena.take_slot().is_none());
+    let whole = ranges(0..1 << 16, 0..0);
+    let (mut peer, leg) = UnixStream::pair().unwrap();
+    for slot in &mut slots {
+        for direction in Direction::ALL {
+            let mark = [slot.index() as u8 * 2 + direction as u8; 9];
+            peer.write_all(&mark).unwrap();
+            assert_eq!(slot.receive(&leg, direction, &whole).unwrap(), 9);
+        }
+    }
+    for slot in &slots {
+        for direction in Direction::ALL {
+            slot.send(&leg, direction, &ranges(0..9, 0..0)).unwrap();
+            let mut read = [0; 9];
+            peer.read_exact(&mut read).unwrap();
+            assert_eq!(read, [slot.index() as u8 * 2 + direction as u8; 9]);
+        }
+    }
+}
+
+#[test]
+fn pages_are_given_back_when_idle_and_when_free() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let before = pages(&arena);
+    let (mut peer, leg) = UnixStream::pair().unwrap();
+    let mut slot = arena.take_slot().unwrap();
+    for direction in Direction::ALL {
+        peer.write_all(&[1; 5000]).unwrap();
+        slot.receive(&leg, direction, &ranges(0..1 << 16, 0..0))
+            .unwrap();
+    }
+    // One page of headers may come on top.
+    assert!(pages(&arena) >= before + 4);
+    slot.punch(Direction::Up);
+    let with_one = pages(&arena);
+    assert!(with_one >= before + 2);
+    drop(slot);
+    arena.sweep(10);
+    assert!(
+        pages(&arena) <= before + 1,
+        "{} after {before}",
+        pages(&arena)
+    );
+    let again: Vec<_> = (0..3).map(|_| arena.take_slot().unwrap().index()).collect();
+    assert_eq!(again.len(), 3);
+}
+
+#[test]
+fn the_header_follows_the_half() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let slot = arena.take_slot().unwrap();
+    let limits = RelayLimits {
+        ring_initial: 4096,
+        ring_max: 1 << 16,
+        turn_bytes: 1 << 16,
+    };
+    let share = Share::take(&Arc::new(MemoryBudget::new(1 << 20)), 8192).unwrap();
+    let mut relay = Relay::new(limits, share);
+    relay.handle_received(Direction::Down, 100);
+    relay.handle_sent(Direction::Down, 40);
+    relay.handle_end_of_stream(Direction::Down);
+    slot.publish_half(Direction::Down, relay.half(Direction::Down));
+    slot.publish_state(SlotState::Relaying);
+    let start = PAGE + slot.index() as usize * HEADER_BYTES;
+    let word = |offset: usize| arena.memory.atomic(start + offset).load(Acquire);
+    let half: Vec<_> = (0..6).map(|i| word(128 + 8 * i)).collect();
+    assert_eq!(half, [40, 100, 0, 4096, 1, 0]);
+    assert_eq!(word(0), SlotState::Relaying as u64);
+    drop(slot);
+    assert_eq!(word(0), SlotState::Free as u64);
+}
+
+#[test]
+fn the_memory_cannot_shrink_under_the_mapping() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let path = format!("/proc/self/fd/{}", arena.fd().as_raw_fd());
+    let file = File::options().write(true).open(path).unwrap();
+    assert!(file.set_len(0).is_err());
+}
+
+#[test]
+fn more_than_there_is_is_refused() {
+    let geometry = Geometry {
+        slots: u32::MAX,
+        extent: 1 << 40,
+    };
+    assert!(Arena::new(geometry).is_err());
+}

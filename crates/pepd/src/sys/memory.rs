@@ -1,0 +1,153 @@
+//! A shared mapping of a memfd that the kernel reads from and writes to, and sockets that move bytes
+//! through it.
+//!
+//! No Rust reference to the bytes of a ring is ever made: they are only named to the kernel. Headers
+//! are seen as atomics, for which any value is valid whoever wrote it.
+
+use std::{
+    io,
+    num::NonZeroUsize,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    ptr::NonNull,
+    sync::atomic::AtomicU64,
+};
+
+use nix::{
+    fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        mman::{MapFlags, ProtFlags, mmap, munmap},
+    },
+    unistd::ftruncate,
+};
+use pep_core::ring::Ranges;
+
+/// A sparse memfd of fixed size, mapped in one piece for as long as this lives.
+#[derive(Debug)]
+pub struct SharedMemory {
+    fd: OwnedFd,
+    base: NonNull<libc::c_void>,
+    len: NonZeroUsize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is only reached through
+// atomics and system calls.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Makes and maps `len` bytes of zeroes. No page exists until it is written to.
+    ///
+    /// # Errors
+    /// As memfd_create(2), ftruncate(2), fcntl(2) and mmap(2).
+    pub fn new(name: &str, len: NonZeroUsize) -> io::Result<Self> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let fd = memfd_create(name, flags)?;
+        ftruncate(
+            &fd,
+            libc::off_t::try_from(len.get()).map_err(io::Error::other)?,
+        )?;
+        // A mapping longer than its file faults; sealed, it cannot become so.
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
+        // SAFETY: the kernel chooses a free address, so no mapping of others is replaced; the
+        // file is `len` bytes long and sealed.
+        let base = unsafe { mmap(None, len, protection, flags, &fd, 0)? };
+        Ok(Self { fd, base, len })
+    }
+
+    /// The memfd.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The eight bytes at `offset` as an atomic.
+    ///
+    /// # Panics
+    /// When they are not aligned, or not within the mapping.
+    pub fn atomic(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len.get());
+        // SAFETY: within the mapping, which lives as long as `self`, aligned, valid for every
+        // value, and never accessed by this process except through such atomics.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().byte_add(offset).cast()) }
+    }
+
+    /// Receives into `space`, whose offsets count from `extent`, without blocking.
+    ///
+    /// # Errors
+    /// As recvmsg(2). EFAULT: there is no memory for a page; nothing was taken from the socket.
+    ///
+    /// # Panics
+    /// When the space is not within the mapping.
+    pub fn receive(&self, fd: BorrowedFd<'_>, extent: usize, space: &Ranges) -> io::Result<u64> {
+        let mut vectors = self.vectors(extent, space);
+        let mut message = message(&mut vectors);
+        // SAFETY: `message` names up to two vectors within the mapping, which outlive the call;
+        // no Rust reference to those bytes exists.
+        let count = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
+        u64::try_from(count).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends `data`, whose offsets count from `extent`, without blocking and without SIGPIPE.
+    ///
+    /// # Errors
+    /// As sendmsg(2).
+    ///
+    /// # Panics
+    /// When the data is not within the mapping.
+    pub fn send(&self, fd: BorrowedFd<'_>, extent: usize, data: &Ranges) -> io::Result<u64> {
+        let mut vectors = self.vectors(extent, data);
+        let message = message(&mut vectors);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: as in `receive`.
+        let count = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, flags) };
+        u64::try_from(count).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Gives the pages of a range back; it reads as zeroes afterwards.
+    ///
+    /// # Errors
+    /// As fallocate(2).
+    pub fn punch(&self, offset: usize, len: usize) -> io::Result<()> {
+        let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let offset_len = |value| libc::off_t::try_from(value).map_err(io::Error::other);
+        Ok(fallocate(
+            &self.fd,
+            flags,
+            offset_len(offset)?,
+            offset_len(len)?,
+        )?)
+    }
+
+    fn vectors(&self, extent: usize, ranges: &Ranges) -> [libc::iovec; 2] {
+        [&ranges.first, &ranges.second].map(|range| {
+            let start = extent + range.start as usize;
+            let len = (range.end - range.start) as usize;
+            assert!(start + len <= self.len.get());
+            libc::iovec {
+                // SAFETY: within the mapping, as asserted.
+                iov_base: unsafe { self.base.as_ptr().byte_add(start) },
+                iov_len: len,
+            }
+        })
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`, and whatever borrowed from it borrowed `self`.
+        let unmapped = unsafe { munmap(self.base, self.len.get()) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+fn message(vectors: &mut [libc::iovec; 2]) -> libc::msghdr {
+    // SAFETY: all zeroes is a valid msghdr: null pointers with lengths of zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iovlen = if vectors[1].iov_len == 0 { 1 } else { 2 };
+    message.msg_iov = vectors.as_mut_ptr();
+    message
+}
