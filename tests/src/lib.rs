@@ -13,6 +13,7 @@
 //! * [`payload`], [`serve`], [`objects`], [`echo`], [`outcome`]: bytes from a seed, servers and
 //!   how connections end;
 //! * [`measure`]: latencies, connection rates and goodput, taken at the receiver;
+//! * [`speed`]: pepd beside the direct path in turns, for `cargo bench`;
 //! * [`programs`]: real servers and clients, and which package has them;
 //! * [`wait`]: waiting for conditions.
 //!
@@ -34,4 +35,5 @@ pub mod pep_binary;
 pub mod pep_log;
 pub mod programs;
 pub mod serve;
+pub mod speed;
 pub mod wait;

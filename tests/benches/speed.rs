@@ -1,0 +1,133 @@
+//! `cargo bench -p pepd-tests --bench speed -- [MEASURE]... [--json FILE]`: pepd's speed beside
+//! the direct path, as tables, with the targets and whether they are met. Needs root.
+
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use pepd_tests::{
+    pep_binary,
+    speed::{Measure, Plan, Report, Result, Variant},
+};
+use serde_json::json;
+
+/// Above this the figures say more about the machine's other work than about pepd.
+const QUIET_LOAD: f64 = 0.5;
+
+/// Measures pepd's speed beside the direct path, in turns.
+#[derive(Debug, Parser)]
+#[command(name = "speed")]
+struct Options {
+    /// What to measure; everything unless given
+    #[arg(value_enum)]
+    measures: Vec<Measure>,
+    /// Repetitions, of which the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Length of each bulk transfer, after half a second that does not count
+    #[arg(long, default_value = "2s", value_parser = units::duration::parse)]
+    transfer_time: Duration,
+    /// Only this variant (direct, spoof or defer), with nothing to compare it to
+    #[arg(long, value_parser = variant)]
+    only: Option<Variant>,
+    /// Write every value, the summaries and the targets to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// End with status 1 when a target is missed
+    #[arg(long)]
+    strict: bool,
+    /// cargo bench says so
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(all_met) if all_met || !options.strict => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(err) => {
+            eprintln!("speed: {err}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<bool> {
+    let pepd_program = pep_binary::pepd().to_owned();
+    let load = load_average()?;
+    if load > QUIET_LOAD {
+        eprintln!("the load average is {load}: figures of a busy machine are worth little");
+    }
+    let report = plan(options, pepd_program).run(|what| eprintln!("{what}"))?;
+    println!("{report}");
+    if let Some(path) = &options.json {
+        fs::write(path, format!("{:#}\n", json_of(&report, load)?))?;
+    }
+    Ok(report.meets_its_targets())
+}
+
+fn plan(options: &Options, pepd_program: PathBuf) -> Plan {
+    let all = <Measure as clap::ValueEnum>::value_variants();
+    let measures = match options.measures.as_slice() {
+        [] => all,
+        chosen => chosen,
+    };
+    let variants = match options.only {
+        Some(variant) => vec![variant],
+        None => vec![Variant::Direct, Variant::Spoof, Variant::Defer],
+    };
+    Plan {
+        measures: measures.to_vec(),
+        variants,
+        rounds: options.rounds.into(),
+        transfer_time: options.transfer_time,
+        pepd_program,
+    }
+}
+
+fn json_of(report: &Report, load: f64) -> Result<serde_json::Value> {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut json = json!({
+        "machine": {
+            "kernel": kernel.trim_end(),
+            "processor": processor()?,
+            "cores": std::thread::available_parallelism()?.get(),
+            "load_before": load,
+        }
+    });
+    let Some(fields) = json.as_object_mut() else {
+        unreachable!("made as an object above");
+    };
+    if let serde_json::Value::Object(report) = report.json() {
+        fields.extend(report);
+    }
+    Ok(json)
+}
+
+fn processor() -> Result<String> {
+    let text = fs::read_to_string("/proc/cpuinfo")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"));
+    Ok(line
+        .map_or("unknown", |line| line.trim_start_matches(['\t', ' ', ':']))
+        .to_owned())
+}
+
+fn load_average() -> Result<f64> {
+    let text = fs::read_to_string("/proc/loadavg")?;
+    Ok(text
+        .split_once(' ')
+        .ok_or("an empty /proc/loadavg")?
+        .0
+        .parse()?)
+}
+
+fn variant(text: &str) -> std::result::Result<Variant, String> {
+    match text {
+        "direct" => Ok(Variant::Direct),
+        "spoof" => Ok(Variant::Spoof),
+        "defer" => Ok(Variant::Defer),
+        _ => Err("direct, spoof or defer".to_owned()),
+    }
+}

@@ -1,0 +1,185 @@
+//! What is measured, and in which order.
+
+use std::{
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::ValueEnum;
+
+use super::{
+    Bed, Report, Result, Variant,
+    bulk::{self, Way},
+    echo,
+    meter::{self, Resident},
+    report::{Compare, Quantity},
+};
+
+/// Flows of the measurement of many at once.
+const MANY_FLOWS: usize = 64;
+/// Sizes of ping-pong messages in bytes.
+const MESSAGE_SIZES: [usize; 3] = [1, 64, 1000];
+/// Round trips of each ping-pong, and connections of each connect-and-echo.
+const EXCHANGES: usize = 2000;
+/// Connections of each measurement of short ones, and how many clients make them.
+const SHORT_CONNECTIONS: usize = 4000;
+const SHORT_CLIENTS: [usize; 2] = [1, 32];
+/// Numbers of idle flows at which memory is read.
+const IDLE_FLOWS: [usize; 3] = [0, 100, 1000];
+/// Memory is read when it has not fallen for this long, and at the latest after the second.
+const SETTLED: Duration = Duration::from_millis(1500);
+const SETTLE_MAX: Duration = Duration::from_secs(8);
+
+/// One kind of measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Measure {
+    /// Throughput of one flow, and pepd's processor time for it
+    OneFlow,
+    /// Throughput of 64 flows together, and pepd's processor time for it
+    ManyFlows,
+    /// Round trips of 1, 64 and 1000 bytes on an open connection
+    PingPong,
+    /// Connecting and exchanging one byte
+    ConnectEcho,
+    /// Connections made and closed per second, one after the other and by 32 clients
+    ShortConnections,
+    /// Resident memory with 0, 100 and 1000 idle flows
+    IdleMemory,
+}
+
+/// What to measure, how often and where.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// In this order.
+    pub measures: Vec<Measure>,
+    /// In turns within each round.
+    pub variants: Vec<Variant>,
+    /// Repetitions, of which the median counts.
+    pub rounds: usize,
+    /// The length of each bulk transfer.
+    pub transfer_time: Duration,
+    /// pepd's executable.
+    pub pepd_program: PathBuf,
+}
+
+impl Plan {
+    /// Carries it out. `progress` is told what begins.
+    ///
+    /// # Errors
+    /// When pepd does not start, or a connection fails or hangs.
+    pub fn run(&self, mut progress: impl FnMut(&str)) -> Result<Report> {
+        let mut report = Report::default();
+        let beds = self.variants.iter().map(|variant| self.bed(*variant));
+        let beds: Vec<Bed> = beds.collect::<Result<_>>()?;
+        for measure in &self.measures {
+            for round in 1..=self.rounds {
+                let name = measure.to_possible_value().expect("none is skipped");
+                progress(&format!(
+                    "{}, round {round} of {}",
+                    name.get_name(),
+                    self.rounds
+                ));
+                for bed in &beds {
+                    self.measure(*measure, bed, &mut report)
+                        .map_err(|err| format!("{}: {err}", bed.variant.name()))?;
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    fn bed(&self, variant: Variant) -> Result<Bed> {
+        Bed::new(variant, &self.pepd_program)
+    }
+
+    fn measure(&self, measure: Measure, bed: &Bed, report: &mut Report) -> Result<()> {
+        match measure {
+            Measure::OneFlow => self.bulk(bed, 1, "one flow", report),
+            Measure::ManyFlows => self.bulk(bed, MANY_FLOWS, "64 flows", report),
+            Measure::PingPong => ping_pong(bed, report),
+            Measure::ConnectEcho => connect_echo(bed, report),
+            Measure::ShortConnections => short_connections(bed, report),
+            Measure::IdleMemory => self.idle_memory(bed.variant, report),
+        }
+    }
+
+    fn bulk(&self, bed: &Bed, flows: usize, name: &str, report: &mut Report) -> Result<()> {
+        for (way, arrow) in [(Way::Up, "up"), (Way::Down, "down")] {
+            let reached = bulk::transfer(bed, flows, way, self.transfer_time)?;
+            let throughput = Quantity::new(format!("{name} {arrow}"), "Gbit/s", Compare::Ratio);
+            report.record(throughput, bed.variant, reached.gbit_per_s);
+            if bed.pepd().is_some() {
+                let cpu = Quantity::new(format!("{name} {arrow}, CPU"), "s/GB", Compare::Nothing);
+                report.record(cpu, bed.variant, reached.cpu_s_per_gb);
+            }
+        }
+        Ok(())
+    }
+
+    /// On a pepd of its own, because what earlier measurements left in memory must not count.
+    fn idle_memory(&self, variant: Variant, report: &mut Report) -> Result<()> {
+        if variant == Variant::Direct {
+            return Ok(());
+        }
+        for flows in IDLE_FLOWS {
+            let bed = self.bed(variant)?;
+            let pepd = bed.pepd().expect("the variant has one");
+            let open = echo::idle_flows(&bed, flows)?;
+            let settled = settled_memory(pepd)?;
+            let parts = [
+                ("", settled.total),
+                (", heap and stacks", settled.anonymous),
+                (", rings", settled.shared),
+            ];
+            for (part, bytes) in parts {
+                let name = format!("memory, {flows} idle flows{part}");
+                let quantity = Quantity::new(name, "MB", Compare::Nothing);
+                report.record(quantity, variant, bytes as f64 / 1e6);
+            }
+            drop(open);
+        }
+        Ok(())
+    }
+}
+
+fn ping_pong(bed: &Bed, report: &mut Report) -> Result<()> {
+    for size in MESSAGE_SIZES {
+        let median = echo::ping_pong(bed, size, EXCHANGES)?;
+        let quantity = Quantity::new(format!("ping-pong of {size} B"), "us", Compare::Added);
+        report.record(quantity, bed.variant, median);
+    }
+    Ok(())
+}
+
+fn connect_echo(bed: &Bed, report: &mut Report) -> Result<()> {
+    let median = echo::connect_echo(bed, EXCHANGES)?;
+    let quantity = Quantity::new("connect and echo".to_owned(), "us", Compare::Added);
+    report.record(quantity, bed.variant, median);
+    Ok(())
+}
+
+fn short_connections(bed: &Bed, report: &mut Report) -> Result<()> {
+    for clients in SHORT_CLIENTS {
+        let rate = echo::short_connections(bed, clients, SHORT_CONNECTIONS)?;
+        let name = format!("short connections, {clients} at once");
+        let quantity = Quantity::new(name, "/s", Compare::Ratio);
+        report.record(quantity, bed.variant, rate);
+    }
+    Ok(())
+}
+
+/// The least memory seen, once it has stopped falling.
+fn settled_memory(pid: u32) -> Result<Resident> {
+    let began = Instant::now();
+    let mut least = meter::resident(pid)?;
+    let mut fell = began;
+    while fell.elapsed() < SETTLED && began.elapsed() < SETTLE_MAX {
+        thread::sleep(Duration::from_millis(100));
+        let now = meter::resident(pid)?;
+        if now.total < least.total {
+            (least, fell) = (now, Instant::now());
+        }
+    }
+    Ok(least)
+}
