@@ -1,7 +1,9 @@
 //! The lab: real programs over emulated links, in namespaces of this one process.
 //!
 //! - [`topology`]: nodes joined by Ethernet or by links, with addresses and routes
+//! - [`program`]: what runs on the nodes, and what it measures
 
+pub mod program;
 pub mod topology;
 
-pub use topology::{Node, Topology, TopologyBuilder, TopologyError};
+pub use topology::{Family, Node, Topology, TopologyBuilder, TopologyError};

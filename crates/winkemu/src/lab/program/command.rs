@@ -1,0 +1,120 @@
+//! Any program, run to its end.
+
+use std::{
+    io::Read,
+    process::{Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::ProgramError;
+use crate::{lab::Node, netns::Process};
+
+/// Output kept of each stream, in bytes.
+const OUTPUT_MAX: u64 = 1 << 20;
+
+/// A program that ended by itself.
+#[derive(Debug)]
+pub struct Finished {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// The first MiB of its output.
+    pub stdout: String,
+    /// The first MiB of its error output.
+    pub stderr: String,
+    /// From start to end.
+    pub took: Duration,
+}
+
+/// Runs a command of [`Netns::command`](crate::netns::Netns::command) to its end.
+///
+/// # Errors
+/// [`ProgramError::NotInstalled`], naming the package, or [`ProgramError::Start`] when it cannot
+/// be started; [`ProgramError::Timeout`] when it is still running after the timeout: then it is
+/// killed.
+pub fn run_to_end(
+    command: &mut Command,
+    package: &str,
+    timeout: Duration,
+) -> Result<Finished, ProgramError> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let start = Instant::now();
+    let process = Process::spawn(command);
+    let mut process = process.map_err(|err| ProgramError::start(&name, package, err))?;
+    let stdout = read_all(process.pipes().stdout.take().expect("asked for above"));
+    let stderr = read_all(process.pipes().stderr.take().expect("asked for above"));
+    let status = process
+        .wait(timeout)
+        .map_err(|err| ProgramError::start(&name, package, err))?;
+    let took = start.elapsed();
+    let status = status.ok_or(ProgramError::Timeout {
+        program: name,
+        what: "end",
+        after: timeout,
+    });
+    let status = status?;
+    let join = |reader: thread::JoinHandle<String>| reader.join().expect("a reader cannot panic");
+    Ok(Finished {
+        status,
+        stdout: join(stdout),
+        stderr: join(stderr),
+        took,
+    })
+}
+
+fn read_all(stream: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let mut stream = stream;
+        // A broken pipe leaves what was read so far; the rest is read and dropped so that the
+        // program never blocks.
+        let _ = stream.by_ref().take(OUTPUT_MAX).read_to_end(&mut bytes);
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Any command of the scenario's author.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shell {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+impl Shell {
+    /// Runs it on a node; `variables` are set in its environment.
+    ///
+    /// # Errors
+    /// [`ProgramError::Ended`] when it fails, and those of [`run_to_end`].
+    pub fn run(
+        &self,
+        node: &Node,
+        variables: &[(String, String)],
+    ) -> Result<Finished, ProgramError> {
+        let (program, arguments) = self.command.split_first().expect("checked: not empty");
+        let mut command = node.netns().command(program);
+        command.args(arguments).envs(variables.iter().cloned());
+        let finished = run_to_end(&mut command, program, self.timeout)?;
+        if finished.status.success() {
+            return Ok(finished);
+        }
+        let log = last_lines(&finished.stderr);
+        Err(ProgramError::Ended {
+            program: program.clone(),
+            status: finished.status,
+            log,
+        })
+    }
+}
+
+/// The end of a text, for an error message.
+pub(super) fn last_lines(text: &str) -> String {
+    let lines: Vec<_> = text.trim_end().lines().collect();
+    lines[lines.len().saturating_sub(5)..].join("\n")
+}

@@ -1,0 +1,109 @@
+//! What a program writes, line by line, while it runs.
+
+use std::{
+    io::{BufRead as _, BufReader, Read},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Lines kept; a program that writes more loses its oldest.
+const LINES_MAX: usize = 10_000;
+
+/// Collects the lines of a stream on a thread of its own.
+#[derive(Debug, Clone)]
+pub struct Lines {
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: Vec<String>,
+    /// Lines forgotten for want of room.
+    forgotten: usize,
+    ended: bool,
+}
+
+impl Lines {
+    /// Begins to read; the thread ends with the stream.
+    pub fn collect(stream: impl Read + Send + 'static) -> Self {
+        let shared = Arc::new((Mutex::new(State::default()), Condvar::new()));
+        let lines = Self {
+            shared: Arc::clone(&shared),
+        };
+        thread::spawn(move || {
+            let (state, changed) = &*shared;
+            for line in BufReader::new(stream).split(b'\n') {
+                let Ok(line) = line else { break };
+                lock(state).push(String::from_utf8_lossy(&line).into_owned());
+                changed.notify_all();
+            }
+            lock(state).ended = true;
+            changed.notify_all();
+        });
+        lines
+    }
+
+    /// How many lines there have been, for [`wait_for`](Self::wait_for).
+    pub fn count(&self) -> usize {
+        let state = lock(&self.shared.0);
+        state.forgotten + state.lines.len()
+    }
+
+    /// Waits for a line that is wanted, looking at those from number `from` on; `None` when the
+    /// stream ends or the time is over without one.
+    pub fn wait_for(
+        &self,
+        from: usize,
+        timeout: Duration,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let deadline = Instant::now() + timeout;
+        let (state, changed) = &*self.shared;
+        let mut state = lock(state);
+        loop {
+            let start = from.saturating_sub(state.forgotten).min(state.lines.len());
+            if let Some(line) = state.lines[start..].iter().find(|line| wanted(line)) {
+                return Some(line.clone());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if state.ended || left.is_zero() {
+                return None;
+            }
+            state = changed.wait_timeout(state, left).expect(POISON).0;
+        }
+    }
+
+    /// Waits for the end of the stream, so that [`all`](Self::all) is complete.
+    pub fn wait_end(&self, timeout: Duration) {
+        self.wait_for(usize::MAX, timeout, |_| false);
+    }
+
+    /// All lines so far.
+    pub fn all(&self) -> Vec<String> {
+        lock(&self.shared.0).lines.clone()
+    }
+
+    /// The last lines, joined, for an error message.
+    pub fn tail(&self, count: usize) -> String {
+        let state = lock(&self.shared.0);
+        state.lines[state.lines.len().saturating_sub(count)..].join("\n")
+    }
+}
+
+const POISON: &str = "no holder of this lock panics";
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().expect(POISON)
+}
+
+impl State {
+    fn push(&mut self, line: String) {
+        if self.lines.len() == LINES_MAX {
+            let half = LINES_MAX / 2;
+            self.lines.drain(..half);
+            self.forgotten += half;
+        }
+        self.lines.push(line);
+    }
+}

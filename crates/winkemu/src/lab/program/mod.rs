@@ -1,0 +1,53 @@
+//! The programs that run on a topology's nodes.
+//!
+//! - [`Bulk`]: built in; one long transfer, measured where it is received
+//! - [`Curl`] and [`Nginx`], [`Iperf3`], any [`Shell`] command
+//! - [`Pepd`]: the daemon on a node in the middle
+
+mod bulk;
+mod command;
+mod curl;
+mod error;
+mod iperf3;
+mod lines;
+mod nginx;
+mod pepd;
+
+use std::time::{Duration, Instant};
+
+pub use bulk::{Bulk, BulkResult, Point};
+pub use command::{Finished, Shell, run_to_end};
+pub use curl::{Curl, CurlResult};
+pub use error::ProgramError;
+pub use iperf3::{Iperf3, Iperf3Result};
+pub use lines::Lines;
+pub use nginx::Nginx;
+pub use pepd::{Pepd, PepdReport, pepd_binary};
+
+/// Which way the data of a transfer goes; the connection is opened by the client in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transfer {
+    /// From the client to the server.
+    Upload,
+    /// From the server to the client.
+    Download,
+}
+
+/// How long a server may take until it listens: long, for machines that are busy.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Calls `check` every few milliseconds until it is content, or the timeout is over.
+fn wait_until(timeout: Duration, mut check: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + timeout;
+    while !check() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! nginx with a configuration of its own, for downloads and for uploads by `PUT`.
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use super::{Lines, ProgramError, READY_TIMEOUT, error::write_file, wait_until};
+use crate::{lab::Node, netns::Process};
+
+/// One process, nothing outside its directory, no caching of what was sent before.
+const CONFIG: &str = "\
+daemon off;
+master_process off;
+pid nginx.pid;
+error_log stderr warn;
+events { worker_connections 512; }
+http {
+    access_log off;
+    default_type application/octet-stream;
+    client_max_body_size 0;
+    client_body_temp_path upload;
+    proxy_temp_path tmp; fastcgi_temp_path tmp; uwsgi_temp_path tmp; scgi_temp_path tmp;
+    sendfile on;
+    tcp_nopush on;
+    server {
+        listen 80 reuseport;
+        listen [::]:80 reuseport;
+        root files;
+        location / { dav_methods PUT DELETE; create_full_put_path on; }
+    }
+}
+";
+
+/// A running nginx that listens on port 80 of its node.
+#[derive(Debug)]
+pub struct Nginx {
+    process: Process,
+    log: Lines,
+    files: PathBuf,
+}
+
+impl Nginx {
+    /// Starts nginx on a node, with its files in a directory that exists and is its own.
+    ///
+    /// # Errors
+    /// [`ProgramError::NotInstalled`], or its last words when it does not listen soon.
+    pub fn start(node: &Node, directory: &Path) -> Result<Self, ProgramError> {
+        let files = directory.join("files");
+        for path in [
+            files.clone(),
+            directory.join("upload"),
+            directory.join("tmp"),
+        ] {
+            fs::create_dir_all(&path).map_err(|source| ProgramError::File { path, source })?;
+        }
+        write_file(directory.join("nginx.conf"), CONFIG)?;
+        let mut command = node.netns().command("nginx");
+        command
+            .arg("-p")
+            .arg(directory)
+            .args(["-c", "nginx.conf", "-e", "stderr"]);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let process = Process::spawn(&mut command);
+        let mut process = process.map_err(|err| ProgramError::start("nginx", "nginx", err))?;
+        let log = Lines::collect(process.pipes().stderr.take().expect("asked for above"));
+        let mut nginx = Self {
+            process,
+            log,
+            files,
+        };
+        nginx.wait_ready(node)?;
+        Ok(nginx)
+    }
+
+    fn wait_ready(&mut self, node: &Node) -> Result<(), ProgramError> {
+        let address = SocketAddr::new(node.ipv4().into(), 80);
+        let mut ended = None;
+        let probe = || {
+            ended = self.process.wait(Duration::ZERO).ok().flatten();
+            ended.is_some() || TcpStream::connect_timeout(&address, READY_TIMEOUT).is_ok()
+        };
+        let ready = node.netns().enter(|| wait_until(READY_TIMEOUT, probe))?;
+        let program = "nginx".to_owned();
+        match ended {
+            Some(status) => {
+                self.log.wait_end(READY_TIMEOUT);
+                Err(ProgramError::Ended {
+                    program,
+                    status,
+                    log: self.log.tail(5),
+                })
+            }
+            None if ready => Ok(()),
+            None => Err(ProgramError::Timeout {
+                program,
+                what: "listen",
+                after: READY_TIMEOUT,
+            }),
+        }
+    }
+
+    /// Offers a file of so many bytes under this name.
+    ///
+    /// # Errors
+    /// [`ProgramError::File`] when the disk is full.
+    pub fn add_file(&self, name: &str, bytes: u64) -> Result<PathBuf, ProgramError> {
+        make_file(self.files.join(name), bytes)
+    }
+
+    /// The size of a file that was uploaded; `None` if there is none.
+    pub fn file_size(&self, name: &str) -> Option<u64> {
+        fs::metadata(self.files.join(name))
+            .ok()
+            .map(|metadata| metadata.len())
+    }
+}
+
+/// Makes a sparse file: its content is zeros, which nothing on the way compresses.
+pub(super) fn make_file(path: PathBuf, bytes: u64) -> Result<PathBuf, ProgramError> {
+    let made = fs::File::create(&path).and_then(|file| file.set_len(bytes));
+    match made {
+        Ok(()) => Ok(path),
+        Err(source) => Err(ProgramError::File { path, source }),
+    }
+}

@@ -1,0 +1,154 @@
+//! The daemon on a node in the middle.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{Lines, ProgramError, READY_TIMEOUT, error::write_file};
+use crate::{lab::Node, netns::Process};
+
+/// What it logs when traffic is intercepted.
+const READY: &str = "pepd is ready";
+/// A field of the line that answers `SIGUSR1`.
+const COUNTER: &str = "flows_accepted";
+
+/// A running pepd.
+#[derive(Debug)]
+pub struct Pepd {
+    process: Process,
+    log: Lines,
+}
+
+/// How pepd fared.
+#[derive(Debug, Clone, Serialize)]
+pub struct PepdReport {
+    /// Its counters before it was told to end.
+    pub counters: Map<String, Value>,
+    /// Its exit code; absent when it was killed by a signal.
+    pub exit_code: Option<i32>,
+    /// Its warnings and errors.
+    pub complaints: Vec<String>,
+}
+
+impl Pepd {
+    /// Starts pepd on a node with this configuration, kept in a directory that exists and is its
+    /// own, and waits until it intercepts.
+    ///
+    /// # Errors
+    /// [`ProgramError::NotInstalled`] when there is no binary, its last words when it ends,
+    /// [`ProgramError::Timeout`] when it does not become ready.
+    pub fn start(node: &Node, config: &str, directory: &Path) -> Result<Self, ProgramError> {
+        let config = write_file(directory.join("pepd.toml"), config)?;
+        let mut command = node.netns().command(pepd_binary()?);
+        command
+            .args(["run", "--log-format", "json", "--config"])
+            .arg(config);
+        command.env_remove("RUST_LOG").stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let process = Process::spawn(&mut command);
+        let mut process = process.map_err(|err| ProgramError::start("pepd", "pepd", err))?;
+        let log = Lines::collect(process.pipes().stderr.take().expect("asked for above"));
+        let mut pepd = Self { process, log };
+        pepd.wait_ready()?;
+        Ok(pepd)
+    }
+
+    fn wait_ready(&mut self) -> Result<(), ProgramError> {
+        let ready = self
+            .log
+            .wait_for(0, READY_TIMEOUT, |line| line.contains(READY));
+        if ready.is_some() {
+            return Ok(());
+        }
+        let (program, log) = ("pepd".to_owned(), self.log.tail(10));
+        // A closed log with the process still there is as strange as a silent one.
+        match self.process.wait(Duration::from_secs(1)) {
+            Ok(Some(status)) => Err(ProgramError::Ended {
+                program,
+                status,
+                log,
+            }),
+            _ => Err(ProgramError::Timeout {
+                program,
+                what: "become ready",
+                after: READY_TIMEOUT,
+            }),
+        }
+    }
+
+    /// Its counters now, by name.
+    ///
+    /// # Errors
+    /// [`ProgramError::Timeout`] when it does not answer.
+    pub fn counters(&self) -> Result<Map<String, Value>, ProgramError> {
+        let before = self.log.count();
+        self.process.signal(Signal::SIGUSR1);
+        let line = self
+            .log
+            .wait_for(before, READY_TIMEOUT, |line| line.contains(COUNTER));
+        let line = line.ok_or_else(|| ProgramError::Timeout {
+            program: "pepd".to_owned(),
+            what: "log its counters",
+            after: READY_TIMEOUT,
+        })?;
+        let mut fields = parse(&line)?;
+        fields.retain(|_, value| value.is_number());
+        Ok(fields)
+    }
+
+    /// Reads its counters, asks it to end, and kills it if it has not after `grace`.
+    ///
+    /// # Errors
+    /// Those of [`counters`](Self::counters).
+    pub fn stop(mut self, grace: Duration) -> Result<PepdReport, ProgramError> {
+        let counters = self.counters()?;
+        let status = self.process.stop(grace);
+        let status = status.map_err(|err| ProgramError::start("pepd", "pepd", err))?;
+        self.log.wait_end(READY_TIMEOUT);
+        let complaint = |line: &String| line.contains("\"WARN\"") || line.contains("\"ERROR\"");
+        let complaints = self.log.all().into_iter().filter(complaint).collect();
+        Ok(PepdReport {
+            counters,
+            exit_code: status.code(),
+            complaints,
+        })
+    }
+}
+
+/// The binary to start: `$PEPD_BIN`, else `pepd` beside this program or in the directory above
+/// (where tests find it), else on the `PATH`.
+///
+/// # Errors
+/// [`ProgramError::NotInstalled`].
+pub fn pepd_binary() -> Result<PathBuf, ProgramError> {
+    if let Some(path) = env::var_os("PEPD_BIN") {
+        return Ok(path.into());
+    }
+    let own = env::current_exe().unwrap_or_default();
+    let beside = own.ancestors().skip(1).take(2).map(Path::to_owned);
+    let on_path: Vec<_> = env::var_os("PATH")
+        .iter()
+        .flat_map(env::split_paths)
+        .collect();
+    let found = beside
+        .chain(on_path)
+        .map(|directory| directory.join("pepd"));
+    found.into_iter().find(|path| path.is_file()).ok_or_else(|| ProgramError::Start {
+        program: "pepd".to_owned(),
+        source: std::io::Error::other(
+            "not found beside this program nor on the PATH: build it (`cargo build --release -p \
+             pepd`), or say where it is in PEPD_BIN",
+        ),
+    })
+}
+
+fn parse(line: &str) -> Result<Map<String, Value>, ProgramError> {
+    serde_json::from_str(line).map_err(|err| ProgramError::output("pepd", err.to_string()))
+}

@@ -1,0 +1,180 @@
+use super::*;
+use crate::lab::{Topology, topology::Family};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+fn bulk(transfer: Transfer) -> Bulk {
+    Bulk {
+        transfer,
+        duration: Duration::from_millis(600),
+        warmup: Duration::from_millis(100),
+        congestion: Some("reno".to_owned()),
+        family: Family::Ipv6,
+        port: 9000,
+        interval: Duration::from_millis(100),
+    }
+}
+
+fn pair() -> Topology {
+    Topology::chain(&["client", "server"]).unwrap()
+}
+
+#[test]
+fn bulk_measures_at_the_receiver_in_both_directions() {
+    let lab = pair();
+    for transfer in [Transfer::Upload, Transfer::Download] {
+        let result = bulk(transfer)
+            .run(lab.node("client"), lab.node("server"))
+            .unwrap();
+        assert_eq!(result.congestion, "reno");
+        assert_eq!(result.series.len(), 6);
+        assert!(result.first_byte_s.unwrap() < 0.5, "{result:?}");
+        assert!(result.goodput_bps > 1e6, "{result:?}");
+        let bytes: f64 = result
+            .series
+            .iter()
+            .map(|point| point.bps * 0.1 / 8.0)
+            .sum();
+        assert!(
+            (bytes - result.bytes as f64).abs() < 1.0,
+            "{bytes} {result:?}"
+        );
+    }
+}
+
+#[test]
+fn bulk_says_which_congestion_control_is_missing() {
+    let lab = pair();
+    let bulk = Bulk {
+        congestion: Some("no-such".to_owned()),
+        ..bulk(Transfer::Upload)
+    };
+    let err = bulk
+        .run(lab.node("client"), lab.node("server"))
+        .unwrap_err()
+        .to_string();
+    assert!(err.contains("`no-such`"), "{err}");
+}
+
+#[test]
+fn curl_and_nginx_move_files_both_ways() {
+    let lab = pair();
+    let directory = tempfile::tempdir().unwrap();
+    let (client, server) = (lab.node("client"), lab.node("server"));
+    let web = directory.path().join("web");
+    std::fs::create_dir(&web).unwrap();
+    let nginx = Nginx::start(server, &web).unwrap();
+    for (transfer, family) in [
+        (Transfer::Upload, Family::Ipv4),
+        (Transfer::Download, Family::Ipv6),
+    ] {
+        let curl = Curl {
+            transfer,
+            bytes: 3_000_000,
+            family,
+            timeout: TIMEOUT,
+        };
+        let result = curl.run(client, server, &nginx, directory.path()).unwrap();
+        assert!(
+            result.seconds > 0.0 && result.first_byte_s <= result.seconds,
+            "{result:?}"
+        );
+        let expected = 3_000_000.0 * 8.0 / result.seconds;
+        assert!((result.goodput_bps - expected).abs() < 1.0, "{result:?}");
+    }
+}
+
+#[test]
+fn nginx_that_cannot_start_says_why() {
+    let lab = pair();
+    let directory = tempfile::tempdir().unwrap();
+    let blocker = (std::net::Ipv4Addr::UNSPECIFIED, 80);
+    let server = lab.node("server");
+    let _held = server
+        .netns()
+        .enter(|| std::net::TcpListener::bind(blocker))
+        .unwrap()
+        .unwrap();
+    let err = Nginx::start(server, directory.path())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        err.contains("nginx") && err.contains("Address already in use"),
+        "{err}"
+    );
+}
+
+#[test]
+fn iperf3_tells_what_its_receiver_got() {
+    let lab = pair();
+    for transfer in [Transfer::Upload, Transfer::Download] {
+        let iperf3 = Iperf3 {
+            transfer,
+            duration: Duration::from_secs(1),
+            warmup: Duration::ZERO,
+            flows: 2,
+            congestion: Some("reno".to_owned()),
+            family: Family::Ipv4,
+            timeout: TIMEOUT,
+        };
+        let result = iperf3.run(lab.node("client"), lab.node("server")).unwrap();
+        assert!(
+            result.goodput_bps > 1e6 && result.bytes > 100_000,
+            "{}",
+            result.goodput_bps
+        );
+    }
+}
+
+#[test]
+fn commands_succeed_fail_and_time_out() {
+    let lab = pair();
+    let shell = |text: &str, timeout| Shell {
+        command: ["sh", "-c", text].map(str::to_owned).to_vec(),
+        timeout,
+    };
+    let node = lab.node("client");
+    let variables = [("WHO".to_owned(), "you".to_owned())];
+    let finished = shell("echo hello $WHO", TIMEOUT)
+        .run(node, &variables)
+        .unwrap();
+    assert_eq!(finished.stdout, "hello you\n");
+    let err = shell("echo broken >&2; exit 3", TIMEOUT)
+        .run(node, &[])
+        .unwrap_err();
+    assert!(
+        err.to_string().contains("broken") && err.to_string().contains('3'),
+        "{err}"
+    );
+    let err = shell("sleep 60", Duration::from_millis(50))
+        .run(node, &[])
+        .unwrap_err();
+    assert!(matches!(err, ProgramError::Timeout { .. }), "{err}");
+    let absent = Shell {
+        command: vec!["no-such-program".to_owned()],
+        timeout: TIMEOUT,
+    };
+    let err = absent.run(node, &[]).unwrap_err();
+    assert!(matches!(err, ProgramError::NotInstalled { .. }), "{err}");
+}
+
+#[test]
+fn lines_are_waited_for_and_the_end_is_noticed() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let lines = Lines::collect(reader);
+    std::io::Write::write_all(&mut writer, b"one\ntwo\n").unwrap();
+    assert_eq!(
+        lines.wait_for(0, TIMEOUT, |line| line == "two").unwrap(),
+        "two"
+    );
+    assert_eq!(
+        lines.wait_for(1, Duration::from_millis(10), |line| line == "one"),
+        None
+    );
+    drop(writer);
+    lines.wait_end(TIMEOUT);
+    assert_eq!(
+        (lines.count(), lines.all()),
+        (2, vec!["one".to_owned(), "two".to_owned()])
+    );
+}
