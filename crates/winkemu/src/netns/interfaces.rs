@@ -1,12 +1,12 @@
 //! Interfaces, addresses, routes and settings of a namespace.
 
-use std::{future::Future, io, net::IpAddr, os::fd::AsRawFd as _, path::PathBuf};
+use std::{future::Future, io, net::IpAddr, os::fd::AsRawFd as _, path::PathBuf, time::Duration};
 
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
 use netlink_packet_route::{
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags},
-    link::{InfoData, InfoKind, InfoVeth, LinkMessage},
+    link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkMessage, State},
 };
 use nix::net::if_::if_nametoindex;
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder, new_connection};
@@ -38,6 +38,51 @@ impl Netns {
     /// [`NetnsError::Netlink`] when there is no such interface.
     pub fn set_up(&self, interface: &str) -> Result<(), NetnsError> {
         self.set_link(interface, "switch on", LinkMessageBuilder::up)
+    }
+
+    /// Waits until an interface that was switched on can carry packets, and answers for the IPv6
+    /// addresses it has.
+    ///
+    /// The kernel notices some carriers only once a second, and joins the multicast groups of
+    /// addresses in the background; until then neighbours ask in vain, a second at a time. (Newer
+    /// kernels catch up with the carrier as soon as they are asked about the interface.)
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface, or it is not ready in time.
+    pub fn wait_ready(&self, interface: &str, timeout: Duration) -> Result<(), NetnsError> {
+        let wanted = self.solicited_nodes(interface)?;
+        let name = interface.to_owned();
+        self.netlink(
+            format!("see {interface} become ready"),
+            move |handle| async move {
+                let deadline = tokio::time::Instant::now() + timeout;
+                while !is_ready(&handle, &name, &wanted).await? {
+                    if tokio::time::Instant::now() > deadline {
+                        let text = format!("not after {timeout:?}");
+                        return Err(rtnetlink::Error::NamespaceError(text));
+                    }
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// The multicast groups in which the interface's IPv6 addresses are asked for (RFC 4291,
+    /// section 2.7.1), as `/proc/net/igmp6` writes them; none where neighbours are not asked for.
+    fn solicited_nodes(&self, interface: &str) -> Result<Vec<String>, NetnsError> {
+        let addresses = self.addresses(interface)?;
+        let group = |address: &IpNet| match address.addr() {
+            IpAddr::V6(address) => {
+                let low = address.to_bits() & 0xff_ffff;
+                Some(format!(
+                    "{:032x}",
+                    (0xff02_u128 << 112) | (0x1_ff00_0000 | low)
+                ))
+            }
+            IpAddr::V4(_) => None,
+        };
+        Ok(addresses.iter().filter_map(group).collect())
     }
 
     /// Switches an interface off.
@@ -194,7 +239,7 @@ impl Netns {
     {
         let outcome = self.enter(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_io()
+                .enable_all()
                 .build()?;
             runtime.block_on(async {
                 let (connection, handle, _) = new_connection()?;
@@ -237,6 +282,45 @@ impl Netns {
             },
         )
     }
+}
+
+/// Whether the namespace of this thread is in all these groups on the interface.
+fn has_joined(interface: &str, groups: &[String]) -> bool {
+    let joined = std::fs::read_to_string("/proc/thread-self/net/igmp6").unwrap_or_default();
+    let joined: Vec<Vec<_>> = joined
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let is_in = |group: &String| {
+        joined
+            .iter()
+            .any(|fields| fields.get(1..3) == Some(&[interface, group.as_str()]))
+    };
+    groups.iter().all(is_in)
+}
+
+/// Whether the interface has its carrier, and, where neighbours are asked for on it, its groups.
+async fn is_ready(
+    handle: &Handle,
+    interface: &str,
+    groups: &[String],
+) -> Result<bool, rtnetlink::Error> {
+    let links = handle
+        .link()
+        .get()
+        .match_index(index_of(interface)?)
+        .execute();
+    let links: Vec<_> = links.try_collect().await?;
+    let mut attributes = links.iter().flat_map(|link| &link.attributes);
+    let operational = attributes.any(|attribute| {
+        // A TUN device does not tell, and works.
+        matches!(
+            attribute,
+            LinkAttribute::OperState(State::Up | State::Unknown)
+        )
+    });
+    let asks = |link: &LinkMessage| !link.header.flags.contains(LinkFlags::Noarp);
+    Ok(operational && (!links.iter().any(asks) || has_joined(interface, groups)))
 }
 
 fn veth_message(name: &str, peer: &Netns, peer_name: &str) -> LinkMessage {

@@ -88,13 +88,14 @@ fn curl_and_nginx_move_files_both_ways() {
 fn nginx_that_cannot_start_says_why() {
     let lab = pair();
     let directory = tempfile::tempdir().unwrap();
-    let blocker = (std::net::Ipv4Addr::UNSPECIFIED, 80);
     let server = lab.node("server");
-    let _held = server
-        .netns()
-        .enter(|| std::net::TcpListener::bind(blocker))
-        .unwrap()
-        .unwrap();
+    // Bound, but not listening: nothing answers in nginx's place.
+    let bind = || {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
+        let any = std::net::SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 80));
+        socket.bind(&any.into()).map(|()| socket)
+    };
+    let _held = server.netns().enter(bind).unwrap().unwrap();
     let err = Nginx::start(server, directory.path())
         .unwrap_err()
         .to_string();

@@ -1,6 +1,7 @@
 use std::{
     collections::BTreeMap,
     net::{Ipv4Addr, Ipv6Addr},
+    time::Duration,
 };
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -10,6 +11,8 @@ use crate::netns::{Netns, NetnsError};
 
 /// An interface bears the name of a node, and Linux allows it 15 bytes.
 const NODE_NAME_MAX: usize = 15;
+/// Carriers are noticed within a second, but machines may be busy.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Edges are numbered in one byte of their IPv4 subnets.
 const EDGES_MAX: usize = 255;
 
@@ -111,9 +114,12 @@ impl TopologyBuilder {
         for (number, edge) in self.edges.iter().enumerate() {
             self.join(&mut nodes, number, edge)?;
         }
+        for_each_interface(&nodes, wait_ready)?;
+        for_each_interface(&nodes, add_addresses)?;
         let ends: Vec<_> = self.edges.iter().map(|edge| (edge.a, edge.b)).collect();
         route::add_routes(&nodes, &ends)?;
         self.set_sysctls(&nodes)?;
+        for_each_interface(&nodes, wait_ready)?;
         Ok(Topology { nodes })
     }
 
@@ -164,6 +170,7 @@ impl TopologyBuilder {
         self.names.iter().enumerate().map(make).collect()
     }
 
+    /// Joins two nodes and switches both ends on; addresses come later, when there is a carrier.
     fn join(&self, nodes: &mut [Node], number: usize, edge: &Edge) -> Result<(), TopologyError> {
         let (a, b) = (&nodes[edge.a], &nodes[edge.b]);
         let veth = a.netns.add_veth(&b.name, &b.netns, &a.name);
@@ -171,21 +178,18 @@ impl TopologyBuilder {
         for (end, other, host) in [(edge.a, edge.b, 1), (edge.b, edge.a, 2)] {
             let interface = interface(&nodes[other].name, number, host);
             let node = &mut nodes[end];
-            let set = self.configure(&node.netns, &interface);
-            set.map_err(|err| at_node(&node.name, err))?;
+            let on = self.switch_on(&node.netns, &interface.name);
+            on.map_err(|err| at_node(&node.name, err))?;
             node.interfaces.push(interface);
         }
         Ok(())
     }
 
-    fn configure(&self, netns: &Netns, interface: &Interface) -> Result<(), NetnsError> {
-        let name = &interface.name;
+    fn switch_on(&self, netns: &Netns, interface: &str) -> Result<(), NetnsError> {
         if self.wire_like {
-            netns.set_offloads(name, false)?;
+            netns.set_offloads(interface, false)?;
         }
-        netns.add_address(name, interface.ipv4.into())?;
-        netns.add_address(name, interface.ipv6.into())?;
-        netns.set_up(name)
+        netns.set_up(interface)
     }
 
     fn set_sysctls(&self, nodes: &[Node]) -> Result<(), TopologyError> {
@@ -198,6 +202,27 @@ impl TopologyBuilder {
         }
         Ok(())
     }
+}
+
+fn for_each_interface(
+    nodes: &[Node],
+    apply: impl Fn(&Netns, &Interface) -> Result<(), NetnsError>,
+) -> Result<(), TopologyError> {
+    for node in nodes {
+        for interface in &node.interfaces {
+            apply(&node.netns, interface).map_err(|err| at_node(&node.name, err))?;
+        }
+    }
+    Ok(())
+}
+
+fn wait_ready(netns: &Netns, interface: &Interface) -> Result<(), NetnsError> {
+    netns.wait_ready(&interface.name, READY_TIMEOUT)
+}
+
+fn add_addresses(netns: &Netns, interface: &Interface) -> Result<(), NetnsError> {
+    netns.add_address(&interface.name, interface.ipv4.into())?;
+    netns.add_address(&interface.name, interface.ipv6.into())
 }
 
 fn make_netns(forwards: bool) -> Result<Netns, NetnsError> {
