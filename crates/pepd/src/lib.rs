@@ -3,6 +3,7 @@
 //! - [`arena`], the memory of all flows
 //! - [`cli`], [`exit`], how the program is told and how it ends
 //! - [`kernel`], whether this machine has what a configuration asks for
+//! - [`intercept`], packet filter rules, routes and TUN devices
 //! - [`leg`], sockets and their options
 //! - [`load`], [`summary`], a configuration file and what it comes to
 //! - [`log`], to standard error
@@ -12,6 +13,7 @@
 pub mod arena;
 pub mod cli;
 pub mod exit;
+pub mod intercept;
 pub mod kernel;
 pub mod leg;
 pub mod load;

@@ -1,0 +1,178 @@
+//! Catching connections: packet filter rules, routes and TUN devices, installed and removed.
+//!
+//! - [`rules`], what the table says; [`nft`], how it is written and installed
+//! - [`route`], policy rules and routes
+//! - [`tun`], devices into which held SYNs are routed
+//! - [`setup`], what must hold before, and what to do when it does not
+//!
+//! The picture is in `docs/interception.md`.
+
+pub mod nft;
+pub mod route;
+pub mod rules;
+pub mod setup;
+pub mod tun;
+
+use std::{io::ErrorKind, time::Duration};
+
+use pep_core::config::Config;
+use tracing::{debug, warn};
+
+use nft::{Nft, NftError};
+use route::{Netlink, Routing};
+use rules::{Features, Lan, Ruleset};
+pub use setup::SetupError as InterceptError;
+use tun::Tun;
+
+/// Whether new flows are taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// They are.
+    Open,
+    /// The kernel forwards them, unaccelerated, and counts their SYNs.
+    Closed,
+}
+
+/// Installed rules, routes and TUN devices.
+///
+/// Dropping it closes the TUN devices but leaves rules and routes: call
+/// [`remove`](Self::remove). Even those leftovers let traffic pass once the listeners are
+/// gone, and the next [`install`](Self::install) replaces them.
+#[derive(Debug)]
+pub struct Interception {
+    nft: Nft,
+    table: String,
+    mask: u32,
+    netlink: Netlink,
+    routing: Routing,
+    tuns: Vec<(Lan, Tun)>,
+}
+
+impl Interception {
+    /// Installs everything for the configuration, in place of what an earlier run may have
+    /// left. The listeners must exist already: from now on they get connections.
+    ///
+    /// # Errors
+    /// When the process lacks a right, the kernel or nft a feature, or the machine's settings
+    /// do not allow it; nothing is left installed then.
+    pub async fn install(config: &Config) -> Result<Self, InterceptError> {
+        setup::check_capabilities()?;
+        let nft = Nft::find().await.map_err(cannot("run nft"))?;
+        let ipv6 = setup::has_ipv6();
+        for warning in setup::check_sysctls(config, ipv6)? {
+            warn!("{warning}");
+        }
+        let features = Features {
+            ipv6,
+            ..Features::FULL
+        };
+        let netlink = Netlink::connect()?;
+        let mut interception = Self {
+            nft,
+            table: config.intercept.table.to_string(),
+            mask: config.intercept.marks.mask(),
+            netlink,
+            routing: Routing::new(config, features.families()),
+            tuns: Vec::new(),
+        };
+        match interception.build(config, features).await {
+            Ok(()) => Ok(interception),
+            Err(err) => {
+                interception.undo().await;
+                Err(err)
+            }
+        }
+    }
+
+    async fn build(&mut self, config: &Config, features: Features) -> Result<(), InterceptError> {
+        self.routing.remove(&self.netlink).await?;
+        let mut indices = Vec::new();
+        for (number, lan) in rules::lans(config).into_iter().enumerate() {
+            let Some(name) = &lan.tun else { continue };
+            let tun = create_tun(name, features.ipv6).await?;
+            indices.push((number, self.netlink.set_up(name).await?));
+            self.tuns.push((lan, tun));
+        }
+        self.routing.install(&self.netlink, &indices).await?;
+        self.install_table(config, features).await
+    }
+
+    async fn install_table(
+        &self,
+        config: &Config,
+        features: Features,
+    ) -> Result<(), InterceptError> {
+        let Err(refused) = self.try_table(config, features).await else {
+            return Ok(());
+        };
+        let can = setup::diagnose(&self.nft, features).await?;
+        if can == features {
+            return Err(cannot("install the nft table")(refused));
+        }
+        for lost in setup::degradations(can) {
+            warn!("{lost}");
+        }
+        let installed = self.try_table(config, can).await;
+        installed.map_err(cannot("install the nft table"))
+    }
+
+    async fn try_table(&self, config: &Config, features: Features) -> Result<(), NftError> {
+        let transaction = nft::install_transaction(&Ruleset::new(config, features));
+        self.nft.apply(&transaction).await
+    }
+
+    /// Opens or closes the gate for new flows; what is open already goes on.
+    ///
+    /// # Errors
+    /// When nft cannot be run, or the table is gone.
+    pub async fn set_gate(&self, gate: Gate) -> Result<(), InterceptError> {
+        let transaction = nft::gate_transaction(&self.table, self.mask, gate);
+        let applied = self.nft.apply(&transaction).await;
+        applied.map_err(cannot("open or close the gate"))
+    }
+
+    /// SYNs that passed unaccelerated while the gate was closed, repeated ones included.
+    ///
+    /// # Errors
+    /// When nft cannot be run, or the table is gone.
+    pub async fn passed(&self) -> Result<u64, InterceptError> {
+        let packets = self.nft.counter(&self.table, nft::PASSED_COUNTER).await;
+        packets.map_err(cannot("read the counter of passed flows"))
+    }
+
+    /// Removes everything that was installed.
+    ///
+    /// # Errors
+    /// The first failure; the rest is removed all the same.
+    pub async fn remove(self) -> Result<(), InterceptError> {
+        // The table first: from then on nothing is sent to a listener or into a TUN.
+        let table = self.nft.apply(&nft::remove_transaction(&self.table)).await;
+        let routes = self.routing.remove(&self.netlink).await;
+        table.map_err(cannot("remove the nft table"))?;
+        Ok(routes?)
+    }
+
+    /// Removes what a failed installation has done so far.
+    async fn undo(self) {
+        if let Err(err) = self.remove().await {
+            debug!(%err, "while undoing a failed installation");
+        }
+    }
+}
+
+/// Creates a TUN, patiently: that of a daemon killed just now may not be gone yet.
+async fn create_tun(name: &str, ipv6: bool) -> Result<Tun, InterceptError> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    for _ in 0..20 {
+        match Tun::create(name, ipv6) {
+            Err(InterceptError::Tun { err, .. }) if err.kind() == ErrorKind::ResourceBusy => {}
+            result => return result,
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Tun::create(name, ipv6)
+}
+
+fn cannot(action: &'static str) -> impl Fn(NftError) -> InterceptError {
+    move |err| InterceptError::Nft { action, err }
+}

@@ -1,0 +1,87 @@
+//! The table as nft reads it, JSON and text, and the `nft` command that installs it.
+
+mod command;
+mod json;
+mod text;
+
+pub use command::{Nft, NftError};
+pub use json::{gate_transaction, install_transaction, probe_transaction, remove_transaction};
+pub use text::ruleset as text;
+
+use super::rules::{Family, Hook};
+
+/// The counter of flows that passed unaccelerated.
+pub const PASSED_COUNTER: &str = "passed";
+
+/// Seconds for which the addresses of a SYN are remembered: a host answers our SYN-ACK within
+/// a round trip, and repeats a lost answer (its first data) within its retransmission timeout.
+const RECENT_SECONDS: u32 = 10;
+
+/// Elements of a set of recent SYNs at most, some 6 MB (IPv4) or 9 MB (IPv6). A flood may fill
+/// it; then flows opened by SYN cookies fail until it has drained.
+const RECENT_ELEMENTS: u32 = 65_536;
+
+impl Family {
+    /// As in `ip saddr`.
+    const fn payload(self) -> &'static str {
+        match self {
+            Self::V4 => "ip",
+            Self::V6 => "ip6",
+        }
+    }
+
+    /// As in `meta nfproto`.
+    const fn nfproto(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+        }
+    }
+
+    /// The type of an address in a set.
+    const fn address_type(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4_addr",
+            Self::V6 => "ipv6_addr",
+        }
+    }
+
+    /// Where our listeners are.
+    const fn listen_address(self) -> &'static str {
+        match self {
+            Self::V4 => "127.0.0.1",
+            Self::V6 => "::1",
+        }
+    }
+
+    const fn recent_set(self) -> &'static str {
+        match self {
+            Self::V4 => "recent4",
+            Self::V6 => "recent6",
+        }
+    }
+}
+
+impl Hook {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::PreroutingRaw | Self::PreroutingDnat => "prerouting",
+            Self::OutputRaw => "output",
+        }
+    }
+
+    const fn priority(self) -> i32 {
+        match self {
+            Self::PreroutingRaw | Self::OutputRaw => -300,
+            Self::PreroutingDnat => -99,
+        }
+    }
+}
+
+/// Bits a mark keeps when ours are set to `mark`.
+///
+/// nft prints `mark & keep | mark` with the bits of `mark` in `keep` as well; written so from the
+/// beginning, what we install is what it lists.
+const fn kept_bits(mask: u32, mark: u32) -> u32 {
+    !mask | mark
+}

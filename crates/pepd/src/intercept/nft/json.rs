@@ -1,0 +1,280 @@
+//! The table in libnftables' JSON (schema 1, `man libnftables-json`).
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "values are made where they are passed, and json! copies them either way"
+)]
+
+use serde_json::{Value, json};
+
+use super::{Family, Hook, PASSED_COUNTER, RECENT_ELEMENTS, RECENT_SECONDS, kept_bits};
+use crate::intercept::{
+    Gate,
+    rules::{self, Chain, Prefixes, Rule, Ruleset, Term},
+};
+
+/// Commands that replace any earlier table of that name by this one, all at once or not at all.
+pub fn install_transaction(ruleset: &Ruleset) -> Value {
+    let writer = Writer::new(&ruleset.table, ruleset.mask);
+    let table = json!({"table": {"family": "inet", "name": ruleset.table}});
+    let mut commands = vec![
+        json!({"add": table}), // so that the deletion finds one
+        json!({"delete": table}),
+        json!({"add": table}),
+        json!({"add": {"counter": {
+            "family": "inet", "table": ruleset.table, "name": PASSED_COUNTER,
+        }}}),
+    ];
+    commands.extend(
+        ruleset
+            .recent
+            .iter()
+            .map(|&family| writer.recent_set(family)),
+    );
+    commands.extend(ruleset.chains.iter().map(|chain| writer.chain(chain)));
+    for chain in &ruleset.chains {
+        commands.extend(
+            chain
+                .rules
+                .iter()
+                .map(|rule| writer.rule(&chain.name, rule)),
+        );
+    }
+    transaction(commands)
+}
+
+/// Commands that open or close the gate of an installed table.
+pub fn gate_transaction(table: &str, mask: u32, gate: Gate) -> Value {
+    let writer = Writer::new(table, mask);
+    let chain = json!({"chain": {"family": "inet", "table": table, "name": "gate"}});
+    let mut commands = vec![json!({"flush": chain})];
+    let rules = rules::gate(gate);
+    commands.extend(rules.iter().map(|rule| writer.rule("gate", rule)));
+    transaction(commands)
+}
+
+/// Commands that remove the table if it is there.
+pub fn remove_transaction(table: &str) -> Value {
+    let table = json!({"table": {"family": "inet", "name": table}});
+    transaction(vec![json!({"add": table}), json!({"delete": table})])
+}
+
+/// Commands that try a single rule in a table of its own; to be checked, not carried out.
+pub fn probe_transaction(terms: &[Term]) -> Value {
+    let table = "pepd_probe";
+    let writer = Writer::new(table, u32::MAX);
+    let hook = Chain {
+        name: "probe".to_owned(),
+        hook: Some(Hook::PreroutingRaw),
+        rules: Vec::new(),
+    };
+    let rule = Rule {
+        terms: terms.to_vec(),
+        comment: "probe".to_owned(),
+    };
+    let remembered = terms.iter().filter_map(|term| match term {
+        Term::Remember(family) => Some(writer.recent_set(*family)),
+        _ => None,
+    });
+    let mut commands = vec![json!({"add": {"table": {"family": "inet", "name": table}}})];
+    commands.extend(remembered);
+    commands.push(writer.chain(&hook));
+    commands.push(writer.rule("probe", &rule));
+    transaction(commands)
+}
+
+fn transaction(commands: Vec<Value>) -> Value {
+    let version = json!({"metainfo": {"json_schema_version": 1}});
+    let commands: Vec<Value> = std::iter::once(version).chain(commands).collect();
+    json!({ "nftables": commands })
+}
+
+struct Writer<'a> {
+    table: &'a str,
+    mask: u32,
+}
+
+impl<'a> Writer<'a> {
+    fn new(table: &'a str, mask: u32) -> Self {
+        Self { table, mask }
+    }
+
+    fn recent_set(&self, family: Family) -> Value {
+        let address = family.address_type();
+        json!({"add": {"set": {
+            "family": "inet", "table": self.table, "name": family.recent_set(),
+            "type": [address, "inet_service", address, "inet_service"],
+            "size": RECENT_ELEMENTS, "flags": ["timeout"], "timeout": RECENT_SECONDS,
+        }}})
+    }
+
+    fn chain(&self, chain: &Chain) -> Value {
+        let mut value = json!({"family": "inet", "table": self.table, "name": chain.name});
+        if let Some(hook) = chain.hook {
+            value["type"] = json!("filter");
+            value["hook"] = json!(hook.name());
+            value["prio"] = json!(hook.priority());
+            value["policy"] = json!("accept");
+        }
+        json!({"add": {"chain": value}})
+    }
+
+    fn rule(&self, chain: &str, rule: &Rule) -> Value {
+        let terms = rule.terms.iter().flat_map(|term| self.term(term));
+        let terms: Vec<Value> = terms.collect();
+        json!({"add": {"rule": {
+            "family": "inet", "table": self.table, "chain": chain,
+            "expr": terms, "comment": rule.comment,
+        }}})
+    }
+
+    fn term(&self, term: &Term) -> Vec<Value> {
+        match term {
+            Term::From(names) => vec![equal(meta("iifname"), one_or_set(names.iter().collect()))],
+            Term::NotFrom(names) => vec![matches("!=", meta("iifname"), json!({"set": names}))],
+            Term::TcpOrIcmp => vec![equal(meta("l4proto"), protocols())],
+            Term::NotTcpOrIcmp => vec![matches("!=", meta("l4proto"), protocols())],
+            Term::Syn => vec![equal(tcp_flags(), json!("syn"))],
+            Term::Ack => vec![equal(tcp_flags(), json!("ack"))],
+            Term::Source(nets) => vec![prefixes("saddr", nets)],
+            Term::Destination(nets) => vec![prefixes("daddr", nets)],
+            Term::SourcePort(ranges) => vec![ports("sport", ranges)],
+            Term::DestinationPort(ranges) => vec![ports("dport", ranges)],
+            Term::Dscp(family, values) => {
+                vec![equal(
+                    payload(family.payload(), "dscp"),
+                    one_or_set(values.iter().collect()),
+                )]
+            }
+            Term::ForThisMachine => vec![equal(
+                json!({"fib": {"result": "type", "flags": ["daddr"]}}),
+                json!({"set": ["local", "broadcast", "anycast", "multicast"]}),
+            )],
+            Term::RoutedTo(name) => vec![equal(
+                json!({"fib": {"result": "oifname", "flags": ["daddr", "mark"]}}),
+                json!(name),
+            )],
+            Term::SocketMark(mark) => {
+                vec![equal(
+                    self.masked(json!({"socket": {"key": "mark"}})),
+                    json!(mark),
+                )]
+            }
+            Term::SocketTransparent => {
+                vec![equal(json!({"socket": {"key": "transparent"}}), json!(1))]
+            }
+            Term::Mark(mark) => vec![equal(self.masked(meta("mark")), json!(mark))],
+            Term::IsRecent(family) => vec![equal(
+                four_addresses(*family),
+                json!(format!("@{}", family.recent_set())),
+            )],
+            Term::Remember(family) => vec![json!({"set": {
+                "op": "update", "elem": four_addresses(*family),
+                "set": format!("@{}", family.recent_set()),
+            }})],
+            Term::SetMark(mark) => vec![self.set_mark(*mark)],
+            Term::Notrack => vec![json!({"notrack": null})],
+            Term::Tproxy(family, port) => tproxy(*family, *port),
+            Term::CountPassed => vec![json!({"counter": PASSED_COUNTER})],
+            Term::Accept => vec![json!({"accept": null})],
+            Term::Return => vec![json!({"return": null})],
+            Term::Jump(chain) => vec![json!({"jump": {"target": chain}})],
+            Term::Goto(chain) => vec![json!({"goto": {"target": chain}})],
+        }
+    }
+
+    fn masked(&self, value: Value) -> Value {
+        json!({"&": [value, self.mask]})
+    }
+
+    fn set_mark(&self, mark: u32) -> Value {
+        let kept = json!({"&": [meta("mark"), kept_bits(self.mask, mark)]});
+        let value = if mark == 0 {
+            kept
+        } else {
+            json!({"|": [kept, mark]})
+        };
+        json!({"mangle": {"key": meta("mark"), "value": value}})
+    }
+}
+
+fn matches(op: &str, left: Value, right: Value) -> Value {
+    json!({"match": {"op": op, "left": left, "right": right}})
+}
+
+fn equal(left: Value, right: Value) -> Value {
+    matches("==", left, right)
+}
+
+fn meta(key: &str) -> Value {
+    json!({"meta": {"key": key}})
+}
+
+fn payload(protocol: &str, field: &str) -> Value {
+    json!({"payload": {"protocol": protocol, "field": field}})
+}
+
+fn protocols() -> Value {
+    json!({"set": ["icmp", "tcp", "ipv6-icmp"]})
+}
+
+fn tcp_flags() -> Value {
+    json!({"&": [payload("tcp", "flags"), ["fin", "syn", "rst", "ack"]]})
+}
+
+fn one_or_set<T: serde::Serialize>(mut values: Vec<T>) -> Value {
+    if values.len() == 1 {
+        json!(values.remove(0))
+    } else {
+        json!({ "set": values })
+    }
+}
+
+fn prefixes(field: &str, nets: &Prefixes) -> Value {
+    let prefix = |addr: String, len: u8, full: u8| {
+        if len == full {
+            json!(addr)
+        } else {
+            json!({"prefix": {"addr": addr, "len": len}})
+        }
+    };
+    match nets {
+        Prefixes::V4(nets) => {
+            let nets = nets
+                .iter()
+                .map(|net| prefix(net.addr().to_string(), net.prefix_len(), 32));
+            equal(payload("ip", field), one_or_set(nets.collect()))
+        }
+        Prefixes::V6(nets) => {
+            let nets = nets
+                .iter()
+                .map(|net| prefix(net.addr().to_string(), net.prefix_len(), 128));
+            equal(payload("ip6", field), one_or_set(nets.collect()))
+        }
+    }
+}
+
+fn ports(field: &str, ranges: &[pep_core::site::PortRange]) -> Value {
+    let ranges = ranges.iter().map(|range| {
+        if range.first() == range.last() {
+            json!(range.first())
+        } else {
+            json!({"range": [range.first(), range.last()]})
+        }
+    });
+    equal(payload("tcp", field), one_or_set(ranges.collect()))
+}
+
+fn four_addresses(family: Family) -> Value {
+    let ip = family.payload();
+    json!({"concat": [
+        payload(ip, "saddr"), payload("tcp", "sport"), payload(ip, "daddr"), payload("tcp", "dport"),
+    ]})
+}
+
+fn tproxy(family: Family, port: u16) -> Vec<Value> {
+    vec![
+        equal(meta("nfproto"), json!(family.nfproto())),
+        equal(meta("l4proto"), json!("tcp")),
+        json!({"tproxy": {"family": family.payload(), "addr": family.listen_address(), "port": port}}),
+    ]
+}

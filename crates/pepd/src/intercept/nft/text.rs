@@ -1,0 +1,153 @@
+//! The table in nft's own language.
+
+use std::fmt::Write as _;
+
+use pep_core::site::PortRange;
+
+use super::{Family, PASSED_COUNTER, RECENT_ELEMENTS, RECENT_SECONDS, kept_bits};
+use crate::intercept::rules::{Chain, Prefixes, Rule, Ruleset, Term};
+
+/// The table as a file for `nft -f`, which replaces any earlier one of that name.
+pub fn ruleset(ruleset: &Ruleset) -> String {
+    let table = &ruleset.table;
+    let mut text = format!("table inet {table}\ndelete table inet {table}\n\n");
+    let mut parts = vec![format!("\tcounter {PASSED_COUNTER} {{\n\t}}\n")];
+    parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
+    parts.extend(ruleset.chains.iter().map(|part| chain(ruleset.mask, part)));
+    let _ = write!(text, "table inet {table} {{\n{}}}\n", parts.join("\n"));
+    text
+}
+
+fn recent_set(family: Family) -> String {
+    let (name, address) = (family.recent_set(), family.address_type());
+    format!(
+        "\tset {name} {{\n\t\ttype {address} . inet_service . {address} . inet_service\n\
+         \t\tsize {RECENT_ELEMENTS}\n\t\tflags timeout\n\t\ttimeout {RECENT_SECONDS}s\n\t}}\n"
+    )
+}
+
+fn chain(mask: u32, chain: &Chain) -> String {
+    let mut text = format!("\tchain {} {{\n", chain.name);
+    if let Some(hook) = chain.hook {
+        let (name, priority) = (hook.name(), hook.priority());
+        let _ = writeln!(
+            text,
+            "\t\ttype filter hook {name} priority {priority}; policy accept;"
+        );
+    }
+    for rule in &chain.rules {
+        let _ = writeln!(text, "\t\t{}", line(mask, rule));
+    }
+    text + "\t}\n"
+}
+
+fn line(mask: u32, rule: &Rule) -> String {
+    let terms: Vec<String> = rule.terms.iter().map(|part| term(mask, part)).collect();
+    format!("{} comment \"{}\"", terms.join(" "), rule.comment)
+}
+
+fn term(mask: u32, term: &Term) -> String {
+    let protocols = "{ icmp, tcp, ipv6-icmp }";
+    match term {
+        Term::From(names) => format!("iifname {}", one_or_set(names.iter().map(quoted))),
+        Term::NotFrom(names) => format!("iifname != {}", set(names.iter().map(quoted))),
+        Term::TcpOrIcmp => format!("meta l4proto {protocols}"),
+        Term::NotTcpOrIcmp => format!("meta l4proto != {protocols}"),
+        Term::Syn => "tcp flags & (fin|syn|rst|ack) == syn".to_owned(),
+        Term::Ack => "tcp flags & (fin|syn|rst|ack) == ack".to_owned(),
+        Term::Source(nets) => prefixes("saddr", nets),
+        Term::Destination(nets) => prefixes("daddr", nets),
+        Term::SourcePort(ranges) => format!("tcp sport {}", one_or_set(ranges.iter().map(range))),
+        Term::DestinationPort(ranges) => {
+            format!("tcp dport {}", one_or_set(ranges.iter().map(range)))
+        }
+        Term::Dscp(family, values) => {
+            let values = one_or_set(values.iter().map(u8::to_string));
+            format!("{} dscp {values}", family.payload())
+        }
+        Term::ForThisMachine => {
+            "fib daddr type { local, broadcast, anycast, multicast }".to_owned()
+        }
+        Term::RoutedTo(name) => format!("fib daddr . mark oifname \"{name}\""),
+        Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
+        Term::SocketTransparent => "socket transparent 1".to_owned(),
+        Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
+        Term::IsRecent(family) => format!("{} @{}", four_addresses(*family), family.recent_set()),
+        Term::Remember(family) => {
+            format!(
+                "update @{} {{ {} }}",
+                family.recent_set(),
+                four_addresses(*family)
+            )
+        }
+        Term::SetMark(mark) => set_mark(mask, *mark),
+        Term::Notrack => "notrack".to_owned(),
+        Term::Tproxy(family, port) => tproxy(*family, *port),
+        Term::CountPassed => format!("counter name {PASSED_COUNTER}"),
+        Term::Accept => "accept".to_owned(),
+        Term::Return => "return".to_owned(),
+        Term::Jump(chain) => format!("jump {chain}"),
+        Term::Goto(chain) => format!("goto {chain}"),
+    }
+}
+
+fn quoted(name: &String) -> String {
+    format!("\"{name}\"")
+}
+
+fn set(values: impl Iterator<Item = String>) -> String {
+    format!("{{ {} }}", values.collect::<Vec<_>>().join(", "))
+}
+
+fn one_or_set(values: impl Iterator<Item = String>) -> String {
+    let mut values: Vec<String> = values.collect();
+    if values.len() == 1 {
+        values.remove(0)
+    } else {
+        set(values.into_iter())
+    }
+}
+
+fn range(range: &PortRange) -> String {
+    range.to_string()
+}
+
+fn prefixes(field: &str, nets: &Prefixes) -> String {
+    match nets {
+        Prefixes::V4(nets) => {
+            format!(
+                "ip {field} {}",
+                one_or_set(nets.iter().map(ToString::to_string))
+            )
+        }
+        Prefixes::V6(nets) => {
+            format!(
+                "ip6 {field} {}",
+                one_or_set(nets.iter().map(ToString::to_string))
+            )
+        }
+    }
+}
+
+fn four_addresses(family: Family) -> String {
+    let ip = family.payload();
+    format!("{ip} saddr . tcp sport . {ip} daddr . tcp dport")
+}
+
+fn set_mark(mask: u32, mark: u32) -> String {
+    let kept = kept_bits(mask, mark);
+    if mark == 0 {
+        format!("meta mark set meta mark & {kept:#010x}")
+    } else {
+        format!("meta mark set meta mark & {kept:#010x} | {mark:#010x}")
+    }
+}
+
+fn tproxy(family: Family, port: u16) -> String {
+    let (nfproto, ip) = (family.nfproto(), family.payload());
+    let address = match family {
+        Family::V4 => format!("{}:{port}", family.listen_address()),
+        Family::V6 => format!("[{}]:{port}", family.listen_address()),
+    };
+    format!("meta nfproto {nfproto} meta l4proto tcp tproxy {ip} to {address}")
+}

@@ -1,0 +1,356 @@
+//! Policy rules and routes, over rtnetlink.
+//!
+//! ```text
+//! rule  fwmark LOCAL/mask  lookup T      T:      local default dev lo
+//! rule  fwmark HOLD_k/mask lookup T+1+k  T+1+k:  default dev TUN_k
+//! ```
+//!
+//! for IPv4 and IPv6. A table without its TUN is empty, and the look-up goes on to the main table.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+use futures_util::TryStreamExt as _;
+use netlink_packet_route::{
+    AddressFamily,
+    link::LinkMessage,
+    route::{RouteMessage, RouteProtocol, RouteScope, RouteType},
+    rule::{RuleAction, RuleAttribute, RuleMessage},
+};
+use pep_core::config::{Config, Intercept};
+use rtnetlink::{Error, Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
+use tokio::task::JoinHandle;
+
+use super::rules::{Family, MarkSet};
+
+/// Our rules and routes say that they come from this protocol (`ip rule`: `proto 80`), so that
+/// leftovers are known as ours. Not assigned in iproute2's rt_protos; `P` in ASCII.
+const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
+
+/// Index of the loopback interface, the same in every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// Packets a TUN holds until we read them: 100 ms of a flood of 40,000 SYNs a second.
+const TUN_QUEUE_PACKETS: u32 = 4096;
+
+/// Why a rule, a route or a link could not be set.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct RouteError {
+    what: String,
+    #[source]
+    err: io::Error,
+}
+
+impl RouteError {
+    fn new(what: impl Into<String>, err: Error) -> Self {
+        let err = match err {
+            Error::NetlinkError(message) => message.to_io(),
+            other => io::Error::other(other.to_string()),
+        };
+        Self {
+            what: what.into(),
+            err,
+        }
+    }
+}
+
+/// A connection to the kernel's routing.
+#[derive(Debug)]
+pub struct Netlink {
+    handle: Handle,
+    connection: JoinHandle<()>,
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Netlink {
+    /// Connects; to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When there is no socket to be had.
+    pub fn connect() -> Result<Self, RouteError> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(|err| RouteError {
+            what: "cannot open a netlink socket".to_owned(),
+            err,
+        })?;
+        let connection = tokio::spawn(connection);
+        Ok(Self { handle, connection })
+    }
+
+    /// The handle for other requests.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Sets a TUN up, without multicast: it has neither groups to join nor routers to seek.
+    ///
+    /// # Errors
+    /// When there is no such interface or it cannot be changed.
+    pub async fn set_up(&self, name: &str) -> Result<u32, RouteError> {
+        let what = || format!("cannot set up interface {name}");
+        let index = self.index(name).await?;
+        let message = LinkUnspec::new_with_index(index)
+            .multicast(false)
+            .txqueuelen(TUN_QUEUE_PACKETS)
+            .up()
+            .build();
+        let set = self.handle.link().set(message).execute().await;
+        set.map_err(|err| RouteError::new(what(), err))?;
+        Ok(index)
+    }
+
+    async fn index(&self, name: &str) -> Result<u32, RouteError> {
+        let what = || format!("there is no interface {name}");
+        let mut links = self
+            .handle
+            .link()
+            .get()
+            .match_name(name.to_owned())
+            .execute();
+        let link: Option<LinkMessage> = links
+            .try_next()
+            .await
+            .map_err(|err| RouteError::new(what(), err))?;
+        link.map(|link| link.header.index)
+            .ok_or_else(|| RouteError {
+                what: what(),
+                err: io::ErrorKind::NotFound.into(),
+            })
+    }
+}
+
+/// The rules and routes of a configuration.
+#[derive(Debug, Clone)]
+pub struct Routing {
+    families: &'static [Family],
+    marks: MarkSet,
+    table: u32,
+    tables: u32,
+    priority: u32,
+}
+
+impl Routing {
+    /// What this configuration needs.
+    pub fn new(config: &Config, families: &'static [Family]) -> Self {
+        let intercept: &Intercept = &config.intercept;
+        Self {
+            families,
+            marks: MarkSet::new(intercept.marks),
+            table: intercept.route_table,
+            tables: 1 + intercept.lan.len() as u32,
+            priority: intercept.rule_priority,
+        }
+    }
+
+    /// The table by which a TUN is reached.
+    pub fn tun_table(&self, lan: usize) -> u32 {
+        self.table + 1 + lan as u32
+    }
+
+    /// Installs local delivery, and the way into each TUN: (number of its LAN interface, its
+    /// interface index).
+    ///
+    /// # Errors
+    /// At the first rule or route that the kernel refuses; what is there already stays.
+    pub async fn install(
+        &self,
+        netlink: &Netlink,
+        tuns: &[(usize, u32)],
+    ) -> Result<(), RouteError> {
+        for &family in self.families {
+            let local = (RouteType::Local, RouteScope::Host);
+            self.add_route(netlink, family, self.table, LOOPBACK, local)
+                .await?;
+            self.add_rule(netlink, family, self.marks.local(), self.table)
+                .await?;
+            for &(lan, index) in tuns {
+                let table = self.tun_table(lan);
+                let plain = (RouteType::Unicast, RouteScope::Universe);
+                self.add_route(netlink, family, table, index, plain).await?;
+                self.add_rule(netlink, family, self.marks.hold(lan), table)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes every rule and route in our tables that is marked as ours, whoever left it.
+    ///
+    /// # Errors
+    /// At the first that cannot be listed or removed.
+    pub async fn remove(&self, netlink: &Netlink) -> Result<(), RouteError> {
+        for &family in self.families {
+            for rule in self.leftover_rules(netlink, family).await? {
+                let removed = netlink.handle.rule().del(rule).execute().await;
+                removed
+                    .or_else(ignore_missing)
+                    .map_err(|err| RouteError::new("cannot remove a policy rule", err))?;
+            }
+            for route in self.leftover_routes(netlink, family).await? {
+                let removed = netlink.handle.route().del(route).execute().await;
+                removed
+                    .or_else(ignore_missing)
+                    .map_err(|err| RouteError::new("cannot remove a route", err))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn add_rule(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+        mark: u32,
+        table: u32,
+    ) -> Result<(), RouteError> {
+        let mut request = netlink
+            .handle
+            .rule()
+            .add()
+            .table_id(table)
+            .action(RuleAction::ToTable)
+            .priority(self.priority)
+            .fw_mark(mark);
+        let message = request.message_mut();
+        message.header.family = address_family(family);
+        message.attributes.extend([
+            RuleAttribute::FwMask(self.marks.mask()),
+            RuleAttribute::Protocol(PROTOCOL),
+        ]);
+        let what = || format!("cannot add a policy rule for table {table}");
+        let added = request.execute().await;
+        added.map_err(|err| RouteError::new(what(), err))
+    }
+
+    async fn add_route(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+        table: u32,
+        interface: u32,
+        (kind, scope): (RouteType, RouteScope),
+    ) -> Result<(), RouteError> {
+        let route = match family {
+            Family::V4 => RouteMessageBuilder::<Ipv4Addr>::new()
+                .table_id(table)
+                .output_interface(interface)
+                .kind(kind)
+                .scope(scope)
+                .protocol(PROTOCOL)
+                .build(),
+            Family::V6 => RouteMessageBuilder::<Ipv6Addr>::new()
+                .table_id(table)
+                .output_interface(interface)
+                .kind(kind)
+                .protocol(PROTOCOL)
+                .build(),
+        };
+        let what = || format!("cannot add the route of table {table}");
+        let added = netlink.handle.route().add(route).replace().execute().await;
+        added.map_err(|err| RouteError::new(what(), err))
+    }
+
+    async fn leftover_rules(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+    ) -> Result<Vec<RuleMessage>, RouteError> {
+        let version = match family {
+            Family::V4 => IpVersion::V4,
+            Family::V6 => IpVersion::V6,
+        };
+        let all: Vec<RuleMessage> = netlink
+            .handle
+            .rule()
+            .get(version)
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|err| RouteError::new("cannot list policy rules", err))?;
+        Ok(all
+            .into_iter()
+            .filter(|rule| self.is_our_rule(rule))
+            .collect())
+    }
+
+    fn is_our_rule(&self, rule: &RuleMessage) -> bool {
+        let ours = rule.attributes.contains(&RuleAttribute::Protocol(PROTOCOL));
+        let table = rule
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                RuleAttribute::Table(table) => Some(*table),
+                _ => None,
+            });
+        ours && self.is_our_table(table.unwrap_or(u32::from(rule.header.table)))
+    }
+
+    async fn leftover_routes(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+    ) -> Result<Vec<RouteMessage>, RouteError> {
+        let query = match family {
+            Family::V4 => RouteMessageBuilder::<Ipv4Addr>::new().build(),
+            Family::V6 => RouteMessageBuilder::<Ipv6Addr>::new().build(),
+        };
+        let all: Vec<RouteMessage> = netlink
+            .handle
+            .route()
+            .get(query)
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|err| RouteError::new("cannot list routes", err))?;
+        Ok(all
+            .into_iter()
+            .filter(|route| self.is_our_route(route))
+            .collect())
+    }
+
+    fn is_our_route(&self, route: &RouteMessage) -> bool {
+        use netlink_packet_route::route::RouteAttribute;
+        let table = route
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                RouteAttribute::Table(table) => Some(*table),
+                _ => None,
+            });
+        route.header.protocol == PROTOCOL
+            && self.is_our_table(table.unwrap_or(u32::from(route.header.table)))
+    }
+
+    fn is_our_table(&self, table: u32) -> bool {
+        (self.table..self.table + self.tables).contains(&table)
+    }
+}
+
+fn address_family(family: Family) -> AddressFamily {
+    match family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    }
+}
+
+/// What is gone already need not be removed.
+fn ignore_missing(err: Error) -> Result<(), Error> {
+    match &err {
+        Error::NetlinkError(message)
+            if matches!(
+                -message.raw_code(),
+                libc::ESRCH | libc::ENOENT | libc::ENODEV
+            ) =>
+        {
+            Ok(())
+        }
+        _ => Err(err),
+    }
+}

@@ -1,0 +1,323 @@
+//! What our packet filter table says, as data: built here from the configuration, written out
+//! as nft JSON (what we install), nft text or iptables commands by its siblings.
+//!
+//! ```text
+//! chain from_hosts    prerouting, before conntrack: packets from hosts and out of our TUNs
+//! chain gate          empty, or what lets new flows pass unaccelerated
+//! chain sites         one or more rules per site, in the order of the configuration
+//! chain hold_K        a SYN from LAN interface K goes into TUN K
+//! chain site_N        a SYN goes to the listener of site N
+//! chain from_servers  prerouting, after de-NAT: answers of the servers
+//! chain to_hosts      output, before conntrack: what we send to hosts
+//! ```
+//!
+//! The order of rules within `from_hosts` matters; each rule's comment says why it is there.
+
+mod build;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use pep_core::{
+    config::{Config, Marks},
+    site::{Mode, PortRange, Site, SynHandling},
+};
+
+use super::Gate;
+pub use crate::leg::Family;
+
+/// The marks that tell our packets and sockets apart, within the configured mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MarkSet(Marks);
+
+impl MarkSet {
+    /// The marks of this configuration.
+    pub const fn new(marks: Marks) -> Self {
+        Self(marks)
+    }
+
+    /// Of sockets that face hosts: listeners, what they accept, and the raw sockets on which
+    /// we answer in a network's name.
+    pub fn client_leg(self) -> u32 {
+        self.nth(0)
+    }
+
+    /// Of sockets that face servers.
+    pub fn server_leg(self) -> u32 {
+        self.nth(1)
+    }
+
+    /// Of a host's SYN that we send on as it came.
+    pub fn passed(self) -> u32 {
+        self.nth(2)
+    }
+
+    /// Of packets that are delivered to us whatever their address.
+    pub fn local(self) -> u32 {
+        self.nth(3)
+    }
+
+    /// Of packets that go into the TUN of LAN interface `lan`.
+    ///
+    /// # Panics
+    /// When there is no such interface; the configuration is checked for the mask's room.
+    pub fn hold(self, lan: usize) -> u32 {
+        self.nth(Marks::FIXED as usize + lan)
+    }
+
+    /// The bits of a mark that are ours.
+    pub const fn mask(self) -> u32 {
+        self.0.mask()
+    }
+
+    fn nth(self, index: usize) -> u32 {
+        u32::try_from(index)
+            .ok()
+            .and_then(|index| self.0.get(index))
+            .expect("the configuration leaves room for all marks")
+    }
+}
+
+/// Prefixes of one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Prefixes {
+    /// IPv4.
+    V4(Vec<Ipv4Net>),
+    /// IPv6.
+    V6(Vec<Ipv6Net>),
+}
+
+impl Prefixes {
+    /// Those of `nets` that are of the family, joined where they touch or overlap (a set of
+    /// intervals may not hold overlapping ones).
+    fn of(family: Family, nets: &[IpNet]) -> Self {
+        let joined = IpNet::aggregate(&nets.to_vec());
+        match family {
+            Family::V4 => Self::V4(joined.iter().filter_map(v4).collect()),
+            Family::V6 => Self::V6(joined.iter().filter_map(v6).collect()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::V4(nets) => nets.is_empty(),
+            Self::V6(nets) => nets.is_empty(),
+        }
+    }
+}
+
+fn v4(net: &IpNet) -> Option<Ipv4Net> {
+    match net {
+        IpNet::V4(net) => Some(net.trunc()),
+        IpNet::V6(_) => None,
+    }
+}
+
+fn v6(net: &IpNet) -> Option<Ipv6Net> {
+    match net {
+        IpNet::V4(_) => None,
+        IpNet::V6(net) => Some(net.trunc()),
+    }
+}
+
+/// One condition or action of a rule; a rule's terms are taken from left to right and the
+/// first condition that does not hold ends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Term {
+    /// The packet came in on one of these interfaces.
+    From(Vec<String>),
+    /// The packet came in on any other interface.
+    NotFrom(Vec<String>),
+    /// TCP, or ICMP that may quote TCP.
+    TcpOrIcmp,
+    /// Anything else.
+    NotTcpOrIcmp,
+    /// TCP that opens a connection: of FIN, SYN, RST and ACK only SYN is set.
+    Syn,
+    /// TCP in the middle of a connection: of FIN, SYN, RST and ACK only ACK is set.
+    Ack,
+    /// The source address lies in one of the prefixes.
+    Source(Prefixes),
+    /// The destination address lies in one of the prefixes.
+    Destination(Prefixes),
+    /// The source port lies in one of the ranges.
+    SourcePort(Vec<PortRange>),
+    /// The destination port lies in one of the ranges.
+    DestinationPort(Vec<PortRange>),
+    /// The packet is of the family and its DSCP is one of these.
+    Dscp(Family, Vec<u8>),
+    /// The destination is this machine, or not a single machine.
+    ForThisMachine,
+    /// With its present mark, the packet would leave by this interface.
+    RoutedTo(String),
+    /// A full socket (no handshake, no TIME_WAIT) with this mark takes the packet.
+    SocketMark(u32),
+    /// A transparent socket takes the packet, in whatever state.
+    SocketTransparent,
+    /// The packet's mark is this one, within the mask.
+    Mark(u32),
+    /// The four addresses of the packet are those of a SYN we took in lately.
+    IsRecent(Family),
+    /// Remember the four addresses for [`Term::IsRecent`].
+    Remember(Family),
+    /// Set the packet's mark within the mask; 0 clears it.
+    SetMark(u32),
+    /// Keep the packet out of conntrack.
+    Notrack,
+    /// Give the packet to the loopback listener on this port; a condition too: false when
+    /// nobody listens.
+    Tproxy(Family, u16),
+    /// Add to the counter of flows that passed unaccelerated.
+    CountPassed,
+    /// Done with this hook.
+    Accept,
+    /// Back to the chain that jumped here.
+    Return,
+    /// Go through this chain, then on.
+    Jump(String),
+    /// Go through this chain instead of the rest of the present one.
+    Goto(String),
+}
+
+/// A rule: what it does and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Conditions, then actions.
+    pub terms: Vec<Term>,
+    /// For people who list the table; at most 128 bytes without double quotes.
+    pub comment: String,
+}
+
+fn rule(comment: &str, terms: impl Into<Vec<Term>>) -> Rule {
+    let comment = comment.to_owned();
+    assert!(comment.len() <= 128, "nft keeps 128 bytes of a comment");
+    Rule {
+        terms: terms.into(),
+        comment,
+    }
+}
+
+/// Where a base chain is hooked in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    /// Incoming packets before conntrack (priority raw, -300).
+    PreroutingRaw,
+    /// Incoming packets after conntrack and de-NAT (priority dstnat + 1, -99).
+    PreroutingDnat,
+    /// Our own packets before conntrack (priority raw, -300).
+    OutputRaw,
+}
+
+/// A chain of rules, hooked in or jumped to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Its name.
+    pub name: String,
+    /// `None` when other chains jump to it.
+    pub hook: Option<Hook>,
+    /// Its rules in order.
+    pub rules: Vec<Rule>,
+}
+
+fn chain(name: &str, hook: Option<Hook>, rules: Vec<Rule>) -> Chain {
+    Chain {
+        name: name.to_owned(),
+        hook,
+        rules,
+    }
+}
+
+/// What the kernel can do beyond what we cannot do without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// Whether there is IPv6.
+    pub ipv6: bool,
+    /// Sets filled by rules (nft_dynset, 4.1): without, no flow opened by a SYN cookie.
+    pub recent: bool,
+    /// Route look-ups in rules (nft_fib, 4.10): without, SYNs to this machine itself are
+    /// intercepted too, and a daemon killed in `defer` leaves SYNs out of conntrack.
+    pub fib: bool,
+}
+
+impl Features {
+    /// Everything.
+    pub const FULL: Self = Self {
+        ipv6: true,
+        recent: true,
+        fib: true,
+    };
+
+    /// The families in use.
+    pub fn families(self) -> &'static [Family] {
+        if self.ipv6 {
+            &Family::ALL
+        } else {
+            &Family::ALL[..1]
+        }
+    }
+}
+
+/// A LAN interface and the TUN through which its held SYNs go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lan {
+    /// The interface on which hosts' connections arrive.
+    pub interface: String,
+    /// The TUN, where some site defers.
+    pub tun: Option<String>,
+}
+
+/// Our whole table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruleset {
+    /// The table's name; its family is `inet`.
+    pub table: String,
+    /// The bits of marks that are ours.
+    pub mask: u32,
+    /// Families for which there is a set of recent SYNs; empty without nft_dynset.
+    pub recent: Vec<Family>,
+    /// All chains; those hooked in come last, so that what they jump to exists.
+    pub chains: Vec<Chain>,
+}
+
+/// Whether some site answers SYNs only when the server has.
+pub fn defers(config: &Config) -> bool {
+    config.sites.iter().any(|(_, site)| is_deferred(site))
+}
+
+fn is_deferred(site: &Site) -> bool {
+    site.mode == Mode::Split && site.syn == SynHandling::Defer
+}
+
+/// The LAN interfaces of the configuration with the names of their TUNs: the table's name
+/// and a number, within the 15 characters of an interface's name.
+pub fn lans(config: &Config) -> Vec<Lan> {
+    let defers = defers(config);
+    let table = config.intercept.table.as_str();
+    let prefix = &table[..table.len().min(12)];
+    let name = |(index, interface): (usize, &pep_core::config::IfName)| Lan {
+        interface: interface.to_string(),
+        tun: defers.then(|| format!("{prefix}{index}")),
+    };
+    config.intercept.lan.iter().enumerate().map(name).collect()
+}
+
+/// The rules of the chain `gate`.
+///
+/// Where the kernel already knows the packet (a handshake that has begun, a TIME_WAIT), the
+/// flow is ours and goes on even when the gate is closed.
+pub fn gate(gate: Gate) -> Vec<Rule> {
+    match gate {
+        Gate::Open => Vec::new(),
+        Gate::Closed => vec![
+            rule(
+                "a handshake that has begun goes on",
+                [Term::SocketTransparent, Term::Return],
+            ),
+            rule(
+                "new flows pass unaccelerated",
+                [Term::CountPassed, Term::Accept],
+            ),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests;

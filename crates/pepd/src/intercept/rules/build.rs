@@ -1,0 +1,322 @@
+//! From the configuration to chains.
+
+use pep_core::{
+    config::{Config, IfName},
+    site::{Matcher, Mode, PortRange, Site, SiteId},
+};
+
+use super::{
+    Chain, Family, Features, Hook, Lan, MarkSet, Prefixes, Rule, Ruleset, Term, chain, gate,
+    is_deferred, lans, rule,
+};
+use crate::intercept::Gate;
+
+impl Ruleset {
+    /// The table for this configuration on a kernel that can do so much.
+    pub fn new(config: &Config, features: Features) -> Self {
+        let builder = Builder {
+            config,
+            features,
+            marks: MarkSet::new(config.intercept.marks),
+            lans: lans(config),
+        };
+        Self {
+            table: config.intercept.table.to_string(),
+            mask: config.intercept.marks.mask(),
+            recent: builder.recent().to_vec(),
+            chains: builder.chains(),
+        }
+    }
+}
+
+struct Builder<'a> {
+    config: &'a Config,
+    features: Features,
+    marks: MarkSet,
+    lans: Vec<Lan>,
+}
+
+impl Builder<'_> {
+    fn recent(&self) -> &'static [Family] {
+        if self.features.recent {
+            self.features.families()
+        } else {
+            &[]
+        }
+    }
+
+    fn chains(&self) -> Vec<Chain> {
+        let mut chains = vec![chain("gate", None, gate(Gate::Open))];
+        chains.extend(self.hold_chains());
+        chains.extend(self.site_chains());
+        chains.push(chain("sites", None, self.sites()));
+        let from_hosts = self.host_rules();
+        chains.push(chain("from_hosts", Some(Hook::PreroutingRaw), from_hosts));
+        let from_servers = vec![self.server_rule()];
+        chains.push(chain(
+            "from_servers",
+            Some(Hook::PreroutingDnat),
+            from_servers,
+        ));
+        chains.push(chain(
+            "to_hosts",
+            Some(Hook::OutputRaw),
+            vec![self.output_rule()],
+        ));
+        chains
+    }
+
+    fn lan_names(&self) -> Vec<String> {
+        self.lans.iter().map(|lan| lan.interface.clone()).collect()
+    }
+
+    /// LAN interfaces and their TUNs.
+    fn host_names(&self) -> Vec<String> {
+        let tuns = self.lans.iter().filter_map(|lan| lan.tun.clone());
+        self.lan_names().into_iter().chain(tuns).collect()
+    }
+
+    fn deliver(&self) -> [Term; 3] {
+        let mark = Term::SetMark(self.marks.local());
+        [mark, Term::Notrack, Term::Accept]
+    }
+
+    fn host_rules(&self) -> Vec<Rule> {
+        use Term::{
+            Accept, Ack, From, Goto, IsRecent, Jump, NotFrom, NotTcpOrIcmp, SocketMark,
+            SocketTransparent, Syn,
+        };
+        let lan = || From(self.lan_names());
+        let goto = |chain: &str| Goto(chain.to_owned());
+        let jump = |chain: &str| Jump(chain.to_owned());
+        let deliver = |conditions: &[Term]| [conditions, &self.deliver()].concat();
+        let full = [SocketTransparent, SocketMark(self.marks.client_leg())];
+        let mut rules = vec![
+            rule("not from hosts", [NotFrom(self.host_names()), Accept]),
+            rule("nothing we could know", [NotTcpOrIcmp, Accept]),
+            rule(
+                "one-armed: a server's packet, see from_servers",
+                [SocketMark(self.marks.server_leg()), Accept],
+            ),
+            rule("a flow we have", deliver(&full)),
+            rule("a new flow, if there is room", [lan(), Syn, jump("gate")]),
+            rule(
+                "a new flow; before the next rule, since it may meet a TIME_WAIT",
+                [Syn, jump("sites")],
+            ),
+            rule(
+                "a handshake that has begun, or a TIME_WAIT",
+                deliver(&[SocketTransparent]),
+            ),
+        ];
+        rules.extend(self.recent().iter().map(|&family| {
+            rule(
+                "answer to a SYN cookie: there is no socket to know it by",
+                [lan(), Ack, IsRecent(family), goto("sites")],
+            )
+        }));
+        rules
+    }
+
+    fn server_rule(&self) -> Rule {
+        rule(
+            "an answer to one of our server legs, or an ICMP error about it",
+            [
+                Term::TcpOrIcmp,
+                Term::SocketTransparent,
+                Term::SetMark(self.marks.local()),
+                Term::Accept,
+            ],
+        )
+    }
+
+    fn output_rule(&self) -> Rule {
+        rule(
+            "both legs have the same four addresses: only the server leg is tracked",
+            [Term::Mark(self.marks.client_leg()), Term::Notrack],
+        )
+    }
+
+    fn hold_chains(&self) -> impl Iterator<Item = Chain> + '_ {
+        let tuns = self.lans.iter().enumerate();
+        let tuns = tuns.filter_map(|(index, lan)| Some((index, lan.tun.clone()?)));
+        tuns.map(|(index, tun)| {
+            let rules = self.hold_rules(self.marks.hold(index), tun);
+            chain(&format!("hold_{index}"), None, rules)
+        })
+    }
+
+    fn hold_rules(&self, mark: u32, tun: String) -> Vec<Rule> {
+        use Term::{Accept, Notrack, RoutedTo, SetMark};
+        if !self.features.fib {
+            return vec![rule("into the TUN", [SetMark(mark), Notrack, Accept])];
+        }
+        vec![
+            rule(
+                "into the TUN, which is there as long as pepd is",
+                [SetMark(mark), RoutedTo(tun), Notrack, Accept],
+            ),
+            rule(
+                "pepd is gone: forward, tracked as ever",
+                [SetMark(0), Accept],
+            ),
+        ]
+    }
+
+    fn site_chains(&self) -> impl Iterator<Item = Chain> + '_ {
+        let split = self
+            .config
+            .sites
+            .iter()
+            .filter(|(_, site)| site.mode == Mode::Split);
+        split.map(|(id, site)| chain(&site_chain(id), None, self.listener(id, site)))
+    }
+
+    /// Every SYN, and every answer to a SYN cookie, that the site takes.
+    fn listener(&self, id: SiteId, site: &Site) -> Vec<Rule> {
+        let port = self.config.listen_port(id);
+        let comment = format!("site {}", site.name);
+        let remember = self
+            .recent()
+            .iter()
+            .map(|&family| rule(&comment, [Term::Syn, Term::Remember(family)]));
+        // The listener first: without one the packet must stay tracked and unmarked.
+        let tproxy = self.features.families().iter().map(|&family| {
+            let to = [Term::Tproxy(family, port)];
+            rule(&comment, [&to[..], &self.deliver()].concat())
+        });
+        remember.chain(tproxy).collect()
+    }
+
+    fn sites(&self) -> Vec<Rule> {
+        let mut rules = Vec::new();
+        if self.features.fib {
+            rules.push(rule(
+                "for this machine itself",
+                [Term::ForThisMachine, Term::Accept],
+            ));
+        }
+        for (id, site) in self.config.sites.iter() {
+            rules.extend(self.site(id, site));
+        }
+        rules
+    }
+
+    fn site(&self, id: SiteId, site: &Site) -> Vec<Rule> {
+        let variants = self.conditions(&site.matcher);
+        variants
+            .iter()
+            .flat_map(|conditions| self.site_variant(id, site, conditions))
+            .collect()
+    }
+
+    fn site_variant(&self, id: SiteId, site: &Site, conditions: &[Term]) -> Vec<Rule> {
+        let on = |interface: &[Term], end: Term| {
+            rule(&site.name, [interface, conditions, &[end]].concat())
+        };
+        let anywhere = self.interface_condition(&site.matcher);
+        if site.mode == Mode::Bypass {
+            return vec![on(&anywhere, Term::Accept)];
+        }
+        let mut rules = Vec::new();
+        if is_deferred(site) {
+            rules.extend(self.interfaces(&site.matcher).map(|(index, lan)| {
+                let syn = [Term::From(vec![lan.interface.clone()]), Term::Syn];
+                on(&syn, Term::Goto(format!("hold_{index}")))
+            }));
+        }
+        rules.push(on(&anywhere, Term::Goto(site_chain(id))));
+        rules
+    }
+
+    /// The LAN interfaces whose flows a site may take.
+    fn interfaces<'a>(&'a self, matcher: &'a Matcher) -> impl Iterator<Item = (usize, &'a Lan)> {
+        self.lans.iter().enumerate().filter(|(_, lan)| {
+            let named = |name: &IfName| name.as_str() == lan.interface;
+            matcher.interface.is_empty() || matcher.interface.iter().any(named)
+        })
+    }
+
+    fn interface_condition(&self, matcher: &Matcher) -> Vec<Term> {
+        if matcher.interface.is_empty() {
+            return Vec::new();
+        }
+        let names = self
+            .interfaces(matcher)
+            .flat_map(|(_, lan)| [Some(lan.interface.clone()), lan.tun.clone()]);
+        vec![Term::From(names.flatten().collect())]
+    }
+
+    /// What a site matches except for the interface: one list of terms for both families or
+    /// one for each that can match at all.
+    fn conditions(&self, matcher: &Matcher) -> Vec<Vec<Term>> {
+        let any_family =
+            matcher.src.is_empty() && matcher.dst.is_empty() && matcher.dscp.is_empty();
+        let ports = ports(matcher);
+        if any_family {
+            return vec![ports];
+        }
+        let families = self.features.families().iter();
+        families
+            .filter_map(|&family| {
+                Some([family_conditions(family, matcher)?, ports.clone()].concat())
+            })
+            .collect()
+    }
+}
+
+fn site_chain(id: SiteId) -> String {
+    format!("site_{id}")
+}
+
+fn family_conditions(family: Family, matcher: &Matcher) -> Option<Vec<Term>> {
+    let mut terms = Vec::new();
+    for (nets, term) in [
+        (&matcher.src, Term::Source as fn(Prefixes) -> Term),
+        (&matcher.dst, Term::Destination),
+    ] {
+        if nets.is_empty() {
+            continue;
+        }
+        let prefixes = Prefixes::of(family, nets);
+        if prefixes.is_empty() {
+            return None;
+        }
+        terms.push(term(prefixes));
+    }
+    if !matcher.dscp.is_empty() {
+        let mut values = matcher.dscp.clone();
+        values.sort_unstable();
+        values.dedup();
+        terms.push(Term::Dscp(family, values));
+    }
+    Some(terms)
+}
+
+fn ports(matcher: &Matcher) -> Vec<Term> {
+    let mut terms = Vec::new();
+    if !matcher.sport.is_empty() {
+        terms.push(Term::SourcePort(joined(&matcher.sport)));
+    }
+    if !matcher.dport.is_empty() {
+        terms.push(Term::DestinationPort(joined(&matcher.dport)));
+    }
+    terms
+}
+
+/// The ranges in order, joined where they touch or overlap.
+pub(super) fn joined(ranges: &[PortRange]) -> Vec<PortRange> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable();
+    let mut joined: Vec<PortRange> = Vec::new();
+    for range in sorted {
+        match joined.last_mut() {
+            Some(last) if range.first() <= last.last().saturating_add(1) => {
+                let end = last.last().max(range.last());
+                *last = PortRange::new(last.first(), end).expect("ends after it begins");
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}

@@ -1,0 +1,165 @@
+use super::{build::joined, *};
+
+fn config(text: &str) -> Config {
+    pep_core::config::parse(text).expect("a valid configuration")
+}
+
+fn terms_of<'a>(ruleset: &'a Ruleset, chain: &str) -> Vec<&'a [Term]> {
+    let chain = ruleset.chains.iter().find(|it| it.name == chain);
+    let rules = &chain.expect("a chain of that name").rules;
+    rules.iter().map(|rule| rule.terms.as_slice()).collect()
+}
+
+const PLAIN: &str = "[intercept]\nlan = [\"lan0\"]\n";
+
+#[test]
+fn the_smallest_configuration_takes_everything_but_what_is_for_us() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    let sites = terms_of(&ruleset, "sites");
+    let expected: [&[Term]; 2] = [
+        &[Term::ForThisMachine, Term::Accept],
+        &[Term::Goto("site_0".to_owned())],
+    ];
+    assert_eq!(sites, expected);
+    assert!(
+        ruleset
+            .chains
+            .iter()
+            .all(|chain| !chain.name.starts_with("hold"))
+    );
+}
+
+#[test]
+fn tproxy_comes_before_notrack_and_mark() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    let site = terms_of(&ruleset, "site_0");
+    let tproxy: Vec<_> = site
+        .iter()
+        .filter(|terms| terms.contains(&Term::Notrack))
+        .collect();
+    assert_eq!(tproxy.len(), 2);
+    for terms in tproxy {
+        assert!(matches!(terms[0], Term::Tproxy(_, 5000)), "{terms:?}");
+    }
+}
+
+#[test]
+fn new_flows_are_looked_at_after_full_sockets_and_before_half_open_ones() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    let rules = terms_of(&ruleset, "from_hosts");
+    let position = |wanted: &dyn Fn(&[Term]) -> bool| {
+        rules
+            .iter()
+            .position(|terms| wanted(terms))
+            .expect("a rule")
+    };
+    let full =
+        position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SocketMark(_), ..]));
+    let new = position(&|terms| terms.first() == Some(&Term::Syn));
+    let half_open =
+        position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
+    assert!(full < new && new < half_open);
+}
+
+#[test]
+fn a_prefix_of_one_family_makes_rules_of_that_family_only() {
+    let text = format!(
+        "{PLAIN}[[site]]\nname = \"a\"\nmatch = {{ src = [\"10.0.0.0/9\", \"10.128.0.0/9\"], dport = [443, 80, \"81-90\"] }}\n"
+    );
+    let ruleset = Ruleset::new(&config(&text), Features::FULL);
+    let rule = terms_of(&ruleset, "sites")[1];
+    let net: Ipv4Net = "10.0.0.0/8".parse().unwrap();
+    let ports = vec![PortRange::new(80, 90).unwrap(), PortRange::single(443)];
+    let expected = [
+        Term::Source(Prefixes::V4(vec![net])),
+        Term::DestinationPort(ports),
+        Term::Goto("site_0".to_owned()),
+    ];
+    assert_eq!(rule, expected);
+}
+
+#[test]
+fn prefixes_of_both_families_never_meet() {
+    let text = format!(
+        "{PLAIN}[[site]]\nname = \"a\"\nmatch = {{ src = [\"10.0.0.0/8\"], dst = [\"fd00::/8\"] }}\n"
+    );
+    let ruleset = Ruleset::new(&config(&text), Features::FULL);
+    assert_eq!(terms_of(&ruleset, "sites").len(), 2, "no rule for site a");
+}
+
+#[test]
+fn a_bypassed_site_is_never_redirected() {
+    let text = format!(
+        "{PLAIN}[[site]]\nname = \"a\"\nmode = \"bypass\"\nmatch = {{ dport = [22], interface = [\"lan0\"] }}\n"
+    );
+    let ruleset = Ruleset::new(&config(&text), Features::FULL);
+    let expected = [
+        Term::From(vec!["lan0".to_owned()]),
+        Term::DestinationPort(vec![PortRange::single(22)]),
+        Term::Accept,
+    ];
+    assert_eq!(terms_of(&ruleset, "sites")[1], expected);
+    assert!(ruleset.chains.iter().all(|chain| chain.name != "site_0"));
+}
+
+#[test]
+fn a_deferred_site_holds_what_comes_from_the_lan_and_takes_what_comes_from_the_tun() {
+    let text = "[intercept]\nlan = [\"lan0\", \"lan1\"]\n[[site]]\nname = \"a\"\nsyn = \"defer\"\n\
+                match = { interface = [\"lan1\"] }\n";
+    let ruleset = Ruleset::new(&config(text), Features::FULL);
+    let names = |names: &[&str]| Term::From(names.iter().map(|&name| name.into()).collect());
+    let sites = terms_of(&ruleset, "sites");
+    let hold = [names(&["lan1"]), Term::Syn, Term::Goto("hold_1".to_owned())];
+    assert_eq!(sites[1], hold);
+    let take = [names(&["lan1", "pepd1"]), Term::Goto("site_0".to_owned())];
+    assert_eq!(sites[2], take);
+    let hold = terms_of(&ruleset, "hold_1");
+    let tun = Term::RoutedTo("pepd1".to_owned());
+    assert!(hold[0].contains(&tun) && hold[0].contains(&Term::Notrack));
+    assert_eq!(hold[1], [Term::SetMark(0), Term::Accept]);
+}
+
+#[test]
+fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
+    let poor = Features {
+        ipv6: false,
+        recent: false,
+        fib: false,
+    };
+    let ruleset = Ruleset::new(&config(PLAIN), poor);
+    let all = ruleset.chains.iter().flat_map(|chain| &chain.rules);
+    let terms: Vec<&Term> = all.flat_map(|rule| &rule.terms).collect();
+    assert!(ruleset.recent.is_empty());
+    assert!(!terms.iter().any(|term| matches!(
+        term,
+        Term::IsRecent(_) | Term::Remember(_) | Term::ForThisMachine | Term::RoutedTo(_)
+    )));
+    assert!(
+        !terms
+            .iter()
+            .any(|term| matches!(term, Term::Tproxy(Family::V6, _)))
+    );
+}
+
+#[test]
+fn port_ranges_are_joined() {
+    let range = |first, last| PortRange::new(first, last).unwrap();
+    let ranges = [
+        range(100, 200),
+        range(1, 5),
+        range(150, 300),
+        range(6, 6),
+        range(65535, 65535),
+    ];
+    assert_eq!(
+        joined(&ranges),
+        [range(1, 6), range(100, 300), range(65535, 65535)]
+    );
+}
+
+#[test]
+fn tun_names_fit_into_an_interface_name() {
+    let text = format!("{PLAIN}table = \"a_table_with_quite_a_long_name\"\nsyn = \"defer\"\n");
+    let tun = lans(&config(&text))[0].tun.clone();
+    assert_eq!(tun.as_deref(), Some("a_table_with0"));
+}

@@ -1,0 +1,262 @@
+//! What must hold before anything is installed: capabilities, kernel features and sysctls.
+
+use std::{fs, io, path::Path};
+
+use pep_core::config::Config;
+
+use super::{
+    nft::{Nft, NftError, probe_transaction},
+    route::RouteError,
+    rules::{self, Features, Term},
+};
+
+/// Why traffic cannot be intercepted. Each message says what the operator can do.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The process lacks a right.
+    #[error(
+        "pepd lacks {name}: run it as root, or give it CAP_NET_ADMIN and CAP_NET_RAW \
+         (systemd: AmbientCapabilities=)"
+    )]
+    Capability {
+        /// As in capabilities(7).
+        name: &'static str,
+    },
+    /// nft is missing or refused.
+    #[error("cannot {action}")]
+    Nft {
+        /// What was to be done.
+        action: &'static str,
+        /// What nft says.
+        #[source]
+        err: NftError,
+    },
+    /// The kernel lacks a part of nftables that nothing can replace.
+    #[error(
+        "the kernel cannot do `{expression}` in nft rules: load the module {module} \
+         (modprobe {module}), or use a kernel built with {option}"
+    )]
+    Kernel {
+        /// As nft has it.
+        expression: &'static str,
+        /// The kernel module.
+        module: &'static str,
+        /// The kernel option.
+        option: &'static str,
+    },
+    /// Held SYNs are routed into a TUN, which is forwarding.
+    #[error(
+        "this machine does not forward {family} packets, which `syn = \"defer\"` needs: \
+         sysctl -w {key}=1"
+    )]
+    Forwarding {
+        /// IPv4 or IPv6.
+        family: &'static str,
+        /// The sysctl's name.
+        key: &'static str,
+    },
+    /// A TUN cannot be made.
+    #[error(
+        "cannot create the TUN device {name} (is another pepd using the name? is there \
+         /dev/net/tun? modprobe tun)"
+    )]
+    Tun {
+        /// The interface's name.
+        name: String,
+        /// What the kernel says.
+        #[source]
+        err: io::Error,
+    },
+    /// A sysctl cannot be set.
+    #[error("cannot set /proc/sys/{path} (is /proc/sys mounted read-only?)")]
+    Sysctl {
+        /// Below `/proc/sys`.
+        path: String,
+        /// What the kernel says.
+        #[source]
+        err: io::Error,
+    },
+    /// A policy rule, a route or a link.
+    #[error(transparent)]
+    Route(#[from] RouteError),
+}
+
+/// Writes a sysctl, named by its path below `/proc/sys`.
+pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
+    fs::write(Path::new("/proc/sys").join(path), value).map_err(|err| SetupError::Sysctl {
+        path: path.to_owned(),
+        err,
+    })
+}
+
+fn sysctl(path: &str) -> Option<String> {
+    let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
+    Some(value.trim().to_owned())
+}
+
+/// Whether IPv6 is there and not switched off on the loopback interface, where we listen.
+pub(super) fn has_ipv6() -> bool {
+    sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
+}
+
+/// Capabilities that installing needs, by their numbers in linux/capability.h.
+const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW")];
+
+/// Checks that the thread may do what installing needs.
+///
+/// # Errors
+/// [`SetupError::Capability`] names the first that is missing.
+pub(super) fn check_capabilities() -> Result<(), SetupError> {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    match missing_capability(&status) {
+        Some(name) => Err(SetupError::Capability { name }),
+        None => Ok(()),
+    }
+}
+
+/// The first capability that a `/proc/PID/status` lacks; `None` also when it cannot be read.
+fn missing_capability(status: &str) -> Option<&'static str> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    let effective = u64::from_str_radix(line.trim(), 16).ok()?;
+    let missing = CAPABILITIES
+        .iter()
+        .find(|(bit, _)| effective >> bit & 1 == 0);
+    missing.map(|(_, name)| *name)
+}
+
+/// What is set such that traffic would not flow, or not as expected: an error where it
+/// concerns us, else a warning.
+///
+/// # Errors
+/// [`SetupError::Forwarding`] when SYNs are to be held on a machine that does not forward.
+pub(super) fn check_sysctls(config: &Config, ipv6: bool) -> Result<Vec<String>, SetupError> {
+    check_sysctls_with(config, ipv6, sysctl)
+}
+
+fn check_sysctls_with(
+    config: &Config,
+    ipv6: bool,
+    sysctl: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<String>, SetupError> {
+    let is = |path: &str, value: &str| sysctl(path).as_deref() == Some(value);
+    let mut warnings = Vec::new();
+    if is("net/ipv4/ip_forward", "0") {
+        if rules::defers(config) {
+            return Err(SetupError::Forwarding {
+                family: "IPv4",
+                key: "net.ipv4.ip_forward",
+            });
+        }
+        warnings.push(forwarding_warning("IPv4", "net.ipv4.ip_forward"));
+    }
+    // Many networks have no IPv6 although the kernel has it, so this is never fatal.
+    if ipv6 && is("net/ipv6/conf/all/forwarding", "0") {
+        warnings.push(forwarding_warning("IPv6", "net.ipv6.conf.all.forwarding"));
+    }
+    for name in config
+        .intercept
+        .lan
+        .iter()
+        .map(AsRef::as_ref)
+        .chain(["all"])
+    {
+        if is(&format!("net/ipv4/conf/{name}/src_valid_mark"), "1") {
+            warnings.push(format!(
+                "net.ipv4.conf.{name}.src_valid_mark=1 lets the reverse path check see our \
+                 marks and drop what hosts send; set it to 0"
+            ));
+        }
+    }
+    Ok(warnings)
+}
+
+fn forwarding_warning(family: &str, key: &str) -> String {
+    format!(
+        "this machine does not forward {family} packets: what pepd does not carry (bypassed \
+         flows, UDP, flows beyond limits.flows) goes nowhere; sysctl -w {key}=1"
+    )
+}
+
+/// Part of nftables: how to try it, and what it is called.
+struct Part {
+    terms: &'static [Term],
+    expression: &'static str,
+    module: &'static str,
+    option: &'static str,
+}
+
+/// Without these there is no interception.
+const NEEDED: [Part; 3] = [
+    Part {
+        terms: &[Term::Tproxy(rules::Family::V4, 1)],
+        expression: "tproxy",
+        module: "nft_tproxy",
+        option: "CONFIG_NFT_TPROXY",
+    },
+    Part {
+        terms: &[Term::SocketTransparent],
+        expression: "socket transparent",
+        module: "nft_socket",
+        option: "CONFIG_NFT_SOCKET",
+    },
+    Part {
+        terms: &[Term::Notrack],
+        expression: "notrack",
+        module: "nft_ct",
+        option: "CONFIG_NFT_CT",
+    },
+];
+
+/// After a table was refused: which part of it the kernel cannot do.
+///
+/// # Errors
+/// The first part that nothing can replace.
+pub(super) async fn diagnose(nft: &Nft, full: Features) -> Result<Features, SetupError> {
+    let cannot = |err| SetupError::Nft {
+        action: "ask nft what the kernel can do",
+        err,
+    };
+    for part in &NEEDED {
+        if !nft
+            .check(&probe_transaction(part.terms))
+            .await
+            .map_err(cannot)?
+        {
+            return Err(SetupError::Kernel {
+                expression: part.expression,
+                module: part.module,
+                option: part.option,
+            });
+        }
+    }
+    let can = async |terms: &[Term]| nft.check(&probe_transaction(terms)).await.map_err(cannot);
+    Ok(Features {
+        ipv6: full.ipv6 && can(&[Term::Tproxy(rules::Family::V6, 1)]).await?,
+        recent: can(&[Term::Remember(rules::Family::V4)]).await?,
+        fib: can(&[Term::ForThisMachine]).await?,
+    })
+}
+
+/// What an operator loses without a part of nftables.
+pub(super) fn degradations(features: Features) -> Vec<&'static str> {
+    let mut lost = Vec::new();
+    if !features.recent {
+        lost.push(
+            "the kernel cannot fill nft sets from rules (nft_dynset): connections opened while \
+             SYN cookies are in use will fail",
+        );
+    }
+    if !features.fib {
+        lost.push(
+            "the kernel cannot look up routes in nft rules (nft_fib): connections to this \
+             machine itself need a bypass site, and masqueraded flows fail if pepd is killed",
+        );
+    }
+    lost
+}
+
+#[cfg(test)]
+#[path = "setup_tests.rs"]
+mod tests;

@@ -1,0 +1,41 @@
+use super::*;
+
+fn config(syn: &str) -> Config {
+    let text = format!("[intercept]\nlan = [\"lan0\"]\nsyn = \"{syn}\"\n");
+    pep_core::config::parse(&text).expect("a valid configuration")
+}
+
+#[test]
+fn capabilities_are_read_from_the_status() {
+    let status = |bits: u64| format!("Name:\tpepd\nCapEff:\t{bits:016x}\nSeccomp:\t0\n");
+    assert_eq!(missing_capability(&status(u64::MAX)), None);
+    assert_eq!(missing_capability(&status(1 << 12 | 1 << 13)), None);
+    assert_eq!(missing_capability(&status(1 << 12)), Some("CAP_NET_RAW"));
+    assert_eq!(missing_capability(&status(0)), Some("CAP_NET_ADMIN"));
+    assert_eq!(missing_capability("CapEff:\tnonsense"), None);
+}
+
+#[test]
+fn a_machine_that_does_not_forward_cannot_defer() {
+    let off = |path: &str| (path == "net/ipv4/ip_forward").then(|| "0".to_owned());
+    let warnings = check_sysctls_with(&config("spoof"), true, off).expect("only a warning");
+    assert_eq!(warnings.len(), 1);
+    let err = check_sysctls_with(&config("defer"), true, off).expect_err("cannot work");
+    assert!(
+        err.to_string().ends_with("sysctl -w net.ipv4.ip_forward=1"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_reverse_path_check_that_sees_marks_is_warned_of() {
+    let on = |path: &str| {
+        path.ends_with("lan0/src_valid_mark")
+            .then(|| "1".to_owned())
+    };
+    let warnings = check_sysctls_with(&config("spoof"), true, on).expect("only a warning");
+    assert!(
+        warnings[0].contains("net.ipv4.conf.lan0.src_valid_mark"),
+        "{warnings:?}"
+    );
+}

@@ -1,0 +1,88 @@
+//! The TUN device of a LAN interface, into which held SYNs go and out of which they come back.
+
+use std::{io, os::fd::OwnedFd};
+
+use nix::unistd;
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::{setup, setup::SetupError};
+use crate::sys;
+
+/// A TUN device; it and its routes vanish with this value, or with the process.
+#[derive(Debug)]
+pub struct Tun {
+    name: String,
+    device: AsyncFd<OwnedFd>,
+}
+
+impl Tun {
+    /// Creates the device, down and without addresses; to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the kernel has no TUN, another process uses the name, or `/proc/sys` is read-only.
+    pub fn create(name: &str, ipv6: bool) -> Result<Self, SetupError> {
+        let failed = |err| SetupError::Tun {
+            name: name.to_owned(),
+            err,
+        };
+        let device = sys::tun::create(name).map_err(failed)?;
+        configure(name, ipv6)?;
+        let device = sys::reactor::register(device, Interest::READABLE).map_err(failed)?;
+        Ok(Self {
+            name: name.to_owned(),
+            device,
+        })
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits until there is a packet to read. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the runtime shuts down.
+    pub async fn readable(&self) -> io::Result<()> {
+        self.device
+            .readable()
+            .await
+            .map(|mut guard| guard.retain_ready())
+    }
+
+    /// Reads one packet into `buffer`, cut off at its end; `None` when there is none. Never waits.
+    ///
+    /// # Errors
+    /// When the device is gone or down.
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        match self.device.try_io(Interest::READABLE, |device| {
+            Ok(unistd::read(device, buffer)?)
+        }) {
+            Ok(length) => Ok(Some(length)),
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+
+    /// Lets a packet come in by this interface. Never waits.
+    ///
+    /// # Errors
+    /// When the device is gone or down.
+    pub fn write(&self, packet: &[u8]) -> io::Result<()> {
+        unistd::write(self.device.get_ref(), packet)?;
+        Ok(())
+    }
+}
+
+/// The kernel's defaults do not fit a device without hosts behind it.
+fn configure(name: &str, ipv6: bool) -> Result<(), SetupError> {
+    // The source addresses of SYNs are reached by other interfaces: loose reverse path check.
+    setup::write_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "2")?;
+    if ipv6 {
+        // No link-local address, hence no duplicate address detection, and no router discovery.
+        setup::write_sysctl(&format!("net/ipv6/conf/{name}/addr_gen_mode"), "1")?;
+        setup::write_sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0")?;
+        setup::write_sysctl(&format!("net/ipv6/conf/{name}/disable_ipv6"), "0")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! Installing and removing rules, routes and TUN devices, each test in a network namespace of
+//! its own. Needs root.
+
+use std::{
+    future::Future,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::sched::{CloneFlags, unshare};
+use pep_core::config::Config;
+use pepd::intercept::{
+    Gate, Interception, nft,
+    rules::{Features, Ruleset},
+};
+
+/// One site of every kind.
+const RICH: &str = r#"
+[intercept]
+lan = ["lan0", "lan1"]
+[[site]]
+name = "ssh"
+mode = "bypass"
+match = { dport = [22] }
+[[site]]
+name = "careful"
+syn = "defer"
+match = { src = ["10.1.0.0/16", "10.3.4.5/32", "fd01::/16"], dport = [80, 443, "8000-8100"] }
+[[site]]
+name = "marked"
+match = { dscp = [10, 46, 3], sport = ["1024-65535"], interface = ["lan1"] }
+[[site]]
+name = "one"
+syn = "defer"
+match = { dst = ["fd02::1/128"], dport = [21], dscp = [0] }
+"#;
+
+const SPOOF: &str = "[intercept]\nlan = [\"lan0\"]\n";
+
+fn config(text: &str) -> Config {
+    pep_core::config::parse(text).expect("a valid configuration")
+}
+
+/// Runs `test` in a fresh network namespace, which vanishes with its thread.
+fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
+    let thread = thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).expect("root");
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("root");
+        run("ip", &["link", "set", "lo", "up"]);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(test());
+    });
+    thread.join().expect("the test's thread");
+}
+
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().expect("starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn nft_from(input: &str, args: &[&str]) {
+    use std::io::Write as _;
+    let mut child = Command::new("nft")
+        .args(args)
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("nft starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    stdin.write_all(input.as_bytes()).expect("nft reads");
+    drop(stdin);
+    let status = child.wait().expect("nft ends");
+    assert!(status.success(), "nft refused:\n{input}");
+}
+
+/// Everything that installing may change: the ruleset, policy rules, routes, links.
+fn state() -> String {
+    let mut state = run("nft", &["list", "ruleset"]);
+    for family in ["-4", "-6"] {
+        state += &run("ip", &[family, "rule"]);
+        state += &run("ip", &[family, "route", "show", "table", "all"]);
+    }
+    state + &run("ip", &["-o", "link"])
+}
+
+/// Waits until the state is `expected`: a TUN device lasts until the last copy of its descriptor
+/// is closed, and programs that other tests are just starting have one until their exec().
+fn assert_becomes(expected: &str) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while state() != expected {
+        assert!(
+            Instant::now() < deadline,
+            "{}\ninstead of\n{expected}",
+            state()
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn json_and_text_install_the_same_table() {
+    for (text, features) in [
+        (SPOOF, Features::FULL),
+        (RICH, Features::FULL),
+        (
+            RICH,
+            Features {
+                ipv6: false,
+                recent: false,
+                fib: false,
+            },
+        ),
+    ] {
+        in_namespace(move || async move {
+            let ruleset = Ruleset::new(&config(text), features);
+            nft_from(
+                &nft::install_transaction(&ruleset).to_string(),
+                &["-j", "-f", "-"],
+            );
+            let by_json = run("nft", &["list", "table", "inet", "pepd"]);
+            nft_from(&nft::text(&ruleset), &["-f", "-"]);
+            let by_text = run("nft", &["list", "table", "inet", "pepd"]);
+            assert_eq!(by_json, by_text);
+            // What nft lists must be what was meant, whole rules that it dropped included.
+            let rules: usize = ruleset.chains.iter().map(|chain| chain.rules.len()).sum();
+            assert_eq!(by_json.matches("comment").count(), rules, "{by_json}");
+        });
+    }
+}
+
+#[test]
+fn removing_leaves_nothing_behind() {
+    in_namespace(|| async {
+        let before = state();
+        let interception = Interception::install(&config(RICH)).await.unwrap();
+        let installed = state();
+        for part in [
+            "table inet pepd",
+            "fwmark 0x53000000/0xff000000",
+            "proto 80",
+            "pepd1:",
+        ] {
+            assert!(installed.contains(part), "no `{part}` in\n{installed}");
+        }
+        interception.remove().await.unwrap();
+        assert_becomes(&before);
+    });
+}
+
+#[test]
+fn leftovers_of_a_killed_daemon_are_replaced() {
+    in_namespace(|| async {
+        let before = state();
+        let first = Interception::install(&config(RICH)).await.unwrap();
+        drop(first); // rules and routes stay, as after SIGKILL
+        let killed = state();
+        assert!(
+            killed.contains("table inet pepd") && !killed.contains("pepd0: "),
+            "{killed}"
+        );
+        let second = Interception::install(&config(RICH)).await.unwrap();
+        let rules = run("ip", &["rule"]);
+        assert_eq!(rules.matches("lookup 5000").count(), 1, "{rules}");
+        second.remove().await.unwrap();
+        assert_becomes(&before);
+    });
+}
+
+#[test]
+fn a_failed_installation_leaves_nothing_behind() {
+    in_namespace(|| async {
+        // Not ours, and in the way: the second of our TUN devices cannot be created.
+        run("ip", &["tuntap", "add", "pepd1", "mode", "tun"]);
+        let before = state();
+        let err = Interception::install(&config(RICH))
+            .await
+            .expect_err("name is taken");
+        assert!(err.to_string().contains("TUN device pepd1"), "{err}");
+        assert_becomes(&before);
+    });
+}
+
+#[test]
+fn the_gate_opens_and_closes() {
+    in_namespace(|| async {
+        let interception = Interception::install(&config(SPOOF)).await.unwrap();
+        let gate = || run("nft", &["list", "chain", "inet", "pepd", "gate"]);
+        let open = gate();
+        interception.set_gate(Gate::Closed).await.unwrap();
+        interception.set_gate(Gate::Closed).await.unwrap();
+        assert_eq!(gate().matches("accept").count(), 1, "{}", gate());
+        assert_eq!(interception.passed().await.unwrap(), 0);
+        interception.set_gate(Gate::Open).await.unwrap();
+        assert_eq!(gate(), open);
+        interception.remove().await.unwrap();
+    });
+}
+
+#[test]
+fn a_tun_makes_no_noise() {
+    in_namespace(|| async {
+        let interception = Interception::install(&config(RICH)).await.unwrap();
+        let addresses = run("ip", &["-o", "address", "show", "dev", "pepd0"]);
+        assert_eq!(addresses, "", "no address of its own");
+        let rp_filter = std::fs::read_to_string("/proc/sys/net/ipv4/conf/pepd0/rp_filter");
+        assert_eq!(rp_filter.unwrap().trim(), "2");
+        let link = run("ip", &["-o", "link", "show", "dev", "pepd0"]);
+        assert!(link.contains("UP") && !link.contains("MULTICAST"), "{link}");
+        interception.remove().await.unwrap();
+    });
+}
