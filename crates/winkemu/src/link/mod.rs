@@ -12,6 +12,7 @@
 //! argument, in nanoseconds since the link began. [`Engine`] is the whole link, [`Sim`] runs
 //! one in virtual time.
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod config;
 mod decision;
