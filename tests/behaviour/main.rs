@@ -6,5 +6,6 @@
 //! failing test the case (`defer ipv6`) is the name of the thread that panicked.
 
 mod bed;
+mod handshake;
 mod relay;
 mod support;

@@ -1,9 +1,14 @@
 //! What many tests begin with.
 
-use std::{net::TcpStream, thread};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    thread,
+};
 
 use pepd_tests::{
     bed::{Bed, Place},
+    host::Host,
     pep::Pep,
     serve::Server,
     wait::PATIENCE,
@@ -49,4 +54,69 @@ pub fn connect(bed: &Bed) -> TcpStream {
     let stream = stream.expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     stream
+}
+
+/// Has the server echo these bytes.
+pub fn echo_once(stream: &mut TcpStream, message: &[u8]) {
+    stream.write_all(message).expect("connected");
+    let mut answer = vec![0; message.len()];
+    stream.read_exact(&mut answer).expect("an echo");
+    assert_eq!(answer, message);
+}
+
+/// A filter on the server that drops SYNs to a port, and counts them, until it is opened.
+pub struct SynGate<'a> {
+    server: &'a Host,
+}
+
+impl<'a> SynGate<'a> {
+    /// Drops SYNs to this port from now on.
+    pub fn closed(bed: &'a Bed, port: u16) -> Self {
+        bed.server.nft(&format!(
+            "table inet gate {{
+                counter seen {{ }}
+                chain input {{
+                    type filter hook input priority 0;
+                    tcp dport {port} tcp flags & (syn | ack) == syn counter name seen drop
+                }}
+            }}"
+        ));
+        Self {
+            server: &bed.server,
+        }
+    }
+
+    /// SYNs dropped so far.
+    pub fn seen(&self) -> u64 {
+        counter(self.server, "gate", "seen")
+    }
+
+    /// Lets SYNs pass from now on; the count stays.
+    pub fn open(&self) {
+        self.server.nft("flush chain inet gate input");
+    }
+}
+
+/// The packets of a named nft counter.
+pub fn counter(host: &Host, table: &str, name: &str) -> u64 {
+    let listed = host.run("nft", &["list", "counter", "inet", table, name]);
+    let mut words = listed.split_whitespace();
+    words.find(|word| *word == "packets");
+    let packets = words.next().and_then(|number| number.parse().ok());
+    packets.unwrap_or_else(|| panic!("not a counter: {listed}"))
+}
+
+/// Cuts a machine off: nothing enters or leaves it any more, without a word to anybody.
+pub fn cut_off(host: &Host) {
+    host.nft(
+        "table inet outage {
+            chain input { type filter hook prerouting priority -400; drop; }
+            chain output { type filter hook output priority -400; drop; }
+        }",
+    );
+}
+
+/// Ends [`cut_off`].
+pub fn reconnect(host: &Host) {
+    host.nft("delete table inet outage");
 }

@@ -1,0 +1,274 @@
+//! Servers that refuse, cannot be reached or stay silent, and clients that give up.
+
+use std::{
+    io::{Read as _, Write as _},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::errno::Errno;
+use pepd_tests::{
+    bed::{Bed, Path, Place},
+    echo::EchoServer,
+    host::Dial,
+    matrix::{matrix, matrix_pepd_only},
+    measure::ping_pong,
+    outcome::{Connected, Ended},
+    wait::{PATIENCE, wait_until},
+};
+
+use crate::{
+    bed::expected,
+    support::{PORT, SynGate, connect, echo_once},
+};
+
+/// An error that came by itself rather than by a timeout of TCP or of ours.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Connects to a place that fails: on the direct path and in `defer` the connect fails as the
+/// plain network makes it fail; in `spoof` the connection is there and is then reset.
+fn fails_as_without_us(place: Place, reason: &str) {
+    matrix(|bed| {
+        // Only spoof needs a limit: in defer the client's own timers decide.
+        let timeouts = match bed.path {
+            Path::Spoof => "[timeouts]\nconnect = \"1s\"",
+            _ => "",
+        };
+        let pep = bed.start_with(timeouts);
+        let start = Instant::now();
+        let connect = bed.client.connect(bed.at(place, PORT));
+        if bed.path == Path::Spoof {
+            let stream = connect.expect("spoof answers at once");
+            assert_eq!(Ended::of(&stream), Ended::RESET);
+        } else {
+            assert_eq!(Connected::of(&connect), expected(bed.family, place));
+        }
+        assert!(start.elapsed() < SOON, "it took {:?}", start.elapsed());
+        let Some(mut pep) = pep else { return };
+        if bed.path == Path::Spoof {
+            pep.wait_flow_end(|end| end.reason == reason);
+        }
+        pep.wait_counter("syns_held", |held| held == 0);
+        pep.assert_healthy();
+        pep.stop();
+    });
+}
+
+#[test]
+fn a_closed_port_refuses() {
+    fails_as_without_us(Place::Second, "refused");
+}
+
+#[test]
+fn a_firewall_rejects() {
+    fails_as_without_us(Place::Rejected, "refused");
+}
+
+#[test]
+fn a_router_cannot_reach_the_host() {
+    fails_as_without_us(Place::Unreachable, "unreachable");
+}
+
+#[test]
+fn a_router_prohibits() {
+    fails_as_without_us(Place::Prohibited, "unreachable");
+}
+
+#[test]
+fn the_gateway_has_no_route() {
+    fails_as_without_us(Place::NoRoute, "unreachable");
+}
+
+#[test]
+fn the_gateway_has_no_such_neighbour() {
+    fails_as_without_us(Place::NoNeighbour, "unreachable");
+}
+
+/// The client's SYN is given up by the client's own kernel after two tries, some 3 s; pepd
+/// forgets it after the lease.
+#[test]
+fn a_black_hole_swallows() {
+    matrix(|bed| {
+        let pep = bed.start_with(match bed.path {
+            Path::Spoof => "[timeouts]\nconnect = \"1s\"",
+            _ => "",
+        });
+        let connect = bed.client.connect(bed.at(Place::BlackHole, PORT));
+        if bed.path == Path::Spoof {
+            let stream = connect.expect("spoof answers at once");
+            assert_eq!(Ended::of(&stream), Ended::RESET);
+        } else {
+            assert_eq!(Connected::of(&connect), Connected::No(Errno::ETIMEDOUT));
+        }
+        let Some(mut pep) = pep else { return };
+        if bed.path == Path::Spoof {
+            pep.wait_flow_end(|end| end.reason == "connect_timeout");
+        }
+        pep.assert_healthy();
+    });
+}
+
+#[test]
+fn a_held_syn_is_forgotten_once_the_client_gave_up() {
+    matrix_pepd_only(|bed| {
+        if bed.path != Path::Defer {
+            return;
+        }
+        let held = bed.config("").expect("not direct");
+        let config = held.replace("syn = \"defer\"", "syn = \"defer\"\nsyn_lease = \"1s\"");
+        let pep = pepd_tests::pep::Pep::start(&bed.gateway, &config);
+        let before = pep.descriptors();
+        let dial = Dial::to(bed.at(Place::BlackHole, PORT));
+        let socket = bed.client.enter(|| dial.begin_here()).expect("it begins");
+        pep.wait_counter("syns_held", |held| held == 1);
+        drop(socket);
+        pep.wait_counter("syns_expired", |expired| expired == 1);
+        pep.wait_counter("syns_held", |held| held == 0);
+        wait_until("the descriptor to be given back", || {
+            pep.descriptors() <= before
+        });
+    });
+}
+
+#[test]
+fn a_server_that_is_silent_at_first_is_reached() {
+    matrix(|bed| {
+        // Long enough for the client, too.
+        bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let gate = SynGate::closed(bed, PORT);
+        let pep = bed.start();
+        thread::scope(|scope| {
+            let client = scope.spawn(|| echo_once(&mut connect(bed), b"hello"));
+            // Two SYNs have been lost, so a second has gone by.
+            wait_until("the SYN to be repeated", || gate.seen() >= 2);
+            gate.open();
+            client.join().expect("the flow works");
+        });
+        if let Some(mut pep) = pep {
+            pep.assert_healthy();
+        }
+    });
+}
+
+/// Whether the server then sees nothing or a connection that ends at once is up to timing; but
+/// nothing may be left of it.
+#[test]
+fn a_client_that_gives_up_before_the_server_answers_leaves_nothing() {
+    matrix(|bed| {
+        let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let gate = SynGate::closed(bed, PORT);
+        let pep = bed.config("").map(|config| {
+            let config = config.replace("[log]", "syn_lease = \"1s\"\n\n[log]");
+            pepd_tests::pep::Pep::start(&bed.gateway, &config)
+        });
+        let before = pep.as_ref().map(pepd_tests::pep::Pep::descriptors);
+        let dial = Dial::to(bed.at(Place::Server, PORT));
+        let socket = bed.client.enter(|| dial.begin_here()).expect("it begins");
+        wait_until("the SYN to be lost", || gate.seen() >= 1);
+        pepd_tests::outcome::reset(socket.into());
+        gate.open();
+        if let (Some(mut pep), Some(before)) = (pep, before) {
+            wait_until("pepd to forget it", || {
+                let counters = pep.counters();
+                let open = counters["flows_open"] + counters["syns_held"];
+                open == 0 && pep.descriptors() <= before
+            });
+            pep.assert_healthy();
+        }
+        wait_until("the server to be rid of it", || echo.open() == 0);
+    });
+}
+
+#[test]
+fn refused_connections_of_others_do_not_hurt() {
+    matrix(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let pep = bed.start();
+        let mut healthy: Vec<_> = (0..5).map(|_| connect(bed)).collect();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let done = &done;
+            let others = scope.spawn(move || {
+                for _ in 0..150 {
+                    refused(bed);
+                }
+                done.store(true, Ordering::SeqCst);
+            });
+            while !done.load(Ordering::SeqCst) && !others.is_finished() {
+                for stream in &mut healthy {
+                    ping_pong(stream, 100, 5).expect("a healthy flow");
+                }
+            }
+            others.join().expect("each is refused");
+        });
+        for stream in &mut healthy {
+            echo_once(stream, b"still here");
+        }
+        if let Some(mut pep) = pep {
+            pep.assert_healthy();
+        }
+    });
+}
+
+/// A connection to a closed port, with something to send as soon as it seems to be there.
+fn refused(bed: &Bed) {
+    match bed.client.connect(bed.at(Place::Second, PORT)) {
+        Ok(mut stream) => {
+            assert_eq!(bed.path, Path::Spoof, "only spoof answers for the server");
+            // The reset may be there already.
+            let _ = stream.write_all(b"request");
+            assert_eq!(Ended::of(&stream), Ended::RESET);
+        }
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED)),
+    }
+}
+
+/// `tcp_syncookies` 2 sends cookies always, 1 once the backlog is full, which the small one
+/// makes likely; both lose the request socket by which half-open connections are recognised.
+#[test]
+fn syn_cookies_do_no_harm() {
+    matrix(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        for cookies in ["0", "1", "2"] {
+            bed.gateway.sysctl("net.ipv4.tcp_syncookies", cookies);
+            let pep = bed.start_with("[limits]\nbacklog = 8");
+            thread::scope(|scope| {
+                for _ in 0..40 {
+                    scope.spawn(|| echo_once(&mut connect(bed), b"through a cookie"));
+                }
+            });
+            refused(bed);
+            if let Some(mut pep) = pep {
+                pep.assert_healthy();
+                let name = pep.counter("flows_accepted");
+                assert!(name >= 20, "only {name} of 40 flows were accelerated");
+                pep.wait_idle();
+                pep.stop();
+            }
+        }
+    });
+}
+
+/// The server's first bytes must not be lost when they come with its SYN-ACK's ACK.
+#[test]
+fn many_short_connections_in_a_row() {
+    matrix(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let pep = bed.start();
+        for number in 0..200_u32 {
+            let mut stream = connect(bed);
+            stream.write_all(&number.to_le_bytes()).expect("connected");
+            let mut answer = [0; 4];
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            stream.read_exact(&mut answer).expect("an answer");
+            assert_eq!(u32::from_le_bytes(answer), number);
+        }
+        if let Some(mut pep) = pep {
+            pep.wait_counter("ended_closed", |closed| closed == 200);
+            pep.assert_healthy();
+            pep.stop();
+        }
+    });
+}
