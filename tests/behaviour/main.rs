@@ -5,7 +5,10 @@
 //! needs root and the packages of `scripts/install-deps`; it builds the daemon itself. Of a
 //! failing test the case (`defer ipv6`) is the name of the thread that panicked.
 
+mod addresses;
 mod bed;
+mod firewall;
 mod handshake;
 mod relay;
 mod support;
+mod timeouts;

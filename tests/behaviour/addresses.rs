@@ -1,0 +1,198 @@
+//! Which addresses and ports the server sees, and ports that are used again.
+
+use std::{
+    io::Read as _,
+    net::{SocketAddr, TcpStream},
+    sync::mpsc,
+};
+
+use nix::errno::Errno;
+use pepd_tests::{
+    bed::{Bed, Path, Place},
+    echo::EchoServer,
+    host::Dial,
+    matrix::matrix,
+    outcome::Ended,
+    serve::Server,
+    wait::{PATIENCE, wait_for, wait_until},
+};
+
+use crate::support::{PORT, echo_once};
+
+/// The port on which pepd listens by default.
+const LISTEN_PORT: u16 = 5000;
+
+/// Connects from a port of the client (0: any) and tells it from what the server saw.
+fn seen_by_server(bed: &Bed, port: u16) -> (SocketAddr, SocketAddr) {
+    let (result, seen) = mpsc::channel();
+    let listener = bed.server.listen(bed.at(Place::Server, PORT));
+    let _server = Server::start(listener, move |mut stream, peer| {
+        // Waits for the client to have read its own address.
+        let _ = stream.read(&mut [0]);
+        result.send(peer).expect("the test waits");
+    });
+    let dial = Dial::to(bed.at(Place::Server, PORT)).from(bed.client_at(port));
+    let stream = bed.client.dial(&dial).expect("the server listens");
+    let own = stream.local_addr().expect("connected");
+    drop(stream);
+    (
+        own,
+        seen.recv_timeout(PATIENCE).expect("the server accepts"),
+    )
+}
+
+#[test]
+fn the_server_sees_the_clients_own_address_and_port() {
+    matrix(|bed| {
+        let _pep = bed.start();
+        let (own, seen) = seen_by_server(bed, 0);
+        assert_eq!(seen, own);
+        let (own, seen) = seen_by_server(bed, 40_000);
+        assert_eq!((own, seen), (bed.client_at(40_000), bed.client_at(40_000)));
+    });
+}
+
+#[test]
+fn with_source_self_the_server_sees_pepd() {
+    matrix(|bed| {
+        let _pep = bed.start_with("[[site]]\nname = \"all\"\nsource = \"self\"");
+        let (own, seen) = seen_by_server(bed, 0);
+        match bed.path {
+            Path::Direct => assert_eq!(seen, own),
+            Path::Spoof | Path::Defer => assert_eq!(seen.ip(), bed.gateway_address()),
+        }
+    });
+}
+
+#[test]
+fn one_client_port_reaches_two_servers_at_once() {
+    matrix(|bed| {
+        let places = [Place::Server, Place::Second];
+        let _echoes = places.map(|place| EchoServer::start(bed.server.listen(bed.at(place, PORT))));
+        let _pep = bed.start();
+        let streams = places.map(|place| {
+            let dial = Dial::to(bed.at(place, PORT)).from(bed.client_at(40_001));
+            bed.client.dial(&dial).expect("the server listens")
+        });
+        for mut stream in streams {
+            echo_once(&mut stream, b"from one port");
+            let own = stream.local_addr().expect("connected");
+            assert_eq!(own, bed.client_at(40_001));
+        }
+    });
+}
+
+#[test]
+fn a_client_may_use_the_number_of_our_listening_port() {
+    matrix(|bed| {
+        let _pep = bed.start();
+        let (own, seen) = seen_by_server(bed, LISTEN_PORT);
+        assert_eq!((own.port(), seen), (LISTEN_PORT, own));
+    });
+}
+
+#[test]
+fn a_server_may_use_the_number_of_our_listening_port() {
+    matrix(|bed| {
+        let to = bed.at(Place::Server, LISTEN_PORT);
+        let _echo = EchoServer::start(bed.server.listen(to));
+        let mut pep = bed.start();
+        let mut stream = bed.client.connect(to).expect("the server listens");
+        echo_once(&mut stream, b"to that port");
+        if let Some(pep) = &mut pep {
+            assert_eq!(pep.counter("flows_accepted"), 1);
+        }
+    });
+}
+
+/// Nobody but a listening pepd, on loopback, may be reached at its port.
+#[test]
+fn our_listening_port_is_not_open_to_hosts() {
+    matrix(|bed| {
+        let _pep = bed.start_with("[[site]]\nname = \"none\"\nmode = \"bypass\"");
+        for address in [bed.gateway_address(), bed.family.address(1, 1)] {
+            let connect = bed.client.connect(SocketAddr::new(address, LISTEN_PORT));
+            let errno = connect.expect_err("nobody listens there").raw_os_error();
+            assert_eq!(errno, Some(libc::ECONNREFUSED));
+        }
+    });
+}
+
+/// Connects from a fixed port, as soon as the client's kernel lets it be used again.
+fn reuse(bed: &Bed, port: u16) -> TcpStream {
+    let dial = Dial::to(bed.at(Place::Server, PORT)).from(bed.client_at(port));
+    let stream = wait_for("the port to be usable again", || {
+        match bed.client.dial(&dial) {
+            Ok(stream) => Some(stream),
+            // In TIME_WAIT at the client itself, where no PEP has a say.
+            Err(error) if is_taken(&error) => None,
+            Err(error) => panic!("connecting again from port {port}: {error}"),
+        }
+    });
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream
+}
+
+fn is_taken(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::EADDRNOTAVAIL | Errno::EADDRINUSE))
+}
+
+/// Where the client closes first, TIME_WAIT is at the client, and behind pepd at its server leg.
+#[test]
+fn a_port_is_used_again_after_the_client_closed_first() {
+    matrix(|bed| {
+        // What Linux does by itself on loopback only: reuse after a second.
+        bed.client.sysctl("net.ipv4.tcp_tw_reuse", "1");
+        let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let mut pep = bed.start();
+        for round in 0..3 {
+            let mut stream = reuse(bed, 40_002);
+            echo_once(&mut stream, format!("round {round}").as_bytes());
+            drop(stream);
+            wait_until("the server to see the end", || echo.open() == 0);
+        }
+        if let Some(pep) = &mut pep {
+            pep.assert_healthy();
+        }
+    });
+}
+
+/// Where the server closes first, TIME_WAIT is at the server, and behind pepd at its client leg.
+#[test]
+fn a_port_is_used_again_after_the_server_closed_first() {
+    matrix(|bed| {
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _server = Server::start(listener, |mut stream, _| {
+            // One byte and the end, the server's first.
+            let mut byte = [0];
+            if stream.read_exact(&mut byte).is_ok() {
+                let _ = std::io::Write::write_all(&mut stream, &byte);
+            }
+        });
+        let mut pep = bed.start();
+        for _ in 0..5 {
+            let mut stream = reuse(bed, 40_003);
+            echo_once(&mut stream, b"x");
+            assert_eq!(Ended::of(&stream), Ended::EMPTY);
+        }
+        if let Some(pep) = &mut pep {
+            pep.assert_healthy();
+        }
+    });
+}
+
+/// A reset leaves no TIME_WAIT anywhere, so the port is free at once.
+#[test]
+fn a_port_is_used_again_after_a_reset() {
+    matrix(|bed| {
+        let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let _pep = bed.start();
+        for _ in 0..5 {
+            let mut stream = reuse(bed, 40_004);
+            echo_once(&mut stream, b"x");
+            pepd_tests::outcome::reset(stream);
+            wait_until("the server to see the end", || echo.open() == 0);
+        }
+    });
+}

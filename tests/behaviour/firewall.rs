@@ -1,0 +1,172 @@
+//! A gateway that also is a stateful firewall and translates addresses.
+
+use std::{
+    io::{Read as _, Write as _},
+    sync::mpsc,
+};
+
+use pepd_tests::{
+    bed::{Bed, Path, Place},
+    matrix::matrix,
+    objects::{self, ObjectServer},
+    outcome::{Connected, Ended, reset},
+    payload::{Payload, receive},
+    pep::Pep,
+    serve::Server,
+    wait::PATIENCE,
+};
+
+use crate::{
+    bed::expected,
+    support::{PORT, connect},
+};
+
+/// Drops what connection tracking calls invalid, in every hook that could.
+const STATEFUL: &str = "
+    table inet firewall {
+        chain input { type filter hook input priority filter; ct state invalid drop; }
+        chain output { type filter hook output priority filter; ct state invalid drop; }
+        chain forward {
+            type filter hook forward priority filter; policy drop;
+            ct state invalid drop
+            ct state established,related accept
+            iifname \"lan0\" accept
+        }
+    }";
+
+/// The server sees the gateway's address only.
+const MASQUERADE: &str = "
+    table inet translation {
+        chain postrouting {
+            type nat hook postrouting priority srcnat;
+            oifname \"wan0\" masquerade
+        }
+    }";
+
+/// Everything a firewall could break: both directions, refusals, errors and resets.
+fn everything_works(bed: &Bed) {
+    let pep = bed.start();
+    transfers_work(bed);
+    failures_look_right(bed);
+    resets_cross(bed);
+    if let Some(pep) = pep {
+        finish(pep);
+    }
+}
+
+fn transfers_work(bed: &Bed) {
+    let server = ObjectServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+    for (seed, len) in [(1, 0), (2, 100), (3, 3_000_000)] {
+        let expected = (len, Payload::new(seed, len).sum());
+        let mut stream = connect(bed);
+        objects::get(&mut stream, seed, len).expect("connected");
+        assert_eq!(receive(&mut stream).expect("the download"), expected);
+        objects::put_and_close(connect(bed), seed, len).expect("connected");
+        assert_eq!(server.stored(seed), expected);
+    }
+}
+
+fn failures_look_right(bed: &Bed) {
+    for place in [Place::Second, Place::Unreachable, Place::NoNeighbour] {
+        let connect = bed.client.connect(bed.at(place, PORT));
+        if bed.path == Path::Spoof {
+            let stream = connect.expect("spoof answers at once");
+            assert_eq!(Ended::of(&stream), Ended::RESET, "{place:?}");
+        } else {
+            let outcome = Connected::of(&connect);
+            assert_eq!(outcome, expected(bed.family, place), "{place:?}");
+        }
+    }
+}
+
+fn resets_cross(bed: &Bed) {
+    const RESETTER: u16 = PORT + 1;
+    let (result, ended) = mpsc::channel();
+    let listener = bed.server.listen(bed.at(Place::Server, RESETTER));
+    let _server = Server::start(listener, move |mut stream, _| {
+        let mut order = [0];
+        stream.read_exact(&mut order).expect("an order");
+        match &order {
+            b"r" => reset(stream),
+            _ => result.send(Ended::of(&stream)).expect("the test waits"),
+        }
+    });
+    let to = bed.at(Place::Server, RESETTER);
+    let mut stream = bed.client.connect(to).expect("the server listens");
+    stream.write_all(b"r").expect("connected");
+    assert_eq!(Ended::of(&stream), Ended::RESET);
+    let mut stream = bed.client.connect(to).expect("the server listens");
+    stream.write_all(b"w").expect("connected");
+    // Sent and acknowledged before the reset, which might overtake it otherwise.
+    reset(stream);
+    let ended = ended.recv_timeout(PATIENCE);
+    assert_eq!(ended, Ok(Ended::RESET));
+}
+
+fn finish(mut pep: Pep) {
+    pep.assert_healthy();
+    let accepted = pep.counter("flows_accepted");
+    assert!(accepted >= 8, "only {accepted} flows were accelerated");
+    pep.wait_idle();
+    pep.stop();
+}
+
+#[test]
+fn a_stateful_firewall_on_the_gateway_does_no_harm() {
+    matrix(|bed| {
+        bed.gateway.nft(STATEFUL);
+        everything_works(bed);
+    });
+}
+
+#[test]
+fn masquerading_on_the_gateway_does_no_harm() {
+    matrix(|bed| {
+        bed.gateway.nft(MASQUERADE);
+        everything_works(bed);
+        assert_eq!(address_seen(bed), bed.gateway_address());
+    });
+}
+
+#[test]
+fn a_stateful_firewall_that_masquerades_does_no_harm() {
+    matrix(|bed| {
+        bed.gateway.nft(STATEFUL);
+        bed.gateway.nft(MASQUERADE);
+        everything_works(bed);
+    });
+}
+
+#[test]
+fn with_a_firewall_and_syn_cookies_connections_work() {
+    matrix(|bed| {
+        bed.gateway.nft(STATEFUL);
+        bed.gateway.nft(MASQUERADE);
+        bed.gateway.sysctl("net.ipv4.tcp_syncookies", "2");
+        everything_works(bed);
+    });
+}
+
+/// A strict reverse path filter asks of every packet whether its source is behind the interface.
+#[test]
+fn a_strict_reverse_path_filter_does_no_harm() {
+    matrix(|bed| {
+        for interface in ["all", "default", "lan0", "wan0"] {
+            let key = format!("net.ipv4.conf.{interface}.rp_filter");
+            bed.gateway.sysctl(&key, "1");
+        }
+        everything_works(bed);
+    });
+}
+
+/// The address a server sees of a connection through the gateway, with pepd running again.
+fn address_seen(bed: &Bed) -> std::net::IpAddr {
+    let _pep = bed.start();
+    let (result, seen) = mpsc::channel();
+    let listener = bed.server.listen(bed.at(Place::Server, PORT));
+    let _server = Server::start(listener, move |_, peer| {
+        result.send(peer.ip()).expect("the test waits");
+    });
+    let _stream = connect(bed);
+    seen.recv_timeout(PATIENCE).expect("the server accepts")
+}
