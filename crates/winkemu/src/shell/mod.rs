@@ -1,0 +1,205 @@
+//! A link between two TUN interfaces, run on a thread of its own.
+//!
+//! The thread reads what the kernel sends into either interface, hands it to the pure
+//! [`Engine`](crate::link::Engine) with the time, and writes what comes out into the other one.
+//! It waits by `ppoll` with nanoseconds and the least timer slack; under [`LinkSpec::realtime`]
+//! also under SCHED_FIFO, and awake for the last 60 us before a deadline.
+//!
+//! ```no_run
+//! use winkemu::{link::LinkOptions, netns::Netns, shell::{LinkHandle, LinkSpec, MTU, Tun}};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (a, b) = (Netns::new()?, Netns::new()?);
+//! let options: LinkOptions = "rate=10mbit,delay=264ms".parse()?;
+//! let spec = LinkSpec::new(
+//!     Tun::create(&a, "sat0", &["10.0.0.1/24".parse()?], MTU)?,
+//!     Tun::create(&b, "sat0", &["10.0.0.2/24".parse()?], MTU)?,
+//!     options.resolve_without_files()?,
+//!     1,
+//! );
+//! let link = LinkHandle::spawn(spec)?;
+//! // ... traffic ...
+//! let report = link.stop();
+//! assert!(report.accuracy.counts, "{:?}", report.accuracy.reason);
+//! # Ok(())
+//! # }
+//! ```
+
+mod clock;
+mod lateness;
+mod pump;
+mod record;
+mod report;
+mod sys;
+mod tun;
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+pub use lateness::{AccuracyLimit, Bin, LatenessReport, STRAYS, Verdict};
+pub use record::{RecordError, read_recording};
+pub use report::{DirectionReport, LinkReport};
+pub use tun::{EndSpec, Tun, TunError};
+
+use crate::link::{Decision, LinkConfig};
+
+/// The usual MTU of a link, in bytes.
+pub const MTU: u32 = 1500;
+
+/// Why a link could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The system's limit of threads or descriptors.
+    #[error("cannot start the link's thread")]
+    Thread(#[source] io::Error),
+    /// Needs CAP_SYS_NICE, or a limit RLIMIT_RTPRIO above 0.
+    #[error(
+        "cannot run in real time: SCHED_FIFO needs CAP_SYS_NICE or `ulimit -r`, and locked \
+         memory CAP_IPC_LOCK or `ulimit -l`"
+    )]
+    Realtime(#[source] io::Error),
+    /// The recording to write.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+}
+
+/// A link to be started.
+#[derive(Debug)]
+pub struct LinkSpec {
+    /// One end.
+    pub a: Tun,
+    /// The other.
+    pub b: Tun,
+    /// What lies between them.
+    pub config: LinkConfig,
+    /// The seed of every draw.
+    pub seed: u64,
+    /// Run before all ordinary threads, and awake for the last 60 us before each deadline.
+    pub realtime: bool,
+    /// Where to write each packet's decision.
+    pub record: Option<PathBuf>,
+    /// Decisions to take again.
+    pub replay: Vec<Decision>,
+    /// When the run is too inexact to count.
+    pub limit: AccuracyLimit,
+}
+
+impl LinkSpec {
+    /// A link without recording, at ordinary priority.
+    pub fn new(a: Tun, b: Tun, config: LinkConfig, seed: u64) -> Self {
+        Self {
+            a,
+            b,
+            config,
+            seed,
+            realtime: false,
+            record: None,
+            replay: Vec::new(),
+            limit: AccuracyLimit::default(),
+        }
+    }
+}
+
+/// A running link. Dropping it stops the link.
+#[derive(Debug)]
+pub struct LinkHandle {
+    stop: Arc<Stop>,
+    thread: Option<thread::JoinHandle<LinkReport>>,
+}
+
+/// Tells the thread to stop, and wakes it.
+#[derive(Debug)]
+struct Stop {
+    asked: AtomicBool,
+    wake: EventFd,
+}
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(Self {
+            asked: AtomicBool::new(false),
+            wake: EventFd::from_flags(flags)?,
+        })
+    }
+
+    fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        // It fails only when the counter is full, and then the thread wakes all the same.
+        let _ = self.wake.write(1);
+    }
+
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+}
+
+impl LinkHandle {
+    /// Starts a link. Its clock starts when its thread does, before this returns.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub fn spawn(spec: LinkSpec) -> Result<Self, LinkError> {
+        let stop = Arc::new(Stop::new().map_err(LinkError::Thread)?);
+        let mut pump = pump::Pump::new(spec, Arc::clone(&stop))?;
+        let (ready, started) = std::sync::mpsc::sync_channel(1);
+        let run = move || {
+            let prepared = pump.prepare_thread();
+            let fit = prepared.is_ok();
+            // The receiver waits below.
+            let _ = ready.send(prepared);
+            if fit { pump.run() } else { pump.report(None) }
+        };
+        let thread = thread::Builder::new().name("link".to_owned());
+        let thread = thread.spawn(run).map_err(LinkError::Thread)?;
+        started.recv().expect("the thread reports first")?;
+        let thread = Some(thread);
+        Ok(Self { stop, thread })
+    }
+
+    /// Whether the link ended by itself; [`Self::stop`] says why.
+    pub fn has_ended(&self) -> bool {
+        self.thread
+            .as_ref()
+            .is_none_or(thread::JoinHandle::is_finished)
+    }
+
+    /// Stops the link, and says what it did. Packets still inside are counted as held.
+    ///
+    /// # Panics
+    /// When the link's thread panicked.
+    pub fn stop(mut self) -> LinkReport {
+        self.join().expect("joined once only")
+    }
+
+    fn join(&mut self) -> Option<LinkReport> {
+        self.stop.ask();
+        let thread = self.thread.take()?;
+        Some(
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+        )
+    }
+}
+
+impl Drop for LinkHandle {
+    fn drop(&mut self) {
+        self.stop.ask();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been reported on the thread's own stack.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

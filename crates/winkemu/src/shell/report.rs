@@ -1,0 +1,83 @@
+//! What a link did, for people and programs.
+
+use serde::{Deserialize, Serialize};
+
+use super::lateness::{LatenessReport, Verdict};
+use crate::link::PathStats;
+
+/// The report of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// How long it ran.
+    pub seconds: f64,
+    /// The seed of its draws.
+    pub seed: u64,
+    /// What it was made of.
+    pub link: serde_json::Value,
+    /// Whether it ran under a real-time policy.
+    pub realtime: bool,
+    /// From A to B.
+    pub ab: DirectionReport,
+    /// From B to A.
+    pub ba: DirectionReport,
+    /// How late packets came out.
+    pub lateness: LatenessReport,
+    /// Whether the run counts.
+    pub accuracy: Verdict,
+    /// Why the link ended before it was told to.
+    pub failure: Option<String>,
+}
+
+/// One direction of a report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DirectionReport {
+    /// What the link did to the packets.
+    #[serde(flatten)]
+    pub packets: PathStats,
+    /// Packets lost ahead of the link, because the emulator did not read them in time.
+    pub tun_drops: u64,
+    /// Packets that came out but that the kernel did not take (corrupted beyond being IP, or the
+    /// interface was down).
+    pub refused: u64,
+    /// Multicast housekeeping of the kernel's IPv6 that was not forwarded.
+    pub ignored: u64,
+}
+
+impl LinkReport {
+    /// A few lines for a terminal.
+    pub fn summary(&self) -> String {
+        let direction = |name: &str, report: &DirectionReport| {
+            let packets = &report.packets;
+            let drops = serde_json::to_value(packets.dropped).expect("plain numbers");
+            let drops = drops.as_object().into_iter().flatten();
+            let drops: Vec<_> = drops
+                .filter(|(_, count)| count.as_u64() != Some(0))
+                .map(|(cause, count)| format!("{} {count}", cause.replace('_', " ")))
+                .collect();
+            let drops = if drops.is_empty() {
+                "none".to_owned()
+            } else {
+                drops.join(", ")
+            };
+            format!(
+                "{name}: {} packets in ({} bytes), {} out ({} bytes), {} still inside; dropped: {drops}",
+                packets.offered,
+                packets.offered_bytes,
+                packets.delivered,
+                packets.delivered_bytes,
+                packets.held,
+            )
+        };
+        let us = |ns: u64| ns as f64 / 1000.0;
+        format!(
+            "{}\n{}\nlateness: median {:.0} us, 99 % {:.0} us, most {:.0} us, of {} packets in {:.1} s",
+            direction("a to b", &self.ab),
+            direction("b to a", &self.ba),
+            us(self.lateness.p50_ns),
+            us(self.lateness.p99_ns),
+            us(self.lateness.max_ns),
+            self.lateness.packets,
+            self.seconds,
+        )
+    }
+}

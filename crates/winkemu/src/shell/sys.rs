@@ -1,0 +1,75 @@
+//! The system calls that have no safe wrapper.
+#![expect(unsafe_code, reason = "TUN requests and scheduling policies need it")]
+
+use std::{
+    fs::OpenOptions,
+    io, mem,
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::fs::OpenOptionsExt as _,
+    },
+};
+
+/// Creates a TUN interface in the calling thread's namespace; it is gone with the descriptor.
+///
+/// Packets are bare IP, one to a read or write, never longer than the MTU: without offloads
+/// the kernel cuts what TCP hands it before it comes here.
+pub(super) fn create_tun(name: &str) -> io::Result<OwnedFd> {
+    let device = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open("/dev/net/tun")?;
+    let mut request = named_request(name)?;
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes an ifreq, which this is, and which outlives the call.
+    let outcome = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if outcome < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(device.into())
+}
+
+/// Sets how many packets an interface of the calling thread's namespace may hold for its reader.
+pub(super) fn set_transmit_queue(name: &str, packets: i32) -> io::Result<()> {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+    let mut request = named_request(name)?;
+    // The union has no member of this name; `ifru_metric` is the int at the same place.
+    request.ifr_ifru.ifru_metric = packets;
+    // SAFETY: SIOCSIFTXQLEN reads an ifreq with an int in its union, and it outlives the call.
+    let outcome = unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFTXQLEN as _,
+            &raw const request,
+        )
+    };
+    if outcome < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+fn named_request(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: ifreq is plain data for which all zeroes is valid.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+/// Puts the calling thread before all ordinary ones.
+pub(super) fn set_realtime(priority: i32) -> io::Result<()> {
+    // SAFETY: sched_param is plain data for which all zeroes is valid.
+    let mut parameters: libc::sched_param = unsafe { mem::zeroed() };
+    parameters.sched_priority = priority;
+    // SAFETY: the call reads the parameters, which outlive it; 0 is the calling thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

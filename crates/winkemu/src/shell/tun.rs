@@ -1,0 +1,217 @@
+//! One end of a link: a TUN interface in a namespace.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    str::FromStr,
+};
+
+use ipnet::IpNet;
+
+use super::sys;
+use crate::netns::{Netns, NetnsError};
+
+/// Packets a TUN may hold for us. A sender may have a whole window (and it is not told of drops
+/// there), so it must hold more than any window: 16,384 full packets are 24 MB.
+const TRANSMIT_QUEUE: i32 = 16_384;
+
+/// Why an end of a link could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    /// The description is not of the form.
+    #[error("`{text}` is not NETNS/IF or NETNS/IF=ADDRESS/LENGTH[,...]: {problem}")]
+    Description {
+        /// As found.
+        text: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The interface could not be created: no right (`CAP_NET_ADMIN`, access to
+    /// `/dev/net/tun`), a name that is taken, or one longer than 15 bytes.
+    #[error("cannot create the interface {name}{}", reason(source))]
+    Create {
+        /// Its name.
+        name: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The namespace, an address or the MTU.
+    #[error(transparent)]
+    Netns(#[from] NetnsError),
+}
+
+fn reason(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EBUSY | libc::EEXIST) => ": the name is taken",
+        Some(libc::EINVAL) | None => ": names have 1 to 15 bytes",
+        Some(libc::EPERM) => ": it needs CAP_NET_ADMIN",
+        Some(libc::EACCES) => ": /dev/net/tun may not be opened by this user",
+        Some(libc::ENOENT) => ": there is no /dev/net/tun; load the module tun",
+        _ => "",
+    }
+}
+
+/// Where an end stands and how it is addressed: `NETNS/IF[=ADDRESS/LENGTH[,ADDRESS/LENGTH...]]`.
+///
+/// NETNS is a name of `ip netns`, a process id, or a path such as `/proc/PID/ns/net`; nothing
+/// or `.` is the caller's own namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndSpec {
+    /// As written.
+    pub netns: String,
+    /// The interface to create, 1 to 15 bytes.
+    pub interface: String,
+    /// Its addresses, IPv4 and IPv6.
+    pub addresses: Vec<IpNet>,
+}
+
+impl FromStr for EndSpec {
+    type Err = TunError;
+
+    fn from_str(text: &str) -> Result<Self, TunError> {
+        let error = |problem: &str| TunError::Description {
+            text: text.to_owned(),
+            problem: problem.to_owned(),
+        };
+        let (place, addresses) = text.split_once('=').unwrap_or((text, ""));
+        let (netns, interface) = place.rsplit_once('/').ok_or_else(|| error("no `/`"))?;
+        if !(1..=15).contains(&interface.len()) {
+            return Err(error("an interface name has 1 to 15 bytes"));
+        }
+        let addresses = addresses.split(',').filter(|address| !address.is_empty());
+        let address = |text: &str| {
+            text.parse::<IpNet>()
+                .map_err(|_| error(&format!("`{text}` is no ADDRESS/LENGTH")))
+        };
+        Ok(Self {
+            netns: netns.to_owned(),
+            interface: interface.to_owned(),
+            addresses: addresses.map(address).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl EndSpec {
+    /// Opens the namespace.
+    ///
+    /// # Errors
+    /// When there is none of that name.
+    pub fn open_netns(&self) -> Result<Netns, NetnsError> {
+        let named = Path::new("/run/netns").join(&self.netns).exists();
+        match self.netns.parse() {
+            _ if self.netns.is_empty() || self.netns == "." => Netns::current(),
+            _ if self.netns.contains('/') => Netns::by_path(Path::new(&self.netns)),
+            Ok(pid) if !named => Netns::by_pid(pid),
+            _ => Netns::by_name(&self.netns),
+        }
+    }
+
+    /// Creates the interface, addressed and up.
+    ///
+    /// # Errors
+    /// [`TunError`].
+    pub fn create(&self, mtu: u32) -> Result<Tun, TunError> {
+        Tun::create(&self.open_netns()?, &self.interface, &self.addresses, mtu)
+    }
+}
+
+/// A TUN interface, gone when this is dropped.
+#[derive(Debug)]
+pub struct Tun {
+    fd: OwnedFd,
+    netns: Netns,
+    name: String,
+}
+
+impl Tun {
+    /// Creates an interface in a namespace, gives it addresses and switches it on.
+    ///
+    /// # Errors
+    /// [`TunError`]: above all without `CAP_NET_ADMIN` there or access to `/dev/net/tun`.
+    pub fn create(
+        netns: &Netns,
+        name: &str,
+        addresses: &[IpNet],
+        mtu: u32,
+    ) -> Result<Self, TunError> {
+        let create = || {
+            let fd = sys::create_tun(name)?;
+            sys::set_transmit_queue(name, TRANSMIT_QUEUE)?;
+            Ok(fd)
+        };
+        let fd = netns.enter(create)?.map_err(|source| TunError::Create {
+            name: name.to_owned(),
+            source,
+        })?;
+        netns.set_mtu(name, mtu)?;
+        for address in addresses {
+            netns.add_address(name, *address)?;
+        }
+        netns.set_up(name)?;
+        Ok(Self {
+            fd,
+            netns: netns.clone(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Packets the kernel dropped because we did not read fast enough (`tx_dropped`).
+    ///
+    /// # Errors
+    /// When the namespace or `/proc` cannot be read.
+    pub fn drops(&self) -> io::Result<u64> {
+        let read = || fs::read_to_string("/proc/thread-self/net/dev");
+        let table = self.netns.enter(read).map_err(io::Error::other)??;
+        transmit_drops(&table, &self.name).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The twelfth number of an interface's line in `/proc/net/dev`.
+fn transmit_drops(table: &str, name: &str) -> Option<u64> {
+    let mut lines = table.lines().filter_map(|line| line.split_once(':'));
+    let (_, numbers) = lines.find(|(interface, _)| interface.trim() == name)?;
+    numbers.split_whitespace().nth(11)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_read_with_names_paths_and_several_addresses() {
+        let end: EndSpec = "sat/link0=10.0.0.1/24,fd00::1/64".parse().unwrap();
+        assert_eq!(
+            (end.netns.as_str(), end.interface.as_str()),
+            ("sat", "link0")
+        );
+        assert_eq!(end.addresses.len(), 2);
+        let end: EndSpec = "/proc/1/ns/net/link0".parse().unwrap();
+        assert_eq!(end.netns, "/proc/1/ns/net");
+        assert_eq!("./link0".parse::<EndSpec>().unwrap().netns, ".");
+        for text in ["link0", "a/", "a/sixteen-letters-", "a/b=10.0.0.1"] {
+            let error = text.parse::<EndSpec>().unwrap_err().to_string();
+            assert!(error.contains("NETNS/IF"), "{error}");
+        }
+    }
+
+    #[test]
+    fn drops_are_found_in_the_kernels_table() {
+        let table = "Inter-| Receive | Transmit\n face |bytes\n  \
+            lo: 1 2 3 4 5 6 7 8 9 10 11 12\nlink0: 1 2 3 4 5 6 7 8 9 10 11 77 13\n";
+        assert_eq!(transmit_drops(table, "link0"), Some(77));
+        assert_eq!(transmit_drops(table, "link"), None);
+    }
+}
