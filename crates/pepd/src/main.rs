@@ -1,7 +1,11 @@
 //! `pepd`: see [`pepd::cli`] for the command line and [`pepd::exit`] for the exit codes.
 #![forbid(unsafe_code)]
 
-use std::process::ExitCode;
+use std::{
+    fmt,
+    io::{self, Write as _},
+    process::ExitCode,
+};
 
 use clap::Parser;
 use pepd::{
@@ -28,14 +32,14 @@ fn check(args: &ConfigArgs) -> ExitStatus {
         eprintln!("warning: {}", load::located(&args.config, warning));
     }
     let kernel = Congestion::of_kernel().ok();
-    println!("{}: valid\n", args.config.display());
-    print!(
-        "{}",
-        Summary {
-            config: &config,
-            kernel: kernel.as_ref()
-        }
-    );
+    let summary = Summary {
+        config: &config,
+        kernel: kernel.as_ref(),
+    };
+    print(format_args!(
+        "{}: valid\n\n{summary}",
+        args.config.display()
+    ));
     ExitStatus::Success
 }
 
@@ -43,4 +47,9 @@ fn check(args: &ConfigArgs) -> ExitStatus {
 fn refuse(err: &LoadError) -> ExitStatus {
     eprintln!("{err}");
     ExitStatus::Configuration
+}
+
+/// To standard output; a reader that went away, as `head` does, is none of our concern.
+fn print(text: fmt::Arguments<'_>) {
+    let _ = io::stdout().lock().write_fmt(text);
 }

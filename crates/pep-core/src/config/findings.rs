@@ -5,7 +5,31 @@ use std::{cell::RefCell, collections::BTreeMap};
 use super::{ConfigError, ConfigWarning};
 
 /// The line, from 1, of each key of the file.
-pub(super) type Lines = BTreeMap<String, usize>;
+///
+/// All are equal: where a key stands is no part of what a configuration means.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lines(BTreeMap<String, usize>);
+
+impl PartialEq for Lines {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Lines {
+    /// The line of `key`, or of what encloses it; 1 for the file as a whole.
+    pub(super) fn line_of(&self, mut key: &str) -> usize {
+        loop {
+            if let Some(line) = self.0.get(key) {
+                return *line;
+            }
+            match key.rfind(['.', '[']) {
+                Some(end) => key = &key[..end],
+                None => return 1,
+            }
+        }
+    }
+}
 
 /// Errors and warnings so far, and the line of every key met.
 #[derive(Debug)]
@@ -34,12 +58,12 @@ impl Findings {
 
     /// Remembers where a key stands, for findings that come to light later.
     pub(super) fn met(&self, key: &str, line: usize) {
-        self.lines.borrow_mut().insert(key.to_owned(), line);
+        self.lines.borrow_mut().0.insert(key.to_owned(), line);
     }
 
     /// The line of a key, or of the nearest section around it that the file has.
     pub(super) fn line_of(&self, key: &str) -> usize {
-        line_of(&self.lines.borrow(), key)
+        self.lines.borrow().line_of(key)
     }
 
     pub(super) fn error_at(&self, line: usize, key: &str, message: impl Into<String>) {
@@ -75,20 +99,6 @@ impl Findings {
             Ok((self.warnings.into_inner(), self.lines.into_inner()))
         } else {
             Err(errors)
-        }
-    }
-}
-
-/// The line of `key` among known ones, or of what encloses it; 1 for the file as a whole.
-pub(super) fn line_of(lines: &Lines, key: &str) -> usize {
-    let mut key = key;
-    loop {
-        if let Some(line) = lines.get(key) {
-            return *line;
-        }
-        match key.rfind(['.', '[']) {
-            Some(end) => key = &key[..end],
-            None => return 1,
         }
     }
 }

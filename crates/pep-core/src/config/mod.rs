@@ -99,7 +99,7 @@ impl Config {
         let limits = Limits::read(root.section("limits"));
         let log = LogConfig::read(root.section("log"));
         root.finish();
-        let (warnings, lines) = (Vec::new(), Lines::new());
+        let (warnings, lines) = (Vec::new(), Lines::default());
         Self {
             intercept,
             link,
@@ -116,7 +116,7 @@ impl Config {
     /// The line, from 1, on which the file sets a key (written as in [`ConfigError::key`]), or
     /// else of the section around it; 1 where the file has neither.
     pub fn line_of(&self, key: &str) -> usize {
-        findings::line_of(&self.lines, key)
+        self.lines.line_of(key)
     }
 
     /// The loopback port of a site's listeners.

@@ -7,7 +7,7 @@ use toml::de::DeValue;
 
 use super::{
     raw::Section,
-    values::{NonEmpty, Reading, text},
+    values::{NonEmpty, Reading},
 };
 
 /// Checks all `[peer.NAME]` sections and returns their names.
@@ -32,10 +32,7 @@ pub(super) fn read_identity(mut section: Section<'_>) {
             "key_file",
             NonEmpty("the path of the file that `pepd keygen` writes"),
         );
-        section.read(
-            "listen",
-            text::<SocketAddr>("an address and port such as \"0.0.0.0:5001\""),
-        );
+        section.read("listen", Listen);
         section.finish();
     }
 }
@@ -69,5 +66,25 @@ impl Reading for Endpoint {
             return Ok(());
         }
         Err(format!("`{text}` is not {}", self.expected()))
+    }
+}
+
+/// An address of ours and a port.
+struct Listen;
+
+impl Reading for Listen {
+    type Value = SocketAddr;
+
+    fn expected(&self) -> String {
+        "ADDRESS:PORT such as \"0.0.0.0:5001\" or \"[::]:5001\"".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<SocketAddr, String> {
+        let text = self.text_of(value)?;
+        let address = text
+            .parse::<SocketAddr>()
+            .ok()
+            .filter(|address| address.port() > 0);
+        address.ok_or_else(|| format!("`{text}` is not {}", self.expected()))
     }
 }

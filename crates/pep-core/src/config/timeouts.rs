@@ -147,8 +147,8 @@ impl Timeouts {
             section.error(
                 "rto_max",
                 format!(
-                    "is not above `link.rtt` ({}): everything would be sent twice; accepted: up to \
-                     \"120s\", best three times the round-trip time",
+                    "is not above `link.rtt`: everything would be sent twice; accepted: above \"{}\", up to \
+                     \"2min\"; three times the round-trip time is good",
                     span(rtt)
                 ),
             );

@@ -1,0 +1,138 @@
+//! Every file of `config/` does what it says.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use pep_core::config::{self, Config, Link};
+use units::Rate;
+
+fn directory(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../config")
+        .join(name)
+}
+
+fn files(name: &str) -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(directory(name)).expect("the folder exists");
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    let files: Vec<_> = paths
+        .map(|path| (path.clone(), fs::read_to_string(path).expect("readable")))
+        .collect();
+    assert!(!files.is_empty(), "no files in {name}");
+    files
+}
+
+fn valid(text: &str) -> Config {
+    config::parse(text).unwrap_or_else(|errors| panic!("{errors:#?}"))
+}
+
+#[test]
+fn valid_files_load_without_a_warning() {
+    for (path, text) in files("valid") {
+        let config = config::parse(&text);
+        let config = config.unwrap_or_else(|errors| panic!("{}: {errors:#?}", path.display()));
+        assert!(
+            config.warnings.is_empty(),
+            "{}: {:?}",
+            path.display(),
+            config.warnings
+        );
+    }
+}
+
+/// Each file begins with one line `# expect: LINE KEY SUBSTRING` per error.
+#[test]
+fn invalid_files_fail_with_exactly_the_errors_they_announce() {
+    for (path, text) in files("invalid") {
+        let path = path.display();
+        let expected: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# expect: "))
+            .collect();
+        let errors = config::parse(&text).expect_err(&format!("{path} loads"));
+        assert_eq!(errors.len(), expected.len(), "{path}: {errors:#?}");
+        for (expected, error) in expected.iter().zip(&errors) {
+            let place = format!("{} {} ", error.line, error.key);
+            let substring = expected.strip_prefix(&place);
+            let substring = substring.unwrap_or_else(|| panic!("{path}: {expected}, not {error}"));
+            assert!(
+                error.message.contains(substring),
+                "{path}: {expected}, not {error}"
+            );
+        }
+    }
+}
+
+/// The example's commented keys are the defaults: with them in force nothing changes.
+#[test]
+fn the_example_shows_the_defaults() {
+    let text = fs::read_to_string(directory("pepd.example.toml")).expect("readable");
+    let is_key = |line: &str| {
+        let bare = line.strip_prefix('#');
+        bare.is_some_and(|bare| bare.starts_with(|c: char| c.is_ascii_lowercase()))
+    };
+    let in_force: Vec<_> = text
+        .lines()
+        .map(|line| if is_key(line) { &line[1..] } else { line })
+        .collect();
+    let config = valid(&text);
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    assert!(
+        text.lines().filter(|line| is_key(line)).count() > 30,
+        "hardly any keys shown"
+    );
+    assert_eq!(valid(&in_force.join("\n")), config);
+}
+
+#[test]
+fn the_example_of_a_link_sizes_buffers_and_pacing() {
+    let text = fs::read_to_string(directory("valid/typical.toml")).expect("readable");
+    let config = valid(&text);
+    let (_, site) = config.sites.iter().next().expect("a site");
+    let link = config.link.as_ref();
+    assert_eq!(link.and_then(Link::bandwidth_delay_product), Some(750_000));
+    let buffers = site.link_buffers(link).expect("the link is described");
+    assert_eq!((buffers.send, buffers.receive), (1_500_000, 1_500_000));
+    assert_eq!(
+        site.pacing_rate(link).map(Rate::bits_per_second),
+        Some(10_000_000)
+    );
+    assert_eq!(site.link_buffers(None), None);
+    assert_eq!(site.pacing_rate(None), None);
+}
+
+#[test]
+fn a_site_behind_a_wider_one_is_pointed_out() {
+    let text = "[intercept]\nlan = [\"eth0\"]\n\
+        [[site]]\nname = \"wide\"\nmatch = { dport = [\"1-1000\", \"1001-2000\"] }\n\
+        [[site]]\nname = \"dead\"\nmatch = { src = \"10.0.0.0/8\", dport = \"900-1100\" }\n\
+        [[site]]\nname = \"alive\"\nmatch = { dport = \"900-2001\" }\n\
+        [[site]]\nname = \"mixed\"\nmatch = { src = \"10.0.0.0/8\", dst = \"2001:db8::/32\" }\n";
+    let warnings = valid(text).warnings;
+    let found: Vec<_> = warnings
+        .iter()
+        .map(|warning| (warning.line, warning.key.as_str()))
+        .collect();
+    assert_eq!(found, [(6, "site[2]"), (12, "site[4]")]);
+    assert!(warnings[0].message.contains("\"wide\""), "{}", warnings[0]);
+}
+
+#[test]
+fn a_slow_round_trip_raises_the_cap_on_retransmissions() {
+    let text = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"hf0\"\nrtt = \"4s\"\n";
+    let config = valid(text);
+    assert_eq!(
+        config.timeouts.rto_max,
+        Some(std::time::Duration::from_secs(12))
+    );
+    let (_, site) = config.sites.iter().next().expect("the built-in site");
+    assert_eq!(site.timeouts, config.timeouts);
+}
+
+#[test]
+fn the_cap_on_retransmissions_goes_with_the_user_timeout() {
+    let text = "[intercept]\nlan = [\"eth0\"]\n[timeouts]\nuser_timeout = \"off\"\n";
+    assert_eq!(valid(text).timeouts.rto_max, None);
+}

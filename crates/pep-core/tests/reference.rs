@@ -1,0 +1,165 @@
+//! `docs/configuration.md` and the code agree: the same keys, the defaults it states, and examples
+//! that are accepted and change something.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use pep_core::config::{self, Config, ConfigError};
+
+/// A file with every section, to which a key of any section can be added.
+const BASE: [(&str, &str); 9] = [
+    ("[intercept]", "lan = [\"eth0\"]"),
+    ("[link]", "interface = \"eth0\""),
+    ("[limits]", ""),
+    ("[timeouts]", ""),
+    ("[log]", ""),
+    ("[peer.NAME]", "public_key = \"A\""),
+    ("[identity]", "key_file = \"a\""),
+    ("[[site]]", "name = \"a\""),
+    ("[site.match]", ""),
+];
+
+struct Entry {
+    section: String,
+    key: String,
+    default: Option<String>,
+    example: Option<String>,
+    required: bool,
+}
+
+fn parse_with(section: &str, key: &str, value: Option<&str>) -> Result<Config, Vec<ConfigError>> {
+    let mut text = String::new();
+    for (name, content) in BASE {
+        let replaced = name == section && content.starts_with(&format!("{key} ="));
+        text += &format!("{name}\n{}\n", if replaced { "" } else { content });
+        if let Some(value) = value.filter(|_| name == section) {
+            text += &format!("{key} = {value}\n");
+        }
+    }
+    config::parse(&text)
+}
+
+/// What stands in backquotes after a word.
+fn quoted_after(text: &str, word: &str) -> Option<String> {
+    let rest = text.split_once(&format!("{word} `"))?.1;
+    Some(rest.split_once('`')?.0.to_owned())
+}
+
+fn entries() -> Vec<Entry> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let text = fs::read_to_string(path).expect("the page exists");
+    let mut entries = Vec::new();
+    for section in text.split("\n## `").skip(1) {
+        let name = section.split_once('`').expect("a closing backquote").0;
+        for entry in section.split("\n#### `").skip(1) {
+            let (key, body) = entry.split_once("`\n").expect("a key alone on its line");
+            let body = body.replace('\n', " ");
+            entries.push(Entry {
+                section: name.to_owned(),
+                key: key.to_owned(),
+                default: quoted_after(&body, "Default"),
+                example: quoted_after(&body, "Example"),
+                required: body.contains("Required."),
+            });
+        }
+    }
+    entries
+}
+
+/// The keys that the code knows, from what it says of an unknown one.
+fn known_keys(section: &str) -> BTreeSet<String> {
+    let known_in = |key: &str, value: &str| -> BTreeSet<String> {
+        let errors = parse_with(section, key, Some(value)).expect_err("an unknown key");
+        let accepted = errors
+            .iter()
+            .find_map(|error| error.message.split_once("accepted here: "));
+        let (_, accepted) = accepted.unwrap_or_else(|| panic!("{section}: {errors:?}"));
+        accepted.split(", ").map(str::to_owned).collect()
+    };
+    let mut keys = known_in("zzzzzzzz", "1");
+    if section == "[timeouts]" {
+        let nested = known_in("keepalive", "{ zzzzzzzz = 1 }");
+        keys.extend(nested.iter().map(|key| format!("keepalive.{key}")));
+    }
+    keys
+}
+
+#[test]
+fn the_page_has_exactly_the_keys_of_the_code() {
+    let entries = entries();
+    for (section, _) in BASE {
+        let of_section = entries.iter().filter(|entry| entry.section == section);
+        let documented: BTreeSet<_> = of_section.map(|entry| entry.key.clone()).collect();
+        let known = known_keys(section);
+        assert_eq!(
+            documented, known,
+            "{section}: left documented, right known to the code"
+        );
+    }
+}
+
+#[test]
+fn stated_defaults_change_nothing() {
+    let base = parse_with("", "", None).expect("valid");
+    let entries = entries();
+    let stated: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry.default.is_some())
+        .collect();
+    assert!(stated.len() > 40, "only {} defaults found", stated.len());
+    for entry in stated {
+        let config = parse_with(&entry.section, &entry.key, entry.default.as_deref());
+        let config = config.unwrap_or_else(|errors| panic!("{}: {errors:?}", entry.key));
+        assert_eq!(config, base, "{} {}", entry.section, entry.key);
+    }
+}
+
+#[test]
+fn examples_are_accepted_and_have_an_effect() {
+    let base = parse_with("", "", None).expect("valid");
+    let entries = entries();
+    let shown: Vec<_> = entries
+        .iter()
+        .filter(|entry| entry.example.is_some())
+        .collect();
+    assert!(shown.len() > 50, "only {} examples found", shown.len());
+    for entry in shown {
+        let Entry {
+            section,
+            key,
+            example,
+            ..
+        } = entry;
+        let config = parse_with(section, key, example.as_deref());
+        let config = config.unwrap_or_else(|errors| panic!("{section} {key}: {errors:?}"));
+        // Peers are checked and dropped until tunnels are built.
+        let is_dropped = section == "[peer.NAME]" || section == "[identity]";
+        assert_eq!(config == base, is_dropped, "{section} {key} = {example:?}");
+    }
+}
+
+#[test]
+fn keys_are_required_or_have_a_default() {
+    for entry in entries() {
+        let Entry {
+            section,
+            key,
+            required,
+            default,
+            ..
+        } = entry;
+        let content = BASE
+            .iter()
+            .find(|(name, _)| *name == section)
+            .expect("a known section")
+            .1;
+        assert_eq!(
+            required,
+            content.starts_with(&format!("{key} =")),
+            "{section} {key}"
+        );
+        assert!(
+            !(required && default.is_some()),
+            "{section} {key} is required and has a default"
+        );
+    }
+}
