@@ -2,8 +2,10 @@
 //!
 //! - [`topology`]: nodes joined by Ethernet or by links, with addresses and routes
 //! - [`program`]: what runs on the nodes, and what it measures
+//! - [`scenario`]: experiments as files
 
 pub mod program;
+pub mod scenario;
 pub mod topology;
 
 pub use topology::{Family, Node, Topology, TopologyBuilder, TopologyError};

@@ -246,7 +246,7 @@ fn interface(name: &str, edge: usize, host: u8) -> Interface {
     }
 }
 
-fn is_node_name(name: &str) -> bool {
+pub(crate) fn is_node_name(name: &str) -> bool {
     let fits = (1..=NODE_NAME_MAX).contains(&name.len()) && name != "lo";
     fits && name
         .bytes()

@@ -22,6 +22,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+pub(super) use builder::is_node_name;
 pub use builder::{TopologyBuilder, TopologyError};
 
 use crate::netns::{Netns, NetnsError};
@@ -174,7 +175,8 @@ impl Node {
 }
 
 /// An address family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Family {
     /// IPv4.
     Ipv4,

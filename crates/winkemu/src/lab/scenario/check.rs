@@ -1,0 +1,453 @@
+//! From the raw scenario to the checked one.
+
+use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
+
+use toml::Spanned;
+
+use super::{
+    Axis, Check, Hop, Metric, Mistake, NodeSettings, Scenario, Setting, Variant,
+    error::Findings,
+    links,
+    pepd_config::PEPD_NODE,
+    raw::{RawCheck, RawNode, RawScenario, RawVariant},
+    workloads,
+};
+use crate::{lab::topology::is_node_name, link::LinkOptions};
+
+/// The element of a path that is a link without a name of its own.
+const LINK: &str = "link";
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// BASELINE of what a busy machine may add: the smallest round trips that matter are longer.
+const LATE: Duration = Duration::from_millis(10);
+const RUNS_MAX: usize = 100_000;
+
+pub(super) fn check(
+    mut raw: RawScenario,
+    text: &str,
+    file: &Path,
+) -> Result<Scenario, Vec<Mistake>> {
+    let mut findings = Findings::new(text);
+    let links = read_links(&raw, file, &mut findings);
+    let path = read_path(&raw, &links, &mut findings);
+    let timeout = raw
+        .timeout
+        .as_ref()
+        .map_or(TIMEOUT, |timeout| timeout.get_ref().0);
+    let context = workloads::Context {
+        path: &path,
+        timeout,
+    };
+    let groups = workloads::groups(std::mem::take(&mut raw.workload), &context, &mut findings);
+    let scenario = Scenario {
+        name: name(&raw, file),
+        title: raw.title.clone().unwrap_or_else(|| name(&raw, file)),
+        description: raw.description.clone().unwrap_or_default(),
+        text: text.to_owned(),
+        nodes: read_nodes(&raw.node, "node", &path, &mut findings),
+        matrix: read_matrix(&raw, &links, &path, file, &mut findings),
+        variants: read_variants(&raw.variant, &path, &mut findings),
+        groups,
+        seeds: read_seeds(&raw, &mut findings),
+        parallel: bounded(
+            raw.parallel.as_ref(),
+            "parallel",
+            1..=256,
+            cpus(),
+            &mut findings,
+        ),
+        retries: bounded(raw.retries.as_ref(), "retries", 0..=10, 2, &mut findings),
+        late: raw.late.as_ref().map_or(LATE, |late| late.get_ref().0),
+        offloads: raw.offloads.unwrap_or(false),
+        metrics: read_metrics(&raw, &mut findings),
+        baseline: raw.baseline.as_ref().map(|name| name.get_ref().clone()),
+        checks: raw
+            .check
+            .iter()
+            .filter_map(|check| read_check(check, &mut findings))
+            .collect(),
+        path,
+        links,
+    };
+    check_names(&scenario, &raw, &mut findings);
+    let list = findings.into_list();
+    if list.is_empty() {
+        Ok(scenario)
+    } else {
+        Err(list)
+    }
+}
+
+fn name(raw: &RawScenario, file: &Path) -> String {
+    let stem = || {
+        file.file_stem()
+            .map_or("scenario".into(), |stem| stem.to_string_lossy().into())
+    };
+    raw.name.clone().unwrap_or_else(stem)
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn read_links(
+    raw: &RawScenario,
+    file: &Path,
+    findings: &mut Findings<'_>,
+) -> Vec<(String, LinkOptions)> {
+    let mut links = Vec::new();
+    let mut add = |name: &str, dotted: &str, table, span: Range<usize>| {
+        let options = links::options(table, dotted, findings);
+        findings.take(span, dotted, links::check_files(&options, file));
+        links.push((name.to_owned(), options));
+    };
+    if let Some(table) = &raw.link {
+        let span = table.keys().next().map_or(0..0, Spanned::span);
+        add(LINK, LINK, table, span);
+    }
+    for (name, table) in &raw.links {
+        add(
+            name.get_ref(),
+            &format!("links.{}", name.get_ref()),
+            table,
+            name.span(),
+        );
+    }
+    links
+}
+
+fn read_path(
+    raw: &RawScenario,
+    links: &[(String, LinkOptions)],
+    findings: &mut Findings<'_>,
+) -> Vec<Hop> {
+    let key = "path";
+    let mut path: Vec<Hop> = Vec::new();
+    let mut pending = None;
+    for element in raw.path.get_ref() {
+        let name = element.get_ref();
+        if links.iter().any(|(link, _)| link == name) {
+            if path.is_empty() || pending.is_some() {
+                findings.add(
+                    element.span(),
+                    key,
+                    format!("the link `{name}` needs a node on either side"),
+                );
+            }
+            pending = Some(name.clone());
+        } else if name == LINK {
+            findings.add(
+                element.span(),
+                key,
+                "holds `link`, but there is no table [link]",
+            );
+        } else if !is_node_name(name) {
+            findings.add(
+                element.span(),
+                key,
+                format!(
+                    "`{name}` is no node name: 1 to 15 letters, digits, `-` or `_`, and not `lo`"
+                ),
+            );
+        } else if path.iter().any(|hop| hop.node == *name) {
+            findings.add(
+                element.span(),
+                key,
+                format!("the node `{name}` stands in it twice"),
+            );
+        } else {
+            path.push(Hop {
+                node: name.clone(),
+                link: pending.take(),
+            });
+        }
+    }
+    if pending.is_some() {
+        findings.add(raw.path.span(), key, "ends with a link: a node must follow");
+    }
+    if path.len() < 2 {
+        findings.add(
+            raw.path.span(),
+            key,
+            "must hold two nodes at least, such as [\"client\", \"pepd\", \"link\", \"server\"]",
+        );
+    }
+    path
+}
+
+fn read_nodes(
+    raw: &BTreeMap<Spanned<String>, RawNode>,
+    prefix: &str,
+    path: &[Hop],
+    findings: &mut Findings<'_>,
+) -> Vec<NodeSettings> {
+    let mut nodes = Vec::new();
+    for (name, node) in raw {
+        check_node(
+            name,
+            &format!("{prefix}.{}", name.get_ref()),
+            path,
+            findings,
+        );
+        let sysctls = node.sysctl.iter();
+        nodes.push(NodeSettings {
+            node: name.get_ref().clone(),
+            congestion: node.congestion.as_ref().map(|name| name.get_ref().clone()),
+            sysctls: sysctls
+                .map(|(key, value)| (key.get_ref().clone(), links::text(value.get_ref())))
+                .collect(),
+        });
+    }
+    nodes
+}
+
+fn check_node(name: &Spanned<String>, key: &str, path: &[Hop], findings: &mut Findings<'_>) {
+    let names: Vec<_> = path.iter().map(|hop| &*hop.node).collect();
+    if !names.contains(&name.get_ref().as_str()) {
+        let message = format!(
+            "`{}` is no node; there are {}",
+            name.get_ref(),
+            names.join(", ")
+        );
+        findings.add(name.span(), key, message);
+    }
+}
+
+fn read_matrix(
+    raw: &RawScenario,
+    links: &[(String, LinkOptions)],
+    path: &[Hop],
+    file: &Path,
+    findings: &mut Findings<'_>,
+) -> Vec<Axis> {
+    let mut axes = Vec::new();
+    // Tables are sorted by key; the author's order is that of the places.
+    let mut raw: Vec<_> = raw.matrix.iter().collect();
+    raw.sort_by_key(|(key, _)| key.span().start);
+    for (key, list) in raw {
+        let dotted = format!("matrix.\"{}\"", key.get_ref());
+        let mut values = Vec::new();
+        for value in list.get_ref() {
+            let setting = read_setting(key.get_ref(), value.get_ref(), links, path, file);
+            values.extend(findings.take(value.span(), &dotted, setting));
+        }
+        if list.get_ref().is_empty() {
+            findings.add(list.span(), &dotted, "must hold one value at least");
+        }
+        axes.push(Axis {
+            key: key.get_ref().clone(),
+            values,
+        });
+    }
+    axes
+}
+
+fn read_setting(
+    key: &str,
+    value: &toml::Value,
+    links: &[(String, LinkOptions)],
+    path: &[Hop],
+    file: &Path,
+) -> Result<Setting, String> {
+    let unknown = || {
+        "is no key of a matrix: \"link.OPTION\", \"links.NAME.OPTION\" or \"congestion.NODE\""
+            .to_owned()
+    };
+    if let Some(node) = key.strip_prefix("congestion.") {
+        let known = path.iter().any(|hop| hop.node == node);
+        let (node, value) = (node.to_owned(), links::text(value));
+        return known
+            .then_some(Setting::Congestion { node, value })
+            .ok_or_else(|| "names a node that is not in the path".to_owned());
+    }
+    let (link, option) = match key.strip_prefix("links.") {
+        Some(rest) => rest.split_once('.').ok_or_else(unknown)?,
+        None => (LINK, key.strip_prefix("link.").ok_or_else(unknown)?),
+    };
+    let found = links.iter().find(|(name, _)| name == link);
+    let (_, options) =
+        found.ok_or_else(|| format!("names the link `{link}`, which is not described"))?;
+    let mut options = options.clone();
+    links::set(&mut options, option, value).map_err(|err| err.to_string())?;
+    links::check_files(&options, file).map_err(|err| err.to_string())?;
+    Ok(Setting::Link {
+        link: link.to_owned(),
+        option: option.to_owned(),
+        value: links::text(value),
+    })
+}
+
+fn read_variants(raw: &[RawVariant], path: &[Hop], findings: &mut Findings<'_>) -> Vec<Variant> {
+    let mut variants: Vec<Variant> = Vec::new();
+    for (index, variant) in raw.iter().enumerate() {
+        let key = |key: &str| format!("variant[{}].{key}", index + 1);
+        let name = variant.name.get_ref();
+        if variants.iter().any(|other| other.name == *name) {
+            findings.add(
+                variant.name.span(),
+                key("name"),
+                format!("there is another variant `{name}`"),
+            );
+        }
+        let position = path.iter().position(|hop| hop.node == PEPD_NODE);
+        let in_the_middle = position.is_some_and(|at| at > 0 && at + 1 < path.len());
+        if let (Some(pepd), false) = (&variant.pepd, in_the_middle) {
+            findings.add(
+                pepd.span(),
+                key("pepd"),
+                "needs a node `pepd` between others in the path",
+            );
+        }
+        variants.push(Variant {
+            name: name.clone(),
+            pepd: variant.pepd.as_ref().map(|pepd| pepd.get_ref().clone()),
+            nodes: read_nodes(&variant.node, &key("node"), path, findings),
+        });
+    }
+    if variants.is_empty() {
+        variants.push(Variant {
+            name: "direct".to_owned(),
+            pepd: None,
+            nodes: Vec::new(),
+        });
+    }
+    variants
+}
+
+fn read_seeds(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<u64> {
+    let repetitions = bounded(
+        raw.repetitions.as_ref(),
+        "repetitions",
+        1..=10_000,
+        1,
+        findings,
+    );
+    match &raw.seeds {
+        Some(seeds) if raw.repetitions.is_some() => {
+            findings.add(
+                seeds.span(),
+                "seeds",
+                "stands beside `repetitions`: one of them is enough",
+            );
+            Vec::new()
+        }
+        Some(seeds) if seeds.get_ref().is_empty() => {
+            findings.add(
+                seeds.span(),
+                "seeds",
+                "must hold one number at least, such as [1, 2, 3]",
+            );
+            Vec::new()
+        }
+        Some(seeds) => seeds.get_ref().clone(),
+        None => (1..=repetitions).collect(),
+    }
+}
+
+fn read_metrics(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<Metric> {
+    let Some(list) = &raw.metrics else {
+        return vec![Metric::Goodput];
+    };
+    let list = list.get_ref().iter();
+    list.filter_map(|name| read_metric(name, "metrics", findings))
+        .collect()
+}
+
+fn read_metric(name: &Spanned<String>, key: &str, findings: &mut Findings<'_>) -> Option<Metric> {
+    let found = Metric::ALL
+        .iter()
+        .find(|(known, _)| known == name.get_ref());
+    if found.is_none() {
+        let names = Metric::ALL.map(|(name, _)| name).join(", ");
+        let message = format!("`{}` is no metric; there are {names}", name.get_ref());
+        findings.add(name.span(), key, message);
+    }
+    found.map(|(_, metric)| *metric)
+}
+
+fn read_check(raw: &RawCheck, findings: &mut Findings<'_>) -> Option<Check> {
+    let metric = match &raw.metric {
+        Some(name) => read_metric(name, "check.metric", findings)?,
+        None => Metric::Goodput,
+    };
+    let value = |bound: &Option<Spanned<f64>>| bound.as_ref().map(|bound| *bound.get_ref());
+    let (min, max) = (value(&raw.mean_ratio_min), value(&raw.mean_ratio_max));
+    if min.is_none() && max.is_none() {
+        findings.add(
+            raw.variant.span(),
+            "check",
+            "needs `mean_ratio_min` or `mean_ratio_max`",
+        );
+    }
+    Some(Check {
+        variant: raw.variant.get_ref().clone(),
+        baseline: raw.baseline.get_ref().clone(),
+        workload: raw.workload.as_ref().map(|name| name.get_ref().clone()),
+        metric,
+        mean_ratio_min: min,
+        mean_ratio_max: max,
+    })
+}
+
+/// Names of variants and workloads that others refer to, and the number of runs.
+fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'_>) {
+    let variants: Vec<_> = scenario
+        .variants
+        .iter()
+        .map(|variant| &*variant.name)
+        .collect();
+    let workloads = scenario.groups.iter().flat_map(|group| &group.workloads);
+    let workloads: Vec<_> = workloads.map(|workload| &*workload.name).collect();
+    let mut known = |name: Option<&Spanned<String>>, key: &str, names: &[&str]| {
+        let Some(name) = name else { return };
+        if !names.contains(&name.get_ref().as_str()) {
+            let message = format!(
+                "`{}` is unknown; there are {}",
+                name.get_ref(),
+                names.join(", ")
+            );
+            findings.add(name.span(), key, message);
+        }
+    };
+    known(raw.baseline.as_ref(), "baseline", &variants);
+    for check in &raw.check {
+        known(Some(&check.variant), "check.variant", &variants);
+        known(Some(&check.baseline), "check.baseline", &variants);
+        known(check.workload.as_ref(), "check.workload", &workloads);
+    }
+    if workloads.is_empty() {
+        let message = "there is none: add a [[workload]] with `name` and `program` (bulk, curl, iperf3, command)";
+        findings.add(0..0, "workload", message);
+    }
+    let points: usize = scenario
+        .matrix
+        .iter()
+        .map(|axis| axis.values.len())
+        .product();
+    let runs = points * scenario.variants.len() * scenario.seeds.len() * scenario.groups.len();
+    if runs > RUNS_MAX {
+        findings.add(
+            0..0,
+            "matrix",
+            format!("makes {runs} runs; at most {RUNS_MAX} are allowed"),
+        );
+    }
+}
+
+fn bounded<T: Copy + PartialOrd + std::fmt::Display>(
+    value: Option<&Spanned<T>>,
+    key: &str,
+    range: std::ops::RangeInclusive<T>,
+    default: T,
+    findings: &mut Findings<'_>,
+) -> T {
+    let Some(value) = value else { return default };
+    if !range.contains(value.get_ref()) {
+        let (low, high) = (range.start(), range.end());
+        findings.add(
+            value.span(),
+            key,
+            format!("must be {low} to {high}, not {}", value.get_ref()),
+        );
+    }
+    *value.get_ref()
+}

@@ -1,0 +1,120 @@
+//! What is wrong in a scenario, and where.
+
+use std::{fmt, io, ops::Range, path::PathBuf};
+
+/// Why a scenario cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file was read, and this is wrong with it.
+    #[error("{0}")]
+    Mistakes(Mistakes),
+}
+
+/// All mistakes that were found in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistakes {
+    /// The file.
+    pub path: PathBuf,
+    /// At least one.
+    pub list: Vec<Mistake>,
+}
+
+/// One mistake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mistake {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// The dotted key.
+    pub key: String,
+    /// What is wrong, and what is accepted.
+    pub message: String,
+}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Mistake { line, key, message }) in self.list.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(
+                f,
+                "{separator}{}:{line}: {key}: {message}",
+                self.path.display()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects mistakes while a scenario is checked.
+#[derive(Debug)]
+pub(super) struct Findings<'a> {
+    text: &'a str,
+    list: Vec<Mistake>,
+}
+
+impl<'a> Findings<'a> {
+    pub fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            list: Vec::new(),
+        }
+    }
+
+    /// Notes a mistake at a place in the text.
+    pub fn add(&mut self, span: Range<usize>, key: impl Into<String>, message: impl fmt::Display) {
+        let line = line_of(self.text, span.start);
+        self.list.push(Mistake {
+            line,
+            key: key.into(),
+            message: message.to_string(),
+        });
+    }
+
+    /// The value, or a note of why there is none.
+    pub fn take<T>(
+        &mut self,
+        span: Range<usize>,
+        key: &str,
+        value: Result<T, impl fmt::Display>,
+    ) -> Option<T> {
+        value.map_err(|err| self.add(span, key, err)).ok()
+    }
+
+    pub fn into_list(self) -> Vec<Mistake> {
+        let mut list = self.list;
+        list.sort_by_key(|mistake| mistake.line);
+        list
+    }
+}
+
+/// What the TOML reader did not accept, with the key that stands there.
+pub(super) fn syntax(text: &str, err: &toml::de::Error) -> Mistake {
+    let start = err.span().map_or(0, |span| span.start);
+    let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+    let line = text[line_start..].lines().next().unwrap_or("");
+    let key = line
+        .split('=')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .trim_matches(['[', ']']);
+    let message = err.message().trim_end().replace('\n', "; ");
+    let key = if key.is_empty() { "(file)" } else { key };
+    Mistake {
+        line: line_of(text, start),
+        key: key.to_owned(),
+        message,
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text[..offset.min(text.len())].matches('\n').count() + 1
+}

@@ -1,0 +1,219 @@
+//! Scenarios: experiments as files. `docs/lab.md` describes every key.
+
+mod check;
+mod error;
+mod links;
+mod pepd_config;
+mod plan;
+mod raw;
+mod workloads;
+
+use std::{fs, path::Path, time::Duration};
+
+use serde::Serialize;
+
+pub use error::{Mistake, Mistakes, ScenarioError};
+pub use pepd_config::pepd_config;
+pub use plan::{RunSpec, Setting};
+
+use crate::{
+    lab::program::{Bulk, Curl, Iperf3, Shell},
+    link::LinkOptions,
+};
+
+/// A checked scenario.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    /// A short name, for files.
+    pub name: String,
+    /// One line, for the heads of tables and plots.
+    pub title: String,
+    /// What it is for.
+    pub description: String,
+    /// The file as it was read.
+    pub text: String,
+    /// Nodes in a row, and what joins them.
+    pub path: Vec<Hop>,
+    /// The links of the path by name, as they are without the matrix.
+    pub links: Vec<(String, LinkOptions)>,
+    /// Settings of nodes in all variants.
+    pub nodes: Vec<NodeSettings>,
+    /// What is varied, in the order of the file; the first changes slowest.
+    pub matrix: Vec<Axis>,
+    /// What is compared.
+    pub variants: Vec<Variant>,
+    /// Workloads that run at the same time in one topology.
+    pub groups: Vec<Group>,
+    /// One run of everything for each.
+    pub seeds: Vec<u64>,
+    /// How many topologies run at once.
+    pub parallel: usize,
+    /// How often a run is repeated when the machine was too busy.
+    pub retries: u32,
+    /// A link that handed on more than 0.1 % of its packets later than this was not itself.
+    pub late: Duration,
+    /// Whether Ethernet edges keep segmentation offloads.
+    pub offloads: bool,
+    /// What tables and plots show.
+    pub metrics: Vec<Metric>,
+    /// The variant that others are related to.
+    pub baseline: Option<String>,
+    /// What must hold.
+    pub checks: Vec<Check>,
+}
+
+/// A node of the path, and what joins it to the one before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hop {
+    /// The node's name.
+    pub node: String,
+    /// The link from the node before; `None` is Ethernet, or the first node.
+    pub link: Option<String>,
+}
+
+/// Settings of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeSettings {
+    /// The node.
+    pub node: String,
+    /// Its default congestion control.
+    pub congestion: Option<String>,
+    /// Its kernel settings.
+    pub sysctls: Vec<(String, String)>,
+}
+
+/// One dimension of the matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Axis {
+    /// The key as in the file, such as `link.loss`.
+    pub key: String,
+    /// What it takes in turn.
+    pub values: Vec<Setting>,
+}
+
+/// One of the things compared.
+#[derive(Debug, Clone)]
+pub struct Variant {
+    /// Its name.
+    pub name: String,
+    /// What pepd is told on the node `pepd`; without it the node only forwards.
+    pub pepd: Option<toml::Table>,
+    /// Settings of nodes, which go before those of all variants.
+    pub nodes: Vec<NodeSettings>,
+}
+
+/// Workloads that run at the same time.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// Its name: that of its workload where there is only one.
+    pub name: String,
+    /// At least one.
+    pub workloads: Vec<Workload>,
+}
+
+/// One program and where it runs.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Its name.
+    pub name: String,
+    /// The node that opens connections; for a command, the node it runs on.
+    pub client: String,
+    /// The node that is connected to.
+    pub server: String,
+    /// When it starts, after everything is ready.
+    pub start: Duration,
+    /// What runs.
+    pub program: Program,
+}
+
+/// What runs.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Program {
+    /// The built-in transfer.
+    Bulk(Bulk),
+    /// curl and nginx.
+    Curl(Curl),
+    /// iperf3.
+    Iperf3(Iperf3),
+    /// Any command.
+    Shell(Shell),
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Bit/s at the receiver.
+    Goodput,
+    /// Seconds from start to end.
+    Seconds,
+    /// Seconds from start to the first byte.
+    FirstByte,
+}
+
+impl Metric {
+    /// All of them by name.
+    pub const ALL: [(&str, Self); 3] = [
+        ("goodput", Self::Goodput),
+        ("seconds", Self::Seconds),
+        ("first_byte", Self::FirstByte),
+    ];
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(_, metric)| *metric == self)
+            .map_or("", |(name, _)| name)
+    }
+}
+
+/// What must hold at every point of the matrix.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Check {
+    /// The variant under test.
+    pub variant: String,
+    /// The variant it is compared with.
+    pub baseline: String,
+    /// The workload; all if absent.
+    pub workload: Option<String>,
+    /// What is compared.
+    pub metric: Metric,
+    /// The least ratio of the means.
+    pub mean_ratio_min: Option<f64>,
+    /// The greatest ratio of the means.
+    pub mean_ratio_max: Option<f64>,
+}
+
+impl Scenario {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// [`ScenarioError`]: every mistake with file, line, key and what is accepted.
+    pub fn load(path: &Path) -> Result<Self, ScenarioError> {
+        let read = fs::read_to_string(path);
+        let text = read.map_err(|source| ScenarioError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Checks a text; `path` is for messages, and files that it names are sought beside it.
+    ///
+    /// # Errors
+    /// Every mistake with file, line, key and what is accepted.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ScenarioError> {
+        let mistakes = |list| {
+            ScenarioError::Mistakes(Mistakes {
+                path: path.to_owned(),
+                list,
+            })
+        };
+        let raw = toml::from_str(text).map_err(|err| mistakes(vec![error::syntax(text, &err)]))?;
+        check::check(raw, text, path).map_err(mistakes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

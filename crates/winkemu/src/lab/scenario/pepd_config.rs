@@ -1,0 +1,72 @@
+//! The configuration of pepd in a run: the author's part, and what the topology knows better.
+
+use toml::{Table, Value};
+use units::duration;
+
+use super::{Hop, RunSpec, Scenario};
+use crate::link::{DelayModel, LinkConfig, RateModel};
+
+/// The node on which pepd runs.
+pub(super) const PEPD_NODE: &str = "pepd";
+
+/// The text of pepd's configuration; `None` where the variant has no pepd.
+///
+/// `intercept.lan` becomes the interface toward the client, `link` the interface, rate and
+/// round-trip time of the neighbouring link, unless the variant says otherwise.
+pub fn pepd_config(
+    scenario: &Scenario,
+    run: &RunSpec,
+    links: &[(String, LinkConfig)],
+) -> Option<String> {
+    let mut config = scenario.variant(run).pepd.clone()?;
+    let at = scenario.path.iter().position(|hop| hop.node == PEPD_NODE)?;
+    let before = &scenario.path[at.checked_sub(1)?];
+    let lan = Value::Array(vec![Value::String(before.node.clone())]);
+    if let Some(intercept) = table(&mut config, "intercept") {
+        intercept.entry("lan").or_insert(lan);
+    }
+    if let Some((interface, link)) = neighbouring_link(&scenario.path, at) {
+        let link = links
+            .iter()
+            .find(|(name, _)| name == link)
+            .map(|(_, config)| config);
+        if let (Some(link), Some(table)) = (link, table(&mut config, "link")) {
+            describe_link(table, interface, link);
+        }
+    }
+    Some(toml::to_string(&config).expect("a TOML table can be written as TOML"))
+}
+
+/// A table of the configuration, made if absent; `None` when the author put something else
+/// there, which pepd will complain about.
+fn table<'a>(config: &'a mut Table, key: &str) -> Option<&'a mut Table> {
+    config
+        .entry(key)
+        .or_insert_with(|| Value::Table(Table::new()))
+        .as_table_mut()
+}
+
+/// The interface of the node at `at` that leads into a link, and the link's name.
+fn neighbouring_link(path: &[Hop], at: usize) -> Option<(&str, &str)> {
+    let after = path
+        .get(at + 1)
+        .and_then(|hop| Some((&*hop.node, hop.link.as_deref()?)));
+    after.or_else(|| Some((&*path[at - 1].node, path[at].link.as_deref()?)))
+}
+
+fn describe_link(table: &mut Table, interface: &str, link: &LinkConfig) {
+    table
+        .entry("interface")
+        .or_insert_with(|| Value::String(interface.to_owned()));
+    if let RateModel::Fixed(rate) = &link.ab.rate {
+        table
+            .entry("rate")
+            .or_insert_with(|| Value::String(rate.to_string()));
+    }
+    if let (DelayModel::Fixed(out), DelayModel::Fixed(back)) =
+        (&link.ab.delay.base, &link.ba.delay.base)
+    {
+        let rtt = duration::format(*out + *back);
+        table.entry("rtt").or_insert_with(|| Value::String(rtt));
+    }
+}

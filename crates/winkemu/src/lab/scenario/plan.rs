@@ -1,0 +1,165 @@
+//! From a scenario to its runs.
+
+use std::fmt;
+
+use super::{NodeSettings, Scenario, Variant};
+use crate::link::LinkOptions;
+
+/// A value of an axis of the matrix, and where it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Setting {
+    /// An option of a link.
+    Link {
+        /// The link's name.
+        link: String,
+        /// The option.
+        option: String,
+        /// Its value.
+        value: String,
+    },
+    /// The congestion control of a node.
+    Congestion {
+        /// The node.
+        node: String,
+        /// The congestion control.
+        value: String,
+    },
+}
+
+impl Setting {
+    /// The value alone.
+    pub fn value(&self) -> &str {
+        match self {
+            Self::Link { value, .. } | Self::Congestion { value, .. } => value,
+        }
+    }
+}
+
+/// One run: a topology, a variant, a point of the matrix, a seed, and the workloads of a group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunSpec {
+    /// Index of the variant.
+    pub variant: usize,
+    /// Index of the group of workloads.
+    pub group: usize,
+    /// For each axis, the index of its value.
+    pub point: Vec<usize>,
+    /// The seed of the links.
+    pub seed: u64,
+}
+
+impl Scenario {
+    /// All runs; those that are compared stand together, so that they meet the same conditions.
+    pub fn runs(&self) -> Vec<RunSpec> {
+        let mut runs = Vec::new();
+        for &seed in &self.seeds {
+            for point in self.points() {
+                for group in 0..self.groups.len() {
+                    for variant in 0..self.variants.len() {
+                        runs.push(RunSpec {
+                            variant,
+                            group,
+                            point: point.clone(),
+                            seed,
+                        });
+                    }
+                }
+            }
+        }
+        runs
+    }
+
+    /// All points of the matrix; one, without axes, where there is none.
+    pub fn points(&self) -> Vec<Vec<usize>> {
+        self.matrix.iter().fold(vec![Vec::new()], |points, axis| {
+            let extend = |point: &Vec<usize>| {
+                let point = point.clone();
+                (0..axis.values.len()).map(move |value| [point.clone(), vec![value]].concat())
+            };
+            points.iter().flat_map(extend).collect()
+        })
+    }
+
+    /// The keys and values of a point.
+    pub fn settings<'a>(
+        &'a self,
+        point: &'a [usize],
+    ) -> impl Iterator<Item = (&'a str, &'a Setting)> {
+        self.matrix
+            .iter()
+            .zip(point)
+            .map(|(axis, &value)| (&*axis.key, &axis.values[value]))
+    }
+
+    /// The variant of a run.
+    pub fn variant(&self, run: &RunSpec) -> &Variant {
+        &self.variants[run.variant]
+    }
+
+    /// A link's options in a run.
+    ///
+    /// # Panics
+    /// When there is no such link in the path.
+    pub fn link_options(&self, run: &RunSpec, name: &str) -> LinkOptions {
+        let link = self.links.iter().find(|(link, _)| link == name);
+        let (_, mut options) = link
+            .expect("checked: each link of the path is described")
+            .clone();
+        for (_, setting) in self.settings(&run.point) {
+            if let Setting::Link {
+                link,
+                option,
+                value,
+            } = setting
+                && link == name
+            {
+                let value = toml::Value::String(value.clone());
+                super::links::set(&mut options, option, &value).expect("checked when read");
+            }
+        }
+        options
+    }
+
+    /// A node's settings in a run: of the scenario, then of the variant, then of the matrix.
+    pub fn node_settings(&self, run: &RunSpec, node: &str) -> NodeSettings {
+        let mut settings = NodeSettings {
+            node: node.to_owned(),
+            ..NodeSettings::default()
+        };
+        let layers = self.nodes.iter().chain(&self.variant(run).nodes);
+        for layer in layers.filter(|layer| layer.node == node) {
+            settings.congestion = layer.congestion.clone().or(settings.congestion);
+            settings.sysctls.extend(layer.sysctls.iter().cloned());
+        }
+        for (_, setting) in self.settings(&run.point) {
+            match setting {
+                Setting::Congestion { node: of, value } if of == node => {
+                    settings.congestion = Some(value.clone());
+                }
+                _ => {}
+            }
+        }
+        settings
+    }
+
+    /// A run in words, such as `pepd bbr, upload, link.loss 1%, seed 3`.
+    pub fn describe(&self, run: &RunSpec) -> String {
+        let point = PointText(self, &run.point);
+        let (variant, group) = (
+            &self.variants[run.variant].name,
+            &self.groups[run.group].name,
+        );
+        format!("{variant}, {group}{point}, seed {}", run.seed)
+    }
+}
+
+struct PointText<'a>(&'a Scenario, &'a [usize]);
+
+impl fmt::Display for PointText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(scenario, point) = self;
+        scenario
+            .settings(point)
+            .try_for_each(|(key, value)| write!(f, ", {key} {}", value.value()))
+    }
+}

@@ -1,0 +1,101 @@
+//! A scenario as it stands in its file.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::Spanned;
+use units::{ByteSize, duration::Span};
+
+use crate::lab::{program::Transfer, topology::Family};
+
+/// A table whose keys are the author's.
+pub type Table<T> = BTreeMap<Spanned<String>, Spanned<T>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawScenario {
+    pub name: Option<String>,
+    pub title: Option<String>,
+    pub description: Option<String>,
+    pub path: Spanned<Vec<Spanned<String>>>,
+    pub seeds: Option<Spanned<Vec<u64>>>,
+    pub repetitions: Option<Spanned<u64>>,
+    pub parallel: Option<Spanned<usize>>,
+    pub retries: Option<Spanned<u32>>,
+    pub timeout: Option<Spanned<Span>>,
+    pub late: Option<Spanned<Span>>,
+    pub offloads: Option<bool>,
+    pub metrics: Option<Spanned<Vec<Spanned<String>>>>,
+    pub baseline: Option<Spanned<String>>,
+    pub link: Option<Table<toml::Value>>,
+    #[serde(default)]
+    pub links: BTreeMap<Spanned<String>, Table<toml::Value>>,
+    #[serde(default)]
+    pub node: BTreeMap<Spanned<String>, RawNode>,
+    #[serde(default)]
+    pub matrix: Table<Vec<Spanned<toml::Value>>>,
+    #[serde(default)]
+    pub variant: Vec<RawVariant>,
+    #[serde(default)]
+    pub workload: Vec<RawWorkload>,
+    #[serde(default)]
+    pub check: Vec<RawCheck>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawNode {
+    pub congestion: Option<Spanned<String>>,
+    #[serde(default)]
+    pub sysctl: Table<toml::Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawVariant {
+    pub name: Spanned<String>,
+    pub pepd: Option<Spanned<toml::Table>>,
+    #[serde(default)]
+    pub node: BTreeMap<Spanned<String>, RawNode>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RawProgram {
+    Bulk,
+    Curl,
+    Iperf3,
+    Command,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawWorkload {
+    pub name: Spanned<String>,
+    pub program: Spanned<RawProgram>,
+    pub direction: Option<Spanned<Transfer>>,
+    pub family: Option<Family>,
+    pub client: Option<Spanned<String>>,
+    pub server: Option<Spanned<String>>,
+    pub start: Option<Spanned<Span>>,
+    pub group: Option<String>,
+    pub timeout: Option<Spanned<Span>>,
+    pub size: Option<Spanned<ByteSize>>,
+    pub duration: Option<Spanned<Span>>,
+    pub warmup: Option<Spanned<Span>>,
+    pub interval: Option<Spanned<Span>>,
+    pub congestion: Option<Spanned<String>>,
+    pub flows: Option<Spanned<u32>>,
+    pub command: Option<Spanned<Vec<String>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawCheck {
+    pub variant: Spanned<String>,
+    pub baseline: Spanned<String>,
+    pub workload: Option<Spanned<String>>,
+    pub metric: Option<Spanned<String>>,
+    pub mean_ratio_min: Option<Spanned<f64>>,
+    pub mean_ratio_max: Option<Spanned<f64>>,
+}

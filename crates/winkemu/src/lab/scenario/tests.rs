@@ -1,0 +1,247 @@
+use super::*;
+use crate::lab::program::Transfer;
+
+const GOOD: &str = r#"
+path = ["client", "pepd", "link", "server"]
+seeds = [7, 8]
+timeout = "90s"
+
+[link]
+rate = "10mbit"
+delay = "300ms"
+queue = "100%bdp"
+ba = { loss = "2%" }
+
+[matrix]
+"link.loss" = ["0", "0.1%"]
+"congestion.client" = ["reno", "cubic"]
+
+[[variant]]
+name = "direct"
+
+[[variant]]
+name = "pepd bbr"
+pepd = { site = [{ name = "all", congestion = ["bbr"] }] }
+node.client.congestion = "reno"
+
+[[workload]]
+name = "up"
+program = "bulk"
+duration = "20s"
+
+[[workload]]
+name = "get"
+program = "curl"
+direction = "download"
+size = "5MB"
+
+[[check]]
+variant = "pepd bbr"
+baseline = "direct"
+mean_ratio_min = 0.97
+"#;
+
+fn parse(text: &str) -> Scenario {
+    Scenario::parse(text, Path::new("x/test.toml")).unwrap_or_else(|err| panic!("{err}"))
+}
+
+fn mistakes(text: &str) -> String {
+    match Scenario::parse(text, Path::new("x.toml")) {
+        Err(err) => err.to_string(),
+        Ok(_) => panic!("accepted: {text}"),
+    }
+}
+
+/// The scenario with a line replaced, and what is said of it.
+fn broken(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from}");
+    mistakes(&GOOD.replacen(from, to, 1))
+}
+
+#[test]
+fn a_good_scenario_is_understood() {
+    let scenario = parse(GOOD);
+    assert_eq!(scenario.name, "test");
+    let links: Vec<_> = scenario
+        .path
+        .iter()
+        .map(|hop| hop.link.as_deref())
+        .collect();
+    assert_eq!(links, [None, None, Some("link")]);
+    let Program::Bulk(bulk) = &scenario.groups[0].workloads[0].program else {
+        panic!()
+    };
+    assert_eq!((bulk.duration.as_secs(), bulk.warmup.as_secs()), (20, 5));
+    let Program::Curl(curl) = &scenario.groups[1].workloads[0].program else {
+        panic!()
+    };
+    assert_eq!((curl.bytes, curl.transfer), (5_000_000, Transfer::Download));
+    assert_eq!(curl.timeout.as_secs(), 90);
+}
+
+#[test]
+fn runs_cover_the_matrix_with_what_is_compared_side_by_side() {
+    let scenario = parse(GOOD);
+    let runs = scenario.runs();
+    assert_eq!(runs.len(), 2 * 2 * 2 * 2 * 2);
+    let words: Vec<_> = runs[..3].iter().map(|run| scenario.describe(run)).collect();
+    let point = "link.loss 0, congestion.client reno, seed 7";
+    let expected = ["direct, up", "pepd bbr, up", "direct, get"];
+    assert_eq!(words, expected.map(|start| format!("{start}, {point}")));
+}
+
+#[test]
+fn the_matrix_goes_before_the_variant_and_the_scenario() {
+    let scenario = parse(GOOD);
+    let run = scenario
+        .runs()
+        .into_iter()
+        .find(|run| run.variant == 1 && run.point == [1, 1]);
+    let run = run.unwrap();
+    assert_eq!(
+        scenario.node_settings(&run, "client").congestion.unwrap(),
+        "cubic"
+    );
+    let link = scenario
+        .link_options(&run, "link")
+        .resolve_without_files()
+        .unwrap();
+    assert_eq!(link.ab.loss.packet.to_string(), "0.1%");
+    assert_eq!(link.ba.loss.packet.to_string(), "2%");
+}
+
+#[test]
+fn pepd_is_told_its_interfaces_and_link() {
+    let scenario = parse(GOOD);
+    let runs = scenario.runs();
+    let options = scenario.link_options(&runs[1], "link");
+    let links = [("link".to_owned(), options.resolve_without_files().unwrap())];
+    assert_eq!(pepd_config(&scenario, &runs[0], &links), None);
+    let config: toml::Table = pepd_config(&scenario, &runs[1], &links)
+        .unwrap()
+        .parse()
+        .unwrap();
+    let expected: toml::Table = r#"
+        intercept = { lan = ["client"] }
+        link = { interface = "server", rate = "10Mbit/s", rtt = "600ms" }
+        site = [{ name = "all", congestion = ["bbr"] }]
+    "#
+    .parse()
+    .unwrap();
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn mistakes_name_file_line_key_and_what_is_accepted() {
+    let said = broken("seeds = [7, 8]", "sedes = [7, 8]");
+    assert!(
+        said.starts_with("x.toml:3: sedes: unknown field `sedes`, expected one of"),
+        "{said}"
+    );
+    let said = broken("rate = \"10mbit\"", "rate = \"fast\"");
+    assert!(
+        said.starts_with("x.toml:7: link.rate:") && said.contains("10Mbit/s"),
+        "{said}"
+    );
+    let said = broken("\"0.1%\"", "\"120%\"");
+    assert!(
+        said.starts_with("x.toml:13: matrix.\"link.loss\":"),
+        "{said}"
+    );
+    assert!(said.contains("between 0 and 1"), "{said}");
+    let said = broken("ba = { loss", "ba = { lost");
+    assert!(
+        said.starts_with("x.toml:10: link.ba: `lost` is no option of a link"),
+        "{said}"
+    );
+    let said = broken("duration = \"20s\"", "duration = \"20\"");
+    assert!(
+        said.starts_with("x.toml:27: duration:") && said.contains("1.5s"),
+        "{said}"
+    );
+    let said = broken("\"link.loss\" =", "\"lonk.loss\" =");
+    assert!(said.contains("links.NAME.OPTION"), "{said}");
+}
+
+#[test]
+fn names_that_lead_nowhere_are_mistakes() {
+    for (from, to, expected) in [
+        (
+            "\"link\", \"server\"]",
+            "\"server\", \"link\"]",
+            "a node must follow",
+        ),
+        (
+            "\"pepd\", \"link\"",
+            "\"link\", \"link\"",
+            "needs a node on either side",
+        ),
+        (
+            "\"client\", \"pepd\"",
+            "\"client\", \"client\"",
+            "stands in it twice",
+        ),
+        (
+            "\"client\", \"pepd\"",
+            "\"client\", \"router\"",
+            "needs a node `pepd`",
+        ),
+        (
+            "node.client",
+            "node.klient",
+            "`klient` is no node; there are client, pepd, server",
+        ),
+        (
+            "baseline = \"direct\"",
+            "baseline = \"dircet\"",
+            "there are direct, pepd bbr",
+        ),
+        ("name = \"get\"", "name = \"up\"", "another workload `up`"),
+        (
+            "size = \"5MB\"",
+            "",
+            "size: is missing for the program curl",
+        ),
+        (
+            "size = \"5MB\"",
+            "size = \"5MB\"\nflows = 2",
+            "only for the programs iperf3",
+        ),
+        (
+            "duration = \"20s\"",
+            "duration = \"20s\"\nwarmup = \"20s\"",
+            "shorter than the duration",
+        ),
+        (
+            "mean_ratio_min = 0.97",
+            "",
+            "needs `mean_ratio_min` or `mean_ratio_max`",
+        ),
+        ("seeds = [7, 8]", "seeds = []", "one number at least"),
+    ] {
+        let said = broken(from, to);
+        assert!(said.contains(expected), "{to}: {said}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_reported_at_once_in_the_order_of_lines() {
+    let text = GOOD
+        .replace("seeds = [7, 8]", "seeds = []")
+        .replace("\"5MB\"", "\"0\"");
+    let said = mistakes(&text);
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    assert!(
+        lines[0].contains(":3: seeds") && lines[1].contains("size"),
+        "{said}"
+    );
+}
+
+#[test]
+fn an_empty_file_says_what_is_missing() {
+    let said = mistakes("");
+    assert!(said.contains("missing field `path`"), "{said}");
+    let said = mistakes("path = [\"a\", \"b\"]");
+    assert!(said.contains("add a [[workload]]"), "{said}");
+}

@@ -1,0 +1,323 @@
+//! Workloads and their groups.
+
+use std::{ops::Range, time::Duration};
+
+use toml::Spanned;
+use units::duration::Span;
+
+use super::{
+    Group, Hop, Program, Workload,
+    error::Findings,
+    raw::{RawProgram, RawWorkload},
+};
+use crate::lab::{
+    program::{Bulk, Curl, Iperf3, Shell, Transfer},
+    topology::Family,
+};
+
+/// Where bulk transfers listen; workloads of a group count up from here.
+const FIRST_PORT: u16 = 9000;
+/// Intervals of a time series: 10 minutes at 10 ms.
+const SERIES_MAX: u128 = 60_000;
+const DURATION_MAX: Duration = Duration::from_secs(86_400);
+
+/// What is known when workloads are read.
+pub(super) struct Context<'a> {
+    pub path: &'a [Hop],
+    pub timeout: Duration,
+}
+
+/// Checks all workloads and gathers those of one group.
+pub(super) fn groups(
+    raw: Vec<RawWorkload>,
+    context: &Context<'_>,
+    findings: &mut Findings<'_>,
+) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut names = Vec::new();
+    for (index, raw) in raw.into_iter().enumerate() {
+        let name = raw.name.get_ref().clone();
+        if names.contains(&name) {
+            let key = format!("workload[{}].name", index + 1);
+            findings.add(
+                raw.name.span(),
+                key,
+                format!("there is another workload `{name}`"),
+            );
+        }
+        names.push(name.clone());
+        let group_name = raw.group.clone().unwrap_or_else(|| name.clone());
+        let group = groups.iter().position(|group| group.name == group_name);
+        let beside = group.map_or(0, |group| groups[group].workloads.len());
+        let port = FIRST_PORT + u16::try_from(beside).unwrap_or(0);
+        let reader = Reader {
+            raw: &raw,
+            index,
+            context,
+            findings,
+        };
+        let Some(workload) = reader.read(port) else {
+            continue;
+        };
+        match group {
+            Some(group) => groups[group].workloads.push(workload),
+            None => groups.push(Group {
+                name: group_name,
+                workloads: vec![workload],
+            }),
+        }
+    }
+    groups
+}
+
+/// Those that know a key.
+type Programs<'a> = &'a [RawProgram];
+
+struct Reader<'a, 'b, 'c> {
+    raw: &'a RawWorkload,
+    index: usize,
+    context: &'a Context<'a>,
+    findings: &'b mut Findings<'c>,
+}
+
+impl Reader<'_, '_, '_> {
+    fn read(mut self, port: u16) -> Option<Workload> {
+        let nodes = self.context.path;
+        let client = self.node(self.raw.client.as_ref(), "client", &nodes.first()?.node);
+        let server = self.node(self.raw.server.as_ref(), "server", &nodes.last()?.node);
+        if client == server && self.program() != RawProgram::Command {
+            let span = self.raw.name.span();
+            self.add(span, "server", format!("is the client, too: `{client}`"));
+        }
+        self.refuse_foreign_keys();
+        Some(Workload {
+            name: self.raw.name.get_ref().clone(),
+            client,
+            server,
+            start: self.span(self.raw.start.as_ref()).unwrap_or_default(),
+            program: match self.program() {
+                RawProgram::Bulk => Program::Bulk(self.bulk(port)?),
+                RawProgram::Curl => Program::Curl(self.curl()?),
+                RawProgram::Iperf3 => Program::Iperf3(self.iperf3()?),
+                RawProgram::Command => Program::Shell(self.shell()?),
+            },
+        })
+    }
+
+    fn bulk(&mut self, port: u16) -> Option<Bulk> {
+        let raw = self.raw;
+        let (duration, warmup) = self.duration()?;
+        let interval = self
+            .span(raw.interval.as_ref())
+            .unwrap_or(Duration::from_secs(1));
+        let points = duration.as_nanos().checked_div(interval.as_nanos());
+        if !(1..=SERIES_MAX).contains(&points.unwrap_or(0)) {
+            let span = raw.interval.as_ref().map_or(raw.name.span(), Spanned::span);
+            self.add(
+                span,
+                "interval",
+                "must divide the duration into 1 to 60,000 parts",
+            );
+            return None;
+        }
+        Some(Bulk {
+            transfer: self.direction(),
+            duration,
+            warmup,
+            congestion: raw.congestion.as_ref().map(|name| name.get_ref().clone()),
+            family: self.family(),
+            port,
+            interval,
+        })
+    }
+
+    fn curl(&mut self) -> Option<Curl> {
+        let Some(size) = &self.raw.size else {
+            return self.missing("size", "the size of the file, such as \"5MB\"");
+        };
+        if size.get_ref().bytes() == 0 {
+            self.add(size.span(), "size", "must be at least 1 byte");
+        }
+        Some(Curl {
+            transfer: self.direction(),
+            bytes: size.get_ref().bytes(),
+            family: self.family(),
+            timeout: self.timeout(),
+        })
+    }
+
+    fn iperf3(&mut self) -> Option<Iperf3> {
+        let (duration, warmup) = self.duration()?;
+        let flows = self.raw.flows.as_ref().map_or(1, |flows| *flows.get_ref());
+        if !(1..=128).contains(&flows) {
+            let span = self.raw.flows.as_ref().map_or(0..0, Spanned::span);
+            self.add(span, "flows", "must be 1 to 128");
+        }
+        Some(Iperf3 {
+            transfer: self.direction(),
+            // iperf3 counts what it omits on top.
+            duration: duration - warmup,
+            warmup,
+            flows,
+            congestion: self
+                .raw
+                .congestion
+                .as_ref()
+                .map(|name| name.get_ref().clone()),
+            family: self.family(),
+            timeout: self.timeout().max(duration + Duration::from_secs(30)),
+        })
+    }
+
+    fn shell(&mut self) -> Option<Shell> {
+        let wanted =
+            "the program and its arguments, such as [\"ping\", \"-c\", \"3\", \"10.77.1.2\"]";
+        let Some(command) = &self.raw.command else {
+            return self.missing("command", wanted);
+        };
+        if command.get_ref().is_empty() {
+            self.add(command.span(), "command", format!("must hold {wanted}"));
+            return None;
+        }
+        Some(Shell {
+            command: command.get_ref().clone(),
+            timeout: self.timeout(),
+        })
+    }
+
+    /// How long a transfer runs, and the part at its beginning that does not count.
+    fn duration(&mut self) -> Option<(Duration, Duration)> {
+        let Some(raw) = &self.raw.duration else {
+            return self.missing("duration", "how long it sends, such as \"60s\"");
+        };
+        let duration = raw.get_ref().0;
+        if duration < Duration::from_millis(100) || duration > DURATION_MAX {
+            self.add(raw.span(), "duration", "must be 100ms to 1d");
+            return None;
+        }
+        let warmup = self.span(self.raw.warmup.as_ref()).unwrap_or(duration / 4);
+        if warmup >= duration {
+            let span = self.raw.warmup.as_ref().map_or(raw.span(), Spanned::span);
+            self.add(span, "warmup", "must be shorter than the duration");
+            return None;
+        }
+        Some((duration, warmup))
+    }
+
+    /// A key that belongs to another program would have no effect: say so.
+    fn refuse_foreign_keys(&mut self) {
+        use RawProgram::{Bulk, Command, Curl, Iperf3};
+        let raw = self.raw;
+        let transfers: &[_] = &[Bulk, Curl, Iperf3];
+        let keys: [(&str, Option<Range<usize>>, Programs<'_>); 9] = [
+            ("size", raw.size.as_ref().map(Spanned::span), &[Curl]),
+            (
+                "duration",
+                raw.duration.as_ref().map(Spanned::span),
+                &[Bulk, Iperf3],
+            ),
+            (
+                "warmup",
+                raw.warmup.as_ref().map(Spanned::span),
+                &[Bulk, Iperf3],
+            ),
+            (
+                "interval",
+                raw.interval.as_ref().map(Spanned::span),
+                &[Bulk],
+            ),
+            (
+                "congestion",
+                raw.congestion.as_ref().map(Spanned::span),
+                &[Bulk, Iperf3],
+            ),
+            ("flows", raw.flows.as_ref().map(Spanned::span), &[Iperf3]),
+            (
+                "command",
+                raw.command.as_ref().map(Spanned::span),
+                &[Command],
+            ),
+            (
+                "direction",
+                raw.direction.as_ref().map(Spanned::span),
+                transfers,
+            ),
+            ("server", raw.server.as_ref().map(Spanned::span), transfers),
+        ];
+        for (key, span, programs) in keys {
+            if let Some(span) = span
+                && !programs.contains(&self.program())
+            {
+                let names: Vec<_> = programs.iter().map(|program| name_of(*program)).collect();
+                self.add(
+                    span,
+                    key,
+                    format!("is only for the programs {}", names.join(", ")),
+                );
+            }
+        }
+    }
+
+    fn program(&self) -> RawProgram {
+        *self.raw.program.get_ref()
+    }
+
+    fn direction(&self) -> Transfer {
+        self.raw
+            .direction
+            .as_ref()
+            .map_or(Transfer::Upload, |direction| *direction.get_ref())
+    }
+
+    fn family(&self) -> Family {
+        self.raw.family.unwrap_or(Family::Ipv4)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.span(self.raw.timeout.as_ref())
+            .unwrap_or(self.context.timeout)
+    }
+
+    fn span(&self, value: Option<&Spanned<Span>>) -> Option<Duration> {
+        value.map(|value| value.get_ref().0)
+    }
+
+    fn node(&mut self, given: Option<&Spanned<String>>, key: &str, default: &str) -> String {
+        let Some(given) = given else {
+            return default.to_owned();
+        };
+        let names: Vec<_> = self.context.path.iter().map(|hop| &*hop.node).collect();
+        if !names.contains(&given.get_ref().as_str()) {
+            let message = format!(
+                "`{}` is no node; there are {}",
+                given.get_ref(),
+                names.join(", ")
+            );
+            self.add(given.span(), key, message);
+        }
+        given.get_ref().clone()
+    }
+
+    fn missing<T>(&mut self, key: &str, what: &str) -> Option<T> {
+        let message = format!(
+            "is missing for the program {}: {what}",
+            name_of(self.program())
+        );
+        self.add(self.raw.name.span(), key, message);
+        None
+    }
+
+    fn add(&mut self, span: Range<usize>, key: &str, message: impl std::fmt::Display) {
+        self.findings
+            .add(span, format!("workload[{}].{key}", self.index + 1), message);
+    }
+}
+
+fn name_of(program: RawProgram) -> &'static str {
+    match program {
+        RawProgram::Bulk => "bulk",
+        RawProgram::Curl => "curl",
+        RawProgram::Iperf3 => "iperf3",
+        RawProgram::Command => "command",
+    }
+}
