@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use pep_core::config::{self, Config, Link};
@@ -123,10 +124,7 @@ fn a_site_behind_a_wider_one_is_pointed_out() {
 fn a_slow_round_trip_raises_the_cap_on_retransmissions() {
     let text = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"hf0\"\nrtt = \"4s\"\n";
     let config = valid(text);
-    assert_eq!(
-        config.timeouts.rto_max,
-        Some(std::time::Duration::from_secs(12))
-    );
+    assert_eq!(config.timeouts.rto_max, Some(Duration::from_secs(12)));
     let (_, site) = config.sites.iter().next().expect("the built-in site");
     assert_eq!(site.timeouts, config.timeouts);
 }
@@ -135,4 +133,6 @@ fn a_slow_round_trip_raises_the_cap_on_retransmissions() {
 fn the_cap_on_retransmissions_goes_with_the_user_timeout() {
     let text = "[intercept]\nlan = [\"eth0\"]\n[timeouts]\nuser_timeout = \"off\"\n";
     assert_eq!(valid(text).timeouts.rto_max, None);
+    let short = text.replace("off", "1s");
+    assert_eq!(valid(&short).timeouts.rto_max, Some(Duration::from_secs(1)));
 }

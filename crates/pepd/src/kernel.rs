@@ -1,6 +1,6 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::{fs, io};
+use std::{fs, io, os::fd::AsFd};
 
 use nix::{
     net::if_::if_nametoindex,
@@ -11,6 +11,18 @@ use pep_core::{
     site::Mode,
 };
 use socket2::{Domain, Socket, Type};
+
+use crate::sys;
+
+/// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
+pub fn has_rto_max() -> bool {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
+    let set = |socket: Socket| {
+        let (level, name) = (libc::IPPROTO_TCP, sys::socket::TCP_RTO_MAX_MS);
+        sys::socket::set_int(socket.as_fd(), level, name, 2000)
+    };
+    socket.and_then(set).is_ok()
+}
 
 /// What was found wrong or doubtful.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use clap::Parser;
 use pepd::{
     cli::{Cli, Command, ConfigArgs},
     exit::ExitStatus,
-    kernel::Congestion,
+    kernel::{Congestion, has_rto_max},
     load::{self, LoadError, Loaded},
     summary::Summary,
 };
@@ -35,6 +35,7 @@ fn check(args: &ConfigArgs) -> ExitStatus {
     let summary = Summary {
         config: &config,
         kernel: kernel.as_ref(),
+        rto_max: has_rto_max(),
     };
     print(format_args!(
         "{}: valid\n\n{summary}",

@@ -19,6 +19,8 @@ pub struct Summary<'a> {
     pub config: &'a Config,
     /// What the kernel has, where it could be asked.
     pub kernel: Option<&'a Congestion>,
+    /// Whether the kernel caps retransmission times ([`crate::kernel::has_rto_max`]).
+    pub rto_max: bool,
 }
 
 impl Display for Summary<'_> {
@@ -32,6 +34,13 @@ impl Display for Summary<'_> {
             "",
             &format!("drain {}", duration::format(self.config.drain)),
         )?;
+        if !self.rto_max {
+            line(
+                f,
+                "",
+                &"rto_max has no effect on this kernel: it needs Linux 6.15",
+            )?;
+        }
         writeln!(f, "\nsites, first match wins:")?;
         self.config
             .sites

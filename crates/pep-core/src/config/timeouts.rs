@@ -48,8 +48,8 @@ pub struct Timeouts {
     /// later), 1 s to 120 s, or "off" (`None`): the kernel's own, 120 s. Default 2 s, or three
     /// times `link.rtt` where that is longer: flows move again so soon after an outage, not
     /// up to two minutes later. Needs `user_timeout`: the kernel counts retransmissions, and
-    /// capped ones alone would end every flow some 15 s into an outage. Off by default where
-    /// `user_timeout` is off.
+    /// capped ones alone would end every flow some 15 s into an outage. By default
+    /// never above `user_timeout`, and off where that is.
     pub rto_max: Option<Duration>,
     /// Keepalive of both legs; `None` where `keepalive = "off"`. Default on: without it the
     /// flows of hosts that vanished would stay until `idle`.
@@ -105,8 +105,9 @@ impl Timeouts {
         let user_timeout = section.read("user_timeout", optional(SECOND..=24 * DAY));
         let rto_max = section.read("rto_max", optional(SECOND..=120 * SECOND));
         let user_timeout_or_base = user_timeout.unwrap_or(base.user_timeout);
-        // Both or neither: a cap left at its default goes with the timeout it needs.
-        let rto_max_base = base.rto_max.filter(|_| user_timeout_or_base.is_some());
+        // Both or neither: a cap left at its default follows the timeout it needs.
+        let rto_max_base = user_timeout_or_base
+            .and_then(|user_timeout| base.rto_max.map(|rto_max| rto_max.min(user_timeout)));
         let timeouts = Self {
             connect: section
                 .read("connect", Span(SECOND..=HOUR))
