@@ -6,6 +6,7 @@
 //! - [`ring`], where the bytes of a half are
 //! - [`site`], which policy a flow gets
 //! - [`stats`], counters
+//! - [`syn`], SYNs that wait for the server's answer
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -15,3 +16,4 @@ pub mod relay;
 pub mod ring;
 pub mod site;
 pub mod stats;
+pub mod syn;

@@ -2,22 +2,31 @@
 //!
 //! - [`rules`], what the table says; [`nft`], how it is written and installed
 //! - [`route`], policy rules and routes
+//! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
 //! - [`tun`], devices into which held SYNs are routed
 //! - [`setup`], what must hold before, and what to do when it does not
 //!
 //! The picture is in `docs/interception.md`.
 
+pub mod defer;
+pub mod held;
+mod icmp;
+mod neigh;
 pub mod nft;
+mod raw;
 pub mod route;
 pub mod rules;
 pub mod setup;
 pub mod tun;
+mod watcher;
 
-use std::{io::ErrorKind, time::Duration};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use pep_core::config::Config;
 use tracing::{debug, warn};
 
+use crate::leg::SiteRuntime;
+use defer::DeferTask;
 use nft::{Nft, NftError};
 use route::{Netlink, Routing};
 use rules::{Features, Lan, Ruleset};
@@ -45,6 +54,7 @@ pub struct Interception {
     mask: u32,
     netlink: Netlink,
     routing: Routing,
+    ipv6: bool,
     tuns: Vec<(Lan, Tun)>,
 }
 
@@ -73,6 +83,7 @@ impl Interception {
             mask: config.intercept.marks.mask(),
             netlink,
             routing: Routing::new(config, features.families()),
+            ipv6,
             tuns: Vec::new(),
         };
         match interception.build(config, features).await {
@@ -119,6 +130,24 @@ impl Interception {
     async fn try_table(&self, config: &Config, features: Features) -> Result<(), NftError> {
         let transaction = nft::install_transaction(&Ruleset::new(config, features));
         self.nft.apply(&transaction).await
+    }
+
+    /// The task that holds SYNs, where some site of the configuration defers. To be called
+    /// once, within the tokio runtime.
+    ///
+    /// # Errors
+    /// When descriptors are short.
+    pub fn defer_task(
+        &mut self,
+        config: &Arc<Config>,
+        sites: &[Arc<SiteRuntime>],
+    ) -> Result<Option<DeferTask>, InterceptError> {
+        if self.tuns.is_empty() {
+            return Ok(None);
+        }
+        let tuns = std::mem::take(&mut self.tuns);
+        let task = DeferTask::new(Arc::clone(config), sites, tuns, self.ipv6);
+        task.map(Some).map_err(InterceptError::Sockets)
     }
 
     /// Opens or closes the gate for new flows; what is open already goes on.

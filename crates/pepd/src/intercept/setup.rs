@@ -76,6 +76,9 @@ pub enum SetupError {
         #[source]
         err: io::Error,
     },
+    /// Sockets cannot be made: descriptors are short.
+    #[error("cannot open the sockets that answer for held SYNs")]
+    Sockets(#[source] io::Error),
     /// A policy rule, a route or a link.
     #[error(transparent)]
     Route(#[from] RouteError),

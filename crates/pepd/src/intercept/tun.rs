@@ -1,9 +1,11 @@
 //! The TUN device of a LAN interface, into which held SYNs go and out of which they come back.
 
-use std::{io, os::fd::OwnedFd};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
-use nix::unistd;
-use tokio::io::{Interest, unix::AsyncFd};
+use nix::{errno::Errno, unistd};
 
 use super::{setup, setup::SetupError};
 use crate::sys;
@@ -12,11 +14,11 @@ use crate::sys;
 #[derive(Debug)]
 pub struct Tun {
     name: String,
-    device: AsyncFd<OwnedFd>,
+    device: OwnedFd,
 }
 
 impl Tun {
-    /// Creates the device, down and without addresses; to be called within a tokio runtime.
+    /// Creates the device, down and without addresses.
     ///
     /// # Errors
     /// When the kernel has no TUN, another process uses the name, or `/proc/sys` is read-only.
@@ -27,7 +29,6 @@ impl Tun {
         };
         let device = sys::tun::create(name).map_err(failed)?;
         configure(name, ipv6)?;
-        let device = sys::reactor::register(device, Interest::READABLE).map_err(failed)?;
         Ok(Self {
             name: name.to_owned(),
             device,
@@ -39,28 +40,15 @@ impl Tun {
         &self.name
     }
 
-    /// Waits until there is a packet to read. Cancel-safe.
-    ///
-    /// # Errors
-    /// When the runtime shuts down.
-    pub async fn readable(&self) -> io::Result<()> {
-        self.device
-            .readable()
-            .await
-            .map(|mut guard| guard.retain_ready())
-    }
-
     /// Reads one packet into `buffer`, cut off at its end; `None` when there is none. Never waits.
     ///
     /// # Errors
     /// When the device is gone or down.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match self.device.try_io(Interest::READABLE, |device| {
-            Ok(unistd::read(device, buffer)?)
-        }) {
+        match unistd::read(&self.device, buffer) {
             Ok(length) => Ok(Some(length)),
-            Err(err) if err.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(err) => Err(err),
+            Err(Errno::EAGAIN) => Ok(None),
+            Err(err) => Err(err.into()),
         }
     }
 
@@ -69,8 +57,14 @@ impl Tun {
     /// # Errors
     /// When the device is gone or down.
     pub fn write(&self, packet: &[u8]) -> io::Result<()> {
-        unistd::write(self.device.get_ref(), packet)?;
+        unistd::write(&self.device, packet)?;
         Ok(())
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
     }
 }
 

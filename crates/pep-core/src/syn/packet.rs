@@ -1,0 +1,251 @@
+//! A client's SYN, read from an IP packet, and the answers a network gives to one that fails.
+
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{
+    IpHeaders, NetSlice, PacketBuilder, PacketBuilderStep, SlicedPacket, TcpSlice, TransportSlice,
+};
+
+use super::FlowTuple;
+
+/// Longer SYNs are not held: they carry data for TCP Fast Open, or somebody wants our memory.
+pub const SYN_BYTES_MAX: usize = 1280;
+
+/// TTL or hop limit of what we forge, as Linux has it.
+const HOP_LIMIT: u8 = 64;
+
+/// An ICMP error fits into 576 bytes (RFC 1812, 4.3.2.3), headers (20 + 8) included.
+const ICMPV4_QUOTE_MAX: usize = 576 - 28;
+
+/// An ICMPv6 error fits into 1280 bytes (RFC 4443, 2.4), headers (40 + 8) included.
+const ICMPV6_QUOTE_MAX: usize = 1280 - 48;
+
+/// A SYN that can be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Syn {
+    /// Its four addresses.
+    pub flow: FlowTuple,
+    /// Its DSCP, 0 to 63.
+    pub dscp: u8,
+    /// Its sequence number.
+    pub sequence: u32,
+    /// Bytes of data it carries.
+    pub data_len: u32,
+}
+
+/// What a packet that came to us is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parsed {
+    /// A SYN that can be held.
+    Syn(Syn),
+    /// Nothing we can hold, but on its way to this address: to be sent on as it is.
+    Pass(IpAddr),
+    /// Nothing that a host sent through us: multicast, or no IP at all.
+    Noise,
+}
+
+/// Reads a packet that begins with its IP header.
+///
+/// Only a whole TCP segment, with SYN and without FIN, RST or ACK, in an IP packet that is
+/// not a fragment and has no IPv6 extension headers, is held.
+pub fn parse(packet: &[u8]) -> Parsed {
+    let Ok(sliced) = SlicedPacket::from_ip(packet) else {
+        return not_held(packet);
+    };
+    match held(packet, &sliced) {
+        Some(syn) => Parsed::Syn(syn),
+        None => not_held(packet),
+    }
+}
+
+fn held(packet: &[u8], sliced: &SlicedPacket<'_>) -> Option<Syn> {
+    let (source, destination, dscp) = addresses(packet, sliced)?;
+    let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else {
+        return None;
+    };
+    if packet.len() > SYN_BYTES_MAX || !is_pure_syn(tcp) || !is_host(destination) {
+        return None;
+    }
+    Some(Syn {
+        flow: FlowTuple {
+            client: SocketAddr::new(source, tcp.source_port()),
+            destination: SocketAddr::new(destination, tcp.destination_port()),
+        },
+        dscp,
+        sequence: tcp.sequence_number(),
+        data_len: u32::try_from(tcp.payload().len()).ok()?,
+    })
+}
+
+/// Source, destination and DSCP of a packet that is no fragment, has no extension headers and
+/// ends where its IP header says.
+fn addresses(packet: &[u8], sliced: &SlicedPacket<'_>) -> Option<(IpAddr, IpAddr, u8)> {
+    if sliced.is_ip_payload_fragmented() {
+        return None;
+    }
+    match sliced.net.as_ref()? {
+        NetSlice::Ipv4(ip) => {
+            let header = ip.header();
+            let whole = usize::from(header.total_len()) == packet.len();
+            (whole && ip.extensions().is_empty()).then(|| {
+                let source = header.source_addr().into();
+                (
+                    source,
+                    header.destination_addr().into(),
+                    header.dcp().value(),
+                )
+            })
+        }
+        NetSlice::Ipv6(ip) => {
+            let header = ip.header();
+            let whole = 40 + usize::from(header.payload_length()) == packet.len();
+            (whole && ip.extensions().is_empty()).then(|| {
+                let source = header.source_addr().into();
+                (
+                    source,
+                    header.destination_addr().into(),
+                    header.dscp().value(),
+                )
+            })
+        }
+        NetSlice::Arp(_) => None,
+    }
+}
+
+fn is_pure_syn(tcp: &TcpSlice<'_>) -> bool {
+    tcp.syn() && !tcp.ack() && !tcp.rst() && !tcp.fin()
+}
+
+/// Whether one machine may have the address.
+fn is_host(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !(address.is_multicast() || address.is_unspecified() || broadcast)
+}
+
+/// Whatever has a destination that one machine may have is passed on; the kernel looks closer.
+fn not_held(packet: &[u8]) -> Parsed {
+    match destination(packet) {
+        Some(address) if is_host(address) => Parsed::Pass(address),
+        _ => Parsed::Noise,
+    }
+}
+
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => Some(<[u8; 4]>::try_from(packet.get(16..20)?).ok()?.into()),
+        6 => Some(<[u8; 16]>::try_from(packet.get(24..40)?).ok()?.into()),
+        _ => None,
+    }
+}
+
+/// What a closed port answers: `<SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>` (RFC 9293, 3.10.7.1).
+pub fn reset(syn: &Syn) -> Vec<u8> {
+    let FlowTuple {
+        client,
+        destination,
+    } = syn.flow;
+    // SYN counts as one (RFC 9293, 3.4).
+    let acknowledgment = syn.sequence.wrapping_add(1).wrapping_add(syn.data_len);
+    let segment = ip(destination.ip(), client.ip())
+        .tcp(destination.port(), client.port(), 0, 0)
+        .rst()
+        .ack(acknowledgment);
+    let mut packet = Vec::with_capacity(segment.size(0));
+    let written = segment.write(&mut packet, &[]);
+    written.expect("a header of fixed length fits");
+    packet
+}
+
+/// An ICMP error, as it came for the connection we tried, or as a router would send it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IcmpError {
+    /// The router or host that reports it.
+    pub from: IpAddr,
+    /// Its ICMP or ICMPv6 type.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// The second word of its header, which some codes use.
+    pub info: u32,
+}
+
+/// Why this machine itself cannot send to a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreachable {
+    /// There is no route.
+    Network,
+    /// The route says unreachable.
+    Host,
+    /// The next hop does not answer ARP or neighbour discovery.
+    Neighbour,
+    /// The route says prohibited.
+    Prohibited,
+}
+
+impl IcmpError {
+    /// What Linux, as a router at `from`, sends for this.
+    ///
+    /// IPv4: net unreachable, host unreachable, packet filtered (RFC 1812, 5.2.7.1). IPv6: no
+    /// route, which Linux sends for unreachable routes too, address unreachable,
+    /// administratively prohibited (RFC 4443, 3.1).
+    pub fn from_router(from: IpAddr, why: Unreachable) -> Self {
+        let (kind, code) = match (from, why) {
+            (IpAddr::V4(_), Unreachable::Network) => (3, 0),
+            (IpAddr::V4(_), Unreachable::Host | Unreachable::Neighbour) => (3, 1),
+            (IpAddr::V4(_), Unreachable::Prohibited) => (3, 13),
+            (IpAddr::V6(_), Unreachable::Network | Unreachable::Host) => (1, 0),
+            (IpAddr::V6(_), Unreachable::Neighbour) => (1, 3),
+            (IpAddr::V6(_), Unreachable::Prohibited) => (1, 1),
+        };
+        Self {
+            from,
+            kind,
+            code,
+            info: 0,
+        }
+    }
+}
+
+/// The error as the client would have got it: quoting the client's own SYN, whose sequence
+/// number its TCP checks. `None` when the error is of another family than the SYN.
+pub fn icmp(error: &IcmpError, syn: &[u8], client: IpAddr) -> Option<Vec<u8>> {
+    if error.from.is_ipv4() != client.is_ipv4() {
+        return None;
+    }
+    let (kind, code, info) = (error.kind, error.code, error.info.to_be_bytes());
+    let header = ip(error.from, client);
+    let mut packet = Vec::with_capacity(48 + syn.len());
+    let written = if client.is_ipv4() {
+        let quote = &syn[..syn.len().min(ICMPV4_QUOTE_MAX)];
+        header
+            .icmpv4_raw(kind, code, info)
+            .write(&mut packet, quote)
+    } else {
+        let quote = &syn[..syn.len().min(ICMPV6_QUOTE_MAX)];
+        header
+            .icmpv6_raw(kind, code, info)
+            .write(&mut packet, quote)
+    };
+    written.expect("a quote of bounded length fits");
+    Some(packet)
+}
+
+/// An IP header.
+///
+/// # Panics
+/// When the addresses are of different families.
+fn ip(from: IpAddr, to: IpAddr) -> PacketBuilderStep<IpHeaders> {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            PacketBuilder::ipv4(from.octets(), to.octets(), HOP_LIMIT)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            PacketBuilder::ipv6(from.octets(), to.octets(), HOP_LIMIT)
+        }
+        _ => panic!("from {from} to {to}"),
+    }
+}
+
+#[cfg(test)]
+#[path = "packet_tests.rs"]
+mod tests;

@@ -1,0 +1,105 @@
+//! How many SYNs are held, in all, for one source and for one destination.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    net::{IpAddr, Ipv6Addr},
+};
+
+use super::FlowTuple;
+
+/// Which limit has been reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Full {
+    All,
+    Source,
+    Destination,
+}
+
+/// How many SYNs are held, in all, for one source and for one destination.
+#[derive(Debug)]
+pub(super) struct Quota {
+    limits: Limits,
+    all: u32,
+    sources: Counts<IpAddr>,
+    destinations: Counts<IpAddr>,
+}
+
+/// The most that may be held.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) all: u32,
+    pub(super) per_source: u32,
+    pub(super) per_destination: u32,
+}
+
+impl Quota {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            all: 0,
+            sources: Counts(HashMap::new()),
+            destinations: Counts(HashMap::new()),
+        }
+    }
+
+    /// Counts one more, or says which limit does not allow it.
+    pub(super) fn add(&mut self, flow: &FlowTuple) -> Result<(), Full> {
+        let (source, destination) = keys(flow);
+        if self.all >= self.limits.all {
+            return Err(Full::All);
+        }
+        if self.sources.get(&source) >= self.limits.per_source {
+            return Err(Full::Source);
+        }
+        if self.destinations.get(&destination) >= self.limits.per_destination {
+            return Err(Full::Destination);
+        }
+        self.all += 1;
+        self.sources.add(source);
+        self.destinations.add(destination);
+        Ok(())
+    }
+
+    /// Counts one less.
+    pub(super) fn remove(&mut self, flow: &FlowTuple) {
+        let (source, destination) = keys(flow);
+        self.all -= 1;
+        self.sources.remove(&source);
+        self.destinations.remove(&destination);
+    }
+}
+
+/// A source is an IPv4 address or, since a host has as many IPv6 addresses as it likes, a /64.
+fn keys(flow: &FlowTuple) -> (IpAddr, IpAddr) {
+    let source = match flow.client.ip() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+    };
+    (source, flow.destination.ip())
+}
+
+/// Counts that take no room where they are zero.
+#[derive(Debug)]
+struct Counts<K>(HashMap<K, u32>);
+
+impl<K: Eq + Hash> Counts<K> {
+    fn get(&self, key: &K) -> u32 {
+        self.0.get(key).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, key: K) {
+        *self.0.entry(key).or_insert(0) += 1;
+    }
+
+    fn remove(&mut self, key: &K) {
+        let count = self.0.get_mut(key).expect("it was added");
+        *count -= 1;
+        if *count == 0 {
+            self.0.remove(key);
+        }
+    }
+}

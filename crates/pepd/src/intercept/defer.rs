@@ -1,0 +1,308 @@
+//! Holding SYNs: the shell around [`pep_core::syn::Holder`].
+//!
+//! SYNs come out of a TUN; the server leg is begun; when the server answers, the SYN goes back
+//! into the TUN, comes in by it and is redirected to the listener, whose task then asks
+//! [`HeldLegs`] for the server leg. When it does not, the client gets the answer it would have
+//! got without us.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    future::Future,
+    io,
+    net::IpAddr,
+    os::fd::AsFd as _,
+    sync::Arc,
+};
+
+use pep_core::{
+    config::Config,
+    site::{FlowKey, SiteId, Source},
+    syn::{
+        Action, Failure, FlowTuple, HolderConfig,
+        packet::{IcmpError, Unreachable},
+    },
+};
+use tokio::{sync::mpsc, task::JoinHandle, time};
+use tracing::{debug, trace, warn};
+
+use super::{
+    held::{ConnectedLeg, HeldLegs},
+    icmp, neigh,
+    raw::{RawSender, address_toward},
+    rules::{Lan, MarkSet},
+    tun::Tun,
+    watcher::{PendingLeg, Ready, Watcher},
+};
+use crate::leg::{self, Family, ReservedLeg, SiteRuntime};
+
+/// Packets read from one TUN before the others, and connected legs, get their turn.
+const BATCH_MAX: usize = 64;
+
+/// A TUN hands out packets of at most its MTU, which is 1500.
+const PACKET_BYTES_MAX: usize = 2048;
+
+/// Holds SYNs until [`run`](Self::run) ends.
+#[derive(Debug)]
+pub struct DeferTask {
+    config: Arc<Config>,
+    sites: HashMap<SiteId, Arc<SiteRuntime>>,
+    held: Arc<HeldLegs>,
+    tuns: Vec<(Lan, Tun)>,
+    watcher: Watcher,
+    passed: RawSender,
+    answers: RawSender,
+    actions: VecDeque<Action>,
+}
+
+impl DeferTask {
+    /// A task for these TUN devices; to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When descriptors are short, or the process lacks a right.
+    pub(super) fn new(
+        config: Arc<Config>,
+        sites: &[Arc<SiteRuntime>],
+        tuns: Vec<(Lan, Tun)>,
+        ipv6: bool,
+    ) -> io::Result<Self> {
+        let limits = &config.limits;
+        let holder = HolderConfig::new(
+            limits.held,
+            limits.held_per_source,
+            limits.held_per_destination,
+            config.intercept.syn_lease,
+        );
+        let marks = MarkSet::new(config.intercept.marks);
+        Ok(Self {
+            sites: sites
+                .iter()
+                .map(|site| (site.id, Arc::clone(site)))
+                .collect(),
+            held: Arc::new(HeldLegs::new(holder)),
+            watcher: Watcher::new(tuns.iter().map(|(_, tun)| tun))?,
+            passed: RawSender::new(marks.passed(), ipv6)?,
+            answers: RawSender::new(marks.client_leg(), ipv6)?,
+            actions: VecDeque::new(),
+            config,
+            tuns,
+        })
+    }
+
+    /// Where listeners find the server legs of what they accept.
+    pub fn held_legs(&self) -> Arc<HeldLegs> {
+        Arc::clone(&self.held)
+    }
+
+    /// Runs until `shutdown` completes. SYNs still held then are dropped; their clients
+    /// repeat them.
+    ///
+    /// # Errors
+    /// When a TUN is taken away; new flows are forwarded from then on.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
+        let (sender, mut failed) = mpsc::channel(64);
+        let mark = MarkSet::new(self.config.intercept.marks).server_leg();
+        let _watch = AbortOnDrop(tokio::spawn(neigh::watch(self.held_legs(), mark, sender)));
+        let mut ready = Vec::new();
+        tokio::pin!(shutdown);
+        loop {
+            let timeout = self.held.next_timeout();
+            tokio::select! {
+                () = &mut shutdown => return Ok(()),
+                result = self.watcher.ready(&mut ready) => {
+                    result?;
+                    for ready in ready.drain(..) {
+                        self.on_ready(ready)?;
+                    }
+                }
+                Some(destination) = failed.recv() => self.on_neighbour_failed(destination),
+                () = until(timeout) => {
+                    self.held.input(&mut self.actions, |holder, now| holder.handle_timeout(now));
+                }
+            }
+            self.perform_all();
+        }
+    }
+
+    fn on_ready(&mut self, ready: Ready) -> io::Result<()> {
+        match ready {
+            Ready::Tun(number) => self.read_batch(number),
+            Ready::Leg(leg) => {
+                self.on_leg_ready(leg);
+                self.perform_all();
+                Ok(())
+            }
+        }
+    }
+
+    fn read_batch(&mut self, number: usize) -> io::Result<()> {
+        let mut buffer = [0; PACKET_BYTES_MAX];
+        for _ in 0..BATCH_MAX {
+            let Some(length) = self.tuns[number].1.read(&mut buffer)? else {
+                break;
+            };
+            let packet = &buffer[..length];
+            self.held.input(&mut self.actions, |holder, now| {
+                holder.handle_packet(packet, number, now);
+            });
+            self.perform_all();
+        }
+        Ok(())
+    }
+
+    fn on_leg_ready(&mut self, leg: PendingLeg) {
+        let flow = leg.flow;
+        let error = match leg::so_error(leg.fd.as_fd()) {
+            Ok(None) => return self.on_connected(leg),
+            Ok(Some(err)) | Err(err) => err,
+        };
+        trace!(?flow, %error, "server leg failed");
+        let failure = match icmp::take_error(leg.fd.as_fd()) {
+            Some(error) => Failure::Icmp(error),
+            None => failure(&error, flow.client.ip()),
+        };
+        self.fail(flow, failure);
+    }
+
+    fn on_connected(&mut self, leg: PendingLeg) {
+        let flow = leg.flow;
+        let family = Family::of(&flow.destination);
+        if let Err(err) = leg::on_connected(leg.fd.as_fd(), &leg.site, family) {
+            debug!(?flow, %err, "cannot prepare a connected leg");
+        }
+        let connected = ConnectedLeg {
+            fd: leg.fd,
+            dscp: leg.dscp,
+            site: leg.site.id,
+        };
+        if let Some(unwanted) = self.held.connected(flow, connected, &mut self.actions) {
+            reset(unwanted);
+        }
+    }
+
+    fn on_neighbour_failed(&mut self, destination: IpAddr) {
+        let flows = self.held.connecting().into_iter();
+        for flow in flows.filter(|flow| flow.destination.ip() == destination) {
+            self.watcher.remove(&flow);
+            self.fail(flow, unreachable(flow.client.ip(), Unreachable::Neighbour));
+        }
+    }
+
+    fn fail(&mut self, flow: FlowTuple, failure: Failure) {
+        self.held.input(&mut self.actions, |holder, now| {
+            holder.handle_failed(flow, failure, now);
+        });
+    }
+
+    fn perform_all(&mut self) {
+        while let Some(action) = self.actions.pop_front() {
+            self.perform(action);
+        }
+    }
+
+    /// Failed sends are packets lost: the client repeats its SYN.
+    fn perform(&mut self, action: Action) {
+        let sent = match action {
+            Action::Connect { flow, dscp, lan } => {
+                self.connect(flow, dscp, lan);
+                Ok(())
+            }
+            Action::Release { lan, packet } => self.tuns[lan].1.write(&packet),
+            Action::Pass { to, packet } => self.passed.send(&packet, to),
+            Action::Answer { to, packet } => self.answers.send(&packet, to),
+            Action::Abort { flow } => {
+                self.watcher.remove(&flow);
+                self.held.withdraw(&flow).into_iter().for_each(reset);
+                Ok(())
+            }
+        };
+        if let Err(err) = sent {
+            debug!(%err, "cannot send");
+        }
+    }
+
+    fn connect(&mut self, flow: FlowTuple, dscp: u8, lan: usize) {
+        let begun = match self.site(&flow, dscp, lan) {
+            Some(site) => self.begin(flow, dscp, site),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        if let Err(err) = begun {
+            trace!(?flow, %err, "cannot begin a server leg");
+            self.fail(flow, failure(&err, flow.client.ip()));
+        }
+    }
+
+    fn site(&self, flow: &FlowTuple, dscp: u8, lan: usize) -> Option<Arc<SiteRuntime>> {
+        let id = self.config.sites.find(&FlowKey {
+            src: flow.client,
+            dst: flow.destination,
+            dscp,
+            interface: &self.tuns[lan].0.interface,
+        });
+        self.sites.get(&id).cloned()
+    }
+
+    fn begin(&mut self, flow: FlowTuple, dscp: u8, site: Arc<SiteRuntime>) -> io::Result<()> {
+        let fd = match leg::server_leg(&site, flow.destination, flow.client, dscp) {
+            // An earlier flow between the same addresses still lingers here, most likely in
+            // TIME_WAIT. Passing the SYN would not help: that socket would get the answer.
+            Err(err) if is_lingering(&err) && site.source == Source::Client => {
+                let reserved = ReservedLeg::new(&site, Family::of(&flow.destination))?;
+                let client = flow.client.ip();
+                let fd = reserved.connect_from_any_port(&site, flow.destination, client, dscp)?;
+                self.held.count_source_port_changed();
+                fd
+            }
+            result => result?,
+        };
+        self.watcher.add(PendingLeg {
+            flow,
+            fd,
+            site,
+            dscp,
+        })
+    }
+}
+
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn until(deadline: Option<std::time::Instant>) {
+    match deadline {
+        Some(deadline) => time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn is_lingering(err: &io::Error) -> bool {
+    err.raw_os_error() == Some(libc::EADDRNOTAVAIL)
+}
+
+/// What an error without an ICMP message behind it means to the client.
+fn failure(err: &io::Error, client: IpAddr) -> Failure {
+    match err.raw_os_error() {
+        Some(libc::ECONNREFUSED) => Failure::Refused,
+        Some(libc::ETIMEDOUT) => Failure::TimedOut,
+        Some(libc::ENETUNREACH) => unreachable(client, Unreachable::Network),
+        Some(libc::EHOSTUNREACH) => unreachable(client, Unreachable::Host),
+        Some(libc::EACCES) => unreachable(client, Unreachable::Prohibited),
+        _ => Failure::Ours,
+    }
+}
+
+fn unreachable(client: IpAddr, why: Unreachable) -> Failure {
+    match address_toward(client) {
+        Ok(from) => Failure::Icmp(IcmpError::from_router(from, why)),
+        Err(_) => Failure::Ours,
+    }
+}
+
+fn reset(leg: ConnectedLeg) {
+    if let Err(err) = leg::set_reset_on_close(leg.fd.as_fd(), true) {
+        warn!(%err, "a server gets FIN instead of RST");
+    }
+}

@@ -1,0 +1,137 @@
+//! Server legs of held SYNs, connected and waiting for the listener to accept their clients.
+
+use std::{
+    collections::HashMap,
+    os::fd::OwnedFd,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use pep_core::{
+    site::SiteId,
+    syn::{Action, FlowTuple, Holder, HolderConfig, HolderStats},
+};
+
+/// A server leg whose server has answered.
+#[derive(Debug)]
+pub struct ConnectedLeg {
+    /// The socket: non-blocking, connected.
+    pub fd: OwnedFd,
+    /// The DSCP of the client's SYN.
+    pub dscp: u8,
+    /// The site whose options the leg has.
+    pub site: SiteId,
+}
+
+/// Server legs of held SYNs, connected and waiting for the listener to accept their clients.
+#[derive(Debug)]
+pub struct HeldLegs {
+    shared: Mutex<Shared>,
+    epoch: Instant,
+    source_port_changed: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    holder: Holder,
+    legs: HashMap<FlowTuple, ConnectedLeg>,
+}
+
+impl HeldLegs {
+    pub(super) fn new(config: HolderConfig) -> Self {
+        Self {
+            shared: Mutex::new(Shared {
+                holder: Holder::new(config),
+                legs: HashMap::new(),
+            }),
+            epoch: Instant::now(),
+            source_port_changed: AtomicU64::new(0),
+        }
+    }
+
+    /// The server leg of a flow that a listener of a deferring site has accepted. `None` when
+    /// there is none: the client is to be reset.
+    pub fn take(&self, flow: &FlowTuple) -> Option<ConnectedLeg> {
+        let now = self.now();
+        let mut shared = self.lock();
+        shared.holder.take(flow, now)?;
+        shared.legs.remove(flow)
+    }
+
+    /// What has become of held SYNs so far.
+    pub fn stats(&self) -> HolderStats {
+        *self.lock().holder.stats()
+    }
+
+    /// SYNs held now.
+    pub fn held_now(&self) -> usize {
+        self.lock().holder.held_now()
+    }
+
+    /// Server legs that got another source port because the client's was taken.
+    pub fn source_port_changed(&self) -> u64 {
+        self.source_port_changed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_source_port_changed(&self) {
+        self.source_port_changed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Gives the holder an input and collects what it wants done.
+    pub(super) fn input(
+        &self,
+        actions: &mut impl Extend<Action>,
+        input: impl FnOnce(&mut Holder, Duration),
+    ) {
+        let now = self.now();
+        let mut shared = self.lock();
+        input(&mut shared.holder, now);
+        actions.extend(std::iter::from_fn(|| shared.holder.poll_action()));
+    }
+
+    /// The server has answered; from now on the listener may take the leg. Returned when
+    /// nobody waits for it any more.
+    pub(super) fn connected(
+        &self,
+        flow: FlowTuple,
+        leg: ConnectedLeg,
+        actions: &mut impl Extend<Action>,
+    ) -> Option<ConnectedLeg> {
+        let now = self.now();
+        let mut shared = self.lock();
+        if !shared.holder.handle_connected(flow, now) {
+            return Some(leg);
+        }
+        shared.legs.insert(flow, leg);
+        actions.extend(std::iter::from_fn(|| shared.holder.poll_action()));
+        None
+    }
+
+    /// Takes back a leg that nobody took.
+    pub(super) fn withdraw(&self, flow: &FlowTuple) -> Option<ConnectedLeg> {
+        self.lock().legs.remove(flow)
+    }
+
+    /// Flows whose servers have not answered.
+    pub(super) fn connecting(&self) -> Vec<FlowTuple> {
+        self.lock().holder.connecting().collect()
+    }
+
+    /// When the holder wants to be called again.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let timeout = self.lock().holder.poll_timeout();
+        timeout.map(|timeout| self.epoch + timeout)
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// No input leaves the holder half-changed, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,134 @@
+//! Waiting for many descriptors in one task: an epoll of our own inside the runtime's.
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use pep_core::syn::FlowTuple;
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::{leg::SiteRuntime, sys};
+
+/// What is ready.
+#[derive(Debug)]
+pub enum Ready {
+    /// The TUN of this number has packets.
+    Tun(usize),
+    /// A leg has connected, or failed.
+    Leg(PendingLeg),
+}
+
+/// A server leg that is connecting.
+#[derive(Debug)]
+pub struct PendingLeg {
+    /// Its flow.
+    pub flow: FlowTuple,
+    /// Its socket.
+    pub fd: OwnedFd,
+    /// Its site.
+    pub site: Arc<SiteRuntime>,
+    /// The DSCP of the client's SYN.
+    pub dscp: u8,
+}
+
+/// Events taken from the kernel at one time.
+const EVENTS_MAX: usize = 64;
+
+/// TUN devices and connecting legs, waited for together.
+///
+/// One registration with the runtime serves all of them; a task per leg would cost more than the
+/// connection takes on a LAN.
+#[derive(Debug)]
+pub struct Watcher {
+    epoll: Epoll,
+    readiness: AsyncFd<OwnedFd>,
+    tuns: usize,
+    legs: HashMap<u64, PendingLeg>,
+    tokens: HashMap<FlowTuple, u64>,
+    next_token: u64,
+}
+
+impl Watcher {
+    /// Watches these devices; to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When descriptors are short.
+    pub fn new<'a, T: AsFd + 'a>(tuns: impl Iterator<Item = &'a T>) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let mut count = 0;
+        for tun in tuns {
+            epoll.add(tun, EpollEvent::new(EpollFlags::EPOLLIN, count as u64))?;
+            count += 1;
+        }
+        let readiness = sys::reactor::register(epoll.0.try_clone()?, Interest::READABLE)?;
+        Ok(Self {
+            epoll,
+            readiness,
+            tuns: count,
+            legs: HashMap::new(),
+            tokens: HashMap::new(),
+            next_token: count as u64,
+        })
+    }
+
+    /// Watches a leg until it has connected or failed.
+    ///
+    /// # Errors
+    /// When the kernel has no memory for it; the leg is closed then.
+    pub fn add(&mut self, leg: PendingLeg) -> io::Result<()> {
+        let token = self.next_token;
+        self.next_token += 1;
+        self.epoll
+            .add(&leg.fd, EpollEvent::new(EpollFlags::EPOLLOUT, token))?;
+        self.tokens.insert(leg.flow, token);
+        self.legs.insert(token, leg);
+        Ok(())
+    }
+
+    /// Gives up a leg; closing it takes it out of the epoll.
+    pub fn remove(&mut self, flow: &FlowTuple) -> Option<PendingLeg> {
+        let token = self.tokens.remove(flow)?;
+        self.legs.remove(&token)
+    }
+
+    /// Waits until something is ready and appends it. Cancel-safe: what is ready stays so
+    /// until it is returned.
+    ///
+    /// # Errors
+    /// When the runtime shuts down.
+    pub async fn ready(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        let mut events = [EpollEvent::empty(); EVENTS_MAX];
+        let count = loop {
+            let mut guard = self.readiness.readable().await?;
+            let taken =
+                guard.try_io(
+                    |_| match self.epoll.wait(&mut events, EpollTimeout::ZERO)? {
+                        0 => Err(io::ErrorKind::WouldBlock.into()),
+                        count => Ok(count),
+                    },
+                );
+            if let Ok(taken) = taken {
+                break taken?;
+            }
+        };
+        for event in &events[..count] {
+            ready.extend(self.resolve(event.data()));
+        }
+        Ok(())
+    }
+
+    fn resolve(&mut self, token: u64) -> Option<Ready> {
+        if token < self.tuns as u64 {
+            return Some(Ready::Tun(token as usize));
+        }
+        let leg = self.legs.remove(&token)?;
+        self.tokens.remove(&leg.flow);
+        // Whoever gets the leg next registers it elsewhere; here it would stay ready for ever.
+        let _ = self.epoll.delete(&leg.fd);
+        Some(Ready::Leg(leg))
+    }
+}
