@@ -8,4 +8,4 @@ pub mod program;
 pub mod scenario;
 pub mod topology;
 
-pub use topology::{Family, Node, Topology, TopologyBuilder, TopologyError};
+pub use topology::{Family, LinkEdge, Node, Topology, TopologyBuilder, TopologyError};

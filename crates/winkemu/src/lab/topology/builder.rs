@@ -7,7 +7,11 @@ use std::{
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::{Interface, Node, Topology, route};
-use crate::netns::{Netns, NetnsError};
+use crate::{
+    link::LinkConfig,
+    netns::{Netns, NetnsError},
+    shell::{AccuracyLimit, LinkError, LinkHandle, LinkSpec, MTU, Tun, TunError},
+};
 
 /// An interface bears the name of a node, and Linux allows it 15 bytes.
 const NODE_NAME_MAX: usize = 15;
@@ -45,6 +49,24 @@ pub enum TopologyError {
     /// The numbering of subnets ends at 255.
     #[error("more than 255 edges")]
     TooMany,
+    /// The end of a link could not be made.
+    #[error("link `{link}`: {source}")]
+    Tun {
+        /// The link.
+        link: String,
+        /// Why.
+        #[source]
+        source: TunError,
+    },
+    /// A link could not be started.
+    #[error("link `{link}`: {source}")]
+    Link {
+        /// The link.
+        link: String,
+        /// Why.
+        #[source]
+        source: LinkError,
+    },
     /// The system refused.
     #[error("node `{node}`: {source}")]
     Node {
@@ -69,6 +91,32 @@ pub struct TopologyBuilder {
 struct Edge {
     a: usize,
     b: usize,
+    link: Option<LinkEdge>,
+}
+
+/// An emulated link between two nodes.
+#[derive(Debug, Clone)]
+pub struct LinkEdge {
+    /// Its name, for reports.
+    pub name: String,
+    /// What it does to packets; direction A to B begins at the node named first.
+    pub config: LinkConfig,
+    /// The seed of its draws.
+    pub seed: u64,
+    /// When it was too inexact for a run to count.
+    pub limit: AccuracyLimit,
+}
+
+impl LinkEdge {
+    /// A link of this configuration, with seed 1 and the usual limit of exactness.
+    pub fn new(name: &str, config: LinkConfig) -> Self {
+        Self {
+            name: name.to_owned(),
+            config,
+            seed: 1,
+            limit: AccuracyLimit::default(),
+        }
+    }
 }
 
 impl TopologyBuilder {
@@ -83,7 +131,19 @@ impl TopologyBuilder {
     #[must_use]
     pub fn veth(mut self, a: &str, b: &str) -> Self {
         let (a, b) = (self.index(a), self.index(b));
-        self.edges.push(Edge { a, b });
+        self.edges.push(Edge { a, b, link: None });
+        self
+    }
+
+    /// Joins two nodes by an emulated link.
+    #[must_use]
+    pub fn link(mut self, a: &str, b: &str, link: LinkEdge) -> Self {
+        let (a, b) = (self.index(a), self.index(b));
+        self.edges.push(Edge {
+            a,
+            b,
+            link: Some(link),
+        });
         self
     }
 
@@ -111,8 +171,9 @@ impl TopologyBuilder {
     pub fn build(self) -> Result<Topology, TopologyError> {
         self.check()?;
         let mut nodes = self.make_nodes()?;
+        let mut links = Vec::new();
         for (number, edge) in self.edges.iter().enumerate() {
-            self.join(&mut nodes, number, edge)?;
+            links.extend(self.join(&mut nodes, number, edge)?);
         }
         for_each_interface(&nodes, wait_ready)?;
         for_each_interface(&nodes, add_addresses)?;
@@ -120,7 +181,7 @@ impl TopologyBuilder {
         route::add_routes(&nodes, &ends)?;
         self.set_sysctls(&nodes)?;
         for_each_interface(&nodes, wait_ready)?;
-        Ok(Topology { nodes })
+        Ok(Topology { links, nodes })
     }
 
     fn index(&mut self, name: &str) -> usize {
@@ -139,7 +200,7 @@ impl TopologyBuilder {
             return Err(TopologyError::TooMany);
         }
         let mut seen = BTreeMap::new();
-        for Edge { a, b } in &self.edges {
+        for Edge { a, b, .. } in &self.edges {
             let again = seen.insert((a.min(b), a.max(b)), ()).is_some();
             if again || a == b {
                 return Err(TopologyError::Edge(
@@ -171,16 +232,33 @@ impl TopologyBuilder {
     }
 
     /// Joins two nodes and switches both ends on; addresses come later, when there is a carrier.
-    fn join(&self, nodes: &mut [Node], number: usize, edge: &Edge) -> Result<(), TopologyError> {
+    fn join(
+        &self,
+        nodes: &mut [Node],
+        number: usize,
+        edge: &Edge,
+    ) -> Result<Option<(String, LinkHandle)>, TopologyError> {
         let (a, b) = (&nodes[edge.a], &nodes[edge.b]);
-        let veth = a.netns.add_veth(&b.name, &b.netns, &a.name);
-        veth.map_err(|err| at_node(&a.name, err))?;
+        let link = match &edge.link {
+            Some(link) => Some((link.name.clone(), start_link(a, b, number, link)?)),
+            None => {
+                self.join_by_veth(a, b)?;
+                None
+            }
+        };
         for (end, other, host) in [(edge.a, edge.b, 1), (edge.b, edge.a, 2)] {
             let interface = interface(&nodes[other].name, number, host);
-            let node = &mut nodes[end];
-            let on = self.switch_on(&node.netns, &interface.name);
+            nodes[end].interfaces.push(interface);
+        }
+        Ok(link)
+    }
+
+    fn join_by_veth(&self, a: &Node, b: &Node) -> Result<(), TopologyError> {
+        let veth = a.netns.add_veth(&b.name, &b.netns, &a.name);
+        veth.map_err(|err| at_node(&a.name, err))?;
+        for (node, other) in [(a, b), (b, a)] {
+            let on = self.switch_on(&node.netns, &other.name);
             on.map_err(|err| at_node(&node.name, err))?;
-            node.interfaces.push(interface);
         }
         Ok(())
     }
@@ -223,6 +301,31 @@ fn wait_ready(netns: &Netns, interface: &Interface) -> Result<(), NetnsError> {
 fn add_addresses(netns: &Netns, interface: &Interface) -> Result<(), NetnsError> {
     netns.add_address(&interface.name, interface.ipv4.into())?;
     netns.add_address(&interface.name, interface.ipv6.into())
+}
+
+fn start_link(
+    a: &Node,
+    b: &Node,
+    number: usize,
+    link: &LinkEdge,
+) -> Result<LinkHandle, TopologyError> {
+    let name = || link.name.clone();
+    let tun = |node: &Node, other: &Node| {
+        let tun = Tun::create(&node.netns, &other.name, &[], MTU);
+        tun.map_err(|source| TopologyError::Tun {
+            link: name(),
+            source,
+        })
+    };
+    let mut config = link.config.clone();
+    // Links of one topology draw from streams of their own.
+    config.id = number as u64;
+    let mut spec = LinkSpec::new(tun(a, b)?, tun(b, a)?, config, link.seed);
+    spec.limit = link.limit;
+    LinkHandle::spawn(spec).map_err(|source| TopologyError::Link {
+        link: name(),
+        source,
+    })
 }
 
 fn make_netns(forwards: bool) -> Result<Netns, NetnsError> {

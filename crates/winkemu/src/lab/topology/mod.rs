@@ -23,13 +23,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 pub(super) use builder::is_node_name;
-pub use builder::{TopologyBuilder, TopologyError};
+pub use builder::{LinkEdge, TopologyBuilder, TopologyError};
 
-use crate::netns::{Netns, NetnsError};
+use crate::{
+    netns::{Netns, NetnsError},
+    shell::{LinkHandle, LinkReport},
+};
 
 /// Namespaces joined by edges; everything in it ends when it is dropped.
 #[derive(Debug)]
 pub struct Topology {
+    /// Before the nodes, so that links end first.
+    links: Vec<(String, LinkHandle)>,
     nodes: Vec<Node>,
 }
 
@@ -62,6 +67,15 @@ impl Topology {
     /// The node of this name, if there is one.
     pub fn find(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// Stops the links, and says by name what they did.
+    ///
+    /// # Panics
+    /// When a link's thread panicked.
+    pub fn stop_links(&mut self) -> Vec<(String, LinkReport)> {
+        let links = self.links.drain(..);
+        links.map(|(name, link)| (name, link.stop())).collect()
     }
 
     /// All nodes, in the order in which the builder met them.

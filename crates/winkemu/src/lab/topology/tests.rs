@@ -105,3 +105,28 @@ fn mistakes_are_named() {
     assert!(name(Topology::builder().veth("a", "a")).contains("`a` and `a`"));
     assert!(name(Topology::builder().veth("a", "b").veth("b", "a")).contains("second edge"));
 }
+
+#[test]
+fn a_link_in_the_middle_delays_and_is_reported() {
+    let options: crate::link::LinkOptions = "delay=40ms,rate=10mbit".parse().unwrap();
+    let link = LinkEdge::new("sat", options.resolve_without_files().unwrap());
+    let builder = Topology::builder()
+        .veth("client", "pepd")
+        .link("pepd", "server", link);
+    let mut lab = builder.build().unwrap();
+    let start = std::time::Instant::now();
+    reaches(&lab, "client", "server");
+    // Two connections, each of which waits for one round trip.
+    assert!(
+        start.elapsed() >= Duration::from_millis(160),
+        "{:?}",
+        start.elapsed()
+    );
+    let reports = lab.stop_links();
+    assert_eq!(reports[0].0, "sat");
+    assert!(
+        reports[0].1.ab.packets.delivered >= 4,
+        "{}",
+        reports[0].1.summary()
+    );
+}
