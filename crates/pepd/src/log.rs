@@ -1,31 +1,47 @@
 //! Logs: to standard error, for people or for programs.
 
-use std::{env, io::IsTerminal};
+use std::{
+    env,
+    io::{self, IsTerminal},
+};
 
 use pep_core::config::{LogConfig, LogFormat, LogLevel};
-use tracing_subscriber::{EnvFilter, fmt, prelude::*};
+use tracing::{Dispatch, dispatcher};
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{self, MakeWriter},
+    prelude::*,
+};
 
 /// Starts logging, once per process. `RUST_LOG`, where it is set and `forced` is not, decides
 /// what is logged instead of the level.
+///
+/// # Panics
+/// When logging was started before.
 pub fn init(log: LogConfig, forced: bool) {
     let (filter, problem) = filter(log.level, forced);
-    let registry = tracing_subscriber::registry().with(filter);
-    let lines = fmt::layer().with_writer(std::io::stderr);
-    match log.format {
-        LogFormat::Json => registry
-            .with(lines.json().flatten_event(true).with_span_list(false))
-            .init(),
-        LogFormat::Text => registry
-            .with(
-                lines
-                    .compact()
-                    .with_target(false)
-                    .with_ansi(std::io::stderr().is_terminal()),
-            )
-            .init(),
-    }
+    let dispatch = dispatch(log.format, filter, io::stderr, io::stderr().is_terminal());
+    dispatcher::set_global_default(dispatch).expect("logging is started once");
     if let Some(problem) = problem {
         tracing::warn!(error = %problem, "RUST_LOG is not understood and has no effect");
+    }
+}
+
+fn dispatch<W>(format: LogFormat, filter: EnvFilter, writer: W, colour: bool) -> Dispatch
+where
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    let registry = tracing_subscriber::registry().with(filter);
+    let lines = fmt::layer().with_writer(writer);
+    match format {
+        LogFormat::Json => {
+            let lines = lines.json().flatten_event(true).with_span_list(false);
+            registry.with(lines).into()
+        }
+        LogFormat::Text => {
+            let lines = lines.compact().with_target(false).with_ansi(colour);
+            registry.with(lines).into()
+        }
     }
 }
 
@@ -52,4 +68,70 @@ fn directives(level: LogLevel) -> String {
         LogLevel::Trace => "trace",
     };
     format!("warn,pepd={level},pep_core={level}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Memory(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Memory {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("not poisoned").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn logged(format: LogFormat, level: LogLevel) -> String {
+        let memory = Memory::default();
+        let writer = memory.clone();
+        let filter = EnvFilter::new(directives(level));
+        let dispatch = dispatch(format, filter, move || writer.clone(), false);
+        dispatcher::with_default(&dispatch, || {
+            let span = tracing::info_span!(target: "pepd::flow", "flow", client = "10.0.0.1:1000");
+            let _entered = span.enter();
+            tracing::info!(target: "pepd::flow", up_bytes = 7, "flow ended");
+            tracing::debug!(target: "pepd::flow", "a detail");
+            tracing::info!(target: "netlink_proto", "noise");
+        });
+        let bytes = memory.0.lock().expect("not poisoned").clone();
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn json_is_one_object_a_line_with_the_fields_of_the_span() {
+        let text = logged(LogFormat::Json, LogLevel::Info);
+        let value: serde_json::Value = serde_json::from_str(text.trim()).expect("one object");
+        assert_eq!(value["message"], "flow ended");
+        assert_eq!(value["up_bytes"], 7);
+        assert_eq!(value["span"]["client"], "10.0.0.1:1000");
+        assert_eq!(value["span"]["name"], "flow");
+    }
+
+    #[test]
+    fn text_is_one_line_with_the_fields_of_the_span() {
+        let text = logged(LogFormat::Text, LogLevel::Info);
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(
+            text.contains("INFO") && text.contains("flow ended up_bytes=7"),
+            "{text}"
+        );
+        assert!(text.contains("client=\"10.0.0.1:1000\""), "{text}");
+    }
+
+    #[test]
+    fn levels_let_through_what_they_say() {
+        assert_eq!(logged(LogFormat::Text, LogLevel::Warn), "");
+        assert_eq!(logged(LogFormat::Text, LogLevel::Debug).lines().count(), 2);
+    }
 }
