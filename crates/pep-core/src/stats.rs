@@ -113,12 +113,18 @@ counters! {
     up_bytes,
     /// Bytes relayed from servers to clients.
     down_bytes,
+    /// Bytes taken from clients that servers could no longer be given: their leg was reset.
+    up_undelivered_bytes,
+    /// Bytes taken from servers that clients could no longer be given.
+    down_undelivered_bytes,
     /// SYNs that passed unaccelerated because the gate was closed.
     syns_passed_gate,
     /// Times the gate closed: flow cap reached, or descriptors or memory short.
     gate_closed,
     /// Times a descriptor was wanted and there was none.
     descriptors_short,
+    /// Times memory was wanted, for a socket or a page of a ring, and there was none.
+    memory_short,
     /// Times a ring wanted to grow and `limits.memory` or `limits.ring_max` did not let it.
     ring_growth_denied,
     /// Bytes of all rings now.

@@ -27,6 +27,16 @@ Example:
   pepd check --config pepd.toml && systemctl restart pepd
 ";
 
+const RUN_EXAMPLES: &str = "\
+Logs to standard error; `pepd is ready` says that connections are taken in from then on.
+SIGTERM or SIGINT drains: no further flow is taken, those that are open may end by themselves
+within `timeouts.drain` and are then reset. A second one ends at once. SIGUSR1 logs all counters.
+Rules and routes are removed in every case, except SIGKILL: then the kernel forwards as before.
+
+Example:
+  pepd run --config pepd.toml --log-format json
+";
+
 /// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it
 /// and carries them over a bad link in a way that fits the link.
 #[derive(Debug, Parser)]
@@ -43,6 +53,9 @@ pub enum Command {
     /// Check a configuration and print what it comes to
     #[command(after_help = CHECK_EXAMPLES)]
     Check(ConfigArgs),
+    /// Accelerate, in the foreground, until SIGTERM
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunArgs),
 }
 
 /// Where the configuration is.

@@ -1,23 +1,35 @@
 //! The daemon around [`pep_core`]: sockets, rules, tasks, command line.
 //!
+//! - [`accept`], clients of a site's listeners
 //! - [`arena`], the memory of all flows
 //! - [`cli`], [`exit`], how the program is told and how it ends
+//! - [`daemon`], build, run, drain
+//! - [`flow`], one connection: connect, relay, close
 //! - [`kernel`], whether this machine has what a configuration asks for
 //! - [`intercept`], packet filter rules, routes and TUN devices
 //! - [`leg`], sockets and their options
+//! - [`limits`], how many flows there may be
 //! - [`load`], [`summary`], a configuration file and what it comes to
 //! - [`log`], to standard error
+//! - [`stats`], counters
 //! - [`sys`], system calls without a safe wrapper
+//! - [`workers`], the threads that carry flows
 #![deny(unsafe_code)]
 
+pub mod accept;
 pub mod arena;
 pub mod cli;
+pub mod daemon;
 pub mod exit;
+pub mod flow;
 pub mod intercept;
 pub mod kernel;
 pub mod leg;
+pub mod limits;
 pub mod load;
 pub mod log;
+pub mod stats;
 pub mod summary;
 #[expect(unsafe_code, reason = "system calls; nowhere else")]
 pub mod sys;
+pub mod workers;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    error::Error,
     fmt,
     io::{self, Write as _},
     process::ExitCode,
@@ -9,16 +10,19 @@ use std::{
 
 use clap::Parser;
 use pepd::{
-    cli::{Cli, Command, ConfigArgs},
+    cli::{Cli, Command, ConfigArgs, RunArgs},
+    daemon,
     exit::ExitStatus,
     kernel::{Congestion, has_rto_max},
     load::{self, LoadError, Loaded},
+    log,
     summary::Summary,
 };
 
 fn main() -> ExitCode {
     let status = match Cli::parse().command {
         Command::Check(args) => check(&args),
+        Command::Run(args) => run(&args),
     };
     status.into()
 }
@@ -42,6 +46,22 @@ fn check(args: &ConfigArgs) -> ExitStatus {
         args.config.display()
     ));
     ExitStatus::Success
+}
+
+fn run(args: &RunArgs) -> ExitStatus {
+    let path = &args.config.config;
+    let Loaded { config, warnings } = match load::load(path) {
+        Ok(loaded) => loaded,
+        Err(err) => return refuse(&err),
+    };
+    log::init(args.log(config.log), args.log_level.is_some());
+    for warning in &warnings {
+        tracing::warn!("{}", load::located(path, warning));
+    }
+    daemon::run(&config).unwrap_or_else(|err| {
+        tracing::error!(error = &err as &dyn Error, "cannot go on");
+        err.status()
+    })
 }
 
 /// Prints every error on a line of its own.

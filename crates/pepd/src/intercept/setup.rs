@@ -98,7 +98,7 @@ fn sysctl(path: &str) -> Option<String> {
 }
 
 /// Whether IPv6 is there and not switched off on the loopback interface, where we listen.
-pub(super) fn has_ipv6() -> bool {
+pub(crate) fn has_ipv6() -> bool {
     sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
 }
 

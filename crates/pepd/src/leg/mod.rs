@@ -55,7 +55,7 @@ impl Family {
 
     /// Listeners are bound to loopback, never to the wildcard: with the wildcard address the
     /// kernel would hand us connections to our port that nobody redirected.
-    fn loopback(self) -> IpAddr {
+    pub fn loopback(self) -> IpAddr {
         match self {
             Self::V4 => Ipv4Addr::LOCALHOST.into(),
             Self::V6 => Ipv6Addr::LOCALHOST.into(),

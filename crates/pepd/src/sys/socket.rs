@@ -103,6 +103,27 @@ pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
+/// Whether a TCP socket is in state CLOSE: reset, timed out, or closed by both and acknowledged.
+pub fn is_closed(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    /// `TCP_CLOSE` of `include/net/tcp_states.h`.
+    const CLOSE: u8 = 7;
+    // The kernel fills as much of the structure as fits; the state comes first.
+    let mut state: u8 = 0;
+    let mut len: libc::socklen_t = 1;
+    // SAFETY: `state` has the `len` writable bytes, and both live through the call.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut state).cast(),
+            &raw mut len,
+        )
+    };
+    check(result)?;
+    Ok(state == CLOSE)
+}
+
 /// Turns the -1 of a system call into `errno`.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 {

@@ -1,0 +1,204 @@
+//! Taking connections from a site's listeners.
+//!
+//! Everything a flow needs is reserved before its client is accepted. What is short, then,
+//! leaves the client in the kernel's queue, where it waits; it is not accepted and then
+//! dropped. Nothing here ends the daemon or spins.
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use pep_core::site::SynHandling;
+use socket2::{SockRef, Socket};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::yield_now,
+};
+
+use crate::{
+    flow::{self, Ends, FlowContext, FlowMemory, ServerLeg},
+    leg::{self, Family, ReservedLeg, SiteRuntime},
+    limits::Resource,
+    sys::{reactor, socket},
+};
+
+/// A listener of a site, shared by all workers.
+#[derive(Debug)]
+pub struct Listener {
+    /// Whose connections come to it.
+    pub site: Arc<SiteRuntime>,
+    /// Of which kind.
+    pub family: Family,
+    /// It.
+    pub socket: Socket,
+}
+
+/// What a flow needs before its client is accepted.
+#[derive(Debug)]
+struct Reserve {
+    memory: FlowMemory,
+    /// For a site that connects once the client is accepted.
+    leg: Option<ReservedLeg>,
+}
+
+/// One worker's share of a listener's connections.
+#[derive(Debug)]
+pub struct Acceptor {
+    context: Arc<FlowContext>,
+    site: Arc<SiteRuntime>,
+    family: Family,
+    /// Where hosts cannot want to go: connecting there would be connecting to ourselves.
+    own_address: Option<SocketAddr>,
+    listener: AsyncFd<OwnedFd>,
+    reserve: Option<Reserve>,
+}
+
+impl Acceptor {
+    /// Registers the listener with the current runtime.
+    ///
+    /// # Errors
+    /// When there is no descriptor, memory or watch for it.
+    pub fn new(context: Arc<FlowContext>, listener: &Listener) -> io::Result<Self> {
+        let fd = OwnedFd::from(listener.socket.try_clone()?);
+        Ok(Self {
+            context,
+            site: Arc::clone(&listener.site),
+            family: listener.family,
+            own_address: listener.socket.local_addr()?.as_socket(),
+            listener: reactor::register(fd, Interest::READABLE)?,
+            reserve: None,
+        })
+    }
+
+    /// Accepts for as long as it is polled.
+    pub async fn run(mut self) {
+        loop {
+            match self.accept().await {
+                Ok(()) => yield_now().await,
+                Err(err) => self.on_error(&err).await,
+            }
+        }
+    }
+
+    /// What is reserved stays so when there turns out to be nobody: the next will need it.
+    async fn accept(&mut self) -> io::Result<()> {
+        let mut ready = self.listener.readable().await?;
+        let reserve = match self.reserve.take() {
+            Some(reserve) => reserve,
+            None => Reserve::new(&self.context, &self.site, self.family)?,
+        };
+        match ready.try_io(|listener| socket::accept(listener.as_fd())) {
+            Ok(Ok((fd, client))) => self.begin(fd, client, reserve),
+            Ok(Err(err)) => {
+                self.reserve = Some(reserve);
+                Err(err)
+            }
+            Err(_would_block) => {
+                self.reserve = Some(reserve);
+                Ok(())
+            }
+        }
+    }
+
+    async fn on_error(&self, err: &io::Error) {
+        match Resource::short(err) {
+            Some(resource) => {
+                self.context.admission.on_short(resource);
+                self.context.admission.relief().await;
+            }
+            // A connection that failed in the queue (accept(2)): the next may be well.
+            None => {
+                tracing::debug!(error = %err, site = self.site.name, "cannot accept");
+                yield_now().await;
+            }
+        }
+    }
+
+    fn begin(&self, fd: OwnedFd, client: SocketAddr, reserve: Reserve) -> io::Result<()> {
+        let destination = SockRef::from(&fd).local_addr()?.as_socket();
+        let destination = destination.ok_or(io::ErrorKind::InvalidData)?;
+        let ends = Ends {
+            client,
+            destination,
+            site: Arc::clone(&self.site),
+        };
+        let context = Arc::clone(&self.context);
+        match self.server_leg(&fd, &ends, reserve.leg) {
+            Ok(server) => drop(tokio::spawn(flow::serve(
+                context,
+                ends,
+                reserve.memory,
+                fd,
+                server,
+            ))),
+            Err(err) => flow::refuse(&context, &ends, &fd, &err),
+        }
+        Ok(())
+    }
+
+    fn server_leg(
+        &self,
+        client: &OwnedFd,
+        ends: &Ends,
+        reserved: Option<ReservedLeg>,
+    ) -> io::Result<ServerLeg> {
+        if Some(ends.destination) == self.own_address {
+            return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
+        }
+        let dscp = self.keep_dscp(client);
+        match reserved {
+            Some(leg) => self.connect(leg, ends, dscp).map(ServerLeg::Connecting),
+            None => Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH)),
+        }
+    }
+
+    /// The DSCP of the client's SYN, which its own leg has from now on.
+    fn keep_dscp(&self, client: &OwnedFd) -> u8 {
+        if !self.site.keeps_dscp() {
+            return 0;
+        }
+        let dscp = leg::syn_dscp(client.as_fd());
+        if dscp != 0 {
+            leg::set_dscp_or_warn(client.as_fd(), self.family, dscp);
+        }
+        dscp
+    }
+
+    fn connect(&self, leg: ReservedLeg, ends: &Ends, dscp: u8) -> io::Result<OwnedFd> {
+        match leg.connect(&self.site, ends.destination, ends.client, dscp) {
+            Err(err) if is_address_taken(&err) => {
+                self.context
+                    .counters
+                    .update(|stats| stats.source_port_changed += 1);
+                let leg = ReservedLeg::new(&self.site, self.family)?;
+                let address = ends.client.ip();
+                leg.connect_from_any_port(&self.site, ends.destination, address, dscp)
+            }
+            result => result,
+        }
+    }
+}
+
+impl Reserve {
+    fn new(context: &FlowContext, site: &SiteRuntime, family: Family) -> io::Result<Self> {
+        let memory = context
+            .take_memory()
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        let leg = match site.syn {
+            SynHandling::Spoof => Some(ReservedLeg::new(site, family)?),
+            SynHandling::Defer => None,
+        };
+        Ok(Self { memory, leg })
+    }
+}
+
+/// The client's address and port are in use here: by a connection that is not quite over.
+fn is_address_taken(err: &io::Error) -> bool {
+    matches!(
+        err.raw_os_error(),
+        Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL)
+    )
+}

@@ -1,0 +1,122 @@
+//! Everything that can fail, before any connection is accepted.
+
+use std::{net::SocketAddr, sync::Arc, thread};
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use pep_core::{
+    budget::MemoryBudget,
+    config::{Config, Limits},
+    relay::RelayLimits,
+};
+
+use super::{DaemonError, run::Daemon};
+use crate::{
+    accept::Listener,
+    arena::{Arena, Geometry},
+    flow::FlowContext,
+    intercept::Interception,
+    leg::{self, Family, SiteRuntime},
+    limits::{Admission, flow_cap},
+    stats::Counters,
+    workers::Workers,
+};
+
+/// Flows that the kernel had answered for us when the gate closed: until the rule is in place,
+/// at 10,000 a second, for 100 ms.
+const SLACK_FLOWS: u32 = 1024;
+
+pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
+    let descriptors = raise_descriptors();
+    let sites = SiteRuntime::all(config)?;
+    let listeners = listeners(&sites)?;
+    let context = context(&config.limits, descriptors)?;
+    let interception = Interception::install(config)
+        .await
+        .map_err(DaemonError::Intercept)?;
+    let workers = match Workers::start(worker_count(), &context, &listeners) {
+        Ok(workers) => workers,
+        Err(err) => {
+            remove_or_warn(interception).await;
+            return Err(DaemonError::system("start the workers")(err));
+        }
+    };
+    Ok(Daemon {
+        context,
+        interception,
+        workers,
+        sites,
+        drain: config.drain,
+    })
+}
+
+pub(super) async fn remove_or_warn(interception: Interception) {
+    if let Err(err) = interception.remove().await {
+        tracing::warn!(
+            error = &err as &dyn std::error::Error,
+            "cannot remove all rules and routes"
+        );
+    }
+}
+
+fn context(limits: &Limits, descriptors: u64) -> Result<Arc<FlowContext>, DaemonError> {
+    let cap = flow_cap(limits, descriptors);
+    let geometry = Geometry {
+        slots: cap.saturating_add(SLACK_FLOWS),
+        extent: limits.ring_max.bytes(),
+    };
+    let counters = Arc::new(Counters::default());
+    Ok(Arc::new(FlowContext {
+        arena: Arena::new(geometry).map_err(DaemonError::system("map the memory of the rings"))?,
+        budget: Arc::new(MemoryBudget::new(limits.memory.bytes())),
+        limits: RelayLimits {
+            ring_initial: limits.ring_initial.bytes(),
+            ring_max: limits.ring_max.bytes(),
+            turn_bytes: limits.relay_budget.bytes(),
+        },
+        admission: Admission::new(cap, Arc::clone(&counters)),
+        counters,
+    }))
+}
+
+/// As many descriptors as the hard limit allows. Returns how many that are.
+fn raise_descriptors() -> u64 {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE);
+    let Ok((soft, hard)) = limit else { return 1024 };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(err) => {
+            tracing::warn!(error = %err, limit = soft, "cannot raise the limit of descriptors");
+            soft
+        }
+    }
+}
+
+fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Listener>, DaemonError> {
+    let pairs = sites
+        .iter()
+        .flat_map(|site| Family::ALL.map(|family| (site, family)));
+    pairs
+        .filter(|(_, family)| *family == Family::V4 || crate::intercept::setup::has_ipv6())
+        .map(|(site, family)| listener(site, family))
+        .collect()
+}
+
+fn listener(site: &Arc<SiteRuntime>, family: Family) -> Result<Listener, DaemonError> {
+    let socket = leg::listener(site, family).map_err(|err| DaemonError::Listen {
+        site: site.name.clone(),
+        address: SocketAddr::new(family.loopback(), site.port).to_string(),
+        err,
+    })?;
+    Ok(Listener {
+        site: Arc::clone(site),
+        family,
+        socket,
+    })
+}
+
+/// One per processor; more than a few wake each other for every connection.
+fn worker_count() -> usize {
+    thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(16)
+}

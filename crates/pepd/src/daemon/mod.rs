@@ -1,0 +1,80 @@
+//! The daemon: build everything, run, drain.
+
+mod build;
+mod run;
+
+use std::io;
+
+use pep_core::config::Config;
+use tokio::runtime;
+
+use crate::{
+    exit::ExitStatus,
+    intercept::InterceptError,
+    leg::{OptionError, SetupError},
+};
+
+/// Why the daemon did not start, or could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// A site asks for what the kernel has not.
+    #[error(transparent)]
+    Site(#[from] SetupError),
+    /// A port is in use (another pepd?), or a right is missing.
+    #[error("cannot listen at {address} for site `{site}`")]
+    Listen {
+        /// The site's name.
+        site: String,
+        /// Where.
+        address: String,
+        /// Which step failed.
+        #[source]
+        err: OptionError,
+    },
+    /// Rules, routes or TUN devices cannot be put in place.
+    #[error("cannot intercept connections")]
+    Intercept(#[source] InterceptError),
+    /// A thread, descriptor or memory is missing.
+    #[error("cannot {action}")]
+    System {
+        /// What was to be done.
+        action: &'static str,
+        /// Why not.
+        #[source]
+        err: io::Error,
+    },
+}
+
+impl DaemonError {
+    /// The exit code that says so.
+    pub fn status(&self) -> ExitStatus {
+        match self {
+            Self::Site(_) => ExitStatus::Configuration,
+            Self::Listen { .. } | Self::Intercept(_) => ExitStatus::Setup,
+            Self::System { .. } => ExitStatus::Runtime,
+        }
+    }
+
+    fn system(action: &'static str) -> impl Fn(io::Error) -> Self {
+        move |err| Self::System { action, err }
+    }
+}
+
+/// Runs until a signal ends it. Blocks the calling thread; the log must be set up.
+///
+/// SIGTERM and SIGINT drain: no further flow is taken, those that are open may run on for
+/// `drain`, and are then reset. A second one ends at once. SIGUSR1 logs the counters.
+/// Whatever happens, rules and routes are removed.
+///
+/// # Errors
+/// When it cannot be set up; nothing is left installed then.
+pub fn run(config: &Config) -> Result<ExitStatus, DaemonError> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(DaemonError::system("start an event loop"))?;
+    runtime.block_on(async {
+        let daemon = build::build(config).await?;
+        Ok(daemon.run().await)
+    })
+}

@@ -1,0 +1,180 @@
+//! Running and draining.
+
+use std::{io, sync::Arc, time::Duration};
+
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use super::build::remove_or_warn;
+use crate::{
+    exit::ExitStatus,
+    flow::FlowContext,
+    intercept::{Gate, Interception},
+    leg::SiteRuntime,
+    stats,
+    workers::Workers,
+};
+
+/// Everything that runs.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    pub(super) context: Arc<FlowContext>,
+    pub(super) interception: Interception,
+    pub(super) workers: Workers,
+    pub(super) sites: Vec<Arc<SiteRuntime>>,
+    pub(super) drain: Duration,
+}
+
+/// Signals that mean something to us.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    report: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            report: signal(SignalKind::user_defined1())?,
+        })
+    }
+}
+
+/// What the daemon does next.
+enum Event {
+    Stop,
+    Report,
+    Gate(Gate),
+    Tick,
+}
+
+impl Daemon {
+    /// Runs until a signal ends it.
+    pub(super) async fn run(self) -> ExitStatus {
+        let signals = Signals::new();
+        let status = match signals {
+            Ok(mut signals) => {
+                self.log_ready();
+                self.serve(&mut signals).await;
+                self.drain(&mut signals).await
+            }
+            Err(err) => {
+                tracing::error!(error = %err, "cannot handle signals");
+                ExitStatus::Runtime
+            }
+        };
+        self.end(status).await
+    }
+
+    fn log_ready(&self) {
+        let names: Vec<_> = self.sites.iter().map(|site| site.name.as_str()).collect();
+        let ports: Vec<_> = self.sites.iter().map(|site| site.port).collect();
+        tracing::info!(sites = ?names, ports = ?ports, "pepd is ready");
+    }
+
+    /// Until the first signal to stop.
+    async fn serve(&self, signals: &mut Signals) {
+        let mut gate = self.context.admission.gate();
+        let mut tick = interval(Duration::from_secs(1));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let event = tokio::select! {
+                _ = signals.terminate.recv() => Event::Stop,
+                _ = signals.interrupt.recv() => Event::Stop,
+                _ = signals.report.recv() => Event::Report,
+                gate = changed(&mut gate) => Event::Gate(gate),
+                _ = tick.tick() => Event::Tick,
+            };
+            match event {
+                Event::Stop => return,
+                Event::Report => report(&self.context, &self.interception).await,
+                Event::Gate(gate) => self.set_gate(gate).await,
+                Event::Tick => self.on_tick(),
+            }
+        }
+    }
+
+    /// How many slots one tick may clean: some milliseconds of work.
+    const SWEEP: usize = 1024;
+
+    fn on_tick(&self) {
+        self.context.admission.on_tick();
+        self.context.arena.sweep(Self::SWEEP);
+    }
+
+    async fn set_gate(&self, gate: Gate) {
+        match self.interception.set_gate(gate).await {
+            Ok(()) if gate == Gate::Closed => {
+                tracing::warn!("the gate is closed: new flows pass unaccelerated");
+            }
+            Ok(()) => tracing::info!("the gate is open again"),
+            Err(err) => {
+                tracing::error!(
+                    error = &err as &dyn std::error::Error,
+                    "cannot move the gate"
+                );
+            }
+        }
+    }
+
+    /// No further flow; those that are open may end by themselves for a while.
+    async fn drain(&self, signals: &mut Signals) -> ExitStatus {
+        let admission = &self.context.admission;
+        admission.stop();
+        if let Err(err) = self.interception.set_gate(Gate::Closed).await {
+            tracing::warn!(error = %err, "cannot close the gate");
+        }
+        tracing::info!(flows = admission.open_flows(), "draining");
+        let mut second = std::pin::pin!(async {
+            tokio::select! {
+                _ = signals.terminate.recv() => {}
+                _ = signals.interrupt.recv() => {}
+            }
+        });
+        tokio::select! {
+            ended = timeout(self.drain, admission.all_ended()) => match ended {
+                Ok(()) => ExitStatus::Success,
+                Err(_elapsed) => ExitStatus::FlowsReset,
+            },
+            () = &mut second => ExitStatus::AtOnce,
+        }
+    }
+
+    /// Flows that are open are reset before the rules go: their hosts' packets still reach us.
+    async fn end(self, status: ExitStatus) -> ExitStatus {
+        let flows = self.context.admission.open_flows();
+        self.workers.stop();
+        report(&self.context, &self.interception).await;
+        remove_or_warn(self.interception).await;
+        match status {
+            ExitStatus::Success => tracing::info!("drained"),
+            ExitStatus::AtOnce => tracing::warn!("ended at once: reset {flows} flows"),
+            _ => tracing::warn!("reset {flows} flows"),
+        }
+        status
+    }
+}
+
+/// The gate, when it has changed.
+async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
+    if gate.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    *gate.borrow_and_update()
+}
+
+/// Logs all counters.
+async fn report(context: &FlowContext, interception: &Interception) {
+    let mut stats = context.counters.snapshot();
+    stats.ring_bytes = context.budget.taken();
+    match interception.passed().await {
+        Ok(passed) => stats.syns_passed_gate = passed,
+        Err(err) => tracing::warn!(error = %err, "cannot read the counter of passed SYNs"),
+    }
+    stats::log(&stats);
+}

@@ -1,0 +1,78 @@
+//! A connected leg in the event loop.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    task::{Context, Poll},
+};
+
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::{leg, sys::reactor};
+
+/// A leg whose readiness the event loop watches.
+///
+/// Attempts come first; readiness is waited for only after one would have blocked. The event loop
+/// reports edges, and forgets one only in an attempt that blocked after it, so that
+/// none is lost.
+#[derive(Debug)]
+pub(super) struct LegIo(AsyncFd<OwnedFd>);
+
+impl LegIo {
+    pub(super) fn new(fd: OwnedFd) -> Result<Self, (OwnedFd, io::Error)> {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        reactor::register_or_return(fd, interest).map(Self)
+    }
+
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.0.into_inner()
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+
+    /// Attempts a call whatever is known of readiness: what is not known yet may be so.
+    pub(super) fn attempt<T>(
+        &self,
+        interest: Interest,
+        mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mut attempted = false;
+        let result = self.0.try_io(interest, |fd| {
+            attempted = true;
+            call(fd.as_fd())
+        });
+        if attempted { result } else { call(self.fd()) }
+    }
+
+    /// Ready when an attempt to receive may succeed.
+    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_read_ready(cx).map(drop)
+    }
+
+    /// Ready when an attempt to send may succeed.
+    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll_write_ready(cx).map(drop)
+    }
+
+    /// Ready when the leg has broken; not to be mixed with a wait by
+    /// [`poll_writable`](Self::poll_writable). It forgets that the leg is writable, which
+    /// [`attempt`](Self::attempt) does not mind.
+    pub(super) fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            match self.0.poll_write_ready(cx) {
+                Poll::Ready(Ok(mut guard)) if !guard.ready().is_write_closed() => {
+                    guard.clear_ready();
+                }
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// The leg's pending error.
+    pub(super) fn take_error(&self) -> Option<io::Error> {
+        leg::so_error(self.fd()).unwrap_or_else(Some)
+    }
+}

@@ -1,0 +1,301 @@
+//! One flow: two legs, a slot of the arena, and the [`Relay`] that decides.
+//!
+//! A flow is one task. Whatever happens to the task, the flow ends properly: when it is dropped
+//! before its end both hosts get RST, and the log its line.
+
+mod closing;
+mod connecting;
+mod leg_io;
+mod relaying;
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use pep_core::{
+    budget::{MemoryBudget, Share},
+    relay::{Direction, Relay, RelayLimits, Side},
+    stats::EndReason,
+};
+
+use crate::{
+    arena::{Arena, Slot, SlotState},
+    leg::{self, SiteRuntime},
+    limits::{Admission, Permit},
+    stats::Counters,
+};
+use leg_io::LegIo;
+
+/// What all flows share.
+#[derive(Debug)]
+pub struct FlowContext {
+    /// Memory for their bytes.
+    pub arena: Arc<Arena>,
+    /// How much of it they may use.
+    pub budget: Arc<MemoryBudget>,
+    /// Sizes.
+    pub limits: RelayLimits,
+    /// Who is let in.
+    pub admission: Arc<Admission>,
+    /// What has happened.
+    pub counters: Arc<Counters>,
+}
+
+impl FlowContext {
+    /// Memory for one flow, or `None` when all is taken.
+    pub fn take_memory(&self) -> Option<FlowMemory> {
+        let slot = self.arena.take_slot()?;
+        let share = Share::take(&self.budget, 2 * self.limits.ring_initial)?;
+        Some(FlowMemory { slot, share })
+    }
+}
+
+/// Memory of one flow.
+#[derive(Debug)]
+pub struct FlowMemory {
+    slot: Slot,
+    share: Share,
+}
+
+/// Who talks to whom, under which policy.
+#[derive(Debug, Clone)]
+pub struct Ends {
+    /// The client's address.
+    pub client: SocketAddr,
+    /// Where it wants to go.
+    pub destination: SocketAddr,
+    /// The site that took the flow.
+    pub site: Arc<SiteRuntime>,
+}
+
+/// A server leg that is not known to have failed.
+#[derive(Debug)]
+pub enum ServerLeg {
+    /// connect() has begun.
+    Connecting(OwnedFd),
+    /// It is connected.
+    Connected(OwnedFd),
+}
+
+/// Serves an accepted client to the end of its flow.
+pub async fn serve(
+    context: Arc<FlowContext>,
+    ends: Ends,
+    memory: FlowMemory,
+    client: OwnedFd,
+    server: ServerLeg,
+) {
+    let (server, connecting) = match server {
+        ServerLeg::Connecting(fd) => (fd, true),
+        ServerLeg::Connected(fd) => (fd, false),
+    };
+    let Some(mut flow) = Flow::new(context, ends, memory, client, server) else {
+        return;
+    };
+    if connecting && let Err(reason) = flow.connect().await {
+        flow.ending = reason;
+        return;
+    }
+    match flow.relay().await {
+        Ok(end) => flow.close(end).await,
+        Err(reason) => flow.ending = reason,
+    }
+}
+
+/// Ends a flow that cannot begin: the client gets RST at once.
+pub fn refuse(context: &FlowContext, ends: &Ends, client: &OwnedFd, err: &io::Error) {
+    reset_on_close_or_debug(client.as_fd());
+    let end = FlowEnd {
+        reason: connecting::reason(err),
+        error: Some(err),
+        ..FlowEnd::default()
+    };
+    end.count(context);
+    end.log(ends);
+}
+
+/// One flow.
+#[derive(Debug)]
+struct Flow {
+    context: Arc<FlowContext>,
+    ends: Ends,
+    legs: [LegIo; 2],
+    slot: Slot,
+    relay: Relay,
+    began: Instant,
+    /// Bytes up and down that are in the counters already.
+    counted: [u64; 2],
+    /// The first error of a leg.
+    failure: Option<io::Error>,
+    /// How a flow that is dropped now has ended.
+    ending: EndReason,
+    _permit: Permit,
+}
+
+impl Flow {
+    /// `None` when the event loop does not take it; that is logged.
+    fn new(
+        context: Arc<FlowContext>,
+        ends: Ends,
+        memory: FlowMemory,
+        client: OwnedFd,
+        server: OwnedFd,
+    ) -> Option<Self> {
+        let permit = context.admission.admit();
+        let failed = |client: &OwnedFd, err: &io::Error| {
+            refuse(&context, &ends, client, err);
+            None
+        };
+        let client = match LegIo::new(client) {
+            Ok(client) => client,
+            Err((client, err)) => return failed(&client, &err),
+        };
+        let server = match LegIo::new(server) {
+            Ok(server) => server,
+            Err((_, err)) => return failed(&client.into_fd(), &err),
+        };
+        memory.slot.publish_state(SlotState::Accepted);
+        Some(Self {
+            relay: Relay::new(context.limits, memory.share),
+            slot: memory.slot,
+            context,
+            ends,
+            legs: [client, server],
+            began: Instant::now(),
+            counted: [0; 2],
+            failure: None,
+            ending: EndReason::Drained,
+            _permit: permit,
+        })
+    }
+
+    fn leg(&self, side: Side) -> &LegIo {
+        &self.legs[side as usize]
+    }
+
+    fn delivered(&self) -> [u64; 2] {
+        Direction::ALL.map(|direction| self.relay.half(direction).delivered())
+    }
+
+    /// Adds the bytes moved since the last time to the counters.
+    fn count_bytes(&mut self) {
+        let now = self.delivered();
+        let [up, down] = std::mem::replace(&mut self.counted, now);
+        if now == [up, down] {
+            return;
+        }
+        self.context.counters.update(|stats| {
+            stats.up_bytes += now[0] - up;
+            stats.down_bytes += now[1] - down;
+        });
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.slot.publish_state(SlotState::Closed);
+        if self.ending != EndReason::Closed {
+            for leg in &self.legs {
+                reset_on_close_or_debug(leg.fd());
+            }
+        }
+        self.count_bytes();
+        let [up, down] = self.delivered();
+        let undelivered = |direction| match self.ending {
+            EndReason::Closed => 0,
+            _ => self.relay.half(direction).undelivered(),
+        };
+        let end = FlowEnd {
+            reason: self.ending,
+            up,
+            down,
+            up_undelivered: undelivered(Direction::Up),
+            down_undelivered: undelivered(Direction::Down),
+            growth_denied: self.relay.growth_denied(),
+            duration: self.began.elapsed(),
+            error: self.failure.as_ref(),
+        };
+        end.count(&self.context);
+        end.log(&self.ends);
+    }
+}
+
+/// A leg that is already gone cannot be told; nobody waits for the RST then.
+fn reset_on_close_or_debug(fd: BorrowedFd<'_>) {
+    if let Err(err) = leg::set_reset_on_close(fd, true) {
+        tracing::debug!(error = %err, "cannot reset a leg");
+    }
+}
+
+/// What is told of a flow at its end.
+struct FlowEnd<'a> {
+    reason: EndReason,
+    up: u64,
+    down: u64,
+    up_undelivered: u64,
+    down_undelivered: u64,
+    growth_denied: u64,
+    duration: Duration,
+    error: Option<&'a io::Error>,
+}
+
+impl Default for FlowEnd<'_> {
+    fn default() -> Self {
+        Self {
+            reason: EndReason::Error,
+            up: 0,
+            down: 0,
+            up_undelivered: 0,
+            down_undelivered: 0,
+            growth_denied: 0,
+            duration: Duration::ZERO,
+            error: None,
+        }
+    }
+}
+
+impl FlowEnd<'_> {
+    /// Bytes delivered are counted while the flow lives.
+    fn count(&self, context: &FlowContext) {
+        context.counters.update(|stats| {
+            stats.on_flow_end(self.reason);
+            stats.up_undelivered_bytes += self.up_undelivered;
+            stats.down_undelivered_bytes += self.down_undelivered;
+            stats.ring_growth_denied += self.growth_denied;
+        });
+    }
+
+    fn log(&self, ends: &Ends) {
+        ends.span().in_scope(|| {
+            if let Some(err) = self.error {
+                tracing::debug!(error = %err, "a leg failed");
+            }
+            tracing::info!(
+                up_bytes = self.up,
+                down_bytes = self.down,
+                up_undelivered = (self.up_undelivered > 0).then_some(self.up_undelivered),
+                down_undelivered = (self.down_undelivered > 0).then_some(self.down_undelivered),
+                duration_ms = u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX),
+                reason = self.reason.as_str(),
+                "flow ended"
+            );
+        });
+    }
+}
+
+impl Ends {
+    /// The flow's span. Made when something is to be said, not kept: a flow that is silent for
+    /// hours then costs no memory in the log.
+    fn span(&self) -> tracing::Span {
+        tracing::info_span!(
+            "flow",
+            client = %self.client,
+            destination = %self.destination,
+            site = self.site.name,
+        )
+    }
+}

@@ -1,0 +1,243 @@
+//! Moving bytes: performs what the [`Relay`](pep_core::relay::Relay) decides.
+
+use std::{
+    future::{Future, poll_fn},
+    io::{self, ErrorKind},
+    net::Shutdown,
+    pin::{Pin, pin},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use pep_core::{
+    relay::{Action, Direction, End, Ending, IdleClock, IdleEvent, Side, Wait},
+    ring::Ranges,
+    stats::EndReason,
+};
+use socket2::SockRef;
+use tokio::{
+    io::Interest,
+    task::yield_now,
+    time::{Instant, Sleep, sleep},
+};
+
+use super::Flow;
+use crate::{arena::SlotState, limits::Resource};
+
+/// A page or a socket buffer that is not to be had is asked for again so soon.
+const SHORTAGE_RETRY: Duration = Duration::from_millis(10);
+
+/// Far beyond any flow's life: the timer of one that has nothing to wait for.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Whether an attempt moved a byte.
+type Moved = bool;
+
+/// The flow's one timer, and what it means.
+struct Idle<'a> {
+    clock: IdleClock,
+    timer: Pin<&'a mut Sleep>,
+}
+
+impl Idle<'_> {
+    fn on_activity(&mut self) {
+        if self.clock.on_activity() {
+            self.timer.as_mut().reset(Instant::now() + IdleClock::QUIET);
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<IdleEvent> {
+        self.timer.as_mut().poll(cx).map(|()| {
+            let (event, next) = self.clock.handle_timeout();
+            let next = next.unwrap_or(NEVER);
+            self.timer.as_mut().reset(Instant::now() + next);
+            event
+        })
+    }
+}
+
+impl Flow {
+    /// Relays until both halves are final, or the flow has been idle for too long.
+    pub(super) async fn relay(&mut self) -> Result<End, EndReason> {
+        self.slot.publish_state(SlotState::Relaying);
+        let mut idle = Idle {
+            clock: IdleClock::new(self.ends.site.timeouts.idle),
+            timer: pin!(sleep(IdleClock::QUIET)),
+        };
+        loop {
+            match self.relay.poll_action() {
+                Action::Receive { direction, space } => {
+                    let result = self.receive(direction, &space);
+                    self.settle(result, &mut idle).await;
+                }
+                Action::Send { direction, data } => {
+                    let result = self.send(direction, &data);
+                    self.settle(result, &mut idle).await;
+                }
+                Action::ShutDown { direction } => self.shut_down(direction),
+                Action::Yield => {
+                    yield_now().await;
+                    self.relay.handle_turn();
+                }
+                Action::Wait(wait) => {
+                    self.wait(wait, &mut idle).await?;
+                    self.relay.handle_turn();
+                }
+                Action::End(end) => return Ok(end),
+            }
+        }
+    }
+
+    async fn settle(&mut self, result: Result<Moved, Resource>, idle: &mut Idle<'_>) {
+        match result {
+            Ok(true) => idle.on_activity(),
+            Ok(false) => {}
+            Err(resource) => {
+                self.context.admission.on_short(resource);
+                sleep(SHORTAGE_RETRY).await;
+            }
+        }
+    }
+
+    fn receive(&mut self, direction: Direction, space: &Ranges) -> Result<Moved, Resource> {
+        let side = direction.source();
+        let mut moved = false;
+        let (slot, leg) = (&mut self.slot, &self.legs[side as usize]);
+        match leg.attempt(Interest::READABLE, |fd| slot.receive(fd, direction, space)) {
+            Ok(0) => self.relay.handle_end_of_stream(direction),
+            Ok(count) => {
+                self.relay.handle_received(direction, count);
+                moved = true;
+            }
+            Err(err) if err.kind() == ErrorKind::WouldBlock => {
+                self.relay.handle_receive_blocked(direction);
+            }
+            Err(err) if err.kind() == ErrorKind::Interrupted => {}
+            Err(err) => match Resource::short(&err) {
+                Some(resource) => return Err(resource),
+                None => self.on_failure(side, err, Flow::on_reset),
+            },
+        }
+        self.slot
+            .publish_half(direction, self.relay.half(direction));
+        Ok(moved)
+    }
+
+    fn send(&mut self, direction: Direction, data: &Ranges) -> Result<Moved, Resource> {
+        let side = direction.sink();
+        let mut moved = false;
+        let (slot, leg) = (&self.slot, &self.legs[side as usize]);
+        match leg.attempt(Interest::WRITABLE, |fd| slot.send(fd, direction, data)) {
+            Ok(count) => {
+                self.relay.handle_sent(direction, count);
+                moved = true;
+            }
+            Err(err) if err.kind() == ErrorKind::WouldBlock => {
+                self.relay.handle_send_blocked(direction);
+            }
+            Err(err) if err.kind() == ErrorKind::Interrupted => {}
+            Err(err) => match Resource::short(&err) {
+                Some(resource) => return Err(resource),
+                None => self.on_failure(side, err, Flow::on_broken),
+            },
+        }
+        self.slot
+            .publish_half(direction, self.relay.half(direction));
+        Ok(moved)
+    }
+
+    fn shut_down(&mut self, direction: Direction) {
+        let side = direction.sink();
+        match SockRef::from(&self.leg(side).fd()).shutdown(Shutdown::Write) {
+            Ok(()) => self.relay.handle_shut_down(direction),
+            // ENOTCONN: it was reset in the meantime, and the error is still pending.
+            Err(err) => {
+                let err = self.leg(side).take_error().unwrap_or(err);
+                self.on_failure(side, err, Flow::on_broken);
+            }
+        }
+        self.slot
+            .publish_half(direction, self.relay.half(direction));
+    }
+
+    fn on_failure(&mut self, side: Side, err: io::Error, tell: fn(&mut Self, Side, &io::Error)) {
+        tell(self, side, &err);
+        self.failure.get_or_insert(err);
+    }
+
+    fn on_reset(&mut self, side: Side, _: &io::Error) {
+        self.relay.handle_reset(side);
+    }
+
+    fn on_broken(&mut self, side: Side, err: &io::Error) {
+        self.relay.handle_broken(side, ending(err));
+    }
+
+    async fn wait(&mut self, wait: Wait, idle: &mut Idle<'_>) -> Result<(), EndReason> {
+        poll_fn(|cx| {
+            let mut woken = false;
+            for side in Side::ALL {
+                woken |= self.poll_side(side, &wait, cx);
+            }
+            if woken {
+                return Poll::Ready(Ok(()));
+            }
+            self.poll_idle(idle, cx)
+        })
+        .await
+    }
+
+    fn poll_side(&mut self, side: Side, wait: &Wait, cx: &mut Context<'_>) -> bool {
+        let leg = &self.legs[side as usize];
+        let readable = *wait.readable.of(side) && leg.poll_readable(cx).is_ready();
+        let writable = *wait.writable.of(side) && leg.poll_writable(cx).is_ready();
+        let broken = *wait.broken.of(side) && leg.poll_broken(cx).is_ready();
+        if broken {
+            let unknown = || ErrorKind::ConnectionReset.into();
+            let err = leg.take_error().unwrap_or_else(unknown);
+            self.on_failure(side, err, Flow::on_broken);
+        }
+        if readable {
+            self.relay.handle_readable(side);
+        }
+        if writable {
+            self.relay.handle_writable(side);
+        }
+        readable || writable || broken
+    }
+
+    fn poll_idle(
+        &mut self,
+        idle: &mut Idle<'_>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), EndReason>> {
+        while let Poll::Ready(event) = idle.poll(cx) {
+            self.count_bytes();
+            match event {
+                IdleEvent::Active => {}
+                IdleEvent::Quiet => self.give_memory_back(),
+                IdleEvent::Expired => return Poll::Ready(Err(EndReason::IdleTimeout)),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn give_memory_back(&mut self) {
+        for (direction, empty) in self.relay.handle_idle() {
+            if empty {
+                self.slot
+                    .publish_half(direction, self.relay.half(direction));
+                self.slot.punch(direction);
+            }
+        }
+    }
+}
+
+/// How the stream of a leg that fails by `err` will be found to end: Linux says EPIPE where
+/// the peer's FIN came before its RST (`tcp_reset`).
+pub(super) fn ending(err: &io::Error) -> Ending {
+    match err.raw_os_error() {
+        Some(libc::EPIPE) => Ending::Fin,
+        _ => Ending::Reset,
+    }
+}

@@ -1,0 +1,265 @@
+//! How many flows there may be, and the gate that keeps further ones out.
+//!
+//! The gate is in the kernel: closed, it lets new connections pass unaccelerated. Flows that the
+//! kernel has already answered for us are still served.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use pep_core::config::Limits;
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
+
+use crate::{intercept::Gate, stats::Counters};
+
+/// What flows need and the machine may run out of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource {
+    /// EMFILE, ENFILE.
+    Descriptors,
+    /// ENOMEM, ENOBUFS, EFAULT of a page, `limits.memory`, slots of the arena.
+    Memory,
+}
+
+impl Resource {
+    /// Which resource an error says is short, if it says so.
+    pub fn short(err: &io::Error) -> Option<Self> {
+        match err.raw_os_error()? {
+            libc::EMFILE | libc::ENFILE => Some(Self::Descriptors),
+            libc::ENOMEM | libc::ENOBUFS | libc::EFAULT => Some(Self::Memory),
+            _ => None,
+        }
+    }
+}
+
+/// Decides about the gate. It closes at the cap and opens again some way below it, since each
+/// change costs an nft transaction.
+#[derive(Debug)]
+struct Gatekeeper {
+    open_flows: u32,
+    cap: u32,
+    /// A resource was short since the last tick but one.
+    short: [bool; 2],
+    stopped: bool,
+    gate: Gate,
+}
+
+impl Gatekeeper {
+    fn new(cap: u32) -> Self {
+        Self {
+            open_flows: 0,
+            cap,
+            short: [false; 2],
+            stopped: false,
+            gate: Gate::Open,
+        }
+    }
+
+    fn decide(&mut self) -> Gate {
+        let reopens_at = self.cap - self.cap.div_ceil(16);
+        let room = match self.gate {
+            Gate::Open => self.open_flows < self.cap,
+            Gate::Closed => self.open_flows <= reopens_at,
+        };
+        let open = room && !self.stopped && self.short == [false; 2];
+        self.gate = if open { Gate::Open } else { Gate::Closed };
+        self.gate
+    }
+
+    fn on_tick(&mut self) {
+        self.short = [false, self.short[0]];
+    }
+}
+
+/// Flows open now, against what is allowed.
+#[derive(Debug)]
+pub struct Admission {
+    keeper: Mutex<Gatekeeper>,
+    gate: watch::Sender<Gate>,
+    /// A flow has ended.
+    ended: Notify,
+    counters: Arc<Counters>,
+}
+
+impl Admission {
+    /// Waiting for something to come free ends at least so often.
+    const RETRY: Duration = Duration::from_millis(50);
+
+    /// Allows up to `cap` flows, at least 1.
+    pub fn new(cap: u32, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self {
+            keeper: Mutex::new(Gatekeeper::new(cap.max(1))),
+            gate: watch::Sender::new(Gate::Open),
+            ended: Notify::new(),
+            counters,
+        })
+    }
+
+    /// Counts a flow for as long as the permit lives. Never refuses: the kernel has already
+    /// answered the client.
+    pub fn admit(self: &Arc<Self>) -> Permit {
+        let open = self.change(|keeper| {
+            keeper.open_flows += 1;
+            keeper.open_flows
+        });
+        self.counters.update(|stats| {
+            stats.flows_accepted += 1;
+            stats.flows_open += 1;
+            stats.flows_open_max = stats.flows_open_max.max(open.into());
+        });
+        Permit(Arc::clone(self))
+    }
+
+    /// Something was short: the gate closes for a while.
+    pub fn on_short(&self, resource: Resource) {
+        self.change(|keeper| keeper.short[0] = true);
+        self.counters.update(|stats| match resource {
+            Resource::Descriptors => stats.descriptors_short += 1,
+            Resource::Memory => stats.memory_short += 1,
+        });
+    }
+
+    /// Waits until a flow has ended or some time has passed.
+    pub async fn relief(&self) {
+        // Whether it was the one or the other makes no difference.
+        let _ = timeout(Self::RETRY, self.ended.notified()).await;
+    }
+
+    /// To be called about once a second: a shortage is forgotten after one to two calls.
+    pub fn on_tick(&self) {
+        self.change(Gatekeeper::on_tick);
+    }
+
+    /// No further flow, ever.
+    pub fn stop(&self) {
+        self.change(|keeper| keeper.stopped = true);
+    }
+
+    /// Flows open now.
+    pub fn open_flows(&self) -> u32 {
+        self.lock().open_flows
+    }
+
+    /// Waits until no flow is open.
+    pub async fn all_ended(&self) {
+        while self.open_flows() > 0 {
+            self.relief().await;
+        }
+    }
+
+    /// What the gate should be, whenever that changes.
+    pub fn gate(&self) -> watch::Receiver<Gate> {
+        self.gate.subscribe()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Gatekeeper) -> T) -> T {
+        let mut keeper = self.lock();
+        let result = change(&mut keeper);
+        let gate = keeper.decide();
+        // Under the lock, so that the last one sent is the last one decided.
+        let changed = self
+            .gate
+            .send_if_modified(|sent| std::mem::replace(sent, gate) != gate);
+        let stopped = keeper.stopped;
+        drop(keeper);
+        if changed && gate == Gate::Closed && !stopped {
+            self.counters.update(|stats| stats.gate_closed += 1);
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Gatekeeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A flow, as far as limits are concerned.
+#[derive(Debug)]
+pub struct Permit(Arc<Admission>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.counters.update(|stats| stats.flows_open -= 1);
+        self.0.change(|keeper| keeper.open_flows -= 1);
+        self.0.ended.notify_waiters();
+    }
+}
+
+/// How many flows the configured limits and the descriptors of this process allow.
+pub fn flow_cap(limits: &Limits, descriptors: u64) -> u32 {
+    let others = u64::from(limits.held) + u64::from(limits.descriptors);
+    let by_descriptors = descriptors.saturating_sub(others) / 2;
+    u32::try_from(by_descriptors)
+        .unwrap_or(u32::MAX)
+        .clamp(1, limits.flows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeper(open_flows: u32, gate: Gate) -> Gatekeeper {
+        Gatekeeper {
+            open_flows,
+            gate,
+            ..Gatekeeper::new(32)
+        }
+    }
+
+    #[test]
+    fn closes_at_the_cap_and_opens_below_it() {
+        assert_eq!(keeper(31, Gate::Open).decide(), Gate::Open);
+        assert_eq!(keeper(32, Gate::Open).decide(), Gate::Closed);
+        assert_eq!(keeper(31, Gate::Closed).decide(), Gate::Closed);
+        assert_eq!(keeper(30, Gate::Closed).decide(), Gate::Open);
+    }
+
+    #[test]
+    fn a_cap_of_one_opens_when_there_is_no_flow() {
+        let mut one = Gatekeeper::new(1);
+        one.open_flows = 1;
+        assert_eq!(one.decide(), Gate::Closed);
+        one.open_flows = 0;
+        assert_eq!(one.decide(), Gate::Open);
+    }
+
+    #[test]
+    fn a_shortage_is_forgotten_after_two_ticks() {
+        let mut keeper = keeper(0, Gate::Open);
+        keeper.short[0] = true;
+        assert_eq!(keeper.decide(), Gate::Closed);
+        keeper.on_tick();
+        assert_eq!(keeper.decide(), Gate::Closed);
+        keeper.on_tick();
+        assert_eq!(keeper.decide(), Gate::Open);
+    }
+
+    #[test]
+    fn permits_drive_the_gate_and_the_counters() {
+        let counters = Arc::new(Counters::default());
+        let admission = Admission::new(2, Arc::clone(&counters));
+        let gate = admission.gate();
+        let permits = [admission.admit(), admission.admit()];
+        assert_eq!(*gate.borrow(), Gate::Closed);
+        drop(permits);
+        assert_eq!(*gate.borrow(), Gate::Open);
+        let stats = counters.snapshot();
+        assert_eq!((stats.flows_accepted, stats.flows_open), (2, 0));
+        assert_eq!((stats.flows_open_max, stats.gate_closed), (2, 1));
+        admission.stop();
+        assert_eq!(*gate.borrow(), Gate::Closed);
+    }
+
+    #[test]
+    fn descriptors_bound_the_cap() {
+        let limits = Limits::default();
+        assert_eq!(flow_cap(&limits, 20_000), 8192);
+        assert_eq!(flow_cap(&limits, 4096), (4096 - 2048 - 64) / 2);
+        assert_eq!(flow_cap(&limits, 10), 1);
+    }
+}

@@ -1,0 +1,59 @@
+//! The daemon's counters, shared by all threads, and the line in which they are logged.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pep_core::stats::Stats;
+
+/// [`Stats`] that all threads count into. A lock suffices: flows begin and end some thousand
+/// times a second, and bytes are added once per flow and second.
+#[derive(Debug, Default)]
+pub struct Counters(Mutex<Stats>);
+
+impl Counters {
+    /// Counts something.
+    pub fn update(&self, count: impl FnOnce(&mut Stats)) {
+        count(&mut self.lock());
+    }
+
+    /// All counters now.
+    pub fn snapshot(&self) -> Stats {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+macro_rules! counters_line {
+    ($($name:ident),* $(,)?) => {
+        /// Logs all counters as one line.
+        pub fn log(stats: &Stats) {
+            tracing::info!($($name = stats.$name,)* "counters");
+        }
+
+        #[cfg(test)]
+        const LOGGED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+counters_line! {
+    flows_accepted, flows_open, flows_open_max,
+    ended_closed, ended_client_reset, ended_server_reset, ended_refused, ended_unreachable,
+    ended_connect_timeout, ended_idle_timeout, ended_user_timeout, ended_drained, ended_error,
+    up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
+    syns_passed_gate, gate_closed, descriptors_short, memory_short, ring_growth_denied, ring_bytes,
+    source_port_changed,
+    syns_held, syns_released, syns_refused, syns_unreachable, syns_expired, syns_passed_held,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_is_logged() {
+        let names: Vec<_> = Stats::default().entries().map(|(name, _)| name).collect();
+        assert_eq!(names, LOGGED);
+    }
+}

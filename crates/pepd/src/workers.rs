@@ -1,0 +1,86 @@
+//! The threads that carry flows: one per processor, each with an event loop of its own.
+//!
+//! A flow stays with the thread that accepted it. Its packets then wake the thread that works
+//! for it, or nobody when that is working already; with a pool that steals tasks, another
+//! thread would be woken for each of them.
+
+use std::{
+    io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use tokio::{runtime, sync::watch};
+
+use crate::{
+    accept::{Acceptor, Listener},
+    flow::FlowContext,
+};
+
+/// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for it.
+#[derive(Debug)]
+pub struct Workers {
+    threads: Vec<JoinHandle<()>>,
+    stop: watch::Sender<()>,
+}
+
+impl Workers {
+    /// Starts `count` threads that accept from all listeners. Whichever is idle first takes a
+    /// connection.
+    ///
+    /// # Errors
+    /// When a thread, its event loop, or its share of a listener cannot be had.
+    pub fn start(
+        count: usize,
+        context: &Arc<FlowContext>,
+        listeners: &[Listener],
+    ) -> io::Result<Self> {
+        let stop = watch::Sender::new(());
+        let mut workers = Self {
+            threads: Vec::new(),
+            stop,
+        };
+        for number in 0..count {
+            let stopped = workers.stop.subscribe();
+            let thread = start_one(number, context, listeners, stopped)?;
+            workers.threads.push(thread);
+        }
+        Ok(workers)
+    }
+
+    /// Ends all threads. Flows that are still open are reset.
+    pub fn stop(self) {
+        drop(self.stop);
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!("a worker had panicked");
+            }
+        }
+    }
+}
+
+fn start_one(
+    number: usize,
+    context: &Arc<FlowContext>,
+    listeners: &[Listener],
+    mut stopped: watch::Receiver<()>,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let entered = runtime.enter();
+    let acceptors = listeners
+        .iter()
+        .map(|listener| Acceptor::new(Arc::clone(context), listener))
+        .collect::<io::Result<Vec<_>>>()?;
+    drop(entered);
+    thread::Builder::new()
+        .name(format!("worker-{number}"))
+        .spawn(move || {
+            for acceptor in acceptors {
+                runtime.spawn(acceptor.run());
+            }
+            // Nothing is ever sent: this ends when the sender is gone.
+            runtime.block_on(async { while stopped.changed().await.is_ok() {} });
+        })
+}
