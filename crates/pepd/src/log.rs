@@ -6,7 +6,7 @@ use std::{
 };
 
 use pep_core::config::{LogConfig, LogFormat, LogLevel};
-use tracing::{Dispatch, dispatcher};
+use tracing::Dispatch;
 use tracing_subscriber::{
     EnvFilter,
     fmt::{self, MakeWriter},
@@ -20,8 +20,7 @@ use tracing_subscriber::{
 /// When logging was started before.
 pub fn init(log: LogConfig, forced: bool) {
     let (filter, problem) = filter(log.level, forced);
-    let dispatch = dispatch(log.format, filter, io::stderr, io::stderr().is_terminal());
-    dispatcher::set_global_default(dispatch).expect("logging is started once");
+    dispatch(log.format, filter, io::stderr, io::stderr().is_terminal()).init();
     if let Some(problem) = problem {
         tracing::warn!(error = %problem, "RUST_LOG is not understood and has no effect");
     }
@@ -76,6 +75,8 @@ mod tests {
         io::Write,
         sync::{Arc, Mutex},
     };
+
+    use tracing::dispatcher;
 
     use super::*;
 
