@@ -1,2 +1,7 @@
-//! placeholder
-fn main() {}
+//! The command line of winkemu.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

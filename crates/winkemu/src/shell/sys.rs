@@ -14,7 +14,8 @@ use std::{
 ///
 /// Packets are bare IP, one to a read or write, never longer than the MTU: without offloads
 /// the kernel cuts what TCP hands it before it comes here.
-pub(super) fn create_tun(name: &str) -> io::Result<OwnedFd> {
+/// A name such as `wink%d` is numbered by the kernel; the name it has got comes back.
+pub(super) fn create_tun(name: &str) -> io::Result<(OwnedFd, String)> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
@@ -27,7 +28,9 @@ pub(super) fn create_tun(name: &str) -> io::Result<OwnedFd> {
     if outcome < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(device.into())
+    let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
+    let name = name.map(|byte| char::from(*byte as u8)).collect();
+    Ok((device.into(), name))
 }
 
 /// Sets how many packets an interface of the calling thread's namespace may hold for its reader.

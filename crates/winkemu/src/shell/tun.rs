@@ -126,7 +126,8 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Creates an interface in a namespace, gives it addresses and switches it on.
+    /// Creates an interface in a namespace, gives it addresses and switches it on. The kernel
+    /// numbers a name such as `wink%d`.
     ///
     /// # Errors
     /// [`TunError`]: above all without `CAP_NET_ADMIN` there or access to `/dev/net/tun`.
@@ -137,23 +138,23 @@ impl Tun {
         mtu: u32,
     ) -> Result<Self, TunError> {
         let create = || {
-            let fd = sys::create_tun(name)?;
-            sys::set_transmit_queue(name, TRANSMIT_QUEUE)?;
-            Ok(fd)
+            let (fd, name) = sys::create_tun(name)?;
+            sys::set_transmit_queue(&name, TRANSMIT_QUEUE)?;
+            Ok((fd, name))
         };
-        let fd = netns.enter(create)?.map_err(|source| TunError::Create {
+        let (fd, name) = netns.enter(create)?.map_err(|source| TunError::Create {
             name: name.to_owned(),
             source,
         })?;
-        netns.set_mtu(name, mtu)?;
+        netns.set_mtu(&name, mtu)?;
         for address in addresses {
-            netns.add_address(name, *address)?;
+            netns.add_address(&name, *address)?;
         }
-        netns.set_up(name)?;
+        netns.set_up(&name)?;
         Ok(Self {
             fd,
             netns: netns.clone(),
-            name: name.to_owned(),
+            name,
         })
     }
 

@@ -1,0 +1,119 @@
+//! Options that `link` and `run` share.
+
+use std::{fs, io::Write as _, path::PathBuf, time::Duration};
+
+use clap::Args;
+use units::{Ratio, duration::Span};
+use winkemu::{
+    link::LinkOptions,
+    presets::Preset,
+    shell::{AccuracyLimit, LinkReport, LinkSpec, MTU, Tun, read_recording},
+};
+
+use super::exit::Failure;
+
+/// A link and how to run it.
+#[derive(Debug, Args)]
+pub(super) struct CommonArgs {
+    /// A link by name, under the options given: geo, leo, wifi, hf or field
+    #[arg(long, value_name = "NAME")]
+    preset: Option<Preset>,
+    #[command(flatten, next_help_heading = "The link")]
+    link: LinkOptions,
+    #[command(flatten, next_help_heading = "The run")]
+    run: RunningArgs,
+}
+
+#[derive(Debug, Args)]
+struct RunningArgs {
+    /// Seed of all random decisions; the same seed decides the same for each packet
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Largest packet of the link
+    #[arg(long, value_name = "BYTES", default_value_t = MTU, value_parser = clap::value_parser!(u32).range(68..=65_535))]
+    mtu: u32,
+    /// Run in real time (SCHED_FIFO, locked memory) and stay awake shortly before deadlines
+    #[arg(long)]
+    rt: bool,
+    /// Write each packet's decision to this file, a JSON object a line
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Decide as this recording does, for the packets it knows
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// Write counts, drops by cause and lateness to this file (`-` is stdout)
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A packet that comes out later than this is late
+    #[arg(long, value_name = "TIME", default_value = "1ms")]
+    late_after: Span,
+    /// Share of packets that may be late for the run to count
+    #[arg(long, value_name = "SHARE", default_value = "1%")]
+    late_share: Ratio,
+    /// Packets that may be lost ahead of the emulator for the run to count
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    max_tun_drops: u64,
+}
+
+impl CommonArgs {
+    pub(super) fn mtu(&self) -> u32 {
+        self.run.mtu
+    }
+
+    /// What is said, over the preset.
+    pub(super) fn options(&self) -> LinkOptions {
+        let said = self.link.clone();
+        match &self.preset {
+            Some(preset) => said.over(preset.options()),
+            None => said,
+        }
+    }
+
+    /// The link between two interfaces.
+    pub(super) fn spec(&self, a: Tun, b: Tun) -> Result<LinkSpec, Failure> {
+        let config = self
+            .options()
+            .resolve(&mut |path| fs::read_to_string(path))?;
+        let replay = self.run.replay.as_deref().map(read_recording).transpose()?;
+        Ok(LinkSpec {
+            realtime: self.run.rt,
+            record: self.run.record.clone(),
+            replay: replay.unwrap_or_default(),
+            limit: AccuracyLimit {
+                late_after: self.run.late_after.0,
+                share: self.run.late_share,
+                tun_drops: self.run.max_tun_drops,
+            },
+            ..LinkSpec::new(a, b, config, self.run.seed)
+        })
+    }
+
+    /// Writes the report, says on stderr what a user must know, and whether the run counts.
+    pub(super) fn conclude(&self, report: &LinkReport) -> Result<bool, Failure> {
+        if let Some(path) = &self.run.json {
+            let text = serde_json::to_string_pretty(report).expect("a report is plain data") + "\n";
+            let written = if path.as_os_str() == "-" {
+                std::io::stdout().write_all(text.as_bytes())
+            } else {
+                fs::write(path, text)
+            };
+            let failed =
+                |error| Failure::Running(format!("cannot write {}: {error}", path.display()));
+            written.map_err(failed)?;
+        }
+        if let Some(failure) = &report.failure {
+            return Err(Failure::Running(failure.clone()));
+        }
+        if let Some(reason) = &report.accuracy.reason {
+            eprintln!(
+                "winkemu: this run does not count: {reason}. The machine was too busy; close other \
+                 programs, try --rt, or say with --late-after, --late-share or --max-tun-drops \
+                 what is acceptable"
+            );
+        }
+        Ok(report.accuracy.counts)
+    }
+}
+
+/// How often the commands look whether the link still runs.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);

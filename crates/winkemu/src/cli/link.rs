@@ -1,0 +1,91 @@
+//! `winkemu link`.
+
+use std::{
+    process::ExitCode,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+use units::duration::Span;
+use winkemu::shell::{EndSpec, LinkHandle};
+
+use super::{
+    common::{CommonArgs, LOOK_AGAIN},
+    exit::{Failure, INEXACT},
+};
+
+pub(super) const HELP: &str = "\
+Examples:
+  # a geostationary satellite between two namespaces of `ip netns`
+  winkemu link --a client/sat0=10.0.0.1/24 --b server/sat0=10.0.0.2/24 --preset geo
+
+  # one per cent of loss on the way back only, for half a minute, with a report
+  winkemu link --a client/l0=10.0.0.1/24,fd00::1/64 --b server/l0=10.0.0.2/24,fd00::2/64 \\
+      --rate 10mbit --delay 264ms --queue 660kB --ba loss=1% --duration 30s --json report.json
+
+  # down two times in five, drawn anew every 100 ms, the same times for the same seed
+  winkemu link --a client/l0 --b server/l0 --wink p=0.4,i=100ms --seed 7";
+
+/// Joins two namespaces by a link, until SIGINT, SIGTERM or the end of --duration.
+#[derive(Debug, Args)]
+pub(super) struct LinkCommand {
+    /// One end, an interface to create: namespace (name, process id, path, or `.` for this one),
+    /// name, addresses
+    #[arg(long, value_name = "NETNS/IF[=ADDR/LEN,...]")]
+    a: EndSpec,
+    /// The other end
+    #[arg(long, value_name = "NETNS/IF[=ADDR/LEN,...]")]
+    b: EndSpec,
+    /// Stop after this time
+    #[arg(long, value_name = "TIME")]
+    duration: Option<Span>,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
+}
+
+impl LinkCommand {
+    pub(super) fn execute(&self) -> Result<ExitCode, Failure> {
+        let signals = Signals::new([SIGINT, SIGTERM])?;
+        let (a, b) = (
+            self.a.create(self.common.mtu())?,
+            self.b.create(self.common.mtu())?,
+        );
+        let link = LinkHandle::spawn(self.common.spec(a, b)?)?;
+        eprintln!(
+            "winkemu: the link is up between {} and {}",
+            self.a.interface, self.b.interface
+        );
+        wait(&link, signals, self.duration.map(|span| span.0));
+        let report = link.stop();
+        eprintln!("{}", report.summary());
+        let counts = self.common.conclude(&report)?;
+        Ok(if counts {
+            ExitCode::SUCCESS
+        } else {
+            INEXACT.into()
+        })
+    }
+}
+
+/// Until a signal, the end of the time, or the end of the link.
+fn wait(link: &LinkHandle, mut signals: Signals, duration: Option<Duration>) {
+    let begin = Instant::now();
+    let (sender, signalled) = mpsc::channel();
+    thread::spawn(move || signals.forever().try_for_each(|signal| sender.send(signal)));
+    while !link.has_ended() {
+        let left = duration.map(|duration| duration.saturating_sub(begin.elapsed()));
+        if left == Some(Duration::ZERO) {
+            return;
+        }
+        let patience = left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+        if signalled.recv_timeout(patience) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}

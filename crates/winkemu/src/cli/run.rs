@@ -1,0 +1,256 @@
+//! `winkemu run`.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::unix::process::ExitStatusExt as _,
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
+    iterator::Signals,
+};
+use winkemu::{
+    netns::{Netns, NetnsError, Process, ensure_privileges},
+    presets::Preset,
+    shell::{LinkHandle, Tun, TunError},
+};
+
+use super::{
+    common::CommonArgs,
+    exit::{Failure, INEXACT},
+};
+
+pub(super) const HELP: &str = "\
+The command runs in a network namespace of its own. Its one way out is the link (link0), and at
+the far end of the link is this machine, as 10.0.0.1 and fd77:1::1 (other numbers when those are
+taken: $WINKEMU_HOST and $WINKEMU_HOST6 say which). So what listens here on all addresses is
+reached across the link. With --server, the far end is a namespace in which only that command
+runs; that works without being root where user namespaces are allowed and /dev/net/tun may be
+opened.
+
+Examples:
+  # a web server on this machine, as from a ship at sea
+  python3 -m http.server 8000 &
+  winkemu run --preset geo -- curl -O http://10.0.0.1:8000/big.bin
+
+  # no server at hand, not root, 5 % loss
+  winkemu run --preset leo --loss 5% --server 'iperf3 -s' -- sh -c 'iperf3 -c $WINKEMU_HOST'
+
+  # a shell behind a link that winks
+  winkemu run --rate 1mbit --delay 50ms --wink p=0.2,i=500ms -- bash";
+
+pub(super) fn long_help() -> String {
+    format!("Presets:\n{}\n{HELP}", Preset::list())
+}
+
+/// Runs a command whose network is behind a link.
+#[derive(Debug, Args)]
+pub(super) struct RunCommand {
+    /// Put the far end into a namespace of its own and run this shell command there
+    #[arg(long, value_name = "COMMAND")]
+    server: Option<String>,
+    #[command(flatten)]
+    common: CommonArgs,
+    /// The command and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// The addresses of a link's ends: host 1 is the far end, host 2 the command's.
+#[derive(Debug, Clone, Copy)]
+struct Subnet(u8);
+
+impl Subnet {
+    fn addresses(self, host: u8) -> [IpNet; 2] {
+        let v4 = Ipv4Addr::new(10, 0, self.0, host);
+        let v6 = Ipv6Addr::new(0xfd77, u16::from(self.0) + 1, 0, 0, 0, 0, 0, host.into());
+        [
+            Ipv4Net::new_assert(v4, 30).into(),
+            Ipv6Net::new_assert(v6, 64).into(),
+        ]
+    }
+
+    /// The first that overlaps with no address of this machine.
+    fn free() -> io::Result<Self> {
+        let taken: Vec<IpNet> = nix::ifaddrs::getifaddrs()?
+            .filter_map(|address| network(&address))
+            .collect();
+        let overlaps = |ours: IpNet| {
+            let shares = |other: &IpNet| other.contains(&ours) || ours.contains(other);
+            taken.iter().any(shares)
+        };
+        let free = (0..=255)
+            .map(Self)
+            .find(|subnet| !subnet.addresses(1).into_iter().any(overlaps));
+        free.ok_or_else(|| io::Error::other("all of 10.0.0.0/16 is in use on this machine"))
+    }
+}
+
+fn network(address: &nix::ifaddrs::InterfaceAddress) -> Option<IpNet> {
+    let (ip, mask) = (address.address.as_ref()?, address.netmask.as_ref()?);
+    let (ip, mask): (IpAddr, IpAddr) = match (ip.as_sockaddr_in(), ip.as_sockaddr_in6()) {
+        (Some(v4), _) => (v4.ip().into(), mask.as_sockaddr_in()?.ip().into()),
+        (_, Some(v6)) => (v6.ip().into(), mask.as_sockaddr_in6()?.ip().into()),
+        _ => return None,
+    };
+    IpNet::with_netmask(ip, mask).ok().map(|net| net.trunc())
+}
+
+impl RunCommand {
+    pub(super) fn execute(&self) -> Result<ExitCode, Failure> {
+        // First of all: a user namespace cannot be entered once there is a second thread.
+        if self.server.is_some() {
+            ensure_privileges()?;
+        }
+        let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
+        let subnet = Subnet::free()?;
+        let far = if self.server.is_some() {
+            Netns::new()?
+        } else {
+            Netns::current()?
+        };
+        let near = Netns::new().map_err(|error| explain_rights(&error))?;
+        let b = self.far_end(&far, subnet)?;
+        let a = Tun::create(&near, "link0", &subnet.addresses(2), self.common.mtu())?;
+        for all in [IpNet::from(Ipv4Net::default()), Ipv6Net::default().into()] {
+            near.add_route(all, None, Some("link0"))?;
+        }
+        let link = LinkHandle::spawn(self.common.spec(a, b)?)?;
+        let server = self.start_server(&far, subnet)?;
+        let status = self.run_command(&near, subnet, signals)?;
+        drop(server);
+        let counts = self.common.conclude(&link.stop())?;
+        Ok(exit_code(status, counts))
+    }
+
+    fn far_end(&self, far: &Netns, subnet: Subnet) -> Result<Tun, Failure> {
+        let addresses = subnet.addresses(1);
+        // The kernel numbers them, so that several can run.
+        let name = if self.server.is_some() {
+            "link0"
+        } else {
+            "wink%d"
+        };
+        let tun = Tun::create(far, name, &addresses, self.common.mtu());
+        tun.map_err(|error| match error {
+            TunError::Netns(error) => explain_rights(&error),
+            other => other.into(),
+        })
+    }
+
+    fn start_server(&self, far: &Netns, subnet: Subnet) -> Result<Option<Process>, Failure> {
+        let Some(text) = &self.server else {
+            return Ok(None);
+        };
+        let mut command = far.command("sh");
+        command
+            .args(["-c", text])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let mut server = Process::spawn(with_hosts(&mut command, subnet))?;
+        wait_for_listener(far, &mut server)?;
+        Ok(Some(server))
+    }
+
+    fn run_command(
+        &self,
+        near: &Netns,
+        subnet: Subnet,
+        signals: Signals,
+    ) -> Result<ExitStatus, Failure> {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]);
+        // A child is born where its parent's thread stands, and stays in our session: a shell
+        // keeps its terminal.
+        let child = near.enter(|| with_hosts(&mut command, subnet).spawn())?;
+        let mut child = child.map_err(|error| {
+            let name = self.command[0].to_string_lossy();
+            Failure::Running(format!("cannot run {name}: {error}"))
+        })?;
+        forward(signals, &child);
+        Ok(child.wait()?)
+    }
+}
+
+fn with_hosts(command: &mut Command, subnet: Subnet) -> &mut Command {
+    let [v4, v6] = subnet
+        .addresses(1)
+        .map(|address| address.addr().to_string());
+    command.env("WINKEMU_HOST", v4).env("WINKEMU_HOST6", v6)
+}
+
+/// The terminal sends its signals to the command as well; what only we get, we pass on.
+fn forward(mut signals: Signals, child: &Child) {
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("process ids fit i32"));
+    thread::spawn(move || {
+        for signal in signals
+            .forever()
+            .filter(|signal| [SIGTERM, SIGHUP].contains(signal))
+        {
+            let signal = Signal::try_from(signal).expect("one of those asked for");
+            // It has ended already: then we are about to as well.
+            let _ = kill(pid, signal);
+        }
+    });
+}
+
+fn exit_code(status: ExitStatus, counts: bool) -> ExitCode {
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    if code == 0 && !counts {
+        return INEXACT.into();
+    }
+    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+fn explain_rights(error: &NetnsError) -> Failure {
+    let hint = "to reach this machine's services across a link, an interface must be made here, \
+        which needs CAP_NET_ADMIN and CAP_SYS_ADMIN: run as root, or give --server COMMAND to have \
+        the far end in a namespace of its own";
+    Failure::Setup(format!("{error} ({hint})").into())
+}
+
+/// How long a server may take until it listens.
+const SERVER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Until something listens (TCP) or is bound (UDP) in the namespace.
+fn wait_for_listener(netns: &Netns, server: &mut Process) -> Result<(), Failure> {
+    let begin = Instant::now();
+    while !listens(netns)? {
+        if let Some(status) = server.wait(Duration::from_millis(20))? {
+            return Err(Failure::Running(format!("the server ended: {status}")));
+        }
+        if begin.elapsed() > SERVER_PATIENCE {
+            eprintln!("winkemu: the server does not listen yet; going on");
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn listens(netns: &Netns) -> Result<bool, Failure> {
+    let read = || {
+        ["tcp", "tcp6", "udp", "udp6"].map(|table| {
+            fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default()
+        })
+    };
+    let tables = netns.enter(read)?;
+    // Fourth column: 0A is a listening TCP socket, 07 an unconnected UDP one.
+    let state = |line: &str| line.split_whitespace().nth(3).map(str::to_owned);
+    let mut states = tables
+        .iter()
+        .flat_map(|table| table.lines().skip(1).filter_map(state));
+    Ok(states.any(|state| state == "0A" || state == "07"))
+}
