@@ -7,8 +7,10 @@
 
 mod addresses;
 mod bed;
+mod ending;
 mod firewall;
 mod handshake;
+mod limits;
 mod relay;
 mod support;
 mod timeouts;

@@ -1,0 +1,236 @@
+//! How pepd ends: killed, drained, at once; and what it leaves behind.
+
+use std::{io::Read as _, process::ExitStatus, sync::mpsc, thread, time::Duration};
+
+use nix::sys::signal::Signal;
+use pepd_tests::{
+    bed::{Bed, Family, Path, Place},
+    echo::EchoServer,
+    footprint::Footprint,
+    matrix::{matrix_pepd_only, shared},
+    objects::{self, ObjectServer},
+    outcome::Ended,
+    payload::{Payload, receive, receive_slowly},
+    pep::Pep,
+    serve::Server,
+    wait::{PATIENCE, wait_until},
+};
+
+use crate::support::{PORT, connect, echo_once};
+
+fn echo_server(bed: &Bed) -> EchoServer {
+    EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
+}
+
+/// A flow through the gateway as it is now; its client address.
+fn one_flow(bed: &Bed) -> String {
+    let mut stream = connect(bed);
+    echo_once(&mut stream, b"hello");
+    stream.local_addr().expect("connected").to_string()
+}
+
+#[test]
+fn killed_it_leaves_the_network_working_and_starts_again_over_what_is_left() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let clean = Footprint::of(&bed.gateway);
+        let mut pep = bed.start().expect("not direct");
+        let mut open = connect(bed);
+        echo_once(&mut open, b"accelerated");
+        for _ in 0..2 {
+            pep.kill();
+            // The kernel closes its sockets, so that nobody waits for ever.
+            assert_ne!(Ended::of(&open), Ended::Hung);
+            for _ in 0..5 {
+                one_flow(bed);
+            }
+            pep = bed.start().expect("not direct");
+            open = connect(bed);
+            echo_once(&mut open, b"accelerated");
+            assert_eq!(pep.counter("flows_accepted"), 1);
+        }
+        drop(open);
+        pep.wait_idle();
+        assert_eq!(pep.terminate(), 0);
+        let left = Footprint::of(&bed.gateway).difference(&clean);
+        assert!(left.is_empty(), "left behind: {left:#?}");
+        one_flow(bed);
+    });
+}
+
+/// New connections are made all the time while it is killed: each of them works, or fails at
+/// once; none hangs.
+#[test]
+fn while_it_is_killed_no_connection_hangs() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let mut pep = bed.start().expect("not direct");
+        let (failures, total) = thread::scope(|scope| {
+            let (stop, stopped) = mpsc::channel::<()>();
+            let connecting = scope.spawn(move || {
+                let (mut failures, mut total) = (0, 0);
+                while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) || total < 200 {
+                    total += 1;
+                    failures += u32::from(!works(bed));
+                }
+                (failures, total)
+            });
+            pep.wait_counter("flows_accepted", |flows| flows > 20);
+            pep.kill();
+            drop(stop);
+            connecting.join().expect("none hangs")
+        });
+        // Only those that the dying daemon had already answered.
+        assert!(failures <= 2, "{failures} of {total} connections failed");
+    });
+}
+
+/// Whether a connection has its byte echoed; panics when it takes longer than [`PATIENCE`].
+fn works(bed: &Bed) -> bool {
+    let Ok(mut stream) = bed.client.connect(bed.at(Place::Server, PORT)) else {
+        return false;
+    };
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let sent = std::io::Write::write_all(&mut stream, b"x");
+    let answered = sent.and_then(|()| stream.read_exact(&mut [0]));
+    let timed_out = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    assert!(
+        !answered.as_ref().is_err_and(timed_out),
+        "a connection hangs"
+    );
+    answered.is_ok()
+}
+
+#[test]
+fn without_flows_it_ends_by_itself_and_leaves_nothing() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        for signal in [Signal::SIGTERM, Signal::SIGINT] {
+            let mut pep = bed.start().expect("not direct");
+            one_flow(bed);
+            pep.wait_idle();
+            pep.signal(signal);
+            assert_eq!(pep.wait().code(), Some(0), "{signal}");
+            pep.assert_nothing_left();
+            one_flow(bed);
+        }
+    });
+}
+
+#[test]
+fn a_flow_in_progress_is_finished_before_it_ends() {
+    const SIZE: u64 = 30_000_000;
+    matrix_pepd_only(|bed| {
+        let _objects = ObjectServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let mut pep = bed
+            .start_with("[timeouts]\ndrain = \"60s\"")
+            .expect("not direct");
+        let mut stream = connect(bed);
+        objects::get(&mut stream, 1, SIZE).expect("connected");
+        pep.wait_counter("down_bytes", |bytes| bytes > 0);
+        pep.signal(Signal::SIGTERM);
+        pep.log().expect("drain");
+        // A new connection meanwhile: unaccelerated, but as good as any.
+        let mut new = connect(bed);
+        objects::get(&mut new, 2, 1000).expect("connected");
+        assert_eq!(receive(&mut new).expect("it works").0, 1000);
+        assert_eq!(
+            pep.wait_at_most(Duration::ZERO),
+            None,
+            "the flow is not done"
+        );
+        // Not faster than a link would be.
+        let pause = || thread::sleep(Duration::from_micros(500));
+        let received = receive_slowly(&mut stream, pause).expect("the download");
+        assert_eq!(received, (SIZE, Payload::new(1, SIZE).sum()));
+        drop(stream);
+        assert_eq!(pep.wait().code(), Some(0));
+        let ends = pep.flow_ends();
+        let reasons: Vec<_> = ends.iter().map(|end| end.reason.as_str()).collect();
+        assert_eq!(reasons, ["closed"]);
+        pep.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_flow_that_outlives_the_grace_is_reset_and_named() {
+    matrix_pepd_only(|bed| {
+        let (result, ended) = mpsc::channel();
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _server = Server::start(listener, move |stream, _| {
+            result.send(Ended::of(&stream)).expect("the test waits");
+        });
+        let mut pep = bed
+            .start_with("[timeouts]\ndrain = \"1s\"")
+            .expect("not direct");
+        let stream = connect(bed);
+        let client = stream.local_addr().expect("connected").to_string();
+        pep.wait_counter("flows_open", |open| open == 1);
+        assert_eq!(pep.terminate(), 5);
+        assert_eq!(Ended::of(&stream), Ended::RESET);
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(Ended::RESET));
+        let end = pep.wait_flow_end(|end| end.client == client);
+        assert_eq!(end.reason, "drained");
+        pep.assert_nothing_left();
+    });
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let mut pep = bed
+            .start_with("[timeouts]\ndrain = \"10min\"")
+            .expect("not direct");
+        let mut stream = connect(bed);
+        echo_once(&mut stream, b"in the way");
+        pep.signal(Signal::SIGTERM);
+        pep.log().expect("drain");
+        assert_eq!(pep.wait_at_most(Duration::ZERO), None, "a flow is open");
+        pep.signal(Signal::SIGTERM);
+        let status = pep.wait_at_most(Duration::from_secs(5));
+        assert_eq!(status.and_then(|status: ExitStatus| status.code()), Some(6));
+        assert_eq!(Ended::of(&stream), Ended::RESET);
+        pep.assert_nothing_left();
+        one_flow(bed);
+    });
+}
+
+/// A start that fails says why, with the code for it, and leaves nothing behind.
+#[test]
+fn a_start_that_fails_leaves_nothing() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let good = bed.config("").expect("not direct");
+        // On loopback, where the listener of the first site belongs.
+        let taken = "127.0.0.1:5000".parse().expect("an address");
+        let in_the_way = bed.gateway.listen(taken);
+        let mut pep = Pep::spawn(&bed.gateway, &good, |command| command);
+        assert_eq!(pep.wait().code(), Some(4));
+        wait_until("the log to be complete", || pep.log().ended());
+        let log = pep.log().text();
+        assert!(log.contains("5000"), "which port? {log}");
+        pep.assert_nothing_left();
+        drop(in_the_way);
+        Pep::start(&bed.gateway, &good).stop();
+    });
+}
+
+#[test]
+fn without_rights_it_says_which_it_needs() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let config = bed.config("").expect("not direct");
+        let mut pep = Pep::spawn(&bed.gateway, &config, |command| {
+            let mut outer = bed.gateway.command("setpriv");
+            outer.args(["--bounding-set=-net_admin", "--inh-caps=-net_admin"]);
+            outer.arg(command.get_program()).args(command.get_args());
+            outer
+        });
+        assert_eq!(pep.wait().code(), Some(4));
+        wait_until("the log to be complete", || pep.log().ended());
+        let log = pep.log().text();
+        assert!(log.contains("CAP_NET_ADMIN"), "which capability? {log}");
+        pep.assert_nothing_left();
+    });
+}

@@ -1,0 +1,304 @@
+//! Caps on flows, held SYNs, descriptors and memory.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use pepd_tests::{
+    bed::{Bed, Path, Place},
+    echo::EchoServer,
+    host::{Dial, Host},
+    matrix::{matrix, matrix_pepd_only},
+    measure::ping_pong,
+    objects::{self, ObjectServer},
+    outcome::Connected,
+    payload::{Payload, receive},
+    pep::Pep,
+    programs::program,
+    wait::{PATIENCE, wait_until},
+};
+
+use crate::support::{PORT, connect, counter, echo_once};
+
+fn echo_server(bed: &Bed) -> EchoServer {
+    EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
+}
+
+/// Connections that have each had an echo.
+fn open_flows(bed: &Bed, flows: usize) -> Vec<TcpStream> {
+    let open = |_| {
+        let mut stream = connect(bed);
+        echo_once(&mut stream, b"x");
+        stream
+    };
+    (0..flows).map(open).collect()
+}
+
+/// The control: on the plain network all fourteen connections work.
+#[test]
+fn beyond_the_flow_cap_flows_pass_unaccelerated_and_are_counted() {
+    matrix(|bed| {
+        let echo = echo_server(bed);
+        let pep = bed.start_with("[limits]\nflows = 8");
+        let mut first = open_flows(bed, 8);
+        if let Some(pep) = &pep {
+            pep.wait_counter("gate_closed", |closed| closed == 1);
+        }
+        let mut second = open_flows(bed, 6);
+        for stream in first.iter_mut().chain(&mut second) {
+            echo_once(stream, b"all at once");
+        }
+        assert_eq!(echo.open(), 14);
+        if let Some(mut pep) = pep {
+            assert_eq!(pep.counter("flows_accepted"), 8);
+            assert_eq!(pep.counter("syns_passed_gate"), 6);
+            drop(first);
+            accelerated_again(bed, &pep);
+            // What passed before is not touched by what is caught now.
+            for stream in &mut second {
+                echo_once(stream, b"still unaccelerated");
+            }
+            pep.assert_healthy();
+        }
+    });
+}
+
+/// Waits until new flows are accelerated once more.
+fn accelerated_again(bed: &Bed, pep: &Pep) {
+    let before = pep.counter("flows_accepted");
+    wait_until("new flows to be accelerated again", || {
+        echo_once(&mut connect(bed), b"accelerated?");
+        pep.counter("flows_accepted") > before
+    });
+}
+
+/// Runs a closure on another thread while this one keeps the flows echoing.
+fn while_healthy<T: Send>(healthy: &mut [TcpStream], run: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let running = scope.spawn(run);
+        while !running.is_finished() {
+            for stream in &mut *healthy {
+                ping_pong(stream, 64, 5).expect("a healthy flow");
+            }
+        }
+        running.join().expect("reported")
+    })
+}
+
+/// Waits for each connection to be answered, whether accelerated, passed or kept waiting.
+fn all_answered(waiting: Vec<TcpStream>) {
+    for mut stream in waiting {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream
+            .read_exact(&mut [0])
+            .expect("it is answered in the end");
+    }
+}
+
+#[test]
+fn out_of_descriptors_the_daemon_lives_and_healthy_flows_go_on() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let mut pep = bed.start().expect("not direct");
+        let mut healthy = open_flows(bed, 5);
+        pep.set_descriptor_limit(pep.descriptors() as u64 + 2);
+        let waiting = while_healthy(&mut healthy, || begin_flows(bed, 20));
+        let cpu_before = pep.cpu_time();
+        let quiet = Duration::from_secs(1);
+        // The time over which it must not spin.
+        thread::sleep(quiet);
+        let spent = pep.cpu_time() - cpu_before;
+        assert!(
+            spent < quiet / 2,
+            "it used {spent:?} of CPU in {quiet:?} without traffic"
+        );
+        for stream in &mut healthy {
+            echo_once(stream, b"short of descriptors");
+        }
+        assert!(
+            pep.counter("descriptors_short") > 0,
+            "the limit was not met"
+        );
+        pep.set_descriptor_limit(20_000);
+        all_answered(waiting);
+        accelerated_again(bed, &pep);
+        let status = pep.wait_at_most(Duration::ZERO);
+        assert_eq!(status, None);
+    });
+}
+
+/// Connections that are there or under way, each with a byte sent as soon as that is possible.
+fn begin_flows(bed: &Bed, flows: usize) -> Vec<TcpStream> {
+    let begin = |_| {
+        let dial = Dial::to(bed.at(Place::Server, PORT));
+        let mut stream = bed.client.dial(&dial).expect("passed or answered");
+        stream.write_all(b"x").expect("connected");
+        stream
+    };
+    (0..flows).map(begin).collect()
+}
+
+/// Wraps the command of the daemon into another program's.
+fn wrapped(host: &Host, by: &str, arguments: &[&str], command: &Command) -> Command {
+    let mut outer = host.command(&program(by));
+    outer.args(arguments).arg(command.get_program());
+    outer.args(command.get_args());
+    outer
+}
+
+#[test]
+fn with_few_descriptors_from_the_start_all_flows_work() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let config = bed.config("").expect("not direct");
+        let mut pep = Pep::start_by(&bed.gateway, &config, |command| {
+            wrapped(&bed.gateway, "prlimit", &["--nofile=100:100"], &command)
+        });
+        let mut flows = open_flows(bed, 60);
+        for stream in &mut flows {
+            echo_once(stream, b"all at once");
+        }
+        assert!(pep.counter("flows_accepted") > 0, "none was accelerated");
+        drop(flows);
+        accelerated_again(bed, &pep);
+        assert_eq!(pep.wait_at_most(Duration::ZERO), None);
+    });
+}
+
+#[test]
+fn without_cap_sys_resource_it_starts() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let config = bed.config("").expect("not direct");
+        let mut pep = Pep::start_by(&bed.gateway, &config, |command| {
+            let lacking = ["--bounding-set=-sys_resource", "--inh-caps=-sys_resource"];
+            wrapped(&bed.gateway, "setpriv", &lacking, &command)
+        });
+        let status = std::fs::read_to_string(format!("/proc/{}/status", pep.id()));
+        let status = status.expect("it runs");
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        // Bit 24 is CAP_SYS_RESOURCE (capability.h).
+        assert_eq!(
+            effective.expect("a mask") >> 24 & 1,
+            0,
+            "it has the capability"
+        );
+        open_flows(bed, 3);
+        assert_eq!(pep.counter("flows_accepted"), 3);
+        pep.assert_healthy();
+    });
+}
+
+#[test]
+fn memory_stays_within_its_limit_and_every_byte_arrives() {
+    const FLOWS: u64 = 8;
+    const SIZE: u64 = 6_000_000;
+    matrix(|bed| {
+        let _objects = ObjectServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let limits = format!("[limits]\nflows = {FLOWS}\nmemory = \"2MiB\"");
+        let pep = bed.start_with(&limits);
+        let streams: Vec<_> = (0..FLOWS)
+            .map(|seed| {
+                let mut stream = connect(bed);
+                objects::get(&mut stream, seed, SIZE).expect("connected");
+                stream
+            })
+            .collect();
+        if let Some(pep) = &pep {
+            // Nobody reads, so the rings want to grow as far as they may.
+            pep.wait_counter("ring_growth_denied", |denied| denied > 0);
+            assert!(pep.counter("ring_bytes") <= 2 << 20);
+        }
+        for (seed, mut stream) in (0..).zip(streams) {
+            let received = receive(&mut stream).expect("the download");
+            assert_eq!(received, (SIZE, Payload::new(seed, SIZE).sum()));
+            if let Some(pep) = &pep {
+                assert!(pep.counter("ring_bytes") <= 2 << 20);
+            }
+        }
+        if let Some(pep) = pep {
+            pep.wait_idle();
+            pep.wait_counter("ring_bytes", |bytes| bytes == 0);
+        }
+    });
+}
+
+/// Begins connections from an address of the client that will not be answered.
+fn begin_unanswered(bed: &Bed, from_other: bool, number: usize) -> Vec<socket2::Socket> {
+    let from = match from_other {
+        true => bed.other_client_at(0),
+        false => bed.client_at(0),
+    };
+    let dial = Dial::to(bed.at(Place::BlackHole, PORT)).from(from);
+    let begin = |_| dial.begin_here().expect("it begins");
+    bed.client.enter(|| (0..number).map(begin).collect())
+}
+
+/// Counts the SYNs that reach the black hole from the client's first address by themselves.
+fn watch_black_hole(bed: &Bed) {
+    let (nft, hole) = (bed.family.nft(), Place::BlackHole.address(bed.family));
+    bed.server.nft(&format!(
+        "table inet watch {{
+            counter syns {{ }}
+            chain prerouting {{
+                type filter hook prerouting priority -350;
+                {nft} daddr {hole} tcp flags & (syn | ack) == syn counter name syns
+            }}
+        }}"
+    ));
+}
+
+#[test]
+fn held_syns_are_capped_per_source() {
+    held_caps(
+        "held = 100\nheld_per_source = 4\nheld_per_destination = 100",
+        8,
+    );
+}
+
+#[test]
+fn held_syns_are_capped_per_destination() {
+    held_caps(
+        "held = 100\nheld_per_source = 100\nheld_per_destination = 4",
+        4,
+    );
+}
+
+#[test]
+fn held_syns_are_capped_in_all() {
+    held_caps("held = 4\nheld_per_source = 4\nheld_per_destination = 4", 4);
+}
+
+/// Ten unanswered SYNs from each of two addresses to one black hole: of them `held` are held,
+/// the others pass; a good server is still reached.
+fn held_caps(limits: &str, held: u64) {
+    matrix_pepd_only(|bed| {
+        if bed.path == Path::Spoof {
+            return;
+        }
+        let _echo = echo_server(bed);
+        watch_black_hole(bed);
+        let mut pep = bed
+            .start_with(&format!("[limits]\n{limits}"))
+            .expect("not direct");
+        let first = begin_unanswered(bed, false, 10);
+        pep.wait_counter("syns_held", |now| now == 4);
+        let second = begin_unanswered(bed, true, 10);
+        pep.wait_counter("syns_held", |now| now == held);
+        pep.wait_counter("syns_passed_held", |passed| passed >= 20 - held);
+        assert!(pep.counter("syns_held") <= held);
+        wait_until("every SYN to get there, ours or theirs", || {
+            counter(&bed.server, "watch", "syns") >= 20
+        });
+        let mut good = bed.client.connect(bed.at(Place::Server, PORT));
+        assert_eq!(Connected::of(&good), Connected::Yes);
+        echo_once(good.as_mut().expect("just checked"), b"reached");
+        drop((first, second));
+        pep.assert_healthy();
+    });
+}
