@@ -7,10 +7,13 @@
 
 mod addresses;
 mod bed;
+mod check;
 mod ending;
 mod firewall;
 mod handshake;
 mod limits;
+mod loads;
 mod relay;
+mod sites;
 mod support;
 mod timeouts;

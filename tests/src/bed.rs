@@ -151,6 +151,8 @@ pub struct Bed {
     pub gateway: Host,
     /// Where connections go.
     pub server: Host,
+    /// Switches and routers between them.
+    _others: Vec<Host>,
 }
 
 impl Bed {
@@ -159,18 +161,68 @@ impl Bed {
     /// # Panics
     /// When the kernel refuses something.
     pub fn new(path: Path, family: Family) -> Self {
-        let bed = Self {
-            path,
-            family,
-            client: Host::new(),
-            gateway: Host::new(),
-            server: Host::new(),
-        };
+        let bed = Self::machines(path, family, Vec::new());
         bed.connect_machines();
         bed.add_routes();
         bed.add_failing_places();
         bed.wait_until_connected();
         bed
+    }
+
+    /// The same machines, with one interface each, on one switch: the gateway's only one is
+    /// [`LAN`]. There are no failing places but closed ports.
+    ///
+    /// # Panics
+    /// When the kernel refuses something.
+    pub fn one_armed(path: Path, family: Family) -> Self {
+        let switch = Host::new();
+        switch.ip("link add bridge type bridge");
+        switch.ip("link set bridge up");
+        let bed = Self::machines(path, family, vec![switch.clone()]);
+        let hosts = [
+            (&bed.client, "eth0"),
+            (&bed.gateway, LAN),
+            (&bed.server, "eth0"),
+        ];
+        for (port, (host, interface)) in hosts.into_iter().enumerate() {
+            let port = format!("port{port}");
+            join(&switch, &port, host, interface);
+            switch.ip(&format!("link set {port} master bridge"));
+        }
+        for family in [Family::V4, Family::V6] {
+            add_addresses(&bed.client, "eth0", family, &[(1, 2), (1, 3)]);
+            add_addresses(&bed.gateway, LAN, family, &[(1, 1), (2, 1)]);
+            add_addresses(&bed.server, "eth0", family, &[(2, 2), (2, 3)]);
+            add_route(&bed.client, family.default_route(), family.address(1, 1));
+            add_route(&bed.server, family.default_route(), family.address(2, 1));
+        }
+        forward(&bed.gateway);
+        bed.without_redirects();
+        bed.wait_until_connected();
+        bed
+    }
+
+    fn machines(path: Path, family: Family, others: Vec<Host>) -> Self {
+        Self {
+            path,
+            family,
+            client: Host::new(),
+            gateway: Host::new(),
+            server: Host::new(),
+            _others: others,
+        }
+    }
+
+    /// Nobody may learn that the other side is on the same wire.
+    fn without_redirects(&self) {
+        for interface in ["all", LAN] {
+            let key = format!("net.ipv4.conf.{interface}.send_redirects");
+            self.gateway.sysctl(&key, "0");
+        }
+        for host in [&self.client, &self.server] {
+            host.sysctl("net.ipv4.conf.eth0.accept_redirects", "0");
+            host.sysctl("net.ipv6.conf.eth0.accept_redirects", "0");
+        }
     }
 
     /// IPv6 needs a moment after an interface is switched on.

@@ -35,10 +35,23 @@ pub fn matrix(test: impl Fn(&Bed) + Sync) {
 /// When a case fails, naming it.
 pub fn matrix_alone(test: impl Fn(&Bed) + Sync) {
     let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    in_turn(&test);
+}
+
+/// As [`matrix`], one case after the other: for tests that need much of the machine, but do
+/// not measure it.
+///
+/// # Panics
+/// When a case fails, naming it.
+pub fn matrix_in_turn(test: impl Fn(&Bed) + Sync) {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    in_turn(&test);
+}
+
+fn in_turn(test: &(impl Fn(&Bed) + Sync)) {
     for path in [Path::Direct, Path::Spoof, Path::Defer] {
         for family in FAMILIES {
-            let failed = run_families(path, &[family], &test);
-            check(&failed);
+            check(&run_families(path, &[family], test));
         }
     }
 }
