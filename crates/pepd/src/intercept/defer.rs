@@ -18,7 +18,7 @@ use pep_core::{
     config::Config,
     site::{FlowKey, SiteId, Source},
     syn::{
-        Action, Failure, FlowTuple, HolderConfig,
+        Action, Failure, FlowTuple, Holder, HolderConfig,
         packet::{IcmpError, Unreachable},
     },
 };
@@ -116,7 +116,7 @@ impl DeferTask {
                 }
                 Some(destination) = failed.recv() => self.on_neighbour_failed(destination),
                 () = until(timeout) => {
-                    self.held.input(&mut self.actions, |holder, now| holder.handle_timeout(now));
+                    self.held.input(&mut self.actions, Holder::handle_timeout);
                 }
             }
             self.perform_all();
@@ -301,8 +301,10 @@ fn unreachable(client: IpAddr, why: Unreachable) -> Failure {
     }
 }
 
+/// Closes a leg nobody will use.
 fn reset(leg: ConnectedLeg) {
-    if let Err(err) = leg::set_reset_on_close(leg.fd.as_fd(), true) {
+    let ConnectedLeg { fd, .. } = leg;
+    if let Err(err) = leg::set_reset_on_close(fd.as_fd(), true) {
         warn!(%err, "a server gets FIN instead of RST");
     }
 }
