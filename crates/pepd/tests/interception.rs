@@ -206,7 +206,11 @@ fn a_tun_makes_no_noise() {
     in_namespace(|| async {
         let interception = Interception::install(&config(RICH)).await.unwrap();
         let addresses = run("ip", &["-o", "address", "show", "dev", "pepd0"]);
-        assert_eq!(addresses, "", "no address of its own");
+        assert_eq!(addresses.lines().count(), 1, "{addresses}");
+        assert!(
+            addresses.contains("inet 192.0.0.8/32 scope host pepd0"),
+            "{addresses}"
+        );
         let rp_filter = std::fs::read_to_string("/proc/sys/net/ipv4/conf/pepd0/rp_filter");
         assert_eq!(rp_filter.unwrap().trim(), "2");
         let link = run("ip", &["-o", "link", "show", "dev", "pepd0"]);

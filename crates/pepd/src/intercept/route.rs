@@ -15,6 +15,7 @@ use std::{
 use futures_util::TryStreamExt as _;
 use netlink_packet_route::{
     AddressFamily,
+    address::AddressScope,
     link::LinkMessage,
     route::{RouteMessage, RouteProtocol, RouteScope, RouteType},
     rule::{RuleAction, RuleAttribute, RuleMessage},
@@ -31,6 +32,11 @@ const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 
 /// Index of the loopback interface, the same in every network namespace.
 const LOOPBACK: u32 = 1;
+
+/// IPv4's dummy address (RFC 7600, section 6), of no use to anybody, for TUN devices: on an
+/// interface without any address the loose reverse path check drops everything
+/// (`__fib_validate_source`, "last resort").
+const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// Packets a TUN holds until we read them: 100 ms of a flood of 40,000 SYNs a second.
 const TUN_QUEUE_PACKETS: u32 = 4096;
@@ -90,12 +96,17 @@ impl Netlink {
     }
 
     /// Sets a TUN up, without multicast: it has neither groups to join nor routers to seek.
+    /// Returns its interface index.
     ///
     /// # Errors
     /// When there is no such interface or it cannot be changed.
     pub async fn set_up(&self, name: &str) -> Result<u32, RouteError> {
         let what = || format!("cannot set up interface {name}");
         let index = self.index(name).await?;
+        let mut address = self.handle.address().add(index, DUMMY_ADDRESS.into(), 32);
+        address.message_mut().header.scope = AddressScope::Host;
+        let added = address.execute().await;
+        added.map_err(|err| RouteError::new(what(), err))?;
         let message = LinkUnspec::new_with_index(index)
             .multicast(false)
             .txqueuelen(TUN_QUEUE_PACKETS)

@@ -70,7 +70,8 @@ impl AsFd for Tun {
 
 /// The kernel's defaults do not fit a device without hosts behind it.
 fn configure(name: &str, ipv6: bool) -> Result<(), SetupError> {
-    // The source addresses of SYNs are reached by other interfaces: loose reverse path check.
+    // The source addresses of SYNs are reached by other interfaces: loose reverse path check
+    // (the stricter of this and `all` counts, so 0 would not do).
     setup::write_sysctl(&format!("net/ipv4/conf/{name}/rp_filter"), "2")?;
     if ipv6 {
         // No link-local address, hence no duplicate address detection, and no router discovery.
