@@ -18,6 +18,17 @@ The smallest configuration:
   lan = [\"eth0\"]            # interfaces on which hosts' connections arrive
 ";
 
+const RUN_EXAMPLES: &str = "\
+Runs in the foreground and logs to standard error. SIGTERM or SIGINT stops taking new
+flows, waits `timeouts.drain` for those there are, and removes the rules; a second signal
+ends at once. SIGUSR1 logs all counters. Needs CAP_NET_ADMIN and CAP_NET_RAW.
+
+Examples:
+  pepd run --config pepd.toml
+  pepd run --config pepd.toml --log-format json --log-level debug
+  RUST_LOG=pepd::intercept=debug pepd run --config pepd.toml
+";
+
 const CHECK_EXAMPLES: &str = "\
 Prints the sites and what each comes to, then exits 0; or prints every error as
 FILE:LINE: KEY: message and exits 3. Compares with this machine too: a congestion control that
@@ -25,16 +36,6 @@ the kernel lacks is an error, an interface that is missing a warning. Needs no p
 
 Example:
   pepd check --config pepd.toml && systemctl restart pepd
-";
-
-const RUN_EXAMPLES: &str = "\
-Logs to standard error; `pepd is ready` says that connections are taken in from then on.
-SIGTERM or SIGINT drains: no further flow is taken, those that are open may end by themselves
-within `timeouts.drain` and are then reset. A second one ends at once. SIGUSR1 logs all counters.
-Rules and routes are removed in every case, except SIGKILL: then the kernel forwards as before.
-
-Example:
-  pepd run --config pepd.toml --log-format json
 ";
 
 /// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it
@@ -50,12 +51,12 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Intercept and accelerate connections until a signal
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(RunArgs),
     /// Check a configuration and print what it comes to
     #[command(after_help = CHECK_EXAMPLES)]
     Check(ConfigArgs),
-    /// Accelerate, in the foreground, until SIGTERM
-    #[command(after_help = RUN_EXAMPLES)]
-    Run(RunArgs),
 }
 
 /// Where the configuration is.
@@ -172,6 +173,26 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_command_line_go_before_the_file() {
+        let cli = Cli::try_parse_from(["pepd", "run", "-c", "x.toml", "--log-format", "json"]);
+        let Ok(Cli {
+            command: Command::Run(run),
+        }) = cli
+        else {
+            panic!("{cli:?}")
+        };
+        let file = LogConfig {
+            format: LogFormat::Text,
+            level: LogLevel::Warn,
+        };
+        let expected = LogConfig {
+            format: LogFormat::Json,
+            level: LogLevel::Warn,
+        };
+        assert_eq!(run.log(file), expected);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::{
     error::Error,
     fmt,
     io::{self, Write as _},
+    iter,
     process::ExitCode,
 };
 
@@ -21,10 +22,26 @@ use pepd::{
 
 fn main() -> ExitCode {
     let status = match Cli::parse().command {
-        Command::Check(args) => check(&args),
         Command::Run(args) => run(&args),
+        Command::Check(args) => check(&args),
     };
     status.into()
+}
+
+fn run(args: &RunArgs) -> ExitStatus {
+    let Loaded { config, warnings } = match load::load(&args.config.config) {
+        Ok(loaded) => loaded,
+        Err(err) => return refuse(&err),
+    };
+    log::init(args.log(config.log), args.log_level.is_some());
+    for warning in &warnings {
+        let place = load::located(&args.config.config, &warning.line);
+        tracing::warn!(place, key = warning.key, "{}", warning.message);
+    }
+    daemon::run(&config).unwrap_or_else(|err| {
+        tracing::error!("{}", chain(&err));
+        err.status()
+    })
 }
 
 fn check(args: &ConfigArgs) -> ExitStatus {
@@ -48,20 +65,13 @@ fn check(args: &ConfigArgs) -> ExitStatus {
     ExitStatus::Success
 }
 
-fn run(args: &RunArgs) -> ExitStatus {
-    let path = &args.config.config;
-    let Loaded { config, warnings } = match load::load(path) {
-        Ok(loaded) => loaded,
-        Err(err) => return refuse(&err),
-    };
-    log::init(args.log(config.log), args.log_level.is_some());
-    for warning in &warnings {
-        tracing::warn!("{}", load::located(path, warning));
-    }
-    daemon::run(&config).unwrap_or_else(|err| {
-        tracing::error!(error = &err as &dyn Error, "cannot go on");
-        err.status()
-    })
+/// An error and all that led to it, in one line.
+fn chain(err: &dyn Error) -> String {
+    let causes = iter::successors(Some(err), |&err| err.source());
+    causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
 }
 
 /// Prints every error on a line of its own.
