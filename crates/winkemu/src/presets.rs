@@ -23,8 +23,8 @@ pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "geo",
         summary: "geostationary satellite: 10 Mbit/s, 300 ms each way, a queue of 750 kB",
-        source: "Caini and Firrincieli's setting for TCP Hybla (2004), as reported by Urke 2011, \
-                 section 4.2.4",
+        source: "the setting in which the authors of TCP Hybla compare it with others (Caini and \
+                 Firrincieli 2004, cited by Urke 2011, section 4.2.4)",
         both: "rate=10mbit,delay=300ms,queue=100%bdp",
         ab: "",
         ba: "",

@@ -105,4 +105,16 @@ impl Engine {
     pub fn queue_bytes(&self, direction: Direction) -> u64 {
         self.paths[direction as usize].queue_bytes()
     }
+
+    /// Buffers that wait to be used again.
+    #[cfg(test)]
+    pub(crate) fn buffers(&self) -> usize {
+        self.pool.len()
+    }
+
+    /// Takes up this much of the pipe without packets.
+    #[cfg(test)]
+    pub(crate) fn fill_flight(&mut self, direction: Direction, bytes: u64) {
+        self.paths[direction as usize].fill_flight(bytes);
+    }
 }

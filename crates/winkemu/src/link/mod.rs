@@ -78,3 +78,6 @@ pub struct Packet {
     /// When it is to come out; not known before it is in flight.
     pub due: Nanos,
 }
+
+#[cfg(test)]
+mod tests;

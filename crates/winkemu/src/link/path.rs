@@ -35,6 +35,11 @@ impl Pool {
     pub(crate) fn put(&mut self, buffer: Vec<u8>) {
         self.buffers.push(buffer);
     }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.buffers.len()
+    }
 }
 
 /// The stages of one direction, in the order of [`super`]'s drawing.
@@ -115,6 +120,11 @@ impl Path {
             queue_bytes_peak: self.queue.bytes_peak(),
             ..self.ledger.stats
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fill_flight(&mut self, bytes: u64) {
+        self.flight_bytes += bytes;
     }
 
     pub(crate) fn queue_bytes(&self) -> u64 {
