@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use pep_core::site::SynHandling;
+use pep_core::{site::SynHandling, syn::FlowTuple};
 use socket2::{SockRef, Socket};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -148,11 +148,33 @@ impl Acceptor {
         if Some(ends.destination) == self.own_address {
             return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
         }
-        let dscp = self.keep_dscp(client);
         match reserved {
-            Some(leg) => self.connect(leg, ends, dscp).map(ServerLeg::Connecting),
-            None => Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH)),
+            Some(leg) => {
+                let dscp = self.keep_dscp(client);
+                self.connect(leg, ends, dscp).map(ServerLeg::Connecting)
+            }
+            None => self.take_held(client, ends).map(ServerLeg::Connected),
         }
+    }
+
+    /// The leg whose server has answered already; without one the client has to be reset: it
+    /// came too late.
+    fn take_held(&self, client: &OwnedFd, ends: &Ends) -> io::Result<OwnedFd> {
+        let tuple = FlowTuple {
+            client: ends.client,
+            destination: ends.destination,
+        };
+        let held = self
+            .context
+            .held
+            .as_ref()
+            .and_then(|held| held.take(&tuple));
+        let held = held.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
+        if self.site.keeps_dscp() && held.dscp != 0 {
+            leg::set_dscp_or_warn(client.as_fd(), self.family, held.dscp);
+        }
+        leg::on_connected(held.fd.as_fd(), &self.site, self.family)?;
+        Ok(held.fd)
     }
 
     /// The DSCP of the client's SYN, which its own leg has from now on.

@@ -14,7 +14,7 @@ use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
     flow::FlowContext,
-    intercept::Interception,
+    intercept::{Interception, defer::DeferTask, held::HeldLegs},
     leg::{self, Family, SiteRuntime},
     limits::{Admission, flow_cap},
     stats::Counters,
@@ -29,24 +29,42 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
     let descriptors = raise_descriptors();
     let sites = SiteRuntime::all(config)?;
     let listeners = listeners(&sites)?;
-    let context = context(&config.limits, descriptors)?;
-    let interception = Interception::install(config)
+    let config = Arc::new(config.clone());
+    let mut interception = Interception::install(&config)
         .await
         .map_err(DaemonError::Intercept)?;
-    let workers = match Workers::start(worker_count(), &context, &listeners) {
-        Ok(workers) => workers,
+    match start(&config, descriptors, &sites, &listeners, &mut interception) {
+        Ok((context, defer, workers)) => Ok(Daemon {
+            context,
+            interception,
+            defer,
+            workers,
+            sites,
+            drain: config.drain,
+        }),
         Err(err) => {
             remove_or_warn(interception).await;
-            return Err(DaemonError::system("start the workers")(err));
+            Err(err)
         }
-    };
-    Ok(Daemon {
-        context,
-        interception,
-        workers,
-        sites,
-        drain: config.drain,
-    })
+    }
+}
+
+/// What needs the interception in place. Nobody accepts before the workers run.
+fn start(
+    config: &Arc<Config>,
+    descriptors: u64,
+    sites: &[Arc<SiteRuntime>],
+    listeners: &[Listener],
+    interception: &mut Interception,
+) -> Result<(Arc<FlowContext>, Option<DeferTask>, Workers), DaemonError> {
+    let defer = interception
+        .defer_task(config, sites)
+        .map_err(DaemonError::Intercept)?;
+    let held = defer.as_ref().map(DeferTask::held_legs);
+    let context = context(&config.limits, descriptors, held)?;
+    let workers = Workers::start(worker_count(), &context, listeners)
+        .map_err(DaemonError::system("start the workers"))?;
+    Ok((context, defer, workers))
 }
 
 pub(super) async fn remove_or_warn(interception: Interception) {
@@ -58,7 +76,11 @@ pub(super) async fn remove_or_warn(interception: Interception) {
     }
 }
 
-fn context(limits: &Limits, descriptors: u64) -> Result<Arc<FlowContext>, DaemonError> {
+fn context(
+    limits: &Limits,
+    descriptors: u64,
+    held: Option<Arc<HeldLegs>>,
+) -> Result<Arc<FlowContext>, DaemonError> {
     let cap = flow_cap(limits, descriptors);
     let geometry = Geometry {
         slots: cap.saturating_add(SLACK_FLOWS),
@@ -75,6 +97,7 @@ fn context(limits: &Limits, descriptors: u64) -> Result<Arc<FlowContext>, Daemon
         },
         admission: Admission::new(cap, Arc::clone(&counters)),
         counters,
+        held,
     }))
 }
 

@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use pep_core::stats::Stats;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -12,7 +13,7 @@ use super::build::remove_or_warn;
 use crate::{
     exit::ExitStatus,
     flow::FlowContext,
-    intercept::{Gate, Interception},
+    intercept::{Gate, Interception, defer::DeferTask, held::HeldLegs},
     leg::SiteRuntime,
     stats,
     workers::Workers,
@@ -23,6 +24,7 @@ use crate::{
 pub(super) struct Daemon {
     pub(super) context: Arc<FlowContext>,
     pub(super) interception: Interception,
+    pub(super) defer: Option<DeferTask>,
     pub(super) workers: Workers,
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     pub(super) drain: Duration,
@@ -55,7 +57,11 @@ enum Event {
 
 impl Daemon {
     /// Runs until a signal ends it.
-    pub(super) async fn run(self) -> ExitStatus {
+    pub(super) async fn run(mut self) -> ExitStatus {
+        // Ends with the runtime: SYNs that are held then are repeated by their hosts, and pass.
+        if let Some(defer) = self.defer.take() {
+            tokio::spawn(run_defer(defer));
+        }
         let signals = Signals::new();
         let status = match signals {
             Ok(mut signals) => {
@@ -160,6 +166,12 @@ impl Daemon {
     }
 }
 
+async fn run_defer(defer: DeferTask) {
+    if let Err(err) = defer.run(std::future::pending()).await {
+        tracing::error!(error = %err, "SYNs are no longer held; those flows pass unaccelerated");
+    }
+}
+
 /// The gate, when it has changed.
 async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
     if gate.changed().await.is_err() {
@@ -176,5 +188,22 @@ async fn report(context: &FlowContext, interception: &Interception) {
         Ok(passed) => stats.syns_passed_gate = passed,
         Err(err) => tracing::warn!(error = %err, "cannot read the counter of passed SYNs"),
     }
+    if let Some(held) = &context.held {
+        add_held(&mut stats, held);
+    }
     stats::log(&stats);
+}
+
+fn add_held(stats: &mut Stats, held: &HeldLegs) {
+    let counted = held.stats();
+    stats.source_port_changed += held.source_port_changed();
+    stats.syns_held = held.held_now() as u64;
+    stats.syns_released = counted.released;
+    stats.syns_refused = counted.refused;
+    stats.syns_unreachable = counted.unreachable;
+    stats.syns_expired = counted.timed_out + counted.expired + counted.orphaned;
+    stats.syns_passed_held = counted.passed_failed
+        + counted.passed_full
+        + counted.passed_source_full
+        + counted.passed_destination_full;
 }

@@ -24,6 +24,7 @@ use pep_core::{
 
 use crate::{
     arena::{Arena, Slot, SlotState},
+    intercept::held::HeldLegs,
     leg::{self, SiteRuntime},
     limits::{Admission, Permit},
     stats::Counters,
@@ -43,6 +44,8 @@ pub struct FlowContext {
     pub admission: Arc<Admission>,
     /// What has happened.
     pub counters: Arc<Counters>,
+    /// Server legs of sites that defer, where there is one.
+    pub held: Option<Arc<HeldLegs>>,
 }
 
 impl FlowContext {
