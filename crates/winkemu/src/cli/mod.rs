@@ -27,6 +27,8 @@ enum Command {
     /// Runs a command whose network is behind a link
     #[command(after_help = run::HELP, after_long_help = run::long_help())]
     Run(Box<run::RunCommand>),
+    /// Runs a scenario: real programs over emulated links, with tables and plots
+    Lab(winkemu::lab::cli::LabArgs),
 }
 
 /// Does what the command line asks for.
@@ -34,6 +36,7 @@ pub fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Link(command) => command.execute(),
         Command::Run(command) => command.execute(),
+        Command::Lab(args) => return winkemu::lab::cli::main(&args),
     };
     outcome.unwrap_or_else(|failure: Failure| failure.report())
 }

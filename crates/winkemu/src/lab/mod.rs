@@ -2,9 +2,15 @@
 //!
 //! - [`topology`]: nodes joined by Ethernet or by links, with addresses and routes
 //! - [`program`]: what runs on the nodes, and what it measures
-//! - [`scenario`]: experiments as files
+//! - [`scenario`]: experiments as files, and the runs they come to
+//! - [`run`]: running them, several at a time
+//! - [`report`]: JSON, tables and plots
+//! - [`cli`]: `winkemu lab`
 
+pub mod cli;
 pub mod program;
+pub mod report;
+pub mod run;
 pub mod scenario;
 pub mod topology;
 

@@ -8,7 +8,6 @@ use super::{
     Axis, Check, Hop, Metric, Mistake, NodeSettings, Scenario, Setting, Variant,
     error::Findings,
     links,
-    pepd_config::PEPD_NODE,
     raw::{RawCheck, RawNode, RawScenario, RawVariant},
     workloads,
 };
@@ -69,6 +68,7 @@ pub(super) fn check(
         links,
     };
     check_names(&scenario, &raw, &mut findings);
+    check_pepd_nodes(&scenario, &raw, &mut findings);
     let list = findings.into_list();
     if list.is_empty() {
         Ok(scenario)
@@ -288,15 +288,6 @@ fn read_variants(raw: &[RawVariant], path: &[Hop], findings: &mut Findings<'_>) 
                 format!("there is another variant `{name}`"),
             );
         }
-        let position = path.iter().position(|hop| hop.node == PEPD_NODE);
-        let in_the_middle = position.is_some_and(|at| at > 0 && at + 1 < path.len());
-        if let (Some(pepd), false) = (&variant.pepd, in_the_middle) {
-            findings.add(
-                pepd.span(),
-                key("pepd"),
-                "needs a node `pepd` between others in the path",
-            );
-        }
         variants.push(Variant {
             name: name.clone(),
             pepd: variant.pepd.as_ref().map(|pepd| pepd.get_ref().clone()),
@@ -430,6 +421,28 @@ fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'
             "matrix",
             format!("makes {runs} runs; at most {RUNS_MAX} are allowed"),
         );
+    }
+}
+
+/// A variant with pepd needs a node for it, with neighbours on both sides, in every workload.
+fn check_pepd_nodes(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'_>) {
+    for group in &scenario.groups {
+        let position = scenario
+            .path
+            .iter()
+            .position(|hop| hop.node == group.pepd_on);
+        if position.is_some_and(|at| at > 0 && at + 1 < scenario.path.len()) {
+            continue;
+        }
+        for (index, variant) in raw.variant.iter().enumerate() {
+            if let Some(pepd) = &variant.pepd {
+                let message = format!(
+                    "needs a node `{}` between others in the path (see `pepd_on` of workloads)",
+                    group.pepd_on
+                );
+                findings.add(pepd.span(), format!("variant[{}].pepd", index + 1), message);
+            }
+        }
     }
 }
 

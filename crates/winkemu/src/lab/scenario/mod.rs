@@ -96,7 +96,7 @@ pub struct Axis {
 pub struct Variant {
     /// Its name.
     pub name: String,
-    /// What pepd is told on the node `pepd`; without it the node only forwards.
+    /// What pepd is told; without it its node only forwards.
     pub pepd: Option<toml::Table>,
     /// Settings of nodes, which go before those of all variants.
     pub nodes: Vec<NodeSettings>,
@@ -107,6 +107,8 @@ pub struct Variant {
 pub struct Group {
     /// Its name: that of its workload where there is only one.
     pub name: String,
+    /// The node on which pepd runs, in variants that have it.
+    pub pepd_on: String,
     /// At least one.
     pub workloads: Vec<Workload>,
 }

@@ -6,24 +6,29 @@ use units::duration;
 use super::{Hop, RunSpec, Scenario};
 use crate::link::{DelayModel, LinkConfig, RateModel};
 
-/// The node on which pepd runs.
+/// The node on which pepd runs unless a workload says otherwise.
 pub(super) const PEPD_NODE: &str = "pepd";
 
 /// The text of pepd's configuration; `None` where the variant has no pepd.
 ///
 /// `intercept.lan` becomes the interface toward the client, `link` the interface, rate and
-/// round-trip time of the neighbouring link, unless the variant says otherwise.
+/// round-trip time of the neighbouring link, and sites know on which side of pepd that link is,
+/// unless the variant says otherwise.
 pub fn pepd_config(
     scenario: &Scenario,
     run: &RunSpec,
     links: &[(String, LinkConfig)],
 ) -> Option<String> {
     let mut config = scenario.variant(run).pepd.clone()?;
-    let at = scenario.path.iter().position(|hop| hop.node == PEPD_NODE)?;
+    let node = &scenario.groups[run.group].pepd_on;
+    let at = scenario.path.iter().position(|hop| hop.node == *node)?;
     let before = &scenario.path[at.checked_sub(1)?];
     let lan = Value::Array(vec![Value::String(before.node.clone())]);
     if let Some(intercept) = table(&mut config, "intercept") {
         intercept.entry("lan").or_insert(lan);
+    }
+    if scenario.path[at].link.is_some() && scenario.path.get(at + 1)?.link.is_none() {
+        face_the_clients(&mut config);
     }
     if let Some((interface, link)) = neighbouring_link(&scenario.path, at) {
         let link = links
@@ -44,6 +49,20 @@ fn table<'a>(config: &'a mut Table, key: &str) -> Option<&'a mut Table> {
         .entry(key)
         .or_insert_with(|| Value::Table(Table::new()))
         .as_table_mut()
+}
+
+/// Tells all sites that connections arrive over the link.
+fn face_the_clients(config: &mut Table) {
+    let all = || {
+        Value::Array(vec![Value::Table(Table::from_iter([(
+            "name".to_owned(),
+            "all".into(),
+        )]))])
+    };
+    let sites = config.entry("site").or_insert_with(all).as_array_mut();
+    for site in sites.into_iter().flatten().filter_map(Value::as_table_mut) {
+        site.entry("link_leg").or_insert_with(|| "client".into());
+    }
 }
 
 /// The interface of the node at `at` that leads into a link, and the link's name.

@@ -77,6 +77,7 @@ pub struct RawWorkload {
     pub family: Option<Family>,
     pub client: Option<Spanned<String>>,
     pub server: Option<Spanned<String>>,
+    pub pepd_on: Option<Spanned<String>>,
     pub start: Option<Spanned<Span>>,
     pub group: Option<String>,
     pub timeout: Option<Spanned<Span>>,

@@ -132,6 +132,26 @@ fn pepd_is_told_its_interfaces_and_link() {
 }
 
 #[test]
+fn pepd_on_the_far_side_knows_that_connections_come_over_the_link() {
+    let text = GOOD.replacen("\"server\"]", "\"hub\", \"server\"]", 1);
+    let scenario = parse(&text.replacen("name = \"get\"", "name = \"get\"\npepd_on = \"hub\"", 1));
+    let run = scenario
+        .runs()
+        .into_iter()
+        .find(|run| run.variant == 1 && run.group == 1)
+        .unwrap();
+    let options = scenario.link_options(&run, "link");
+    let links = [("link".to_owned(), options.resolve_without_files().unwrap())];
+    let config: toml::Table = pepd_config(&scenario, &run, &links)
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(config["intercept"]["lan"][0].as_str(), Some("pepd"));
+    assert_eq!(config["link"]["interface"].as_str(), Some("pepd"));
+    assert_eq!(config["site"][0]["link_leg"].as_str(), Some("client"));
+}
+
+#[test]
 fn mistakes_name_file_line_key_and_what_is_accepted() {
     let said = broken("seeds = [7, 8]", "sedes = [7, 8]");
     assert!(

@@ -8,6 +8,7 @@ use units::duration::Span;
 use super::{
     Group, Hop, Program, Workload,
     error::Findings,
+    pepd_config::PEPD_NODE,
     raw::{RawProgram, RawWorkload},
 };
 use crate::lab::{
@@ -56,13 +57,30 @@ pub(super) fn groups(
             context,
             findings,
         };
+        let pepd_on = raw
+            .pepd_on
+            .as_ref()
+            .map_or(PEPD_NODE, |name| name.get_ref())
+            .to_owned();
         let Some(workload) = reader.read(port) else {
             continue;
         };
         match group {
-            Some(group) => groups[group].workloads.push(workload),
+            Some(group) if groups[group].pepd_on == pepd_on => {
+                groups[group].workloads.push(workload);
+            }
+            Some(_) => {
+                let span = raw.pepd_on.as_ref().map_or(raw.name.span(), Spanned::span);
+                let key = format!("workload[{}].pepd_on", index + 1);
+                findings.add(
+                    span,
+                    key,
+                    "is another node than for the others of the group",
+                );
+            }
             None => groups.push(Group {
                 name: group_name,
+                pepd_on,
                 workloads: vec![workload],
             }),
         }
@@ -89,6 +107,7 @@ impl Reader<'_, '_, '_> {
             let span = self.raw.name.span();
             self.add(span, "server", format!("is the client, too: `{client}`"));
         }
+        self.node(self.raw.pepd_on.as_ref(), "pepd_on", PEPD_NODE);
         self.refuse_foreign_keys();
         Some(Workload {
             name: self.raw.name.get_ref().clone(),

@@ -1,0 +1,143 @@
+//! `winkemu lab`.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Args;
+use signal_hook::{consts::signal, iterator::Signals};
+
+use super::{
+    report::Results,
+    run::{Progress, RunOptions, remove_scratch, run, select},
+    scenario::Scenario,
+};
+use crate::netns;
+
+const EXAMPLES: &str = "\
+Examples:
+  winkemu lab scenarios/demo.toml
+  winkemu lab scenarios/geo.toml --json geo.json --plots plots --jobs 8
+  winkemu lab scenarios/geo.toml --only 'pepd bbr' --only 'loss 1%' --once
+  winkemu lab scenarios/geo.toml --list
+
+pepd is taken from $PEPD_BIN, from beside this program, or from the PATH.
+
+Exit codes:
+  0  every run succeeded and every check of the scenario holds
+  1  a run failed or a check is broken
+  2  the command line or the scenario is wrong
+  3  runs are missing because the machine was too busy
+  4  this system does not allow what the lab needs";
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const BUSY: u8 = 3;
+const FORBIDDEN: u8 = 4;
+/// 128 and the signal's number, as shells have it.
+const SIGNAL_BASE: i32 = 128;
+
+/// Options of `winkemu lab`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct LabArgs {
+    /// The scenario (TOML; see docs/lab.md)
+    pub scenario: PathBuf,
+    /// Write everything there is to know of all runs to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write plots (SVG and PNG) to this directory
+    #[arg(long, value_name = "DIR")]
+    pub plots: Option<PathBuf>,
+    /// Topologies at once, instead of the scenario's `parallel`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub jobs: Option<u16>,
+    /// Only runs whose description (see --list) contains this; several must all be in it
+    #[arg(long, value_name = "WORDS")]
+    pub only: Vec<String>,
+    /// Only the first seed
+    #[arg(long)]
+    pub once: bool,
+    /// Print the descriptions of all runs, and run none
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// Runs a scenario as the command line says.
+///
+/// Call it before the process has started threads: without root it moves into a user namespace.
+pub fn main(args: &LabArgs) -> ExitCode {
+    match try_main(args) {
+        Ok(code) => ExitCode::from(code),
+        Err((code, text)) => {
+            eprintln!("winkemu: {text}");
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
+    let scenario = Scenario::load(&args.scenario).map_err(|err| (USAGE, err.to_string()))?;
+    let options = RunOptions {
+        jobs: args.jobs.map(usize::from),
+        only: args.only.clone(),
+        once: args.once,
+    };
+    let runs = select(&scenario, &options).map_err(|err| (USAGE, err.to_string()))?;
+    if args.list {
+        runs.iter()
+            .for_each(|run| println!("{}", scenario.describe(run)));
+        return Ok(0);
+    }
+    let forbidden = |err: netns::PrivilegeError| (FORBIDDEN, err.to_string());
+    netns::ensure_privileges().map_err(forbidden)?;
+    if !scenario.links.is_empty() {
+        netns::check_tun().map_err(forbidden)?;
+    }
+    end_cleanly_on_signals().map_err(|err| (FAILED, format!("cannot watch signals: {err}")))?;
+    let results = run(&scenario, &args.scenario, &options, &Progress::on_stderr());
+    let results = results.map_err(|err| (FAILED, err.to_string()))?;
+    report(args, &results).map_err(|text| (FAILED, text))?;
+    Ok(exit_code(&results))
+}
+
+fn report(args: &LabArgs, results: &Results) -> Result<(), String> {
+    println!("{}", results.to_text());
+    if let Some(path) = &args.json {
+        results.write_json(path).map_err(|err| err.to_string())?;
+    }
+    if let Some(directory) = &args.plots {
+        results
+            .write_plots(directory)
+            .map_err(|err| err.to_string())?;
+    }
+    Ok(())
+}
+
+fn exit_code(results: &Results) -> u8 {
+    if results.failed() > 0 {
+        FAILED
+    } else if results.late() > 0 {
+        BUSY
+    } else if !results.checks_hold() {
+        FAILED
+    } else {
+        0
+    }
+}
+
+/// On SIGINT, SIGTERM or SIGHUP: programs are killed and files removed before the process ends,
+/// and with it the namespaces and TUN devices, which nothing else holds.
+fn end_cleanly_on_signals() -> std::io::Result<()> {
+    let mut signals = Signals::new([signal::SIGINT, signal::SIGTERM, signal::SIGHUP])?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            netns::kill_all();
+            remove_scratch();
+            eprintln!("winkemu: ended by a signal; nothing is left running");
+            std::process::exit(SIGNAL_BASE + signal);
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(wait)
+        .map(drop)
+}

@@ -1,0 +1,252 @@
+//! A metric as bars: one panel for each workload, one group for each value of the first axis.
+
+use plotters::{
+    prelude::*,
+    style::text_anchor::{HPos, VPos},
+};
+
+use super::{
+    figure::{
+        Area, FAINT, Figure, FigureError, GRID, INK, Page, color, draw_text, drawing, round_up,
+        text,
+    },
+    short, significant,
+    summary::{Cell, Summary},
+    workloads,
+};
+use crate::lab::scenario::{Metric, Scenario};
+
+/// Panels in a row.
+const COLUMNS: usize = 2;
+/// The part of a group's place that its bars take.
+const GROUP_WIDTH: f64 = 0.84;
+
+/// Where a panel's bars come from.
+struct Panel<'a> {
+    workload: &'a str,
+    /// Values of all axes but the first.
+    rest: Vec<usize>,
+}
+
+/// Draws a metric; `None` when nothing has it.
+pub(super) fn figure(
+    scenario: &Scenario,
+    summary: &Summary,
+    metric: Metric,
+) -> Result<Option<Figure>, FigureError> {
+    let panels = panels(scenario, summary, metric);
+    if panels.is_empty() {
+        return Ok(None);
+    }
+    let page = Page {
+        name: metric.name().replace('_', "-"),
+        title: &scenario.title,
+        subtitle: subtitle(summary, metric),
+        legend: scenario
+            .variants
+            .iter()
+            .map(|variant| variant.name.clone())
+            .collect(),
+        panels: panels.len(),
+        columns: COLUMNS,
+    };
+    let top = summary.cells().iter().filter(|cell| cell.metric == metric);
+    let top = top
+        .map(|cell| cell.max * metric.scale())
+        .fold(0.0, f64::max);
+    let view = View {
+        scenario,
+        summary,
+        metric,
+        top: round_up(top * 1.1),
+    };
+    page.draw(|index, area| view.draw(&panels[index], area))
+        .map(Some)
+}
+
+fn subtitle(summary: &Summary, metric: Metric) -> String {
+    let cells = summary.cells().iter().filter(|cell| cell.metric == metric);
+    let most = cells.map(|cell| cell.values.len()).max().unwrap_or(0);
+    let label = format!("{} in {}", metric.label(), metric.unit());
+    match most {
+        0 | 1 => label,
+        most => format!("{label}: median of {most} runs, with the least and the greatest"),
+    }
+}
+
+fn panels<'a>(scenario: &'a Scenario, summary: &Summary, metric: Metric) -> Vec<Panel<'a>> {
+    let mut panels: Vec<Panel<'_>> = Vec::new();
+    for workload in workloads(scenario) {
+        for indices in scenario.points() {
+            let rest = indices.get(1..).unwrap_or(&[]).to_vec();
+            let known = |panel: &Panel<'_>| panel.workload == workload && panel.rest == rest;
+            let measured = summary.cells().iter().any(|cell| {
+                cell.metric == metric && cell.workload == workload && cell.indices == indices
+            });
+            if measured && !panels.iter().any(known) {
+                panels.push(Panel { workload, rest });
+            }
+        }
+    }
+    panels
+}
+
+struct View<'a> {
+    scenario: &'a Scenario,
+    summary: &'a Summary,
+    metric: Metric,
+    /// The end of the value axis, the same in all panels.
+    top: f64,
+}
+
+impl View<'_> {
+    fn draw(&self, panel: &Panel<'_>, area: &Area<'_>) -> Result<(), FigureError> {
+        let groups = self
+            .scenario
+            .matrix
+            .first()
+            .map_or(1, |axis| axis.values.len());
+        let mut chart = ChartBuilder::on(area)
+            .margin(8)
+            .margin_top(34)
+            .set_label_area_size(LabelAreaPosition::Left, 62)
+            .set_label_area_size(LabelAreaPosition::Bottom, 46)
+            .build_cartesian_2d(0.0..groups as f64, 0.0..self.top)
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(0)
+            .y_labels(6)
+            .y_label_formatter(&|value| tick(*value))
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(FAINT)
+            .label_style(text(14).color(&INK))
+            .axis_desc_style(text(14).color(&FAINT))
+            .y_desc(self.metric.unit())
+            .draw()
+            .map_err(drawing)?;
+        for group in 0..groups {
+            for (series, variant) in self.scenario.variants.iter().enumerate() {
+                let indices = self.indices(panel, group);
+                let cell = self
+                    .summary
+                    .find(panel.workload, &indices, &variant.name, self.metric);
+                let Some(cell) = cell else { continue };
+                let (left, right) = self.span(group, series);
+                let corner = (right, cell.median * self.metric.scale());
+                let bar = Rectangle::new([(left, 0.0), corner], color(series).filled());
+                chart.draw_series([bar]).map_err(drawing)?;
+                let whisker = self.whisker(cell, left, right);
+                chart.draw_series(whisker).map_err(drawing)?;
+                self.label(
+                    area,
+                    |value| chart.backend_coord(&(f64::midpoint(left, right), value)),
+                    cell,
+                )?;
+            }
+        }
+        let place = |x: f64| chart.backend_coord(&(x, 0.0));
+        self.captions(panel, area, groups, place)
+    }
+
+    fn indices(&self, panel: &Panel<'_>, group: usize) -> Vec<usize> {
+        let first = (!self.scenario.matrix.is_empty()).then_some(group);
+        first
+            .into_iter()
+            .chain(panel.rest.iter().copied())
+            .collect()
+    }
+
+    /// The left and right edge of a bar.
+    fn span(&self, group: usize, series: usize) -> (f64, f64) {
+        let width = GROUP_WIDTH / self.scenario.variants.len() as f64;
+        let left = group as f64 + (1.0 - GROUP_WIDTH) / 2.0 + series as f64 * width;
+        (left + width * 0.06, left + width * 0.94)
+    }
+
+    /// The range of the runs, where there are several.
+    fn whisker(&self, cell: &Cell, left: f64, right: f64) -> Vec<PathElement<(f64, f64)>> {
+        if cell.values.len() < 2 {
+            return Vec::new();
+        }
+        let (middle, cap) = (f64::midpoint(left, right), (right - left) * 0.2);
+        let [low, high] = [cell.min, cell.max].map(|value| value * self.metric.scale());
+        let lines = [
+            [(middle, low), (middle, high)],
+            [(middle - cap, low), (middle + cap, low)],
+            [(middle - cap, high), (middle + cap, high)],
+        ];
+        lines
+            .map(|line| PathElement::new(line.to_vec(), INK.stroke_width(1)))
+            .into()
+    }
+
+    /// The median in figures, above the bar and its whisker.
+    fn label(
+        &self,
+        area: &Area<'_>,
+        place: impl Fn(f64) -> (i32, i32),
+        cell: &Cell,
+    ) -> Result<(), FigureError> {
+        let (x, y) = place(cell.max.max(cell.median) * self.metric.scale());
+        let (left, top) = area.get_base_pixel();
+        let size = if self.scenario.variants.len() > 4 {
+            10
+        } else {
+            12
+        };
+        let words = significant(cell.median * self.metric.scale());
+        let anchor = (HPos::Center, VPos::Bottom);
+        draw_text(
+            area,
+            &words,
+            &text(size).color(&INK),
+            (x - left, y - top - 3),
+            anchor,
+        )
+    }
+
+    /// Names of the groups, of their axis, and of the panel.
+    fn captions(
+        &self,
+        panel: &Panel<'_>,
+        area: &Area<'_>,
+        groups: usize,
+        place: impl Fn(f64) -> (i32, i32),
+    ) -> Result<(), FigureError> {
+        let (left, top) = area.get_base_pixel();
+        let below = |x: f64, down: i32| {
+            let (x, y) = place(x);
+            (x - left, y - top + down)
+        };
+        let middle = (HPos::Center, VPos::Top);
+        if let Some(axis) = self.scenario.matrix.first() {
+            for (group, value) in axis.values.iter().enumerate() {
+                let at = below(group as f64 + 0.5, 8);
+                draw_text(area, value.value(), &text(14).color(&INK), at, middle)?;
+            }
+            let at = below(groups as f64 / 2.0, 28);
+            draw_text(area, short(&axis.key), &text(14).color(&FAINT), at, middle)?;
+        }
+        let rest = self.scenario.matrix.iter().skip(1).zip(&panel.rest);
+        let rest = rest
+            .map(|(axis, value)| format!(", {} {}", short(&axis.key), axis.values[*value].value()));
+        let name = format!("{}{}", panel.workload, rest.collect::<String>());
+        let style = text(16).style(FontStyle::Bold).color(&INK);
+        draw_text(
+            area,
+            &name,
+            &style,
+            (below(0.0, 0).0, 10),
+            (HPos::Left, VPos::Top),
+        )
+    }
+}
+
+/// A tick without useless digits.
+pub(super) fn tick(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}

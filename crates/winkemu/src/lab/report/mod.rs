@@ -1,0 +1,285 @@
+//! What came out of a scenario: JSON, tables and plots.
+
+mod bars;
+mod checks;
+mod figure;
+mod series;
+mod summary;
+mod table;
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use serde_json::{Value, json};
+
+pub use checks::CheckResult;
+pub use figure::FigureError;
+pub use summary::{Cell, Summary};
+
+use super::{
+    run::{Outcome, RunResult},
+    scenario::{Metric, RunSpec, Scenario},
+};
+
+/// A finished scenario.
+#[derive(Debug)]
+pub struct Results {
+    scenario: Scenario,
+    header: Value,
+    runs: Vec<(RunSpec, RunResult)>,
+    summary: Summary,
+    checks: Vec<CheckResult>,
+}
+
+/// Why results could not be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The file or directory cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A plot cannot be drawn.
+    #[error(transparent)]
+    Figure(#[from] FigureError),
+}
+
+impl Results {
+    pub(super) fn new(
+        scenario: &Scenario,
+        file: &Path,
+        jobs: usize,
+        started: SystemTime,
+        took: Duration,
+        specs: Vec<RunSpec>,
+        runs: Vec<RunResult>,
+    ) -> Self {
+        let runs: Vec<_> = specs.into_iter().zip(runs).collect();
+        let summary = Summary::new(scenario, &runs);
+        let checks = checks::evaluate(scenario, &summary);
+        let header = json!({
+            "scenario": scenario.name,
+            "title": scenario.title,
+            "file": file.display().to_string(),
+            "text": scenario.text,
+            "winkemu": env!("CARGO_PKG_VERSION"),
+            "kernel": kernel(),
+            "cpus": std::thread::available_parallelism().map_or(1, usize::from),
+            "parallel": jobs,
+            "started_unix_s": started
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            "took_s": took.as_secs_f64(),
+        });
+        Self {
+            scenario: scenario.clone(),
+            header,
+            runs,
+            summary,
+            checks,
+        }
+    }
+
+    /// Everything: configuration, seeds, versions, each run with its links and pepd, the summary.
+    pub fn to_json(&self) -> Value {
+        let run = |(spec, result): &(RunSpec, RunResult)| {
+            let point: serde_json::Map<_, _> = self
+                .scenario
+                .settings(&spec.point)
+                .map(|(key, value)| (key.to_owned(), value.value().into()))
+                .collect();
+            let mut object = json!({
+                "variant": self.scenario.variant(spec).name,
+                "group": self.scenario.groups[spec.group].name,
+                "point": point,
+                "seed": spec.seed,
+            });
+            let result = serde_json::to_value(result).expect("plain data becomes JSON");
+            if let (Some(object), Value::Object(result)) = (object.as_object_mut(), result) {
+                object.extend(result);
+            }
+            object
+        };
+        let mut all = self.header.clone();
+        all["checks"] = serde_json::to_value(&self.checks).expect("plain data becomes JSON");
+        all["summary"] = serde_json::to_value(&self.summary).expect("plain data becomes JSON");
+        all["runs"] = self.runs.iter().map(run).collect();
+        all
+    }
+
+    /// Writes [`to_json`](Self::to_json) to a file.
+    ///
+    /// # Errors
+    /// [`ReportError::Write`].
+    pub fn write_json(&self, path: &Path) -> Result<(), ReportError> {
+        let text = serde_json::to_string_pretty(&self.to_json()).expect("a value becomes text");
+        write(path, text.as_bytes())
+    }
+
+    /// Tables, one for each metric, then the checks and what went wrong.
+    pub fn to_text(&self) -> String {
+        let tables = self.scenario.metrics.iter();
+        let tables =
+            tables.filter_map(|metric| table::table(&self.scenario, &self.summary, *metric));
+        let mut parts: Vec<_> = tables.collect();
+        parts.extend(checks::text(&self.checks));
+        parts.extend(self.complaints());
+        parts.join("\n\n")
+    }
+
+    /// Draws all plots into a directory, each as SVG and PNG, and gives their paths.
+    ///
+    /// # Errors
+    /// [`ReportError`].
+    pub fn write_plots(&self, directory: &Path) -> Result<Vec<PathBuf>, ReportError> {
+        let err = |source| ReportError::Write {
+            path: directory.to_owned(),
+            source,
+        };
+        fs::create_dir_all(directory).map_err(err)?;
+        let mut figures = Vec::new();
+        for metric in &self.scenario.metrics {
+            figures.extend(bars::figure(&self.scenario, &self.summary, *metric)?);
+        }
+        figures.extend(series::figures(&self.scenario, &self.runs)?);
+        let mut paths = Vec::new();
+        for figure in figures {
+            let stem = directory.join(format!("{}-{}", self.scenario.name, figure.name()));
+            let (svg, png) = (stem.with_extension("svg"), stem.with_extension("png"));
+            write(&svg, figure.svg().as_bytes())?;
+            write(&png, &figure.to_png()?)?;
+            paths.extend([svg, png]);
+        }
+        Ok(paths)
+    }
+
+    /// Runs that failed.
+    pub fn failed(&self) -> usize {
+        self.count(|outcome| matches!(outcome, Outcome::Failed { .. }))
+    }
+
+    /// Runs left out because the machine was too busy.
+    pub fn late(&self) -> usize {
+        self.count(|outcome| matches!(outcome, Outcome::Late { .. }))
+    }
+
+    /// Whether every check holds.
+    pub fn checks_hold(&self) -> bool {
+        self.checks.iter().all(|check| check.holds)
+    }
+
+    fn count(&self, wanted: impl Fn(&Outcome) -> bool) -> usize {
+        self.runs
+            .iter()
+            .filter(|(_, result)| wanted(&result.outcome))
+            .count()
+    }
+
+    /// What failed, and how many runs were left out.
+    fn complaints(&self) -> Option<String> {
+        let mut lines = Vec::new();
+        for (spec, result) in &self.runs {
+            if let Outcome::Failed { reason } = &result.outcome {
+                lines.push(format!(
+                    "failed: {}: {reason}",
+                    self.scenario.describe(spec)
+                ));
+            }
+        }
+        if self.late() > 0 {
+            lines.push(format!(
+                "{} of {} runs are left out: the machine was too busy for their links to keep \
+                 time; run fewer at once (--jobs)",
+                self.late(),
+                self.runs.len()
+            ));
+        }
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+}
+
+impl Metric {
+    /// The unit of [`format_value`].
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Goodput => "Mbit/s",
+            Self::Seconds | Self::FirstByte => "s",
+        }
+    }
+
+    /// What stands above a table or on an axis.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Goodput => "Goodput at the receiver",
+            Self::Seconds => "Time to completion",
+            Self::FirstByte => "Time to first byte",
+        }
+    }
+
+    /// The unit of its values as they are kept, bit/s or s, times this is [`unit`](Self::unit).
+    pub(super) fn scale(self) -> f64 {
+        match self {
+            Self::Goodput => 1e-6,
+            Self::Seconds | Self::FirstByte => 1.0,
+        }
+    }
+}
+
+/// A value of a metric in its unit, with three significant digits.
+pub fn format_value(metric: Metric, value: f64) -> String {
+    significant(value * metric.scale())
+}
+
+/// Three significant digits, but never an exponent.
+fn significant(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
+    if let Some(parent) = path.parent() {
+        // If it cannot be made, writing the file says so.
+        let _ = fs::create_dir_all(parent);
+    }
+    fs::write(path, bytes).map_err(|source| ReportError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn kernel() -> String {
+    let name = nix::sys::utsname::uname();
+    name.map_or(String::new(), |name| {
+        format!(
+            "{} {}",
+            name.sysname().to_string_lossy(),
+            name.release().to_string_lossy()
+        )
+    })
+}
+
+/// The last part of a matrix key, for axes: `link.loss` is `loss`.
+fn short(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+/// Names of all workloads, in order.
+fn workloads(scenario: &Scenario) -> impl Iterator<Item = &str> {
+    let workloads = scenario.groups.iter().flat_map(|group| &group.workloads);
+    workloads.map(|workload| workload.name.as_str())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Goodput over time: one figure for each bulk workload, one panel for each point of the matrix.
+
+use plotters::{
+    prelude::*,
+    style::text_anchor::{HPos, VPos},
+};
+
+use super::{
+    bars::tick,
+    figure::{
+        Area, FAINT, Figure, FigureError, GRID, INK, Page, color, draw_text, drawing, round_up,
+        text,
+    },
+    short,
+};
+use crate::lab::{
+    program::Bulk,
+    run::{Outcome, RunResult},
+    scenario::{Program, RunSpec, Scenario, Workload},
+};
+
+const COLUMNS: usize = 2;
+const NOT_COUNTED: RGBColor = RGBColor(0xf2, 0xf2, 0xf2);
+
+type Runs = [(RunSpec, RunResult)];
+
+pub(super) fn figures(scenario: &Scenario, runs: &Runs) -> Result<Vec<Figure>, FigureError> {
+    let workloads = scenario.groups.iter().flat_map(|group| &group.workloads);
+    let mut figures = Vec::new();
+    for workload in workloads {
+        if let Program::Bulk(bulk) = &workload.program {
+            figures.extend(figure(scenario, runs, workload, bulk)?);
+        }
+    }
+    Ok(figures)
+}
+
+fn figure(
+    scenario: &Scenario,
+    runs: &Runs,
+    workload: &Workload,
+    bulk: &Bulk,
+) -> Result<Option<Figure>, FigureError> {
+    let view = View {
+        scenario,
+        runs,
+        workload,
+        bulk,
+    };
+    let mut points = scenario.points();
+    points.retain(|point| (0..scenario.variants.len()).any(|v| !view.lines(point, v).is_empty()));
+    if points.is_empty() {
+        return Ok(None);
+    }
+    let peak = points.iter().flat_map(|point| {
+        let variants = 0..scenario.variants.len();
+        variants
+            .flat_map(|variant| view.mean(point, variant))
+            .map(|(_, value)| value)
+    });
+    let top = round_up(peak.fold(0.0, f64::max) * 1.05);
+    let many = scenario.seeds.len() > 1;
+    let runs = if many {
+        ": mean of all seeds, thin lines each run"
+    } else {
+        ""
+    };
+    let page = Page {
+        name: format!("{}-over-time", workload.name.replace(' ', "-")),
+        title: &scenario.title,
+        subtitle: format!("{}: goodput at the receiver in Mbit/s{runs}", workload.name),
+        legend: scenario
+            .variants
+            .iter()
+            .map(|variant| variant.name.clone())
+            .collect(),
+        panels: points.len(),
+        columns: COLUMNS,
+    };
+    page.draw(|index, area| view.draw(&points[index], top, area))
+        .map(Some)
+}
+
+struct View<'a> {
+    scenario: &'a Scenario,
+    runs: &'a Runs,
+    workload: &'a Workload,
+    bulk: &'a Bulk,
+}
+
+impl View<'_> {
+    /// For each run that counts: seconds and Mbit/s.
+    fn lines(&self, point: &[usize], variant: usize) -> Vec<Vec<(f64, f64)>> {
+        let chosen = self.runs.iter().filter(|(spec, result)| {
+            spec.point == point && spec.variant == variant && result.outcome == Outcome::Good
+        });
+        let measured = chosen.flat_map(|(_, result)| &result.measurements);
+        let of = measured.filter(|measured| measured.workload == self.workload.name);
+        of.filter_map(|measured| {
+            let series = measured.detail["series"].as_array()?;
+            let point = |point: &serde_json::Value| {
+                Some((point["t_s"].as_f64()?, point["bps"].as_f64()? * 1e-6))
+            };
+            series.iter().map(point).collect()
+        })
+        .collect()
+    }
+
+    fn mean(&self, point: &[usize], variant: usize) -> Vec<(f64, f64)> {
+        let lines = self.lines(point, variant);
+        let Some(first) = lines.first() else {
+            return Vec::new();
+        };
+        let mean = |index: usize| {
+            let values = lines
+                .iter()
+                .filter_map(|line| line.get(index))
+                .map(|(_, value)| value);
+            values.sum::<f64>() / lines.len() as f64
+        };
+        first
+            .iter()
+            .enumerate()
+            .map(|(index, (t, _))| (*t, mean(index)))
+            .collect()
+    }
+
+    fn draw(&self, point: &[usize], top: f64, area: &Area<'_>) -> Result<(), FigureError> {
+        let end = self.bulk.duration.as_secs_f64();
+        let mut chart = ChartBuilder::on(area)
+            .margin(8)
+            .margin_top(34)
+            .set_label_area_size(LabelAreaPosition::Left, 62)
+            .set_label_area_size(LabelAreaPosition::Bottom, 46)
+            .build_cartesian_2d(0.0..end, 0.0..top)
+            .map_err(drawing)?;
+        let warmup = self.bulk.warmup.as_secs_f64();
+        let shade = Rectangle::new([(0.0, 0.0), (warmup, top)], NOT_COUNTED.filled());
+        chart.draw_series([shade]).map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(7)
+            .y_labels(6)
+            .x_label_formatter(&|value| tick(*value))
+            .y_label_formatter(&|value| tick(*value))
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(FAINT)
+            .label_style(text(14).color(&INK))
+            .axis_desc_style(text(14).color(&FAINT))
+            .x_desc("seconds since connect()")
+            .y_desc("Mbit/s")
+            .draw()
+            .map_err(drawing)?;
+        for variant in 0..self.scenario.variants.len() {
+            let lines = self.lines(point, variant);
+            for line in lines.iter().filter(|_| lines.len() > 1) {
+                let thin = LineSeries::new(line.iter().copied(), color(variant).mix(0.2));
+                chart.draw_series(thin).map_err(drawing)?;
+            }
+        }
+        for variant in 0..self.scenario.variants.len() {
+            let style = color(variant).stroke_width(2);
+            let line = LineSeries::new(self.mean(point, variant), style);
+            chart.draw_series(line).map_err(drawing)?;
+        }
+        let (left, up) = area.get_base_pixel();
+        let (x, y) = chart.backend_coord(&(0.0, top));
+        let at = (x - left, y - up);
+        if warmup > 0.0 {
+            let style = text(11).color(&FAINT);
+            let place = (at.0 + 5, at.1 + 4);
+            draw_text(area, "not counted", &style, place, (HPos::Left, VPos::Top))?;
+        }
+        let style = text(16).style(FontStyle::Bold).color(&INK);
+        draw_text(
+            area,
+            &self.name(point),
+            &style,
+            (at.0, 10),
+            (HPos::Left, VPos::Top),
+        )
+    }
+
+    fn name(&self, point: &[usize]) -> String {
+        let settings = self.scenario.settings(point);
+        let parts: Vec<_> = settings
+            .map(|(key, value)| format!("{} {}", short(key), value.value()))
+            .collect();
+        if parts.is_empty() {
+            self.workload.name.clone()
+        } else {
+            parts.join(", ")
+        }
+    }
+}

@@ -1,0 +1,202 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::lab::run::Measurement;
+
+const SCENARIO: &str = r#"
+title = "A test"
+path = ["client", "link", "server"]
+seeds = [1, 2, 3]
+baseline = "direct"
+
+[link]
+delay = "1ms"
+
+[matrix]
+"link.loss" = ["0", "1%"]
+
+[[variant]]
+name = "direct"
+[[variant]]
+name = "other"
+
+[[workload]]
+name = "up"
+program = "bulk"
+duration = "4s"
+warmup = "1s"
+
+[[check]]
+variant = "other"
+baseline = "direct"
+mean_ratio_min = 1.5
+"#;
+
+/// Goodput in Mbit/s by variant, place and seed.
+fn results(value: impl Fn(&RunSpec) -> Option<f64>) -> Results {
+    let scenario = Scenario::parse(SCENARIO, Path::new("test.toml")).unwrap();
+    let specs = scenario.runs();
+    let result = |spec: &RunSpec| {
+        let value = value(spec);
+        let series: Vec<_> = (1..5)
+            .map(|t| json!({"t_s": t as f64, "bps": value.unwrap_or(0.0) * 1e6}))
+            .collect();
+        RunResult {
+            outcome: match value {
+                Some(_) => Outcome::Good,
+                None => Outcome::Late {
+                    reason: "busy".to_owned(),
+                },
+            },
+            attempt: 1,
+            took_s: 4.0,
+            measurements: vec![Measurement {
+                workload: "up".to_owned(),
+                goodput_bps: Some(value.unwrap_or(999.0) * 1e6),
+                seconds: None,
+                first_byte_s: None,
+                detail: json!({ "series": series }),
+            }],
+            links: BTreeMap::new(),
+            pepd: None,
+        }
+    };
+    let runs = specs.iter().map(result).collect();
+    let file = Path::new("test.toml");
+    let took = Duration::from_secs(9);
+    Results::new(
+        &scenario,
+        file,
+        2,
+        SystemTime::UNIX_EPOCH,
+        took,
+        specs,
+        runs,
+    )
+}
+
+fn double_except_last(spec: &RunSpec) -> Option<f64> {
+    let base = spec.seed as f64 * (1.0 + spec.point[0] as f64);
+    Some(base * (1.0 + spec.variant as f64))
+}
+
+#[test]
+fn figures_are_taken_over_the_seeds() {
+    let results = results(double_except_last);
+    let cell = results
+        .summary
+        .find("up", &[1], "other", Metric::Goodput)
+        .unwrap();
+    assert_eq!(cell.values, [4e6, 8e6, 12e6]);
+    assert_eq!(
+        (cell.mean, cell.median, cell.min, cell.max),
+        (8e6, 8e6, 4e6, 12e6)
+    );
+    assert_eq!(cell.deviation, 4e6);
+    assert!(
+        results
+            .summary
+            .find("up", &[1], "other", Metric::Seconds)
+            .is_none()
+    );
+}
+
+#[test]
+fn the_table_shows_medians_spreads_and_ratios() {
+    let text = results(double_except_last).to_text();
+    for part in [
+        "Goodput at the receiver, Mbit/s",
+        "of 3 runs",
+        "4.00 (2.00\u{2013}6.00)  \u{d7}2.00",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
+#[test]
+fn runs_on_a_busy_machine_are_left_out_and_said_to_be() {
+    let results = results(|spec| double_except_last(spec).filter(|_| spec.seed != 2));
+    let cell = results
+        .summary
+        .find("up", &[0], "direct", Metric::Goodput)
+        .unwrap();
+    assert_eq!(cell.values, [1e6, 3e6]);
+    assert_eq!(results.late(), 4);
+    assert!(
+        results.to_text().contains("4 of 12 runs are left out"),
+        "{}",
+        results.to_text()
+    );
+}
+
+#[test]
+fn checks_hold_or_break_and_break_without_data() {
+    let good = results(double_except_last);
+    assert!(good.checks_hold());
+    assert!(
+        good.to_text().contains(
+            "holds  up, link.loss 1%: mean goodput of `other` / `direct` = 2.000 (at least 1.5)"
+        ),
+        "{}",
+        good.to_text()
+    );
+    let equal = results(|spec| Some(spec.seed as f64));
+    assert!(!equal.checks_hold());
+    assert!(equal.to_text().contains("BROKEN"), "{}", equal.to_text());
+    let missing = results(|spec| (spec.variant == 0).then_some(1.0));
+    assert!(!missing.checks_hold());
+    assert!(
+        missing.to_text().contains("no data"),
+        "{}",
+        missing.to_text()
+    );
+}
+
+#[test]
+fn the_json_is_complete() {
+    let json = results(double_except_last).to_json();
+    assert_eq!(json["text"], SCENARIO);
+    assert_eq!(json["runs"].as_array().unwrap().len(), 12);
+    assert_eq!(json["runs"][1]["variant"], "other");
+    assert_eq!(json["runs"][1]["point"]["link.loss"], "0");
+    assert_eq!(json["runs"][1]["outcome"], "good");
+    assert_eq!(json["summary"][0]["metric"], "goodput");
+    assert_eq!(json["checks"][0]["holds"], true);
+}
+
+#[test]
+fn plots_are_written_as_svg_and_png() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = results(double_except_last)
+        .write_plots(directory.path())
+        .unwrap();
+    let names: Vec<_> = paths
+        .iter()
+        .map(|path| path.file_name().unwrap().to_string_lossy())
+        .collect();
+    let expected = [
+        "test-goodput.svg",
+        "test-goodput.png",
+        "test-up-over-time.svg",
+        "test-up-over-time.png",
+    ];
+    assert_eq!(names, expected);
+    let svg = fs::read_to_string(&paths[0]).unwrap();
+    for text in ["A test", "direct", "other", "Mbit/s", "loss"] {
+        assert!(svg.contains(text), "{text}");
+    }
+    let png = fs::read(&paths[1]).unwrap();
+    assert!(
+        png.starts_with(b"\x89PNG") && png.len() > 5_000,
+        "{}",
+        png.len()
+    );
+}
+
+#[test]
+fn values_have_three_significant_digits() {
+    let text: Vec<_> = [0.0123, 0.9996, 9.994, 9.996, 99.94, 123.4]
+        .map(significant)
+        .to_vec();
+    assert_eq!(text, ["0.012", "1.00", "9.99", "10.0", "99.9", "123"]);
+}

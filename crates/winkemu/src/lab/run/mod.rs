@@ -1,0 +1,126 @@
+//! Running a scenario: each run in a topology of its own, several at a time.
+
+mod pool;
+mod progress;
+mod single;
+
+use std::{
+    path::Path,
+    sync::Mutex,
+    time::{Duration, Instant, SystemTime},
+};
+
+use tempfile::TempDir;
+
+pub use progress::Progress;
+pub use single::{Measurement, Outcome, RunResult};
+
+use super::{
+    report::Results,
+    scenario::{RunSpec, Scenario},
+};
+
+/// What to run of a scenario, and how.
+#[derive(Debug, Clone, Default)]
+pub struct RunOptions {
+    /// Topologies at once; the scenario's number if absent.
+    pub jobs: Option<usize>,
+    /// Only runs whose description contains all these words.
+    pub only: Vec<String>,
+    /// Only the first seed.
+    pub once: bool,
+}
+
+/// Why a scenario was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The filter fits no run.
+    #[error("no run of the scenario contains `{0}`; see them all with --list")]
+    NothingToRun(String),
+    /// The directory for the programs' files.
+    #[error("cannot make a temporary directory: {0}")]
+    Directory(#[source] std::io::Error),
+}
+
+/// The runs that the options leave.
+///
+/// # Errors
+/// [`RunError::NothingToRun`].
+pub fn select(scenario: &Scenario, options: &RunOptions) -> Result<Vec<RunSpec>, RunError> {
+    let mut runs = scenario.runs();
+    runs.retain(|run| {
+        let words = scenario.describe(run);
+        let wanted = options
+            .only
+            .iter()
+            .all(|word| words.contains(word.as_str()));
+        wanted && (!options.once || run.seed == scenario.seeds[0])
+    });
+    if runs.is_empty() {
+        return Err(RunError::NothingToRun(options.only.join("` and `")));
+    }
+    Ok(runs)
+}
+
+/// Runs a scenario and gathers the results, in the order of [`Scenario::runs`].
+///
+/// # Errors
+/// [`RunError`]; a run that fails is a result.
+pub fn run(
+    scenario: &Scenario,
+    file: &Path,
+    options: &RunOptions,
+    progress: &Progress,
+) -> Result<Results, RunError> {
+    let specs = select(scenario, options)?;
+    let jobs = options
+        .jobs
+        .unwrap_or(scenario.parallel)
+        .clamp(1, specs.len());
+    let directory = scratch_directory().map_err(RunError::Directory)?;
+    progress.begin(scenario, specs.len(), jobs);
+    let started = (SystemTime::now(), Instant::now());
+    let one = |index: usize| {
+        let result = pool::attempt(scenario, file, &specs[index], directory.path(), progress);
+        progress.finish(scenario, &specs[index], &result);
+        result
+    };
+    let runs = pool::map(specs.len(), jobs, one);
+    progress.end();
+    Ok(Results::new(
+        scenario,
+        file,
+        jobs,
+        started.0,
+        started.1.elapsed(),
+        specs,
+        runs,
+    ))
+}
+
+/// Directories of runs that are going on, for [`remove_scratch`].
+static SCRATCH: Mutex<Vec<std::path::PathBuf>> = Mutex::new(Vec::new());
+
+fn scratch_directory() -> std::io::Result<TempDir> {
+    let directory = tempfile::Builder::new().prefix("winkemu-lab-").tempdir()?;
+    SCRATCH
+        .lock()
+        .expect("no holder of this lock panics")
+        .push(directory.path().to_owned());
+    Ok(directory)
+}
+
+/// Removes the files of all runs: for signal handlers that end this process.
+pub fn remove_scratch() {
+    for path in SCRATCH
+        .lock()
+        .expect("no holder of this lock panics")
+        .drain(..)
+    {
+        // What cannot be removed is left: the process is ending.
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+/// How long pepd may take to drain after its flows have ended or were reset.
+const GRACE: Duration = Duration::from_secs(10);

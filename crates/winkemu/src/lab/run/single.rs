@@ -1,0 +1,394 @@
+//! One run, from an empty namespace to its measurements.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::GRACE;
+use crate::{
+    lab::{
+        program::{Nginx, Pepd, PepdReport, ProgramError},
+        scenario::{Metric, Program, RunSpec, Scenario, Workload, pepd_config},
+        topology::{LinkEdge, Node, Topology, TopologyError},
+    },
+    link::{LinkConfig, OptionError},
+    shell::{AccuracyLimit, LinkReport},
+};
+
+/// The result of a run.
+#[derive(Debug, Serialize)]
+pub struct RunResult {
+    /// How it went.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+    /// Which attempt this was, from 1; those before were made on a machine that was too busy.
+    pub attempt: u32,
+    /// From the beginning to the end, set-up included.
+    pub took_s: f64,
+    /// What was measured, by workload. Empty when the run failed.
+    pub measurements: Vec<Measurement>,
+    /// What the links did, by name.
+    pub links: BTreeMap<String, LinkReport>,
+    /// What pepd was told and how it fared.
+    pub pepd: Option<PepdRun>,
+}
+
+/// Pepd's part of a run.
+#[derive(Debug, Serialize)]
+pub struct PepdRun {
+    /// Its configuration.
+    pub config: String,
+    /// Its counters and exit; absent when it did not get that far.
+    #[serde(flatten)]
+    pub report: Option<PepdReport>,
+}
+
+/// Whether a run counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Outcome {
+    /// It does.
+    Good,
+    /// The machine was too busy for the links to keep their times.
+    Late {
+        /// In words.
+        reason: String,
+    },
+    /// A program or the set-up failed.
+    Failed {
+        /// In words.
+        reason: String,
+    },
+}
+
+/// What a workload measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Measurement {
+    /// The workload.
+    pub workload: String,
+    /// Bit/s at the receiver.
+    pub goodput_bps: Option<f64>,
+    /// From start to end.
+    pub seconds: Option<f64>,
+    /// From start to the first byte.
+    pub first_byte_s: Option<f64>,
+    /// All that the program had to say.
+    pub detail: Value,
+}
+
+impl Measurement {
+    /// The value of a metric: bit/s or seconds. `None` where the program has none.
+    pub fn value(&self, metric: Metric) -> Option<f64> {
+        match metric {
+            Metric::Goodput => self.goodput_bps,
+            Metric::Seconds => self.seconds,
+            Metric::FirstByte => self.first_byte_s,
+        }
+    }
+}
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+enum RunFailure {
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    #[error("{workload}: {source}")]
+    Workload {
+        workload: String,
+        source: ProgramError,
+    },
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Netns(#[from] crate::netns::NetnsError),
+    #[error(transparent)]
+    Link(#[from] OptionError),
+    #[error("cannot make a directory: {0}")]
+    Directory(#[from] io::Error),
+}
+
+pub(super) fn run(
+    scenario: &Scenario,
+    file: &Path,
+    spec: &RunSpec,
+    attempt: u32,
+    scratch: &Path,
+) -> RunResult {
+    let start = Instant::now();
+    let mut result = RunResult {
+        outcome: Outcome::Good,
+        attempt,
+        took_s: 0.0,
+        measurements: Vec::new(),
+        links: BTreeMap::new(),
+        pepd: None,
+    };
+    if let Err(failure) = fill(&mut result, scenario, file, spec, scratch) {
+        result.outcome = Outcome::Failed {
+            reason: failure.to_string(),
+        };
+    }
+    result.took_s = start.elapsed().as_secs_f64();
+    result
+}
+
+fn fill(
+    result: &mut RunResult,
+    scenario: &Scenario,
+    file: &Path,
+    spec: &RunSpec,
+    scratch: &Path,
+) -> Result<(), RunFailure> {
+    let directory = tempfile::tempdir_in(scratch)?;
+    let links = configs(scenario, file, spec)?;
+    let mut lab = build(scenario, spec, &links)?;
+    let config = pepd_config(scenario, spec, &links);
+    let node = lab.find(&scenario.groups[spec.group].pepd_on);
+    let pepd = node.zip(config);
+    let pepd = pepd.map(|(node, config)| start_pepd(node, config, directory.path(), result));
+    let pepd = pepd.transpose()?;
+    let measured = work(scenario, spec, &lab, directory.path());
+    // Also after a failure: what the links and pepd say may explain it.
+    result.links = lab.stop_links().into_iter().collect();
+    if let (Some(pepd), Some(run)) = (pepd, &mut result.pepd) {
+        run.report = Some(pepd.stop(GRACE)?);
+    }
+    result.measurements = measured?;
+    result.outcome = judge(result);
+    Ok(())
+}
+
+/// The configurations of all links in this run, by name.
+fn configs(
+    scenario: &Scenario,
+    file: &Path,
+    spec: &RunSpec,
+) -> Result<Vec<(String, LinkConfig)>, OptionError> {
+    let config = |(name, _): &(String, _)| {
+        let options = scenario.link_options(spec, name);
+        let load = &mut |path: &Path| fs::read_to_string(beside(file, path));
+        Ok((name.clone(), options.resolve(load)?))
+    };
+    scenario.links.iter().map(config).collect()
+}
+
+/// Trace files stand beside the scenario.
+fn beside(scenario: &Path, path: &Path) -> PathBuf {
+    scenario.parent().unwrap_or(Path::new("")).join(path)
+}
+
+fn build(
+    scenario: &Scenario,
+    spec: &RunSpec,
+    links: &[(String, LinkConfig)],
+) -> Result<Topology, RunFailure> {
+    let mut builder = Topology::builder();
+    if !scenario.offloads {
+        builder = builder.without_offloads();
+    }
+    for pair in scenario.path.windows(2) {
+        let (a, b) = (&pair[0].node, &pair[1].node);
+        let config = |name: &String| links.iter().find(|(link, _)| link == name);
+        builder = match pair[1].link.as_ref().and_then(config) {
+            Some((name, config)) => builder.link(a, b, edge(scenario, spec, name, config)),
+            None => builder.veth(a, b),
+        };
+    }
+    for hop in &scenario.path {
+        for (key, value) in scenario.node_settings(spec, &hop.node).sysctls {
+            builder = builder.sysctl(&hop.node, &key, &value);
+        }
+    }
+    let lab = builder.build()?;
+    for node in lab.nodes() {
+        if let Some(congestion) = scenario.node_settings(spec, node.name()).congestion {
+            node.set_congestion(&congestion)?;
+        }
+    }
+    Ok(lab)
+}
+
+fn edge(scenario: &Scenario, spec: &RunSpec, name: &str, config: &LinkConfig) -> LinkEdge {
+    let limit = AccuracyLimit {
+        late_after: scenario.late,
+        ..AccuracyLimit::default()
+    };
+    let edge = LinkEdge::new(name, config.clone());
+    LinkEdge {
+        seed: spec.seed,
+        limit,
+        ..edge
+    }
+}
+
+fn start_pepd(
+    node: &Node,
+    config: String,
+    directory: &Path,
+    result: &mut RunResult,
+) -> Result<Pepd, ProgramError> {
+    let pepd = Pepd::start(node, &config, directory);
+    result.pepd = Some(PepdRun {
+        config,
+        report: None,
+    });
+    pepd
+}
+
+/// Runs the workloads of the group side by side.
+fn work(
+    scenario: &Scenario,
+    spec: &RunSpec,
+    lab: &Topology,
+    directory: &Path,
+) -> Result<Vec<Measurement>, RunFailure> {
+    let workloads = &scenario.groups[spec.group].workloads;
+    let servers = start_servers(workloads, lab, directory)?;
+    let run = |workload: &Workload| {
+        thread::sleep(workload.start);
+        measure(workload, lab, &servers, directory).map_err(|source| RunFailure::Workload {
+            workload: workload.name.clone(),
+            source,
+        })
+    };
+    thread::scope(|scope| {
+        let start = |workload| scope.spawn(move || run(workload));
+        let threads: Vec<_> = workloads.iter().map(start).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        // All are joined before the first error goes up.
+        threads
+            .into_iter()
+            .map(join)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .collect()
+    })
+}
+
+/// One nginx on each node that curl connects to.
+fn start_servers(
+    workloads: &[Workload],
+    lab: &Topology,
+    directory: &Path,
+) -> Result<BTreeMap<String, Nginx>, RunFailure> {
+    let mut servers = BTreeMap::new();
+    for workload in workloads {
+        let wanted = matches!(workload.program, Program::Curl(_));
+        if wanted && !servers.contains_key(&workload.server) {
+            let own = directory.join(format!("nginx-{}", workload.server));
+            fs::create_dir_all(&own)?;
+            let nginx = Nginx::start(lab.node(&workload.server), &own)?;
+            servers.insert(workload.server.clone(), nginx);
+        }
+    }
+    Ok(servers)
+}
+
+fn measure(
+    workload: &Workload,
+    lab: &Topology,
+    servers: &BTreeMap<String, Nginx>,
+    directory: &Path,
+) -> Result<Measurement, ProgramError> {
+    let (client, server) = (lab.node(&workload.client), lab.node(&workload.server));
+    let name = &workload.name;
+    Ok(match &workload.program {
+        Program::Bulk(bulk) => {
+            let result = bulk.run(client, server)?;
+            measurement(
+                name,
+                Some(result.goodput_bps),
+                None,
+                result.first_byte_s,
+                &result,
+            )
+        }
+        Program::Curl(curl) => {
+            let own = directory.join(format!("curl-{}", file_name(name)));
+            fs::create_dir_all(&own).map_err(|source| ProgramError::File {
+                path: own.clone(),
+                source,
+            })?;
+            let result = curl.run(client, server, &servers[&workload.server], &own)?;
+            let (seconds, first) = (Some(result.seconds), Some(result.first_byte_s));
+            measurement(name, Some(result.goodput_bps), seconds, first, &result)
+        }
+        Program::Iperf3(iperf3) => {
+            let result = iperf3.run(client, server)?;
+            measurement(name, Some(result.goodput_bps), None, None, &result)
+        }
+        Program::Shell(shell) => {
+            let finished = shell.run(client, &addresses(lab))?;
+            let output = serde_json::json!({
+                "stdout": finished.stdout,
+                "stderr": finished.stderr,
+            });
+            measurement(name, None, Some(seconds(finished.took)), None, &output)
+        }
+    })
+}
+
+fn measurement(
+    workload: &str,
+    goodput_bps: Option<f64>,
+    seconds: Option<f64>,
+    first_byte_s: Option<f64>,
+    detail: &impl Serialize,
+) -> Measurement {
+    Measurement {
+        workload: workload.to_owned(),
+        goodput_bps,
+        seconds,
+        first_byte_s,
+        detail: serde_json::to_value(detail).expect("plain data becomes JSON"),
+    }
+}
+
+/// The addresses of all nodes for commands: `SERVER_IPV4`, `SERVER_IPV6` and so on.
+fn addresses(lab: &Topology) -> Vec<(String, String)> {
+    let of = |node: &Node| {
+        let name = node.name().to_uppercase().replace('-', "_");
+        [
+            (format!("{name}_IPV4"), node.ipv4().to_string()),
+            (format!("{name}_IPV6"), node.ipv6().to_string()),
+        ]
+    };
+    lab.nodes().iter().flat_map(of).collect()
+}
+
+fn judge(result: &RunResult) -> Outcome {
+    for (name, report) in &result.links {
+        if let Some(failure) = &report.failure {
+            return Outcome::Failed {
+                reason: format!("the link `{name}` ended early: {failure}"),
+            };
+        }
+        if !report.accuracy.counts {
+            let reason = report.accuracy.reason.clone().unwrap_or_default();
+            return Outcome::Late {
+                reason: format!("link `{name}`: {reason}"),
+            };
+        }
+    }
+    Outcome::Good
+}
+
+fn file_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    name.chars().map(plain).collect()
+}
+
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
