@@ -51,10 +51,7 @@ impl Flow {
             return Poll::Ready(Answer::Server(server.take_error()));
         }
         let client = self.leg(Side::Client);
-        client.poll_broken(cx).map(|()| {
-            let unknown = || io::ErrorKind::ConnectionReset.into();
-            Answer::ClientGone(client.take_error().unwrap_or_else(unknown))
-        })
+        client.poll_broken(cx).map(Answer::ClientGone)
     }
 
     /// A server that answered and then reset was connected, and may have sent something before.

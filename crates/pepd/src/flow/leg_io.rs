@@ -56,18 +56,23 @@ impl LegIo {
         self.0.poll_write_ready(cx).map(drop)
     }
 
-    /// Ready when the leg has broken; not to be mixed with a wait by
+    /// Ready with the error when the leg has broken; not to be mixed with a wait by
     /// [`poll_writable`](Self::poll_writable). It forgets that the leg is writable, which
     /// [`attempt`](Self::attempt) does not mind.
-    pub(super) fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<()> {
+    ///
+    /// A leg on which both ends have sent FIN is reported as hung up, too, but without an
+    /// error: it is whole, cannot break any more, and may still have something to be read.
+    pub(super) fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
-            match self.0.poll_write_ready(cx) {
-                Poll::Ready(Ok(mut guard)) if !guard.ready().is_write_closed() => {
-                    guard.clear_ready();
-                }
-                Poll::Ready(_) => return Poll::Ready(()),
+            let mut guard = match self.0.poll_write_ready(cx) {
+                Poll::Ready(Ok(guard)) => guard,
+                Poll::Ready(Err(err)) => return Poll::Ready(err),
                 Poll::Pending => return Poll::Pending,
+            };
+            if guard.ready().is_write_closed() {
+                return self.take_error().map_or(Poll::Pending, Poll::Ready);
             }
+            guard.clear_ready();
         }
     }
 

@@ -191,11 +191,12 @@ impl Flow {
         let leg = &self.legs[side as usize];
         let readable = *wait.readable.of(side) && leg.poll_readable(cx).is_ready();
         let writable = *wait.writable.of(side) && leg.poll_writable(cx).is_ready();
-        let broken = *wait.broken.of(side) && leg.poll_broken(cx).is_ready();
-        if broken {
-            let unknown = || ErrorKind::ConnectionReset.into();
-            let err = leg.take_error().unwrap_or_else(unknown);
+        let mut broken = false;
+        if *wait.broken.of(side)
+            && let Poll::Ready(err) = leg.poll_broken(cx)
+        {
             self.on_failure(side, err, Flow::on_broken);
+            broken = true;
         }
         if readable {
             self.relay.handle_readable(side);
