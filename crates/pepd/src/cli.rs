@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pep_core::config::{LogConfig, LogFormat, LogLevel};
 
-use crate::exit::ExitStatus;
+use crate::{exit::ExitStatus, intercept::Format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,6 +38,15 @@ Example:
   pepd check --config pepd.toml && systemctl restart pepd
 ";
 
+const RULES_EXAMPLES: &str = "\
+Changes nothing and needs no privileges. pepd run installs the same by itself, in its own nft
+table, and removes it at its end; docs/interception.md explains it.
+
+Examples:
+  pepd rules --config pepd.toml                       the nft table, with ip commands as comments
+  pepd rules --config pepd.toml --format iptables     the nearest that iptables can do
+";
+
 /// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it
 /// and carries them over a bad link in a way that fits the link.
 #[derive(Debug, Parser)]
@@ -57,6 +66,9 @@ pub enum Command {
     /// Check a configuration and print what it comes to
     #[command(after_help = CHECK_EXAMPLES)]
     Check(ConfigArgs),
+    /// Print what would be installed in the kernel
+    #[command(after_help = RULES_EXAMPLES)]
+    Rules(RulesArgs),
 }
 
 /// Where the configuration is.
@@ -117,6 +129,16 @@ pub enum RulesFormat {
     Json,
     /// Commands of iptables and ip6tables
     Iptables,
+}
+
+impl From<RulesFormat> for Format {
+    fn from(format: RulesFormat) -> Self {
+        match format {
+            RulesFormat::Nft => Self::Nft,
+            RulesFormat::Json => Self::Json,
+            RulesFormat::Iptables => Self::Iptables,
+        }
+    }
 }
 
 /// A log format, as an option.

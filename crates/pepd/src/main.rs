@@ -11,9 +11,10 @@ use std::{
 
 use clap::Parser;
 use pepd::{
-    cli::{Cli, Command, ConfigArgs, RunArgs},
+    cli::{Cli, Command, ConfigArgs, RulesArgs, RunArgs},
     daemon,
     exit::ExitStatus,
+    intercept,
     kernel::{Congestion, has_rto_max},
     load::{self, LoadError, Loaded},
     log,
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let status = match Cli::parse().command {
         Command::Run(args) => run(&args),
         Command::Check(args) => check(&args),
+        Command::Rules(args) => rules(&args),
     };
     status.into()
 }
@@ -63,6 +65,17 @@ fn check(args: &ConfigArgs) -> ExitStatus {
         args.config.display()
     ));
     ExitStatus::Success
+}
+
+fn rules(args: &RulesArgs) -> ExitStatus {
+    match load::load(&args.config.config) {
+        Ok(loaded) => {
+            let rules = intercept::render(&loaded.config, args.format.into());
+            print(format_args!("{rules}"));
+            ExitStatus::Success
+        }
+        Err(err) => refuse(&err),
+    }
 }
 
 /// An error and all that led to it, in one line.

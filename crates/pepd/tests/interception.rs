@@ -11,7 +11,7 @@ use std::{
 use nix::sched::{CloneFlags, unshare};
 use pep_core::config::Config;
 use pepd::intercept::{
-    Gate, Interception, nft,
+    Format, Gate, Interception, nft, render,
     rules::{Features, Ruleset},
 };
 
@@ -60,7 +60,7 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
 fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().expect("starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {args:?}: {stderr}");
+    assert!(output.status.success(), "{program}: {stderr}");
     String::from_utf8(output.stdout).expect("text")
 }
 
@@ -131,6 +131,30 @@ fn json_and_text_install_the_same_table() {
             assert_eq!(by_json.matches("comment").count(), rules, "{by_json}");
         });
     }
+}
+
+#[test]
+fn the_iptables_script_runs() {
+    in_namespace(|| async {
+        for tun in ["pepd0", "pepd1"] {
+            run("ip", &["tuntap", "add", tun, "mode", "tun"]);
+            run("ip", &["link", "set", tun, "up"]);
+        }
+        let config = config(RICH);
+        run("sh", &["-c", &render(&config, Format::Iptables)]);
+        for save in ["iptables-save", "ip6tables-save"] {
+            let saved = run(save, &[]);
+            let listeners = [
+                "--on-port 5001",
+                "--on-port 5002",
+                "--on-port 5003",
+                "--on-port 5004",
+            ];
+            for listener in listeners {
+                assert!(saved.contains(listener), "{listener} not in\n{saved}");
+            }
+        }
+    });
 }
 
 #[test]

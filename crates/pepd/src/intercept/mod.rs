@@ -1,6 +1,6 @@
 //! Catching connections: packet filter rules, routes and TUN devices, installed and removed.
 //!
-//! - [`rules`], what the table says; [`nft`], how it is written and installed
+//! - [`rules`], what the table says; [`nft`] and [`iptables`], how it is written
 //! - [`route`], policy rules and routes
 //! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
 //! - [`tun`], devices into which held SYNs are routed
@@ -11,9 +11,11 @@
 pub mod defer;
 pub mod held;
 mod icmp;
+pub mod iptables;
 mod neigh;
 pub mod nft;
 mod raw;
+mod render;
 pub mod route;
 pub mod rules;
 pub mod setup;
@@ -28,6 +30,7 @@ use tracing::{debug, warn};
 use crate::leg::SiteRuntime;
 use defer::DeferTask;
 use nft::{Nft, NftError};
+pub use render::{Format, render};
 use route::{Netlink, Routing};
 use rules::{Features, Lan, Ruleset};
 pub use setup::SetupError as InterceptError;

@@ -47,7 +47,7 @@ impl Family {
     }
 
     /// Where our listeners are.
-    const fn listen_address(self) -> &'static str {
+    pub(super) const fn listen_address(self) -> &'static str {
         match self {
             Self::V4 => "127.0.0.1",
             Self::V6 => "::1",

@@ -165,6 +165,38 @@ impl Routing {
         self.table + 1 + lan as u32
     }
 
+    /// The commands that do the same: local delivery, and the way into each TUN, by name.
+    pub fn commands(&self, tuns: &[(usize, String)]) -> Vec<String> {
+        let (protocol, priority) = (u8::from(PROTOCOL), self.priority);
+        let rule = |ip: &str, mark: u32, table: u32| {
+            let mask = self.marks.mask();
+            format!(
+                "{ip} rule add fwmark {mark:#010x}/{mask:#010x} lookup {table} \
+                 priority {priority} protocol {protocol}"
+            )
+        };
+        let mut commands = Vec::new();
+        for family in self.families {
+            let ip = match family {
+                Family::V4 => "ip -4",
+                Family::V6 => "ip -6",
+            };
+            let table = self.table;
+            commands.push(format!(
+                "{ip} route add local default dev lo table {table} protocol {protocol}"
+            ));
+            commands.push(rule(ip, self.marks.local(), table));
+            for (lan, tun) in tuns {
+                let table = self.tun_table(*lan);
+                commands.push(format!(
+                    "{ip} route add default dev {tun} table {table} protocol {protocol}"
+                ));
+                commands.push(rule(ip, self.marks.hold(*lan), table));
+            }
+        }
+        commands
+    }
+
     /// Installs local delivery, and the way into each TUN: (number of its LAN interface, its
     /// interface index).
     ///
