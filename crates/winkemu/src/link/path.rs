@@ -224,18 +224,22 @@ impl Path {
 
     /// From the gate to the pipe.
     fn pass(&mut self, packet: Packet, now: Nanos, pool: &mut Pool) {
-        let flight = match self.draw(&packet, now) {
+        let recorded = self.recording.as_ref().and_then(|r| r.draw(packet.index));
+        let is_recorded = recorded.is_some();
+        let flight = match recorded.unwrap_or_else(|| self.draw(&packet, now)) {
             Draw::Lost(cause) => Err(cause),
             Draw::Passes {
                 jitter,
                 duplicate,
                 corrupt_bit,
-            } => self.flight(&packet, now, jitter).map(|due| Flight {
-                due,
-                jitter,
-                duplicate,
-                corrupt_bit,
-            }),
+            } => self
+                .due(&packet, now, jitter, is_recorded)
+                .map(|due| Flight {
+                    due,
+                    jitter,
+                    duplicate,
+                    corrupt_bit,
+                }),
         };
         match flight {
             Err(cause) => self.ledger.drop(packet, cause, pool),
@@ -243,12 +247,8 @@ impl Path {
         }
     }
 
-    /// What chance, or the recording, says of a packet.
+    /// What chance says of a packet.
     fn draw(&mut self, packet: &Packet, now: Nanos) -> Draw {
-        let recorded = self.recording.as_ref().and_then(|r| r.draw(packet.index));
-        if let Some(draw) = recorded {
-            return draw;
-        }
         let bytes = packet.bytes.len() as u64 + self.overhead;
         // Asked even when the link is down: the burst state moves on.
         let lost = self.loss.verdict(packet.index, bytes);
@@ -272,27 +272,30 @@ impl Path {
         }
     }
 
-    /// When a packet sent at `now` arrives, or why it does not.
-    fn flight(&mut self, packet: &Packet, now: Nanos, jitter: Nanos) -> Result<Nanos, Cause> {
+    /// When a packet sent at `now` arrives, or why it does not; a recording has judged its
+    /// flight already.
+    fn due(
+        &mut self,
+        packet: &Packet,
+        now: Nanos,
+        jitter: Nanos,
+        is_recorded: bool,
+    ) -> Result<Nanos, Cause> {
         if self.flight_bytes + packet.bytes.len() as u64 > FLIGHT_BYTES_MAX {
             return Err(Cause::PipeFull);
         }
-        let mut due = now
-            .saturating_add(self.delay.base(now))
-            .saturating_add(jitter);
+        let delay = self.delay.base(now).saturating_add(jitter);
+        let mut due = now.saturating_add(delay);
         if !self.reorder {
             due = due.max(self.due_last);
         }
         match self.in_flight {
-            InFlight::Pass => {}
-            InFlight::Drop if self.recording.is_some() => {}
-            InFlight::Drop if !self.gate.is_up_throughout(now, due) => {
-                return Err(Cause::OutageInFlight);
+            InFlight::Drop if !is_recorded && !self.gate.is_up_throughout(now, due) => {
+                Err(Cause::OutageInFlight)
             }
-            InFlight::Drop => {}
-            InFlight::Hold => due = self.gate.next_up(due),
+            InFlight::Hold => Ok(self.gate.next_up(due)),
+            InFlight::Pass | InFlight::Drop => Ok(due),
         }
-        Ok(due)
     }
 
     /// Puts a packet into the pipe, and its copy behind it.

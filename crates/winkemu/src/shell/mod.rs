@@ -46,7 +46,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 pub use lateness::{AccuracyLimit, Bin, LatenessReport, STRAYS, Verdict};
 pub use record::{RecordError, read_recording};
-pub use report::{DirectionReport, LinkReport};
+pub use report::{DirectionReport, LinkReport, Realtime};
 pub use tun::{EndSpec, Tun, TunError};
 
 use crate::link::{Decision, LinkConfig};
@@ -60,12 +60,6 @@ pub enum LinkError {
     /// The system's limit of threads or descriptors.
     #[error("cannot start the link's thread")]
     Thread(#[source] io::Error),
-    /// Needs CAP_SYS_NICE, or a limit RLIMIT_RTPRIO above 0.
-    #[error(
-        "cannot run in real time: SCHED_FIFO needs CAP_SYS_NICE or `ulimit -r`, and locked \
-         memory CAP_IPC_LOCK or `ulimit -l`"
-    )]
-    Realtime(#[source] io::Error),
     /// The recording to write.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -82,7 +76,8 @@ pub struct LinkSpec {
     pub config: LinkConfig,
     /// The seed of every draw.
     pub seed: u64,
-    /// Run before all ordinary threads, and awake for the last 60 us before each deadline.
+    /// Run before all ordinary threads (where permitted; the report says what was), and awake for
+    /// the last 60 us before each deadline.
     pub realtime: bool,
     /// Where to write each packet's decision.
     pub record: Option<PathBuf>,
@@ -143,24 +138,16 @@ impl Stop {
 }
 
 impl LinkHandle {
-    /// Starts a link. Its clock starts when its thread does, before this returns.
+    /// Starts a link. Its clock starts here.
     ///
     /// # Errors
     /// [`LinkError`].
     pub fn spawn(spec: LinkSpec) -> Result<Self, LinkError> {
         let stop = Arc::new(Stop::new().map_err(LinkError::Thread)?);
         let mut pump = pump::Pump::new(spec, Arc::clone(&stop))?;
-        let (ready, started) = std::sync::mpsc::sync_channel(1);
-        let run = move || {
-            let prepared = pump.prepare_thread();
-            let fit = prepared.is_ok();
-            // The receiver waits below.
-            let _ = ready.send(prepared);
-            if fit { pump.run() } else { pump.report(None) }
-        };
         let thread = thread::Builder::new().name("link".to_owned());
-        let thread = thread.spawn(run).map_err(LinkError::Thread)?;
-        started.recv().expect("the thread reports first")?;
+        let thread = thread.spawn(move || pump.run());
+        let thread = thread.map_err(LinkError::Thread)?;
         let thread = Some(thread);
         Ok(Self { stop, thread })
     }

@@ -14,7 +14,7 @@ use nix::{
 };
 
 use super::{
-    DirectionReport, LinkError, LinkReport, LinkSpec, Stop, Tun, Verdict, clock::Clock,
+    DirectionReport, LinkError, LinkReport, LinkSpec, Realtime, Stop, Tun, Verdict, clock::Clock,
     lateness::Lateness, record::Recorder, sys,
 };
 use crate::link::{Decision, Direction, Engine, NANOS_PER_SECOND, Nanos, Packet};
@@ -62,7 +62,7 @@ pub(super) struct Pump {
     lateness: Lateness,
     recorder: Option<Recorder>,
     stop: Arc<Stop>,
-    realtime: bool,
+    realtime: Option<Realtime>,
     seed: u64,
     limit: super::AccuracyLimit,
     link: serde_json::Value,
@@ -94,35 +94,33 @@ impl Pump {
             lateness: Lateness::new(&spec.limit),
             recorder,
             stop,
-            realtime: spec.realtime,
+            realtime: spec.realtime.then(Realtime::default),
             seed: spec.seed,
             limit: spec.limit,
             link: serde_json::to_value(&spec.config).expect("a configuration is plain data"),
         })
     }
 
-    /// Makes the calling thread as punctual as it may be.
-    pub(super) fn prepare_thread(&mut self) -> Result<(), LinkError> {
-        let prepare = || {
-            prctl::set_timerslack(1)?;
-            if self.realtime {
-                sys::set_realtime(REALTIME_PRIORITY)?;
-                mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)?;
-            }
-            Ok(())
-        };
-        prepare().map_err(LinkError::Realtime)?;
-        self.clock = Clock::start();
-        Ok(())
-    }
-
     /// Carries packets until told to stop, or until an interface is gone.
     pub(super) fn run(&mut self) -> LinkReport {
+        self.prepare_thread();
         let outcome = self.carry();
         let failure = outcome
             .err()
             .map(|error| format!("an interface failed: {error}"));
         self.report(failure)
+    }
+
+    /// Makes the calling thread as punctual as it may be. What is not permitted shows in the
+    /// report, and its effect in the lateness.
+    fn prepare_thread(&mut self) {
+        // It cannot fail: the value is one.
+        let _ = prctl::set_timerslack(1);
+        if let Some(realtime) = &mut self.realtime {
+            realtime.scheduled = sys::set_realtime(REALTIME_PRIORITY).is_ok();
+            let all = MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE;
+            realtime.locked = mlockall(all).is_ok();
+        }
     }
 
     fn carry(&mut self) -> io::Result<()> {
@@ -142,13 +140,13 @@ impl Pump {
     /// Until a packet came, one is due, or somebody wants us to stop.
     fn wait(&mut self) -> io::Result<Ready> {
         let deadline = self.engine.poll_timeout();
-        let spin = if self.realtime { SPIN_NS } else { 0 };
+        let spin = if self.realtime.is_some() { SPIN_NS } else { 0 };
         loop {
             let left = deadline.map(|deadline| deadline.saturating_sub(self.clock.now()));
             let ready = self.poll(left.map(|left| left.saturating_sub(spin)))?;
             let passed = deadline.is_some_and(|deadline| deadline <= self.clock.now());
             // Only the real-time loop wakes before its deadline and looks again until then.
-            if ready.any() || passed || !self.realtime || self.stop.is_asked() {
+            if ready.any() || passed || self.realtime.is_none() || self.stop.is_asked() {
                 return Ok(ready);
             }
         }

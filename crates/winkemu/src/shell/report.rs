@@ -14,8 +14,8 @@ pub struct LinkReport {
     pub seed: u64,
     /// What it was made of.
     pub link: serde_json::Value,
-    /// Whether it ran under a real-time policy.
-    pub realtime: bool,
+    /// What it got of real time, where it was asked for.
+    pub realtime: Option<Realtime>,
     /// From A to B.
     pub ab: DirectionReport,
     /// From B to A.
@@ -26,6 +26,15 @@ pub struct LinkReport {
     pub accuracy: Verdict,
     /// Why the link ended before it was told to.
     pub failure: Option<String>,
+}
+
+/// What the system permitted of [`super::LinkSpec::realtime`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Realtime {
+    /// SCHED_FIFO: needs CAP_SYS_NICE or `ulimit -r`.
+    pub scheduled: bool,
+    /// Memory that is never paged: needs CAP_IPC_LOCK or `ulimit -l`.
+    pub locked: bool,
 }
 
 /// One direction of a report.

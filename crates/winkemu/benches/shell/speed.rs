@@ -1,0 +1,83 @@
+//! Packets and bytes a second.
+
+use std::{process::Stdio, time::Instant};
+
+use winkemu::{netns::Process, shell::LinkReport};
+
+use super::{
+    Effort, Outcome,
+    probe::{HEADERS, Place},
+};
+
+/// Small packets through a link without limits, as fast as one sender makes them.
+pub(crate) fn packets(effort: Effort) -> Vec<Outcome> {
+    let place = Place::new("", false);
+    let (sender, _receiver) = place.sockets();
+    let begin = Instant::now();
+    while begin.elapsed() < effort.seconds() {
+        for _ in 0..100 {
+            // Errors are ENOBUFS: then the interface is full, as it should be here.
+            let _ = sender.send(&[0; 100 - HEADERS]);
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let LinkReport { ab, .. } = place.stop();
+    let rate = ab.packets.delivered as f64 / seconds;
+    vec![Outcome {
+        name: "100 B packets".to_owned(),
+        measured: format!(
+            "{:.0} packets/s ({:.0} offered)",
+            rate,
+            (ab.packets.delivered + ab.tun_drops) as f64 / seconds
+        ),
+        target: ">= 200,000 packets/s",
+        met: rate >= 200_000.0,
+        mahimahi: "",
+        rattan: "",
+    }]
+}
+
+/// One TCP flow by iperf3, measured at the receiver.
+pub(crate) fn tcp(effort: Effort) -> Vec<Outcome> {
+    let place = Place::new("", false);
+    let goodput = iperf3(&place, effort);
+    place.stop();
+    let measured = match &goodput {
+        Ok(bits) => format!("{:.2} Gbit/s", bits / 1e9),
+        Err(problem) => problem.clone(),
+    };
+    vec![Outcome {
+        name: "one TCP flow (iperf3)".to_owned(),
+        measured,
+        target: ">= 1 Gbit/s",
+        met: goodput.is_ok_and(|bits| bits >= 1e9),
+        mahimahi: "1.3 Gbit/s",
+        rattan: "1.0 Gbit/s",
+    }]
+}
+
+fn iperf3(place: &Place, effort: Effort) -> Result<f64, String> {
+    let mut server = place.b.command("iperf3");
+    server.args(["-s", "-1"]).stdout(Stdio::null());
+    let server = Process::spawn(&mut server).map_err(|error| format!("no iperf3: {error}"))?;
+    let seconds = effort.seconds().as_secs().to_string();
+    // The client ends at once while nobody listens.
+    let begin = Instant::now();
+    loop {
+        let mut client = place.a.command("iperf3");
+        let client = client
+            .args(["-c", "10.0.0.2", "-J", "-t", &seconds])
+            .output();
+        let output = client.map_err(|error| format!("no iperf3: {error}"))?;
+        if output.status.success() {
+            drop(server);
+            let report: serde_json::Value =
+                serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+            let bits = report["end"]["sum_received"]["bits_per_second"].as_f64();
+            return bits.ok_or_else(|| "iperf3 reports nothing".to_owned());
+        }
+        if begin.elapsed().as_secs() > 20 {
+            return Err(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+    }
+}
