@@ -1,0 +1,265 @@
+//! The program as users run it.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, UdpSocket},
+    os::fd::{AsFd as _, AsRawFd as _},
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use winkemu::{netns::Netns, shell::LinkReport};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_winkemu");
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A namespace, as the program is told of it.
+fn path(netns: &Netns) -> String {
+    format!(
+        "/proc/{}/fd/{}",
+        std::process::id(),
+        netns.as_fd().as_raw_fd()
+    )
+}
+
+/// A link that is up, between two new namespaces.
+struct Link {
+    a: Netns,
+    b: Netns,
+    child: Child,
+    stderr: BufReader<std::process::ChildStderr>,
+    json: tempfile::NamedTempFile,
+}
+
+impl Link {
+    fn start(options: &[&str]) -> Self {
+        let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
+        let json = tempfile::NamedTempFile::new().unwrap();
+        let mut child = Command::new(PROGRAM)
+            .args([
+                "link",
+                "--a",
+                &format!("{}/l0=10.0.0.1/24,fd00::1/64", path(&a)),
+            ])
+            .args(["--b", &format!("{}/l0=10.0.0.2/24,fd00::2/64", path(&b))])
+            .args(["--json".as_ref(), json.path().as_os_str()])
+            .args(options)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        assert!(line.contains("the link is up"), "{line}");
+        Self {
+            a,
+            b,
+            child,
+            stderr,
+            json,
+        }
+    }
+
+    /// Sends packets from A to B and waits for as many.
+    fn carry(&self, count: usize) {
+        let bind = |netns: &Netns, address: &str| {
+            let socket = netns.enter(|| UdpSocket::bind(address)).unwrap().unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket
+        };
+        let (near, far) = (bind(&self.a, "10.0.0.1:9"), bind(&self.b, "10.0.0.2:9"));
+        for _ in 0..count {
+            near.send_to(&[0; 72], "10.0.0.2:9").unwrap();
+            far.recv_from(&mut [0; 200]).unwrap();
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// Its exit code, what it said, and its report.
+    fn end(mut self) -> (i32, String, LinkReport) {
+        let mut text = String::new();
+        self.stderr.read_to_string(&mut text).unwrap();
+        let code = self.child.wait().unwrap().code().unwrap();
+        let report = std::fs::read_to_string(self.json.path()).unwrap();
+        (code, text, serde_json::from_str(&report).unwrap())
+    }
+}
+
+#[test]
+fn a_link_runs_until_it_is_interrupted_and_reports() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let link = Link::start(&["--delay", "2ms", "--rate", "10mbit", "--late-after", "10s"]);
+        link.carry(20);
+        link.signal(signal);
+        let (code, text, report) = link.end();
+        assert_eq!(code, 0, "{text}");
+        assert!(
+            text.contains("a to b: 20 packets in (2000 bytes), 20 out"),
+            "{text}"
+        );
+        assert_eq!(
+            (report.ab.packets.delivered, report.ba.packets.offered),
+            (20, 0)
+        );
+        assert_eq!(report.lateness.packets, 20);
+        assert_eq!(report.seed, 1);
+        assert_eq!(report.link["ab"]["rate"]["fixed"], "10Mbit/s");
+    }
+}
+
+#[test]
+fn a_link_ends_by_itself_after_its_duration() {
+    let link = Link::start(&["--duration", "200ms", "--loss", "100%"]);
+    let (code, text, report) = link.end();
+    assert_eq!(code, 0, "{text}");
+    assert!((0.2..10.0).contains(&report.seconds), "{}", report.seconds);
+}
+
+#[test]
+fn a_run_that_was_too_late_exits_with_3_and_says_why() {
+    // No machine delivers within a nanosecond.
+    let link = Link::start(&["--late-after", "1ns", "--late-share", "10%"]);
+    link.carry(20);
+    link.signal(Signal::SIGINT);
+    let (code, text, report) = link.end();
+    assert_eq!(code, 3, "{text}");
+    assert!(text.contains("does not count: 20 of 20 packets"), "{text}");
+    assert!(!report.accuracy.counts);
+}
+
+#[test]
+fn real_time_is_used_as_far_as_permitted() {
+    let link = Link::start(&["--rt", "--delay", "1ms", "--late-after", "10s"]);
+    link.carry(5);
+    link.signal(Signal::SIGINT);
+    let (code, text, report) = link.end();
+    assert_eq!(code, 0, "{text}");
+    let realtime = report.realtime.unwrap();
+    let complete = realtime.scheduled && realtime.locked;
+    assert_eq!(complete, !text.contains("--rt had to do without"), "{text}");
+}
+
+#[test]
+fn mistakes_have_their_exit_codes() {
+    let code = |arguments: &[&str]| {
+        let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+        (
+            output.status.code().unwrap(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (number, text) = code(&["link", "--a", "x/l0", "--b", "y/l0", "--rate", "fast"]);
+    assert!(number == 2 && text.contains("10Mbit/s"), "{text}");
+    let (number, text) = code(&["link", "--a", "no-such-netns/l0", "--b", "y/l0"]);
+    assert!(number == 4 && text.contains("no-such-netns"), "{text}");
+    let netns = Netns::new().unwrap();
+    let (a, b) = (
+        format!("{}/l0", path(&netns)),
+        format!("{}/l1", path(&netns)),
+    );
+    let (number, text) = code(&["link", "--a", &a, "--b", &b, "--loss", "@/no/such/file"]);
+    assert!(number == 4 && text.contains("/no/such/file"), "{text}");
+}
+
+/// A machine for `winkemu run` to run on: a namespace, so that tests leave the host alone.
+fn run_on(machine: &Netns, options: &[&str], command: &[&str]) -> Output {
+    let mut program = machine.command(PROGRAM);
+    program.args(["run", "--late-after", "10s"]).args(options);
+    program.arg("--").args(command);
+    program.output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn a_command_behind_the_link_reaches_this_machine() {
+    let machine = Netns::new().unwrap();
+    let listen = || TcpListener::bind("0.0.0.0:80");
+    let listener = machine.enter(listen).unwrap().unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, peer) = listener.accept().unwrap();
+        let mut request = [0; 1000];
+        assert!(stream.read(&mut request).unwrap() > 0);
+        stream
+            .write_all(b"HTTP/1.0 200 OK\r\n\r\nfar away")
+            .unwrap();
+        peer
+    });
+    let begin = Instant::now();
+    let output = run_on(
+        &machine,
+        &["--delay", "100ms"],
+        &["sh", "-c", "curl -sS --max-time 20 http://$WINKEMU_HOST/"],
+    );
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(text(&output), "far away");
+    // Connecting takes a round trip, the answer another.
+    assert!(begin.elapsed() >= Duration::from_millis(400));
+    assert_eq!(server.join().unwrap().ip().to_string(), "10.0.0.2");
+    assert_eq!(machine.interfaces().unwrap(), ["lo"], "nothing is left");
+}
+
+#[test]
+fn addresses_in_use_are_left_alone() {
+    let machine = Netns::new().unwrap();
+    for (interface, address) in [("x0", "10.0.0.1/24"), ("x1", "10.0.1.2/30")] {
+        machine
+            .add_veth(interface, &machine, &format!("{interface}p"))
+            .unwrap();
+        machine
+            .add_address(interface, address.parse().unwrap())
+            .unwrap();
+    }
+    let output = run_on(
+        &machine,
+        &[],
+        &["sh", "-c", "echo $WINKEMU_HOST $WINKEMU_HOST6"],
+    );
+    assert_eq!(text(&output), "10.0.2.1 fd77:3::1\n");
+}
+
+#[test]
+fn the_commands_own_exit_code_comes_through() {
+    let machine = Netns::new().unwrap();
+    let code = |script: &str| run_on(&machine, &[], &["sh", "-c", script]).status.code();
+    assert_eq!(code("exit 7"), Some(7));
+    assert_eq!(code("kill -9 $$"), Some(128 + 9));
+    assert_eq!(code("true"), Some(0));
+    let output = run_on(&machine, &[], &["no-such-program"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("no-such-program"));
+}
+
+#[test]
+fn a_server_of_its_own_is_waited_for_and_ended() {
+    let machine = Netns::new().unwrap();
+    let output = run_on(
+        &machine,
+        &["--preset", "wifi", "--server", "iperf3 -s"],
+        &["sh", "-c", "iperf3 -t 1 -J -c $WINKEMU_HOST"],
+    );
+    assert!(output.status.success(), "{}", text(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let bits = report["end"]["sum_received"]["bits_per_second"]
+        .as_f64()
+        .unwrap();
+    assert!(bits > 10_000.0 && bits < 20e6, "{bits}");
+    let output = run_on(&machine, &["--server", "exit 3"], &["true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output).contains("the server ended"),
+        "{}",
+        text(&output)
+    );
+}
