@@ -28,8 +28,8 @@ const SHORT_CLIENTS: [usize; 2] = [1, 32];
 /// Numbers of idle flows at which memory is read.
 const IDLE_FLOWS: [usize; 3] = [0, 100, 1000];
 /// Memory is read when it has not fallen for this long, and at the latest after the second.
-const SETTLED: Duration = Duration::from_millis(1500);
-const SETTLE_MAX: Duration = Duration::from_secs(8);
+const SETTLED: Duration = Duration::from_secs(3);
+const SETTLE_MAX: Duration = Duration::from_secs(12);
 
 /// One kind of measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
