@@ -219,7 +219,7 @@ fn the_answers_are_for_the_latest_syn() {
 #[test]
 fn each_cap_passes_what_is_too_much_and_counts_it() {
     let mut holder = Holder::new(config());
-    let mut held = |holder: &mut Holder, flow| {
+    let held = |holder: &mut Holder, flow| {
         holder.handle_packet(&syn(flow, 1), 0, Duration::ZERO);
         kinds(holder) == ["connect"]
     };
@@ -419,13 +419,6 @@ impl Shell {
         };
         assert!(most(|flow| flow.client.ip()) <= config.held_per_source_max);
         assert!(most(|flow| flow.destination.ip()) <= config.held_per_destination_max);
-        assert!(
-            holder
-                .poll_timeout()
-                .is_none_or(|timeout| timeout > self.now
-                    || stats.held == 0
-                    || timeout + LEASE >= self.now)
-        );
     }
 }
 
