@@ -13,6 +13,7 @@ mod firewall;
 mod handshake;
 mod limits;
 mod loads;
+mod programs;
 mod relay;
 mod sites;
 mod support;

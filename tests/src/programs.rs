@@ -1,12 +1,6 @@
 //! Real servers and clients, run on the machines of a bed.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
 use winkemu::netns::Process;
 
@@ -52,31 +46,25 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a server that stays in the foreground, and waits until it listens. Its output
-    /// goes to `log`.
+    /// Starts a server that stays in the foreground, and waits until it listens on a port. Its
+    /// output goes to the file `log`.
     ///
     /// # Panics
-    /// When it ends or does not listen, with its output.
-    pub fn start(
-        host: &Host,
-        name: &str,
-        listens: SocketAddr,
-        log: &Path,
-        arguments: impl FnOnce(&mut Command) -> &mut Command,
-    ) -> Self {
+    /// When it is not installed, ends, or does not listen, with its output.
+    pub fn start(host: &Host, name: &str, port: u16, log: &Path, arguments: &[&str]) -> Self {
         let file = fs::File::create(log).expect("a temporary file can be made");
         let errors = file.try_clone().expect("a descriptor is left");
         let mut command = host.command(&program(name));
-        arguments(&mut command);
+        command.args(arguments);
         command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let process = Process::spawn(&mut command).expect("an installed program can be started");
         let mut daemon = Self { process };
-        wait_until(&format!("{name} to listen on {listens}"), || {
+        wait_until(&format!("{name} to listen on port {port}"), || {
             let ended = daemon.process.wait(Duration::ZERO);
             let ended = ended.expect("a child can be waited for");
             let output = || fs::read_to_string(log).unwrap_or_default();
             assert!(ended.is_none(), "{name}: {ended:?}: {}", output());
-            host.connect(listens).is_ok()
+            is_listening(host, port)
         });
         daemon
     }
@@ -85,6 +73,12 @@ impl Daemon {
     pub fn id(&self) -> u32 {
         self.process.id()
     }
+}
+
+/// Asked of the kernel, since some servers take a probe for their one client.
+fn is_listening(host: &Host, port: u16) -> bool {
+    let filter = format!("sport = :{port}");
+    !host.run(&program("ss"), &["-Hltn", &filter]).is_empty()
 }
 
 /// An address as it stands in a URL: with brackets where it is IPv6.
