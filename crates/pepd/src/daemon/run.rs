@@ -15,7 +15,7 @@ use crate::{
     flow::FlowContext,
     intercept::{Gate, Interception, defer::DeferTask, held::HeldLegs},
     leg::SiteRuntime,
-    stats,
+    stats, sys,
     workers::Workers,
 };
 
@@ -66,6 +66,7 @@ impl Daemon {
         let status = match signals {
             Ok(mut signals) => {
                 self.log_ready();
+                unmap_idle_code_or_debug();
                 self.serve(&mut signals).await;
                 self.drain(&mut signals).await
             }
@@ -163,6 +164,12 @@ impl Daemon {
             _ => tracing::warn!("reset {flows} flows"),
         }
         status
+    }
+}
+
+fn unmap_idle_code_or_debug() {
+    if let Err(err) = sys::memory::unmap_idle_code() {
+        tracing::debug!(error = %err, "the code of the start stays mapped");
     }
 }
 

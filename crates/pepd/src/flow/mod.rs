@@ -7,6 +7,8 @@ mod closing;
 mod connecting;
 mod leg_io;
 mod relaying;
+#[cfg(test)]
+mod tests;
 
 use std::{
     io,

@@ -7,7 +7,7 @@
 mod options;
 mod site;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     io,

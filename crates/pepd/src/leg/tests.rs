@@ -21,7 +21,8 @@ fn options() -> LegOptions {
     }
 }
 
-fn site() -> SiteRuntime {
+/// A site that connects from our own address.
+pub(crate) fn site() -> SiteRuntime {
     SiteRuntime {
         id: pep_core::site::SiteId(0),
         name: "test".to_owned(),

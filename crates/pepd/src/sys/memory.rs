@@ -144,6 +144,40 @@ impl Drop for SharedMemory {
     }
 }
 
+/// Unmaps the pages of program code that this process has mapped; what is still used is mapped
+/// again, from the page cache, when it runs next.
+///
+/// Reading configuration and setting up rules takes most of the program's code, and relaying
+/// little of it.
+///
+/// # Errors
+/// When /proc is not there, or as madvise(2).
+pub fn unmap_idle_code() -> io::Result<()> {
+    for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
+        let Some((start, end)) = code_of_file(line) else {
+            continue;
+        };
+        // SAFETY: a private mapping of a file that is not writable, so that no page of it differs
+        // from the file; the kernel maps a page again when it is next touched.
+        let result = unsafe {
+            let start: *mut libc::c_void = std::ptr::without_provenance_mut(start);
+            libc::madvise(start, end - start.addr(), libc::MADV_DONTNEED)
+        };
+        super::socket::check(result)?;
+    }
+    Ok(())
+}
+
+/// The addresses of a mapping, if it is code of a file: `start-end r-xp offset device inode path`.
+fn code_of_file(line: &str) -> Option<(usize, usize)> {
+    let mut fields = line.split_whitespace();
+    let (start, end) = fields.next()?.split_once('-')?;
+    let is_code = fields.next()? == "r-xp";
+    let of_file = fields.nth(3)?.starts_with('/');
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    (is_code && of_file).then_some((address(start)?, address(end)?))
+}
+
 fn message(vectors: &mut [libc::iovec; 2]) -> libc::msghdr {
     // SAFETY: all zeroes is a valid msghdr: null pointers with lengths of zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
