@@ -1,9 +1,19 @@
 //! Interfaces, addresses, routes and settings of a namespace.
 
-use std::{future::Future, io, net::IpAddr, os::fd::AsRawFd as _, path::PathBuf, time::Duration};
+use std::{
+    future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::fd::AsRawFd as _,
+    path::PathBuf,
+    time::Duration,
+};
 
 use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteType,
+};
 use netlink_packet_route::{
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags},
     link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkMessage, State},
@@ -144,6 +154,34 @@ impl Netns {
                 handle.route().add(message).execute().await
             },
         )
+    }
+
+    /// Makes a congestion control that of all connections by the routes there are.
+    ///
+    /// It is a property of routes (`congctl` of `ip route`), and so works for those congestion
+    /// controls too that `net.ipv4.tcp_congestion_control` refuses outside the first namespace.
+    /// A program that chooses its own before it connects is overruled.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when the kernel has none of that name.
+    pub fn set_route_congestion(&self, name: &str) -> Result<(), NetnsError> {
+        let what = format!("use the congestion control `{name}` on routes");
+        let name = name.to_owned();
+        self.netlink(what, move |handle| async move {
+            for dump in [
+                RouteMessageBuilder::<Ipv4Addr>::new().build(),
+                RouteMessageBuilder::<Ipv6Addr>::new().build(),
+            ] {
+                let routes: Vec<_> = handle.route().get(dump).execute().try_collect().await?;
+                for route in routes
+                    .into_iter()
+                    .filter_map(|route| with_congestion(route, &name))
+                {
+                    handle.route().add(route).replace().execute().await?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Removes an interface (and, of a veth pair, its peer).
@@ -338,7 +376,7 @@ fn route_message(
     destination: IpNet,
     gateway: Option<IpAddr>,
     interface: Option<u32>,
-) -> netlink_packet_route::route::RouteMessage {
+) -> RouteMessage {
     let route = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(destination.addr(), destination.prefix_len())
         .expect("an IpNet's prefix length fits its family");
@@ -352,6 +390,32 @@ fn route_message(
         Some(index) => route.output_interface(index).build(),
         None => route.build(),
     }
+}
+
+/// The route with a congestion control; `None` for those that carry no connections.
+fn with_congestion(mut route: RouteMessage, name: &str) -> Option<RouteMessage> {
+    let unicast = route.header.kind == RouteType::Unicast;
+    let main = route.header.table == RouteHeader::RT_TABLE_MAIN;
+    let link_local = route.attributes.iter().any(|attribute| {
+        let RouteAttribute::Destination(RouteAddress::Inet6(address)) = attribute else {
+            return false;
+        };
+        address.is_unicast_link_local()
+    });
+    if !unicast || !main || link_local {
+        return None;
+    }
+    // The rest are the kernel's own observations.
+    route.attributes.retain(|attribute| {
+        use RouteAttribute::{Destination, Gateway, Oif, PrefSource, Priority};
+        matches!(
+            attribute,
+            Destination(_) | Gateway(_) | Oif(_) | PrefSource(_) | Priority(_)
+        )
+    });
+    let metric = RouteMetric::CcAlgo(name.to_owned());
+    route.attributes.push(RouteAttribute::Metrics(vec![metric]));
+    Some(route)
 }
 
 fn check_interface_name(name: &str) -> io::Result<()> {

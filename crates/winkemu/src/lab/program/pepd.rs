@@ -4,7 +4,7 @@ use std::{
     env,
     path::{Path, PathBuf},
     process::Stdio,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::sys::signal::Signal;
@@ -18,6 +18,9 @@ use crate::{lab::Node, netns::Process};
 const READY: &str = "pepd is ready";
 /// A field of the line that answers `SIGUSR1`.
 const COUNTER: &str = "flows_accepted";
+
+/// How long flows may take to end when the programs have: several round trips by satellite.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A running pepd.
 #[derive(Debug)]
@@ -103,12 +106,25 @@ impl Pepd {
         Ok(fields)
     }
 
-    /// Reads its counters, asks it to end, and kills it if it has not after `grace`.
+    /// Its counters when the last flow has ended, or [`SETTLE_TIMEOUT`] later.
+    fn settled_counters(&self) -> Result<Map<String, Value>, ProgramError> {
+        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        loop {
+            let counters = self.counters()?;
+            let open = counters.get("flows_open").and_then(Value::as_u64);
+            if open.unwrap_or(0) == 0 || Instant::now() > deadline {
+                return Ok(counters);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for its flows to end, reads its counters, asks it to end, and kills it if it has not after `grace`.
     ///
     /// # Errors
     /// Those of [`counters`](Self::counters).
     pub fn stop(mut self, grace: Duration) -> Result<PepdReport, ProgramError> {
-        let counters = self.counters()?;
+        let counters = self.settled_counters()?;
         let status = self.process.stop(grace);
         let status = status.map_err(|err| ProgramError::start("pepd", "pepd", err))?;
         self.log.wait_end(READY_TIMEOUT);

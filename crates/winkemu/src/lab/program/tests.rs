@@ -43,6 +43,31 @@ fn bulk_measures_at_the_receiver_in_both_directions() {
 }
 
 #[test]
+fn every_congestion_control_of_the_kernel_can_be_a_nodes_default() {
+    let available = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    for name in std::fs::read_to_string(available)
+        .unwrap()
+        .split_whitespace()
+    {
+        let lab = pair();
+        lab.node("client").set_congestion(name).unwrap();
+        lab.node("server").set_congestion(name).unwrap();
+        for (transfer, family) in [
+            (Transfer::Upload, Family::Ipv4),
+            (Transfer::Download, Family::Ipv6),
+        ] {
+            let bulk = Bulk {
+                congestion: None,
+                family,
+                ..bulk(transfer)
+            };
+            let result = bulk.run(lab.node("client"), lab.node("server")).unwrap();
+            assert_eq!(result.congestion, name);
+        }
+    }
+}
+
+#[test]
 fn bulk_says_which_congestion_control_is_missing() {
     let lab = pair();
     let bulk = Bulk {

@@ -155,10 +155,12 @@ fn fill(
     let pepd = pepd.map(|(node, config)| start_pepd(node, config, directory.path(), result));
     let pepd = pepd.transpose()?;
     let measured = work(scenario, spec, &lab, directory.path());
-    // Also after a failure: what the links and pepd say may explain it.
+    // Also after a failure: what pepd and the links say may explain it. Pepd first, as its flows
+    // end over the links.
+    let stopped = pepd.map(|pepd| pepd.stop(GRACE)).transpose();
     result.links = lab.stop_links().into_iter().collect();
-    if let (Some(pepd), Some(run)) = (pepd, &mut result.pepd) {
-        run.report = Some(pepd.stop(GRACE)?);
+    if let Some(run) = &mut result.pepd {
+        run.report = stopped?;
     }
     result.measurements = measured?;
     result.outcome = judge(result);

@@ -9,9 +9,12 @@ use crate::link::{DelayModel, LinkConfig, RateModel};
 /// The node on which pepd runs unless a workload says otherwise.
 pub(super) const PEPD_NODE: &str = "pepd";
 
+/// The workloads are over when pepd is told to end: what is still open then is of no interest.
+const DRAIN: &str = "2s";
+
 /// The text of pepd's configuration; `None` where the variant has no pepd.
 ///
-/// `intercept.lan` becomes the interface toward the client, `link` the interface, rate and
+/// `timeouts.drain` becomes 2 s, `intercept.lan` the interface toward the client, `link` the interface, rate and
 /// round-trip time of the neighbouring link, and sites know on which side of pepd that link is,
 /// unless the variant says otherwise.
 pub fn pepd_config(
@@ -24,6 +27,9 @@ pub fn pepd_config(
     let at = scenario.path.iter().position(|hop| hop.node == *node)?;
     let before = &scenario.path[at.checked_sub(1)?];
     let lan = Value::Array(vec![Value::String(before.node.clone())]);
+    if let Some(timeouts) = table(&mut config, "timeouts") {
+        timeouts.entry("drain").or_insert_with(|| DRAIN.into());
+    }
     if let Some(intercept) = table(&mut config, "intercept") {
         intercept.entry("lan").or_insert(lan);
     }

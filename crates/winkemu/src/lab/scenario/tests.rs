@@ -123,6 +123,7 @@ fn pepd_is_told_its_interfaces_and_link() {
         .unwrap();
     let expected: toml::Table = r#"
         intercept = { lan = ["client"] }
+        timeouts = { drain = "2s" }
         link = { interface = "server", rate = "10Mbit/s", rtt = "600ms" }
         site = [{ name = "all", congestion = ["bbr"] }]
     "#

@@ -161,11 +161,23 @@ impl Node {
 
     /// Makes a congestion control the default of the node's sockets.
     ///
+    /// Where the kernel refuses it as a namespace's default, it becomes that of all routes there
+    /// are now, with the consequences of [`Netns::set_route_congestion`].
+    ///
     /// # Errors
-    /// [`NetnsError::Sysctl`] when the kernel has none of that name.
+    /// [`NetnsError::Sysctl`] or [`NetnsError::Netlink`] when the kernel has none of that name.
     pub fn set_congestion(&self, name: &str) -> Result<(), NetnsError> {
-        self.netns
+        match self
+            .netns
             .set_sysctl("net.ipv4.tcp_congestion_control", name)
+        {
+            Err(NetnsError::Sysctl { source, .. })
+                if source.kind() == std::io::ErrorKind::PermissionDenied =>
+            {
+                self.netns.set_route_congestion(name)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Routes everything that has no better route to a neighbour.
