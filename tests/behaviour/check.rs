@@ -88,7 +88,7 @@ const MISTAKES: [Mistake; 10] = [
         words: &["timeouts.idle", "soon"],
     },
     Mistake {
-        line: "link.rate = \"fast\"",
+        line: "link = { interface = \"wan0\", rate = \"fast\" }",
         words: &["link.rate", "fast", "Mbit/s"],
     },
     Mistake {

@@ -225,8 +225,21 @@ impl Bed {
         }
     }
 
-    /// IPv6 needs a moment after an interface is switched on.
+    /// IPv6 needs a moment after an interface is switched on, and the kernel adds its last
+    /// routes even later.
     fn wait_until_connected(&self) {
+        for interface in self
+            .gateway
+            .netns()
+            .interfaces()
+            .expect("they can be listed")
+        {
+            wait_until("the addresses of the gateway to settle", || {
+                let routes = self.gateway.ip("-6 route show table local");
+                let settled = format!("anycast fe80:: dev {interface} ");
+                interface == "lo" || routes.contains(&settled)
+            });
+        }
         for family in [Family::V4, Family::V6] {
             let nobody = SocketAddr::new(Place::Server.address(family), 9);
             wait_until("the machines to reach one another", || {

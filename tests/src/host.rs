@@ -39,6 +39,8 @@ impl Host {
         // Errors are part of what is tested, so none may be rate limited away.
         host.sysctl("net.ipv4.icmp_ratelimit", "0");
         host.sysctl("net.ipv6.icmp.ratelimit", "0");
+        // Nobody else has our addresses: link-local ones need no second of waiting either.
+        host.sysctl("net.ipv6.conf.default.accept_dad", "0");
         host
     }
 

@@ -30,11 +30,8 @@ impl Event {
 
     /// A field of the event, or of a span around it.
     pub fn field(&self, name: &str) -> Option<&Value> {
-        let spans = self.json["spans"].as_array().into_iter().flatten();
-        [&self.json["fields"], &self.json, &self.json["span"]]
-            .into_iter()
-            .chain(spans)
-            .find_map(|object| object.get(name))
+        let objects = [&self.json, &self.json["span"]];
+        objects.into_iter().find_map(|object| object.get(name))
     }
 
     /// A field as text.
@@ -59,7 +56,7 @@ impl Event {
 
     /// The fields of the event itself.
     pub fn fields(&self) -> Map<String, Value> {
-        self.json["fields"].as_object().cloned().unwrap_or_default()
+        self.json.as_object().cloned().unwrap_or_default()
     }
 }
 
