@@ -11,10 +11,11 @@ use std::{
 use super::{Lines, ProgramError, READY_TIMEOUT, error::write_file, wait_until};
 use crate::{lab::Node, netns::Process};
 
-/// One process, nothing outside its directory, no caching of what was sent before.
+/// One process, root of whatever user namespace this is, nothing outside its directory, no caching of what was sent before.
 const CONFIG: &str = "\
 daemon off;
 master_process off;
+user root;
 pid nginx.pid;
 error_log stderr warn;
 events { worker_connections 512; }

@@ -3,7 +3,10 @@
 use serde::Serialize;
 
 use super::{summary::Summary, workloads};
-use crate::lab::scenario::{Check, Scenario};
+use crate::lab::{
+    run::RunResult,
+    scenario::{Check, RunSpec, Scenario},
+};
 
 /// A check at one point of the matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -21,7 +24,19 @@ pub struct CheckResult {
     pub holds: bool,
 }
 
-pub(super) fn evaluate(scenario: &Scenario, summary: &Summary) -> Vec<CheckResult> {
+/// Judges the checks at all places where both variants were to run.
+pub(super) fn evaluate(
+    scenario: &Scenario,
+    summary: &Summary,
+    runs: &[(RunSpec, RunResult)],
+) -> Vec<CheckResult> {
+    let chosen = |workload: &str, indices: &[usize], variant: &str| {
+        runs.iter().any(|(spec, _)| {
+            let group = &scenario.groups[spec.group].workloads;
+            let holds = group.iter().any(|of| of.name == workload);
+            holds && spec.point == indices && scenario.variant(spec).name == variant
+        })
+    };
     let mut results = Vec::new();
     for check in &scenario.checks {
         for workload in workloads(scenario) {
@@ -33,6 +48,10 @@ pub(super) fn evaluate(scenario: &Scenario, summary: &Summary) -> Vec<CheckResul
                 continue;
             }
             for indices in scenario.points() {
+                let sides = [&check.variant, &check.baseline];
+                if !sides.iter().all(|side| chosen(workload, &indices, side)) {
+                    continue;
+                }
                 results.push(evaluate_at(scenario, summary, check, workload, &indices));
             }
         }

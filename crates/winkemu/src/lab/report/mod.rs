@@ -63,7 +63,7 @@ impl Results {
     ) -> Self {
         let runs: Vec<_> = specs.into_iter().zip(runs).collect();
         let summary = Summary::new(scenario, &runs);
-        let checks = checks::evaluate(scenario, &summary);
+        let checks = checks::evaluate(scenario, &summary, &runs);
         let header = json!({
             "scenario": scenario.name,
             "title": scenario.title,

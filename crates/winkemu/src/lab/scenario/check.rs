@@ -267,7 +267,7 @@ fn read_setting(
     let (_, options) =
         found.ok_or_else(|| format!("names the link `{link}`, which is not described"))?;
     let mut options = options.clone();
-    links::set(&mut options, option, value).map_err(|err| err.to_string())?;
+    links::set(&mut options, option, value)?;
     links::check_files(&options, file).map_err(|err| err.to_string())?;
     Ok(Setting::Link {
         link: link.to_owned(),

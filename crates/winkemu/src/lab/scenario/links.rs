@@ -21,11 +21,15 @@ pub(super) fn options(
 }
 
 /// Sets one option: of both directions, or of one by `ab.KEY`, `ba.KEY` or a table.
-pub(super) fn set(
-    options: &mut LinkOptions,
-    key: &str,
-    value: &toml::Value,
-) -> Result<(), OptionError> {
+pub(super) fn set(options: &mut LinkOptions, key: &str, value: &toml::Value) -> Result<(), String> {
+    try_set(options, key, value).map_err(|err| match err {
+        // Its key is the last part of the one that stands before this message.
+        OptionError::Value { message, .. } => message,
+        other => other.to_string(),
+    })
+}
+
+fn try_set(options: &mut LinkOptions, key: &str, value: &toml::Value) -> Result<(), OptionError> {
     let (direction, rest) = match key.split_once('.') {
         Some((direction, rest)) => (direction, Some(rest)),
         None => (key, None),
