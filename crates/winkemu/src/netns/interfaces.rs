@@ -111,6 +111,16 @@ impl Netns {
         self.set_link(interface, "set the MTU of", |link| link.mtu(mtu))
     }
 
+    /// Sets how many packets may wait at an interface for its device, or for the reader of a TUN.
+    ///
+    /// # Errors
+    /// [`NetnsError::Netlink`] when there is no such interface.
+    pub fn set_transmit_queue(&self, interface: &str, packets: u32) -> Result<(), NetnsError> {
+        self.set_link(interface, "set the queue of", |link| {
+            link.append_extra_attribute(LinkAttribute::TxQueueLen(packets))
+        })
+    }
+
     /// Gives an interface an address; IPv6 addresses are usable at once (no duplicate detection).
     ///
     /// # Errors

@@ -2,8 +2,9 @@
 //!
 //! The thread reads what the kernel sends into either interface, hands it to the pure
 //! [`Engine`](crate::link::Engine) with the time, and writes what comes out into the other one.
-//! It waits by `ppoll` with nanoseconds and the least timer slack; under [`LinkSpec::realtime`]
-//! also under SCHED_FIFO, and awake for the last 60 us before a deadline.
+//! It waits by `ppoll` with nanoseconds and the least timer slack, and awake for the last 60 us
+//! before a deadline as long as that takes no more than a twentieth of the time; under
+//! [`LinkSpec::realtime`] always, and under SCHED_FIFO.
 //!
 //! ```no_run
 //! use winkemu::{link::LinkOptions, netns::Netns, shell::{LinkHandle, LinkSpec, MTU, Tun}};
@@ -29,6 +30,7 @@ mod lateness;
 mod pump;
 mod record;
 mod report;
+mod spin;
 mod sys;
 mod tun;
 
@@ -77,7 +79,7 @@ pub struct LinkSpec {
     /// The seed of every draw.
     pub seed: u64,
     /// Run before all ordinary threads (where permitted; the report says what was), and awake for
-    /// the last 60 us before each deadline.
+    /// the last 60 us before each deadline, however many there are.
     pub realtime: bool,
     /// Where to write each packet's decision.
     pub record: Option<PathBuf>,

@@ -15,17 +15,13 @@ use nix::{
 
 use super::{
     DirectionReport, LinkError, LinkReport, LinkSpec, Realtime, Stop, Tun, Verdict, clock::Clock,
-    lateness::Lateness, record::Recorder, sys,
+    lateness::Lateness, record::Recorder, spin::SpinBudget, sys,
 };
 use crate::link::{Decision, Direction, Engine, NANOS_PER_SECOND, Nanos, Packet};
 
 /// Packets read or written in a row before the other side has its turn: at 1 us each, neither
 /// makes the other late by more than the timers do.
 const BATCH: usize = 32;
-
-/// How long before a deadline the real-time loop stops sleeping. Sleeping misses by 57 us at
-/// the median on a machine with ordinary timers.
-const SPIN_NS: Nanos = 60_000;
 
 /// Above the priorities of threaded interrupts (50) it would delay the network itself.
 const REALTIME_PRIORITY: i32 = 40;
@@ -63,6 +59,7 @@ pub(super) struct Pump {
     recorder: Option<Recorder>,
     stop: Arc<Stop>,
     realtime: Option<Realtime>,
+    spin: SpinBudget,
     seed: u64,
     limit: super::AccuracyLimit,
     link: serde_json::Value,
@@ -95,6 +92,7 @@ impl Pump {
             recorder,
             stop,
             realtime: spec.realtime.then(Realtime::default),
+            spin: SpinBudget::new(spec.realtime),
             seed: spec.seed,
             limit: spec.limit,
             link: serde_json::to_value(&spec.config).expect("a configuration is plain data"),
@@ -140,15 +138,19 @@ impl Pump {
     /// Until a packet came, one is due, or somebody wants us to stop.
     fn wait(&mut self) -> io::Result<Ready> {
         let deadline = self.engine.poll_timeout();
-        let spin = if self.realtime.is_some() { SPIN_NS } else { 0 };
+        let spin = self.spin.allowance(self.clock.now());
+        let mut awake_since = None;
         loop {
             let left = deadline.map(|deadline| deadline.saturating_sub(self.clock.now()));
             let ready = self.poll(left.map(|left| left.saturating_sub(spin)))?;
-            let passed = deadline.is_some_and(|deadline| deadline <= self.clock.now());
-            // Only the real-time loop wakes before its deadline and looks again until then.
-            if ready.any() || passed || self.realtime.is_none() || self.stop.is_asked() {
+            let now = self.clock.now();
+            let passed = deadline.is_some_and(|deadline| deadline <= now);
+            // Who wakes before the deadline looks again until then.
+            if ready.any() || passed || spin == 0 || self.stop.is_asked() {
+                self.spin.spend(now - awake_since.unwrap_or(now));
                 return Ok(ready);
             }
+            awake_since.get_or_insert(now);
         }
     }
 

@@ -33,26 +33,6 @@ pub(super) fn create_tun(name: &str) -> io::Result<(OwnedFd, String)> {
     Ok((device.into(), name))
 }
 
-/// Sets how many packets an interface of the calling thread's namespace may hold for its reader.
-pub(super) fn set_transmit_queue(name: &str, packets: i32) -> io::Result<()> {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
-    let mut request = named_request(name)?;
-    // The union has no member of this name; `ifru_metric` is the int at the same place.
-    request.ifr_ifru.ifru_metric = packets;
-    // SAFETY: SIOCSIFTXQLEN reads an ifreq with an int in its union, and it outlives the call.
-    let outcome = unsafe {
-        libc::ioctl(
-            socket.as_raw_fd(),
-            libc::SIOCSIFTXQLEN as _,
-            &raw const request,
-        )
-    };
-    if outcome < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
-}
-
 fn named_request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: ifreq is plain data for which all zeroes is valid.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };

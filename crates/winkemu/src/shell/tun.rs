@@ -14,7 +14,7 @@ use crate::netns::{Netns, NetnsError};
 
 /// Packets a TUN may hold for us. A sender may have a whole window (and it is not told of drops
 /// there), so it must hold more than any window: 16,384 full packets are 24 MB.
-const TRANSMIT_QUEUE: i32 = 16_384;
+const TRANSMIT_QUEUE: u32 = 16_384;
 
 /// Why an end of a link could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -137,15 +137,13 @@ impl Tun {
         addresses: &[IpNet],
         mtu: u32,
     ) -> Result<Self, TunError> {
-        let create = || {
-            let (fd, name) = sys::create_tun(name)?;
-            sys::set_transmit_queue(&name, TRANSMIT_QUEUE)?;
-            Ok((fd, name))
-        };
-        let (fd, name) = netns.enter(create)?.map_err(|source| TunError::Create {
+        let created = netns.enter(|| sys::create_tun(name))?;
+        let (fd, name) = created.map_err(|source| TunError::Create {
             name: name.to_owned(),
             source,
         })?;
+        // By netlink: the old request for it wants to be root outside user namespaces as well.
+        netns.set_transmit_queue(&name, TRANSMIT_QUEUE)?;
         netns.set_mtu(&name, mtu)?;
         for address in addresses {
             netns.add_address(&name, *address)?;
