@@ -87,6 +87,7 @@ impl Daemon {
     /// Until the first signal to stop.
     async fn serve(&self, signals: &mut Signals) {
         let mut gate = self.context.admission.gate();
+        let mut failed = None;
         let mut tick = interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -100,8 +101,14 @@ impl Daemon {
             match event {
                 Event::Stop => return,
                 Event::Report => report(&self.context, &self.interception).await,
-                Event::Gate(gate) => self.set_gate(gate).await,
-                Event::Tick => self.on_tick(),
+                Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
+                Event::Tick => {
+                    self.on_tick();
+                    // What was short then, a descriptor for nft perhaps, may be there now.
+                    if let Some(gate) = failed {
+                        failed = self.set_gate(gate).await.err();
+                    }
+                }
             }
         }
     }
@@ -114,19 +121,20 @@ impl Daemon {
         self.context.arena.sweep(Self::SWEEP);
     }
 
-    async fn set_gate(&self, gate: Gate) {
-        match self.interception.set_gate(gate).await {
-            Ok(()) if gate == Gate::Closed => {
-                tracing::warn!("the gate is closed: new flows pass unaccelerated");
-            }
-            Ok(()) => tracing::info!("the gate is open again"),
-            Err(err) => {
-                tracing::error!(
-                    error = &err as &dyn std::error::Error,
-                    "cannot move the gate"
-                );
-            }
+    /// Fails with the gate that could not be set.
+    async fn set_gate(&self, gate: Gate) -> Result<(), Gate> {
+        if let Err(err) = self.interception.set_gate(gate).await {
+            tracing::error!(
+                error = &err as &dyn std::error::Error,
+                "cannot move the gate"
+            );
+            return Err(gate);
         }
+        match gate {
+            Gate::Closed => tracing::warn!("the gate is closed: new flows pass unaccelerated"),
+            Gate::Open => tracing::info!("the gate is open again"),
+        }
+        Ok(())
     }
 
     /// No further flow; those that are open may end by themselves for a while.
