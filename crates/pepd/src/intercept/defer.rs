@@ -165,10 +165,6 @@ impl DeferTask {
 
     fn on_connected(&mut self, leg: PendingLeg) {
         let flow = leg.flow;
-        let family = Family::of(&flow.destination);
-        if let Err(err) = leg::on_connected(leg.fd.as_fd(), &leg.site, family) {
-            debug!(?flow, %err, "cannot prepare a connected leg");
-        }
         let connected = ConnectedLeg {
             fd: leg.fd,
             dscp: leg.dscp,

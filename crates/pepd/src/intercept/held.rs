@@ -18,7 +18,8 @@ use pep_core::{
 /// A server leg whose server has answered.
 #[derive(Debug)]
 pub struct ConnectedLeg {
-    /// The socket: non-blocking, connected.
+    /// The socket: non-blocking, connected; [`leg::on_connected`](crate::leg::on_connected) is
+    /// still to be called.
     pub fd: OwnedFd,
     /// The DSCP of the client's SYN.
     pub dscp: u8,
