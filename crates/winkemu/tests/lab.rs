@@ -266,13 +266,13 @@ fn programs_do_not_outlive_a_kill() {
 /// As root this test becomes somebody else; without user namespaces it checks the message.
 #[test]
 fn without_root_it_works_or_says_what_is_forbidden() {
-    let lab = Lab::new(
-        &SHORT
-            .replace("\"link\", ", "")
-            .replace("[matrix]", "[links.unused]")
-            .replace("\"link.delay\" = [\"10ms\", \"30ms\"]", "")
-            .replace("[link]", "[links.other]"),
-    );
+    let lab = Lab::new(&format!(
+        "path = [\"client\", \"server\"]\n[[workload]]{}",
+        {
+            let mut workloads = SHORT.split("[[workload]]");
+            workloads.nth(1).expect("the upload")
+        }
+    ));
     let directory = lab.directory.path();
     let binary = directory.join("winkemu");
     fs::copy(env!("CARGO_BIN_EXE_winkemu"), &binary).unwrap();

@@ -164,11 +164,16 @@ fn receive(socket: &Socket, end: Instant, meter: &mut Meter) -> Result<(), Progr
         let timeout = socket.set_read_timeout(Some(left.min(TICK)));
         timeout.map_err(ProgramError::socket("set SO_RCVTIMEO"))?;
         match stream.read(&mut buffer) {
-            Ok(0) => return Err(ProgramError::output("bulk", "the sender closed early")),
-            Ok(count) => meter.count(count as u64, Instant::now()),
+            Ok(count) if count > 0 => meter.count(count as u64, Instant::now()),
             Err(err) if is_timeout(&err) => {}
-            // The sender resets at the end; earlier, somebody else did.
-            Err(_) if Instant::now() + TICK > end => return Ok(()),
+            // The sender closes at the end; earlier, somebody else did.
+            _ if Instant::now() + TICK > end => return Ok(()),
+            Ok(_) => {
+                return Err(ProgramError::output(
+                    "bulk",
+                    "the connection was closed early",
+                ));
+            }
             Err(err) => return Err(ProgramError::socket("receive")(err)),
         }
     }

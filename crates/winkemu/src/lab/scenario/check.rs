@@ -16,7 +16,7 @@ use crate::{lab::topology::is_node_name, link::LinkOptions};
 /// The element of a path that is a link without a name of its own.
 const LINK: &str = "link";
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// BASELINE of what a busy machine may add: the smallest round trips that matter are longer.
+/// Small beside the round trips of links worth emulating, large beside what an idle machine adds.
 const LATE: Duration = Duration::from_millis(10);
 const RUNS_MAX: usize = 100_000;
 
@@ -159,6 +159,20 @@ fn read_path(
                 node: name.clone(),
                 link: pending.take(),
             });
+        }
+    }
+    for (link, _) in links {
+        if !raw
+            .path
+            .get_ref()
+            .iter()
+            .any(|element| element.get_ref() == link)
+        {
+            findings.add(
+                raw.path.span(),
+                key,
+                format!("does not hold the link `{link}`, which is described"),
+            );
         }
     }
     if pending.is_some() {

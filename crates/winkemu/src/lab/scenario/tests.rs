@@ -198,6 +198,11 @@ fn names_that_lead_nowhere_are_mistakes() {
             "needs a node on either side",
         ),
         (
+            "\"pepd\", \"link\"",
+            "\"pepd\"",
+            "does not hold the link `link`",
+        ),
+        (
             "\"client\", \"pepd\"",
             "\"client\", \"client\"",
             "stands in it twice",
