@@ -9,7 +9,7 @@ use pep_core::{
     relay::RelayLimits,
 };
 
-use super::{DaemonError, run::Daemon};
+use super::{DaemonError, run::Daemon, spare::Spare};
 use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
@@ -41,6 +41,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
             workers,
             sites,
             drain: config.drain,
+            spare: Spare::default(),
         }),
         Err(err) => {
             remove_or_warn(interception).await;

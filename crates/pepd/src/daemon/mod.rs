@@ -2,6 +2,7 @@
 
 mod build;
 mod run;
+mod spare;
 
 use std::io;
 

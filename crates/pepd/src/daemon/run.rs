@@ -9,7 +9,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::build::remove_or_warn;
+use super::{build::remove_or_warn, spare::Spare};
 use crate::{
     exit::ExitStatus,
     flow::FlowContext,
@@ -28,6 +28,7 @@ pub(super) struct Daemon {
     pub(super) workers: Workers,
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     pub(super) drain: Duration,
+    pub(super) spare: Spare,
 }
 
 /// Signals that mean something to us.
@@ -85,9 +86,10 @@ impl Daemon {
     }
 
     /// Until the first signal to stop.
-    async fn serve(&self, signals: &mut Signals) {
+    async fn serve(&mut self, signals: &mut Signals) {
         let mut gate = self.context.admission.gate();
         let mut failed = None;
+        self.spare.fill();
         let mut tick = interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -116,14 +118,18 @@ impl Daemon {
     /// How many slots one tick may clean: some milliseconds of work.
     const SWEEP: usize = 1024;
 
-    fn on_tick(&self) {
+    fn on_tick(&mut self) {
+        self.spare.fill();
         self.context.admission.on_tick();
         self.context.arena.sweep(Self::SWEEP);
     }
 
     /// Fails with the gate that could not be set.
-    async fn set_gate(&self, gate: Gate) -> Result<(), Gate> {
-        if let Err(err) = self.interception.set_gate(gate).await {
+    async fn set_gate(&mut self, gate: Gate) -> Result<(), Gate> {
+        self.spare.release();
+        let result = self.interception.set_gate(gate).await;
+        self.spare.fill();
+        if let Err(err) = result {
             tracing::error!(
                 error = &err as &dyn std::error::Error,
                 "cannot move the gate"
@@ -138,9 +144,10 @@ impl Daemon {
     }
 
     /// No further flow; those that are open may end by themselves for a while.
-    async fn drain(&self, signals: &mut Signals) -> ExitStatus {
+    async fn drain(&mut self, signals: &mut Signals) -> ExitStatus {
         let admission = &self.context.admission;
         admission.stop();
+        self.spare.release();
         if let Err(err) = self.interception.set_gate(Gate::Closed).await {
             tracing::warn!(error = %err, "cannot close the gate");
         }

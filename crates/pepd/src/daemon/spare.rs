@@ -1,0 +1,46 @@
+//! Descriptors kept for the moment when there are no others.
+
+use std::{fs::File, os::fd::OwnedFd};
+
+/// Running nft takes a few: pipes to it, and one to await it. Closing the gate is wanted most when
+/// flows have used up all the others.
+#[derive(Debug, Default)]
+pub(super) struct Spare(Vec<OwnedFd>);
+
+impl Spare {
+    /// Pipes for input, output and errors, both ends, and a pidfd; as many again since acceptors
+    /// may be faster.
+    const COUNT: usize = 16;
+
+    /// Takes as many as are missing, or as there are.
+    pub(super) fn fill(&mut self) {
+        while self.0.len() < Self::COUNT {
+            match File::open("/dev/null") {
+                Ok(file) => self.0.push(file.into()),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Lets them go, to be used by whatever comes next.
+    pub(super) fn release(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_up_and_lets_go() {
+        let mut spare = Spare::default();
+        spare.fill();
+        assert_eq!(spare.0.len(), Spare::COUNT);
+        spare.0.truncate(3);
+        spare.fill();
+        assert_eq!(spare.0.len(), Spare::COUNT);
+        spare.release();
+        assert!(spare.0.is_empty());
+    }
+}
