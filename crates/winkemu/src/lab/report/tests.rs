@@ -50,6 +50,7 @@ fn results(value: impl Fn(&RunSpec) -> Option<f64>) -> Results {
             },
             attempt: 1,
             took_s: 4.0,
+            cpu_pressure: Some(0.9 * spec.point[0] as f64),
             measurements: vec![Measurement {
                 workload: "up".to_owned(),
                 goodput_bps: Some(value.unwrap_or(999.0) * 1e6),
@@ -127,6 +128,12 @@ fn runs_on_a_busy_machine_are_left_out_and_said_to_be() {
         "{}",
         results.to_text()
     );
+}
+
+#[test]
+fn contention_for_processors_is_mentioned() {
+    let text = results(double_except_last).to_text();
+    assert!(text.contains("in 6 of 12 runs"), "{text}");
 }
 
 #[test]

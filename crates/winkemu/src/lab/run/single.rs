@@ -32,6 +32,9 @@ pub struct RunResult {
     pub attempt: u32,
     /// From the beginning to the end, set-up included.
     pub took_s: f64,
+    /// Share of the run during which somebody on this machine waited for a processor, 0 to 1
+    /// (`/proc/pressure/cpu`); absent where the kernel does not tell.
+    pub cpu_pressure: Option<f64>,
     /// What was measured, by workload. Empty when the run failed.
     pub measurements: Vec<Measurement>,
     /// What the links did, by name.
@@ -122,10 +125,12 @@ pub(super) fn run(
     scratch: &Path,
 ) -> RunResult {
     let start = Instant::now();
+    let waits = cpu_waits();
     let mut result = RunResult {
         outcome: Outcome::Good,
         attempt,
         took_s: 0.0,
+        cpu_pressure: None,
         measurements: Vec::new(),
         links: BTreeMap::new(),
         pepd: None,
@@ -136,6 +141,10 @@ pub(super) fn run(
         };
     }
     result.took_s = start.elapsed().as_secs_f64();
+    let waited = cpu_waits()
+        .zip(waits)
+        .map(|(after, before)| after.saturating_sub(before));
+    result.cpu_pressure = waited.map(|waited| waited.as_secs_f64() / result.took_s);
     result
 }
 
@@ -384,6 +393,14 @@ fn judge(result: &RunResult) -> Outcome {
         }
     }
     Outcome::Good
+}
+
+/// For how long, since boot, at least one task had to wait for a processor.
+fn cpu_waits() -> Option<Duration> {
+    let text = fs::read_to_string("/proc/pressure/cpu").ok()?;
+    let some = text.lines().find(|line| line.starts_with("some"))?;
+    let total = some.split("total=").nth(1)?.trim().parse().ok()?;
+    Some(Duration::from_micros(total))
 }
 
 fn file_name(name: &str) -> String {
