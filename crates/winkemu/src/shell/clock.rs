@@ -20,8 +20,17 @@ impl Clock {
     }
 }
 
+/// Processor time of the calling thread.
+pub(super) fn thread_time() -> Nanos {
+    read(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
 fn monotonic() -> Nanos {
-    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every kernel has this clock");
-    // Neither is negative: the clock counts from boot.
+    read(ClockId::CLOCK_MONOTONIC)
+}
+
+fn read(clock: ClockId) -> Nanos {
+    let time = clock_gettime(clock).expect("every kernel has these clocks");
+    // Neither is negative: these clocks count from boot and from the thread's start.
     time.tv_sec() as Nanos * NANOS_PER_SECOND + time.tv_nsec() as Nanos
 }

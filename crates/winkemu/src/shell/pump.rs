@@ -14,8 +14,12 @@ use nix::{
 };
 
 use super::{
-    DirectionReport, LinkError, LinkReport, LinkSpec, Realtime, Stop, Tun, Verdict, clock::Clock,
-    lateness::Lateness, record::Recorder, spin::SpinBudget, sys,
+    DirectionReport, LinkError, LinkReport, LinkSpec, Realtime, Stop, Tun, Verdict,
+    clock::{Clock, thread_time},
+    lateness::Lateness,
+    record::Recorder,
+    spin::SpinBudget,
+    sys,
 };
 use crate::link::{Decision, Direction, Engine, NANOS_PER_SECOND, Nanos, Packet};
 
@@ -239,6 +243,7 @@ impl Pump {
         let drops = ab.tun_drops + ba.tun_drops;
         LinkReport {
             seconds,
+            cpu_seconds: thread_time() as f64 / NANOS_PER_SECOND as f64,
             seed: self.seed,
             link: self.link.take(),
             realtime: self.realtime,

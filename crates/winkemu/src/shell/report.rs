@@ -10,6 +10,8 @@ use crate::link::PathStats;
 pub struct LinkReport {
     /// How long it ran.
     pub seconds: f64,
+    /// Processor time the link took.
+    pub cpu_seconds: f64,
     /// The seed of its draws.
     pub seed: u64,
     /// What it was made of.
