@@ -6,9 +6,9 @@ use std::{
 };
 
 use pep_core::config::{LogConfig, LogFormat, LogLevel};
-use tracing::Dispatch;
+use tracing::{Dispatch, level_filters::LevelFilter};
 use tracing_subscriber::{
-    EnvFilter,
+    filter::Targets,
     fmt::{self, MakeWriter},
     prelude::*,
 };
@@ -26,7 +26,7 @@ pub fn init(log: LogConfig, forced: bool) {
     }
 }
 
-fn dispatch<W>(format: LogFormat, filter: EnvFilter, writer: W, colour: bool) -> Dispatch
+fn dispatch<W>(format: LogFormat, filter: Targets, writer: W, colour: bool) -> Dispatch
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -45,28 +45,29 @@ where
 }
 
 /// The filter, and what is wrong with `RUST_LOG`.
-fn filter(level: LogLevel, forced: bool) -> (EnvFilter, Option<String>) {
-    let own = || EnvFilter::new(directives(level));
-    match env::var(EnvFilter::DEFAULT_ENV) {
-        Ok(text) if !forced && !text.trim().is_empty() => match EnvFilter::try_new(&text) {
+fn filter(level: LogLevel, forced: bool) -> (Targets, Option<String>) {
+    match env::var("RUST_LOG") {
+        Ok(text) if !forced && !text.trim().is_empty() => match text.parse() {
             Ok(filter) => (filter, None),
-            Err(err) => (own(), Some(err.to_string())),
+            Err(err) => (targets(level), Some(err.to_string())),
         },
-        _ => (own(), None),
+        _ => (targets(level), None),
     }
 }
 
 /// Our own lines from the level upwards; of the libraries no more than warnings, since netlink
 /// at `debug` drowns everything else.
-fn directives(level: LogLevel) -> String {
-    let level = match level {
-        LogLevel::Error => return "error".to_owned(),
-        LogLevel::Warn => return "warn".to_owned(),
-        LogLevel::Info => "info",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
+fn targets(level: LogLevel) -> Targets {
+    let own = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
     };
-    format!("warn,pepd={level},pep_core={level}")
+    Targets::new()
+        .with_default(own.min(LevelFilter::WARN))
+        .with_targets([("pepd", own), ("pep_core", own)])
 }
 
 #[cfg(test)]
@@ -96,8 +97,7 @@ mod tests {
     fn logged(format: LogFormat, level: LogLevel) -> String {
         let memory = Memory::default();
         let writer = memory.clone();
-        let filter = EnvFilter::new(directives(level));
-        let dispatch = dispatch(format, filter, move || writer.clone(), false);
+        let dispatch = dispatch(format, targets(level), move || writer.clone(), false);
         dispatcher::with_default(&dispatch, || {
             let span = tracing::info_span!(target: "pepd::flow", "flow", client = "10.0.0.1:1000");
             let _entered = span.enter();
