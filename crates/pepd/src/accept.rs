@@ -127,14 +127,11 @@ impl Acceptor {
         };
         let context = Arc::clone(&self.context);
         match self.server_leg(&fd, &ends, reserve.leg) {
-            Ok(server) => drop(tokio::spawn(flow::serve(
-                context,
-                ends,
-                reserve.memory,
-                fd,
-                server,
-            ))),
-            Err(err) => flow::refuse(&context, &ends, &fd, &err),
+            Ok(server) => {
+                let flow = flow::serve(context, ends, reserve.memory, fd, server);
+                drop(tokio::spawn(flow));
+            }
+            Err(err) => flow::refuse(&context, &ends, fd, &err),
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use pep_core::{
 use tokio::time::{Instant, sleep};
 
 use super::Flow;
-use crate::sys::socket;
+use crate::{leg, sys::socket};
 
 /// The kernel does not tell when the last byte is acknowledged, so it is asked: at first often,
 /// since most tails are gone within a round trip, then less.
@@ -27,11 +27,21 @@ impl Flow {
             End::Closed => {
                 // Should the task be dropped from here on, the kernel goes on delivering.
                 self.ending = EndReason::Closed;
+                self.close_with_fin();
                 self.delivered_within_orphan(&Side::ALL).await;
             }
             End::Reset(by) => {
                 self.delivered_within_orphan(&[by.other()]).await;
                 self.ending = self.reset_reason(by);
+            }
+        }
+    }
+
+    /// From here on a close of the legs, by us or by the kernel, delivers what is left.
+    fn close_with_fin(&self) {
+        for side in Side::ALL {
+            if let Err(err) = leg::set_reset_on_close(self.leg(side).fd(), false) {
+                tracing::debug!(error = %err, "cannot close a leg in order");
             }
         }
     }

@@ -13,7 +13,7 @@ mod tests;
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,7 +27,7 @@ use pep_core::{
 use crate::{
     arena::{Arena, Slot, SlotState},
     intercept::held::HeldLegs,
-    leg::{self, SiteRuntime},
+    leg::SiteRuntime,
     limits::{Admission, Permit},
     stats::Counters,
 };
@@ -112,8 +112,8 @@ pub async fn serve(
 }
 
 /// Ends a flow that cannot begin: the client gets RST at once.
-pub fn refuse(context: &FlowContext, ends: &Ends, client: &OwnedFd, err: &io::Error) {
-    reset_on_close_or_debug(client.as_fd());
+pub fn refuse(context: &FlowContext, ends: &Ends, client: OwnedFd, err: &io::Error) {
+    drop(client);
     let end = FlowEnd {
         reason: connecting::reason(err),
         error: Some(err),
@@ -151,17 +151,17 @@ impl Flow {
         server: OwnedFd,
     ) -> Option<Self> {
         let permit = context.admission.admit();
-        let failed = |client: &OwnedFd, err: &io::Error| {
+        let failed = |client: OwnedFd, err: &io::Error| {
             refuse(&context, &ends, client, err);
             None
         };
         let client = match LegIo::new(client) {
             Ok(client) => client,
-            Err((client, err)) => return failed(&client, &err),
+            Err((client, err)) => return failed(client, &err),
         };
         let server = match LegIo::new(server) {
             Ok(server) => server,
-            Err((_, err)) => return failed(&client.into_fd(), &err),
+            Err((_, err)) => return failed(client.into_fd(), &err),
         };
         memory.slot.publish_state(SlotState::Accepted);
         Some(Self {
@@ -203,11 +203,6 @@ impl Flow {
 impl Drop for Flow {
     fn drop(&mut self) {
         self.slot.publish_state(SlotState::Closed);
-        if self.ending != EndReason::Closed {
-            for leg in &self.legs {
-                reset_on_close_or_debug(leg.fd());
-            }
-        }
         self.count_bytes();
         let [up, down] = self.delivered();
         let undelivered = |direction| match self.ending {
@@ -226,13 +221,6 @@ impl Drop for Flow {
         };
         end.count(&self.context);
         end.log(&self.ends);
-    }
-}
-
-/// A leg that is already gone cannot be told; nobody waits for the RST then.
-fn reset_on_close_or_debug(fd: BorrowedFd<'_>) {
-    if let Err(err) = leg::set_reset_on_close(fd, true) {
-        tracing::debug!(error = %err, "cannot reset a leg");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    os::fd::AsFd,
     thread::{self, JoinHandle},
 };
 
@@ -61,6 +62,7 @@ fn host() -> (TcpStream, OwnedFd) {
     let (leg, _) = listener.accept().unwrap();
     leg.set_nonblocking(true).unwrap();
     SockRef::from(&leg).set_out_of_band_inline(true).unwrap();
+    leg::set_reset_on_close(leg.as_fd(), true).unwrap();
     (host, leg.into())
 }
 

@@ -23,7 +23,7 @@ use pep_core::{
     },
 };
 use tokio::{sync::mpsc, task::JoinHandle, time};
-use tracing::{debug, trace, warn};
+use tracing::{debug, trace};
 
 use super::{
     held::{ConnectedLeg, HeldLegs},
@@ -170,9 +170,8 @@ impl DeferTask {
             dscp: leg.dscp,
             site: leg.site.id,
         };
-        if let Some(unwanted) = self.held.connected(flow, connected, &mut self.actions) {
-            reset(unwanted);
-        }
+        // Nobody may want the leg any more; closing it resets it, as legs do.
+        drop(self.held.connected(flow, connected, &mut self.actions));
     }
 
     fn on_neighbour_failed(&mut self, destination: IpAddr) {
@@ -207,7 +206,7 @@ impl DeferTask {
             Action::Answer { to, packet } => self.answers.send(&packet, to),
             Action::Abort { flow } => {
                 self.watcher.remove(&flow);
-                self.held.withdraw(&flow).into_iter().for_each(reset);
+                drop(self.held.withdraw(&flow));
                 Ok(())
             }
         };
@@ -294,13 +293,5 @@ fn unreachable(client: IpAddr, why: Unreachable) -> Failure {
     match address_toward(client) {
         Ok(from) => Failure::Icmp(IcmpError::from_router(from, why)),
         Err(_) => Failure::Ours,
-    }
-}
-
-/// Closes a leg nobody will use.
-fn reset(leg: ConnectedLeg) {
-    let ConnectedLeg { fd, .. } = leg;
-    if let Err(err) = leg::set_reset_on_close(fd.as_fd(), true) {
-        warn!(%err, "a server gets FIN instead of RST");
     }
 }

@@ -198,8 +198,8 @@ pub fn on_connected(fd: BorrowedFd<'_>, site: &SiteRuntime, family: Family) -> i
     Ok(())
 }
 
-/// Whether close() is to send RST and drop what was not delivered (`true`), or FIN after all
-/// of it (`false`).
+/// Whether close() is to send RST and drop what was not delivered (`true`, as all legs begin), or
+/// FIN after all of it (`false`).
 ///
 /// # Errors
 /// When the option cannot be set.
@@ -236,6 +236,12 @@ fn new_socket(options: &LegOptions, family: Family) -> Result<Socket, OptionErro
             }
         })?;
     options.apply(&socket)?;
+    // Until the flow has ended well, whoever closes this socket resets it: when pepd is killed,
+    // the kernel does, and a FIN from it would make half a download look like all of it.
+    set_reset_on_close(socket.as_fd(), true).map_err(|source| OptionError {
+        name: "SO_LINGER",
+        source,
+    })?;
     Ok(socket)
 }
 
