@@ -161,16 +161,16 @@ fn a_server_that_is_silent_at_first_is_reached() {
 fn a_client_that_gives_up_before_the_server_answers_leaves_nothing() {
     matrix(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
-        let gate = SynGate::closed(bed, PORT);
         let pep = bed.config("").map(|config| {
             let config = config.replace("[log]", "syn_lease = \"1s\"\n\n[log]");
             pepd_tests::pep::Pep::start(&bed.gateway, &config)
         });
-        // By now it has opened what it opens at first.
+        echo_once(&mut connect(bed), b"an ordinary flow first");
         let before = pep.as_ref().map(|pep| {
-            pep.counters();
+            pep.wait_idle();
             pep.descriptors()
         });
+        let gate = SynGate::closed(bed, PORT);
         let dial = Dial::to(bed.at(Place::Server, PORT));
         let socket = bed.client.enter(|| dial.begin_here()).expect("it begins");
         wait_until("the SYN to be lost", || gate.seen() >= 1);

@@ -196,6 +196,8 @@ impl Bed {
             add_route(&bed.client, family.default_route(), family.address(1, 1));
             add_route(&bed.server, family.default_route(), family.address(2, 1));
         }
+        prefer_first(&bed.client, "eth0", 1, &[3]);
+        prefer_first(&bed.server, "eth0", 2, &[3]);
         forward(&bed.gateway);
         bed.without_redirects();
         bed.wait_until_connected();
@@ -258,6 +260,8 @@ impl Bed {
             add_addresses(&self.gateway, WAN, family, &[(2, 1)]);
             add_addresses(&self.server, "eth0", family, &[(2, 2), (2, 3), (2, 66)]);
         }
+        prefer_first(&self.client, "eth0", 1, &[3]);
+        prefer_first(&self.server, "eth0", 2, &[3, 66]);
         for host in [&self.gateway, &self.server] {
             forward(host);
         }
@@ -371,6 +375,16 @@ pub fn add_addresses(host: &Host, interface: &str, family: Family, addresses: &[
         let prefix = prefix.parse().expect("a valid prefix");
         let added = host.netns().add_address(interface, prefix);
         added.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Leaves an interface one IPv6 address that connections are made from if nothing else is said:
+/// the first; the kernel would take one of the others.
+fn prefer_first(host: &Host, interface: &str, net: u8, others: &[u8]) {
+    for number in others {
+        let other = Family::V6.prefix(net, *number);
+        let change = format!("-6 address change {other} dev {interface} preferred_lft 0");
+        host.ip(&change);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a daemon changes on a machine, to be the same again when it is gone.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use crate::host::Host;
 
@@ -29,7 +29,7 @@ impl Footprint {
             add("route", &routes);
         }
         add("interface", &interfaces(host));
-        add("setting", &host.run("sysctl", &["-a", "-r", SETTINGS]));
+        add("setting", &host.enter(settings));
         Self { lines }
     }
 
@@ -43,8 +43,37 @@ impl Footprint {
     }
 }
 
-/// Those that interception may be tempted to touch.
-const SETTINGS: &str = r"net\.ipv[46]\.(conf\.[^.]+\.(forwarding|rp_filter|accept_local|route_localnet|src_valid_mark)|ip_forward|tcp_.*)$";
+/// Settings of an interface that interception may be tempted to touch.
+const SETTINGS: [&str; 5] = [
+    "accept_local",
+    "forwarding",
+    "route_localnet",
+    "rp_filter",
+    "src_valid_mark",
+];
+
+/// Those of all interfaces of the namespace of the calling thread, and of TCP as a whole.
+fn settings() -> String {
+    let mut paths = vec!["/proc/sys/net/ipv4/ip_forward".into()];
+    for family in ["ipv4", "ipv6"] {
+        for interface in entries(&format!("/proc/sys/net/{family}/conf")) {
+            paths.extend(SETTINGS.map(|name| interface.join(name)));
+        }
+    }
+    let of_tcp = |path: &PathBuf| path.to_string_lossy().contains("/tcp_");
+    paths.extend(entries("/proc/sys/net/ipv4").into_iter().filter(of_tcp));
+    let lines = paths.iter().filter_map(|path| {
+        // Not every interface has every setting.
+        let value = fs::read_to_string(path).ok()?;
+        Some(format!("{} = {}", path.display(), value.trim()))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn entries(directory: &str) -> Vec<PathBuf> {
+    let listed = fs::read_dir(directory).expect("the kernel shows its settings");
+    listed.flatten().map(|entry| entry.path()).collect()
+}
 
 /// Names only: states and counters change by themselves.
 fn interfaces(host: &Host) -> String {
