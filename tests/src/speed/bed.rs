@@ -116,9 +116,16 @@ impl Bed {
     }
 }
 
+/// What every socket uses, pepd's too: one that paces, as some systems have by default, would
+/// make the figures those of its timers.
+const CONGESTION: &str = "cubic";
+
 /// Connects from the namespace of the calling thread, without Nagle's delays.
 pub(super) fn connect(server: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect(server)?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_tcp_congestion(CONGESTION.as_bytes())?;
+    socket.connect(&server.into())?;
+    let stream = TcpStream::from(socket);
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(STUCK))?;
     Ok(stream)
@@ -126,6 +133,7 @@ pub(super) fn connect(server: SocketAddr) -> Result<TcpStream> {
 
 fn listener(address: Ipv4Addr) -> Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_tcp_congestion(CONGESTION.as_bytes())?;
     socket.bind(&SocketAddr::from((address, 0)).into())?;
     socket.listen(4096)?;
     // Bounds accept(), and is inherited by what it returns.
@@ -138,7 +146,10 @@ fn start_pepd(middle: &Netns, variant: Variant, program: &Path, files: &Path) ->
     let syn = variant.name();
     fs::write(
         &config,
-        format!("[intercept]\nlan = [\"client\"]\n\n[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\n"),
+        format!(
+            "[intercept]\nlan = [\"client\"]\n\n[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\n\
+             congestion = [\"{CONGESTION}\"]\n"
+        ),
     )?;
     let log = files.join("pepd.log");
     let mut command = middle.command(program);

@@ -53,7 +53,9 @@ impl Context<'_> {
             matcher: self.read_matcher(s.section("match")),
             mode: s.read("mode", Modes).unwrap_or(d.mode),
             congestion: s.list("congestion", congestion()).unwrap_or_default(),
-            congestion_lan: s.list("congestion_lan", congestion()).unwrap_or_default(),
+            congestion_lan: s
+                .list("congestion_lan", congestion())
+                .unwrap_or(d.congestion_lan),
             link_leg: s.read("link_leg", LINK_LEGS).unwrap_or(d.link_leg),
             source: s.read("source", SOURCES).unwrap_or(d.source),
             syn: s.read("syn", SYN_WORDS).unwrap_or(d.syn),
