@@ -260,6 +260,16 @@ impl Pep {
         listed.count()
     }
 
+    /// Threads it has now.
+    ///
+    /// # Panics
+    /// When it is dead.
+    pub fn threads(&self) -> u64 {
+        let path = format!("/proc/{}/task", self.id());
+        let listed = fs::read_dir(path).expect("a running process has threads");
+        listed.count() as u64
+    }
+
     /// CPU time it has used, user and system.
     ///
     /// # Panics

@@ -130,11 +130,18 @@ impl Log {
         self.lock().raw.join("\n")
     }
 
-    /// The last lines as they were written.
+    /// The last lines as they were written; of the counters, which tests ask for again and
+    /// again, only the last.
     pub fn tail(&self, lines: usize) -> String {
+        let is_counters = |line: &str| line.contains("\"message\":\"counters\"");
         let log = self.lock();
-        let skipped = log.raw.len().saturating_sub(lines);
-        log.raw[skipped..].join("\n")
+        let last = log.raw.iter().rposition(|line| is_counters(line));
+        let told = log.raw.iter().enumerate();
+        let told: Vec<_> = told
+            .filter(|(index, line)| !is_counters(line) || Some(*index) == last)
+            .map(|(_, line)| line.as_str())
+            .collect();
+        told[told.len().saturating_sub(lines)..].join("\n")
     }
 
     /// Whether the daemon has closed its standard error.
