@@ -152,9 +152,14 @@ impl Admission {
         }
     }
 
-    /// What the gate should be, whenever that changes.
+    /// What the gate should be, whenever that is not what the subscriber knows: at first, that
+    /// it is open. Flows may have closed it before anybody subscribed.
     pub fn gate(&self) -> watch::Receiver<Gate> {
-        self.gate.subscribe()
+        let mut gate = self.gate.subscribe();
+        if *gate.borrow() == Gate::Closed {
+            gate.mark_changed();
+        }
+        gate
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Gatekeeper) -> T) -> T {
@@ -253,6 +258,17 @@ mod tests {
         assert_eq!((stats.flows_open_max, stats.gate_closed), (2, 1));
         admission.stop();
         assert_eq!(*gate.borrow(), Gate::Closed);
+    }
+
+    #[test]
+    fn who_subscribes_late_learns_that_the_gate_is_closed() {
+        let admission = Admission::new(1, Arc::default());
+        let news = |gate: watch::Receiver<Gate>| gate.has_changed().expect("it has a sender");
+        assert!(!news(admission.gate()));
+        let permit = admission.admit();
+        assert!(news(admission.gate()));
+        drop(permit);
+        assert!(!news(admission.gate()));
     }
 
     #[test]
