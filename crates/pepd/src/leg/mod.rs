@@ -73,9 +73,6 @@ pub fn listener(site: &SiteRuntime, family: Family) -> Result<Socket, OptionErro
     let address = SocketAddr::new(family.loopback(), site.port);
     let step = |name| move |source| OptionError { name, source };
     set_transparent(&socket, family).map_err(step("IP_TRANSPARENT"))?;
-    if family == Family::V6 {
-        socket.set_only_v6(true).map_err(step("IPV6_V6ONLY"))?;
-    }
     if site.keeps_dscp() {
         let saved = sys::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1);
         options::or_warn("TCP_SAVE_SYN", saved);
@@ -235,6 +232,13 @@ fn new_socket(options: &LegOptions, family: Family) -> Result<Socket, OptionErro
                 source,
             }
         })?;
+    if family == Family::V6 {
+        // Else ::ffff:127.0.0.1, which a host may address, would be this machine's own loopback.
+        socket.set_only_v6(true).map_err(|source| OptionError {
+            name: "IPV6_V6ONLY",
+            source,
+        })?;
+    }
     options.apply(&socket)?;
     // Until the flow has ended well, whoever closes this socket resets it: when pepd is killed,
     // the kernel does, and a FIN from it would make half a download look like all of it.
