@@ -16,7 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   winkemu lab scenarios/demo.toml
   winkemu lab scenarios/geo.toml --json geo.json --plots plots --jobs 8
-  winkemu lab scenarios/geo.toml --only 'pepd bbr' --only 'loss 1%' --once
+  winkemu lab scenarios/geo.toml --only 'pepd with bbr' --only 'loss 1%' --once
   winkemu lab scenarios/geo.toml --list
 
 pepd is taken from $PEPD_BIN, from beside this program, or from the PATH.
