@@ -18,6 +18,7 @@ mod tests;
 use std::{
     io,
     num::NonZeroUsize,
+    ops::Range,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Release},
 };
@@ -45,6 +46,9 @@ pub struct Geometry {
     pub slots: u32,
     /// Bytes of each extent; a power of two of at least one page.
     pub extent: u64,
+    /// Bytes of each extent that a slot may keep from one flow to the next, since every flow has
+    /// taken so many from the budget; a multiple of a page.
+    pub initial: u64,
 }
 
 impl Geometry {
@@ -141,7 +145,7 @@ impl Arena {
         };
         for (index, used) in used {
             for direction in Direction::ALL {
-                self.punch_or_warn(index, direction, used[direction as usize]);
+                self.punch_or_warn(index, direction, 0..used[direction as usize]);
             }
             self.free_slots().clean.push(index);
         }
@@ -162,12 +166,13 @@ impl Arena {
     }
 
     /// Keeping the pages is only a waste.
-    fn punch_or_warn(&self, index: u32, direction: Direction, len: u64) {
-        if len == 0 {
+    fn punch_or_warn(&self, index: u32, direction: Direction, range: Range<u64>) {
+        if range.is_empty() {
             return;
         }
-        let offset = self.extent(index, direction);
-        if let Err(err) = self.memory.punch(offset, len as usize) {
+        let offset = self.extent(index, direction) + range.start as usize;
+        let len = (range.end - range.start) as usize;
+        if let Err(err) = self.memory.punch(offset, len) {
             tracing::warn!(error = %err, "cannot give back the pages of a ring");
         }
     }
@@ -231,13 +236,28 @@ impl Slot {
     /// Gives back the pages of a ring that is empty.
     pub fn punch(&mut self, direction: Direction) {
         let used = std::mem::take(&mut self.used[direction as usize]);
-        self.arena.punch_or_warn(self.index, direction, used);
+        self.arena.punch_or_warn(self.index, direction, 0..used);
+    }
+
+    /// Gives back the pages that rings have grown into, beyond [`Geometry::initial`]; to be called
+    /// when no byte is in the rings. Costs nothing where none has grown.
+    pub fn trim(&mut self) {
+        let initial = self.arena.geometry.initial;
+        for direction in Direction::ALL {
+            let used = &mut self.used[direction as usize];
+            let grown = initial..*used;
+            *used = (*used).min(initial);
+            self.arena.punch_or_warn(self.index, direction, grown);
+        }
     }
 }
 
 impl Drop for Slot {
+    /// The next flow takes from the budget what its rings have to begin with; pages beyond that
+    /// would be nobody's.
     fn drop(&mut self) {
         self.publish_state(SlotState::Free);
+        self.trim();
         let mut free = self.arena.free_slots();
         if self.used == [0; 2] {
             free.clean.push(self.index);

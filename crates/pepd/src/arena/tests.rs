@@ -16,6 +16,7 @@ use super::*;
 const GEOMETRY: Geometry = Geometry {
     slots: 3,
     extent: 1 << 16,
+    initial: 1 << 12,
 };
 
 fn pages(arena: &Arena) -> i64 {
@@ -103,6 +104,28 @@ fn pages_are_given_back_when_idle_and_when_free() {
     assert_eq!(again.len(), 3);
 }
 
+/// What a flow took from the budget when it began is all that its slot may have pages for.
+#[test]
+fn a_slot_that_is_taken_again_has_no_pages_of_grown_rings() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let (mut peer, leg) = UnixStream::pair().unwrap();
+    let mut slot = arena.take_slot().unwrap();
+    let index = slot.index();
+    // The headers have their page.
+    slot.publish_state(SlotState::Accepted);
+    for direction in Direction::ALL {
+        peer.write_all(&[1; 40_000]).unwrap();
+        slot.receive(&leg, direction, &ranges(0..1 << 16, 0..0))
+            .unwrap();
+    }
+    let grown = pages(&arena);
+    drop(slot);
+    let slot = arena.take_slot().unwrap();
+    assert_eq!(slot.index(), index, "the one in the cache");
+    // Ten pages each way, of which one stays.
+    assert_eq!(pages(&arena), grown - 2 * 9);
+}
+
 #[test]
 fn the_header_follows_the_half() {
     let arena = Arena::new(GEOMETRY).unwrap();
@@ -141,6 +164,7 @@ fn more_than_there_is_is_refused() {
     let geometry = Geometry {
         slots: u32::MAX,
         extent: 1 << 40,
+        initial: 1 << 12,
     };
     assert!(Arena::new(geometry).is_err());
 }

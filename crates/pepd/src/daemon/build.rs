@@ -86,6 +86,7 @@ fn context(
     let geometry = Geometry {
         slots: cap.saturating_add(SLACK_FLOWS),
         extent: limits.ring_max.bytes(),
+        initial: limits.ring_initial.bytes(),
     };
     let counters = Arc::new(Counters::default());
     Ok(Arc::new(FlowContext {

@@ -37,6 +37,7 @@ fn context() -> Arc<FlowContext> {
     let geometry = Geometry {
         slots: 2,
         extent: 1 << 17,
+        initial: 1 << 14,
     };
     Arc::new(FlowContext {
         arena: Arena::new(geometry).unwrap(),
