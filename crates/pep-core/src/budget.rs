@@ -6,6 +6,9 @@ use std::sync::{
 };
 
 /// Bytes of all rings together, against `limits.memory`. Shared by all flows of a daemon.
+///
+/// A quarter of it is out of reach of rings that grow, so that some flows at full speed do not
+/// keep new ones from beginning.
 #[derive(Debug)]
 pub struct MemoryBudget {
     limit: u64,
@@ -30,11 +33,26 @@ impl MemoryBudget {
     /// [`give_back`](Self::give_back).
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> bool {
+        self.try_take_up_to(bytes, self.limit)
+    }
+
+    /// As [`try_take`](Self::try_take), but leaves the part for new flows untouched.
+    #[must_use]
+    fn try_take_to_grow(&self, bytes: u64) -> bool {
+        self.try_take_up_to(bytes, self.limit - self.limit / 4)
+    }
+
+    fn try_take_up_to(&self, bytes: u64, limit: u64) -> bool {
         self.taken
             .fetch_update(Relaxed, Relaxed, |taken| {
-                taken.checked_add(bytes).filter(|sum| *sum <= self.limit)
+                taken.checked_add(bytes).filter(|sum| *sum <= limit)
             })
             .is_ok()
+    }
+
+    /// Whether `bytes` could be taken now.
+    pub fn has(&self, bytes: u64) -> bool {
+        self.limit.saturating_sub(self.taken()) >= bytes
     }
 
     /// Gives back `bytes` that were taken.
@@ -68,10 +86,10 @@ impl Share {
         self.bytes
     }
 
-    /// Takes `bytes` more if that many are left.
+    /// Takes `bytes` more if that many are left for growing.
     #[must_use]
     pub fn try_grow(&mut self, bytes: u64) -> bool {
-        let taken = self.budget.try_take(bytes);
+        let taken = self.budget.try_take_to_grow(bytes);
         self.bytes += if taken { bytes } else { 0 };
         taken
     }
@@ -122,11 +140,27 @@ mod tests {
         let budget = Arc::new(MemoryBudget::new(10));
         let mut share = Share::take(&budget, 4).unwrap();
         assert!(Share::take(&budget, 7).is_none());
-        assert!(share.try_grow(6));
-        assert!(!share.try_grow(1));
-        share.give_back(5);
+        assert!(share.try_grow(3));
+        share.give_back(2);
         assert_eq!((share.bytes(), budget.taken()), (5, 5));
         drop(share);
         assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn growing_leaves_a_quarter_for_new_flows() {
+        let budget = Arc::new(MemoryBudget::new(100));
+        let mut share = Share::take(&budget, 10).unwrap();
+        assert!(!share.try_grow(66));
+        assert!(share.try_grow(65));
+        assert!(!share.try_grow(1));
+        assert!(budget.has(25) && !budget.has(26));
+        let new = Share::take(&budget, 25).unwrap();
+        assert!(Share::take(&budget, 1).is_none());
+        drop(new);
+        // What new flows have taken is not there for growing either.
+        share.give_back(40);
+        let _new = Share::take(&budget, 35).unwrap();
+        assert!(share.try_grow(5) && !share.try_grow(1));
     }
 }

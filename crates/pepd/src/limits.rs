@@ -71,8 +71,10 @@ impl Gatekeeper {
         self.gate
     }
 
-    fn on_tick(&mut self) {
-        self.short = [false, self.short[0]];
+    /// A flow for which there is no memory would be answered by the kernel, and wait: better that
+    /// it passes.
+    fn on_tick(&mut self, next_flow_fits: bool) {
+        self.short = [!next_flow_fits, self.short[0]];
     }
 }
 
@@ -130,9 +132,10 @@ impl Admission {
         let _ = timeout(Self::RETRY, self.ended.notified()).await;
     }
 
-    /// To be called about once a second: a shortage is forgotten after one to two calls.
-    pub fn on_tick(&self) {
-        self.change(Gatekeeper::on_tick);
+    /// To be called about once a second: a shortage is forgotten after one to two calls, but
+    /// not while the `next_flow_fits` not into memory.
+    pub fn on_tick(&self, next_flow_fits: bool) {
+        self.change(|keeper| keeper.on_tick(next_flow_fits));
     }
 
     /// No further flow, ever.
@@ -238,9 +241,22 @@ mod tests {
         let mut keeper = keeper(0, Gate::Open);
         keeper.short[0] = true;
         assert_eq!(keeper.decide(), Gate::Closed);
-        keeper.on_tick();
+        keeper.on_tick(true);
         assert_eq!(keeper.decide(), Gate::Closed);
-        keeper.on_tick();
+        keeper.on_tick(true);
+        assert_eq!(keeper.decide(), Gate::Open);
+    }
+
+    #[test]
+    fn while_the_next_flow_does_not_fit_it_stays_closed() {
+        let mut keeper = keeper(0, Gate::Open);
+        for _ in 0..3 {
+            keeper.on_tick(false);
+            assert_eq!(keeper.decide(), Gate::Closed);
+        }
+        keeper.on_tick(true);
+        assert_eq!(keeper.decide(), Gate::Closed);
+        keeper.on_tick(true);
         assert_eq!(keeper.decide(), Gate::Open);
     }
 

@@ -120,7 +120,8 @@ impl Daemon {
 
     fn on_tick(&mut self) {
         self.spare.fill();
-        self.context.admission.on_tick();
+        let next_flow_fits = self.context.next_flow_fits();
+        self.context.admission.on_tick(next_flow_fits);
         self.context.arena.sweep(Self::SWEEP);
     }
 

@@ -54,8 +54,17 @@ impl FlowContext {
     /// Memory for one flow, or `None` when all is taken.
     pub fn take_memory(&self) -> Option<FlowMemory> {
         let slot = self.arena.take_slot()?;
-        let share = Share::take(&self.budget, 2 * self.limits.ring_initial)?;
+        let share = Share::take(&self.budget, self.initial_bytes())?;
         Some(FlowMemory { slot, share })
+    }
+
+    /// Whether the budget has room for one more flow.
+    pub fn next_flow_fits(&self) -> bool {
+        self.budget.has(self.initial_bytes())
+    }
+
+    fn initial_bytes(&self) -> u64 {
+        2 * self.limits.ring_initial
     }
 }
 
