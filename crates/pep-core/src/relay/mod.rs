@@ -415,6 +415,14 @@ impl Relay {
         self.turn_left = self.limits.turn_bytes;
     }
 
+    /// The flow has ended, and nothing more comes into its rings: what they took from the budget when
+    /// they grew is given back.
+    pub fn handle_end(&mut self) {
+        let initial = 2 * self.limits.ring_initial;
+        let surplus = self.share.bytes().saturating_sub(initial);
+        self.share.give_back(surplus);
+    }
+
     /// The flow has been idle: empty rings go back to their initial size and give back what they
     /// took from the budget. Returns, for each, whether it is empty, so that its pages may go.
     pub fn handle_idle(&mut self) -> [(Direction, bool); 2] {

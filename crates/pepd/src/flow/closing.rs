@@ -23,6 +23,9 @@ const ASK_LAST: Duration = Duration::from_millis(500);
 impl Flow {
     /// Ends the flow after what its legs still have to deliver.
     pub(super) async fn close(&mut self, end: End) {
+        // A host that reads slowly may keep the legs for long; their bytes are the kernel's now.
+        self.slot.trim();
+        self.relay.handle_end();
         match end {
             End::Closed => {
                 // Should the task be dropped from here on, the kernel goes on delivering.

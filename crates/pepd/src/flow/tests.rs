@@ -53,6 +53,17 @@ fn context() -> Arc<FlowContext> {
     })
 }
 
+/// More than a host takes that does not read, less than that and the buffer of its leg.
+const TAIL_BYTES: usize = 400_000;
+
+fn wait_until(holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain");
+        thread::yield_now();
+    }
+}
+
 /// A host, and the leg that leads to it.
 fn host() -> (TcpStream, OwnedFd) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -196,6 +207,23 @@ fn a_download_after_a_half_close_survives_a_slow_reader() {
     assert!(received == down);
     assert_eq!(rig.client.read(&mut chunk).unwrap(), 0);
     sender.join().unwrap();
+    assert_eq!(rig.flow.end().ended_closed, 1);
+}
+
+/// Kept open until the last byte is acknowledged, which here is never.
+#[test]
+fn what_a_ring_grew_by_is_given_back_when_the_flow_closes() {
+    let mut rig = Rig::new();
+    let context = Arc::clone(&rig.flow.context);
+    let initial = 2 * context.limits.ring_initial;
+    rig.server.write_all(&pattern(TAIL_BYTES)).unwrap();
+    wait_until(|| context.budget.taken() > initial);
+    rig.server.shutdown(Shutdown::Write).unwrap();
+    rig.client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut rig.server), b"");
+    wait_until(|| context.budget.taken() == initial);
+    assert_eq!(context.counters.snapshot().flows_open, 1);
+    assert!(read_all(&mut rig.client) == pattern(TAIL_BYTES));
     assert_eq!(rig.flow.end().ended_closed, 1);
 }
 
