@@ -180,6 +180,35 @@ fn with_few_descriptors_from_the_start_further_flows_pass() {
     });
 }
 
+/// Each site has listeners, and each worker copies of them and legs in reserve: what they take is
+/// not there for flows.
+#[test]
+fn the_flow_cap_leaves_all_others_their_descriptors() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let sites =
+            (1..=8).map(|n| format!("[[site]]\nname = \"s{n}\"\nmatch = {{ dport = [{n}] }}\n"));
+        let limits = "[limits]\nheld = 16\nheld_per_source = 16\ndescriptors = 16\n";
+        let config = bed.config(&(limits.to_owned() + &sites.collect::<String>()));
+        let config = config.expect("not direct");
+        let mut pep = Pep::start_by(&bed.gateway, &config, |command| {
+            wrapped(&bed.gateway, "prlimit", &["--nofile=300:300"], &command)
+        });
+        let mut flows = Vec::new();
+        while pep.counter("gate_closed") == 0 {
+            flows.extend(open_flows(bed, 1));
+            assert!(flows.len() < 150, "the cap is not met");
+        }
+        pep.log().expect("the gate is closed");
+        assert_eq!(pep.counter("descriptors_short"), 0);
+        assert_eq!(pep.counter("flows_open"), flows.len() as u64);
+        for stream in &mut flows {
+            echo_once(stream, b"all at once");
+        }
+        pep.assert_healthy();
+    });
+}
+
 /// A burst is faster than the gate: some flows are answered for which there is no descriptor.
 /// They wait until there is one, and everybody else passes.
 #[test]

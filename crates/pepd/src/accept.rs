@@ -36,6 +36,16 @@ pub struct Listener {
     pub socket: Socket,
 }
 
+impl Listener {
+    /// Server legs that each worker keeps ready for it while nobody comes.
+    pub fn reserved_legs(&self) -> usize {
+        match self.site.syn {
+            SynHandling::Spoof => 1,
+            SynHandling::Defer => 0,
+        }
+    }
+}
+
 /// What a flow needs before its client is accepted.
 #[derive(Debug)]
 struct Reserve {

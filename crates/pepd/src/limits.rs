@@ -117,6 +117,11 @@ impl Admission {
         Permit(Arc::clone(self))
     }
 
+    /// Allows up to `cap` flows from now on, at least 1.
+    pub fn set_cap(&self, cap: u32) {
+        self.change(|keeper| keeper.cap = cap.max(1));
+    }
+
     /// Something was short: the gate closes for a while.
     pub fn on_short(&self, resource: Resource) {
         self.change(|keeper| keeper.short[0] = true);
@@ -198,9 +203,11 @@ impl Drop for Permit {
     }
 }
 
-/// How many flows the configured limits and the descriptors of this process allow.
-pub fn flow_cap(limits: &Limits, descriptors: u64) -> u32 {
-    let others = u64::from(limits.held) + u64::from(limits.descriptors);
+/// How many flows the configured limits and `descriptors`, those that this process may have, allow.
+/// `others` are those that it has without flows and held SYNs; at least `limits.descriptors` are
+/// left to them.
+pub fn flow_cap(limits: &Limits, descriptors: u64, others: u64) -> u32 {
+    let others = u64::from(limits.held) + others.max(limits.descriptors.into());
     let by_descriptors = descriptors.saturating_sub(others) / 2;
     u32::try_from(by_descriptors)
         .unwrap_or(u32::MAX)
@@ -290,8 +297,18 @@ mod tests {
     #[test]
     fn descriptors_bound_the_cap() {
         let limits = Limits::default();
-        assert_eq!(flow_cap(&limits, 20_000), 8192);
-        assert_eq!(flow_cap(&limits, 4096), (4096 - 2048 - 64) / 2);
-        assert_eq!(flow_cap(&limits, 10), 1);
+        assert_eq!(flow_cap(&limits, 20_000, 0), 8192);
+        assert_eq!(flow_cap(&limits, 4096, 10), (4096 - 2048 - 64) / 2);
+        assert_eq!(flow_cap(&limits, 4096, 100), (4096 - 2048 - 100) / 2);
+        assert_eq!(flow_cap(&limits, 10, 0), 1);
+    }
+
+    #[test]
+    fn a_lower_cap_holds_at_once() {
+        let admission = Admission::new(100, Arc::default());
+        let _permits = [admission.admit(), admission.admit()];
+        assert_eq!(*admission.gate().borrow(), Gate::Open);
+        admission.set_cap(2);
+        assert_eq!(*admission.gate().borrow(), Gate::Closed);
     }
 }

@@ -23,7 +23,7 @@ fn pages(arena: &Arena) -> i64 {
     fstat(arena.fd()).unwrap().st_blocks * 512 / PAGE as i64
 }
 
-fn ranges(first: std::ops::Range<u64>, second: std::ops::Range<u64>) -> Ranges {
+fn ranges(first: Range<u64>, second: Range<u64>) -> Ranges {
     Ranges { first, second }
 }
 

@@ -1,6 +1,6 @@
 //! Everything that can fail, before any connection is accepted.
 
-use std::{net::SocketAddr, sync::Arc, thread};
+use std::{fs, net::SocketAddr, sync::Arc, thread};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pep_core::{
@@ -24,6 +24,9 @@ use crate::{
 /// Flows that the kernel had answered for us when the gate closed: until the rule is in place,
 /// at 10,000 a second, for 100 ms.
 const SLACK_FLOWS: u32 = 1024;
+
+/// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
+const OTHERS_LATER: usize = 8;
 
 pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
     let descriptors = raise_descriptors();
@@ -63,9 +66,39 @@ fn start(
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
     let context = context(&config.limits, descriptors, held)?;
-    let workers = Workers::start(worker_count(), &context, listeners)
+    let count = worker_count();
+    let workers = Workers::start(count, &context, listeners)
         .map_err(DaemonError::system("start the workers"))?;
+    let others = open_descriptors() + later_descriptors(count, listeners);
+    let cap = flow_cap(&config.limits, descriptors, others);
+    context.admission.set_cap(cap);
+    if cap < config.limits.flows {
+        warn_of_few_descriptors(&config.limits, cap, descriptors, others);
+    }
     Ok((context, defer, workers))
+}
+
+fn warn_of_few_descriptors(limits: &Limits, cap: u32, descriptors: u64, others: u64) {
+    let others = others.max(limits.descriptors.into());
+    let needed = 2 * u64::from(limits.flows) + u64::from(limits.held) + others;
+    tracing::warn!(
+        flows = cap,
+        descriptors,
+        needed,
+        "descriptors do not suffice for `limits.flows`: further flows will pass unaccelerated; \
+         raise the limit (LimitNOFILE=, ulimit -n)"
+    );
+}
+
+/// Descriptors open now: listeners and each worker's copies of them, event loops, netlink, TUNs.
+fn open_descriptors() -> u64 {
+    fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
+}
+
+/// Descriptors of no flow that are opened later.
+fn later_descriptors(workers: usize, listeners: &[Listener]) -> u64 {
+    let reserves = workers * listeners.iter().map(Listener::reserved_legs).sum::<usize>();
+    (reserves + Spare::COUNT + OTHERS_LATER) as u64
 }
 
 pub(super) async fn remove_or_warn(interception: Interception) {
@@ -82,7 +115,8 @@ fn context(
     descriptors: u64,
     held: Option<Arc<HeldLegs>>,
 ) -> Result<Arc<FlowContext>, DaemonError> {
-    let cap = flow_cap(limits, descriptors);
+    // What else needs descriptors is not known yet.
+    let cap = flow_cap(limits, descriptors, 0);
     let geometry = Geometry {
         slots: cap.saturating_add(SLACK_FLOWS),
         extent: limits.ring_max.bytes(),

@@ -102,7 +102,7 @@ impl Daemon {
             };
             match event {
                 Event::Stop => return,
-                Event::Report => report(&self.context, &self.interception).await,
+                Event::Report => self.report().await,
                 Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
                 Event::Tick => {
                     self.on_tick();
@@ -123,6 +123,12 @@ impl Daemon {
         let next_flow_fits = self.context.next_flow_fits();
         self.context.admission.on_tick(next_flow_fits);
         self.context.arena.sweep(Self::SWEEP);
+    }
+
+    async fn report(&mut self) {
+        self.spare.release();
+        report(&self.context, &self.interception).await;
+        self.spare.fill();
     }
 
     /// Fails with the gate that could not be set.

@@ -10,7 +10,7 @@ pub(super) struct Spare(Vec<OwnedFd>);
 impl Spare {
     /// Pipes for input, output and errors, both ends, and a pidfd; as many again since acceptors
     /// may be faster.
-    const COUNT: usize = 16;
+    pub(super) const COUNT: usize = 16;
 
     /// Takes as many as are missing, or as there are.
     pub(super) fn fill(&mut self) {
