@@ -125,6 +125,8 @@ counters! {
     descriptors_short,
     /// Times memory was wanted, for a socket or a page of a ring, and there was none.
     memory_short,
+    /// Times a server leg could not be made though nothing was short: the system refused it.
+    legs_failed,
     /// Times a ring wanted to grow and `limits.memory` or `limits.ring_max` did not let it.
     ring_growth_denied,
     /// Bytes of all rings now.

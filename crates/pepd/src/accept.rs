@@ -9,6 +9,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
+    time::Duration,
 };
 
 use pep_core::{site::SynHandling, syn::FlowTuple};
@@ -16,6 +17,7 @@ use socket2::{SockRef, Socket};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::yield_now,
+    time::sleep,
 };
 
 use crate::{
@@ -64,9 +66,25 @@ pub struct Acceptor {
     own_address: Option<SocketAddr>,
     listener: AsyncFd<OwnedFd>,
     reserve: Option<Reserve>,
+    /// Failures in a row that are no shortage.
+    failures: u32,
+}
+
+/// Why nobody was accepted.
+#[derive(Debug)]
+enum AcceptError {
+    /// What a flow needs is not to be had.
+    Reserve(io::Error),
+    /// A connection failed in the queue (accept(2)): the next may be well.
+    Queue(io::Error),
 }
 
 impl Acceptor {
+    /// Pauses between attempts of which none succeeds: twice the last, up to one that is short
+    /// against the time for which a shortage keeps the gate closed.
+    const PAUSE: Duration = Duration::from_millis(25);
+    const PAUSE_DOUBLINGS: u32 = 4;
+
     /// Registers the listener with the current runtime.
     ///
     /// # Errors
@@ -80,6 +98,7 @@ impl Acceptor {
             own_address: listener.socket.local_addr()?.as_socket(),
             listener: reactor::register(fd, Interest::READABLE)?,
             reserve: None,
+            failures: 0,
         })
     }
 
@@ -87,24 +106,29 @@ impl Acceptor {
     pub async fn run(mut self) {
         loop {
             match self.accept().await {
-                Ok(()) => yield_now().await,
+                Ok(()) => {
+                    self.failures = 0;
+                    yield_now().await;
+                }
                 Err(err) => self.on_error(&err).await,
             }
         }
     }
 
     /// What is reserved stays so when there turns out to be nobody: the next will need it.
-    async fn accept(&mut self) -> io::Result<()> {
-        let mut ready = self.listener.readable().await?;
+    async fn accept(&mut self) -> Result<(), AcceptError> {
+        let ready = self.listener.readable().await;
+        let mut ready = ready.map_err(AcceptError::Queue)?;
         let reserve = match self.reserve.take() {
             Some(reserve) => reserve,
-            None => Reserve::new(&self.context, &self.site, self.family)?,
+            None => Reserve::new(&self.context, &self.site, self.family)
+                .map_err(AcceptError::Reserve)?,
         };
         match ready.try_io(|listener| socket::accept(listener.as_fd())) {
-            Ok(Ok((fd, client))) => self.begin(fd, client, reserve),
+            Ok(Ok((fd, client))) => self.begin(fd, client, reserve).map_err(AcceptError::Queue),
             Ok(Err(err)) => {
                 self.reserve = Some(reserve);
-                Err(err)
+                Err(AcceptError::Queue(err))
             }
             Err(_would_block) => {
                 self.reserve = Some(reserve);
@@ -113,18 +137,22 @@ impl Acceptor {
         }
     }
 
-    async fn on_error(&self, err: &io::Error) {
-        match Resource::short(err) {
-            Some(resource) => {
-                self.context.admission.on_short(resource);
-                self.context.admission.relief().await;
-            }
-            // A connection that failed in the queue (accept(2)): the next may be well.
-            None => {
-                tracing::debug!(error = %err, site = self.site.name, "cannot accept");
-                yield_now().await;
+    async fn on_error(&mut self, err: &AcceptError) {
+        let (AcceptError::Reserve(cause) | AcceptError::Queue(cause)) = err;
+        let admission = &self.context.admission;
+        if let Some(resource) = Resource::short(cause) {
+            admission.on_short(resource);
+            admission.relief().await;
+            return;
+        }
+        match err {
+            AcceptError::Reserve(cause) => admission.on_leg_failed(&self.site.name, cause),
+            AcceptError::Queue(cause) => {
+                tracing::debug!(error = %cause, site = self.site.name, "cannot accept");
             }
         }
+        self.failures += 1;
+        sleep(Self::PAUSE * (1 << self.failures.min(Self::PAUSE_DOUBLINGS))).await;
     }
 
     fn begin(&self, fd: OwnedFd, client: SocketAddr, reserve: Reserve) -> io::Result<()> {
@@ -231,3 +259,7 @@ fn is_address_taken(err: &io::Error) -> bool {
         Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL)
     )
 }
+
+#[cfg(test)]
+#[path = "accept_tests.rs"]
+mod tests;

@@ -6,7 +6,7 @@
 use std::{
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pep_core::config::Limits;
@@ -43,18 +43,24 @@ impl Resource {
 struct Gatekeeper {
     open_flows: u32,
     cap: u32,
-    /// A resource was short since the last tick but one.
+    /// A resource was short, or legs could not be made, since the last tick but one.
     short: [bool; 2],
+    /// When it was last told that legs cannot be made.
+    warned: Option<Instant>,
     stopped: bool,
     gate: Gate,
 }
 
 impl Gatekeeper {
+    /// As often as somebody who reads the log needs to be told.
+    const WARN_EVERY: Duration = Duration::from_secs(60);
+
     fn new(cap: u32) -> Self {
         Self {
             open_flows: 0,
             cap,
             short: [false; 2],
+            warned: None,
             stopped: false,
             gate: Gate::Open,
         }
@@ -73,6 +79,16 @@ impl Gatekeeper {
 
     /// A flow for which there is no memory would be answered by the kernel, and wait: better that
     /// it passes.
+    /// Whether it is time to tell again that legs cannot be made.
+    fn is_to_warn(&mut self, now: Instant) -> bool {
+        let told = |last: Instant| now.saturating_duration_since(last) < Self::WARN_EVERY;
+        let due = !self.warned.is_some_and(told);
+        if due {
+            self.warned = Some(now);
+        }
+        due
+    }
+
     fn on_tick(&mut self, next_flow_fits: bool) {
         self.short = [!next_flow_fits, self.short[0]];
     }
@@ -129,6 +145,24 @@ impl Admission {
             Resource::Descriptors => stats.descriptors_short += 1,
             Resource::Memory => stats.memory_short += 1,
         });
+    }
+
+    /// The system refused a server leg, though nothing was short: the gate closes until it no longer
+    /// does.
+    pub fn on_leg_failed(&self, site: &str, err: &io::Error) {
+        let warn = self.change(|keeper| {
+            keeper.short[0] = true;
+            keeper.is_to_warn(Instant::now())
+        });
+        self.counters.update(|stats| stats.legs_failed += 1);
+        if warn {
+            tracing::warn!(
+                site,
+                error = %err,
+                "the system refuses server legs: new flows pass unaccelerated until it no longer does; \
+                 are pepd's capabilities and the options of the site what they were at the start?"
+            );
+        }
     }
 
     /// Waits until a flow has ended or some time has passed.
@@ -265,6 +299,24 @@ mod tests {
         assert_eq!(keeper.decide(), Gate::Closed);
         keeper.on_tick(true);
         assert_eq!(keeper.decide(), Gate::Open);
+    }
+
+    #[test]
+    fn legs_that_fail_close_the_gate_and_are_told_now_and_then() {
+        let admission = Admission::new(10, Arc::default());
+        let now = Instant::now();
+        for after in [0, 1, 59] {
+            let due = admission
+                .lock()
+                .is_to_warn(now + Duration::from_secs(after));
+            assert_eq!(due, after == 0);
+        }
+        assert!(admission.lock().is_to_warn(now + Duration::from_secs(60)));
+        admission.on_leg_failed("a", &io::ErrorKind::PermissionDenied.into());
+        assert_eq!(*admission.gate().borrow(), Gate::Closed);
+        admission.on_tick(true);
+        admission.on_tick(true);
+        assert_eq!(*admission.gate().borrow(), Gate::Open);
     }
 
     #[test]

@@ -42,8 +42,8 @@ counters_line! {
     ended_closed, ended_client_reset, ended_server_reset, ended_refused, ended_unreachable,
     ended_connect_timeout, ended_idle_timeout, ended_user_timeout, ended_drained, ended_error,
     up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
-    syns_passed_gate, gate_closed, descriptors_short, memory_short, ring_growth_denied, ring_bytes,
-    source_port_changed,
+    syns_passed_gate, gate_closed, descriptors_short, memory_short, legs_failed,
+    ring_growth_denied, ring_bytes, source_port_changed,
     syns_held, syns_released, syns_refused, syns_unreachable, syns_expired, syns_passed_held,
 }
 
