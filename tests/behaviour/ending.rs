@@ -1,6 +1,14 @@
 //! How pepd ends: killed, drained, at once; and what it leaves behind.
 
-use std::{io::Read as _, process::ExitStatus, sync::mpsc, thread, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    io::Read as _,
+    os::unix::fs::PermissionsExt as _,
+    process::ExitStatus,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use pepd_tests::{
@@ -16,7 +24,7 @@ use pepd_tests::{
     wait::{PATIENCE, wait_until},
 };
 
-use crate::support::{PORT, connect, echo_once};
+use crate::support::{PORT, connect, counter, echo_once};
 
 fn echo_server(bed: &Bed) -> EchoServer {
     EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
@@ -148,6 +156,47 @@ fn a_flow_in_progress_is_finished_before_it_ends() {
         let ends = pep.flow_ends();
         let reasons: Vec<_> = ends.iter().map(|end| end.reason.as_str()).collect();
         assert_eq!(reasons, ["closed"]);
+        pep.assert_nothing_left();
+    });
+}
+
+/// An `nft` in `directory` that fails as long as the file `fails` is there.
+fn write_failing_nft(directory: &std::path::Path) {
+    let (nft, fails) = (directory.join("nft"), directory.join("fails"));
+    let script = format!(
+        "#!/bin/sh\n[ -e {} ] && echo 'Error: as asked' >&2 && exit 1\n\
+         PATH=/usr/sbin:/usr/bin:/sbin:/bin exec nft \"$@\"\n",
+        fails.display()
+    );
+    fs::write(&nft, script).expect("a temporary file");
+    fs::set_permissions(nft, Permissions::from_mode(0o755)).expect("a file of ours");
+}
+
+#[test]
+fn a_gate_that_cannot_be_closed_when_draining_is_closed_later() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let tools = tempfile::tempdir().expect("a temporary directory");
+        write_failing_nft(tools.path());
+        let config = bed.config("[timeouts]\ndrain = \"60s\"");
+        let config = config.expect("not direct");
+        let mut pep = Pep::start_by(&bed.gateway, &config, |mut command| {
+            command.env("PATH", tools.path());
+            command
+        });
+        let mut stream = connect(bed);
+        echo_once(&mut stream, b"accelerated");
+        fs::write(tools.path().join("fails"), "").expect("a temporary file");
+        pep.signal(Signal::SIGTERM);
+        pep.log().expect("cannot close the gate");
+        fs::remove_file(tools.path().join("fails")).expect("just written");
+        wait_until("new flows to pass", || {
+            echo_once(&mut connect(bed), b"new");
+            counter(&bed.gateway, "pepd", "passed") > 0
+        });
+        echo_once(&mut stream, b"still there");
+        drop(stream);
+        assert_eq!(pep.wait().code(), Some(0));
         pep.assert_nothing_left();
     });
 }

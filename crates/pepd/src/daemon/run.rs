@@ -1,6 +1,6 @@
 //! Running and draining.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
 use pep_core::stats::Stats;
 use tokio::{
@@ -90,7 +90,7 @@ impl Daemon {
         let mut gate = self.context.admission.gate();
         let mut failed = None;
         self.spare.fill();
-        let mut tick = interval(Duration::from_secs(1));
+        let mut tick = interval(Self::TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let event = tokio::select! {
@@ -114,6 +114,8 @@ impl Daemon {
             }
         }
     }
+
+    const TICK: Duration = Duration::from_secs(1);
 
     /// How many slots one tick may clean: some milliseconds of work.
     const SWEEP: usize = 1024;
@@ -155,22 +157,45 @@ impl Daemon {
         let admission = &self.context.admission;
         admission.stop();
         self.spare.release();
-        if let Err(err) = self.interception.set_gate(Gate::Closed).await {
-            tracing::warn!(error = %err, "cannot close the gate");
+        tokio::select! {
+            status = self.drained() => status,
+            _ = signals.terminate.recv() => ExitStatus::AtOnce,
+            _ = signals.interrupt.recv() => ExitStatus::AtOnce,
         }
+    }
+
+    async fn drained(&self) -> ExitStatus {
+        let admission = &self.context.admission;
+        let closed = self.close_gate().await;
         tracing::info!(flows = admission.open_flows(), "draining");
-        let mut second = std::pin::pin!(async {
-            tokio::select! {
-                _ = signals.terminate.recv() => {}
-                _ = signals.interrupt.recv() => {}
-            }
-        });
         tokio::select! {
             ended = timeout(self.drain, admission.all_ended()) => match ended {
                 Ok(()) => ExitStatus::Success,
                 Err(_elapsed) => ExitStatus::FlowsReset,
             },
-            () = &mut second => ExitStatus::AtOnce,
+            never = self.tick_while_draining(closed) => match never {},
+        }
+    }
+
+    /// Whether that succeeded.
+    async fn close_gate(&self) -> bool {
+        let closed = self.interception.set_gate(Gate::Closed).await;
+        if let Err(err) = &closed {
+            let error = err as &dyn std::error::Error;
+            tracing::warn!(error, "cannot close the gate, trying again");
+        }
+        closed.is_ok()
+    }
+
+    /// What goes on every second until the last flow has ended.
+    async fn tick_while_draining(&self, mut closed: bool) -> Infallible {
+        let mut tick = interval(Self::TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tick.tick().await;
+        loop {
+            tick.tick().await;
+            closed = closed || self.close_gate().await;
+            self.context.arena.sweep(Self::SWEEP);
         }
     }
 

@@ -178,7 +178,12 @@ impl Interception {
     /// The first failure; the rest is removed all the same.
     pub async fn remove(self) -> Result<(), InterceptError> {
         // The table first: from then on nothing is sent to a listener or into a TUN.
-        let table = self.nft.apply(&nft::remove_transaction(&self.table)).await;
+        let removal = nft::remove_transaction(&self.table);
+        let mut table = self.nft.apply(&removal).await;
+        if table.is_err() {
+            // There will be no other occasion.
+            table = self.nft.apply(&removal).await;
+        }
         let routes = self.routing.remove(&self.netlink).await;
         table.map_err(cannot("remove the nft table"))?;
         Ok(routes?)

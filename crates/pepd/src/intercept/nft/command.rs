@@ -1,12 +1,24 @@
 //! Running `nft`.
 
-use std::{io, process::Stdio};
+use std::{
+    io,
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
-use tokio::{io::AsyncWriteExt, process::Command};
+use tokio::{
+    io::AsyncWriteExt,
+    process::{Child, Command},
+    time::timeout,
+};
 
 /// Where `nft` may be when it is not on the path (`PATH` often lacks the sbin directories).
 const PLACES: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
+
+/// nft takes some milliseconds, and seconds where others change large tables; the daemon waits for
+/// it, but not forever for one that hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why nft did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +31,9 @@ pub enum NftError {
     /// The machine is out of processes, memory or descriptors.
     #[error("cannot run nft")]
     Run(#[source] io::Error),
+    /// nft, or the kernel behind it, hangs; it was killed.
+    #[error("nft did not end within {} s and was killed; does `nft list tables` end?", .0.as_secs())]
+    Hangs(Duration),
     /// nft, or the kernel behind it, refused.
     #[error("nft refused: {0}")]
     Refused(String),
@@ -89,25 +104,44 @@ fn packets(text: &str) -> Option<u64> {
 }
 
 async fn run(path: &str, args: &[&str], input: Option<&Value>) -> Result<String, NftError> {
-    let mut child = Command::new(path)
+    let child = spawn(path, args)?;
+    let output = output(child, input, PATIENCE).await?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(NftError::Refused(complaint(&output.stderr)))
+    }
+}
+
+fn spawn(path: &str, args: &[&str]) -> Result<Child, NftError> {
+    Command::new(path)
         .args(args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
-        .map_err(spawn_error)?;
-    let mut stdin = child.stdin.take().expect("piped");
-    if let Some(input) = input {
-        // An nft that stops reading has something to say on its standard error.
-        let _ = stdin.write_all(input.to_string().as_bytes()).await;
-    }
-    drop(stdin);
-    let output = child.wait_with_output().await.map_err(NftError::Run)?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(NftError::Refused(complaint(&output.stderr)))
+        .map_err(spawn_error)
+}
+
+/// What the child says until it ends. One that takes longer than `limit` is killed (when dropped).
+async fn output(
+    mut child: Child,
+    input: Option<&Value>,
+    limit: Duration,
+) -> Result<Output, NftError> {
+    let ended = async {
+        let mut stdin = child.stdin.take().expect("piped");
+        if let Some(input) = input {
+            // An nft that stops reading has something to say on its standard error.
+            let _ = stdin.write_all(input.to_string().as_bytes()).await;
+        }
+        drop(stdin);
+        child.wait_with_output().await
+    };
+    match timeout(limit, ended).await {
+        Ok(output) => output.map_err(NftError::Run),
+        Err(_elapsed) => Err(NftError::Hangs(limit)),
     }
 }
 
@@ -144,6 +178,22 @@ mod tests {
         assert_eq!(packets(text), Some(42));
         assert_eq!(packets("{}"), None);
         assert_eq!(packets("nonsense"), None);
+    }
+
+    #[tokio::test]
+    async fn one_that_hangs_is_killed() {
+        let child = spawn("sleep", &["1000"]).unwrap();
+        let stat = format!("/proc/{}/stat", child.id().unwrap());
+        let limit = Duration::from_millis(20);
+        let answer = timeout(PATIENCE, output(child, None, limit)).await;
+        assert!(matches!(answer, Ok(Err(NftError::Hangs(_)))), "{answer:?}");
+        let gone = async {
+            // A zombie waits to be reaped.
+            while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, gone).await.expect("it was killed");
     }
 
     #[test]
