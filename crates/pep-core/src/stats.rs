@@ -141,8 +141,12 @@ counters! {
     syns_refused,
     /// Held SYNs answered by ICMP because the server cannot be reached.
     syns_unreachable,
+    /// SYNs that hosts sent again while their first one was held, or just released.
+    syns_repeated,
     /// Held SYNs forgotten because the client went silent or the server never answered.
     syns_expired,
+    /// Held SYNs whose client went silent, or reset, after the server had answered.
+    syns_orphaned,
     /// Held SYNs that passed unaccelerated: a cap on held SYNs, or an address in use.
     syns_passed_held,
 }

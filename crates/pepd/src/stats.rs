@@ -44,7 +44,8 @@ counters_line! {
     up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
     syns_passed_gate, gate_closed, descriptors_short, memory_short, legs_failed,
     ring_growth_denied, ring_bytes, source_port_changed,
-    syns_held, syns_released, syns_refused, syns_unreachable, syns_expired, syns_passed_held,
+    syns_held, syns_released, syns_refused, syns_unreachable, syns_repeated, syns_expired,
+    syns_orphaned, syns_passed_held,
 }
 
 #[cfg(test)]

@@ -255,7 +255,9 @@ fn add_held(stats: &mut Stats, held: &HeldLegs) {
     stats.syns_released = counted.released;
     stats.syns_refused = counted.refused;
     stats.syns_unreachable = counted.unreachable;
-    stats.syns_expired = counted.timed_out + counted.expired + counted.orphaned;
+    stats.syns_repeated = counted.repeated;
+    stats.syns_expired = counted.timed_out + counted.expired;
+    stats.syns_orphaned = counted.orphaned;
     stats.syns_passed_held = counted.passed_failed
         + counted.passed_full
         + counted.passed_source_full
