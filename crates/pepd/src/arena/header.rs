@@ -1,7 +1,7 @@
 //! The header of a slot: what a successor must know of a flow.
 //!
 //! ```text
-//!   0  state | 8 cookie of the client leg | 16 cookie of the server leg
+//!   0  state | 8 cookie of the client leg | 16 cookie of the server leg (once it has lived a second)
 //!  64  up:   head | tail | base | size | fin in | fin out
 //! 128  down: the same
 //! ```

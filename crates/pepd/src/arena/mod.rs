@@ -131,6 +131,7 @@ impl Arena {
             arena: Arc::clone(self),
             index,
             used,
+            has_cookies: false,
         })
     }
 
@@ -184,6 +185,8 @@ pub struct Slot {
     arena: Arc<Arena>,
     index: u32,
     used: Used,
+    /// The header has cookies of the flow.
+    has_cookies: bool,
 }
 
 impl Slot {
@@ -197,8 +200,10 @@ impl Slot {
         self.arena.header(self.index).publish_state(state);
     }
 
-    /// Publishes which sockets belong to the flow (SO_COOKIE), the client's and the server's.
-    pub fn publish_cookies(&self, cookies: [u64; 2]) {
+    /// Publishes which sockets belong to the flow (SO_COOKIE), the client's and the server's. Before
+    /// that they are 0, which is nobody's.
+    pub fn publish_cookies(&mut self, cookies: [u64; 2]) {
+        self.has_cookies = true;
         self.arena.header(self.index).publish_cookies(cookies);
     }
 
@@ -257,6 +262,9 @@ impl Drop for Slot {
     /// would be nobody's.
     fn drop(&mut self) {
         self.publish_state(SlotState::Free);
+        if self.has_cookies {
+            self.publish_cookies([0; 2]);
+        }
         self.trim();
         let mut free = self.arena.free_slots();
         if self.used == [0; 2] {

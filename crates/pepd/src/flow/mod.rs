@@ -23,6 +23,7 @@ use pep_core::{
     relay::{Direction, Relay, RelayLimits, Side},
     stats::EndReason,
 };
+use socket2::SockRef;
 
 use crate::{
     arena::{Arena, Slot, SlotState},
@@ -143,6 +144,8 @@ struct Flow {
     began: Instant,
     /// Bytes up and down that are in the counters already.
     counted: [u64; 2],
+    /// The slot says which sockets the legs are.
+    cookies_published: bool,
     /// The first error of a leg.
     failure: Option<io::Error>,
     /// How a flow that is dropped now has ended.
@@ -181,6 +184,7 @@ impl Flow {
             legs: [client, server],
             began: Instant::now(),
             counted: [0; 2],
+            cookies_published: false,
             failure: None,
             ending: EndReason::Drained,
             _permit: permit,
@@ -193,6 +197,20 @@ impl Flow {
 
     fn delivered(&self) -> [u64; 2] {
         Direction::ALL.map(|direction| self.relay.half(direction).delivered())
+    }
+
+    /// Publishes which sockets the legs are, once. Not at the beginning: most flows are over before
+    /// anybody could take them over.
+    fn publish_cookies(&mut self) {
+        if self.cookies_published {
+            return;
+        }
+        self.cookies_published = true;
+        let cookie = |side| SockRef::from(&self.leg(side).fd()).cookie();
+        match (cookie(Side::Client), cookie(Side::Server)) {
+            (Ok(client), Ok(server)) => self.slot.publish_cookies([client, server]),
+            (Err(err), _) | (_, Err(err)) => tracing::debug!(error = %err, "no socket cookie"),
+        }
     }
 
     /// Adds the bytes moved since the last time to the counters.

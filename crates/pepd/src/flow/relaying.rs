@@ -214,6 +214,7 @@ impl Flow {
     ) -> Poll<Result<(), EndReason>> {
         while let Poll::Ready(event) = idle.poll(cx) {
             self.count_bytes();
+            self.publish_cookies();
             match event {
                 IdleEvent::Active => {}
                 IdleEvent::Quiet => self.give_memory_back(),

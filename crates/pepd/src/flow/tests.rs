@@ -1,9 +1,13 @@
 //! Flows between plain TCP sockets on loopback; the kernel is real, interception is left out.
 
 use std::{
+    fs::File,
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    os::fd::AsFd,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::FileExt,
+    },
     thread::{self, JoinHandle},
 };
 
@@ -345,6 +349,30 @@ fn an_idle_flow_expires() {
     let mut rig = Rig::with(site);
     assert!(is_reset(&mut rig.client) && is_reset(&mut rig.server));
     assert_eq!(rig.flow.end().ended_idle_timeout, 1);
+}
+
+/// The first slot's two cookies, as whoever holds the memfd sees them.
+fn cookies(context: &FlowContext) -> [u64; 2] {
+    let path = format!("/proc/self/fd/{}", context.arena.fd().as_raw_fd());
+    let memory = File::open(path).unwrap();
+    [8, 16].map(|field| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, 4096 + field).unwrap();
+        u64::from_ne_bytes(bytes)
+    })
+}
+
+#[test]
+fn a_flow_that_lives_on_says_which_sockets_it_has() {
+    let (client, client_leg) = host();
+    let (_server, server_leg) = host();
+    let expected = [&client_leg, &server_leg].map(|leg| SockRef::from(leg).cookie().unwrap());
+    let flow = start(site(), client_leg, ServerLeg::Connected(server_leg));
+    let context = Arc::clone(&flow.context);
+    wait_until(|| cookies(&context) == expected);
+    reset(client);
+    flow.end();
+    assert_eq!(cookies(&context), [0; 2]);
 }
 
 #[test]
