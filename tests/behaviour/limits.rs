@@ -372,6 +372,8 @@ fn held_caps(limits: &str, held: fn(Family) -> u64) {
         pep.wait_counter("syns_held", |now| now == held);
         pep.wait_counter("syns_passed_held", |passed| passed >= 20 - held);
         assert!(pep.counter("syns_held") <= held);
+        // Hosts repeat those that nobody answers.
+        pep.wait_counter("syns_repeated", |repeated| repeated >= held);
         wait_until("every SYN to get there, ours or theirs", || {
             counter(&bed.server, "watch", "syns") >= 20
         });
