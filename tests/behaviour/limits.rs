@@ -266,41 +266,44 @@ fn without_cap_sys_resource_it_starts() {
     });
 }
 
-/// Eight downloads of 64 KiB rings at first, which want to grow to a MiB and more each.
-#[test]
-#[ignore = "open defect: failed on a machine with a load of 5, cause not found yet"]
-fn memory_stays_within_its_limit_and_every_byte_arrives() {
-    const FLOWS: u64 = 8;
+/// Eight downloads at once of 64 KiB rings at first, which want to grow to a MiB each.
+fn download_within(bed: &Bed, memory: u64, pep: Option<&Pep>) {
     const SIZE: u64 = 10_000_000;
+    let download = |seed| {
+        let mut stream = connect(bed);
+        objects::get(&mut stream, seed, SIZE).expect("connected");
+        let received = receive(&mut stream).expect("the download");
+        assert_eq!(received, (SIZE, Payload::new(seed, SIZE).sum()));
+    };
+    thread::scope(|scope| {
+        let downloads: Vec<_> = (0..8)
+            .map(|seed| scope.spawn(move || download(seed)))
+            .collect();
+        while downloads.iter().any(|download| !download.is_finished()) {
+            let Some(pep) = pep else { return };
+            let bytes = pep.counter("ring_bytes");
+            assert!(bytes <= memory, "{bytes} bytes of rings");
+        }
+    });
+}
+
+#[test]
+fn memory_stays_within_its_limit_and_every_byte_arrives() {
     const MEMORY: u64 = 2 << 20;
     matrix(|bed| {
         let _objects = ObjectServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
-        let limits = format!("[limits]\nflows = {FLOWS}\nmemory = {MEMORY}");
-        let pep = bed.start_with(&limits);
-        let download = |seed| {
-            let mut stream = connect(bed);
-            objects::get(&mut stream, seed, SIZE).expect("connected");
-            let received = receive(&mut stream).expect("the download");
-            assert_eq!(received, (SIZE, Payload::new(seed, SIZE).sum()));
-        };
-        thread::scope(|scope| {
-            let downloads: Vec<_> = (0..FLOWS)
-                .map(|seed| scope.spawn(move || download(seed)))
-                .collect();
-            while downloads.iter().any(|download| !download.is_finished()) {
-                let Some(pep) = &pep else { return };
-                let bytes = pep.counter("ring_bytes");
-                assert!(bytes <= MEMORY, "{bytes} bytes of rings");
-            }
+        let pep = bed.start_with(&format!("[limits]\nflows = 8\nmemory = {MEMORY}"));
+        download_within(bed, MEMORY, pep.as_ref());
+        let Some(pep) = pep else { return };
+        // Rings only want to grow when hosts are faster than pepd, which they are not always.
+        wait_until("the limit to be met", || {
+            download_within(bed, MEMORY, Some(&pep));
+            pep.counter("ring_growth_denied") > 0
         });
-        if let Some(pep) = pep {
-            pep.wait_idle();
-            // Each of its threads keeps what the next flow will need.
-            let reserved = 2 * 65_536 * pep.threads();
-            pep.wait_counter("ring_bytes", |bytes| bytes <= reserved);
-            let denied = pep.counter("ring_growth_denied");
-            assert!(denied > 0, "the limit was never met");
-        }
+        pep.wait_idle();
+        // Each of its threads keeps what the next flow will need.
+        let reserved = 2 * 65_536 * pep.threads();
+        pep.wait_counter("ring_bytes", |bytes| bytes <= reserved);
     });
 }
 
@@ -332,7 +335,6 @@ fn watch_black_hole(bed: &Bed) {
 /// The two addresses of the client are two sources in IPv4, and one in IPv6, where a host has as
 /// many addresses of its /64 as it likes.
 #[test]
-#[ignore = "open defect: failed on a machine with a load of 5, cause not found yet"]
 fn held_syns_are_capped_per_source() {
     let limits = "held = 100\nheld_per_source = 4\nheld_per_destination = 100";
     held_caps(limits, |family| match family {
