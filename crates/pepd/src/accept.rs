@@ -62,8 +62,6 @@ pub struct Acceptor {
     context: Arc<FlowContext>,
     site: Arc<SiteRuntime>,
     family: Family,
-    /// Where hosts cannot want to go: connecting there would be connecting to ourselves.
-    own_address: Option<SocketAddr>,
     listener: AsyncFd<OwnedFd>,
     reserve: Option<Reserve>,
     /// Failures in a row that are no shortage.
@@ -95,7 +93,6 @@ impl Acceptor {
             context,
             site: Arc::clone(&listener.site),
             family: listener.family,
-            own_address: listener.socket.local_addr()?.as_socket(),
             listener: reactor::register(fd, Interest::READABLE)?,
             reserve: None,
             failures: 0,
@@ -180,8 +177,8 @@ impl Acceptor {
         ends: &Ends,
         reserved: Option<ReservedLeg>,
     ) -> io::Result<ServerLeg> {
-        if Some(ends.destination) == self.own_address {
-            return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
+        if !leg::may_be_host(ends.destination.ip()) {
+            return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
         match reserved {
             Some(leg) => {

@@ -86,3 +86,32 @@ fn syns_last_as_long_as_the_connect_timeout() {
     assert_eq!(retries(10, 120), 6);
     assert_eq!(retries(3600, 1), 127);
 }
+
+#[test]
+fn only_single_machines_elsewhere_may_be_hosts() {
+    for address in [
+        "192.0.2.1",
+        "10.0.0.255",
+        "2001:db8::1",
+        "fe80::1",
+        "::ffff:192.0.2.1",
+    ] {
+        assert!(may_be_host(address.parse().unwrap()), "{address}");
+    }
+    let others = [
+        "127.0.0.1",
+        "127.8.8.8",
+        "0.0.0.0",
+        "224.0.0.1",
+        "239.1.2.3",
+        "255.255.255.255",
+    ];
+    for address in others {
+        assert!(!may_be_host(address.parse().unwrap()), "{address}");
+        let mapped = format!("::ffff:{address}");
+        assert!(!may_be_host(mapped.parse().unwrap()), "{mapped}");
+    }
+    for address in ["::", "::1", "ff02::1", "ff0e::1"] {
+        assert!(!may_be_host(address.parse().unwrap()), "{address}");
+    }
+}
