@@ -14,8 +14,8 @@ use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
     flow::FlowContext,
-    intercept::{Interception, defer::DeferTask, held::HeldLegs},
-    leg::{self, Family, SiteRuntime},
+    intercept::{Interception, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch},
+    leg::{self, Family, SERVER_LEG_MARK, SiteRuntime},
     limits::{Admission, flow_cap},
     stats::Counters,
     workers::Workers,
@@ -38,6 +38,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
         .map_err(DaemonError::Intercept)?;
     match start(&config, descriptors, &sites, &listeners, &mut interception) {
         Ok((context, defer, workers)) => Ok(Daemon {
+            neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
             context,
             interception,
             defer,
@@ -101,6 +102,19 @@ fn later_descriptors(workers: usize, listeners: &[Listener]) -> u64 {
     (reserves + Spare::COUNT + OTHERS_LATER) as u64
 }
 
+fn neighbour_watch(
+    config: &Config,
+    context: &FlowContext,
+    defer: Option<&DeferTask>,
+) -> NeighbourWatch {
+    let mark = config.intercept.marks.get(SERVER_LEG_MARK);
+    NeighbourWatch::new(
+        Arc::clone(&context.unanswered),
+        defer,
+        mark.unwrap_or_default(),
+    )
+}
+
 pub(super) async fn remove_or_warn(interception: Interception) {
     if let Err(err) = interception.remove().await {
         tracing::warn!(
@@ -134,6 +148,7 @@ fn context(
         admission: Admission::new(cap, Arc::clone(&counters)),
         counters,
         held,
+        unanswered: Arc::default(),
     }))
 }
 

@@ -13,7 +13,7 @@ use super::{build::remove_or_warn, spare::Spare};
 use crate::{
     exit::ExitStatus,
     flow::FlowContext,
-    intercept::{Gate, Interception, defer::DeferTask, held::HeldLegs},
+    intercept::{Gate, Interception, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch},
     leg::SiteRuntime,
     stats, sys,
     workers::Workers,
@@ -25,6 +25,7 @@ pub(super) struct Daemon {
     pub(super) context: Arc<FlowContext>,
     pub(super) interception: Interception,
     pub(super) defer: Option<DeferTask>,
+    pub(super) neighbours: Option<NeighbourWatch>,
     pub(super) workers: Workers,
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     pub(super) drain: Duration,
@@ -62,6 +63,9 @@ impl Daemon {
         // Ends with the runtime: SYNs that are held then are repeated by their hosts, and pass.
         if let Some(defer) = self.defer.take() {
             tokio::spawn(run_defer(defer));
+        }
+        if let Some(neighbours) = self.neighbours.take() {
+            tokio::spawn(neighbours.run());
         }
         let signals = Signals::new();
         let status = match signals {

@@ -3,14 +3,19 @@
 use std::{
     future::{Future, poll_fn},
     io,
-    pin::pin,
+    pin::{Pin, pin},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use pep_core::{relay::Side, stats::EndReason};
-use tokio::time::sleep;
+use tokio::time::{Sleep, sleep};
 
 use super::{Flow, relaying};
+
+/// Within this time nearly all servers answer, or their side says why not; only then is it worth
+/// waiting for other news of them, too.
+pub const PROMPT: Duration = Duration::from_millis(200);
 
 /// What came first.
 enum Answer {
@@ -35,14 +40,42 @@ impl Flow {
     }
 
     async fn answer(&self) -> Answer {
-        let mut timer = pin!(sleep(self.ends.site.timeouts.connect));
+        let limit = self.ends.site.timeouts.connect;
+        let prompt = limit.min(PROMPT);
+        match self.answer_until(pin!(sleep(prompt))).await {
+            Some(answer) => answer,
+            // Boxed, since every flow has room for all it may ever wait for.
+            None => Box::pin(self.late_answer(limit - prompt)).await,
+        }
+    }
+
+    async fn late_answer(&self, limit: Duration) -> Answer {
+        let end = pin!(sleep(limit));
+        let mut waiting = self.context.unanswered.wait(self.ends.destination.ip());
+        tokio::select! {
+            answer = self.answer_until(end) => answer.unwrap_or(Answer::Timeout),
+            () = waiting.failed() => {
+                Answer::Server(Some(io::Error::from_raw_os_error(libc::EHOSTUNREACH)))
+            }
+        }
+    }
+
+    /// `None` when nothing has come by the end.
+    async fn answer_until(&self, mut end: Pin<&mut Sleep>) -> Option<Answer> {
         poll_fn(|cx| {
             if let Poll::Ready(answer) = self.poll_legs(cx) {
-                return Poll::Ready(answer);
+                return Poll::Ready(Some(answer));
             }
-            timer.as_mut().poll(cx).map(|()| Answer::Timeout)
+            end.as_mut().poll(cx).map(|()| self.unannounced_error())
         })
         .await
+    }
+
+    /// An ICMP error that came while connect() was still running, as it may on a short path. The
+    /// kernel then notes it (`sk_err_soft`), but neither fails the socket nor wakes anybody.
+    fn unannounced_error(&self) -> Option<Answer> {
+        let err = self.leg(Side::Server).take_error()?;
+        Some(Answer::Server(Some(err)))
     }
 
     fn poll_legs(&self, cx: &mut Context<'_>) -> Poll<Answer> {

@@ -27,11 +27,12 @@ use socket2::SockRef;
 
 use crate::{
     arena::{Arena, Slot, SlotState},
-    intercept::held::HeldLegs,
+    intercept::{held::HeldLegs, unanswered::Unanswered},
     leg::SiteRuntime,
     limits::{Admission, Permit},
     stats::Counters,
 };
+pub use connecting::PROMPT;
 use leg_io::LegIo;
 
 /// What all flows share.
@@ -49,6 +50,8 @@ pub struct FlowContext {
     pub counters: Arc<Counters>,
     /// Server legs of sites that defer, where there is one.
     pub held: Option<Arc<HeldLegs>>,
+    /// Where flows hear of next hops that do not answer.
+    pub unanswered: Arc<Unanswered>,
 }
 
 impl FlowContext {

@@ -54,6 +54,7 @@ fn context() -> Arc<FlowContext> {
         admission: Admission::new(2, Arc::clone(&counters)),
         counters,
         held: None,
+        unanswered: Arc::default(),
     })
 }
 

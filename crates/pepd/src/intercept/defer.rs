@@ -22,12 +22,13 @@ use pep_core::{
         packet::{IcmpError, Unreachable},
     },
 };
-use tokio::{sync::mpsc, task::JoinHandle, time};
+use tokio::{sync::mpsc, time};
 use tracing::{debug, trace};
 
 use super::{
     held::{ConnectedLeg, HeldLegs},
-    icmp, neigh,
+    icmp,
+    neigh::HeldListener,
     raw::{RawSender, address_toward},
     rules::{Lan, MarkSet},
     tun::Tun,
@@ -52,6 +53,9 @@ pub struct DeferTask {
     passed: RawSender,
     answers: RawSender,
     actions: VecDeque<Action>,
+    /// Destinations whose next hop does not answer.
+    failed: mpsc::Receiver<IpAddr>,
+    tell_failed: mpsc::Sender<IpAddr>,
 }
 
 impl DeferTask {
@@ -73,6 +77,7 @@ impl DeferTask {
             config.intercept.syn_lease,
         );
         let marks = MarkSet::new(config.intercept.marks);
+        let (tell_failed, failed) = mpsc::channel(64);
         Ok(Self {
             sites: sites
                 .iter()
@@ -83,6 +88,8 @@ impl DeferTask {
             passed: RawSender::new(marks.passed(), ipv6)?,
             answers: RawSender::new(marks.client_leg(), ipv6)?,
             actions: VecDeque::new(),
+            failed,
+            tell_failed,
             config,
             tuns,
         })
@@ -93,15 +100,19 @@ impl DeferTask {
         Arc::clone(&self.held)
     }
 
+    pub(super) fn held_listener(&self) -> HeldListener {
+        HeldListener {
+            legs: self.held_legs(),
+            failed: self.tell_failed.clone(),
+        }
+    }
+
     /// Runs until `shutdown` completes. SYNs still held then are dropped; their clients
     /// repeat them.
     ///
     /// # Errors
     /// When a TUN is taken away; new flows are forwarded from then on.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-        let (sender, mut failed) = mpsc::channel(64);
-        let mark = MarkSet::new(self.config.intercept.marks).server_leg();
-        let _watch = AbortOnDrop(tokio::spawn(neigh::watch(self.held_legs(), mark, sender)));
         let mut ready = Vec::new();
         tokio::pin!(shutdown);
         loop {
@@ -114,7 +125,7 @@ impl DeferTask {
                         self.on_ready(ready)?;
                     }
                 }
-                Some(destination) = failed.recv() => self.on_neighbour_failed(destination),
+                Some(destination) = self.failed.recv() => self.on_neighbour_failed(destination),
                 () = until(timeout) => {
                     self.held.input(&mut self.actions, Holder::handle_timeout);
                 }
@@ -237,6 +248,9 @@ impl DeferTask {
     }
 
     fn begin(&mut self, flow: FlowTuple, dscp: u8, site: Arc<SiteRuntime>) -> io::Result<()> {
+        if !leg::may_be_host(flow.destination.ip()) {
+            return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+        }
         let fd = match leg::server_leg(&site, flow.destination, flow.client, dscp) {
             // An earlier flow between the same addresses still lingers here, most likely in
             // TIME_WAIT. Passing the SYN would not help: that socket would get the answer.
@@ -255,14 +269,6 @@ impl DeferTask {
             site,
             dscp,
         })
-    }
-}
-
-struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

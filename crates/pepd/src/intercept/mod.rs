@@ -3,6 +3,7 @@
 //! - [`rules`], what the table says; [`nft`] and [`iptables`], how it is written
 //! - [`route`], policy rules and routes
 //! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
+//! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
 //! - [`tun`], devices into which held SYNs are routed
 //! - [`setup`], what must hold before, and what to do when it does not
 //!
@@ -12,7 +13,8 @@ pub mod defer;
 pub mod held;
 mod icmp;
 pub mod iptables;
-mod neigh;
+pub mod neigh;
+mod neigh_socket;
 pub mod nft;
 mod raw;
 mod render;
@@ -20,6 +22,7 @@ pub mod route;
 pub mod rules;
 pub mod setup;
 pub mod tun;
+pub mod unanswered;
 mod watcher;
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};

@@ -4,109 +4,129 @@
 //! address of our SYN, the client's, quoting our sequence number: the client ignores it and we
 //! never see it. So we watch for failed neighbours ourselves.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
-
-use futures_util::{StreamExt as _, TryStreamExt as _};
-use netlink_packet_core::NetlinkPayload;
-use netlink_packet_route::{
-    RouteNetlinkMessage,
-    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
-    route::{RouteAddress, RouteAttribute, RouteMessage},
+use std::{
+    collections::{BTreeSet, HashSet},
+    io,
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
 };
-use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection};
-use tokio::sync::mpsc;
+
+use futures_util::TryStreamExt as _;
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
+use rtnetlink::{Handle, RouteMessageBuilder};
+use tokio::{sync::mpsc, time::sleep};
 use tracing::{debug, warn};
 
-use super::held::HeldLegs;
+use super::{
+    defer::DeferTask,
+    held::HeldLegs,
+    neigh_socket::{Hop, NeighbourSocket},
+    route::{Netlink, RouteError},
+    unanswered::Unanswered,
+};
+use crate::flow::PROMPT;
 
-/// A neighbour, or the next hop toward a destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hop {
-    interface: u32,
-    address: IpAddr,
-}
+/// Look-ups of next hops before others get a turn: about 10 ms of work.
+const LOOKUPS_AT_ONCE: usize = 256;
 
-/// Reports destinations of held flows whose next hop does not answer, until the receiver is
-/// gone. `mark` is that of server legs, since routing may depend on it.
-///
-/// Routing by source address is not taken into account: the kernel does not say how it would
-/// route a packet of ours from another's address.
-pub async fn watch(held: Arc<HeldLegs>, mark: u32, failed: mpsc::Sender<IpAddr>) {
-    let (connection, handle, mut messages) =
-        match new_multicast_connection(&[MulticastGroup::Neigh]) {
-            Ok(opened) => opened,
-            Err(err) => {
-                warn!(%err, "cannot watch neighbours: clients of dead next hops will time out");
-                return;
-            }
-        };
-    let connection = tokio::spawn(connection);
-    while let Some((message, _)) = messages.next().await {
-        let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNeighbour(message)) =
-            message.payload
-        else {
-            continue;
-        };
-        let Some(hop) = failed_hop(&message) else {
-            continue;
-        };
-        debug!(?hop, "neighbour does not answer");
-        for destination in behind(&handle, hop, destinations(&held), mark).await {
-            if failed.send(destination).await.is_err() {
-                connection.abort();
-                return;
-            }
-        }
-    }
-}
+/// Between two such lots, so that even ten thousand dead destinations leave most of the
+/// processor to the living.
+const LOOKUPS_PAUSE: Duration = Duration::from_millis(50);
 
-fn failed_hop(message: &NeighbourMessage) -> Option<Hop> {
-    if message.header.state != NeighbourState::Failed {
-        return None;
-    }
-    let address = message
-        .attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
-                Some((*address).into())
-            }
-            NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => {
-                Some((*address).into())
-            }
-            _ => None,
-        });
-    Some(Hop {
-        interface: message.header.ifindex,
-        address: address?,
-    })
-}
+/// Before the socket is opened again; doubled each time.
+const REOPEN_MIN: Duration = Duration::from_secs(1);
+const REOPEN_MAX: Duration = Duration::from_secs(60);
 
-fn destinations(held: &HeldLegs) -> BTreeSet<IpAddr> {
-    let flows = held.connecting().into_iter();
-    flows.map(|flow| flow.destination.ip()).collect()
-}
-
-/// Of these destinations, those reached by `hop`.
-async fn behind(
-    handle: &Handle,
-    hop: Hop,
-    destinations: BTreeSet<IpAddr>,
+/// Tells flows whose next hop does not answer.
+#[derive(Debug)]
+pub struct NeighbourWatch {
+    unanswered: Arc<Unanswered>,
+    held: Option<HeldListener>,
     mark: u32,
-) -> Vec<IpAddr> {
-    // On-link destinations need no look-up, so that a scan of a dead subnet costs no square.
-    if destinations.contains(&hop.address) {
-        return vec![hop.address];
-    }
-    let mut behind = Vec::new();
-    for destination in destinations {
-        if destination.is_ipv4() == hop.address.is_ipv4()
-            && next_hop(handle, destination, mark).await == Some(hop)
-        {
-            behind.push(destination);
+}
+
+/// Who is told of destinations of held flows.
+#[derive(Debug)]
+pub(super) struct HeldListener {
+    pub(super) legs: Arc<HeldLegs>,
+    pub(super) failed: mpsc::Sender<IpAddr>,
+}
+
+impl NeighbourWatch {
+    /// `mark` is that of server legs, since routing may depend on it.
+    pub fn new(unanswered: Arc<Unanswered>, defer: Option<&DeferTask>, mark: u32) -> Self {
+        Self {
+            unanswered,
+            held: defer.map(DeferTask::held_listener),
+            mark,
         }
     }
-    behind
+
+    /// Runs for as long as it is polled.
+    pub async fn run(self) {
+        let mut pause = REOPEN_MIN;
+        loop {
+            let Err(err) = self.watch().await;
+            warn!(error = %err, "cannot watch neighbours, trying again in {pause:?}: \
+                until then clients of dead next hops time out");
+            sleep(pause).await;
+            pause = (2 * pause).min(REOPEN_MAX);
+        }
+    }
+
+    async fn watch(&self) -> io::Result<std::convert::Infallible> {
+        let socket = NeighbourSocket::open()?;
+        loop {
+            let hops = socket.failed().await?;
+            debug!(?hops, "neighbours do not answer");
+            // Whose SYN waited for these neighbours says so only after a while. Failures that
+            // come meanwhile wait in the socket.
+            sleep(PROMPT).await;
+            if let Err(err) = self.tell(&hops).await {
+                warn!(error = %err, "cannot find out who is behind a dead next hop");
+            }
+        }
+    }
+
+    /// Tells everybody behind these hops. Routing by source address is not taken into account:
+    /// the kernel does not say how it would route a packet of ours from another's address.
+    async fn tell(&self, hops: &HashSet<Hop>) -> Result<(), RouteError> {
+        let destinations: Vec<_> = self.destinations().into_iter().collect();
+        if destinations.is_empty() {
+            return Ok(());
+        }
+        let netlink = Netlink::connect()?;
+        for lot in destinations.chunks(LOOKUPS_AT_ONCE) {
+            for &destination in lot {
+                let hop = next_hop(netlink.handle(), destination, self.mark).await;
+                if hop.is_some_and(|hop| hops.contains(&hop)) {
+                    self.fail(destination).await;
+                }
+            }
+            sleep(LOOKUPS_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// Each once, however many flows go there.
+    fn destinations(&self) -> BTreeSet<IpAddr> {
+        let mut destinations = self.unanswered.destinations();
+        if let Some(held) = &self.held {
+            let flows = held.legs.connecting().into_iter();
+            destinations.extend(flows.map(|flow| flow.destination.ip()));
+        }
+        destinations
+    }
+
+    async fn fail(&self, destination: IpAddr) {
+        debug!(%destination, "its next hop does not answer");
+        self.unanswered.fail(destination);
+        if let Some(held) = &self.held {
+            // Nobody listens any more when SYNs are no longer held.
+            let _ = held.failed.send(destination).await;
+        }
+    }
 }
 
 async fn next_hop(handle: &Handle, destination: IpAddr, mark: u32) -> Option<Hop> {
