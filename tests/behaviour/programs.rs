@@ -415,26 +415,23 @@ fn ftp_in_passive_mode() {
 }
 
 #[test]
-#[ignore = "open defect: failed on a machine with a load of 5, cause not found yet"]
 fn iperf3_in_both_directions() {
-    const EACH: u64 = 40 << 20;
-    matrix_in_turn(|bed| {
+    matrix(|bed| {
         let files = Files::new();
         let log = files.path("iperf3.log");
         let _iperf3 = Daemon::start(&bed.server, "iperf3", 5201, &log, &["-s"]);
         let pep = bed.start();
         let address = Place::Server.address(bed.family).to_string();
         for more in [&[][..], &["--reverse"], &["--parallel", "4"]] {
-            let bytes = EACH.to_string();
-            let arguments = ["--client", &address, "--json", "--bytes", &bytes];
+            let arguments = ["--client", &address, "--json", "--time", "1"];
             let all = [&arguments[..], more].concat();
             let report = bed.client.run(&program("iperf3"), &all);
             let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+            // At the receiver; what is on its way when the time is over is not counted.
             let received = report["end"]["sum_received"]["bytes"].as_u64();
-            // What is on its way when its client stops is not counted.
             let received = received.expect("a number of bytes");
-            assert!(received >= EACH / 2, "{more:?}: {received} bytes");
+            assert!(received > 1_000_000, "{more:?}: {received} bytes");
         }
-        finish(pep, 3);
+        finish(pep, 6);
     });
 }

@@ -9,6 +9,7 @@ use std::{
 use pepd_tests::{
     bed::{Bed, Place},
     host::Host,
+    outcome::Ended,
     pep::Pep,
     serve::Server,
     wait::PATIENCE,
@@ -62,6 +63,15 @@ pub fn echo_once(stream: &mut TcpStream, message: &[u8]) {
     let mut answer = vec![0; message.len()];
     stream.read_exact(&mut answer).expect("an echo");
     assert_eq!(answer, message);
+}
+
+/// Checks that a connect in `spoof` was answered at once and the connection then reset, which may
+/// have come before anybody looked at it.
+pub fn assert_reset_after_connect(connect: std::io::Result<TcpStream>) {
+    match connect {
+        Ok(stream) => assert_eq!(Ended::of(&stream), Ended::RESET),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ECONNRESET), "{error}"),
+    }
 }
 
 /// A filter on the server that drops SYNs to a port, and counts them, until it is opened.
