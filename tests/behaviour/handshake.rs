@@ -2,6 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
+    net::{IpAddr, SocketAddr},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use std::{
 
 use nix::errno::Errno;
 use pepd_tests::{
-    bed::{Bed, Path, Place},
+    bed::{Bed, Family, Path, Place, add_route},
     echo::EchoServer,
     host::Dial,
     matrix::{matrix, matrix_pepd_only},
@@ -79,6 +80,42 @@ fn the_gateway_has_no_route() {
 #[test]
 fn the_gateway_has_no_such_neighbour() {
     fails_as_without_us(Place::NoNeighbour, "unreachable");
+}
+
+/// Several flows are behind it, and one goes to the router itself.
+#[test]
+fn the_router_beyond_the_gateway_is_dead() {
+    matrix(|bed| {
+        let beyond = match bed.family {
+            Family::V4 => "10.5.0.0/24",
+            Family::V6 => "fd05::/64",
+        };
+        add_route(&bed.gateway, beyond, Place::NoNeighbour.address(bed.family));
+        let mut pep = bed.start();
+        let hosts = [(5, 1), (5, 2), (5, 2), (2, 99)];
+        let hosts = hosts.map(|(net, host)| bed.family.address(net, host));
+        let start = Instant::now();
+        thread::scope(|scope| {
+            for host in hosts {
+                scope.spawn(move || unreachable_neighbour(bed, host));
+            }
+        });
+        assert!(start.elapsed() < SOON, "it took {:?}", start.elapsed());
+        if let Some(pep) = &mut pep {
+            pep.assert_healthy();
+            pep.wait_idle();
+        }
+    });
+}
+
+fn unreachable_neighbour(bed: &Bed, host: IpAddr) {
+    let connect = bed.client.connect(SocketAddr::new(host, PORT));
+    if bed.path == Path::Spoof {
+        assert_reset_after_connect(connect);
+    } else {
+        let outcome = Connected::of(&connect);
+        assert_eq!(outcome, Connected::No(Errno::EHOSTUNREACH), "{host}");
+    }
 }
 
 /// The client's SYN is given up by the client's own kernel after two tries, some 3 s; pepd
