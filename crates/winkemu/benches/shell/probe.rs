@@ -17,36 +17,56 @@ use winkemu::{
     shell::{LinkHandle, LinkReport, LinkSpec, MTU, Tun},
 };
 
+use super::floor::Wire;
+
 /// IPv4 and UDP headers.
 pub(crate) const HEADERS: usize = 28;
 
-/// A link and its two ends.
-pub(crate) struct Place {
+/// Two ends, and what is between them.
+pub(crate) struct Place<Between = LinkHandle> {
     pub(crate) a: Netns,
     pub(crate) b: Netns,
-    link: LinkHandle,
+    between: Between,
 }
 
 impl Place {
     pub(crate) fn new(options: &str, realtime: bool) -> Self {
         let options: LinkOptions = options.parse().expect("valid options");
         let config = options.resolve_without_files().expect("no files");
+        Self::joined(|a, b| {
+            let spec = LinkSpec {
+                realtime,
+                ..LinkSpec::new(a, b, config, 1)
+            };
+            LinkHandle::spawn(spec).expect("the link starts")
+        })
+    }
+
+    pub(crate) fn stop(self) -> LinkReport {
+        self.between.stop()
+    }
+}
+
+impl Place<Wire> {
+    pub(crate) fn bare() -> Self {
+        Self::joined(Wire::new)
+    }
+
+    pub(crate) fn stop(self) -> u64 {
+        self.between.stop()
+    }
+}
+
+impl<Between> Place<Between> {
+    fn joined(join: impl FnOnce(Tun, Tun) -> Between) -> Self {
         let netns = || Netns::new().expect("the right to make namespaces");
         let (a, b) = (netns(), netns());
         let tun = |netns: &Netns, address: &str| {
             let address = address.parse().expect("valid address");
             Tun::create(netns, "link0", &[address], MTU).expect("the right to make interfaces")
         };
-        let spec = LinkSpec {
-            realtime,
-            ..LinkSpec::new(tun(&a, "10.0.0.1/24"), tun(&b, "10.0.0.2/24"), config, 1)
-        };
-        let link = LinkHandle::spawn(spec).expect("the link starts");
-        Self { a, b, link }
-    }
-
-    pub(crate) fn stop(self) -> LinkReport {
-        self.link.stop()
+        let between = join(tun(&a, "10.0.0.1/24"), tun(&b, "10.0.0.2/24"));
+        Self { a, b, between }
     }
 
     /// A connected sender in A and a stamping receiver in B.

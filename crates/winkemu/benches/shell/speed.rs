@@ -11,16 +11,11 @@ use super::{
 
 /// Small packets through a link without limits, as fast as one sender makes them.
 pub(crate) fn packets(effort: Effort) -> Vec<Outcome> {
+    let place = Place::bare();
+    let seconds = flood(&place, effort);
+    let floor = place.stop() as f64 / seconds;
     let place = Place::new("", false);
-    let (sender, _receiver) = place.sockets();
-    let begin = Instant::now();
-    while begin.elapsed() < effort.seconds() {
-        for _ in 0..100 {
-            // Errors are ENOBUFS: then the interface is full, as it should be here.
-            let _ = sender.send(&[0; 100 - HEADERS]);
-        }
-    }
-    let seconds = begin.elapsed().as_secs_f64();
+    let seconds = flood(&place, effort);
     let LinkReport {
         ab, cpu_seconds, ..
     } = place.stop();
@@ -34,31 +29,49 @@ pub(crate) fn packets(effort: Effort) -> Vec<Outcome> {
         ),
         target: ">= 200,000 packets/s",
         met: rate >= 200_000.0,
+        floor: format!("{floor:.0} packets/s"),
         mahimahi: "",
         rattan: "",
     }]
 }
 
+/// Sends without pause; for how many seconds it did.
+fn flood<Between>(place: &Place<Between>, effort: Effort) -> f64 {
+    let (sender, _receiver) = place.sockets();
+    let begin = Instant::now();
+    while begin.elapsed() < effort.seconds() {
+        for _ in 0..100 {
+            // Errors are ENOBUFS: then the interface is full, as it should be here.
+            let _ = sender.send(&[0; 100 - HEADERS]);
+        }
+    }
+    begin.elapsed().as_secs_f64()
+}
+
 /// One TCP flow by iperf3, measured at the receiver.
 pub(crate) fn tcp(effort: Effort) -> Vec<Outcome> {
+    let place = Place::bare();
+    let floor = iperf3(&place, effort);
+    place.stop();
     let place = Place::new("", false);
     let goodput = iperf3(&place, effort);
     place.stop();
-    let measured = match &goodput {
+    let words = |goodput: &Result<f64, String>| match goodput {
         Ok(bits) => format!("{:.2} Gbit/s", bits / 1e9),
         Err(problem) => problem.clone(),
     };
     vec![Outcome {
         name: "one TCP flow (iperf3)".to_owned(),
-        measured,
+        measured: words(&goodput),
         target: ">= 1 Gbit/s",
+        floor: words(&floor),
         met: goodput.is_ok_and(|bits| bits >= 1e9),
         mahimahi: "1.3 Gbit/s",
         rattan: "1.0 Gbit/s",
     }]
 }
 
-fn iperf3(place: &Place, effort: Effort) -> Result<f64, String> {
+fn iperf3<Between>(place: &Place<Between>, effort: Effort) -> Result<f64, String> {
     let mut server = place.b.command("iperf3");
     server.args(["-s", "-1"]).stdout(Stdio::null());
     let server = Process::spawn(&mut server).map_err(|error| format!("no iperf3: {error}"))?;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Effort, Outcome,
+    Effort, Outcome, floor,
     probe::{HEADERS, Place, wall_clock},
 };
 
@@ -15,19 +15,44 @@ fn us(ns: i64) -> String {
     format!("{:+.0} us", ns as f64 / 1000.0)
 }
 
-/// By how much each packet's way took longer than `expected`, sorted.
-fn errors(place: &Place, count: u32, gap: Duration, bytes: usize, expected: i64) -> Vec<i64> {
-    let (sender, receiver) = place.sockets();
+/// By how much something took longer than it should have, in nanoseconds, in ascending order.
+pub(crate) struct Errors(Vec<i64>);
+
+impl Errors {
+    pub(crate) fn new(mut errors: Vec<i64>) -> Self {
+        errors.sort_unstable();
+        Self(errors)
+    }
+
+    fn at(&self, quantile: f64) -> i64 {
+        self.0[((self.0.len() - 1) as f64 * quantile).round() as usize]
+    }
+
+    fn quantiles(&self) -> String {
+        format!("p50 {}, p99 {}", us(self.at(0.5)), us(self.at(0.99)))
+    }
+}
+
+/// Does something `count` times, at even intervals.
+pub(crate) fn at_intervals(count: u32, gap: Duration, mut act: impl FnMut()) {
     let begin = Instant::now();
-    let mut errors: Vec<i64> = thread::scope(|scope| {
+    for number in 0..count {
+        let due = begin + gap * number;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        act();
+    }
+}
+
+/// By how much each packet's way took longer than `expected`.
+fn errors(place: &Place, count: u32, gap: Duration, bytes: usize, expected: i64) -> Errors {
+    let (sender, receiver) = place.sockets();
+    let errors: Vec<i64> = thread::scope(|scope| {
         scope.spawn(move || {
             let mut packet = vec![0; bytes - HEADERS];
-            for number in 0..count {
-                let due = begin + gap * number;
-                thread::sleep(due.saturating_duration_since(Instant::now()));
+            at_intervals(count, gap, || {
                 packet[..8].copy_from_slice(&wall_clock().to_be_bytes());
                 sender.send(&packet).expect("the interface is up");
-            }
+            });
         });
         let errors = (0..count).map_while(|_| receiver.receive());
         errors
@@ -35,22 +60,16 @@ fn errors(place: &Place, count: u32, gap: Duration, bytes: usize, expected: i64)
             .collect()
     });
     assert_eq!(errors.len(), count as usize, "all packets arrive");
-    errors.sort_unstable();
-    errors
-}
-
-fn quantile(sorted: &[i64], quantile: f64) -> i64 {
-    sorted[((sorted.len() - 1) as f64 * quantile).round() as usize]
+    Errors::new(errors)
 }
 
 fn delay_outcomes(effort: Effort, realtime: bool) -> Vec<Outcome> {
     const DELAY: i64 = 264_000_000;
+    let floor = floor::sleeper(effort, realtime);
     let place = Place::new("delay=264ms", realtime);
     let gap = Duration::from_millis(10);
     let errors = errors(&place, effort.count(1000), gap, 128, DELAY);
     place.stop();
-    let (p50, p99) = (quantile(&errors, 0.5), quantile(&errors, 0.99));
-    let (least, most) = (errors[0], errors[errors.len() - 1]);
     let (name, target, p99_max) = if realtime {
         (
             "264 ms one way, --rt",
@@ -64,17 +83,18 @@ fn delay_outcomes(effort: Effort, realtime: bool) -> Vec<Outcome> {
             1_000_000,
         )
     };
+    let (least, most) = (errors.at(0.0), errors.at(1.0));
     vec![Outcome {
         name: name.to_owned(),
         measured: format!(
-            "p50 {}, p99 {}, least {}, most {}",
-            us(p50),
-            us(p99),
+            "{}, least {}, most {}",
+            errors.quantiles(),
             us(least),
             us(most)
         ),
         target,
-        met: p50 <= 100_000 && p99 <= p99_max && least >= 0,
+        met: errors.at(0.5) <= 100_000 && errors.at(0.99) <= p99_max && least >= 0,
+        floor: floor.quantiles(),
         mahimahi: "p50 +104 us, p99 +10.4 ms, 980 us early at worst",
         rattan: "p50 +82 us, p99 +1.2 ms",
     }]
@@ -113,6 +133,7 @@ pub(crate) fn rate(effort: Effort) -> Vec<Outcome> {
             measured: format!("{:+.4} %", error * 100.0),
             target: "within 0.02 %",
             met: error.abs() <= 0.0002,
+            floor: String::new(),
             mahimahi: peers.0,
             rattan: peers.1,
         }
@@ -134,12 +155,13 @@ pub(crate) fn lone_packet(effort: Effort) -> Vec<Outcome> {
         160_000,
     );
     place.stop();
-    let p50 = quantile(&errors, 0.5);
+    let (p50, least) = (errors.at(0.5), errors.at(0.0));
     vec![Outcome {
         name: "lone 200 B at 10 Mbit/s: 160 us".to_owned(),
-        measured: format!("p50 {}, least {}", us(p50), us(errors[0])),
+        measured: format!("p50 {}, least {}", us(p50), us(least)),
         target: "p50 <= +100 us, never early",
-        met: p50 <= 100_000 && errors[0] >= 0,
+        met: p50 <= 100_000 && least >= 0,
+        floor: String::new(),
         mahimahi: "as long as a 1500 B packet",
         rattan: "",
     }]

@@ -7,7 +7,7 @@ use units::{Ratio, duration::Span};
 use winkemu::{
     link::LinkOptions,
     presets::Preset,
-    shell::{AccuracyLimit, LinkReport, LinkSpec, MTU, Tun, read_recording},
+    shell::{AccuracyLimit, LinkReport, LinkSpec, MTU, Realtime, Tun, read_recording},
 };
 
 use super::exit::Failure;
@@ -32,8 +32,8 @@ struct RunningArgs {
     /// Largest packet of the link
     #[arg(long, value_name = "BYTES", default_value_t = MTU, value_parser = clap::value_parser!(u32).range(68..=65_535))]
     mtu: u32,
-    /// Run in real time (SCHED_FIFO and locked memory where permitted) and stay awake shortly
-    /// before deadlines
+    /// Run in real time (SCHED_FIFO, locked memory and processors that do not sleep, where
+    /// permitted) and stay awake shortly before deadlines
     #[arg(long)]
     rt: bool,
     /// Write each packet's decision to this file, a JSON object a line
@@ -102,13 +102,10 @@ impl CommonArgs {
                 |error| Failure::Running(format!("cannot write {}: {error}", path.display()));
             written.map_err(failed)?;
         }
-        if let Some(realtime) = report.realtime.filter(|r| !(r.scheduled && r.locked)) {
-            let missing = if realtime.scheduled {
-                "locked memory"
-            } else {
-                "SCHED_FIFO"
-            };
-            eprintln!("winkemu: --rt had to do without {missing}, which needs root or a limit");
+        let missing = report.realtime.map(Realtime::missing).unwrap_or_default();
+        if !missing.is_empty() {
+            let missing = missing.join(", ");
+            eprintln!("winkemu: --rt had to do without {missing}: it needs root or a limit");
         }
         if let Some(failure) = &report.failure {
             return Err(Failure::Running(failure.clone()));

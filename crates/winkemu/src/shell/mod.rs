@@ -4,7 +4,7 @@
 //! [`Engine`](crate::link::Engine) with the time, and writes what comes out into the other one.
 //! It waits by `ppoll` with nanoseconds and the least timer slack, and awake for the last 60 us
 //! before a deadline as long as that takes no more than a twentieth of the time; under
-//! [`LinkSpec::realtime`] always, and under SCHED_FIFO.
+//! [`LinkSpec::realtime`] always, under SCHED_FIFO, and on processors that do not sleep.
 //!
 //! ```no_run
 //! use winkemu::{link::LinkOptions, netns::Netns, shell::{LinkHandle, LinkSpec, MTU, Tun}};
@@ -28,6 +28,7 @@
 mod clock;
 mod lateness;
 mod pump;
+mod punctual;
 mod record;
 mod report;
 mod spin;
@@ -47,6 +48,7 @@ use std::{
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 pub use lateness::{AccuracyLimit, Bin, LatenessReport, STRAYS, Verdict};
+pub use punctual::Punctual;
 pub use record::{RecordError, read_recording};
 pub use report::{DirectionReport, LinkReport, Realtime};
 pub use tun::{EndSpec, Tun, TunError};
@@ -78,8 +80,8 @@ pub struct LinkSpec {
     pub config: LinkConfig,
     /// The seed of every draw.
     pub seed: u64,
-    /// Run before all ordinary threads (where permitted; the report says what was), and awake for
-    /// the last 60 us before each deadline, however many there are.
+    /// Run before all ordinary threads, on processors that wait awake (where permitted; the report
+    /// says what was), and awake for the last 60 us before each deadline, however many there are.
     pub realtime: bool,
     /// Where to write each packet's decision.
     pub record: Option<PathBuf>,

@@ -5,30 +5,23 @@ use std::{io, os::fd::AsFd as _, sync::Arc};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, ppoll},
-    sys::{
-        mman::{MlockAllFlags, mlockall},
-        prctl,
-        time::TimeSpec,
-    },
+    sys::time::TimeSpec,
     unistd::{read, write},
 };
 
 use super::{
-    DirectionReport, LinkError, LinkReport, LinkSpec, Realtime, Stop, Tun, Verdict,
+    DirectionReport, LinkError, LinkReport, LinkSpec, Stop, Tun, Verdict,
     clock::{Clock, thread_time},
     lateness::Lateness,
+    punctual::Punctual,
     record::Recorder,
     spin::SpinBudget,
-    sys,
 };
 use crate::link::{Decision, Direction, Engine, NANOS_PER_SECOND, Nanos, Packet};
 
 /// Packets read or written in a row before the other side has its turn: at 1 us each, neither
 /// makes the other late by more than the timers do.
 const BATCH: usize = 32;
-
-/// Above the priorities of threaded interrupts (50) it would delay the network itself.
-const REALTIME_PRIORITY: i32 = 40;
 
 /// The largest packet of any interface.
 const PACKET_BYTES_MAX: usize = 65_536;
@@ -62,7 +55,8 @@ pub(super) struct Pump {
     lateness: Lateness,
     recorder: Option<Recorder>,
     stop: Arc<Stop>,
-    realtime: Option<Realtime>,
+    realtime: bool,
+    punctual: Punctual,
     spin: SpinBudget,
     seed: u64,
     limit: super::AccuracyLimit,
@@ -95,7 +89,8 @@ impl Pump {
             lateness: Lateness::new(&spec.limit),
             recorder,
             stop,
-            realtime: spec.realtime.then(Realtime::default),
+            realtime: spec.realtime,
+            punctual: Punctual::default(),
             spin: SpinBudget::new(spec.realtime),
             seed: spec.seed,
             limit: spec.limit,
@@ -105,24 +100,12 @@ impl Pump {
 
     /// Carries packets until told to stop, or until an interface is gone.
     pub(super) fn run(&mut self) -> LinkReport {
-        self.prepare_thread();
+        self.punctual = Punctual::thread(self.realtime);
         let outcome = self.carry();
         let failure = outcome
             .err()
             .map(|error| format!("an interface failed: {error}"));
         self.report(failure)
-    }
-
-    /// Makes the calling thread as punctual as it may be. What is not permitted shows in the
-    /// report, and its effect in the lateness.
-    fn prepare_thread(&mut self) {
-        // It cannot fail: the value is one.
-        let _ = prctl::set_timerslack(1);
-        if let Some(realtime) = &mut self.realtime {
-            realtime.scheduled = sys::set_realtime(REALTIME_PRIORITY).is_ok();
-            let all = MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE;
-            realtime.locked = mlockall(all).is_ok();
-        }
     }
 
     fn carry(&mut self) -> io::Result<()> {
@@ -246,7 +229,7 @@ impl Pump {
             cpu_seconds: thread_time() as f64 / NANOS_PER_SECOND as f64,
             seed: self.seed,
             link: self.link.take(),
-            realtime: self.realtime,
+            realtime: self.punctual.realtime(),
             accuracy: Verdict::new(&self.limit, delivered, self.lateness.late(), drops),
             lateness: self.lateness.report(),
             ab,

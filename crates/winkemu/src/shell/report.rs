@@ -37,6 +37,21 @@ pub struct Realtime {
     pub scheduled: bool,
     /// Memory that is never paged: needs CAP_IPC_LOCK or `ulimit -l`.
     pub locked: bool,
+    /// Processors that wait awake: needs to be root with `/dev/cpu_dma_latency`.
+    pub awake: bool,
+}
+
+impl Realtime {
+    /// What was not permitted, in words.
+    pub fn missing(self) -> Vec<&'static str> {
+        let parts = [
+            (self.scheduled, "SCHED_FIFO"),
+            (self.locked, "locked memory"),
+            (self.awake, "processors that stay awake"),
+        ];
+        let missing = parts.into_iter().filter(|(got, _)| !got);
+        missing.map(|(_, name)| name).collect()
+    }
 }
 
 /// One direction of a report.
