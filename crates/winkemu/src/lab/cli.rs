@@ -25,7 +25,7 @@ Exit codes:
   0  every run succeeded and every check of the scenario holds
   1  a run failed or a check is broken
   2  the command line or the scenario is wrong
-  3  runs are missing because the machine was too busy
+  3  the machine was too busy: runs are missing, or a check is broken and programs starved
   4  this system does not allow what the lab needs";
 
 const FAILED: u8 = 1;
@@ -117,10 +117,12 @@ fn exit_code(results: &Results) -> u8 {
         FAILED
     } else if results.late() > 0 {
         BUSY
-    } else if !results.checks_hold() {
-        FAILED
-    } else {
+    } else if results.checks_hold() {
         0
+    } else if results.starved() > 0 {
+        BUSY
+    } else {
+        FAILED
     }
 }
 

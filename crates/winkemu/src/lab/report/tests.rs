@@ -131,9 +131,16 @@ fn runs_on_a_busy_machine_are_left_out_and_said_to_be() {
 }
 
 #[test]
-fn contention_for_processors_is_mentioned() {
+fn contention_for_processors_is_mentioned_and_excuses_broken_checks() {
     let text = results(double_except_last).to_text();
     assert!(text.contains("in 6 of 12 runs"), "{text}");
+    assert!(!text.contains("proves nothing"), "{text}");
+    let broken = results(|_| Some(1.0));
+    assert_eq!(broken.starved(), 6);
+    let text = broken.to_text();
+    assert!(text.contains("broken here proves nothing"), "{text}");
+    let late = results(|_| None);
+    assert_eq!(late.starved(), 0, "these are late");
 }
 
 #[test]
