@@ -83,6 +83,9 @@ pub struct LinkSpec {
     /// Run before all ordinary threads, on processors that wait awake (where permitted; the report
     /// says what was), and awake for the last 60 us before each deadline, however many there are.
     pub realtime: bool,
+    /// Run before all ordinary threads where permitted, and nothing else of [`Self::realtime`]:
+    /// for many links at once.
+    pub preferred: bool,
     /// Where to write each packet's decision.
     pub record: Option<PathBuf>,
     /// Decisions to take again.
@@ -100,6 +103,7 @@ impl LinkSpec {
             config,
             seed,
             realtime: false,
+            preferred: false,
             record: None,
             replay: Vec::new(),
             limit: AccuracyLimit::default(),

@@ -56,6 +56,7 @@ pub(super) struct Pump {
     recorder: Option<Recorder>,
     stop: Arc<Stop>,
     realtime: bool,
+    preferred: bool,
     punctual: Punctual,
     spin: SpinBudget,
     seed: u64,
@@ -90,6 +91,7 @@ impl Pump {
             recorder,
             stop,
             realtime: spec.realtime,
+            preferred: spec.preferred,
             punctual: Punctual::default(),
             spin: SpinBudget::new(spec.realtime),
             seed: spec.seed,
@@ -100,7 +102,11 @@ impl Pump {
 
     /// Carries packets until told to stop, or until an interface is gone.
     pub(super) fn run(&mut self) -> LinkReport {
-        self.punctual = Punctual::thread(self.realtime);
+        self.punctual = if self.preferred && !self.realtime {
+            Punctual::preferred_thread()
+        } else {
+            Punctual::thread(self.realtime)
+        };
         let outcome = self.carry();
         let failure = outcome
             .err()
