@@ -322,7 +322,7 @@ fn start_link(
     config.id = number as u64;
     let mut spec = LinkSpec::new(tun(a, b)?, tun(b, a)?, config, link.seed);
     spec.limit = link.limit;
-    // A link is there however busy its machine is; it takes a few hundredths of a processor.
+    // A link is what it is however busy its machine is.
     spec.preferred = true;
     LinkHandle::spawn(spec).map_err(|source| TopologyError::Link {
         link: name(),
