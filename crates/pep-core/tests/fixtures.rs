@@ -66,6 +66,23 @@ fn invalid_files_fail_with_exactly_the_errors_they_announce() {
     }
 }
 
+/// No cap on retransmissions that the kernel knows is above such a round-trip time.
+#[test]
+fn a_link_of_minutes_is_accepted_without_rto_max() {
+    let over = |rtt: &str| {
+        let link = format!("[link]\ninterface = \"dtn0\"\nrtt = \"{rtt}\"\n");
+        valid(&format!("[intercept]\nlan = [\"eth0\"]\n{link}"))
+    };
+    let (near, far) = (over("119s"), over("10min"));
+    assert_eq!(near.timeouts.rto_max, Some(Duration::from_secs(120)));
+    assert!(near.warnings.is_empty(), "{:?}", near.warnings);
+    assert_eq!(far.timeouts.rto_max, None);
+    let [warning] = far.warnings.as_slice() else {
+        panic!("one warning, not {:?}", far.warnings)
+    };
+    assert_eq!((warning.line, warning.key.as_str()), (5, "link.rtt"));
+}
+
 /// The example's commented keys are the defaults: with them in force nothing changes.
 #[test]
 fn the_example_shows_the_defaults() {

@@ -27,14 +27,16 @@ pub fn parse(text: &str) -> Result<Duration, UnitError> {
     let parse = || {
         let (value, unit) = number::split(text)?;
         if value == 0.0 && unit.is_empty() {
-            return Some(Duration::ZERO);
+            return Some(0.0);
         }
         let (ns, _) = UNITS
             .iter()
             .find(|(_, names)| names.contains(&unit.as_str()))?;
-        number::to_u64(value * *ns as f64).map(Duration::from_nanos)
+        Some(value * *ns as f64)
     };
-    parse().ok_or_else(|| UnitError::new(text, EXPECTED))
+    let ns = parse().ok_or_else(|| UnitError::new(text, EXPECTED))?;
+    let span = number::to_u64(ns).map(Duration::from_nanos);
+    span.ok_or_else(|| UnitError::too_large(text))
 }
 
 /// Writes a duration so that [`parse`] reads it back exactly up to 2^53 ns (104 days).

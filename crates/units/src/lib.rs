@@ -19,17 +19,41 @@ pub use size::ByteSize;
 
 /// Why a text is not a quantity; the message says what would be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not {expected}")]
+#[error("`{text}` is {problem}")]
 pub struct UnitError {
     text: String,
-    expected: &'static str,
+    problem: Problem,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    #[error("not {0}")]
+    Unlike(&'static str),
+    #[error("negative")]
+    Negative,
+    #[error("too large")]
+    TooLarge,
 }
 
 impl UnitError {
+    /// The text cannot be read.
     fn new(text: &str, expected: &'static str) -> Self {
+        let positive = text.trim().strip_prefix('-');
+        let problem = match positive.and_then(number::split) {
+            Some(_) => Problem::Negative,
+            None => Problem::Unlike(expected),
+        };
         Self {
             text: text.to_owned(),
-            expected,
+            problem,
+        }
+    }
+
+    /// The text can be read, but no variable holds so much.
+    fn too_large(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            problem: Problem::TooLarge,
         }
     }
 }

@@ -47,9 +47,12 @@ impl FromStr for Rate {
                 .strip_suffix("bit")
                 .or(unit.strip_suffix('b'))
                 .unwrap_or(unit);
-            Self::from_bits_per_second(number::to_u64(value * number::prefix(prefix)?)?)
+            Some(value * number::prefix(prefix)?)
         };
-        parse().ok_or_else(|| UnitError::new(text, EXPECTED))
+        let unlike = || UnitError::new(text, EXPECTED);
+        let bits = parse().ok_or_else(unlike)?;
+        let bits = number::to_u64(bits).ok_or_else(|| UnitError::too_large(text))?;
+        Self::from_bits_per_second(bits).ok_or_else(unlike)
     }
 }
 

@@ -32,9 +32,11 @@ impl FromStr for ByteSize {
         let parse = || {
             let (value, suffix) = number::split(text)?;
             let prefix = suffix.strip_suffix('b').unwrap_or(&suffix);
-            number::to_u64(value * number::prefix(prefix)?).map(Self)
+            Some(value * number::prefix(prefix)?)
         };
-        parse().ok_or_else(|| UnitError::new(text, EXPECTED))
+        let bytes = parse().ok_or_else(|| UnitError::new(text, EXPECTED))?;
+        let bytes = number::to_u64(bytes).map(Self);
+        bytes.ok_or_else(|| UnitError::too_large(text))
     }
 }
 

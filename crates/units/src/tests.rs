@@ -66,6 +66,20 @@ fn durations_need_a_unit() {
 }
 
 #[test]
+fn a_quantity_out_of_bounds_is_not_called_something_else() {
+    let message = |text: &str| text.parse::<ByteSize>().expect_err(text).to_string();
+    assert_eq!(message("99999999TiB"), "`99999999TiB` is too large");
+    assert_eq!(message("-1"), "`-1` is negative");
+    assert!(message("-lots").starts_with("`-lots` is not a size"));
+    let message = duration::parse("-1s").expect_err("negative").to_string();
+    assert_eq!(message, "`-1s` is negative");
+    let message = duration::parse("600y").expect_err("no unit").to_string();
+    assert!(message.starts_with("`600y` is not a duration"), "{message}");
+    let message = duration::parse("300000d").expect_err("584 years").to_string();
+    assert_eq!(message, "`300000d` is too large");
+}
+
+#[test]
 fn bandwidth_delay_product_of_a_geo_link() {
     let rate: Rate = "10Mbit/s".parse().expect("valid");
     assert_eq!(

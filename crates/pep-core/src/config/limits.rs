@@ -129,31 +129,29 @@ impl Limits {
         }
     }
 
+    /// One error, whose remedy is enough: the initial rings of all flows and the full rings
+    /// of one both have to fit.
     fn check_memory(&self, section: &Section<'_>) {
-        let memory = self.memory;
-        let initial = self.initial_rings(self.flows);
-        if initial > memory.bytes() {
-            let flows = memory.bytes() / self.initial_rings(1);
-            section.error(
-                "memory",
-                format!(
-                    "{memory} does not hold two initial rings ({}) for each of {} flows; accepted: \
-                     memory of at least \"{}\", or `flows` of at most {flows}",
-                    self.ring_initial,
-                    self.flows,
-                    ByteSize(initial)
-                ),
-            );
-        }
+        let (memory, rings) = (self.memory, self.initial_rings(self.flows));
         let full = 2 * self.ring_max.bytes();
+        let least = ByteSize(rings.max(full));
         if full > memory.bytes() {
             section.error(
                 "memory",
                 format!(
                     "{memory} does not hold one flow with two full rings (`ring_max` {}); \
-                     accepted: at least \"{}\"",
+                     accepted: at least \"{least}\"",
                     self.ring_max,
-                    ByteSize(full)
+                ),
+            );
+        } else if rings > memory.bytes() {
+            let flows = memory.bytes() / self.initial_rings(1).max(1);
+            section.error(
+                "memory",
+                format!(
+                    "{memory} does not hold two initial rings ({}) for each of {} flows; accepted: \
+                     memory of at least \"{least}\", or `flows` of at most {flows}",
+                    self.ring_initial, self.flows,
                 ),
             );
         }

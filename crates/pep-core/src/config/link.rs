@@ -7,6 +7,7 @@ use units::Rate;
 use super::{
     IfName,
     raw::Section,
+    timeouts::KERNEL_RTO_MAX,
     values::{BitRate, Map, Span, WordOr, text},
 };
 
@@ -41,6 +42,13 @@ impl Link {
             "rtt",
             Span(Duration::from_micros(1)..=Duration::from_secs(600)),
         );
+        if rtt.is_some_and(|rtt| rtt >= KERNEL_RTO_MAX) {
+            section.warning(
+                "rtt",
+                "the kernel's TCP never waits longer than 2 min before it sends again: over such \
+                 a link it sends everything more than once",
+            );
+        }
         section.finish();
         Some(Self {
             interface: interface?,

@@ -52,6 +52,11 @@ impl<'a> Section<'a> {
         self.findings.error(&self.path_of(key), message);
     }
 
+    /// Reports what is doubtful at a key of this table.
+    pub(super) fn warning(&self, key: &str, message: impl Into<String>) {
+        self.findings.warning(&self.path_of(key), message);
+    }
+
     /// The value of a key, if it is there and can be read; reports why it cannot.
     #[expect(
         clippy::needless_pass_by_value,

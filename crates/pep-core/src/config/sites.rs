@@ -154,11 +154,15 @@ impl Context<'_> {
         let first = self.intercept.listen_port;
         let highest = usize::from(u16::MAX) - sites.len();
         if usize::from(first) > highest {
+            let own = match sites.len() {
+                1 => "a site and the built-in one".to_owned(),
+                n => format!("{n} sites and the built-in one"),
+            };
             self.findings.error(
                 "intercept.listen_port",
                 format!(
-                    "{first} leaves no port for each of {} sites and the built-in one; accepted: 1 to {highest}",
-                    sites.len()
+                    "{first} leaves no port for each of {own}; accepted: 1 to {highest}, since \
+                     each has a port, counted from this one"
                 ),
             );
         }

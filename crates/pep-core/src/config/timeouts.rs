@@ -12,6 +12,9 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// Linux waits no longer than this before it sends again (TCP_RTO_MAX).
+pub(super) const KERNEL_RTO_MAX: Duration = Duration::from_secs(120);
+
 /// TCP keepalive of both legs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
@@ -49,7 +52,8 @@ pub struct Timeouts {
     /// times `link.rtt` where that is longer: flows move again so soon after an outage, not
     /// up to two minutes later. Needs `user_timeout`: the kernel counts retransmissions, and
     /// capped ones alone would end every flow some 15 s into an outage. By default
-    /// never above `user_timeout`, and off where that is.
+    /// never above `user_timeout`, and off where that is, or where `link.rtt` is 2 min or
+    /// more: a cap above it is not to be had.
     pub rto_max: Option<Duration>,
     /// Keepalive of both legs; `None` where `keepalive = "off"`. Default on: without it the
     /// flows of hosts that vanished would stay until `idle`.
@@ -92,10 +96,9 @@ impl Timeouts {
     pub fn over(link: Option<&Link>) -> Self {
         let mut timeouts = Self::default();
         if let Some(rtt) = link.and_then(|link| link.rtt) {
-            let scaled = Duration::from_millis(rtt.as_millis() as u64 * 3);
-            timeouts.rto_max = timeouts
-                .rto_max
-                .map(|rto| rto.max(scaled).min(120 * SECOND));
+            let cap = |rto: Duration| rto.max(rtt * 3).min(KERNEL_RTO_MAX);
+            let room = rtt < KERNEL_RTO_MAX;
+            timeouts.rto_max = timeouts.rto_max.map(cap).filter(|_| room);
         }
         timeouts
     }
@@ -103,7 +106,7 @@ impl Timeouts {
     /// Reads what a section says otherwise than `base`. The caller finishes the section.
     pub(super) fn read(section: &mut Section<'_>, base: &Self, link: Option<&Link>) -> Self {
         let user_timeout = section.read("user_timeout", optional(SECOND..=24 * DAY));
-        let rto_max = section.read("rto_max", optional(SECOND..=120 * SECOND));
+        let rto_max = section.read("rto_max", optional(SECOND..=KERNEL_RTO_MAX));
         let user_timeout_or_base = user_timeout.unwrap_or(base.user_timeout);
         // Both or neither: a cap left at its default follows the timeout it needs.
         let rto_max_base = user_timeout_or_base
@@ -148,13 +151,21 @@ impl Timeouts {
             section.error(
                 "rto_max",
                 format!(
-                    "is not above `link.rtt`: everything would be sent twice; accepted: above \"{}\", up to \
-                     \"2min\"; three times the round-trip time is good",
-                    span(rtt)
+                    "is not above `link.rtt`: everything would be sent twice; accepted: {}\"off\"",
+                    above(rtt)
                 ),
             );
         }
     }
+}
+
+/// What `rto_max` may be over a link of this round-trip time, beside "off".
+fn above(rtt: Duration) -> String {
+    if rtt >= KERNEL_RTO_MAX {
+        return String::new();
+    }
+    let rtt = units::duration::format(rtt);
+    format!("above \"{rtt}\", up to \"2min\" (three times the round-trip time is good), or ")
 }
 
 fn read_keepalive(section: &mut Section<'_>, base: Option<Keepalive>) -> Option<Keepalive> {
