@@ -31,15 +31,17 @@ Examples:
 
 const CHECK_EXAMPLES: &str = "\
 Prints the sites and what each comes to, then exits 0; or prints every error as
-FILE:LINE: KEY: message and exits 3. Compares with this machine too: a congestion control that
-the kernel lacks is an error, an interface that is missing a warning. Needs no privileges.
+FILE:LINE: KEY: message and exits 3. Compares with this machine too, unless --no-kernel is given: a
+congestion control that the kernel lacks is an error, an interface that is missing a warning.
+Needs no privileges.
 
-Example:
+Examples:
   pepd check --config pepd.toml && systemctl restart pepd
+  pepd check --config ship.toml --no-kernel           for another machine
 ";
 
 const RULES_EXAMPLES: &str = "\
-Changes nothing and needs no privileges. pepd run installs the same by itself, in its own nft
+Changes nothing, needs no privileges and does not ask what this machine can do. pepd run installs the same by itself, in its own nft
 table, and removes it at its end; docs/interception.md explains it.
 
 Examples:
@@ -65,7 +67,7 @@ pub enum Command {
     Run(RunArgs),
     /// Check a configuration and print what it comes to
     #[command(after_help = CHECK_EXAMPLES)]
-    Check(ConfigArgs),
+    Check(CheckArgs),
     /// Print what would be installed in the kernel
     #[command(after_help = RULES_EXAMPLES)]
     Rules(RulesArgs),
@@ -106,6 +108,17 @@ impl RunArgs {
             level: self.log_level.map_or(config.level, LevelArg::into),
         }
     }
+}
+
+/// Options of `pepd check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Where the configuration is.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Do not compare with this machine: the file is meant for another
+    #[arg(long)]
+    pub no_kernel: bool,
 }
 
 /// Options of `pepd rules`.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 pub enum ExitStatus {
     /// All went well; after a signal, every flow ended by itself.
     Success = 0,
-    /// Something failed while running. The log says what.
+    /// Something failed while running, or output could not be written. The log says what.
     Runtime = 1,
     /// The command line was wrong.
     Usage = 2,
@@ -28,7 +28,7 @@ impl ExitStatus {
     pub const HELP: &str = "\
 Exit codes:
   0  all went well; after a signal, every flow ended by itself
-  1  something failed while running
+  1  something failed while running, or output could not be written
   2  the command line is wrong
   3  the configuration is wrong (each error is printed with file, line and key)
   4  it could not be put in place: a capability, nft, a route, a port or a kernel feature

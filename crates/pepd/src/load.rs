@@ -3,6 +3,7 @@
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
+    string::FromUtf8Error,
 };
 
 use pep_core::config::{self, Config, ConfigError, ConfigWarning};
@@ -52,22 +53,39 @@ pub fn located(path: &Path, finding: &dyn fmt::Display) -> String {
 /// # Errors
 /// When it cannot be read, or with everything that is wrong with it.
 pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    let config = parse(path)?;
-    let findings = kernel::check(&config);
+    let mut loaded = load_file(path)?;
+    let findings = kernel::check(&loaded.config);
     if !findings.errors.is_empty() {
         return Err(LoadError::Invalid(path.to_owned(), findings.errors));
     }
-    let mut warnings = config.warnings.clone();
-    warnings.extend(findings.warnings);
-    Ok(Loaded { config, warnings })
+    loaded.warnings.extend(findings.warnings);
+    Ok(loaded)
 }
 
 /// Reads a file and checks it in itself only.
 ///
 /// # Errors
 /// As [`load`].
-pub fn parse(path: &Path) -> Result<Config, LoadError> {
-    let text = fs::read_to_string(path);
-    let text = text.map_err(|err| LoadError::Unreadable(path.to_owned(), err))?;
-    config::parse(&text).map_err(|errors| LoadError::Invalid(path.to_owned(), errors))
+pub fn load_file(path: &Path) -> Result<Loaded, LoadError> {
+    let unreadable = |err| LoadError::Unreadable(path.to_owned(), err);
+    let invalid = |errors| LoadError::Invalid(path.to_owned(), errors);
+    let text = String::from_utf8(fs::read(path).map_err(unreadable)?);
+    let text = text.map_err(|err| invalid(vec![not_text(&err)]))?;
+    let config = config::parse(&text).map_err(invalid)?;
+    let warnings = config.warnings.clone();
+    Ok(Loaded { config, warnings })
+}
+
+/// Where a file stops being text. The error's bytes are never empty: one of them was wrong.
+fn not_text(err: &FromUtf8Error) -> ConfigError {
+    let valid = err.utf8_error().valid_up_to();
+    let (before, after) = err.as_bytes().split_at(valid);
+    let found = after.first().copied().unwrap_or_default();
+    ConfigError {
+        line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
+        key: "(no key)".to_owned(),
+        message: format!(
+            "byte {found:#04x} is not UTF-8; a configuration is a text file (TOML) in UTF-8"
+        ),
+    }
 }

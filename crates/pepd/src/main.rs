@@ -6,12 +6,13 @@ use std::{
     fmt,
     io::{self, Write as _},
     iter,
+    path::Path,
     process::ExitCode,
 };
 
 use clap::Parser;
 use pepd::{
-    cli::{Cli, Command, ConfigArgs, RulesArgs, RunArgs},
+    cli::{CheckArgs, Cli, Command, RulesArgs, RunArgs},
     daemon,
     exit::ExitStatus,
     intercept,
@@ -46,33 +47,38 @@ fn run(args: &RunArgs) -> ExitStatus {
     })
 }
 
-fn check(args: &ConfigArgs) -> ExitStatus {
-    let Loaded { config, warnings } = match load::load(&args.config) {
-        Ok(loaded) => loaded,
-        Err(err) => return refuse(&err),
+fn check(args: &CheckArgs) -> ExitStatus {
+    let path = &args.config.config;
+    let loaded = if args.no_kernel {
+        load::load_file(path)
+    } else {
+        load::load(path)
     };
-    for warning in &warnings {
-        eprintln!("warning: {}", load::located(&args.config, warning));
+    match loaded {
+        Ok(loaded) => sum_up(path, &loaded, args.no_kernel),
+        Err(err) => refuse(&err),
     }
-    let kernel = Congestion::of_kernel().ok();
-    let summary = Summary {
-        config: &config,
-        kernel: kernel.as_ref(),
-        rto_max: has_rto_max(),
-    };
-    print(format_args!(
-        "{}: valid\n\n{summary}",
-        args.config.display()
-    ));
-    ExitStatus::Success
 }
 
+fn sum_up(path: &Path, loaded: &Loaded, no_kernel: bool) -> ExitStatus {
+    for warning in &loaded.warnings {
+        complain(format_args!("warning: {}", load::located(path, warning)));
+    }
+    let kernel = Congestion::of_kernel().ok().filter(|_| !no_kernel);
+    let summary = Summary {
+        config: &loaded.config,
+        kernel: kernel.as_ref(),
+        rto_max: no_kernel || has_rto_max(),
+    };
+    print(format_args!("{}: valid\n\n{summary}", path.display()))
+}
+
+/// What the kernel can do makes no difference to what the rules would be.
 fn rules(args: &RulesArgs) -> ExitStatus {
-    match load::load(&args.config.config) {
-        Ok(loaded) => {
-            let rules = intercept::render(&loaded.config, args.format.into());
-            print(format_args!("{rules}"));
-            ExitStatus::Success
+    match load::load_file(&args.config.config) {
+        Ok(Loaded { config, .. }) => {
+            let rules = intercept::render(&config, args.format.into());
+            print(format_args!("{rules}"))
         }
         Err(err) => refuse(&err),
     }
@@ -89,11 +95,23 @@ fn chain(err: &dyn Error) -> String {
 
 /// Prints every error on a line of its own.
 fn refuse(err: &LoadError) -> ExitStatus {
-    eprintln!("{err}");
+    complain(format_args!("{err}"));
     ExitStatus::Configuration
 }
 
+/// To standard error; where that cannot be written to, nobody can be told.
+fn complain(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// To standard output; a reader that went away, as `head` does, is none of our concern.
-fn print(text: fmt::Arguments<'_>) {
-    let _ = io::stdout().lock().write_fmt(text);
+fn print(text: fmt::Arguments<'_>) -> ExitStatus {
+    let mut out = io::stdout().lock();
+    match out.write_fmt(text).and_then(|()| out.flush()) {
+        Err(err) if err.kind() != io::ErrorKind::BrokenPipe => {
+            complain(format_args!("pepd: cannot write to standard output: {err}"));
+            ExitStatus::Runtime
+        }
+        _ => ExitStatus::Success,
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 fn pepd(arguments: &[&str]) -> Output {
@@ -37,6 +37,63 @@ fn every_error_is_a_line_with_file_line_and_key() {
         lines[1],
         format!("{path}:3: intercept.listen_port: 0 is out of range; accepted: 1 to 65535")
     );
+}
+
+#[test]
+fn a_file_that_is_no_text_is_told_from_one_that_is_missing() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    fs::write(file.path(), b"[intercept]\nlan = \"\xe9th0\"\n").expect("writable");
+    let path = file.path().to_str().expect("text");
+    let output = pepd(&["check", "--config", path]);
+    assert_eq!(output.status.code(), Some(3));
+    let expected = format!("{path}:2: (no key): byte 0xe9 is not UTF-8");
+    assert!(text(&output.stderr).starts_with(&expected), "{output:?}");
+}
+
+/// Runs pepd on a configuration that suits any machine but this one.
+fn on_another_machine(arguments: &[&str], stdout: impl Into<Stdio>) -> Output {
+    let site = "[[site]]\nname = \"a\"\ncongestion = [\"nonesuch\"]\n";
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let config = format!("[intercept]\nlan = [\"nonesuch0\"]\n{site}");
+    fs::write(file.path(), config).expect("writable");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pepd"));
+    command.args(arguments).arg("--config").arg(file.path());
+    let child = command.stdout(stdout).stderr(Stdio::piped()).spawn();
+    child
+        .expect("pepd starts")
+        .wait_with_output()
+        .expect("ends")
+}
+
+#[test]
+fn rules_and_a_check_without_the_kernel_do_not_depend_on_this_machine() {
+    for arguments in [&["rules"][..], &["check", "--no-kernel"]] {
+        let output = on_another_machine(arguments, Stdio::piped());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+    let output = on_another_machine(&["check"], Stdio::piped());
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_unless_nobody_reads_it() {
+    for arguments in [&["rules"][..], &["check", "--no-kernel"]] {
+        let full = fs::File::options().write(true).open("/dev/full");
+        let output = on_another_machine(arguments, full.expect("/dev/full"));
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let message = text(&output.stderr);
+        assert!(
+            message.contains("cannot write to standard output: No space"),
+            "{message}"
+        );
+
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = on_another_machine(arguments, writer);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
 }
 
 #[test]

@@ -75,7 +75,9 @@ fn a_quantity_out_of_bounds_is_not_called_something_else() {
     assert_eq!(message, "`-1s` is negative");
     let message = duration::parse("600y").expect_err("no unit").to_string();
     assert!(message.starts_with("`600y` is not a duration"), "{message}");
-    let message = duration::parse("300000d").expect_err("584 years").to_string();
+    let message = duration::parse("300000d")
+        .expect_err("584 years")
+        .to_string();
     assert_eq!(message, "`300000d` is too large");
 }
 
