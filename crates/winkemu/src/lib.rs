@@ -12,3 +12,16 @@ pub mod link;
 pub mod netns;
 pub mod presets;
 pub mod shell;
+
+/// Writes to standard output, all of it; that nobody reads any more, as after `head`, is no error.
+///
+/// # Errors
+/// When it cannot be written: a full disk.
+pub fn write_stdout(text: &str) -> std::io::Result<()> {
+    use std::io::{ErrorKind, Write as _};
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(err) if err.kind() == ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}

@@ -18,13 +18,14 @@ pub struct Preset {
     ba: &'static str,
 }
 
-/// All of them. A is the user's end, B the network's.
+/// All of them. A is the user's end, B the network's. The figures, and where each comes from, are in
+/// their `source`; `winkemu run --help` prints it and docs/winkemu.md lists it.
 pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "geo",
         summary: "geostationary satellite: 10 Mbit/s, 300 ms each way, a queue of 750 kB",
-        source: "the setting in which the authors of TCP Hybla compare it with others (Caini and \
-                 Firrincieli 2004, cited by Urke 2011, section 4.2.4)",
+        source: "rate and round trip of Caini, Firrincieli and Lacamera, ICC 2009, as in Urke 2011, \
+                 section 3.3 (figure 3.2); a queue of one bandwidth-delay product as in Urke's section 5.3.1",
         both: "rate=10mbit,delay=300ms,queue=100%bdp",
         ab: "",
         ba: "",
@@ -33,7 +34,8 @@ pub const PRESETS: [Preset; 5] = [
         name: "leo",
         summary: "low-orbit constellation: 178 Mbit/s down, 17 up, 40 to 60 ms round trip, a gap \
                   of 100 ms every 15 s",
-        source: "medians of Michel et al., A First Look at Starlink Performance, IMC 2022; the 15 s \
+        source: "median rates and the quartiles of the round trip of Michel et al., A First Look at \
+                 Starlink Performance, IMC 2022; the 15 s \
                  interval of Mohan et al., A Multifaceted Look at Starlink Performance, WWW 2024; \
                  the gap's length is a round figure for the losses at handovers of Kassem et al., \
                  A Browser-side View of Starlink Connectivity, IMC 2022",
@@ -44,8 +46,9 @@ pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "wifi",
         summary: "wireless LAN at the edge of its range: 20 Mbit/s, 5 ms, 5.5 % loss in bursts",
-        source: "delay and Gilbert channel of Paul 2006, sections 6.1 and 6.2 (good stays good 0.9913, bad \
-                 stays bad 0.8509); the rate is what 802.11g leaves at range",
+        source: "Gilbert channel of Paul 2006, section 6.1 (good stays good 0.9913, bad stays bad \
+                 0.8509), and delay of section 6.2.1; the rate is not its 1 Mbit/s but what \
+                 802.11g leaves at range",
         both: "rate=20mbit,delay=5ms,jitter=2ms,queue=128p,gilbert=p=0.0087,q=0.1491",
         ab: "",
         ba: "",
@@ -53,8 +56,9 @@ pub const PRESETS: [Preset; 5] = [
     Preset {
         name: "hf",
         summary: "short-wave radio: 2400 bit/s, 4.8 s each way, bit errors of 1e-5",
-        source: "the fastest coded serial-tone waveform of MIL-STD-188-110A with its long \
-                 interleaver, at the error rate it is specified for",
+        source: "the fastest coded serial-tone waveform of MIL-STD-188-110A, at the error rate it is \
+                 specified for; the delay is one block of its long interleaver, the least that a \
+                 packet waits: deinterleaving may add another",
         both: "rate=2400bit/s,delay=4.8s,ber=1e-5,queue=6kB",
         ab: "",
         ba: "",
@@ -63,7 +67,7 @@ pub const PRESETS: [Preset; 5] = [
         name: "field",
         summary: "deployed network over a satellite and a radio: 500 kbit/s, 264 ms each way, 33 kB \
                   of queue, 1 % loss",
-        source: "Urke 2011, sections 5.2, 5.3 and 6.1",
+        source: "Urke 2011: delay and loss, the same each way, section 5.2.2; rate and queue, section 5.3.1",
         both: "rate=500kbit,delay=264ms,queue=100%bdp,loss=1%",
         ab: "",
         ba: "",

@@ -145,6 +145,29 @@ fn a_scenario_ends_in_a_table_a_file_and_plots() {
 }
 
 #[test]
+fn a_list_that_cannot_be_written_is_an_error_unless_nobody_reads_it() {
+    let lab = Lab::new(SHORT);
+    let list_to = |stdout: Stdio| {
+        let mut command = lab.command(&["--list"]);
+        let child = command.stdout(stdout).stderr(Stdio::piped()).spawn();
+        child.unwrap().wait_with_output().unwrap()
+    };
+    let full = fs::File::options().write(true).open("/dev/full");
+    let output = list_to(full.unwrap().into());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(
+        message.contains("cannot write to standard output"),
+        "{message}"
+    );
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = list_to(writer.into());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
 fn a_filter_chooses_runs_and_a_list_shows_them() {
     let lab = Lab::new(SHORT);
     let output = lab.run(&["--list", "--only", "30ms"]);

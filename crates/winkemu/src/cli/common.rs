@@ -1,6 +1,6 @@
 //! Options that `link` and `run` share.
 
-use std::{fs, io::Write as _, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use clap::Args;
 use units::{Ratio, duration::Span};
@@ -8,6 +8,7 @@ use winkemu::{
     link::LinkOptions,
     presets::Preset,
     shell::{AccuracyLimit, LinkReport, LinkSpec, MTU, Realtime, Tun, read_recording},
+    write_stdout,
 };
 
 use super::exit::Failure;
@@ -94,7 +95,7 @@ impl CommonArgs {
         if let Some(path) = &self.run.json {
             let text = serde_json::to_string_pretty(report).expect("a report is plain data") + "\n";
             let written = if path.as_os_str() == "-" {
-                std::io::stdout().write_all(text.as_bytes())
+                write_stdout(&text)
             } else {
                 fs::write(path, text)
             };

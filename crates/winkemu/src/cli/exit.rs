@@ -16,7 +16,8 @@ Exit codes:
   2  the command line is wrong
   3  the run does not count: the machine was too busy for it to be exact
   4  the link could not be set up (rights, namespaces, interfaces, files)
-  `winkemu run` exits with its command's own code, and with 3 only in place of 0.";
+  `winkemu run` exits with its command's own code (128 + n where signal n ended it), and with 3
+  only in place of 0.";
 
 /// The code of a run that does not count.
 pub(super) const INEXACT: u8 = 3;

@@ -10,7 +10,7 @@ use super::{
     run::{Progress, RunOptions, remove_scratch, run, select},
     scenario::Scenario,
 };
-use crate::netns;
+use crate::{netns, write_stdout};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,8 @@ Exit codes:
   1  a run failed or a check is broken
   2  the command line or the scenario is wrong
   3  the machine was too busy: runs are missing, or a check is broken and programs starved
-  4  this system does not allow what the lab needs";
+  4  this system does not allow what the lab needs
+  128 + n  after signal n (130 for Ctrl-C); nothing is left running";
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -83,8 +84,8 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     };
     let runs = select(&scenario, &options).map_err(|err| (USAGE, err.to_string()))?;
     if args.list {
-        runs.iter()
-            .for_each(|run| println!("{}", scenario.describe(run)));
+        let lines = runs.iter().map(|run| scenario.describe(run) + "\n");
+        print(&lines.collect::<String>()).map_err(|text| (FAILED, text))?;
         return Ok(0);
     }
     let forbidden = |err: netns::PrivilegeError| (FORBIDDEN, err.to_string());
@@ -99,8 +100,9 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     Ok(exit_code(&results))
 }
 
+/// Prints what was found, after it has been written to files: those must not be lost because the
+/// terminal's reader is gone or its disk full.
 fn report(args: &LabArgs, results: &Results) -> Result<(), String> {
-    println!("{}", results.to_text());
     if let Some(path) = &args.json {
         results.write_json(path).map_err(|err| err.to_string())?;
     }
@@ -109,7 +111,13 @@ fn report(args: &LabArgs, results: &Results) -> Result<(), String> {
             .write_plots(directory)
             .map_err(|err| err.to_string())?;
     }
-    Ok(())
+    print(&(results.to_text() + "\n"))
+}
+
+/// To standard output.
+fn print(text: &str) -> Result<(), String> {
+    let failed = |err| format!("cannot write to standard output: {err}");
+    write_stdout(text).map_err(failed)
 }
 
 fn exit_code(results: &Results) -> u8 {
