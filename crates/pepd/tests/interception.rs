@@ -133,27 +133,73 @@ fn json_and_text_install_the_same_table() {
     }
 }
 
+/// Runs the iptables script of [`RICH`], behind shell commands; whether it succeeded.
+fn iptables_script(before: &str, argument: &str) -> bool {
+    let script = format!("{before}\n{}", render(&config(RICH), Format::Iptables));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, "script"]);
+    shell.args(argument.split_whitespace());
+    shell.status().expect("sh starts").success()
+}
+
+/// What the script may change: nft lists the rules of iptables, too, and once used, its tables.
+fn iptables_state() -> String {
+    let chains = ["iptables-save", "ip6tables-save"].map(|save| run(save, &[]));
+    let rules = chains.concat();
+    let rules = rules.lines().filter(|line| line.starts_with("-A"));
+    let mut state: String = rules.map(|rule| format!("{rule}\n")).collect();
+    for family in ["-4", "-6"] {
+        state += &run("ip", &[family, "rule"]);
+        state += &run("ip", &[family, "route", "show", "table", "all"]);
+    }
+    state
+}
+
 #[test]
-fn the_iptables_script_runs() {
+fn the_iptables_script_installs_again_and_removes() {
     in_namespace(|| async {
-        for tun in ["pepd0", "pepd1"] {
-            run("ip", &["tuntap", "add", tun, "mode", "tun"]);
-            run("ip", &["link", "set", tun, "up"]);
+        let before = iptables_state();
+        assert!(iptables_script("", ""), "with nothing there");
+        let installed = iptables_state();
+        for site in 1..=4 {
+            let listener = format!("--on-port 500{site}");
+            assert_eq!(installed.matches(&listener).count() % 2, 0, "{installed}");
+            assert!(
+                installed.contains(&listener),
+                "{listener} not in\n{installed}"
+            );
         }
-        let config = config(RICH);
-        run("sh", &["-c", &render(&config, Format::Iptables)]);
-        for save in ["iptables-save", "ip6tables-save"] {
-            let saved = run(save, &[]);
-            let listeners = [
-                "--on-port 5001",
-                "--on-port 5002",
-                "--on-port 5003",
-                "--on-port 5004",
-            ];
-            for listener in listeners {
-                assert!(saved.contains(listener), "{listener} not in\n{saved}");
-            }
-        }
+        assert!(installed.contains("default dev pepd1"), "{installed}");
+        assert!(iptables_script("", ""), "a second time");
+        assert_eq!(iptables_state(), installed);
+        assert!(iptables_script("", "remove"));
+        assert_eq!(iptables_state(), before);
+        assert!(iptables_script("", "remove"), "with nothing left");
+    });
+}
+
+#[test]
+fn the_iptables_script_fails_without_a_trace() {
+    in_namespace(|| async {
+        let before = iptables_state();
+        // Before it begins; and in the middle, at the last command of all.
+        assert!(!iptables_script("id() { echo 1; }", ""));
+        assert_eq!(iptables_state(), before);
+        let last = "ip6tables() { case \"$*\" in *'-A PREROUTING -i pepd1 -p tcp'*) return 1;; esac; \
+                    command ip6tables \"$@\"; }";
+        assert!(!iptables_script(last, ""));
+        assert_eq!(iptables_state(), before);
+        // Partial state that is not its own doing.
+        run("ip", &["tuntap", "add", "pepd0", "mode", "tun"]);
+        run("iptables", &["-t", "raw", "-N", "pepd_from_hosts"]);
+        run(
+            "ip",
+            &[
+                "rule", "add", "fwmark", "1", "table", "5000", "protocol", "80",
+            ],
+        );
+        assert!(iptables_script("", "remove"));
+        assert_eq!(iptables_state(), before);
     });
 }
 

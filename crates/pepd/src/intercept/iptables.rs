@@ -3,33 +3,108 @@
 //! iptables redirects (TPROXY) only in its table `mangle`, after conntrack, and keeps packets out
 //! of conntrack only in `raw`. So the model is written twice: into `raw` with all its decisions,
 //! and the way from a site to its listener once more into `mangle`. What iptables cannot say
-//! is in [`CAVEATS`].
-
-use std::fmt::Write as _;
+//! is in the script's head.
 
 use super::rules::{Chain, Family, Hook, Prefixes, Ruleset, Term};
 
-/// What is lost against our own nft table.
-pub const CAVEATS: &str = "\
-# pepd installs its own nft table; these commands are the nearest that iptables can do:
+/// What the script is for, and what is lost against our own nft table.
+const HEADER: &str = "\
+#!/bin/sh
+# What pepd does in the kernel, as nearly as iptables can say it: to read, to compare with a
+# firewall of iptables, and to try. `pepd run` does not use it: it installs its own nft table always.
+#
+#   sh FILE             installs; whatever an earlier run has left is replaced
+#   sh FILE remove      removes, whatever is left of it
+#
+# It is to be run as root, and needs ip, iptables and ip6tables, with xt_TPROXY, xt_socket, xt_CT,
+# xt_MARK, xt_comment and, where sites ask for them, xt_dscp and xt_addrtype. Lost against the nft table:
 # - when pepd ends, TPROXY drops what the rules redirect: remove them then (nft lets it pass)
 # - no gate: when limits.flows is reached, new flows wait instead of passing
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
 ";
 
-/// The table as a shell script of iptables and ip6tables commands.
-pub fn ruleset(ruleset: &Ruleset, families: &[Family]) -> String {
-    let mut script = String::new();
-    for &family in families {
-        let writer = Writer {
-            ruleset,
-            family,
-            prefix: &ruleset.table[..ruleset.table.len().min(12)],
-        };
-        script += &writer.raw();
-        script += &writer.mangle();
+/// Nothing is changed before all of this holds; what fails later is undone.
+const CHECKS: &str = "\
+fail() { echo \"$0: $*\" >&2; exit 1; }
+[ \"$(id -u)\" = 0 ] || fail 'run this as root'
+for command in ip iptables ip6tables; do
+    command -v $command >/dev/null || fail \"there is no command $command\"
+done
+for command in iptables ip6tables; do
+    for table in raw mangle; do
+        $command -t $table -S >/dev/null || fail \"$command has no table $table here\"
+    done
+done
+";
+
+/// A shell script that installs the table, with the `ip` commands given, and removes all of it.
+pub fn script(ruleset: &Ruleset, families: &[Family], routing: &Commands) -> String {
+    let writers = families.iter().map(|&family| Writer {
+        ruleset,
+        family,
+        prefix: &ruleset.table[..ruleset.table.len().min(12)],
+    });
+    let tables: Vec<_> = writers.flat_map(|writer| writer.tables()).collect();
+    let each = |text: fn(&Table) -> String| tables.iter().map(text).collect::<String>();
+    let (remove, install) = (each(Table::remove), each(Table::install));
+    let quiet = |commands: &[String]| -> String {
+        let quiet = commands
+            .iter()
+            .map(|command| format!("    {command} 2>/dev/null || :\n"));
+        quiet.collect()
+    };
+    format!(
+        "{HEADER}set -eu\n{CHECKS}{}\nremove() {{\n{}{remove}}}\n\n\
+         case \"${{1-}}\" in\nremove) remove; exit ;;\n'') ;;\n*) fail 'usage: sh FILE [remove]' ;;\nesac\n\n\
+         remove\ntrap 'status=$?; trap - EXIT; [ $status = 0 ] || remove; exit $status' EXIT\n\
+         {}\n{install}",
+        routing.checks,
+        quiet(&routing.remove),
+        routing.install.join("\n"),
+    )
+}
+
+/// What else the script does, and how that is undone.
+#[derive(Debug, Default)]
+pub struct Commands {
+    /// Shell that fails before anything is changed.
+    pub checks: String,
+    /// Commands in order.
+    pub install: Vec<String>,
+    /// Commands that may fail where there is nothing to remove.
+    pub remove: Vec<String>,
+}
+
+/// One table of one family: its chains, rules, and where they are hooked in.
+struct Table {
+    /// `iptables -t raw`.
+    command: String,
+    chains: Vec<String>,
+    rules: Vec<String>,
+    hooks: Vec<String>,
+}
+
+impl Table {
+    fn install(&self) -> String {
+        let Self { command, .. } = self;
+        let chains = self
+            .chains
+            .iter()
+            .map(|name| format!("{command} -N {name}\n"));
+        let rules = self.rules.iter().chain(&self.hooks);
+        let rules = rules.map(|rule| format!("{command} -A {rule}\n"));
+        chains.chain(rules).collect()
     }
-    script
+
+    /// The hooks, then the rules, which point at chains, then the chains.
+    fn remove(&self) -> String {
+        let Self { command, .. } = self;
+        let line = |words: String| format!("    {command} {words} 2>/dev/null || :\n");
+        let hooks = self.hooks.iter().map(|rule| line(format!("-D {rule}")));
+        let flush = self.chains.iter().map(|name| line(format!("-F {name}")));
+        let delete = self.chains.iter().map(|name| line(format!("-X {name}")));
+        hooks.chain(flush).chain(delete).collect()
+    }
 }
 
 struct Writer<'a> {
@@ -42,71 +117,59 @@ struct Writer<'a> {
 type Actions<'a> = &'a dyn Fn(&Term) -> Option<String>;
 
 impl Writer<'_> {
-    fn command(&self) -> &'static str {
-        match self.family {
+    fn tables(&self) -> [Table; 2] {
+        [self.raw(), self.mangle()]
+    }
+
+    fn command(&self, table: &str) -> String {
+        let command = match self.family {
             Family::V4 => "iptables",
             Family::V6 => "ip6tables",
-        }
+        };
+        format!("{command} -t {table}")
     }
 
     /// Every decision; where nft redirects, the packet is only marked and kept from conntrack.
-    fn raw(&self) -> String {
+    fn raw(&self) -> Table {
         let actions = |term: &Term| self.raw_action(term);
         let chains = self.ruleset.chains.iter();
         let chains: Vec<&Chain> = chains
             .filter(|chain| chain.hook != Some(Hook::PreroutingDnat))
             .collect();
-        let mut script = self.declare("raw", &chains);
-        for chain in &chains {
-            script += &self.rules("raw", chain, &actions);
-        }
-        for chain in chains {
-            script += &self.hook("raw", chain);
-        }
-        script
+        self.table("raw", &chains, &actions)
     }
 
     /// From a site to its listener, and from servers to us.
-    fn mangle(&self) -> String {
+    fn mangle(&self) -> Table {
         let actions = |term: &Term| self.mangle_action(term);
         let is_site = |chain: &Chain| chain.name.starts_with("site");
         let all = self.ruleset.chains.iter();
         let chains: Vec<&Chain> = all
             .filter(|chain| is_site(chain) || chain.hook == Some(Hook::PreroutingDnat))
             .collect();
-        let mut script = self.declare("mangle", &chains);
-        for chain in &chains {
-            script += &self.rules("mangle", chain, &actions);
-        }
-        for chain in chains.iter().filter(|chain| chain.hook.is_some()) {
-            script += &self.hook("mangle", chain);
-        }
+        let mut table = self.table("mangle", &chains, &actions);
         for interface in self.host_interfaces() {
             let sites = self.chain("sites");
             let new = format!("-i {interface} -p tcp --tcp-flags FIN,SYN,RST,ACK SYN");
-            self.line(
-                &mut script,
-                "mangle",
-                &format!("-A PREROUTING {new} -j {sites}"),
-            );
+            table.hooks.push(format!("PREROUTING {new} -j {sites}"));
         }
-        script
+        table
     }
 
-    fn declare(&self, table: &str, chains: &[&Chain]) -> String {
-        let mut script = String::new();
-        for chain in chains {
-            self.line(
-                &mut script,
-                table,
-                &format!("-N {}", self.chain(&chain.name)),
-            );
+    fn table(&self, name: &str, chains: &[&Chain], actions: Actions<'_>) -> Table {
+        let names = chains.iter().map(|chain| self.chain(&chain.name));
+        let rules = chains.iter().flat_map(|chain| self.rules(chain, actions));
+        let hooks = chains.iter().flat_map(|chain| self.hooks(chain));
+        Table {
+            command: self.command(name),
+            chains: names.collect(),
+            rules: rules.collect(),
+            hooks: hooks.collect(),
         }
-        script
     }
 
-    fn rules(&self, table: &str, chain: &Chain, action: Actions<'_>) -> String {
-        let mut script = String::new();
+    fn rules(&self, chain: &Chain, action: Actions<'_>) -> Vec<String> {
+        let mut lines = Vec::new();
         for rule in &chain.rules {
             let Some(conditions) = self.conditions(&rule.terms) else {
                 continue;
@@ -116,42 +179,27 @@ impl Writer<'_> {
             if let Some(tproxy) = actions.iter().position(|action| action.contains("TPROXY")) {
                 actions = vec![actions.swap_remove(tproxy)];
             }
+            let (chain, comment) = (self.chain(&chain.name), &rule.comment);
             for conditions in conditions {
-                for action in &actions {
-                    let (chain, comment) = (self.chain(&chain.name), &rule.comment);
-                    let rule = format!(
-                        "-A {chain}{conditions} -m comment --comment \"{comment}\" {action}"
-                    );
-                    self.line(&mut script, table, &rule);
-                }
+                lines.extend(actions.iter().map(|action| {
+                    format!("{chain}{conditions} -m comment --comment \"{comment}\" {action}")
+                }));
             }
         }
-        script
+        lines
     }
 
-    fn hook(&self, table: &str, chain: &Chain) -> String {
-        let mut script = String::new();
+    fn hooks(&self, chain: &Chain) -> Vec<String> {
         let name = self.chain(&chain.name);
         match chain.hook {
             Some(Hook::PreroutingRaw) => {
-                for interface in self.host_interfaces() {
-                    let jump = format!("-A PREROUTING -i {interface} -j {name}");
-                    self.line(&mut script, table, &jump);
-                }
+                let from = |interface: &String| format!("PREROUTING -i {interface} -j {name}");
+                self.host_interfaces().iter().map(from).collect()
             }
-            Some(Hook::PreroutingDnat) => {
-                self.line(&mut script, table, &format!("-A PREROUTING -j {name}"));
-            }
-            Some(Hook::OutputRaw) => {
-                self.line(&mut script, table, &format!("-A OUTPUT -j {name}"));
-            }
-            None => {}
+            Some(Hook::PreroutingDnat) => vec![format!("PREROUTING -j {name}")],
+            Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
+            None => Vec::new(),
         }
-        script
-    }
-
-    fn line(&self, script: &mut String, table: &str, rule: &str) {
-        let _ = writeln!(script, "{} -t {table} {rule}", self.command());
     }
 
     /// At most 28 characters: 12 of the table's name, and `from_servers` is the longest rest.

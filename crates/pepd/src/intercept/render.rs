@@ -55,19 +55,47 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
 }
 
 fn script(config: &Config, ruleset: &Ruleset) -> String {
-    let commands = ip_commands(config).join("\n");
-    let families = Features::FULL.families();
-    let tables = iptables::ruleset(ruleset, families);
-    format!(
-        "#!/bin/sh\n{}set -e\n{commands}\n{tables}",
-        iptables::CAVEATS
-    )
+    let routing = routing(config);
+    let tuns: Vec<_> = tuns(config).into_iter().map(|(_, tun)| tun).collect();
+    let mut commands = iptables::Commands {
+        install: tuns.iter().map(|tun| make_tun(tun)).collect(),
+        remove: routing.removing_commands(),
+        checks: String::new(),
+    };
+    commands.install.extend(ip_commands(config));
+    if !tuns.is_empty() {
+        commands.checks = TUN_CHECK.to_owned();
+    }
+    // One that a process has open is that process's own, and stays: EBUSY.
+    let unmake = tuns
+        .iter()
+        .map(|tun| format!("ip tuntap del dev {tun} mode tun"));
+    commands.remove.extend(unmake);
+    iptables::script(ruleset, Features::FULL.families(), &commands)
+}
+
+const TUN_CHECK: &str = "\
+[ -c /dev/net/tun ] || fail 'there is no /dev/net/tun: modprobe tun'
+# Held SYNs go into TUN devices, which pepd makes and which end with it. Those that are missing are
+# made here, so that routes can lead to them; remove them before `pepd run`, which needs the names.
+";
+
+fn make_tun(name: &str) -> String {
+    let is_there = format!("ip link show dev {name} >/dev/null 2>&1");
+    format!("{is_there} || ip tuntap add dev {name} mode tun\nip link set {name} up")
+}
+
+fn routing(config: &Config) -> Routing {
+    Routing::new(config, Features::FULL.families())
+}
+
+/// The LAN interfaces that have a TUN, by number, and its name.
+fn tuns(config: &Config) -> Vec<(usize, String)> {
+    let lans = rules::lans(config).into_iter().enumerate();
+    lans.filter_map(|(number, lan)| Some((number, lan.tun?)))
+        .collect()
 }
 
 fn ip_commands(config: &Config) -> Vec<String> {
-    let lans = rules::lans(config).into_iter().enumerate();
-    let tuns: Vec<_> = lans
-        .filter_map(|(number, lan)| Some((number, lan.tun?)))
-        .collect();
-    Routing::new(config, Features::FULL.families()).commands(&tuns)
+    routing(config).commands(&tuns(config))
 }

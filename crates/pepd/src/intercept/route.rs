@@ -197,6 +197,26 @@ impl Routing {
         commands
     }
 
+    /// Shell commands that remove what [`commands`](Self::commands) add, whatever is left of it; they
+    /// fail where nothing is.
+    pub fn removing_commands(&self) -> Vec<String> {
+        let protocol = u8::from(PROTOCOL);
+        let tables = self.table..self.table + self.tables;
+        let of_table = |ip: &'static str, table: u32| {
+            let rule = format!("{ip} rule del table {table} protocol {protocol}");
+            [
+                format!("while {rule}; do :; done"),
+                format!("{ip} route flush table {table} protocol {protocol}"),
+            ]
+        };
+        let families = self.families.iter().map(|family| match family {
+            Family::V4 => "ip -4",
+            Family::V6 => "ip -6",
+        });
+        let both = |ip| tables.clone().flat_map(move |table| of_table(ip, table));
+        families.flat_map(both).collect()
+    }
+
     /// Installs local delivery, and the way into each TUN: (number of its LAN interface, its
     /// interface index).
     ///
