@@ -15,6 +15,7 @@ mod limits;
 mod loads;
 mod programs;
 mod relay;
+mod several;
 mod sites;
 mod support;
 mod timeouts;

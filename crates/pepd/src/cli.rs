@@ -21,7 +21,8 @@ The smallest configuration:
 const RUN_EXAMPLES: &str = "\
 Runs in the foreground and logs to standard error. SIGTERM or SIGINT stops taking new
 flows, waits `timeouts.drain` for those there are, and removes the rules; a second signal
-ends at once. SIGUSR1 logs all counters. Needs CAP_NET_ADMIN and CAP_NET_RAW.
+ends at once. SIGUSR1 logs all counters. Needs root, or CAP_NET_ADMIN, CAP_NET_RAW and
+CAP_NET_BIND_SERVICE.
 
 Examples:
   pepd run --config pepd.toml

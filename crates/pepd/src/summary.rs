@@ -66,18 +66,14 @@ impl Summary<'_> {
         let ports = if first == last {
             format!("port {first}")
         } else {
-            format!("ports {first} to {last}")
+            format!("ports {first} to {last}, one per site")
         };
         line(
             f,
             "intercept",
             &format!("connections arriving on {lan}; nft table `{table}`"),
         )?;
-        line(
-            f,
-            "",
-            &format!("redirected to 127.0.0.1 and ::1, {ports}, one per site"),
-        )
+        line(f, "", &format!("redirected to 127.0.0.1 and ::1, {ports}"))
     }
 
     fn link(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -120,6 +120,7 @@ fn a_valid_file_is_summed_up_with_buffers_from_the_link() {
     let summary = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     for part in [
+        "ports 5000 to 5001, one per site\n",
         "bandwidth-delay product 750kB",
         "dport 80, 8000-8100",
         "reno (of nonesuch, reno)",

@@ -16,17 +16,23 @@ use tempfile::TempDir;
 /// Set up wrongly (`pepd::exit`).
 const SETUP: i32 = 4;
 
+const PEPD: &str = env!("CARGO_BIN_EXE_pepd");
 const CONFIG: &str = "[intercept]\nlan = [\"lan0\"]\n";
 
 /// Runs pepd, by a shell with `before` in front of its command line, until it ends or is ready, at most 20 s.
 /// Returns its exit code, `None` if it had to be stopped, and what it logged.
 fn run(before: &str, path: &Path, config: &str) -> (Option<i32>, String) {
-    let files = TempDir::new().expect("a directory");
+    run_program(Path::new(PEPD), before, path, config)
+}
+
+/// The same with a copy of pepd.
+fn run_program(program: &Path, before: &str, path: &Path, config: &str) -> (Option<i32>, String) {
+    let files = open_directory();
     let (config_file, log_file) = (files.path().join("pepd.toml"), files.path().join("log"));
     fs::write(&config_file, config).expect("written");
     let script = format!(
         "set -e; ip link set lo up; {before} {} run --config {}",
-        env!("CARGO_BIN_EXE_pepd"),
+        program.display(),
         config_file.display()
     );
     let mut child = Command::new("unshare")
@@ -44,6 +50,14 @@ fn run(before: &str, path: &Path, config: &str) -> (Option<i32>, String) {
     let mut file = fs::File::open(&log_file).expect("the log");
     file.read_to_string(&mut log).expect("text");
     (code, log)
+}
+
+/// A directory that all may read.
+fn open_directory() -> TempDir {
+    let directory = TempDir::new().expect("a directory");
+    let all = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(directory.path(), all).expect("ours");
+    directory
 }
 
 fn wait(child: &mut Child, log: &Path) -> Option<i32> {
@@ -89,6 +103,34 @@ fn a_missing_capability_is_named() {
     // A program started without it in the bounding set does not get it, root or not.
     let before = "exec setpriv --bounding-set -net_raw";
     says(before, Path::new(NOWHERE), CONFIG, "CAP_NET_RAW");
+}
+
+/// What follows from a missing right must not be reported in its place.
+#[test]
+fn all_missing_capabilities_are_named_before_anything_is_tried() {
+    let before = "exec setpriv --bounding-set -net_admin,-net_raw,-net_bind_service";
+    let expected = "pepd lacks CAP_NET_ADMIN, CAP_NET_RAW, CAP_NET_BIND_SERVICE: ";
+    says(before, Path::new(NOWHERE), CONFIG, expected);
+}
+
+#[test]
+fn the_capabilities_that_the_message_asks_for_are_enough() {
+    let names = ["net_admin", "net_raw", "net_bind_service"];
+    let directory = open_directory();
+    let program = directory.path().join("pepd");
+    fs::copy(PEPD, &program).expect("copied");
+    let is_ready = |before: &str, options: &str| {
+        let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+        let before = format!("{before} exec {nobody} {options}");
+        let (code, log) = run_program(&program, &before, Path::new(NOWHERE), CONFIG);
+        assert!(code.is_none() && log.contains("pepd is ready"), "{log}");
+    };
+    // AmbientCapabilities= of systemd.
+    let given = names.map(|name| format!("+{name}")).join(",");
+    is_ready("", &format!("--inh-caps {given} --ambient-caps {given}"));
+    // setcap, whose rights nft gets only if pepd hands them down.
+    let file = names.map(|name| format!("cap_{name}")).join(",");
+    is_ready(&format!("setcap {file}=ep {};", program.display()), "");
 }
 
 #[test]

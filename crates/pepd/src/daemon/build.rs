@@ -14,7 +14,9 @@ use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
     flow::FlowContext,
-    intercept::{Interception, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch},
+    intercept::{
+        Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch, setup,
+    },
     leg::{self, Family, SERVER_LEG_MARK, SiteRuntime},
     limits::{Admission, flow_cap},
     stats::Counters,
@@ -29,7 +31,9 @@ const SLACK_FLOWS: u32 = 1024;
 const OTHERS_LATER: usize = 8;
 
 pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
+    setup::check_capabilities().map_err(DaemonError::Intercept)?;
     let descriptors = raise_descriptors();
+    let claim = Claim::take(config).await?;
     let sites = SiteRuntime::all(config)?;
     let listeners = listeners(&sites)?;
     let config = Arc::new(config.clone());
@@ -38,6 +42,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
         .map_err(DaemonError::Intercept)?;
     match start(&config, descriptors, &sites, &listeners, &mut interception) {
         Ok((context, defer, workers)) => Ok(Daemon {
+            claim,
             neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
             context,
             interception,
@@ -170,7 +175,7 @@ fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Listener>, DaemonError> {
         .iter()
         .flat_map(|site| Family::ALL.map(|family| (site, family)));
     pairs
-        .filter(|(_, family)| *family == Family::V4 || crate::intercept::setup::has_ipv6())
+        .filter(|(_, family)| *family == Family::V4 || setup::has_ipv6())
         .map(|(site, family)| listener(site, family))
         .collect()
 }

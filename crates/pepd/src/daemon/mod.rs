@@ -11,7 +11,7 @@ use tokio::runtime;
 
 use crate::{
     exit::ExitStatus,
-    intercept::InterceptError,
+    intercept::{InterceptError, claim::ClaimError},
     leg::{OptionError, SetupError},
 };
 
@@ -21,7 +21,10 @@ pub enum DaemonError {
     /// A site asks for what the kernel has not.
     #[error(transparent)]
     Site(#[from] SetupError),
-    /// A port is in use (another pepd?), or a right is missing.
+    /// Another pepd is in the way.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// A port is in use.
     #[error("cannot listen at {address} for site `{site}`")]
     Listen {
         /// The site's name.
@@ -51,7 +54,7 @@ impl DaemonError {
     pub fn status(&self) -> ExitStatus {
         match self {
             Self::Site(_) => ExitStatus::Configuration,
-            Self::Listen { .. } | Self::Intercept(_) => ExitStatus::Setup,
+            Self::Claim(_) | Self::Listen { .. } | Self::Intercept(_) => ExitStatus::Setup,
             Self::System { .. } => ExitStatus::Runtime,
         }
     }

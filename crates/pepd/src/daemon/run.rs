@@ -13,7 +13,9 @@ use super::{build::remove_or_warn, spare::Spare};
 use crate::{
     exit::ExitStatus,
     flow::FlowContext,
-    intercept::{Gate, Interception, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch},
+    intercept::{
+        Gate, Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch,
+    },
     leg::SiteRuntime,
     stats, sys,
     workers::Workers,
@@ -22,6 +24,8 @@ use crate::{
 /// Everything that runs.
 #[derive(Debug)]
 pub(super) struct Daemon {
+    #[expect(dead_code, reason = "held until rules and routes are removed")]
+    pub(super) claim: Claim,
     pub(super) context: Arc<FlowContext>,
     pub(super) interception: Interception,
     pub(super) defer: Option<DeferTask>,

@@ -5,10 +5,12 @@
 //! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
 //! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
 //! - [`tun`], devices into which held SYNs are routed
-//! - [`setup`], what must hold before, and what to do when it does not
+//! - [`setup`], what must hold before, and what to do when it does not; [`claim`], whether
+//!   another pepd is in the way
 //!
 //! The picture is in `docs/interception.md`.
 
+pub mod claim;
 pub mod defer;
 pub mod held;
 mod icmp;
@@ -69,10 +71,9 @@ impl Interception {
     /// left. The listeners must exist already: from now on they get connections.
     ///
     /// # Errors
-    /// When the process lacks a right, the kernel or nft a feature, or the machine's settings
+    /// When the kernel or nft lacks a feature, or the machine's settings
     /// do not allow it; nothing is left installed then.
     pub async fn install(config: &Config) -> Result<Self, InterceptError> {
-        setup::check_capabilities()?;
         let nft = Nft::find().await.map_err(cannot("run nft"))?;
         let ipv6 = setup::has_ipv6();
         for warning in setup::check_sysctls(config, ipv6)? {

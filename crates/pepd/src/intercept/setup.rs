@@ -1,6 +1,6 @@
 //! What must hold before anything is installed: capabilities, kernel features and sysctls.
 
-use std::{fs, io, path::Path};
+use std::{env, fs, io, path::Path};
 
 use pep_core::config::Config;
 
@@ -9,18 +9,23 @@ use super::{
     route::RouteError,
     rules::{self, Features, Term},
 };
+use crate::sys::capability;
 
 /// Why traffic cannot be intercepted. Each message says what the operator can do.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The process lacks a right.
+    /// The process lacks rights.
     #[error(
-        "pepd lacks {name}: run it as root, or give it CAP_NET_ADMIN and CAP_NET_RAW \
-         (systemd: AmbientCapabilities=)"
+        "pepd lacks {}: run it as root, or give it all that it needs; in a systemd unit: \
+         AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE; by hand: \
+         setcap cap_net_admin,cap_net_raw,cap_net_bind_service=ep {program}",
+        missing.join(", ")
     )]
     Capability {
         /// As in capabilities(7).
-        name: &'static str,
+        missing: Vec<&'static str>,
+        /// Where pepd is.
+        program: String,
     },
     /// nft is missing or refused.
     #[error("cannot {action}")]
@@ -102,31 +107,40 @@ pub(crate) fn has_ipv6() -> bool {
     sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
 }
 
-/// Capabilities that installing needs, by their numbers in linux/capability.h.
-const CAPABILITIES: [(u32, &str); 2] = [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW")];
+/// What pepd cannot do without: rules, routes, marks and transparent sockets; the sockets that
+/// forge answers; the ports of hosts below 1024, from which server legs connect.
+const CAPABILITIES: [(u32, &str); 3] = [
+    (capability::NET_ADMIN, "CAP_NET_ADMIN"),
+    (capability::NET_RAW, "CAP_NET_RAW"),
+    (capability::NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"),
+];
 
-/// Checks that the thread may do what installing needs.
+/// Checks that the thread may do what installing and running need, and lets nft do its part.
 ///
 /// # Errors
-/// [`SetupError::Capability`] names the first that is missing.
-pub(super) fn check_capabilities() -> Result<(), SetupError> {
+/// [`SetupError::Capability`] names all that are missing.
+pub(crate) fn check_capabilities() -> Result<(), SetupError> {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    match missing_capability(&status) {
-        Some(name) => Err(SetupError::Capability { name }),
-        None => Ok(()),
+    let missing = missing_capabilities(&status);
+    if !missing.is_empty() {
+        let program =
+            env::current_exe().map_or("pepd".to_owned(), |path| path.display().to_string());
+        return Err(SetupError::Capability { missing, program });
     }
+    if let Err(err) = capability::hand_down(capability::NET_ADMIN) {
+        tracing::debug!(%err, "cannot hand CAP_NET_ADMIN down to nft; root's nft has it anyway");
+    }
+    Ok(())
 }
 
-/// The first capability that a `/proc/PID/status` lacks; `None` also when it cannot be read.
-fn missing_capability(status: &str) -> Option<&'static str> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
-    let effective = u64::from_str_radix(line.trim(), 16).ok()?;
-    let missing = CAPABILITIES
-        .iter()
-        .find(|(bit, _)| effective >> bit & 1 == 0);
-    missing.map(|(_, name)| *name)
+/// The capabilities that a `/proc/PID/status` lacks; none also when it cannot be read.
+fn missing_capabilities(status: &str) -> Vec<&'static str> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    let effective = effective.unwrap_or(u64::MAX);
+    let lacks = |(bit, _): &&(u32, &str)| effective >> bit & 1 == 0;
+    let missing = CAPABILITIES.iter().filter(lacks);
+    missing.map(|(_, name)| *name).collect()
 }
 
 /// What is set such that traffic would not flow, or not as expected: an error where it

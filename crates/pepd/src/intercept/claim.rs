@@ -1,0 +1,250 @@
+//! Several pepds in one network namespace: each says what it uses, so that the next one can tell.
+//!
+//! A claim is an abstract Unix socket to which nobody talks. Its name says what is claimed, all
+//! can read it in `/proc/net/unix`, it exists in this network namespace only, and it ends with the
+//! process, however that ends. What a killed pepd left is claimed by nobody.
+
+use std::{
+    fs, io,
+    ops::RangeInclusive,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram},
+    },
+    process,
+    time::Duration,
+};
+
+use pep_core::config::{Config, Marks};
+
+/// What the names of claims begin with.
+const PREFIX: &str = "pepd/";
+
+/// Why nothing was claimed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// Change the key, or stop the other.
+    #[error(
+        "another pepd (process {process}) uses {what} already: stop it, or give this one a \
+         `{key}` of its own"
+    )]
+    Taken {
+        /// The other's process id.
+        process: u32,
+        /// What both want.
+        what: String,
+        /// The key that says so.
+        key: &'static str,
+    },
+    /// Descriptors are short, or `/proc` is missing.
+    #[error("cannot find out whether another pepd runs here")]
+    System(#[from] io::Error),
+}
+
+/// What a running pepd uses, for as long as this lives.
+#[derive(Debug)]
+pub struct Claim(#[expect(dead_code, reason = "open for as long as the claim lives")] UnixDatagram);
+
+impl Claim {
+    /// Claims what a configuration uses. Patiently: that of a daemon killed just now may not be
+    /// gone yet.
+    ///
+    /// # Errors
+    /// [`ClaimError::Taken`] when a running pepd of this network namespace uses part of it.
+    pub async fn take(config: &Config) -> Result<Self, ClaimError> {
+        const PAUSE: Duration = Duration::from_millis(50);
+        let uses = Uses::of(config, process::id());
+        for _ in 0..20 {
+            if uses.conflict_with_any(&others()?).is_ok() {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        uses.conflict_with_any(&others()?)?;
+        let address = SocketAddr::from_abstract_name(uses.to_name())?;
+        Ok(Self(UnixDatagram::bind_addr(&address)?))
+    }
+}
+
+/// The claims in this network namespace.
+fn others() -> io::Result<Vec<Uses>> {
+    let sockets = fs::read_to_string("/proc/thread-self/net/unix")?;
+    let names = sockets.lines().filter_map(|line| line.rsplit_once(" @"));
+    Ok(names.filter_map(|(_, name)| Uses::parse(name)).collect())
+}
+
+/// What a pepd uses that another in the same network namespace cannot use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Uses {
+    process: u32,
+    table: String,
+    ports: RangeInclusive<u32>,
+    marks: Vec<u32>,
+    mask: u32,
+    route_tables: RangeInclusive<u32>,
+}
+
+impl Uses {
+    fn of(config: &Config, process: u32) -> Self {
+        let intercept = &config.intercept;
+        let (port, table) = (u32::from(intercept.listen_port), intercept.route_table);
+        let (sites, lans) = (config.sites.len() as u32, intercept.lan.len() as u32);
+        Self {
+            process,
+            table: intercept.table.to_string(),
+            ports: port..=port + sites - 1,
+            marks: marks(intercept.marks, Marks::FIXED + lans),
+            mask: intercept.marks.mask(),
+            route_tables: table..=table + lans,
+        }
+    }
+
+    /// At most 106 bytes; the name of an abstract socket has room for 107.
+    fn to_name(&self) -> String {
+        let Self { process, table, .. } = self;
+        let range = |range: &RangeInclusive<u32>| format!("{}-{}", range.start(), range.end());
+        let (ports, tables) = (range(&self.ports), range(&self.route_tables));
+        let first = self.marks.first().copied().unwrap_or_default();
+        let (count, mask) = (self.marks.len(), self.mask);
+        format!("{PREFIX}{process}/{table}/{ports}/{first:x}+{count}/{mask:x}/{tables}")
+    }
+
+    /// `None` for the name of something else.
+    fn parse(name: &str) -> Option<Self> {
+        let fields: Vec<_> = name.strip_prefix(PREFIX)?.split('/').collect();
+        let [process, table, ports, first_marks, mask, tables] = fields.as_slice() else {
+            return None;
+        };
+        let range = |text: &str| -> Option<RangeInclusive<u32>> {
+            let (first, last) = text.split_once('-')?;
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        };
+        let hex = |text: &str| u32::from_str_radix(text, 16).ok();
+        let (first, count) = first_marks.split_once('+')?;
+        let all = Marks::new(hex(first)?, hex(mask)?)?;
+        Some(Self {
+            process: process.parse().ok()?,
+            table: (*table).to_owned(),
+            ports: range(ports)?,
+            marks: marks(all, count.parse().ok()?),
+            mask: hex(mask)?,
+            route_tables: range(tables)?,
+        })
+    }
+
+    fn conflict_with_any(&self, others: &[Self]) -> Result<(), ClaimError> {
+        let conflict = others.iter().find_map(|other| {
+            let (key, what) = self.conflict(other)?;
+            let process = other.process;
+            Some(ClaimError::Taken { process, what, key })
+        });
+        conflict.map_or(Ok(()), Err)
+    }
+
+    /// The key whose values collide, and what is used by both.
+    fn conflict(&self, other: &Self) -> Option<(&'static str, String)> {
+        if self.table == other.table {
+            return Some(("intercept.table", format!("the nft table {}", self.table)));
+        }
+        if let Some(port) = overlap(&self.ports, &other.ports) {
+            return Some(("intercept.listen_port", format!("port {port}")));
+        }
+        if let Some(table) = overlap(&self.route_tables, &other.route_tables) {
+            return Some((
+                "intercept.route_table",
+                format!("the routing table {table}"),
+            ));
+        }
+        let mark = self.mark_mistaken_by(other);
+        let mark = mark.or_else(|| other.mark_mistaken_by(self))?;
+        Some(("intercept.mark", format!("the mark {mark:#x}")))
+    }
+
+    /// A mark of ours that the other would take for one of its own.
+    fn mark_mistaken_by(&self, other: &Self) -> Option<u32> {
+        let theirs = |mark: &&u32| other.marks.contains(&(*mark & other.mask));
+        self.marks.iter().find(theirs).copied()
+    }
+}
+
+/// The first so many marks.
+fn marks(all: Marks, count: u32) -> Vec<u32> {
+    (0..count).map_while(|index| all.get(index)).collect()
+}
+
+/// The first number in both.
+fn overlap(a: &RangeInclusive<u32>, b: &RangeInclusive<u32>) -> Option<u32> {
+    let first = *a.start().max(b.start());
+    (a.contains(&first) && b.contains(&first)).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uses(keys: &str) -> Uses {
+        let text = format!("[intercept]\nlan = [\"lan0\", \"lan1\"]\n{keys}\n");
+        Uses::of(&pep_core::config::parse(&text).expect("valid"), 1)
+    }
+
+    const APART: &str =
+        "table = \"b\"\nlisten_port = 5001\nmark = 0x60000000\nroute_table = 5003\n";
+
+    #[test]
+    fn a_claim_is_read_back_from_its_name_which_fits() {
+        let longest = format!(
+            "table = \"{}\"\nlisten_port = 65535\nmark = 0x80000000\nmark_mask = 0xfffffff0\n\
+             route_table = 2000000000\n",
+            "a".repeat(32)
+        );
+        for keys in ["", APART, &longest] {
+            let uses = Uses {
+                process: 4_194_304, // as high as process ids get
+                ..uses(keys)
+            };
+            assert!(uses.to_name().len() <= 107, "{}", uses.to_name());
+            assert_eq!(Uses::parse(&uses.to_name()), Some(uses));
+        }
+        for name in [
+            "",
+            "pepd/",
+            "pepd/1/a/5-6/50+2/ff/1",
+            "pepd/1/a/5-6/0+2/ff/1-2",
+        ] {
+            assert_eq!(Uses::parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn two_that_differ_in_four_keys_do_not_collide() {
+        assert_eq!(uses("").conflict(&uses(APART)), None);
+    }
+
+    #[test]
+    fn each_key_left_alike_is_a_conflict_of_its_own() {
+        for (key, value) in [
+            ("intercept.table", "table = \"b\"\n"),
+            ("intercept.listen_port", "listen_port = 5001\n"),
+            ("intercept.mark", "mark = 0x60000000\n"),
+            ("intercept.route_table", "route_table = 5003\n"),
+        ] {
+            let other = uses(&APART.replace(value, ""));
+            let found = uses("").conflict(&other);
+            assert_eq!(found.map(|(key, _)| key), Some(key));
+        }
+    }
+
+    #[test]
+    fn marks_collide_across_masks() {
+        let narrow = uses(
+            "table = \"b\"\nlisten_port = 5001\nroute_table = 5003\nmark = 0x1000000\n\
+             mark_mask = 0xf000000\n",
+        );
+        // 0x51 of ours, seen through the other's mask, is its 0x1.
+        let found = uses("").conflict(&narrow);
+        assert_eq!(
+            found,
+            Some(("intercept.mark", "the mark 0x51000000".to_owned()))
+        );
+    }
+}
