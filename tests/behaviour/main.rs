@@ -19,3 +19,4 @@ mod several;
 mod sites;
 mod support;
 mod timeouts;
+mod upkeep;

@@ -51,6 +51,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
             sites,
             drain: config.drain,
             spare: Spare::default(),
+            upkeep_failed: false,
         }),
         Err(err) => {
             remove_or_warn(interception).await;

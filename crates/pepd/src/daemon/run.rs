@@ -34,6 +34,8 @@ pub(super) struct Daemon {
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     pub(super) drain: Duration,
     pub(super) spare: Spare,
+    /// It was told that what somebody removed cannot be put back.
+    pub(super) upkeep_failed: bool,
 }
 
 /// Signals that mean something to us.
@@ -114,6 +116,7 @@ impl Daemon {
                 Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
                 Event::Tick => {
                     self.on_tick();
+                    self.upkeep(*gate.borrow()).await;
                     // What was short then, a descriptor for nft perhaps, may be there now.
                     if let Some(gate) = failed {
                         failed = self.set_gate(gate).await.err();
@@ -133,6 +136,40 @@ impl Daemon {
         let next_flow_fits = self.context.next_flow_fits();
         self.context.admission.on_tick(next_flow_fits);
         self.context.arena.sweep(Self::SWEEP);
+    }
+
+    /// Others flush rulesets and delete rules that they do not know: hosts would be without
+    /// acceleration, or without connections.
+    async fn upkeep(&mut self, gate: Gate) {
+        let missing = match self.interception.missing().await {
+            Ok(missing) => missing,
+            Err(err) => {
+                let error = &err as &dyn std::error::Error;
+                tracing::debug!(error, "cannot see whether all rules are in place");
+                return;
+            }
+        };
+        let Some(missing) = missing else {
+            self.upkeep_failed = false;
+            return;
+        };
+        self.spare.release();
+        let result = self.interception.put_back(missing, gate).await;
+        self.spare.fill();
+        match result {
+            Ok(()) => tracing::warn!(
+                "somebody has removed {missing}: put back; until then hosts went without acceleration, or without connections"
+            ),
+            Err(err) if !self.upkeep_failed => {
+                self.upkeep_failed = true;
+                let error = &err as &dyn std::error::Error;
+                tracing::error!(
+                    error,
+                    "somebody has removed {missing}: cannot put back, trying again every second"
+                );
+            }
+            Err(_) => {}
+        }
     }
 
     async fn report(&mut self) {

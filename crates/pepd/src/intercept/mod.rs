@@ -5,6 +5,7 @@
 //! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
 //! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
 //! - [`tun`], devices into which held SYNs are routed
+//! - [`upkeep`], putting back what others have removed
 //! - [`setup`], what must hold before, and what to do when it does not; [`claim`], whether
 //!   another pepd is in the way
 //!
@@ -25,11 +26,13 @@ pub mod rules;
 pub mod setup;
 pub mod tun;
 pub mod unanswered;
+mod upkeep;
 mod watcher;
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
 use pep_core::config::Config;
+use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::leg::SiteRuntime;
@@ -64,6 +67,10 @@ pub struct Interception {
     routing: Routing,
     ipv6: bool,
     tuns: Vec<(Lan, Tun)>,
+    /// Numbers of LAN interfaces, and the indices of their TUNs.
+    tun_indices: Vec<(usize, u32)>,
+    /// What has installed the table.
+    transaction: Value,
 }
 
 impl Interception {
@@ -92,6 +99,8 @@ impl Interception {
             routing: Routing::new(config, features.families()),
             ipv6,
             tuns: Vec::new(),
+            tun_indices: Vec::new(),
+            transaction: Value::Null,
         };
         match interception.build(config, features).await {
             Ok(()) => Ok(interception),
@@ -104,19 +113,20 @@ impl Interception {
 
     async fn build(&mut self, config: &Config, features: Features) -> Result<(), InterceptError> {
         self.routing.remove(&self.netlink).await?;
-        let mut indices = Vec::new();
         for (number, lan) in rules::lans(config).into_iter().enumerate() {
             let Some(name) = &lan.tun else { continue };
             let tun = create_tun(name, features.ipv6).await?;
-            indices.push((number, self.netlink.set_up(name).await?));
+            let index = self.netlink.set_up(name).await?;
+            self.tun_indices.push((number, index));
             self.tuns.push((lan, tun));
         }
-        self.routing.install(&self.netlink, &indices).await?;
+        let indices = &self.tun_indices;
+        self.routing.install(&self.netlink, indices).await?;
         self.install_table(config, features).await
     }
 
     async fn install_table(
-        &self,
+        &mut self,
         config: &Config,
         features: Features,
     ) -> Result<(), InterceptError> {
@@ -134,9 +144,9 @@ impl Interception {
         installed.map_err(cannot("install the nft table"))
     }
 
-    async fn try_table(&self, config: &Config, features: Features) -> Result<(), NftError> {
-        let transaction = nft::install_transaction(&Ruleset::new(config, features));
-        self.nft.apply(&transaction).await
+    async fn try_table(&mut self, config: &Config, features: Features) -> Result<(), NftError> {
+        self.transaction = nft::install_transaction(&Ruleset::new(config, features));
+        self.nft.apply(&self.transaction).await
     }
 
     /// The task that holds SYNs, where some site of the configuration defers. To be called

@@ -1,9 +1,11 @@
 //! The table as nft reads it, JSON and text, and the `nft` command that installs it.
 
+mod ask;
 mod command;
 mod json;
 mod text;
 
+pub(super) use ask::table_exists;
 pub use command::{Nft, NftError};
 pub use json::{gate_transaction, install_transaction, probe_transaction, remove_transaction};
 pub use text::ruleset as text;

@@ -17,7 +17,7 @@ use netlink_packet_route::{
     AddressFamily,
     address::AddressScope,
     link::LinkMessage,
-    route::{RouteMessage, RouteProtocol, RouteScope, RouteType},
+    route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 use pep_core::config::{Config, Intercept};
@@ -218,7 +218,7 @@ impl Routing {
     }
 
     /// Installs local delivery, and the way into each TUN: (number of its LAN interface, its
-    /// interface index).
+    /// interface index). What is there already stays as it is.
     ///
     /// # Errors
     /// At the first rule or route that the kernel refuses; what is there already stays.
@@ -242,6 +242,43 @@ impl Routing {
             }
         }
         Ok(())
+    }
+
+    /// Whether all that [`install`](Self::install) installs for these TUNs has its effect.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn is_in_place(
+        &self,
+        netlink: &Netlink,
+        tuns: &[(usize, u32)],
+    ) -> Result<bool, RouteError> {
+        if !self.delivers(netlink).await? {
+            return Ok(false);
+        }
+        for &family in self.families {
+            for &(lan, index) in tuns {
+                let way = way(netlink, family, self.marks.hold(lan)).await?;
+                if way.is_none_or(|(_, interface)| interface != Some(index)) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether packets that are redirected are delivered.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn delivers(&self, netlink: &Netlink) -> Result<bool, RouteError> {
+        for &family in self.families {
+            let way = way(netlink, family, self.marks.local()).await?;
+            if way.is_none_or(|(kind, _)| kind != RouteType::Local) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Removes every rule and route in our tables that is marked as ours, whoever left it.
@@ -289,6 +326,7 @@ impl Routing {
         ]);
         let what = || format!("cannot add a policy rule for table {table}");
         let added = request.execute().await;
+        let added = added.or_else(|err| ignore(err, &[libc::EEXIST]));
         added.map_err(|err| RouteError::new(what(), err))
     }
 
@@ -379,7 +417,6 @@ impl Routing {
     }
 
     fn is_our_route(&self, route: &RouteMessage) -> bool {
-        use netlink_packet_route::route::RouteAttribute;
         let table = route
             .attributes
             .iter()
@@ -405,15 +442,46 @@ fn address_family(family: Family) -> AddressFamily {
 
 /// What is gone already need not be removed.
 fn ignore_missing(err: Error) -> Result<(), Error> {
+    ignore(err, &[libc::ESRCH, libc::ENOENT, libc::ENODEV])
+}
+
+fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
     match &err {
-        Error::NetlinkError(message)
-            if matches!(
-                -message.raw_code(),
-                libc::ESRCH | libc::ENOENT | libc::ENODEV
-            ) =>
-        {
-            Ok(())
-        }
+        Error::NetlinkError(message) if codes.contains(&-message.raw_code()) => Ok(()),
         _ => Err(err),
     }
+}
+
+/// Where a packet with this mark goes whose address is nobody's (one for documentation: RFC 5737,
+/// RFC 3849): the type of the route and the interface. `None` when it goes nowhere.
+async fn way(
+    netlink: &Netlink,
+    family: Family,
+    mark: u32,
+) -> Result<Option<(RouteType, Option<u32>)>, RouteError> {
+    let query = match family {
+        Family::V4 => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(Ipv4Addr::new(192, 0, 2, 1), 32)
+            .mark(mark)
+            .build(),
+        Family::V6 => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 128)
+            .mark(mark)
+            .build(),
+    };
+    let mut routes = netlink.handle.route().get(query).execute();
+    match routes.try_next().await {
+        Ok(route) => Ok(route.map(|route| (route.header.kind, interface(&route)))),
+        Err(Error::NetlinkError(_)) => Ok(None),
+        Err(err) => Err(RouteError::new("cannot look a route up", err)),
+    }
+}
+
+fn interface(route: &RouteMessage) -> Option<u32> {
+    let attributes = route.attributes.iter();
+    let mut interfaces = attributes.filter_map(|attribute| match attribute {
+        RouteAttribute::Oif(interface) => Some(*interface),
+        _ => None,
+    });
+    interfaces.next()
 }

@@ -84,6 +84,9 @@ pub enum SetupError {
     /// Sockets cannot be made: descriptors are short.
     #[error("cannot open the sockets that answer for held SYNs")]
     Sockets(#[source] io::Error),
+    /// Descriptors are short.
+    #[error("cannot ask the kernel whether the nft table is there")]
+    Ask(#[source] io::Error),
     /// A policy rule, a route or a link.
     #[error(transparent)]
     Route(#[from] RouteError),
