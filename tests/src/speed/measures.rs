@@ -109,10 +109,8 @@ impl Plan {
             let reached = bulk::transfer(bed, flows, way, self.transfer_time)?;
             let throughput = Quantity::new(format!("{name} {arrow}"), "Gbit/s", Compare::Ratio);
             report.record(throughput, bed.variant, reached.gbit_per_s);
-            if bed.pepd().is_some() {
-                let cpu = Quantity::new(format!("{name} {arrow}, CPU"), "s/GB", Compare::Nothing);
-                report.record(cpu, bed.variant, reached.cpu_s_per_gb);
-            }
+            let cpu = Quantity::new(format!("{name} {arrow}, CPU"), "s/GB", Compare::Ratio);
+            report.record(cpu, bed.variant, reached.cpu_s_per_gb);
         }
         Ok(())
     }
