@@ -27,15 +27,16 @@ use crate::{
     sys::{reactor, socket},
 };
 
-/// A listener of a site, shared by all workers.
+/// Where a site's connections of one family arrive.
 #[derive(Debug)]
 pub struct Listener {
     /// Whose connections come to it.
     pub site: Arc<SiteRuntime>,
     /// Of which kind.
     pub family: Family,
-    /// It.
-    pub socket: Socket,
+    /// One socket for each worker. The kernel spreads connections over them: with one for all,
+    /// each connection would wake every worker.
+    pub sockets: Vec<Socket>,
 }
 
 impl Listener {
@@ -83,17 +84,20 @@ impl Acceptor {
     const PAUSE: Duration = Duration::from_millis(25);
     const PAUSE_DOUBLINGS: u32 = 4;
 
-    /// Registers the listener with the current runtime.
+    /// Registers the `worker`th socket of the listener with the current runtime.
     ///
     /// # Errors
     /// When there is no descriptor, memory or watch for it.
-    pub fn new(context: Arc<FlowContext>, listener: &Listener) -> io::Result<Self> {
-        let fd = OwnedFd::from(listener.socket.try_clone()?);
+    ///
+    /// # Panics
+    /// When the listener has fewer sockets.
+    pub fn new(context: Arc<FlowContext>, listener: &Listener, worker: usize) -> io::Result<Self> {
+        let socket = listener.sockets[worker].try_clone()?;
         Ok(Self {
             context,
             site: Arc::clone(&listener.site),
             family: listener.family,
-            listener: reactor::register(fd, Interest::READABLE)?,
+            listener: reactor::register(socket.into(), Interest::READABLE)?,
             reserve: None,
             failures: 0,
         })
@@ -106,9 +110,18 @@ impl Acceptor {
                 Ok(()) => {
                     self.failures = 0;
                     yield_now().await;
+                    self.reserve_ahead();
                 }
                 Err(err) => self.on_error(&err).await,
             }
+        }
+    }
+
+    /// Where one has come, another will: what it needs is reserved while the first is served. An
+    /// error is reported once somebody has come.
+    fn reserve_ahead(&mut self) {
+        if self.reserve.is_none() {
+            self.reserve = Reserve::new(&self.context, &self.site, self.family).ok();
         }
     }
 

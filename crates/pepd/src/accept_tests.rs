@@ -29,6 +29,7 @@ fn context() -> Arc<FlowContext> {
             ring_max: RING,
             turn_bytes: RING,
         },
+        busy_poll: Duration::ZERO,
         admission: Admission::new(2, Arc::clone(&counters)),
         counters,
         held: None,
@@ -48,12 +49,12 @@ fn while_legs_are_refused_the_gate_is_closed_and_attempts_are_few() {
     let listener = Listener {
         site: Arc::new(site),
         family: Family::V4,
-        socket: listener.into(),
+        sockets: vec![listener.into()],
     };
     let context = context();
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(async {
-        let acceptor = Acceptor::new(Arc::clone(&context), &listener).unwrap();
+        let acceptor = Acceptor::new(Arc::clone(&context), &listener, 0).unwrap();
         let accepting = tokio::spawn(acceptor.run());
         // An acceptor that does not pause never lets this one wait.
         sleep(Duration::from_millis(500)).await;

@@ -154,7 +154,7 @@ impl Summary<'_> {
         if let Some(rate) = site.pacing_rate(link) {
             write!(text, "; paced at {rate}").expect("writing to a string");
         }
-        if let Some(bytes) = site.notsent_lowat {
+        if let Some(bytes) = site.unsent_max(link) {
             write!(text, "; {bytes} unsent").expect("writing to a string");
         }
         if let Some(mss) = site.mss {

@@ -25,11 +25,13 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` threads that accept from all listeners. Whichever is idle first takes a
-    /// connection.
+    /// Starts `count` threads; each accepts from one socket of every listener.
     ///
     /// # Errors
     /// When a thread, its event loop, or its share of a listener cannot be had.
+    ///
+    /// # Panics
+    /// When a listener has fewer sockets.
     pub fn start(
         count: usize,
         context: &Arc<FlowContext>,
@@ -71,7 +73,7 @@ fn start_one(
     let entered = runtime.enter();
     let acceptors = listeners
         .iter()
-        .map(|listener| Acceptor::new(Arc::clone(context), listener))
+        .map(|listener| Acceptor::new(Arc::clone(context), listener, number))
         .collect::<io::Result<Vec<_>>>()?;
     drop(entered);
     thread::Builder::new()

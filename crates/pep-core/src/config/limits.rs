@@ -1,10 +1,12 @@
 //! `[limits]`: what pepd never exceeds.
 
+use std::time::Duration;
+
 use units::ByteSize;
 
 use super::{
     raw::Section,
-    values::{Integer, PowerOfTwo, Size},
+    values::{Integer, PowerOfTwo, Size, Span},
 };
 
 /// `[limits]`: what pepd never exceeds.
@@ -42,8 +44,14 @@ pub struct Limits {
     /// about 300 us at full speed, for so long an interactive flow waits for each bulk flow in
     /// front of it. Smaller ones mean more system calls per byte.
     pub relay_budget: ByteSize,
-    /// Connections the kernel may have completed before pepd accepts them, per site and
-    /// address family, 1 to 65,535; the kernel caps it at `net.core.somaxconn`. Default
+    /// How long a worker may stay awake for the next bytes of a flow that exchanges small messages
+    /// without pause, 0 to 1 ms. Default 50 us: about what the kernel needs to put a processor to
+    /// sleep and wake it again, so that the time spent is at most about doubled, and only as
+    /// long as answers come that fast; bulk transfers and flows over a slow link sleep. 0 never
+    /// stays awake.
+    pub busy_poll: Duration,
+    /// Connections the kernel may have completed before pepd accepts them, per site, address
+    /// family and processor, 1 to 65,535; the kernel caps it at `net.core.somaxconn`. Default
     /// 4096, as that is.
     pub backlog: u32,
 }
@@ -60,6 +68,7 @@ impl Default for Limits {
             held_per_destination: 512,
             descriptors: 64,
             relay_budget: ByteSize::mib(1),
+            busy_poll: Duration::from_micros(50),
             backlog: 4096,
         }
     }
@@ -111,6 +120,9 @@ impl Limits {
             relay_budget: s
                 .read("relay_budget", Size(ByteSize::kib(4)..=ByteSize::mib(64)))
                 .unwrap_or(d.relay_budget),
+            busy_poll: s
+                .read("busy_poll", Span(Duration::ZERO..=Duration::from_millis(1)))
+                .unwrap_or(d.busy_poll),
             backlog: s.read("backlog", Integer(1..=65_535)).unwrap_or(d.backlog),
         };
         limits.check(&section);

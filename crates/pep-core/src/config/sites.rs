@@ -13,7 +13,9 @@ use super::{
         text,
     },
 };
-use crate::site::{Buffer, DscpPolicy, LinkLeg, Matcher, Mode, Pacing, Site, SiteTable, Source};
+use crate::site::{
+    Buffer, DscpPolicy, LinkLeg, Lowat, Matcher, Mode, Pacing, Site, SiteTable, Source,
+};
 
 /// The name of the built-in last site.
 const FALLBACK: &str = "default";
@@ -228,12 +230,10 @@ fn congestion() -> impl Reading<Value = CongestionName> {
     text("the name of a congestion control")
 }
 
-fn lowat() -> impl Reading<Value = Option<ByteSize>> {
-    WordOr(
-        "off",
-        None,
-        Map(Size(ByteSize::kib(4)..=ByteSize::mib(64)), Some),
-    )
+fn lowat() -> impl Reading<Value = Lowat> {
+    let bytes = Size(ByteSize::kib(4)..=ByteSize::mib(64));
+    let bytes = WordOr("off", Lowat::Off, Map(bytes, Lowat::Bytes));
+    WordOr("auto", Lowat::Auto, bytes)
 }
 
 fn buffer() -> impl Reading<Value = Buffer> {

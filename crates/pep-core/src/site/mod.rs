@@ -6,5 +6,7 @@ mod policy;
 mod table;
 
 pub use matcher::{FlowKey, Matcher, PortRange};
-pub use policy::{Buffer, Buffers, DscpPolicy, LinkLeg, Mode, Pacing, Site, Source, SynHandling};
+pub use policy::{
+    Buffer, Buffers, DscpPolicy, LinkLeg, Lowat, Mode, Pacing, Site, Source, SynHandling,
+};
 pub use table::{SiteId, SiteTable};

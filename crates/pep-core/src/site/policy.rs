@@ -65,6 +65,18 @@ pub enum Buffer {
     Bytes(ByteSize),
 }
 
+/// How much unsent data the kernel holds for the link leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Lowat {
+    /// 256 KiB where the link's rate is stated, else as [`Off`](Self::Off) (default).
+    #[default]
+    Auto,
+    /// As much as the send buffer takes.
+    Off,
+    /// So many bytes.
+    Bytes(ByteSize),
+}
+
 /// How fast one flow may send into the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pacing {
@@ -123,9 +135,8 @@ pub struct Site {
     /// Timers of the flows; default those of `[timeouts]`.
     pub timeouts: Timeouts,
     /// Unsent bytes the kernel holds for the link leg (TCP_NOTSENT_LOWAT); the rest waits in
-    /// the ring. `None` leaves it to the send buffer. Default 256 KiB: enough to keep a
-    /// Gbit/s busy over a scheduling delay of 2 ms, and no more memory than that per flow.
-    pub notsent_lowat: Option<ByteSize>,
+    /// the ring. Default [`Lowat::Auto`].
+    pub notsent_lowat: Lowat,
     /// SO_MAX_PACING_RATE of the link leg; default [`Pacing::Auto`]: without it, bursts of a
     /// window overflow the modem's queue.
     pub pacing: Pacing,
@@ -155,7 +166,7 @@ impl Site {
             nodelay_link: true,
             mss: None,
             timeouts,
-            notsent_lowat: Some(ByteSize::kib(256)),
+            notsent_lowat: Lowat::default(),
             pacing: Pacing::default(),
             link_buffer: Buffer::default(),
             lan_buffer: Buffer::default(),
@@ -190,6 +201,18 @@ impl Site {
                 send: size.bytes(),
                 receive: size.bytes(),
             }),
+        }
+    }
+
+    /// Unsent bytes the kernel may hold for the link leg, or `None` for what the send buffer takes.
+    ///
+    /// 256 KiB keep a Gbit/s busy while a worker waits 2 ms for a processor. A link of unknown rate may
+    /// be faster than that, and each byte costs up to a third more processor time in such portions.
+    pub fn unsent_max(&self, link: Option<&Link>) -> Option<ByteSize> {
+        match self.notsent_lowat {
+            Lowat::Auto => link?.rate.map(|_| ByteSize::kib(256)),
+            Lowat::Off => None,
+            Lowat::Bytes(size) => Some(size),
         }
     }
 

@@ -35,7 +35,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
     let descriptors = raise_descriptors();
     let claim = Claim::take(config).await?;
     let sites = SiteRuntime::all(config)?;
-    let listeners = listeners(&sites)?;
+    let listeners = listeners(&sites, worker_count())?;
     let config = Arc::new(config.clone());
     let mut interception = Interception::install(&config)
         .await
@@ -151,6 +151,7 @@ fn context(
             ring_max: limits.ring_max.bytes(),
             turn_bytes: limits.relay_budget.bytes(),
         },
+        busy_poll: limits.busy_poll,
         admission: Admission::new(cap, Arc::clone(&counters)),
         counters,
         held,
@@ -171,18 +172,22 @@ fn raise_descriptors() -> u64 {
     }
 }
 
-fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Listener>, DaemonError> {
+fn listeners(sites: &[Arc<SiteRuntime>], count: usize) -> Result<Vec<Listener>, DaemonError> {
     let pairs = sites
         .iter()
         .flat_map(|site| Family::ALL.map(|family| (site, family)));
     pairs
         .filter(|(_, family)| *family == Family::V4 || setup::has_ipv6())
-        .map(|(site, family)| listener(site, family))
+        .map(|(site, family)| listener(site, family, count))
         .collect()
 }
 
-fn listener(site: &Arc<SiteRuntime>, family: Family) -> Result<Listener, DaemonError> {
-    let socket = leg::listener(site, family).map_err(|err| DaemonError::Listen {
+fn listener(
+    site: &Arc<SiteRuntime>,
+    family: Family,
+    count: usize,
+) -> Result<Listener, DaemonError> {
+    let sockets = leg::listeners(site, family, count).map_err(|err| DaemonError::Listen {
         site: site.name.clone(),
         address: SocketAddr::new(family.loopback(), site.port).to_string(),
         err,
@@ -190,11 +195,11 @@ fn listener(site: &Arc<SiteRuntime>, family: Family) -> Result<Listener, DaemonE
     Ok(Listener {
         site: Arc::clone(site),
         family,
-        socket,
+        sockets,
     })
 }
 
-/// One per processor; more than a few wake each other for every connection.
+/// One per processor, up to what one link can keep busy.
 fn worker_count() -> usize {
     thread::available_parallelism()
         .map_or(1, usize::from)

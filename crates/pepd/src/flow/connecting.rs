@@ -12,6 +12,7 @@ use pep_core::{relay::Side, stats::EndReason};
 use tokio::time::{Sleep, sleep};
 
 use super::{Flow, relaying};
+use crate::sys::socket;
 
 /// Within this time nearly all servers answer, or their side says why not; only then is it worth
 /// waiting for other news of them, too.
@@ -28,6 +29,12 @@ impl Flow {
     /// Waits until the server leg is connected. The client's bytes wait in its socket; a client
     /// that resets ends it.
     pub(super) async fn connect(&mut self) -> Result<(), EndReason> {
+        // A server on this machine, or as near as that, has answered before connect() was back;
+        // the event loop would tell us one turn later.
+        if socket::is_established(self.leg(Side::Server).fd()).unwrap_or(false) {
+            self.wakefulness.on_near();
+            return Ok(());
+        }
         match self.answer().await {
             Answer::Server(None) => Ok(()),
             Answer::Server(Some(err)) => self.on_connect_error(err),

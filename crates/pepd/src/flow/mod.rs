@@ -9,6 +9,7 @@ mod leg_io;
 mod relaying;
 #[cfg(test)]
 mod tests;
+mod wakefulness;
 
 use std::{
     io,
@@ -34,6 +35,7 @@ use crate::{
 };
 pub use connecting::PROMPT;
 use leg_io::LegIo;
+use wakefulness::Wakefulness;
 
 /// What all flows share.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub struct FlowContext {
     pub budget: Arc<MemoryBudget>,
     /// Sizes.
     pub limits: RelayLimits,
+    /// How long a flow may wait awake.
+    pub busy_poll: Duration,
     /// Who is let in.
     pub admission: Arc<Admission>,
     /// What has happened.
@@ -145,6 +149,7 @@ struct Flow {
     slot: Slot,
     relay: Relay,
     began: Instant,
+    wakefulness: Wakefulness,
     /// Bytes up and down that are in the counters already.
     counted: [u64; 2],
     /// The slot says which sockets the legs are.
@@ -181,6 +186,7 @@ impl Flow {
         memory.slot.publish_state(SlotState::Accepted);
         Some(Self {
             relay: Relay::new(context.limits, memory.share),
+            wakefulness: Wakefulness::new(context.busy_poll),
             slot: memory.slot,
             context,
             ends,

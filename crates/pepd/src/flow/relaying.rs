@@ -107,6 +107,7 @@ impl Flow {
             Ok(0) => self.relay.handle_end_of_stream(direction),
             Ok(count) => {
                 self.relay.handle_received(direction, count);
+                self.wakefulness.on_received(count);
                 moved = true;
             }
             Err(err) if err.kind() == ErrorKind::WouldBlock => {
@@ -174,17 +175,44 @@ impl Flow {
     }
 
     async fn wait(&mut self, wait: Wait, idle: &mut Idle<'_>) -> Result<(), EndReason> {
-        poll_fn(|cx| {
-            let mut woken = false;
-            for side in Side::ALL {
-                woken |= self.poll_side(side, &wait, cx);
+        let began = Instant::now();
+        let result = if self.wakefulness.stays_awake() && self.wait_awake(&wait, began).await {
+            Ok(())
+        } else {
+            self.wait_asleep(&wait, idle).await
+        };
+        self.wakefulness.on_waited(began.elapsed());
+        result
+    }
+
+    /// Asks the legs again and again, after whatever else the worker has to do. Returns whether
+    /// one was ready before the time for that was over.
+    async fn wait_awake(&mut self, wait: &Wait, began: Instant) -> bool {
+        while began.elapsed() < self.wakefulness.limit() {
+            yield_now().await;
+            if poll_fn(|cx| Poll::Ready(self.poll_sides(wait, cx))).await {
+                return true;
             }
-            if woken {
+        }
+        false
+    }
+
+    async fn wait_asleep(&mut self, wait: &Wait, idle: &mut Idle<'_>) -> Result<(), EndReason> {
+        poll_fn(|cx| {
+            if self.poll_sides(wait, cx) {
                 return Poll::Ready(Ok(()));
             }
             self.poll_idle(idle, cx)
         })
         .await
+    }
+
+    fn poll_sides(&mut self, wait: &Wait, cx: &mut Context<'_>) -> bool {
+        let mut woken = false;
+        for side in Side::ALL {
+            woken |= self.poll_side(side, wait, cx);
+        }
+        woken
     }
 
     fn poll_side(&mut self, side: Side, wait: &Wait, cx: &mut Context<'_>) -> bool {

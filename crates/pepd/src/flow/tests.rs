@@ -51,6 +51,7 @@ fn context() -> Arc<FlowContext> {
             ring_max: 1 << 17,
             turn_bytes: 1 << 16,
         },
+        busy_poll: Duration::from_micros(50),
         admission: Admission::new(2, Arc::clone(&counters)),
         counters,
         held: None,

@@ -63,16 +63,49 @@ impl Family {
     }
 }
 
-/// A non-blocking listener of a site on loopback at [`SiteRuntime::port`], with the options of
-/// its client legs.
+/// `count` non-blocking listeners of a site on loopback at [`SiteRuntime::port`], over which the
+/// kernel spreads connections (SO_REUSEPORT), with the options of its client legs.
 ///
 /// # Errors
 /// What could not be set or bound; an address in use most of all.
-pub fn listener(site: &SiteRuntime, family: Family) -> Result<Socket, OptionError> {
-    let socket = new_socket(&site.client, family)?;
+pub fn listeners(
+    site: &SiteRuntime,
+    family: Family,
+    count: usize,
+) -> Result<Vec<Socket>, OptionError> {
+    let mut bound = Vec::with_capacity(count);
+    for number in 0..count {
+        let socket = new_socket(&site.client, family)?;
+        // The first is bound alone, so that a port that another process has is an error even
+        // where that process shares its port.
+        let share = |socket: &Socket| socket.set_reuse_port(true).map_err(step("SO_REUSEPORT"));
+        if number > 0 {
+            share(&socket)?;
+        }
+        prepare_listener(&socket, site, family)?;
+        if number == 0 {
+            share(&socket)?;
+        }
+        bound.push(socket);
+    }
+    for socket in &bound {
+        socket.listen(site.backlog).map_err(step("listen"))?;
+    }
+    Ok(bound)
+}
+
+fn step(name: &'static str) -> impl Fn(io::Error) -> OptionError {
+    move |source| OptionError { name, source }
+}
+
+/// Everything up to listen().
+fn prepare_listener(
+    socket: &Socket,
+    site: &SiteRuntime,
+    family: Family,
+) -> Result<(), OptionError> {
     let address = SocketAddr::new(family.loopback(), site.port);
-    let step = |name| move |source| OptionError { name, source };
-    set_transparent(&socket, family).map_err(step("IP_TRANSPARENT"))?;
+    set_transparent(socket, family).map_err(step("IP_TRANSPARENT"))?;
     if site.keeps_dscp() {
         let saved = sys::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1);
         options::or_warn("TCP_SAVE_SYN", saved);
@@ -80,9 +113,7 @@ pub fn listener(site: &SiteRuntime, family: Family) -> Result<Socket, OptionErro
     if let DscpPolicy::Set(dscp) = site.dscp {
         set_dscp_or_warn(socket.as_fd(), family, dscp);
     }
-    socket.bind(&address.into()).map_err(step("bind"))?;
-    socket.listen(site.backlog).map_err(step("listen"))?;
-    Ok(socket)
+    socket.bind(&address.into()).map_err(step("bind"))
 }
 
 /// The server leg of a flow: non-blocking, options set, bound as the site says, connect() begun.

@@ -119,7 +119,7 @@ fn link_leg(config: &Config, site: &Site, mark: u32) -> LegOptions {
         buffers: site.link_buffers(link),
         mss: site.mss,
         notsent_lowat: site
-            .notsent_lowat
+            .unsent_max(link)
             .map(|size| u32::try_from(size.bytes()).unwrap_or(u32::MAX)),
         pacing: site.pacing_rate(link),
         user_timeout: site.timeouts.user_timeout,

@@ -1,4 +1,7 @@
-use std::net::TcpListener;
+use std::{
+    iter,
+    net::{TcpListener, TcpStream},
+};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pep_core::config::Keepalive;
@@ -114,4 +117,27 @@ fn only_single_machines_elsewhere_may_be_hosts() {
     for address in ["::", "::1", "ff02::1", "ff0e::1"] {
         assert!(!may_be_host(address.parse().unwrap()), "{address}");
     }
+}
+
+#[test]
+fn listeners_share_a_port_among_themselves_only() {
+    let site = |port| SiteRuntime {
+        port,
+        backlog: 64,
+        ..site()
+    };
+    let listen = |port, count| listeners(&site(port), Family::V4, count);
+    let first = listen(0, 1).unwrap();
+    let port = first[0].local_addr().unwrap().as_socket().unwrap().port();
+    let err = listen(port, 1).unwrap_err();
+    assert_eq!(err.source.kind(), io::ErrorKind::AddrInUse);
+    drop(first);
+
+    let sockets = listen(port, 2).unwrap();
+    let address = (Ipv4Addr::LOCALHOST, port);
+    let _clients = [(); 64].map(|()| TcpStream::connect(address).unwrap());
+    let count = |socket: &Socket| iter::from_fn(|| socket.accept().ok()).count();
+    let accepted: Vec<_> = sockets.iter().map(count).collect();
+    assert_eq!(accepted.iter().sum::<usize>(), 64);
+    assert!(accepted.iter().all(|count| *count > 0), "{accepted:?}");
 }

@@ -107,6 +107,18 @@ pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
 pub fn is_closed(fd: BorrowedFd<'_>) -> io::Result<bool> {
     /// `TCP_CLOSE` of `include/net/tcp_states.h`.
     const CLOSE: u8 = 7;
+    Ok(state(fd)? == CLOSE)
+}
+
+/// Whether a TCP socket is in state ESTABLISHED.
+pub fn is_established(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    /// `TCP_ESTABLISHED` of `include/net/tcp_states.h`.
+    const ESTABLISHED: u8 = 1;
+    Ok(state(fd)? == ESTABLISHED)
+}
+
+/// The state of a TCP socket, a number of `include/net/tcp_states.h`.
+fn state(fd: BorrowedFd<'_>) -> io::Result<u8> {
     // The kernel fills as much of the structure as fits; the state comes first.
     let mut state: u8 = 0;
     let mut len: libc::socklen_t = 1;
@@ -121,7 +133,7 @@ pub fn is_closed(fd: BorrowedFd<'_>) -> io::Result<bool> {
         )
     };
     check(result)?;
-    Ok(state == CLOSE)
+    Ok(state)
 }
 
 /// Turns the -1 of a system call into `errno`.
