@@ -6,7 +6,7 @@ use tokio::runtime;
 use super::*;
 use crate::{
     arena::{Arena, Geometry},
-    intercept::Gate,
+    gate::Gate,
     leg::{Congestion, tests::site},
     limits::Admission,
     stats::Counters,

@@ -22,6 +22,7 @@ pub mod cli;
 pub mod daemon;
 pub mod exit;
 pub mod flow;
+pub mod gate;
 pub mod intercept;
 pub mod kernel;
 pub mod leg;

@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{intercept::Gate, stats::Counters};
+use crate::{gate::Gate, stats::Counters};
 
 /// What flows need and the machine may run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

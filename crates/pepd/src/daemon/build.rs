@@ -54,7 +54,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
             upkeep_failed: false,
         }),
         Err(err) => {
-            remove_or_warn(interception).await;
+            interception.remove_or_warn().await;
             Err(err)
         }
     }
@@ -116,18 +116,9 @@ fn neighbour_watch(
     let mark = config.intercept.marks.get(SERVER_LEG_MARK);
     NeighbourWatch::new(
         Arc::clone(&context.unanswered),
-        defer,
+        defer.map(DeferTask::held_listener),
         mark.unwrap_or_default(),
     )
-}
-
-pub(super) async fn remove_or_warn(interception: Interception) {
-    if let Err(err) = interception.remove().await {
-        tracing::warn!(
-            error = &err as &dyn std::error::Error,
-            "cannot remove all rules and routes"
-        );
-    }
 }
 
 fn context(

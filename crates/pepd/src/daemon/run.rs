@@ -9,12 +9,13 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::{build::remove_or_warn, spare::Spare};
+use super::spare::Spare;
 use crate::{
     exit::ExitStatus,
     flow::FlowContext,
+    gate::Gate,
     intercept::{
-        Gate, Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch,
+        Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch,
     },
     leg::SiteRuntime,
     stats, sys,
@@ -249,7 +250,7 @@ impl Daemon {
         let flows = self.context.admission.open_flows();
         self.workers.stop();
         report(&self.context, &self.interception).await;
-        remove_or_warn(self.interception).await;
+        self.interception.remove_or_warn().await;
         match status {
             ExitStatus::Success => tracing::info!("drained"),
             ExitStatus::AtOnce => tracing::warn!("ended at once: reset {flows} flows"),

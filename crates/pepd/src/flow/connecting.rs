@@ -12,11 +12,7 @@ use pep_core::{relay::Side, stats::EndReason};
 use tokio::time::{Sleep, sleep};
 
 use super::{Flow, relaying};
-use crate::sys::socket;
-
-/// Within this time nearly all servers answer, or their side says why not; only then is it worth
-/// waiting for other news of them, too.
-pub const PROMPT: Duration = Duration::from_millis(200);
+use crate::{intercept::unanswered::PROMPT, sys::socket};
 
 /// What came first.
 enum Answer {

@@ -33,7 +33,6 @@ use crate::{
     limits::{Admission, Permit},
     stats::Counters,
 };
-pub use connecting::PROMPT;
 use leg_io::LegIo;
 use wakefulness::Wakefulness;
 

@@ -100,7 +100,8 @@ impl DeferTask {
         Arc::clone(&self.held)
     }
 
-    pub(super) fn held_listener(&self) -> HeldListener {
+    /// Where the flows held here hear of next hops that do not answer.
+    pub fn held_listener(&self) -> HeldListener {
         HeldListener {
             legs: self.held_legs(),
             failed: self.tell_failed.clone(),

@@ -35,7 +35,7 @@ use pep_core::config::Config;
 use serde_json::Value;
 use tracing::{debug, warn};
 
-use crate::leg::SiteRuntime;
+use crate::{gate::Gate, leg::SiteRuntime};
 use defer::DeferTask;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
@@ -43,15 +43,6 @@ use route::{Netlink, Routing};
 use rules::{Features, Lan, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
-
-/// Whether new flows are taken in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gate {
-    /// They are.
-    Open,
-    /// The kernel forwards them, unaccelerated, and counts their SYNs.
-    Closed,
-}
 
 /// Installed rules, routes and TUN devices.
 ///
@@ -184,6 +175,16 @@ impl Interception {
     pub async fn passed(&self) -> Result<u64, InterceptError> {
         let packets = self.nft.counter(&self.table, nft::PASSED_COUNTER).await;
         packets.map_err(cannot("read the counter of passed flows"))
+    }
+
+    /// As [`remove`](Self::remove); what fails is a warning.
+    pub async fn remove_or_warn(self) {
+        if let Err(err) = self.remove().await {
+            tracing::warn!(
+                error = &err as &dyn std::error::Error,
+                "cannot remove all rules and routes"
+            );
+        }
     }
 
     /// Removes everything that was installed.

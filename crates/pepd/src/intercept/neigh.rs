@@ -19,13 +19,11 @@ use tokio::{sync::mpsc, time::sleep};
 use tracing::{debug, warn};
 
 use super::{
-    defer::DeferTask,
     held::HeldLegs,
     neigh_socket::{Hop, NeighbourSocket},
     route::{Netlink, RouteError},
-    unanswered::Unanswered,
+    unanswered::{PROMPT, Unanswered},
 };
-use crate::flow::PROMPT;
 
 /// Look-ups of next hops before others get a turn: about 10 ms of work.
 const LOOKUPS_AT_ONCE: usize = 256;
@@ -48,17 +46,17 @@ pub struct NeighbourWatch {
 
 /// Who is told of destinations of held flows.
 #[derive(Debug)]
-pub(super) struct HeldListener {
+pub struct HeldListener {
     pub(super) legs: Arc<HeldLegs>,
     pub(super) failed: mpsc::Sender<IpAddr>,
 }
 
 impl NeighbourWatch {
     /// `mark` is that of server legs, since routing may depend on it.
-    pub fn new(unanswered: Arc<Unanswered>, defer: Option<&DeferTask>, mark: u32) -> Self {
+    pub fn new(unanswered: Arc<Unanswered>, held: Option<HeldListener>, mark: u32) -> Self {
         Self {
             unanswered,
-            held: defer.map(DeferTask::held_listener),
+            held,
             mark,
         }
     }

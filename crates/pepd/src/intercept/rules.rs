@@ -21,7 +21,7 @@ use pep_core::{
     site::{Mode, PortRange, Site, SynHandling},
 };
 
-use super::Gate;
+use crate::gate::Gate;
 pub use crate::leg::Family;
 
 /// The marks that tell our packets and sockets apart, within the configured mask.

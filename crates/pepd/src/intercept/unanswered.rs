@@ -4,9 +4,14 @@ use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::watch;
+
+/// Within this time nearly all servers answer, or their side says why not; only then is it worth
+/// waiting for other news of them, too.
+pub const PROMPT: Duration = Duration::from_millis(200);
 
 /// Destinations of flows whose servers have not answered for a while, and who waits for news of
 /// them. Whoever is answered soon, as nearly all are, never comes here.

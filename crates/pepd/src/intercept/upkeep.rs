@@ -7,7 +7,8 @@
 
 use std::fmt;
 
-use super::{Gate, InterceptError, Interception, cannot, nft, route::Netlink};
+use super::{InterceptError, Interception, cannot, nft, route::Netlink};
+use crate::gate::Gate;
 
 /// What is not there any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

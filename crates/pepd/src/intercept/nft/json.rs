@@ -7,9 +7,9 @@
 use serde_json::{Value, json};
 
 use super::{Family, Hook, PASSED_COUNTER, RECENT_ELEMENTS, RECENT_SECONDS, kept_bits};
-use crate::intercept::{
-    Gate,
-    rules::{self, Chain, Prefixes, Rule, Ruleset, Term},
+use crate::{
+    gate::Gate,
+    intercept::rules::{self, Chain, Prefixes, Rule, Ruleset, Term},
 };
 
 /// Commands that replace any earlier table of that name by this one, all at once or not at all.

@@ -9,7 +9,7 @@ use super::{
     Chain, Family, Features, Hook, Lan, MarkSet, Prefixes, Rule, Ruleset, Term, chain, gate,
     is_deferred, lans, rule,
 };
-use crate::intercept::Gate;
+use crate::gate::Gate;
 
 impl Ruleset {
     /// The table for this configuration on a kernel that can do so much.
