@@ -10,9 +10,12 @@ use std::{
 
 use nix::sched::{CloneFlags, unshare};
 use pep_core::config::Config;
-use pepd::intercept::{
-    Format, Gate, Interception, nft, render,
-    rules::{Features, Ruleset},
+use pepd::{
+    gate::Gate,
+    intercept::{
+        Format, Interception, nft, render,
+        rules::{Features, Ruleset},
+    },
 };
 
 /// One site of every kind.
