@@ -2,9 +2,12 @@
 
 use std::{
     env,
-    io::{self, IsTerminal},
+    io::{self, IsTerminal, Write},
+    os::fd::AsFd,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pep_core::config::{LogConfig, LogFormat, LogLevel};
 use tracing::{Dispatch, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -20,10 +23,50 @@ use tracing_subscriber::{
 /// When logging was started before.
 pub fn init(log: LogConfig, forced: bool) {
     let (filter, problem) = filter(log.level, forced);
-    dispatch(log.format, filter, io::stderr, io::stderr().is_terminal()).init();
+    let colour = io::stderr().is_terminal();
+    dispatch(log.format, filter, || Impatient, colour).init();
     if let Some(problem) = problem {
         tracing::warn!(error = %problem, "RUST_LOG is not understood and has no effect");
     }
+}
+
+/// Lines that nobody read in time.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// How many lines were lost so far because nobody read those before them.
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Standard error for as long as somebody reads it. A full pipe would stop whoever writes: the
+/// workers, and with them all flows.
+struct Impatient;
+
+impl Write for Impatient {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // Locked from the question to the answer: no other line may take the room.
+        write_or_lose(&mut io::stderr().lock(), line, &LOST)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write_or_lose(to: &mut (impl Write + AsFd), line: &[u8], lost: &AtomicU64) -> io::Result<usize> {
+    if has_room(to) {
+        to.write_all(line)?;
+    } else {
+        lost.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(line.len())
+}
+
+/// Whether a line, which is shorter than PIPE_BUF, can be written without waiting. An error is for
+/// the write to find.
+fn has_room(to: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(to.as_fd(), PollFlags::POLLOUT)];
+    !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
 }
 
 fn dispatch<W>(format: LogFormat, filter: Targets, writer: W, colour: bool) -> Dispatch
@@ -73,7 +116,7 @@ fn targets(level: LogLevel) -> Targets {
 #[cfg(test)]
 mod tests {
     use std::{
-        io::Write,
+        io::Read,
         sync::{Arc, Mutex},
     };
 
@@ -107,6 +150,24 @@ mod tests {
         });
         let bytes = memory.0.lock().expect("not poisoned").clone();
         String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_loses_lines_and_waits_for_none() {
+        let (mut reader, mut writer) = io::pipe().expect("a pipe");
+        let lost = AtomicU64::new(0);
+        let line = [b'x'; 4096];
+        let mut written = 0;
+        while lost.load(Ordering::Relaxed) < 3 {
+            written += write_or_lose(&mut writer, &line, &lost).expect("an open pipe");
+        }
+        let mut room = vec![0; written - 3 * line.len()];
+        reader.read_exact(&mut room).expect("what was not lost");
+        write_or_lose(&mut writer, b"again", &lost).expect("an open pipe");
+        drop(writer);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).expect("text");
+        assert_eq!((rest.as_str(), lost.into_inner()), ("again", 3));
     }
 
     #[test]

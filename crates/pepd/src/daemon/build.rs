@@ -52,6 +52,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
             drain: config.drain,
             spare: Spare::default(),
             upkeep_failed: false,
+            lost_lines_told: 0,
         }),
         Err(err) => {
             interception.remove_or_warn().await;

@@ -18,7 +18,7 @@ use crate::{
         Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch,
     },
     leg::SiteRuntime,
-    stats, sys,
+    log, stats, sys,
     workers::Workers,
 };
 
@@ -37,6 +37,8 @@ pub(super) struct Daemon {
     pub(super) spare: Spare,
     /// It was told that what somebody removed cannot be put back.
     pub(super) upkeep_failed: bool,
+    /// Lines of the log known to be lost.
+    pub(super) lost_lines_told: u64,
 }
 
 /// Signals that mean something to us.
@@ -118,6 +120,7 @@ impl Daemon {
                 Event::Tick => {
                     self.on_tick();
                     self.upkeep(*gate.borrow()).await;
+                    self.tell_lost_lines();
                     // What was short then, a descriptor for nft perhaps, may be there now.
                     if let Some(gate) = failed {
                         failed = self.set_gate(gate).await.err();
@@ -137,6 +140,18 @@ impl Daemon {
         let next_flow_fits = self.context.next_flow_fits();
         self.context.admission.on_tick(next_flow_fits);
         self.context.arena.sweep(Self::SWEEP);
+    }
+
+    /// Should this line be lost as well, it is told again.
+    fn tell_lost_lines(&mut self) {
+        let lost = log::lost();
+        if lost > self.lost_lines_told {
+            self.lost_lines_told = lost;
+            tracing::warn!(
+                lost,
+                "lines of the log were lost: nobody read those before them"
+            );
+        }
     }
 
     /// Others flush rulesets and delete rules that they do not know: hosts would be without
