@@ -14,6 +14,7 @@
 //!   how connections end;
 //! * [`measure`]: latencies, connection rates and goodput, taken at the receiver;
 //! * [`speed`]: pepd beside the direct path in turns, for `cargo bench`;
+//! * [`raw`]: single packets as no kernel would send them, and what is on the wire;
 //! * [`programs`]: real servers and clients, and which package has them;
 //! * [`wait`]: waiting for conditions.
 //!
@@ -34,6 +35,7 @@ pub mod pep;
 pub mod pep_binary;
 pub mod pep_log;
 pub mod programs;
+pub mod raw;
 pub mod serve;
 pub mod speed;
 pub mod wait;

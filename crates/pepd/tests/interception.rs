@@ -115,6 +115,7 @@ fn json_and_text_install_the_same_table() {
             Features {
                 ipv6: false,
                 recent: false,
+                forget: false,
                 fib: false,
             },
         ),

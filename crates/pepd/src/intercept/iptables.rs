@@ -243,6 +243,7 @@ impl Writer<'_> {
             | Term::NotTcpOrIcmp
             | Term::IsRecent(_)
             | Term::Remember(_)
+            | Term::Forget(_)
             | Term::CountPassed => None,
             Term::TcpOrIcmp => Some(match self.family {
                 Family::V4 => vec![" -p tcp".to_owned(), " -p icmp".to_owned()],
@@ -250,6 +251,7 @@ impl Writer<'_> {
             }),
             Term::Syn => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN"),
             Term::Ack => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK ACK"),
+            Term::Fin => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK FIN,ACK"),
             Term::Source(nets) => self.prefixes("-s", nets),
             Term::Destination(nets) => self.prefixes("-d", nets),
             Term::SourcePort(ranges) => Some(each(ranges, |range| {

@@ -134,6 +134,8 @@ pub enum Term {
     Syn,
     /// TCP in the middle of a connection: of FIN, SYN, RST and ACK only ACK is set.
     Ack,
+    /// TCP that ends one direction: of FIN, SYN, RST and ACK only FIN and ACK are set.
+    Fin,
     /// The source address lies in one of the prefixes.
     Source(Prefixes),
     /// The destination address lies in one of the prefixes.
@@ -158,6 +160,8 @@ pub enum Term {
     IsRecent(Family),
     /// Remember the four addresses for [`Term::IsRecent`].
     Remember(Family),
+    /// Forget them; a condition too: only packets of the family that lead to some go on.
+    Forget(Family),
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
     /// Keep the packet out of conntrack.
@@ -232,6 +236,9 @@ pub struct Features {
     pub ipv6: bool,
     /// Sets filled by rules (nft_dynset, 4.1): without, no flow opened by a SYN cookie.
     pub recent: bool,
+    /// Removing from sets by rules (5.4): without, what is repeated after the end of a flow that a
+    /// SYN cookie opened may open another.
+    pub forget: bool,
     /// Route look-ups in rules (nft_fib, 4.10): without, SYNs to this machine itself are
     /// intercepted too, and a daemon killed in `defer` leaves SYNs out of conntrack.
     pub fib: bool,
@@ -242,6 +249,7 @@ impl Features {
     pub const FULL: Self = Self {
         ipv6: true,
         recent: true,
+        forget: true,
         fib: true,
     };
 

@@ -255,6 +255,7 @@ pub(super) async fn diagnose(nft: &Nft, full: Features) -> Result<Features, Setu
     Ok(Features {
         ipv6: full.ipv6 && can(&[Term::Tproxy(rules::Family::V6, 1)]).await?,
         recent: can(&[Term::Remember(rules::Family::V4)]).await?,
+        forget: can(&[Term::Forget(rules::Family::V4)]).await?,
         fib: can(&[Term::ForThisMachine]).await?,
     })
 }
@@ -266,6 +267,12 @@ pub(super) fn degradations(features: Features) -> Vec<&'static str> {
         lost.push(
             "the kernel cannot fill nft sets from rules (nft_dynset): connections opened while \
              SYN cookies are in use will fail",
+        );
+    }
+    if features.recent && !features.forget {
+        lost.push(
+            "the kernel cannot remove from nft sets by rules (Linux 5.4): while SYN cookies are in \
+             use, a packet repeated after the end of a connection may open another",
         );
     }
     if !features.fib {

@@ -72,7 +72,7 @@ pub fn probe_transaction(terms: &[Term]) -> Value {
         comment: "probe".to_owned(),
     };
     let remembered = terms.iter().filter_map(|term| match term {
-        Term::Remember(family) => Some(writer.recent_set(*family)),
+        Term::Remember(family) | Term::Forget(family) => Some(writer.recent_set(*family)),
         _ => None,
     });
     let mut commands = vec![json!({"add": {"table": {"family": "inet", "name": table}}})];
@@ -135,6 +135,7 @@ impl<'a> Writer<'a> {
             Term::NotTcpOrIcmp => vec![matches("!=", meta("l4proto"), protocols())],
             Term::Syn => vec![equal(tcp_flags(), json!("syn"))],
             Term::Ack => vec![equal(tcp_flags(), json!("ack"))],
+            Term::Fin => vec![equal(tcp_flags(), json!({"|": ["fin", "ack"]}))],
             Term::Source(nets) => vec![prefixes("saddr", nets)],
             Term::Destination(nets) => vec![prefixes("daddr", nets)],
             Term::SourcePort(ranges) => vec![ports("sport", ranges)],
@@ -167,10 +168,8 @@ impl<'a> Writer<'a> {
                 four_addresses(*family),
                 json!(format!("@{}", family.recent_set())),
             )],
-            Term::Remember(family) => vec![json!({"set": {
-                "op": "update", "elem": four_addresses(*family),
-                "set": format!("@{}", family.recent_set()),
-            }})],
+            Term::Remember(family) => vec![in_recent("update", *family)],
+            Term::Forget(family) => vec![in_recent("delete", *family)],
             Term::SetMark(mark) => vec![self.set_mark(*mark)],
             Term::Notrack => vec![json!({"notrack": null})],
             Term::Tproxy(family, port) => tproxy(*family, *port),
@@ -269,6 +268,11 @@ fn four_addresses(family: Family) -> Value {
     json!({"concat": [
         payload(ip, "saddr"), payload("tcp", "sport"), payload(ip, "daddr"), payload("tcp", "dport"),
     ]})
+}
+
+fn in_recent(operation: &str, family: Family) -> Value {
+    let set = format!("@{}", family.recent_set());
+    json!({"set": {"op": operation, "elem": four_addresses(family), "set": set}})
 }
 
 fn tproxy(family: Family, port: u16) -> Vec<Value> {

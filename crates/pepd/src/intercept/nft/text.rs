@@ -55,6 +55,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::NotTcpOrIcmp => format!("meta l4proto != {protocols}"),
         Term::Syn => "tcp flags & (fin|syn|rst|ack) == syn".to_owned(),
         Term::Ack => "tcp flags & (fin|syn|rst|ack) == ack".to_owned(),
+        Term::Fin => "tcp flags & (fin|syn|rst|ack) == fin|ack".to_owned(),
         Term::Source(nets) => prefixes("saddr", nets),
         Term::Destination(nets) => prefixes("daddr", nets),
         Term::SourcePort(ranges) => format!("tcp sport {}", one_or_set(ranges.iter().map(range))),
@@ -73,13 +74,8 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
         Term::IsRecent(family) => format!("{} @{}", four_addresses(*family), family.recent_set()),
-        Term::Remember(family) => {
-            format!(
-                "update @{} {{ {} }}",
-                family.recent_set(),
-                four_addresses(*family)
-            )
-        }
+        Term::Remember(family) => in_recent("update", *family),
+        Term::Forget(family) => in_recent("delete", *family),
         Term::SetMark(mark) => set_mark(mask, *mark),
         Term::Notrack => "notrack".to_owned(),
         Term::Tproxy(family, port) => tproxy(*family, *port),
@@ -89,6 +85,11 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Jump(chain) => format!("jump {chain}"),
         Term::Goto(chain) => format!("goto {chain}"),
     }
+}
+
+fn in_recent(operation: &str, family: Family) -> String {
+    let (set, element) = (family.recent_set(), four_addresses(family));
+    format!("{operation} @{set} {{ {element} }}")
 }
 
 fn quoted(name: &String) -> String {

@@ -45,6 +45,15 @@ impl Builder<'_> {
         }
     }
 
+    /// The families whose recent SYNs can be forgotten again.
+    fn forgotten(&self) -> &'static [Family] {
+        if self.features.forget {
+            self.recent()
+        } else {
+            &[]
+        }
+    }
+
     fn chains(&self) -> Vec<Chain> {
         let mut chains = vec![chain("gate", None, gate(Gate::Open))];
         chains.extend(self.hold_chains());
@@ -83,8 +92,8 @@ impl Builder<'_> {
 
     fn host_rules(&self) -> Vec<Rule> {
         use Term::{
-            Accept, Ack, From, Goto, IsRecent, Jump, NotFrom, NotTcpOrIcmp, SocketMark,
-            SocketTransparent, Syn,
+            Accept, Ack, Fin, Forget, From, Goto, IsRecent, Jump, NotFrom, NotTcpOrIcmp,
+            SocketMark, SocketTransparent, Syn,
         };
         let lan = || From(self.lan_names());
         let goto = |chain: &str| Goto(chain.to_owned());
@@ -98,6 +107,15 @@ impl Builder<'_> {
                 "one-armed: a server's packet, see from_servers",
                 [SocketMark(self.marks.server_leg()), Accept],
             ),
+        ];
+        rules.extend(self.forgotten().iter().map(|&family| {
+            let conditions = [&[lan(), Fin], &full[..], &[Forget(family)]].concat();
+            rule(
+                "the end of a flow: what is repeated of it later must not open another",
+                conditions,
+            )
+        }));
+        rules.extend([
             rule("a flow we have", deliver(&full)),
             rule("a new flow, if there is room", [lan(), Syn, jump("gate")]),
             rule(
@@ -108,7 +126,7 @@ impl Builder<'_> {
                 "a handshake that has begun, or a TIME_WAIT",
                 deliver(&[SocketTransparent]),
             ),
-        ];
+        ]);
         rules.extend(self.recent().iter().map(|&family| {
             rule(
                 "answer to a SYN cookie: there is no socket to know it by",

@@ -124,6 +124,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
     let poor = Features {
         ipv6: false,
         recent: false,
+        forget: false,
         fib: false,
     };
     let ruleset = Ruleset::new(&config(PLAIN), poor);
@@ -132,13 +133,34 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
     assert!(ruleset.recent.is_empty());
     assert!(!terms.iter().any(|term| matches!(
         term,
-        Term::IsRecent(_) | Term::Remember(_) | Term::ForThisMachine | Term::RoutedTo(_)
+        Term::IsRecent(_)
+            | Term::Remember(_)
+            | Term::Forget(_)
+            | Term::ForThisMachine
+            | Term::RoutedTo(_)
     )));
     assert!(
         !terms
             .iter()
             .any(|term| matches!(term, Term::Tproxy(Family::V6, _)))
     );
+}
+
+#[test]
+fn the_end_of_a_flow_is_seen_before_it_is_delivered() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    let rules = terms_of(&ruleset, "from_hosts");
+    let forgets = |terms: &&[Term]| matches!(terms.last(), Some(Term::Forget(_)));
+    let delivers = |terms: &&[Term]| matches!(terms.first(), Some(Term::SocketTransparent));
+    let first = rules.iter().position(delivers);
+    let forgetting = &rules[..first.expect("a rule")];
+    assert_eq!(forgetting.iter().filter(|terms| forgets(terms)).count(), 2);
+    let old = Features {
+        forget: false,
+        ..Features::FULL
+    };
+    let ruleset = Ruleset::new(&config(PLAIN), old);
+    assert!(!terms_of(&ruleset, "from_hosts").iter().any(forgets));
 }
 
 #[test]
