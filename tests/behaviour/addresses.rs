@@ -2,17 +2,18 @@
 
 use std::{
     io::Read as _,
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, Ipv6Addr, SocketAddr, TcpStream},
     sync::mpsc,
 };
 
 use nix::errno::Errno;
 use pepd_tests::{
-    bed::{Bed, Path, Place},
+    bed::{Bed, Family, Path, Place},
     echo::EchoServer,
     host::Dial,
     matrix::matrix,
     outcome::Ended,
+    raw::{self, Segment, Wire},
     serve::Server,
     wait::{PATIENCE, wait_for, wait_until},
 };
@@ -195,4 +196,72 @@ fn a_port_is_used_again_after_a_reset() {
             wait_until("the server to see the end", || echo.open() == 0);
         }
     });
+}
+
+/// Every way to write "this machine" as a destination. No kernel sends that to others, but a host
+/// may; and where pepd answers it, the host may go on.
+#[test]
+fn this_machines_own_services_are_not_reached_from_outside() {
+    matrix(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let own = [[127, 0, 0, 1].into(), IpAddr::from(Ipv6Addr::LOCALHOST)];
+        let own = own.map(|address| bed.gateway.listen(SocketAddr::new(address, PORT)));
+        let own = own.map(|listener| Server::start(listener, |_, _| {}));
+        let mut pep = bed.start();
+        let mut wire = Wire::of(&bed.client);
+        for (to, port) in this_machine(bed.family).into_iter().zip(40_005..) {
+            let (from, to) = (bed.client_at(port), SocketAddr::new(to, PORT));
+            knock(bed, &mut wire, from, to);
+            if is_answered(bed, to) {
+                let pep = pep.as_ref().expect("answered by it");
+                let end = pep.wait_flow_end(|end| end.destination == to.to_string());
+                assert_eq!(end.reason, "unreachable");
+            }
+        }
+        if let Some(pep) = &mut pep {
+            pep.assert_healthy();
+            pep.wait_idle();
+        }
+        assert_eq!(own.map(|own| own.accepted()), [0, 0]);
+    });
+}
+
+fn this_machine(family: Family) -> Vec<IpAddr> {
+    let written = match family {
+        Family::V4 => &["127.0.0.1", "127.1.2.3", "0.0.0.0", "255.255.255.255"][..],
+        Family::V6 => &["::1", "::", "::ffff:127.0.0.1", "::ffff:0.0.0.0"],
+    };
+    let addresses = written.iter().map(|address| address.parse());
+    addresses.map(|address| address.expect("valid")).collect()
+}
+
+/// A handshake, as far as it is answered.
+fn knock(bed: &Bed, wire: &mut Wire, from: SocketAddr, to: SocketAddr) {
+    let next_hop = bed.family.address(1, 1);
+    raw::send(&bed.client, next_hop, &Segment::opening(from, to));
+    pass_by(bed);
+    // From another address of the gateway where it has been asked for none.
+    let mut answer = || wire.find(|segment| segment.syn && segment.to == from);
+    if is_answered(bed, to) {
+        wait_until("the SYN-ACK", || answer().is_some());
+    }
+    if let Some(syn_ack) = answer() {
+        let ack = Segment {
+            to,
+            ..syn_ack.answer()
+        };
+        raw::send(&bed.client, next_hop, &ack);
+        pass_by(bed);
+    }
+}
+
+/// What has been sent before is done with when this is.
+fn pass_by(bed: &Bed) {
+    let stream = bed.client.connect(bed.at(Place::Server, PORT));
+    echo_once(&mut stream.expect("the server listens"), b"after it");
+}
+
+/// Of these addresses the kernel lets a listener answer only in the name of this one.
+fn is_answered(bed: &Bed, to: SocketAddr) -> bool {
+    bed.path == Path::Spoof && to.ip() == IpAddr::from(Ipv6Addr::UNSPECIFIED)
 }
