@@ -421,17 +421,52 @@ fn iperf3_in_both_directions() {
         let log = files.path("iperf3.log");
         let _iperf3 = Daemon::start(&bed.server, "iperf3", 5201, &log, &["-s"]);
         let pep = bed.start();
-        let address = Place::Server.address(bed.family).to_string();
         for more in [&[][..], &["--reverse"], &["--parallel", "4"]] {
-            let arguments = ["--client", &address, "--json", "--time", "1"];
-            let all = [&arguments[..], more].concat();
-            let report = bed.client.run(&program("iperf3"), &all);
-            let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
-            // At the receiver; what is on its way when the time is over is not counted.
-            let received = report["end"]["sum_received"]["bytes"].as_u64();
-            let received = received.expect("a number of bytes");
-            assert!(received > 1_000_000, "{more:?}: {received} bytes");
+            let before = delivered(pep.as_ref());
+            let [sent, received] = iperf3(bed, more);
+            // It ends when its own end, the client's, has counted enough, wherever the rest is.
+            let up = !more.contains(&"--reverse");
+            let counted = if up { sent } else { received };
+            assert!(counted >= IPERF3_BYTES, "{more:?}: {counted} bytes");
+            assert!((1..=sent).contains(&received), "{more:?}: {received}");
+            if pep.is_none() {
+                continue;
+            }
+            let direction = usize::from(!up);
+            let carried = delivered(pep.as_ref())[direction] - before[direction];
+            let possible = received..=sent + IPERF3_CONTROL_BYTES;
+            assert!(possible.contains(&carried), "{more:?}: {carried}");
         }
-        finish(pep, 6);
+        finish(pep, 9);
     });
+}
+
+const IPERF3_BYTES: u64 = 30_000_000;
+
+/// More than it says of itself in a run, on a connection of its own.
+const IPERF3_CONTROL_BYTES: u64 = 100_000;
+
+/// Bytes sent and received, each counted at that end.
+fn iperf3(bed: &Bed, more: &[&str]) -> [u64; 2] {
+    let address = Place::Server.address(bed.family).to_string();
+    let bytes = IPERF3_BYTES.to_string();
+    let arguments = ["--client", &address, "--json", "--bytes", &bytes];
+    let all = [&arguments[..], more].concat();
+    let report = bed.client.run(&program("iperf3"), &all);
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    ["sum_sent", "sum_received"].map(|sum| {
+        let bytes = &report["end"][sum]["bytes"];
+        bytes.as_u64().expect("a number of bytes")
+    })
+}
+
+/// Bytes up and down of all flows so far, once they have ended.
+fn delivered(pep: Option<&Pep>) -> [u64; 2] {
+    let Some(pep) = pep else { return [0; 2] };
+    pep.wait_idle();
+    let ends = pep.flow_ends();
+    [
+        ends.iter().map(|end| end.up_bytes).sum(),
+        ends.iter().map(|end| end.down_bytes).sum(),
+    ]
 }
