@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
-    io::Read as _,
+    io::{Read as _, Write as _},
     os::unix::fs::PermissionsExt as _,
     process::ExitStatus,
     sync::mpsc,
@@ -15,6 +15,7 @@ use pepd_tests::{
     bed::{Bed, Family, Path, Place},
     echo::EchoServer,
     footprint::Footprint,
+    host::Dial,
     matrix::{matrix_pepd_only, shared},
     objects::{self, ObjectServer},
     outcome::Ended,
@@ -282,4 +283,33 @@ fn without_rights_it_says_which_it_needs() {
         assert!(log.contains("CAP_NET_ADMIN"), "which capability? {log}");
         pep.assert_nothing_left();
     });
+}
+
+/// The server ends each flow first, so that it is pepd's client leg that remains in TIME_WAIT: with the
+/// server's address, for a minute.
+#[test]
+fn after_it_has_ended_hosts_can_use_their_ports_again() {
+    matrix_pepd_only(|bed| {
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _server = Server::start(listener, |mut stream, _| {
+            stream.write_all(b"hello").expect("the client reads");
+        });
+        let end: [fn(&mut Pep); 2] = [|pep| assert_eq!(pep.terminate(), 0), Pep::kill];
+        for (run, end) in end.into_iter().enumerate() {
+            let ports: Vec<_> = (0..4).map(|port| 21_000 + 10 * run as u16 + port).collect();
+            let mut pep = bed.start().expect("not direct");
+            ports.iter().for_each(|port| greeted(bed, *port));
+            pep.wait_idle();
+            end(&mut pep);
+            ports.iter().for_each(|port| greeted(bed, *port));
+        }
+    });
+}
+
+fn greeted(bed: &Bed, port: u16) {
+    let dial = Dial::to(bed.at(Place::Server, PORT)).from(bed.client_at(port));
+    let mut stream = bed.client.dial(&dial).expect("the port can be used");
+    let mut greeting = String::new();
+    stream.read_to_string(&mut greeting).expect("nobody resets");
+    assert_eq!(greeting, "hello");
 }

@@ -24,6 +24,7 @@ mod render;
 pub mod route;
 pub mod rules;
 pub mod setup;
+mod time_wait;
 pub mod tun;
 pub mod unanswered;
 mod upkeep;
@@ -40,7 +41,7 @@ use defer::DeferTask;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::{Netlink, Routing};
-use rules::{Features, Lan, Ruleset};
+use rules::{Features, Lan, MarkSet, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 
@@ -53,7 +54,7 @@ use tun::Tun;
 pub struct Interception {
     nft: Nft,
     table: String,
-    mask: u32,
+    marks: MarkSet,
     netlink: Netlink,
     routing: Routing,
     ipv6: bool,
@@ -85,7 +86,7 @@ impl Interception {
         let mut interception = Self {
             nft,
             table: config.intercept.table.to_string(),
-            mask: config.intercept.marks.mask(),
+            marks: MarkSet::new(config.intercept.marks),
             netlink,
             routing: Routing::new(config, features.families()),
             ipv6,
@@ -163,7 +164,7 @@ impl Interception {
     /// # Errors
     /// When nft cannot be run, or the table is gone.
     pub async fn set_gate(&self, gate: Gate) -> Result<(), InterceptError> {
-        let transaction = nft::gate_transaction(&self.table, self.mask, gate);
+        let transaction = nft::gate_transaction(&self.table, self.marks.mask(), gate);
         let applied = self.nft.apply(&transaction).await;
         applied.map_err(cannot("open or close the gate"))
     }
@@ -199,6 +200,7 @@ impl Interception {
             // There will be no other occasion.
             table = self.nft.apply(&removal).await;
         }
+        time_wait::close_all(self.marks).await;
         let routes = self.routing.remove(&self.netlink).await;
         table.map_err(cannot("remove the nft table"))?;
         Ok(routes?)
