@@ -51,6 +51,8 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
             sites,
             drain: config.drain,
             spare: Spare::default(),
+            accepted: None,
+            code_in_use: true,
             upkeep_failed: false,
             lost_lines_told: 0,
         }),

@@ -35,6 +35,10 @@ pub(super) struct Daemon {
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     pub(super) drain: Duration,
     pub(super) spare: Spare,
+    /// Flows accepted up to the last tick, when there was one.
+    pub(super) accepted: Option<u64>,
+    /// Something other than waiting was done since code was last unmapped.
+    pub(super) code_in_use: bool,
     /// It was told that what somebody removed cannot be put back.
     pub(super) upkeep_failed: bool,
     /// Lines of the log known to be lost.
@@ -80,7 +84,6 @@ impl Daemon {
         let status = match signals {
             Ok(mut signals) => {
                 self.log_ready();
-                unmap_idle_code_or_debug();
                 self.serve(&mut signals).await;
                 self.drain(&mut signals).await
             }
@@ -121,6 +124,7 @@ impl Daemon {
                     self.on_tick();
                     self.upkeep(*gate.borrow()).await;
                     self.tell_lost_lines();
+                    self.unmap_when_quiet();
                     // What was short then, a descriptor for nft perhaps, may be there now.
                     if let Some(gate) = failed {
                         failed = self.set_gate(gate).await.err();
@@ -140,6 +144,20 @@ impl Daemon {
         let next_flow_fits = self.context.next_flow_fits();
         self.context.admission.on_tick(next_flow_fits);
         self.context.arena.sweep(Self::SWEEP);
+    }
+
+    /// Code that only starting, or the beginning of flows, needs is given back a second after it was
+    /// last needed.
+    fn unmap_when_quiet(&mut self) {
+        let accepted = self.context.counters.snapshot().flows_accepted;
+        let busy = self.accepted.replace(accepted) != Some(accepted);
+        if self.code_in_use
+            && !busy
+            && let Err(err) = sys::memory::unmap_idle_code()
+        {
+            tracing::debug!(error = %err, "idle code stays mapped");
+        }
+        self.code_in_use = busy;
     }
 
     /// Should this line be lost as well, it is told again.
@@ -272,12 +290,6 @@ impl Daemon {
             _ => tracing::warn!("reset {flows} flows"),
         }
         status
-    }
-}
-
-fn unmap_idle_code_or_debug() {
-    if let Err(err) = sys::memory::unmap_idle_code() {
-        tracing::debug!(error = %err, "the code of the start stays mapped");
     }
 }
 
