@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only
+/*
+ * Hybla for satellite links, as its authors recommend it and the kernel does not have it.
+ *
+ * Caini and Firrincieli (2004) ask for pacing and for a first slow start threshold from Hoe's
+ * estimate of the path's bandwidth-delay product (Hoe, SIGCOMM 1996). On top of that:
+ *
+ * - Increments are multiplied by the segments that an acknowledgement covers, so that stretch
+ *   acknowledgements do not slow growth (RFC 3465 does so for the standard increments).
+ * - The window is bounded, by the rate that SO_MAX_PACING_RATE states or else by the rate
+ *   that was seen to arrive, times the least round trip: 2^rho - 1 would put ten thousand segments
+ *   into a queue in half a second.
+ * - A loss that comes without a queue is the link's and takes nothing from the window; with one
+ *   it is congestion and takes a quarter, at most once in a round trip.
+ *
+ * Recovery is by this program's window too (cong_control), not by proportional rate reduction.
+ */
+#include "path.h"
+#include "rtt0.h"
+
+/* The window in 1/128: above what the path was seen to hold, ... */
+#define HEADROOM_SEEN 144     /* ... which leaves room to see more, */
+#define HEADROOM_STATED 134   /* ... or should hold by the stated rate, against jitter */
+#define HEADROOM_DOUBTED 256  /* ... when the stated rate is not what arrives */
+/* Windows below this are not worth halving. */
+#define WINDOW_MIN 4u
+/* At most this often does a window double in a round trip while nothing is known of the path. */
+#define BLIND_INCREMENT (3 * 128)
+/* A train of fewer segments says too little of the path's rate. */
+#define TRAIN_MIN 6u
+/* Full windows must have been delivered for this many rounds before the rate they had counts. */
+#define SETTLED_ROUNDS 3
+
+struct train {
+	u64 began_us; /* when its first acknowledgement arrived */
+	u32 began_at; /* segments delivered by then */
+	u32 length;   /* segments of the burst that are to be delivered; 0 when it is over */
+};
+
+struct sat {
+	struct path path;
+	struct train train;
+	u32 rtt0_us;
+	u32 window;       /* in segments */
+	u32 threshold;    /* of slow start, in segments */
+	u8 cents;         /* of a segment, in 1/128 */
+	u8 full_rounds;   /* since the window has reached the threshold */
+	bool reduced;     /* in this round already */
+};
+
+/* Whether the rate that was seen says what the path can do: the window was not in its way. */
+static __always_inline bool settled(struct sat *s)
+{
+	return s->full_rounds >= SETTLED_ROUNDS;
+}
+
+static __always_inline void enter_round(struct sat *s)
+{
+	s->reduced = 0;
+	if (s->window >= s->threshold && !settled(s))
+		s->full_rounds++;
+}
+
+/*
+ * Hoe's estimate: the first flight leaves as one burst, the bottleneck spaces it, and its
+ * acknowledgements bring the spacing back. Rates over a whole round trip are of no use for it: in
+ * slow start they only show the window of the round before.
+ */
+static __always_inline void note_train(struct tcp_sock *tp, struct sat *s,
+				       const struct rate_sample *rs)
+{
+	struct train *t = &s->train;
+	u64 took = tp->tcp_mstamp - t->began_us;
+	u32 arrived = tp->delivered - t->began_at;
+	u64 segments;
+
+	if (!t->length)
+		return;
+	if (!t->began_us) {
+		t->began_us = tp->tcp_mstamp;
+		t->length = t->length > arrived ? t->length - arrived : 0;
+		t->began_at = tp->delivered;
+		return;
+	}
+	if (arrived >= TRAIN_MIN && took) {
+		segments = min_u64((u64)arrived * s->path.least_rtt_us / took + 1, WINDOW_MAX);
+		/* The last acknowledgement of a burst may be a delayed one. */
+		if (s->threshold == TCP_INFINITE_SSTHRESH || segments > s->threshold)
+			s->threshold = segments;
+	}
+	if (arrived >= t->length || rs->losses > 0 || rs->is_app_limited)
+		t->length = 0;
+}
+
+/* The first threshold, where the rate is stated: what the path holds. */
+static __always_inline void state_threshold(struct sock *sk, struct sat *s)
+{
+	u64 rate = stated_rate(sk);
+	u64 segments;
+
+	if (!rate || !s->path.least_rtt_us || s->threshold != TCP_INFINITE_SSTHRESH)
+		return;
+	segments = segments_of(tcp_sk(sk), rate, s->path.least_rtt_us);
+	s->threshold = max_u32(min_u64(segments, WINDOW_MAX), WINDOW_MIN);
+}
+
+static __always_inline void reduce(struct sat *s)
+{
+	if (s->reduced)
+		return;
+	s->reduced = 1;
+	s->full_rounds = SETTLED_ROUNDS;
+	s->window = max_u32(s->window - (s->window >> 2), WINDOW_MIN);
+	s->threshold = s->window;
+}
+
+static __always_inline void grow(struct sat *s, u32 acked)
+{
+	u32 rho_8 = rho_eighths(s->path.least_rtt_us << 3, s->rtt0_us);
+	bool slow_start = s->window < s->threshold;
+	u64 increment;
+
+	if (slow_start) {
+		increment = slow_start_increment(rho_8);
+		if (s->threshold == TCP_INFINITE_SSTHRESH && increment > BLIND_INCREMENT)
+			increment = BLIND_INCREMENT;
+	} else {
+		increment = avoidance_increment(rho_8, s->window);
+	}
+	increment = increment * acked + s->cents;
+	s->cents = increment & 127;
+	increment = min_u64(increment >> 7, WINDOW_MAX) + s->window;
+	if (slow_start)
+		increment = min_u64(increment, s->threshold);
+	s->window = min_u64(increment, WINDOW_MAX);
+}
+
+/* The most that may be in flight. */
+static __always_inline u64 most(struct sock *sk, struct sat *s)
+{
+	u64 rate = stated_rate(sk);
+	u64 seen = path_segments(&s->path);
+	u64 bound = WINDOW_MAX;
+
+	if (settled(s) && seen)
+		bound = (seen * (rate ? HEADROOM_DOUBTED : HEADROOM_SEEN) >> 7) + WINDOW_MIN;
+	if (rate && s->path.least_rtt_us)
+		bound = min_u64(bound, (segments_of(tcp_sk(sk), rate, s->path.least_rtt_us) *
+					HEADROOM_STATED >> 7) + WINDOW_MIN);
+	return min_u64(bound, WINDOW_MAX);
+}
+
+/* Spreads the window over the round trip; twice as fast in slow start, as the kernel does. */
+static __always_inline void pace(struct sock *sk, struct sat *s)
+{
+	u64 limit = sk->sk_max_pacing_rate;
+	u64 rate;
+
+	/* The burst that is measured. */
+	if (!stated_rate(sk) && s->train.length)
+		return;
+	rate = (u64)s->window * tcp_sk(sk)->mss_cache * 1000000 / max_u32(s->path.least_rtt_us, 1);
+	if (s->window < s->threshold)
+		rate *= 2;
+	else
+		rate += rate >> 4;
+	pace_at(sk, min_u64(rate, limit));
+}
+
+static __always_inline void apply(struct sock *sk, struct sat *s)
+{
+	u32 window;
+
+	s->window = max_u32(min_u64(s->window, most(sk, s)), WINDOW_MIN);
+	window = path_probes(&s->path) ? max_u32(s->window >> 1, WINDOW_MIN) : s->window;
+	tcp_sk(sk)->snd_cwnd = window;
+	pace(sk, s);
+}
+
+SEC("struct_ops")
+void BPF_PROG(hybla_sat_init, struct sock *sk)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct sat *s = ca_state(sk);
+
+	s->rtt0_us = rtt0_of(sk);
+	path_init(tp, &s->path);
+	s->window = max_u32(rho_eighths(tp->srtt_us, s->rtt0_us) >> 3, 10);
+	s->threshold = TCP_INFINITE_SSTHRESH;
+	state_threshold(sk, s);
+	if (s->threshold == TCP_INFINITE_SSTHRESH)
+		s->train = (struct train){ .began_at = tp->delivered, .length = s->window };
+	apply(sk, s);
+}
+
+SEC("struct_ops")
+void BPF_PROG(hybla_sat_cong_control, struct sock *sk, u32 ack, int flag,
+	      const struct rate_sample *rs)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	struct sat *s = ca_state(sk);
+
+	path_note_rtt(tp, &s->path, rs->rtt_us);
+	path_note_rate(tp, &s->path, rs);
+	if (s->path.round_began)
+		enter_round(s);
+	note_train(tp, s, rs);
+	state_threshold(sk, s);
+	if (path_queues(&s->path) && (rs->losses > 0 || s->threshold == TCP_INFINITE_SSTHRESH))
+		reduce(s);
+	else if (!rs->is_app_limited)
+		grow(s, rs->acked_sacked);
+	apply(sk, s);
+}
+
+SEC("struct_ops")
+void BPF_PROG(hybla_sat_set_state, struct sock *sk, u8 state)
+{
+	struct sat *s = ca_state(sk);
+
+	/* Explicit congestion notification, and drops in this machine's own queues. */
+	if (state == TCP_CA_CWR)
+		reduce(s);
+	/* Silence: what was seen before it says little of what comes after. */
+	if (state == TCP_CA_Loss) {
+		if (path_queues(&s->path))
+			reduce(s);
+		s->full_rounds = 0;
+		s->threshold = s->window;
+	}
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(hybla_sat_ssthresh, struct sock *sk)
+{
+	struct sat *s = ca_state(sk);
+
+	return max_u32(s->window, 2);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(hybla_sat_undo_cwnd, struct sock *sk)
+{
+	struct sat *s = ca_state(sk);
+
+	return max_u32(s->window, 2);
+}
+
+/* In windows: a segment that is lost twice keeps three windows behind it waiting. */
+SEC("struct_ops")
+u32 BPF_PROG(hybla_sat_sndbuf_expand, struct sock *sk)
+{
+	return 5;
+}
+
+SEC(".struct_ops.link")
+struct tcp_congestion_ops hybla_sat = {
+	.init = (void *)hybla_sat_init,
+	.cong_control = (void *)hybla_sat_cong_control,
+	.set_state = (void *)hybla_sat_set_state,
+	.ssthresh = (void *)hybla_sat_ssthresh,
+	.undo_cwnd = (void *)hybla_sat_undo_cwnd,
+	.sndbuf_expand = (void *)hybla_sat_sndbuf_expand,
+	.name = "hybla_sat",
+};

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only
+/*
+ * A constant window for the stated rate, paced, deaf to loss: for a hop that nobody else uses.
+ * After the "Unfair" control of Reynolds (2006, section 3.2.3), whose window does not shrink when
+ * acknowledgements stop.
+ *
+ * The rate is SO_MAX_PACING_RATE. A socket that states none gets no more than ten segments in a
+ * round trip; the daemon does not let such a site start.
+ */
+#include "path.h"
+
+/* Above the bandwidth-delay product, in 1/128: acknowledgements come in lots, and late. */
+#define HEADROOM 144
+#define WINDOW_UNSTATED 10u
+
+static __always_inline void hold(struct sock *sk, struct path *p)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+	u64 rate = stated_rate(sk);
+	u64 window = WINDOW_UNSTATED;
+
+	if (rate && p->least_rtt_us) {
+		window += segments_of(tp, rate, p->least_rtt_us) * HEADROOM >> 7;
+		pace_at(sk, rate);
+	}
+	if (path_probes(p))
+		window >>= 1;
+	tp->snd_cwnd = min_u64(window, WINDOW_MAX);
+}
+
+SEC("struct_ops")
+void BPF_PROG(steady_init, struct sock *sk)
+{
+	struct path *p = ca_state(sk);
+
+	path_init(tcp_sk(sk), p);
+	hold(sk, p);
+}
+
+SEC("struct_ops")
+void BPF_PROG(steady_cong_control, struct sock *sk, u32 ack, int flag, const struct rate_sample *rs)
+{
+	struct path *p = ca_state(sk);
+
+	path_note_rtt(tcp_sk(sk), p, rs->rtt_us);
+	hold(sk, p);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(steady_ssthresh, struct sock *sk)
+{
+	return max_u32(tcp_sk(sk)->snd_cwnd, 2);
+}
+
+SEC("struct_ops")
+u32 BPF_PROG(steady_undo_cwnd, struct sock *sk)
+{
+	return tcp_sk(sk)->snd_cwnd;
+}
+
+/* In windows: a segment that is lost twice keeps three windows behind it waiting. */
+SEC("struct_ops")
+u32 BPF_PROG(steady_sndbuf_expand, struct sock *sk)
+{
+	return 5;
+}
+
+SEC(".struct_ops.link")
+struct tcp_congestion_ops steady = {
+	.init = (void *)steady_init,
+	.cong_control = (void *)steady_cong_control,
+	.ssthresh = (void *)steady_ssthresh,
+	.undo_cwnd = (void *)steady_undo_cwnd,
+	.sndbuf_expand = (void *)steady_sndbuf_expand,
+	.name = "steady",
+};

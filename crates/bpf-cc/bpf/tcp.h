@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
+/*
+ * What our congestion controls use of the kernel: types, and small helpers around them.
+ *
+ * Only the fields that are read or written are declared. Where they really are in the running
+ * kernel's structures is found out when a program is loaded (CO-RE), from the kernel's BTF.
+ */
+#ifndef PEPD_BPF_TCP_H
+#define PEPD_BPF_TCP_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef signed int __s32;
+typedef signed long long __s64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+typedef __u8 u8;
+typedef __u16 u16;
+typedef __u32 u32;
+typedef __u64 u64;
+typedef __s32 s32;
+typedef __s64 s64;
+typedef _Bool bool;
+
+enum bpf_map_type { BPF_MAP_TYPE_SK_STORAGE = 24 };
+enum { BPF_F_NO_PREALLOC = 1, BPF_F_CLONE = 512 };
+
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sock {
+	unsigned long sk_pacing_rate;
+	unsigned long sk_max_pacing_rate;
+	u32 sk_pacing_status;
+};
+
+struct inet_sock {
+	struct sock sk;
+};
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	u8 icsk_ca_state : 5;
+	u64 icsk_ca_priv[13];
+};
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	u32 snd_cwnd;
+	u32 snd_ssthresh;
+	u32 snd_cwnd_cnt;
+	u32 srtt_us;
+	u32 mss_cache;
+	u32 max_packets_out;
+	u32 packets_out;
+	u32 delivered;
+	u32 snd_nxt;
+	u32 snd_una;
+	u64 tcp_mstamp;
+	u8 is_cwnd_limited : 1;
+};
+
+struct ack_sample {
+	u32 pkts_acked;
+	s32 rtt_us;
+	u32 in_flight;
+};
+
+struct rate_sample {
+	u32 prior_delivered;
+	s32 delivered;
+	long interval_us;
+	long rtt_us;
+	int losses;
+	u32 acked_sacked;
+	bool is_app_limited;
+};
+
+#pragma clang attribute pop
+
+enum tcp_ca_event {
+	CA_EVENT_TX_START,
+	CA_EVENT_CWND_RESTART,
+	CA_EVENT_COMPLETE_CWR,
+	CA_EVENT_LOSS,
+};
+
+/* The members we set; libbpf finds their places by name. */
+struct tcp_congestion_ops {
+	u32 (*ssthresh)(struct sock *);
+	void (*cong_avoid)(struct sock *, u32, u32);
+	void (*set_state)(struct sock *, u8);
+	void (*cwnd_event)(struct sock *, enum tcp_ca_event);
+	void (*pkts_acked)(struct sock *, const struct ack_sample *);
+	void (*cong_control)(struct sock *, u32, int, const struct rate_sample *);
+	u32 (*undo_cwnd)(struct sock *);
+	u32 (*sndbuf_expand)(struct sock *);
+	char name[16];
+	void (*init)(struct sock *);
+};
+
+enum tcp_ca_state { TCP_CA_Open, TCP_CA_Disorder, TCP_CA_CWR, TCP_CA_Recovery, TCP_CA_Loss };
+enum sk_pacing { SK_PACING_NONE, SK_PACING_NEEDED };
+
+/* A slow start threshold that was never set. */
+#define TCP_INFINITE_SSTHRESH 0x7fffffff
+/* No window goes beyond it, as with the kernel's own Hybla. */
+#define WINDOW_MAX 65535u
+
+extern u32 tcp_slow_start(struct tcp_sock *tp, u32 acked) __ksym;
+extern void tcp_cong_avoid_ai(struct tcp_sock *tp, u32 w, u32 acked) __ksym;
+extern u32 tcp_reno_ssthresh(struct sock *sk) __ksym;
+extern u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
+extern void tcp_reno_cong_avoid(struct sock *sk, u32 ack, u32 acked) __ksym;
+
+/* Programs run in the kernel under its licence; the sources are ours to license otherwise too. */
+char _license[] SEC("license") = "Dual MIT/GPL";
+
+static __always_inline struct tcp_sock *tcp_sk(struct sock *sk)
+{
+	return (struct tcp_sock *)sk;
+}
+
+/* A control's own state in the socket: 104 bytes, zeroed before init. */
+static __always_inline void *ca_state(struct sock *sk)
+{
+	return (void *)((struct inet_connection_sock *)sk)->icsk_ca_priv;
+}
+
+static __always_inline u32 min_u32(u32 a, u32 b)
+{
+	return a < b ? a : b;
+}
+
+static __always_inline u32 max_u32(u32 a, u32 b)
+{
+	return a > b ? a : b;
+}
+
+static __always_inline u64 min_u64(u64 a, u64 b)
+{
+	return a < b ? a : b;
+}
+
+/* Whether sequence or delivery count a lies before b; both wrap. */
+static __always_inline bool before(u32 a, u32 b)
+{
+	return (s32)(a - b) < 0;
+}
+
+/*
+ * Whether the window, not the application, keeps the sender from sending more, so that it may
+ * grow (RFC 7661 says why it must not otherwise).
+ */
+static __always_inline bool window_limits(struct tcp_sock *tp)
+{
+	if (BPF_CORE_READ_BITFIELD(tp, is_cwnd_limited))
+		return 1;
+	return tp->snd_cwnd < tp->snd_ssthresh && tp->snd_cwnd < 2 * tp->max_packets_out;
+}
+
+static __always_inline void pace_at(struct sock *sk, u64 bytes_per_second)
+{
+	sk->sk_pacing_rate = bytes_per_second;
+	if (sk->sk_pacing_status == SK_PACING_NONE)
+		sk->sk_pacing_status = SK_PACING_NEEDED;
+}
+
+/* SO_MAX_PACING_RATE in bytes of payload per second; 0 where nobody has set it. */
+static __always_inline u64 stated_rate(struct sock *sk)
+{
+	u64 rate = sk->sk_max_pacing_rate;
+
+	return rate >= 0xffffffffull ? 0 : rate;
+}
+
+/* Segments in flight that keep `rate` bytes per second busy for `rtt_us`. */
+static __always_inline u64 segments_of(struct tcp_sock *tp, u64 rate, u32 rtt_us)
+{
+	u64 mss = tp->mss_cache ? tp->mss_cache : 1448;
+
+	return rate * rtt_us / 1000000 / mss;
+}
+
+#endif

@@ -1,0 +1,25 @@
+//! Congestion controls for the bad hop, as eBPF programs that the running kernel takes in.
+//!
+//! Their sources are in `bpf/`, the objects built from them in `objects/`: nobody who builds or runs
+//! this crate needs clang. [`Loaded::load`] registers what is asked for, and the kernel forgets it
+//! when the [`Loaded`] is dropped or its process ends; sockets that use it go on doing so.
+//!
+//! ```no_run
+//! use bpf_cc::{Control, Loaded};
+//!
+//! let loaded = Loaded::load(&[Control::HyblaSat])?;
+//! let name = loaded.name_of(Control::HyblaSat).expect("it was asked for");
+//! // setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name)
+//! # Ok::<(), bpf_cc::LoadError>(())
+//! ```
+
+mod control;
+mod error;
+pub mod kernel;
+mod load;
+mod requirements;
+
+pub use control::{Control, UnknownControl};
+pub use error::{LoadError, Missing};
+pub use load::{Loaded, RTT0_DEFAULT};
+pub use requirements::{check as check_requirements, missing_capabilities};

@@ -1,0 +1,209 @@
+//! Handing programs to the kernel, and holding them.
+
+use std::{
+    os::fd::{AsRawFd, BorrowedFd},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use libbpf_rs::{
+    ErrorKind, Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
+    PrintLevel, get_print, set_print,
+};
+
+use crate::{Control, LoadError, kernel, requirements};
+
+/// RTT0 of Hybla where none is stated: what its authors and the kernel's module use.
+pub const RTT0_DEFAULT: Duration = Duration::from_millis(25);
+
+/// Names that are tried for one control.
+const NAMES: usize = 10;
+
+/// TCP_CA_NAME_MAX, with the zero at the end.
+const NAME_MAX: usize = 16;
+
+/// The map of what is stated per socket, in the objects that have one.
+const PER_SOCKET: &str = "per_socket";
+
+/// Controls that are registered for as long as this lives.
+///
+/// When it is dropped, or the process ends in whichever way, no socket can choose them any more; those
+/// that have keep them.
+#[derive(Debug)]
+pub struct Loaded {
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    control: Control,
+    name: String,
+    per_socket: Option<MapHandle>,
+    _link: Link,
+}
+
+impl Loaded {
+    /// Registers each of `controls` once. Where a name is taken, by the kernel's own control or by that
+    /// of another process, one with an ending is used: see [`name_of`](Self::name_of).
+    ///
+    /// # Errors
+    /// What is missing on this machine, or why the kernel refuses the program. Nothing stays
+    /// registered then.
+    pub fn load(controls: &[Control]) -> Result<Self, LoadError> {
+        let mut loaded = Self {
+            entries: Vec::new(),
+        };
+        if controls.is_empty() {
+            return Ok(loaded);
+        }
+        requirements::check()?;
+        for &control in controls {
+            if loaded.entry(control).is_none() {
+                loaded.entries.push(register(control)?);
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Under which name sockets can choose it (TCP_CONGESTION); `None` if it was not asked for.
+    pub fn name_of(&self, control: Control) -> Option<&str> {
+        self.entry(control).map(|entry| entry.name.as_str())
+    }
+
+    /// Each control and the name under which it is registered.
+    pub fn names(&self) -> impl Iterator<Item = (Control, &str)> {
+        self.entries
+            .iter()
+            .map(|entry| (entry.control, entry.name.as_str()))
+    }
+
+    /// States RTT0 for one socket, before it is connected or, for those to be accepted, for its
+    /// listener. Controls without an RTT0 take no notice.
+    ///
+    /// # Errors
+    /// When the descriptor is no socket, or memory is short.
+    pub fn set_rtt0(
+        &self,
+        control: Control,
+        socket: BorrowedFd<'_>,
+        rtt0: Duration,
+    ) -> libbpf_rs::Result<()> {
+        let Some(map) = self.entry(control).and_then(|e| e.per_socket.as_ref()) else {
+            return Ok(());
+        };
+        let us = u32::try_from(rtt0.as_micros()).unwrap_or(u32::MAX);
+        let key = socket.as_raw_fd().to_ne_bytes();
+        map.update(&key, &us.to_ne_bytes(), MapFlags::ANY)
+    }
+
+    fn entry(&self, control: Control) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.control == control)
+    }
+}
+
+/// The names for a control: its own, then such that say where it comes from.
+fn names(control: Control) -> impl Iterator<Item = String> {
+    (0..NAMES).map(move |n| match n {
+        0 => control.name().to_owned(),
+        1 => format!("{control}_bpf"),
+        n => format!("{control}_bpf{n}"),
+    })
+}
+
+fn register(control: Control) -> Result<Entry, LoadError> {
+    let taken = kernel::available().unwrap_or_default();
+    for name in names(control) {
+        if taken.contains(&name) {
+            continue;
+        }
+        match register_as(control, &name) {
+            // Somebody was faster.
+            Err((err, _)) if err.kind() == ErrorKind::AlreadyExists => {}
+            Err((err, said)) => return Err(refused(control, &err, &said)),
+            Ok(entry) => return Ok(entry),
+        }
+    }
+    Err(LoadError::NamesTaken {
+        control,
+        tried: NAMES - 1,
+    })
+}
+
+fn register_as(control: Control, name: &str) -> Result<Entry, (libbpf_rs::Error, String)> {
+    listening(|| {
+        let mut object = ObjectBuilder::default().open_memory(control.object())?;
+        rename(&mut object, control.name(), name)?;
+        let mut object = object.load()?;
+        Ok(Entry {
+            control,
+            name: name.to_owned(),
+            per_socket: per_socket(&object)?,
+            _link: attach(&mut object)?,
+        })
+    })
+}
+
+fn rename(object: &mut OpenObject, from: &str, to: &str) -> libbpf_rs::Result<()> {
+    let mut maps = object.maps_mut();
+    let mut map = maps
+        .find(|map| map.map_type() == MapType::StructOps)
+        .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+    // Its pointers are filled in on loading, so that nothing before the name can look like it.
+    let place = map.initial_value_mut().and_then(|value| {
+        let at = value
+            .windows(from.len())
+            .position(|w| w == from.as_bytes())?;
+        value.get_mut(at..at + NAME_MAX)
+    });
+    let place = place.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::EINVAL))?;
+    place.fill(0);
+    place[..to.len()].copy_from_slice(to.as_bytes());
+    Ok(())
+}
+
+fn per_socket(object: &Object) -> libbpf_rs::Result<Option<MapHandle>> {
+    object
+        .maps()
+        .find(|map| map.name() == PER_SOCKET)
+        .map(|map| MapHandle::try_from(&map))
+        .transpose()
+}
+
+fn attach(object: &mut Object) -> libbpf_rs::Result<Link> {
+    object
+        .maps_mut()
+        .find(|map| map.map_type() == MapType::StructOps)
+        .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?
+        .attach_struct_ops()
+}
+
+fn refused(control: Control, err: &libbpf_rs::Error, said: &str) -> LoadError {
+    // The verifier's log ends with what it did not like.
+    let mut last: Vec<_> = said.lines().rev().take(5).map(str::trim).collect();
+    last.reverse();
+    LoadError::Refused {
+        control,
+        reason: format!("{err:#}; {}", last.join("; ")),
+    }
+}
+
+/// Runs `f`, and gives what libbpf said meanwhile with an error. One at a time: libbpf has one
+/// place to say it for the whole process.
+fn listening<T>(f: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, (libbpf_rs::Error, String)> {
+    static ONE: Mutex<()> = Mutex::new(());
+    static SAID: Mutex<String> = Mutex::new(String::new());
+    #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs asks for it")]
+    fn listen(_: PrintLevel, message: String) {
+        SAID.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push_str(&message);
+    }
+
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = get_print();
+    set_print(Some((PrintLevel::Warn, listen)));
+    let result = f();
+    set_print(before);
+    let said = std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner));
+    result.map_err(|err| (err, said))
+}
