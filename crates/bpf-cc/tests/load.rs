@@ -1,4 +1,5 @@
 //! Programs on the kernel that runs this test. Needs root.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{
     io::{Read, Write},
