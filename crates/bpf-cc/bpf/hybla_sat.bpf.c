@@ -18,10 +18,15 @@
 #include "path.h"
 #include "rtt0.h"
 
-/* The window in 1/128: above what the path was seen to hold, ... */
-#define HEADROOM_SEEN 144     /* ... which leaves room to see more, */
-#define HEADROOM_STATED 134   /* ... or should hold by the stated rate, against jitter */
-#define HEADROOM_DOUBTED 256  /* ... when the stated rate is not what arrives */
+/*
+ * Bounds of the window, in 1/128 of a bandwidth-delay product. By the stated rate: room for jitter. By the
+ * rate that was seen to arrive: room to see more, less where a queue stands already; and where
+ * more than twice of it is stated, the statement is not believed.
+ */
+#define HEADROOM_STATED 134
+#define HEADROOM_QUEUED 144
+#define HEADROOM_FREE 160
+#define HEADROOM_DOUBTED 256
 /* Windows below this are not worth halving. */
 #define WINDOW_MIN 4u
 /* At most this often does a window double in a round trip while nothing is known of the path. */
@@ -54,10 +59,21 @@ static __always_inline bool settled(struct sat *s)
 	return s->full_rounds >= SETTLED_ROUNDS;
 }
 
-static __always_inline void enter_round(struct sat *s)
+/*
+ * Whether the window is in use: neither the application nor the receiver keeps more than a quarter of
+ * it empty. In slow start half will do, for the window runs ahead.
+ */
+static __always_inline bool in_use(struct tcp_sock *tp, struct sat *s)
+{
+	if (s->window < s->threshold)
+		return s->window < 2 * tp->max_packets_out;
+	return 3 * s->window <= 4 * tp->max_packets_out;
+}
+
+static __always_inline void enter_round(struct sat *s, bool busy)
 {
 	s->reduced = 0;
-	if (s->window >= s->threshold && !settled(s))
+	if (busy && s->window >= s->threshold && !settled(s))
 		s->full_rounds++;
 }
 
@@ -78,8 +94,8 @@ static __always_inline void note_train(struct tcp_sock *tp, struct sat *s,
 		return;
 	if (!t->began_us) {
 		t->began_us = tp->tcp_mstamp;
-		t->length = t->length > arrived ? t->length - arrived : 0;
 		t->began_at = tp->delivered;
+		t->length = min_u32(t->length, tp->packets_out);
 		return;
 	}
 	if (arrived >= TRAIN_MIN && took) {
@@ -88,7 +104,7 @@ static __always_inline void note_train(struct tcp_sock *tp, struct sat *s,
 		if (s->threshold == TCP_INFINITE_SSTHRESH || segments > s->threshold)
 			s->threshold = segments;
 	}
-	if (arrived >= t->length || rs->losses > 0 || rs->is_app_limited)
+	if (arrived >= t->length || rs->losses > 0)
 		t->length = 0;
 }
 
@@ -124,8 +140,11 @@ static __always_inline void grow(struct sat *s, u32 acked)
 		increment = slow_start_increment(rho_8);
 		if (s->threshold == TCP_INFINITE_SSTHRESH && increment > BLIND_INCREMENT)
 			increment = BLIND_INCREMENT;
-	} else {
+	} else if (settled(s)) {
 		increment = avoidance_increment(rho_8, s->window);
+	} else {
+		/* First see what comes of the threshold. */
+		return;
 	}
 	increment = increment * acked + s->cents;
 	s->cents = increment & 127;
@@ -133,6 +152,13 @@ static __always_inline void grow(struct sat *s, u32 acked)
 	if (slow_start)
 		increment = min_u64(increment, s->threshold);
 	s->window = min_u64(increment, WINDOW_MAX);
+}
+
+static __always_inline u32 headroom_seen(struct sat *s, u64 stated)
+{
+	if (stated)
+		return HEADROOM_DOUBTED;
+	return path_queues(&s->path) ? HEADROOM_QUEUED : HEADROOM_FREE;
 }
 
 /* The most that may be in flight. */
@@ -143,28 +169,32 @@ static __always_inline u64 most(struct sock *sk, struct sat *s)
 	u64 bound = WINDOW_MAX;
 
 	if (settled(s) && seen)
-		bound = (seen * (rate ? HEADROOM_DOUBTED : HEADROOM_SEEN) >> 7) + WINDOW_MIN;
+		bound = (seen * headroom_seen(s, rate) >> 7) + WINDOW_MIN;
 	if (rate && s->path.least_rtt_us)
 		bound = min_u64(bound, (segments_of(tcp_sk(sk), rate, s->path.least_rtt_us) *
 					HEADROOM_STATED >> 7) + WINDOW_MIN);
 	return min_u64(bound, WINDOW_MAX);
 }
 
-/* Spreads the window over the round trip; twice as fast in slow start, as the kernel does. */
+/*
+ * Spreads the window over the round trip. In slow start the stated rate, where there is one, holds
+ * from the first segment on; else twice that of the window, as in the kernel.
+ */
 static __always_inline void pace(struct sock *sk, struct sat *s)
 {
-	u64 limit = sk->sk_max_pacing_rate;
-	u64 rate;
+	u64 stated = stated_rate(sk);
+	u64 rate = (u64)s->window * tcp_sk(sk)->mss_cache * 1000000;
 
-	/* The burst that is measured. */
-	if (!stated_rate(sk) && s->train.length)
-		return;
-	rate = (u64)s->window * tcp_sk(sk)->mss_cache * 1000000 / max_u32(s->path.least_rtt_us, 1);
-	if (s->window < s->threshold)
-		rate *= 2;
-	else
+	rate /= max_u32(s->path.least_rtt_us, 1);
+	if (s->window >= s->threshold || settled(s))
 		rate += rate >> 4;
-	pace_at(sk, min_u64(rate, limit));
+	else if (stated)
+		rate = stated;
+	else if (s->train.length) /* the burst that is measured */
+		rate = ~0ull;
+	else
+		rate *= 2;
+	pace_at(sk, stated ? min_u64(rate, stated) : rate);
 }
 
 static __always_inline void apply(struct sock *sk, struct sat *s)
@@ -200,15 +230,17 @@ void BPF_PROG(hybla_sat_cong_control, struct sock *sk, u32 ack, int flag,
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct sat *s = ca_state(sk);
 
+	bool busy = in_use(tp, s);
+
 	path_note_rtt(tp, &s->path, rs->rtt_us);
-	path_note_rate(tp, &s->path, rs);
+	path_note_rate(tp, &s->path, rs, busy);
 	if (s->path.round_began)
-		enter_round(s);
+		enter_round(s, busy);
 	note_train(tp, s, rs);
 	state_threshold(sk, s);
 	if (path_queues(&s->path) && (rs->losses > 0 || s->threshold == TCP_INFINITE_SSTHRESH))
 		reduce(s);
-	else if (!rs->is_app_limited)
+	else if (busy)
 		grow(s, rs->acked_sacked);
 	apply(sk, s);
 }

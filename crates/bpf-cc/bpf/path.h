@@ -76,9 +76,12 @@ static __always_inline void path_note_rtt(struct tcp_sock *tp, struct path *p, l
 	}
 }
 
-/* The best rate at which segments were delivered in the last rounds, and where rounds end. */
+/*
+ * The best rate at which segments were delivered in the last rounds, and where rounds end. Rounds count
+ * only while the window is in use: what a busy time has shown is not forgotten in a quiet one.
+ */
 static __always_inline void path_note_rate(struct tcp_sock *tp, struct path *p,
-					   const struct rate_sample *rs)
+					   const struct rate_sample *rs, bool in_use)
 {
 	u64 rate;
 
@@ -88,8 +91,7 @@ static __always_inline void path_note_rate(struct tcp_sock *tp, struct path *p,
 	if (!before(rs->prior_delivered, p->round_end)) {
 		p->round_end = tp->delivered;
 		p->round_began = 1;
-		/* What a busy time has shown is not forgotten in a quiet one. */
-		if (!rs->is_app_limited && ++p->rounds >= RATE_ROUNDS) {
+		if (in_use && ++p->rounds >= RATE_ROUNDS) {
 			p->rounds = 0;
 			p->best[1] = p->best[0];
 			p->best[0] = 0;
@@ -98,9 +100,6 @@ static __always_inline void path_note_rate(struct tcp_sock *tp, struct path *p,
 	rate = ((u64)(u32)rs->delivered << RATE_SHIFT) * 1000000 / (u64)rs->interval_us;
 	if (rate > 0xffffffffull)
 		rate = 0xffffffffull;
-	/* What an application that had nothing to send leaves over says little, unless it is more. */
-	if (rs->is_app_limited && rate < max_u32(p->best[0], p->best[1]))
-		return;
 	p->best[0] = max_u32(p->best[0], rate);
 }
 

@@ -79,7 +79,6 @@ struct rate_sample {
 	long rtt_us;
 	int losses;
 	u32 acked_sacked;
-	bool is_app_limited;
 };
 
 #pragma clang attribute pop
