@@ -10,8 +10,8 @@
  * - The window is bounded, by the rate that SO_MAX_PACING_RATE states or else by the rate
  *   that was seen to arrive, times the least round trip: 2^rho - 1 would put ten thousand segments
  *   into a queue in half a second.
- * - A loss that comes without a queue is the link's and takes nothing from the window; with one
- *   it is congestion and takes a quarter, at most once in a round trip.
+ * - A loss that comes without a queue is the link's and takes nothing from the window. One that comes
+ *   with a queue, or very many of them, are congestion and take a quarter, at most once in a round trip.
  *
  * Recovery is by this program's window too (cong_control), not by proportional rate reduction.
  */
@@ -19,16 +19,23 @@
 #include "rtt0.h"
 
 /*
- * Bounds of the window, in 1/128 of a bandwidth-delay product. By the stated rate: room for jitter. By the
- * rate that was seen to arrive: room to see more, less where a queue stands already; and where
- * more than twice of it is stated, the statement is not believed.
+ * Bounds of the window, in 1/128 of a bandwidth-delay product. By the stated rate: room for jitter. By
+ * the rate that was seen to arrive: room to see more, less where a queue stands already.
  */
 #define HEADROOM_STATED 134
 #define HEADROOM_QUEUED 144
 #define HEADROOM_FREE 160
-#define HEADROOM_DOUBTED 256
+/* Of segments, the window's smaller part. */
+#define FRACTION_BITS 16
+#define FRACTION_ONE (1u << FRACTION_BITS)
 /* Windows below this are not worth halving. */
 #define WINDOW_MIN 4u
+/*
+ * More losses than a fifth of the window in one round are congestion even without a queue: a policer, or
+ * a queue that others have kept full since before the flow began.
+ */
+#define LOSS_SHARE 5
+#define LOSS_MIN 8u
 /* At most this often does a window double in a round trip while nothing is known of the path. */
 #define BLIND_INCREMENT (3 * 128)
 /* A train of fewer segments says too little of the path's rate. */
@@ -48,7 +55,8 @@ struct sat {
 	u32 rtt0_us;
 	u32 window;       /* in segments */
 	u32 threshold;    /* of slow start, in segments */
-	u8 cents;         /* of a segment, in 1/128 */
+	u32 fraction;     /* of a segment */
+	u32 lost;         /* in this round */
 	u8 full_rounds;   /* since the window has reached the threshold */
 	bool reduced;     /* in this round already */
 };
@@ -73,6 +81,7 @@ static __always_inline bool in_use(struct tcp_sock *tp, struct sat *s)
 static __always_inline void enter_round(struct sat *s, bool busy)
 {
 	s->reduced = 0;
+	s->lost = 0;
 	if (busy && s->window >= s->threshold && !settled(s))
 		s->full_rounds++;
 }
@@ -120,6 +129,15 @@ static __always_inline void state_threshold(struct sock *sk, struct sat *s)
 	s->threshold = max_u32(min_u64(segments, WINDOW_MAX), WINDOW_MIN);
 }
 
+/* Whether the losses that this acknowledgement shows, if any, are congestion. */
+static __always_inline bool congested(struct sat *s, const struct rate_sample *rs)
+{
+	if (rs->losses <= 0)
+		return 0;
+	s->lost += rs->losses;
+	return path_queues(&s->path) || s->lost >= max_u32(s->window / LOSS_SHARE, LOSS_MIN);
+}
+
 static __always_inline void reduce(struct sat *s)
 {
 	if (s->reduced)
@@ -140,25 +158,21 @@ static __always_inline void grow(struct sat *s, u32 acked)
 		increment = slow_start_increment(rho_8);
 		if (s->threshold == TCP_INFINITE_SSTHRESH && increment > BLIND_INCREMENT)
 			increment = BLIND_INCREMENT;
+		increment = (increment << (FRACTION_BITS - 7)) * acked;
 	} else if (settled(s)) {
-		increment = avoidance_increment(rho_8, s->window);
+		/* As avoidance_increment(), but nothing is lost in large windows. */
+		increment = (u64)rho_8 * rho_8 * acked << (FRACTION_BITS - 6);
+		increment /= s->window;
 	} else {
 		/* First see what comes of the threshold. */
 		return;
 	}
-	increment = increment * acked + s->cents;
-	s->cents = increment & 127;
-	increment = min_u64(increment >> 7, WINDOW_MAX) + s->window;
+	increment += s->fraction;
+	s->fraction = increment & (FRACTION_ONE - 1);
+	increment = min_u64(increment >> FRACTION_BITS, WINDOW_MAX) + s->window;
 	if (slow_start)
 		increment = min_u64(increment, s->threshold);
 	s->window = min_u64(increment, WINDOW_MAX);
-}
-
-static __always_inline u32 headroom_seen(struct sat *s, u64 stated)
-{
-	if (stated)
-		return HEADROOM_DOUBTED;
-	return path_queues(&s->path) ? HEADROOM_QUEUED : HEADROOM_FREE;
 }
 
 /* The most that may be in flight. */
@@ -166,10 +180,11 @@ static __always_inline u64 most(struct sock *sk, struct sat *s)
 {
 	u64 rate = stated_rate(sk);
 	u64 seen = path_segments(&s->path);
+	u64 headroom = path_queues(&s->path) ? HEADROOM_QUEUED : HEADROOM_FREE;
 	u64 bound = WINDOW_MAX;
 
 	if (settled(s) && seen)
-		bound = (seen * headroom_seen(s, rate) >> 7) + WINDOW_MIN;
+		bound = (seen * headroom >> 7) + WINDOW_MIN;
 	if (rate && s->path.least_rtt_us)
 		bound = min_u64(bound, (segments_of(tcp_sk(sk), rate, s->path.least_rtt_us) *
 					HEADROOM_STATED >> 7) + WINDOW_MIN);
@@ -238,8 +253,10 @@ void BPF_PROG(hybla_sat_cong_control, struct sock *sk, u32 ack, int flag,
 		enter_round(s, busy);
 	note_train(tp, s, rs);
 	state_threshold(sk, s);
-	if (path_queues(&s->path) && (rs->losses > 0 || s->threshold == TCP_INFINITE_SSTHRESH))
+	if (congested(s, rs))
 		reduce(s);
+	else if (s->threshold == TCP_INFINITE_SSTHRESH && path_queues(&s->path))
+		reduce(s); /* the end of a blind start */
 	else if (busy)
 		grow(s, rs->acked_sacked);
 	apply(sk, s);
