@@ -1,7 +1,7 @@
 //! The whole link.
 
 use super::{
-    Decision, Direction, Nanos, Packet, PathStats,
+    Decision, Direction, Nanos, Packet, PathStats, QueueHistory,
     config::LinkConfig,
     path::{Path, Pool},
 };
@@ -104,6 +104,11 @@ impl Engine {
     /// Bytes waiting in the queue of one direction, without the packet being sent.
     pub fn queue_bytes(&self, direction: Direction) -> u64 {
         self.paths[direction as usize].queue_bytes()
+    }
+
+    /// How full the queue of one direction was, up to the last call.
+    pub fn queue_history(&self, direction: Direction) -> QueueHistory {
+        self.paths[direction as usize].queue_history(self.now)
     }
 
     /// Buffers that wait to be used again.

@@ -18,6 +18,7 @@ mod config;
 mod decision;
 mod delay;
 mod engine;
+mod history;
 mod loss;
 mod options;
 mod outage;
@@ -36,6 +37,7 @@ pub use config::{
 };
 pub use decision::{Decision, Fate};
 pub use engine::Engine;
+pub use history::{Occupancy, QueueHistory};
 pub use options::{LinkOptions, OptionError, PathOptions, Source};
 pub use path::FLIGHT_BYTES_MAX;
 pub use sim::{Arrival, Sim};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{
-    Cause, Decision, Direction, Fate, Nanos, Packet, PathStats,
+    Cause, Decision, Direction, Fate, Nanos, Packet, PathStats, QueueHistory,
     config::{InFlight, LinkConfig, Queued},
     decision::{Draw, Recording},
     delay::Delay,
@@ -46,6 +46,7 @@ impl Pool {
 #[derive(Debug)]
 pub(crate) struct Path {
     queue: Queue,
+    history: QueueHistory,
     rate: RateSchedule,
     overhead: u64,
     serialiser: Serialiser,
@@ -75,6 +76,7 @@ impl Path {
         let delay = Delay::new(&config.delay, seed, link.id, direction);
         Self {
             queue: Queue::new(&config.queue, link.bandwidth_delay_product(direction)),
+            history: QueueHistory::default(),
             rate: RateSchedule::new(&config.rate),
             overhead: u64::from(config.overhead_bytes),
             serialiser: Serialiser::default(),
@@ -131,6 +133,12 @@ impl Path {
         self.queue.bytes()
     }
 
+    pub(crate) fn queue_history(&self, now: Nanos) -> QueueHistory {
+        let mut history = self.history.clone();
+        history.extend(now);
+        history
+    }
+
     /// Takes a packet in. `now` must not lie before the last call's.
     pub(crate) fn handle_packet(&mut self, bytes: &[u8], now: Nanos, pool: &mut Pool) {
         self.advance(now, pool);
@@ -150,6 +158,7 @@ impl Path {
         let ledger = &mut self.ledger;
         self.queue
             .push(packet, |packet| ledger.drop(packet, Cause::QueueFull, pool));
+        self.history.note(now, self.queue.bytes());
     }
 
     /// Does everything that happens until `now`, at its exact time.
@@ -216,6 +225,7 @@ impl Path {
         let next = self
             .queue
             .pop(now, |packet| ledger.drop(packet, Cause::CoDel, pool));
+        self.history.note(now, self.queue.bytes());
         match next {
             Some(packet) => self.send(packet, now),
             None => self.serialiser.idle(),

@@ -1,6 +1,6 @@
 //! The loop between two interfaces.
 
-use std::{io, os::fd::AsFd as _, sync::Arc};
+use std::{io, os::fd::AsFd as _, sync::Arc, time::Instant};
 
 use nix::{
     errno::Errno,
@@ -51,6 +51,7 @@ pub(super) struct Pump {
     ends: [End; 2],
     engine: Engine,
     clock: Clock,
+    began: Instant,
     buffer: Vec<u8>,
     lateness: Lateness,
     recorder: Option<Recorder>,
@@ -86,6 +87,7 @@ impl Pump {
             ends: [End::new(spec.a), End::new(spec.b)],
             engine,
             clock: Clock::start(),
+            began: Instant::now(),
             buffer: vec![0; PACKET_BYTES_MAX],
             lateness: Lateness::new(&spec.limit),
             recorder,
@@ -231,6 +233,7 @@ impl Pump {
         let delivered = ab.packets.delivered + ba.packets.delivered;
         let drops = ab.tun_drops + ba.tun_drops;
         LinkReport {
+            began: Some(self.began),
             seconds,
             cpu_seconds: thread_time() as f64 / NANOS_PER_SECOND as f64,
             seed: self.seed,
@@ -249,8 +252,11 @@ impl Pump {
             &self.ends[direction as usize],
             &self.ends[1 - direction as usize],
         );
+        let history = self.engine.queue_history(direction);
         DirectionReport {
             packets: self.engine.stats(direction),
+            queue_bytes: history.over(0, Nanos::MAX).unwrap_or_default(),
+            history,
             // Zero where the namespace is gone: then nobody can send either.
             tun_drops: from.tun.drops().unwrap_or(0),
             refused: to.refused,

@@ -1,13 +1,18 @@
 //! What a link did, for people and programs.
 
+use std::time::Instant;
+
 use serde::{Deserialize, Serialize};
 
 use super::lateness::{LatenessReport, Verdict};
-use crate::link::PathStats;
+use crate::link::{Occupancy, PathStats, QueueHistory};
 
 /// The report of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkReport {
+    /// The instant at which its time is 0; not part of files.
+    #[serde(skip)]
+    pub began: Option<Instant>,
     /// How long it ran.
     pub seconds: f64,
     /// Processor time the link took.
@@ -60,6 +65,11 @@ pub struct DirectionReport {
     /// What the link did to the packets.
     #[serde(flatten)]
     pub packets: PathStats,
+    /// How full its queue was, in bytes; without the packet being sent.
+    pub queue_bytes: Occupancy,
+    /// The same over time, since the link began.
+    #[serde(skip)]
+    pub history: QueueHistory,
     /// Packets lost ahead of the link, because the emulator did not read them in time.
     pub tun_drops: u64,
     /// Packets that came out but that the kernel did not take (corrupted beyond being IP, or the

@@ -99,3 +99,23 @@ fn directions_do_not_touch_each_other() {
     );
     assert_eq!(engine.stats(Direction::BtoA).dropped.total(), 0);
 }
+
+#[test]
+fn the_history_is_exact_however_late_the_loop_looks() {
+    // 1 ms on the wire each: two wait for a millisecond, then one, then none.
+    let mut engine = engine("rate=8mbit,queue=2p");
+    for _ in 0..4 {
+        engine.handle_packet(Direction::AtoB, &[0; 1000], 0);
+    }
+    assert!(engine.poll_deliver(10 * MS).is_some());
+    let history = engine.queue_history(Direction::AtoB);
+    let figures = history.over(0, 2 * MS).unwrap();
+    assert_eq!(
+        (figures.mean, figures.p50, figures.max),
+        (1500.0, 1000.0, 2000.0)
+    );
+    assert_eq!(history.over(0, SECOND).unwrap().mean, 300.0);
+    assert_eq!(history.over(2 * MS, SECOND).unwrap().max, 0.0);
+    let other = engine.queue_history(Direction::BtoA);
+    assert_eq!(other.over(0, SECOND).unwrap(), Occupancy::default());
+}
