@@ -12,10 +12,12 @@ mod iperf3;
 mod lines;
 mod nginx;
 mod pepd;
+mod sys;
+mod tcp_info;
 
 use std::time::{Duration, Instant};
 
-pub use bulk::{Bulk, BulkResult, Point};
+pub use bulk::{Bulk, BulkResult, Point, Sample};
 pub use command::{Finished, Shell, run_to_end};
 pub use curl::{Curl, CurlResult};
 pub use error::ProgramError;
@@ -23,6 +25,7 @@ pub use iperf3::{Iperf3, Iperf3Result};
 pub use lines::Lines;
 pub use nginx::Nginx;
 pub use pepd::{Pepd, PepdReport, pepd_binary};
+pub use tcp_info::TcpInfo;
 
 /// Which way the data of a transfer goes; the connection is opened by the client in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]

@@ -12,6 +12,9 @@ fn bulk(transfer: Transfer) -> Bulk {
         family: Family::Ipv6,
         port: 9000,
         interval: Duration::from_millis(100),
+        pacing: None,
+        sample: Duration::from_millis(200),
+        early: Duration::from_millis(300),
     }
 }
 
@@ -38,6 +41,48 @@ fn bulk_measures_at_the_receiver_in_both_directions() {
         assert!(
             (bytes - result.bytes as f64).abs() < 1.0,
             "{bytes} {result:?}"
+        );
+    }
+}
+
+#[test]
+fn bulk_watches_its_sending_socket() {
+    let lab = pair();
+    for transfer in [Transfer::Upload, Transfer::Download] {
+        let result = bulk(transfer)
+            .run(lab.node("client"), lab.node("server"))
+            .unwrap();
+        // Every 200 ms, at the end of the early part, and at the end.
+        let tcp = &result.tcp;
+        assert!(tcp.len() >= 3, "{tcp:?}");
+        assert!(tcp.iter().any(|sample| sample.t_s >= 0.3), "{tcp:?}");
+        let last = tcp.last().unwrap();
+        assert!(last.t_s >= 0.6 && last.tcp.snd_cwnd >= 10, "{tcp:?}");
+        let carried = f64::from(last.tcp.delivered) * f64::from(last.tcp.snd_mss);
+        // What the receiver read, the sender knows to be delivered; segments may be shorter.
+        assert!(carried >= result.bytes as f64 * 0.9, "{carried} {result:?}");
+        assert!(last.tcp.srtt_us > 0, "{tcp:?}");
+        assert!(
+            result.retransmitted_early_bytes <= result.retransmitted_bytes
+                && result.retransmitted_bytes == Some(last.tcp.bytes_retrans),
+            "{result:?}"
+        );
+    }
+}
+
+#[test]
+fn bulk_is_paced_in_both_directions() {
+    let lab = pair();
+    for transfer in [Transfer::Upload, Transfer::Download] {
+        let bulk = Bulk {
+            pacing: Some("4Mbit/s".parse().unwrap()),
+            ..bulk(transfer)
+        };
+        let result = bulk.run(lab.node("client"), lab.node("server")).unwrap();
+        // Pacing lets a few packets pass at once after a wait.
+        assert!(
+            (0.1e6..4.4e6).contains(&result.goodput_bps),
+            "{transfer:?}: {result:?}"
         );
     }
 }

@@ -124,7 +124,7 @@ impl View<'_> {
             .axis_style(FAINT)
             .label_style(text(14).color(&INK))
             .axis_desc_style(text(14).color(&FAINT))
-            .y_desc(axis_unit(self.metric))
+            .y_desc(self.metric.axis_unit())
             .draw()
             .map_err(drawing)?;
         for group in 0..groups {
@@ -242,14 +242,6 @@ impl View<'_> {
             (below(0.0, 0).0, 10),
             (HPos::Left, VPos::Top),
         )
-    }
-}
-
-/// A lone `s` on an axis puzzles.
-fn axis_unit(metric: Metric) -> &'static str {
-    match metric {
-        Metric::Goodput => metric.unit(),
-        Metric::Seconds | Metric::FirstByte => "seconds",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{summary::Summary, workloads};
+use super::{format_value, summary::Summary, workloads};
 use crate::lab::{
     run::RunResult,
     scenario::{Check, RunSpec, Scenario},
@@ -18,13 +18,15 @@ pub struct CheckResult {
     pub at_workload: String,
     /// The values of the matrix.
     pub at_point: Vec<String>,
-    /// The ratio of the means; `None` when a side has no run that counts.
+    /// The mean of the variant; `None` when it has no run that counts.
+    pub mean: Option<f64>,
+    /// The ratio of the means; `None` when a side has no run that counts, or there is no baseline.
     pub mean_ratio: Option<f64>,
-    /// Whether the ratio is there and within its bounds.
+    /// Whether what is bounded is there and within its bounds.
     pub holds: bool,
 }
 
-/// Judges the checks at all places where both variants were to run.
+/// Judges the checks at all their places where their variants were to run.
 pub(super) fn evaluate(
     scenario: &Scenario,
     summary: &Summary,
@@ -48,8 +50,10 @@ pub(super) fn evaluate(
                 continue;
             }
             for indices in scenario.points() {
-                let sides = [&check.variant, &check.baseline];
-                if !sides.iter().all(|side| chosen(workload, &indices, side)) {
+                let mut sides = [&check.variant].into_iter().chain(&check.baseline);
+                if !is_at(scenario, check, &indices)
+                    || !sides.all(|side| chosen(workload, &indices, side))
+                {
                     continue;
                 }
                 results.push(evaluate_at(scenario, summary, check, workload, &indices));
@@ -57,6 +61,15 @@ pub(super) fn evaluate(
         }
     }
     results
+}
+
+/// Whether a check is for this point of the matrix.
+fn is_at(scenario: &Scenario, check: &Check, indices: &[usize]) -> bool {
+    check.at.iter().all(|(wanted, values)| {
+        scenario
+            .settings(indices)
+            .any(|(key, value)| key == wanted && values.iter().any(|one| one == value.value()))
+    })
 }
 
 fn evaluate_at(
@@ -70,13 +83,11 @@ fn evaluate_at(
         let cell = summary.find(workload, indices, variant, check.metric);
         cell.map(|cell| cell.mean)
     };
-    let ratio = mean(&check.variant)
-        .zip(mean(&check.baseline))
-        .map(|(a, b)| a / b);
-    let holds = ratio.is_some_and(|ratio| {
-        check.mean_ratio_min.is_none_or(|min| ratio >= min)
-            && check.mean_ratio_max.is_none_or(|max| ratio <= max)
-    });
+    let ours = mean(&check.variant);
+    let theirs = check.baseline.as_deref().and_then(mean);
+    let ratio = ours.zip(theirs).map(|(a, b)| a / b);
+    let holds = is_within(ratio, check.mean_ratio_min, check.mean_ratio_max)
+        && is_within(ours, check.min, check.max);
     let settings = scenario.settings(indices);
     CheckResult {
         check: check.clone(),
@@ -84,32 +95,72 @@ fn evaluate_at(
         at_point: settings
             .map(|(key, value)| format!("{key} {}", value.value()))
             .collect(),
+        mean: ours,
         mean_ratio: ratio,
         holds,
     }
 }
 
+/// Whether a value is there, where it is bounded, and within its bounds.
+fn is_within(value: Option<f64>, min: Option<f64>, max: Option<f64>) -> bool {
+    (min.is_none() && max.is_none())
+        || value.is_some_and(|value| {
+            min.is_none_or(|min| value >= min) && max.is_none_or(|max| value <= max)
+        })
+}
+
 /// One line for each check; `None` without checks.
 pub(super) fn text(results: &[CheckResult]) -> Option<String> {
     let line = |result: &CheckResult| {
-        let check = &result.check;
         let word = if result.holds { "holds " } else { "BROKEN" };
         let place = [vec![result.at_workload.clone()], result.at_point.clone()].concat();
-        let ratio = result
-            .mean_ratio
-            .map_or("no data".to_owned(), |ratio| format!("{ratio:.3}"));
-        let min = check.mean_ratio_min.map(|min| format!("at least {min}"));
-        let max = check.mean_ratio_max.map(|max| format!("at most {max}"));
-        let bounds: Vec<_> = min.into_iter().chain(max).collect();
-        format!(
-            "{word} {}: mean {} of `{}` / `{}` = {ratio} ({})",
-            place.join(", "),
-            check.metric.name(),
-            check.variant,
-            check.baseline,
-            bounds.join(", "),
-        )
+        let parts: Vec<_> = ratio_text(result)
+            .into_iter()
+            .chain(mean_text(result))
+            .collect();
+        format!("{word} {}: {}", place.join(", "), parts.join("; "))
     };
     let lines: Vec<_> = results.iter().map(line).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// The ratio and its bounds, where there are any.
+fn ratio_text(result: &CheckResult) -> Option<String> {
+    let check = &result.check;
+    let baseline = check.baseline.as_ref()?;
+    let number = |value: f64| value.to_string();
+    Some(format!(
+        "mean {} of `{}` / `{baseline}` = {} ({})",
+        check.metric.name(),
+        check.variant,
+        result
+            .mean_ratio
+            .map_or("no data".to_owned(), |ratio| format!("{ratio:.3}")),
+        bounds(
+            check.mean_ratio_min.map(number),
+            check.mean_ratio_max.map(number)
+        ),
+    ))
+}
+
+/// The mean and its bounds, where there are any.
+fn mean_text(result: &CheckResult) -> Option<String> {
+    let check = &result.check;
+    check.min.or(check.max)?;
+    let unit = check.metric.unit();
+    let words = |value: f64| format!("{} {unit}", format_value(check.metric, value));
+    Some(format!(
+        "mean {} of `{}` = {} ({})",
+        check.metric.name(),
+        check.variant,
+        result.mean.map_or("no data".to_owned(), words),
+        bounds(check.min.map(words), check.max.map(words)),
+    ))
+}
+
+fn bounds(min: Option<String>, max: Option<String>) -> String {
+    let min = min.map(|min| format!("at least {min}"));
+    let max = max.map(|max| format!("at most {max}"));
+    let both: Vec<_> = min.into_iter().chain(max).collect();
+    both.join(", ")
 }

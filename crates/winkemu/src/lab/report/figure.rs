@@ -9,8 +9,9 @@ use plotters::{
 };
 use resvg::{tiny_skia, usvg};
 
-/// Colours that also those tell apart who do not see red and green alike (Okabe and Ito, 2008).
-const PALETTE: [RGBColor; 7] = [
+/// Colours that also those tell apart who do not see red and green alike (Okabe and Ito, 2008), then
+/// three that are hard to take for one of them.
+const PALETTE: [RGBColor; 10] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x00, 0x9e, 0x73),
@@ -18,6 +19,9 @@ const PALETTE: [RGBColor; 7] = [
     RGBColor(0xd5, 0x5e, 0x00),
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x70, 0x70, 0x70),
+    RGBColor(0x8c, 0x56, 0x4b),
+    RGBColor(0x5d, 0x3a, 0x9b),
+    RGBColor(0xb5, 0xa7, 0x00),
 ];
 pub(super) const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 pub(super) const GRID: RGBColor = RGBColor(0xe2, 0xe2, 0xe2);

@@ -3,6 +3,7 @@
 mod bars;
 mod checks;
 mod figure;
+mod metric;
 mod series;
 mod summary;
 mod table;
@@ -17,11 +18,13 @@ use serde_json::{Value, json};
 
 pub use checks::CheckResult;
 pub use figure::FigureError;
+pub use metric::format_value;
+use metric::significant;
 pub use summary::{Cell, Summary};
 
 use super::{
     run::{Outcome, RunResult},
-    scenario::{Metric, RunSpec, Scenario},
+    scenario::{RunSpec, Scenario},
 };
 
 /// A finished scenario.
@@ -237,49 +240,6 @@ impl Results {
 
 /// Ten topologies of 10 Mbit/s on two idle cores stay below.
 const CONTENTION: f64 = 0.6;
-
-impl Metric {
-    /// The unit of [`format_value`].
-    pub fn unit(self) -> &'static str {
-        match self {
-            Self::Goodput => "Mbit/s",
-            Self::Seconds | Self::FirstByte => "s",
-        }
-    }
-
-    /// What stands above a table or on an axis.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Goodput => "Goodput at the receiver",
-            Self::Seconds => "Time to completion",
-            Self::FirstByte => "Time to first byte",
-        }
-    }
-
-    /// The unit of its values as they are kept, bit/s or s, times this is [`unit`](Self::unit).
-    pub(super) fn scale(self) -> f64 {
-        match self {
-            Self::Goodput => 1e-6,
-            Self::Seconds | Self::FirstByte => 1.0,
-        }
-    }
-}
-
-/// A value of a metric in its unit, with three significant digits.
-pub fn format_value(metric: Metric, value: f64) -> String {
-    significant(value * metric.scale())
-}
-
-/// Three significant digits, but never an exponent.
-fn significant(value: f64) -> String {
-    let digits = match value.abs() {
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        v if v >= 0.9995 => 2,
-        _ => 3,
-    };
-    format!("{value:.digits$}")
-}
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
     if let Some(parent) = path.parent() {

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::lab::run::Measurement;
+use crate::lab::{run::Measurement, scenario::Metric};
 
 const SCENARIO: &str = r#"
 title = "A test"
@@ -34,7 +34,11 @@ mean_ratio_min = 1.5
 
 /// Goodput in Mbit/s by variant, place and seed.
 fn results(value: impl Fn(&RunSpec) -> Option<f64>) -> Results {
-    let scenario = Scenario::parse(SCENARIO, Path::new("test.toml")).unwrap();
+    results_of(SCENARIO, value)
+}
+
+fn results_of(scenario: &str, value: impl Fn(&RunSpec) -> Option<f64>) -> Results {
+    let scenario = Scenario::parse(scenario, Path::new("test.toml")).unwrap();
     let specs = scenario.runs();
     let result = |spec: &RunSpec| {
         let value = value(spec);
@@ -54,9 +58,9 @@ fn results(value: impl Fn(&RunSpec) -> Option<f64>) -> Results {
             measurements: vec![Measurement {
                 workload: "up".to_owned(),
                 goodput_bps: Some(value.unwrap_or(999.0) * 1e6),
-                seconds: None,
-                first_byte_s: None,
+                retransmitted_bytes: value.map(|value| (value * 1000.0) as u64),
                 detail: json!({ "series": series }),
+                ..Measurement::default()
             }],
             links: BTreeMap::new(),
             pepd: None,
@@ -164,6 +168,56 @@ fn checks_hold_or_break_and_break_without_data() {
         "{}",
         missing.to_text()
     );
+}
+
+/// The results with other checks: what they say, by place.
+fn checked(checks: &str) -> (bool, String) {
+    let head = SCENARIO.split("[[check]]").next().unwrap();
+    let results = results_of(&format!("{head}{checks}"), double_except_last);
+    let words = checks::text(&results.checks).unwrap_or_default();
+    (results.checks_hold(), words)
+}
+
+#[test]
+fn absolute_bounds_are_of_means_and_need_no_baseline() {
+    let (holds, text) = checked("[[check]]\nvariant = \"direct\"\nmin = \"3Mbit/s\"");
+    assert!(!holds);
+    let expected = [
+        "BROKEN up, link.loss 0: mean goodput of `direct` = 2.00 Mbit/s (at least 3.00 Mbit/s)",
+        "holds  up, link.loss 1%: mean goodput of `direct` = 4.00 Mbit/s (at least 3.00 Mbit/s)",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
+    let missing = "[[check]]\nvariant = \"direct\"\nmetric = \"share\"\nmax = 1";
+    let (holds, text) = checked(missing);
+    assert!(
+        !holds && text.contains("= no data (at most 100 %)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_check_for_some_points_says_nothing_of_others() {
+    let bounds = "metric = \"retransmitted\"\nmax = \"2kB\"\nat = { \"link.loss\" = \"0\" }";
+    let (holds, text) = checked(&format!("[[check]]\nvariant = \"direct\"\n{bounds}"));
+    assert!(holds, "{text}");
+    let expected =
+        "holds  up, link.loss 0: mean retransmitted of `direct` = 2.00 kB (at most 2.00 kB)";
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_ratio_and_a_mean_may_be_bounded_together() {
+    let bounds = "mean_ratio_max = 2.0\nmax = \"5Mbit/s\"";
+    let check = format!("[[check]]\nvariant = \"other\"\nbaseline = \"direct\"\n{bounds}");
+    let (holds, text) = checked(&check);
+    assert!(!holds, "{text}");
+    let expected = [
+        "holds  up, link.loss 0: mean goodput of `other` / `direct` = 2.000 (at most 2); \
+         mean goodput of `other` = 4.00 Mbit/s (at most 5.00 Mbit/s)",
+        "BROKEN up, link.loss 1%: mean goodput of `other` / `direct` = 2.000 (at most 2); \
+         mean goodput of `other` = 8.00 Mbit/s (at most 5.00 Mbit/s)",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]

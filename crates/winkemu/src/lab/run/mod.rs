@@ -1,5 +1,7 @@
 //! Running a scenario: each run in a topology of its own, several at a time.
 
+mod link_use;
+mod measurement;
 mod pool;
 mod progress;
 mod single;
@@ -13,8 +15,10 @@ use std::{
 
 use tempfile::TempDir;
 
+pub use link_use::{LinkUse, QueuePoint, QueueUse};
+pub use measurement::Measurement;
 pub use progress::Progress;
-pub use single::{Measurement, Outcome, RunResult};
+pub use single::{Outcome, RunResult};
 
 use super::{
     report::Results,

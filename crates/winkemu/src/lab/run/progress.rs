@@ -1,10 +1,6 @@
 //! How far a scenario is: a bar on a terminal, lines elsewhere.
 
-use std::{
-    fmt::Write as _,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::{fmt::Write as _, sync::Mutex, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -20,7 +16,44 @@ pub struct Progress {
     bar: ProgressBar,
     /// A line for each run, where there is no terminal to draw a bar on.
     lines: bool,
-    done: AtomicUsize,
+    pace: Mutex<Pace>,
+}
+
+/// How fast runs are done.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Pace {
+    runs: usize,
+    jobs: usize,
+    done: usize,
+    /// Of all that are done, one after another.
+    took: Duration,
+}
+
+impl Pace {
+    fn finish(&mut self, took: Duration) {
+        self.done += 1;
+        self.took += took;
+    }
+
+    /// The time that the rest will take, if its runs are like those before. The rounds that are
+    /// under way count as a whole until they are over.
+    fn left(self) -> Option<Duration> {
+        let mean = self.took.checked_div(u32::try_from(self.done).ok()?)?;
+        let rounds = self
+            .runs
+            .saturating_sub(self.done)
+            .div_ceil(self.jobs.max(1));
+        Some(mean * u32::try_from(rounds).ok()?)
+    }
+}
+
+/// Whole minutes and seconds, without what nobody knows.
+fn about(left: Duration) -> String {
+    let seconds = left.as_secs_f64().round() as u64;
+    match seconds {
+        0..=99 => format!("about {seconds} s left"),
+        _ => format!("about {} min left", (seconds + 30) / 60),
+    }
 }
 
 impl Progress {
@@ -36,7 +69,7 @@ impl Progress {
         Self {
             bar: ProgressBar::with_draw_target(None, target),
             lines: !terminal,
-            done: AtomicUsize::new(0),
+            pace: Mutex::default(),
         }
     }
 
@@ -45,13 +78,18 @@ impl Progress {
         Self {
             bar: ProgressBar::hidden(),
             lines: false,
-            done: AtomicUsize::new(0),
+            pace: Mutex::default(),
         }
     }
 
     pub(super) fn begin(&self, scenario: &Scenario, runs: usize, jobs: usize) {
+        *self.pace.lock().expect("no holder of this lock panics") = Pace {
+            runs,
+            jobs,
+            ..Pace::default()
+        };
         self.bar.set_length(runs as u64);
-        let template = "{elapsed_precise} [{bar:30}] {pos}/{len} runs, {eta} left  {msg}";
+        let template = "{elapsed_precise} [{bar:30}] {pos}/{len} runs  {prefix}{msg}";
         let style = ProgressStyle::with_template(template).expect("a valid template");
         self.bar.set_style(style.progress_chars("=> "));
         self.bar.enable_steady_tick(Duration::from_millis(500));
@@ -62,7 +100,7 @@ impl Progress {
     }
 
     pub(super) fn finish(&self, scenario: &Scenario, spec: &RunSpec, result: &RunResult) {
-        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        let pace = self.count(result);
         let mut text = scenario.describe(spec);
         match &result.outcome {
             Outcome::Good => describe_measurements(&mut text, scenario, result),
@@ -70,14 +108,26 @@ impl Progress {
             Outcome::Failed { reason } => text += &format!(": FAILED ({reason})"),
         }
         self.bar.inc(1);
+        let left = pace.left().filter(|left| !left.is_zero()).map(about);
         if self.lines {
-            let of = self.bar.length().unwrap_or(0);
-            eprintln!("[{done}/{of}] {text} ({:.0} s)", result.took_s);
-        } else if result.outcome == Outcome::Good {
+            let left = left.map_or(String::new(), |left| format!("; {left}"));
+            let (done, of, took) = (pace.done, pace.runs, result.took_s);
+            eprintln!("[{done}/{of}] {text} ({took:.0} s{left})");
+            return;
+        }
+        let left = left.map_or(String::new(), |left| format!("{left}  "));
+        self.bar.set_prefix(left);
+        if result.outcome == Outcome::Good {
             self.bar.set_message(text);
         } else {
             self.bar.println(text);
         }
+    }
+
+    fn count(&self, result: &RunResult) -> Pace {
+        let mut pace = self.pace.lock().expect("no holder of this lock panics");
+        pace.finish(Duration::try_from_secs_f64(result.took_s).unwrap_or_default());
+        *pace
     }
 
     pub(super) fn retry(&self, scenario: &Scenario, spec: &RunSpec, reason: &str) {
@@ -109,5 +159,33 @@ fn describe_measurements(text: &mut String, scenario: &Scenario, result: &RunRes
                 write!(text, ": {value} {}", metric.unit()).expect("writing to a string");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_is_that_of_the_rounds_to_come() {
+        let mut pace = Pace {
+            runs: 162,
+            jobs: 12,
+            ..Pace::default()
+        };
+        assert_eq!(pace.left(), None, "nothing is known yet");
+        pace.finish(Duration::from_secs(60));
+        // 161 runs, twelve at a time: 14 rounds.
+        assert_eq!(pace.left(), Some(Duration::from_secs(14 * 60)));
+        (0..160).for_each(|_| pace.finish(Duration::from_secs(60)));
+        assert_eq!(pace.left(), Some(Duration::from_secs(60)));
+        pace.finish(Duration::from_secs(60));
+        assert_eq!(pace.left(), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn time_is_told_in_what_people_count() {
+        assert_eq!(about(Duration::from_millis(5_400)), "about 5 s left");
+        assert_eq!(about(Duration::from_secs(840)), "about 14 min left");
     }
 }

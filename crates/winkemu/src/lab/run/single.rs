@@ -9,13 +9,16 @@ use std::{
 };
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::GRACE;
+use super::{
+    GRACE,
+    link_use::LinkUse,
+    measurement::{Measurement, Stage, divide},
+};
 use crate::{
     lab::{
         program::{Nginx, Pepd, PepdReport, ProgramError},
-        scenario::{Metric, Program, RunSpec, Scenario, Workload, pepd_config},
+        scenario::{Program, RunSpec, Scenario, Workload, pepd_config},
         topology::{LinkEdge, Node, Topology, TopologyError},
     },
     link::{LinkConfig, OptionError},
@@ -69,32 +72,6 @@ pub enum Outcome {
         /// In words.
         reason: String,
     },
-}
-
-/// What a workload measured.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Measurement {
-    /// The workload.
-    pub workload: String,
-    /// Bit/s at the receiver.
-    pub goodput_bps: Option<f64>,
-    /// From start to end.
-    pub seconds: Option<f64>,
-    /// From start to the first byte.
-    pub first_byte_s: Option<f64>,
-    /// All that the program had to say.
-    pub detail: Value,
-}
-
-impl Measurement {
-    /// The value of a metric: bit/s or seconds. `None` where the program has none.
-    pub fn value(&self, metric: Metric) -> Option<f64> {
-        match metric {
-            Metric::Goodput => self.goodput_bps,
-            Metric::Seconds => self.seconds,
-            Metric::FirstByte => self.first_byte_s,
-        }
-    }
 }
 
 /// Why a run failed.
@@ -172,8 +149,26 @@ fn fill(
         run.report = stopped?;
     }
     result.measurements = measured?;
+    look_at_links(result, scenario, spec, &links);
     result.outcome = judge(result);
     Ok(())
+}
+
+/// Tells each workload what its links were like.
+fn look_at_links(
+    result: &mut RunResult,
+    scenario: &Scenario,
+    spec: &RunSpec,
+    links: &[(String, LinkConfig)],
+) {
+    for workload in &scenario.groups[spec.group].workloads {
+        let of = |measured: &&mut Measurement| measured.workload == workload.name;
+        let measured = result.measurements.iter_mut().find(of);
+        if let Some((measured, window)) = measured.and_then(|of| of.window.map(|at| (of, at))) {
+            let path = &scenario.path;
+            measured.link_use = LinkUse::of(workload, &window, path, links, &result.links);
+        }
+    }
 }
 
 /// The configurations of all links in this run, by name.
@@ -262,14 +257,23 @@ fn work(
 ) -> Result<Vec<Measurement>, RunFailure> {
     let workloads = &scenario.groups[spec.group].workloads;
     let servers = start_servers(workloads, lab, directory)?;
-    let run = |workload: &Workload| {
-        thread::sleep(workload.start);
-        measure(workload, lab, &servers, directory).map_err(|source| RunFailure::Workload {
-            workload: workload.name.clone(),
-            source,
-        })
+    let stage = Stage {
+        scenario,
+        spec,
+        lab,
+        servers: &servers,
+        directory,
     };
-    thread::scope(|scope| {
+    let run = &|workload: &Workload| {
+        thread::sleep(workload.start);
+        stage
+            .measure(workload)
+            .map_err(|source| RunFailure::Workload {
+                workload: workload.name.clone(),
+                source,
+            })
+    };
+    let measured: Result<Vec<_>, _> = thread::scope(|scope| {
         let start = |workload| scope.spawn(move || run(workload));
         let threads: Vec<_> = workloads.iter().map(start).collect();
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
@@ -284,7 +288,10 @@ fn work(
             .collect::<Vec<_>>()
             .into_iter()
             .collect()
-    })
+    });
+    let mut measured = measured?;
+    divide(workloads, &mut measured);
+    Ok(measured)
 }
 
 /// One nginx on each node that curl connects to.
@@ -304,78 +311,6 @@ fn start_servers(
         }
     }
     Ok(servers)
-}
-
-fn measure(
-    workload: &Workload,
-    lab: &Topology,
-    servers: &BTreeMap<String, Nginx>,
-    directory: &Path,
-) -> Result<Measurement, ProgramError> {
-    let (client, server) = (lab.node(&workload.client), lab.node(&workload.server));
-    let name = &workload.name;
-    Ok(match &workload.program {
-        Program::Bulk(bulk) => {
-            let result = bulk.run(client, server)?;
-            measurement(
-                name,
-                Some(result.goodput_bps),
-                None,
-                result.first_byte_s,
-                &result,
-            )
-        }
-        Program::Curl(curl) => {
-            let own = directory.join(format!("curl-{}", file_name(name)));
-            fs::create_dir_all(&own).map_err(|source| ProgramError::File {
-                path: own.clone(),
-                source,
-            })?;
-            let result = curl.run(client, server, &servers[&workload.server], &own)?;
-            let (seconds, first) = (Some(result.seconds), Some(result.first_byte_s));
-            measurement(name, Some(result.goodput_bps), seconds, first, &result)
-        }
-        Program::Iperf3(iperf3) => {
-            let result = iperf3.run(client, server)?;
-            measurement(name, Some(result.goodput_bps), None, None, &result)
-        }
-        Program::Shell(shell) => {
-            let finished = shell.run(client, &addresses(lab))?;
-            let output = serde_json::json!({
-                "stdout": finished.stdout,
-                "stderr": finished.stderr,
-            });
-            measurement(name, None, Some(seconds(finished.took)), None, &output)
-        }
-    })
-}
-
-fn measurement(
-    workload: &str,
-    goodput_bps: Option<f64>,
-    seconds: Option<f64>,
-    first_byte_s: Option<f64>,
-    detail: &impl Serialize,
-) -> Measurement {
-    Measurement {
-        workload: workload.to_owned(),
-        goodput_bps,
-        seconds,
-        first_byte_s,
-        detail: serde_json::to_value(detail).expect("plain data becomes JSON"),
-    }
-}
-
-/// The addresses of all nodes for commands: `SERVER_IPV4`, `SERVER_IPV6` and so on.
-fn addresses(lab: &Topology) -> Vec<(String, String)> {
-    let of = |node: &Node| {
-        let name = node.name().to_uppercase().replace('-', "_");
-        [
-            (format!("{name}_IPV4"), node.ipv4().to_string()),
-            (format!("{name}_IPV6"), node.ipv6().to_string()),
-        ]
-    };
-    lab.nodes().iter().flat_map(of).collect()
 }
 
 fn judge(result: &RunResult) -> Outcome {
@@ -401,13 +336,4 @@ fn cpu_waits() -> Option<Duration> {
     let some = text.lines().find(|line| line.starts_with("some"))?;
     let total = some.split("total=").nth(1)?.trim().parse().ok()?;
     Some(Duration::from_micros(total))
-}
-
-fn file_name(name: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    name.chars().map(plain).collect()
-}
-
-fn seconds(duration: Duration) -> f64 {
-    duration.as_secs_f64()
 }

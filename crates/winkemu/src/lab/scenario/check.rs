@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
 use toml::Spanned;
 
 use super::{
-    Axis, Check, Hop, Metric, Mistake, NodeSettings, Scenario, Setting, Variant,
+    Axis, Hop, Metric, Mistake, NodeSettings, Scenario, Setting, Variant, checks,
     error::Findings,
     links,
-    raw::{RawCheck, RawNode, RawScenario, RawVariant},
+    raw::{RawNode, RawScenario, RawVariant},
     workloads,
 };
 use crate::{lab::topology::is_node_name, link::LinkOptions};
@@ -36,6 +36,7 @@ pub(super) fn check(
         path: &path,
         timeout,
     };
+    let matrix = read_matrix(&raw, &links, &path, file, &mut findings);
     let groups = workloads::groups(std::mem::take(&mut raw.workload), &context, &mut findings);
     let scenario = Scenario {
         name: name(&raw, file),
@@ -43,7 +44,6 @@ pub(super) fn check(
         description: raw.description.clone().unwrap_or_default(),
         text: text.to_owned(),
         nodes: read_nodes(&raw.node, "node", &path, &mut findings),
-        matrix: read_matrix(&raw, &links, &path, file, &mut findings),
         variants: read_variants(&raw.variant, &path, &mut findings),
         groups,
         seeds: read_seeds(&raw, &mut findings),
@@ -62,8 +62,9 @@ pub(super) fn check(
         checks: raw
             .check
             .iter()
-            .filter_map(|check| read_check(check, &mut findings))
+            .filter_map(|check| checks::read(check, &matrix, &mut findings))
             .collect(),
+        matrix,
         path,
         links,
     };
@@ -206,6 +207,7 @@ fn read_nodes(
         nodes.push(NodeSettings {
             node: name.get_ref().clone(),
             congestion: node.congestion.as_ref().map(|name| name.get_ref().clone()),
+            pacing: node.pacing.as_ref().map(|rate| *rate.get_ref()),
             sysctls: sysctls
                 .map(|(key, value)| (key.get_ref().clone(), links::text(value.get_ref())))
                 .collect(),
@@ -353,44 +355,8 @@ fn read_metrics(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<Metric> {
         return vec![Metric::Goodput];
     };
     let list = list.get_ref().iter();
-    list.filter_map(|name| read_metric(name, "metrics", findings))
+    list.filter_map(|name| checks::read_metric(name, "metrics", findings))
         .collect()
-}
-
-fn read_metric(name: &Spanned<String>, key: &str, findings: &mut Findings<'_>) -> Option<Metric> {
-    let found = Metric::ALL
-        .iter()
-        .find(|(known, _)| known == name.get_ref());
-    if found.is_none() {
-        let names = Metric::ALL.map(|(name, _)| name).join(", ");
-        let message = format!("`{}` is no metric; there are {names}", name.get_ref());
-        findings.add(name.span(), key, message);
-    }
-    found.map(|(_, metric)| *metric)
-}
-
-fn read_check(raw: &RawCheck, findings: &mut Findings<'_>) -> Option<Check> {
-    let metric = match &raw.metric {
-        Some(name) => read_metric(name, "check.metric", findings)?,
-        None => Metric::Goodput,
-    };
-    let value = |bound: &Option<Spanned<f64>>| bound.as_ref().map(|bound| *bound.get_ref());
-    let (min, max) = (value(&raw.mean_ratio_min), value(&raw.mean_ratio_max));
-    if min.is_none() && max.is_none() {
-        findings.add(
-            raw.variant.span(),
-            "check",
-            "needs `mean_ratio_min` or `mean_ratio_max`",
-        );
-    }
-    Some(Check {
-        variant: raw.variant.get_ref().clone(),
-        baseline: raw.baseline.get_ref().clone(),
-        workload: raw.workload.as_ref().map(|name| name.get_ref().clone()),
-        metric,
-        mean_ratio_min: min,
-        mean_ratio_max: max,
-    })
 }
 
 /// Names of variants and workloads that others refer to, and the number of runs.
@@ -416,7 +382,7 @@ fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'
     known(raw.baseline.as_ref(), "baseline", &variants);
     for check in &raw.check {
         known(Some(&check.variant), "check.variant", &variants);
-        known(Some(&check.baseline), "check.baseline", &variants);
+        known(check.baseline.as_ref(), "check.baseline", &variants);
         known(check.workload.as_ref(), "check.workload", &workloads);
     }
     if workloads.is_empty() {

@@ -1,8 +1,10 @@
 //! Scenarios: experiments as files. `docs/lab.md` describes every key.
 
 mod check;
+mod checks;
 mod error;
 mod links;
+mod metric;
 mod pepd_config;
 mod plan;
 mod raw;
@@ -11,8 +13,10 @@ mod workloads;
 use std::{fs, path::Path, time::Duration};
 
 use serde::Serialize;
+use units::Rate;
 
 pub use error::{Mistake, Mistakes, ScenarioError};
+pub use metric::Metric;
 pub use pepd_config::pepd_config;
 pub use plan::{RunSpec, Setting};
 
@@ -78,6 +82,8 @@ pub struct NodeSettings {
     pub node: String,
     /// Its default congestion control.
     pub congestion: Option<String>,
+    /// What each of its bulk transfers sends at most, in payload.
+    pub pacing: Option<Rate>,
     /// Its kernel settings.
     pub sysctls: Vec<(String, String)>,
 }
@@ -141,50 +147,27 @@ pub enum Program {
     Shell(Shell),
 }
 
-/// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Metric {
-    /// Bit/s at the receiver.
-    Goodput,
-    /// Seconds from start to end.
-    Seconds,
-    /// Seconds from start to the first byte.
-    FirstByte,
-}
-
-impl Metric {
-    /// All of them by name.
-    pub const ALL: [(&str, Self); 3] = [
-        ("goodput", Self::Goodput),
-        ("seconds", Self::Seconds),
-        ("first_byte", Self::FirstByte),
-    ];
-
-    /// Its name in files.
-    pub fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(_, metric)| *metric == self)
-            .map_or("", |(name, _)| name)
-    }
-}
-
-/// What must hold at every point of the matrix.
+/// What must hold at every point of the matrix, or at some.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
     /// The variant under test.
     pub variant: String,
-    /// The variant it is compared with.
-    pub baseline: String,
+    /// The variant it is compared with, for ratios.
+    pub baseline: Option<String>,
     /// The workload; all if absent.
     pub workload: Option<String>,
     /// What is compared.
     pub metric: Metric,
+    /// Only at points with one of these values, for each of these keys of the matrix.
+    pub at: Vec<(String, Vec<String>)>,
     /// The least ratio of the means.
     pub mean_ratio_min: Option<f64>,
     /// The greatest ratio of the means.
     pub mean_ratio_max: Option<f64>,
+    /// The least mean: bit/s, seconds, bytes or a share.
+    pub min: Option<f64>,
+    /// The greatest mean.
+    pub max: Option<f64>,
 }
 
 impl Scenario {

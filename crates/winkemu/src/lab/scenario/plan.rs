@@ -129,6 +129,7 @@ impl Scenario {
         let layers = self.nodes.iter().chain(&self.variant(run).nodes);
         for layer in layers.filter(|layer| layer.node == node) {
             settings.congestion = layer.congestion.clone().or(settings.congestion);
+            settings.pacing = layer.pacing.or(settings.pacing);
             settings.sysctls.extend(layer.sysctls.iter().cloned());
         }
         for (_, setting) in self.settings(&run.point) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use toml::Spanned;
-use units::{ByteSize, duration::Span};
+use units::{ByteSize, Rate, duration::Span};
 
 use crate::lab::{program::Transfer, topology::Family};
 
@@ -46,6 +46,7 @@ pub struct RawScenario {
 #[serde(deny_unknown_fields)]
 pub struct RawNode {
     pub congestion: Option<Spanned<String>>,
+    pub pacing: Option<Spanned<Rate>>,
     #[serde(default)]
     pub sysctl: Table<toml::Value>,
 }
@@ -85,7 +86,10 @@ pub struct RawWorkload {
     pub duration: Option<Spanned<Span>>,
     pub warmup: Option<Spanned<Span>>,
     pub interval: Option<Spanned<Span>>,
+    pub sample: Option<Spanned<Span>>,
+    pub early: Option<Spanned<Span>>,
     pub congestion: Option<Spanned<String>>,
+    pub pacing: Option<Spanned<Rate>>,
     pub flows: Option<Spanned<u32>>,
     pub command: Option<Spanned<Vec<String>>>,
 }
@@ -94,9 +98,13 @@ pub struct RawWorkload {
 #[serde(deny_unknown_fields)]
 pub struct RawCheck {
     pub variant: Spanned<String>,
-    pub baseline: Spanned<String>,
+    pub baseline: Option<Spanned<String>>,
     pub workload: Option<Spanned<String>>,
     pub metric: Option<Spanned<String>>,
+    #[serde(default)]
+    pub at: Table<toml::Value>,
+    pub min: Option<Spanned<toml::Value>>,
+    pub max: Option<Spanned<toml::Value>>,
     pub mean_ratio_min: Option<Spanned<f64>>,
     pub mean_ratio_max: Option<Spanned<f64>>,
 }

@@ -111,6 +111,65 @@ fn the_matrix_goes_before_the_variant_and_the_scenario() {
 }
 
 #[test]
+fn the_pacing_of_a_variant_goes_before_that_of_the_scenario() {
+    let node = "node.client.congestion = \"reno\"";
+    let text = GOOD
+        .replacen(
+            node,
+            &format!("{node}\nnode.client.pacing = \"9.65Mbit/s\""),
+            1,
+        )
+        .replacen(
+            "[matrix]",
+            "[node.client]\npacing = \"1Mbit/s\"\n[matrix]",
+            1,
+        );
+    let scenario = parse(&text);
+    let pacing = |variant| {
+        let run = scenario
+            .runs()
+            .into_iter()
+            .find(|run| run.variant == variant);
+        let rate = scenario.node_settings(&run.unwrap(), "client").pacing;
+        rate.unwrap().bits_per_second()
+    };
+    assert_eq!([pacing(0), pacing(1)], [1_000_000, 9_650_000]);
+}
+
+#[test]
+fn a_transfer_is_sampled_with_its_series_and_early_is_ten_seconds() {
+    let bulk = |text: &str| {
+        let scenario = parse(&GOOD.replacen("duration = \"20s\"", text, 1));
+        match &scenario.groups[0].workloads[0].program {
+            Program::Bulk(bulk) => (bulk.sample.as_millis(), bulk.early.as_millis()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(bulk("duration = \"20s\""), (1000, 10_000));
+    assert_eq!(
+        bulk("duration = \"6s\"\ninterval = \"500ms\""),
+        (500, 6_000)
+    );
+    let all = "duration = \"20s\"\nsample = \"100ms\"\nearly = \"5s\"";
+    assert_eq!(bulk(all), (100, 5_000));
+}
+
+#[test]
+fn a_check_may_be_absolute_and_only_for_some_points() {
+    let text = GOOD.replacen(
+        "baseline = \"direct\"\nmean_ratio_min = 0.97",
+        "workload = \"up\"\nmetric = \"queue\"\nmax = \"30%bdp\"\nat = { \"link.loss\" = \"0\" }",
+        1,
+    );
+    let check = &parse(&text).checks[0];
+    assert_eq!(
+        (check.baseline.as_deref(), check.min, check.max),
+        (None, None, Some(0.3))
+    );
+    assert_eq!(check.at, [("link.loss".to_owned(), vec!["0".to_owned()])]);
+}
+
+#[test]
 fn pepd_is_told_its_interfaces_and_link() {
     let scenario = parse(GOOD);
     let runs = scenario.runs();
@@ -241,7 +300,57 @@ fn names_that_lead_nowhere_are_mistakes() {
         (
             "mean_ratio_min = 0.97",
             "",
-            "needs `mean_ratio_min` or `mean_ratio_max`",
+            "check.baseline: needs `mean_ratio_min` or `mean_ratio_max`",
+        ),
+        (
+            "baseline = \"direct\"",
+            "",
+            "check.baseline: is missing: the variant whose mean",
+        ),
+        (
+            "baseline = \"direct\"\nmean_ratio_min = 0.97",
+            "",
+            "check: needs a bound: `min`, `max`",
+        ),
+        (
+            "mean_ratio_min = 0.97",
+            "mean_ratio_min = 0.97\nmin = \"85%\"",
+            "x.toml:39: check.min: `85%` is not a rate",
+        ),
+        (
+            "mean_ratio_min = 0.97",
+            "mean_ratio_min = 0.97\nat = { \"link.delay\" = \"1ms\" }",
+            "x.toml:39: check.at.\"link.delay\": is no key of [matrix]; there are: link.loss, congestion.client",
+        ),
+        (
+            "mean_ratio_min = 0.97",
+            "mean_ratio_min = 0.97\nat = { \"link.loss\" = [\"0\", \"1%\"] }",
+            "check.at.\"link.loss\": `1%` is not in [matrix]; there are: 0, 0.1%",
+        ),
+        (
+            "mean_ratio_min = 0.97",
+            "mean_ratio_min = 0.97\nmetric = \"badput\"",
+            "there are goodput, seconds, first_byte, share, utilisation, queue",
+        ),
+        (
+            "duration = \"20s\"",
+            "duration = \"20s\"\nearly = \"21s\"",
+            "early: must be no longer than the duration",
+        ),
+        (
+            "duration = \"20s\"",
+            "duration = \"20s\"\nsample = \"0s\"",
+            "sample: must divide the duration into",
+        ),
+        (
+            "size = \"5MB\"",
+            "size = \"5MB\"\npacing = \"1Mbit/s\"",
+            "pacing: is only for the programs bulk",
+        ),
+        (
+            "size = \"5MB\"",
+            "size = \"5MB\"\npacing = \"fast\"",
+            "10Mbit/s",
         ),
         ("seeds = [7, 8]", "seeds = []", "one number at least"),
     ] {

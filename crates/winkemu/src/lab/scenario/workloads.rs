@@ -20,6 +20,8 @@ use crate::lab::{
 const FIRST_PORT: u16 = 9000;
 /// Intervals of a time series: 10 minutes at 10 ms.
 const SERIES_MAX: u128 = 60_000;
+/// What counts as early where nothing is said: slow start is over then on all but the slowest links.
+const EARLY: Duration = Duration::from_secs(10);
 const DURATION_MAX: Duration = Duration::from_secs(86_400);
 
 /// What is known when workloads are read.
@@ -126,28 +128,50 @@ impl Reader<'_, '_, '_> {
     fn bulk(&mut self, port: u16) -> Option<Bulk> {
         let raw = self.raw;
         let (duration, warmup) = self.duration()?;
-        let interval = self
-            .span(raw.interval.as_ref())
-            .unwrap_or(Duration::from_secs(1));
-        let points = duration.as_nanos().checked_div(interval.as_nanos());
-        if !(1..=SERIES_MAX).contains(&points.unwrap_or(0)) {
-            let span = raw.interval.as_ref().map_or(raw.name.span(), Spanned::span);
-            self.add(
-                span,
-                "interval",
-                "must divide the duration into 1 to 60,000 parts",
-            );
-            return None;
-        }
+        let second = Duration::from_secs(1);
+        let interval = self.parts(raw.interval.as_ref(), "interval", duration, second)?;
         Some(Bulk {
             transfer: self.direction(),
             duration,
             warmup,
             congestion: raw.congestion.as_ref().map(|name| name.get_ref().clone()),
+            pacing: raw.pacing.as_ref().map(|rate| *rate.get_ref()),
             family: self.family(),
             port,
             interval,
+            sample: self.parts(raw.sample.as_ref(), "sample", duration, interval)?,
+            early: self.early(duration)?,
         })
+    }
+
+    /// The length of the parts that a series divides a duration into.
+    fn parts(
+        &mut self,
+        given: Option<&Spanned<Span>>,
+        key: &str,
+        duration: Duration,
+        default: Duration,
+    ) -> Option<Duration> {
+        let length = self.span(given).unwrap_or(default);
+        let parts = duration.as_nanos().checked_div(length.as_nanos());
+        if (1..=SERIES_MAX).contains(&parts.unwrap_or(0)) {
+            return Some(length);
+        }
+        let span = given.map_or(self.raw.name.span(), Spanned::span);
+        self.add(span, key, "must divide the duration into 1 to 60,000 parts");
+        None
+    }
+
+    /// The part at the beginning of a transfer that is looked at by itself.
+    fn early(&mut self, duration: Duration) -> Option<Duration> {
+        let Some(raw) = &self.raw.early else {
+            return Some(EARLY.min(duration));
+        };
+        if raw.get_ref().0 > duration {
+            self.add(raw.span(), "early", "must be no longer than the duration");
+            return None;
+        }
+        Some(raw.get_ref().0)
     }
 
     fn curl(&mut self) -> Option<Curl> {
@@ -228,7 +252,7 @@ impl Reader<'_, '_, '_> {
         use RawProgram::{Bulk, Command, Curl, Iperf3};
         let raw = self.raw;
         let transfers: &[_] = &[Bulk, Curl, Iperf3];
-        let keys: [(&str, Option<Range<usize>>, Programs<'_>); 9] = [
+        let keys: [(&str, Option<Range<usize>>, Programs<'_>); 12] = [
             ("size", raw.size.as_ref().map(Spanned::span), &[Curl]),
             (
                 "duration",
@@ -245,6 +269,9 @@ impl Reader<'_, '_, '_> {
                 raw.interval.as_ref().map(Spanned::span),
                 &[Bulk],
             ),
+            ("sample", raw.sample.as_ref().map(Spanned::span), &[Bulk]),
+            ("early", raw.early.as_ref().map(Spanned::span), &[Bulk]),
+            ("pacing", raw.pacing.as_ref().map(Spanned::span), &[Bulk]),
             (
                 "congestion",
                 raw.congestion.as_ref().map(Spanned::span),

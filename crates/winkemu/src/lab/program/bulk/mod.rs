@@ -1,16 +1,25 @@
-//! One long transfer, measured where it is received.
+//! One long transfer, measured where it is received, and watched where it is sent.
+
+mod meter;
+mod samples;
 
 use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, SocketAddr},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
 use serde::Serialize;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use units::Rate;
 
-use super::{ProgramError, Transfer};
+use meter::Meter;
+pub use samples::Sample;
+use samples::Sampler;
+
+use super::{ProgramError, Transfer, sys};
 use crate::lab::{Node, topology::Family};
 
 /// How long a socket call may block before it looks at the clock.
@@ -28,17 +37,27 @@ pub struct Bulk {
     pub warmup: Duration,
     /// The congestion control of the sending socket; that of its node if absent.
     pub congestion: Option<String>,
+    /// What the sending socket sends at most, in payload; no bound if absent.
+    pub pacing: Option<Rate>,
     /// The address family.
     pub family: Family,
     /// The server's port.
     pub port: u16,
     /// Length of the intervals of the time series.
     pub interval: Duration,
+    /// How often the sending socket is asked for its state.
+    pub sample: Duration,
+    /// The part at the beginning whose retransmissions are counted apart; no longer than the
+    /// duration.
+    pub early: Duration,
 }
 
 /// What arrived.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BulkResult {
+    /// When it started; not part of files.
+    #[serde(skip)]
+    pub began: Instant,
     /// Bytes received after the warm-up, in bit/s.
     pub goodput_bps: f64,
     /// Bytes received in all.
@@ -47,8 +66,14 @@ pub struct BulkResult {
     pub first_byte_s: Option<f64>,
     /// The congestion control the sending socket had.
     pub congestion: String,
+    /// Bytes that the sending socket sent again, in all.
+    pub retransmitted_bytes: Option<u64>,
+    /// Bytes that it sent again in the early part.
+    pub retransmitted_early_bytes: Option<u64>,
     /// Goodput over time.
     pub series: Vec<Point>,
+    /// The sending socket over time.
+    pub tcp: Vec<Sample>,
 }
 
 /// An interval of a time series.
@@ -70,6 +95,12 @@ impl Bulk {
         let address = SocketAddr::new(server.ip(self.family), self.port);
         let listener = server.netns().enter(|| self.listen(address))??;
         let socket = client.netns().enter(|| self.new_socket())??;
+        // Before there is a connection: congestion controls may ask for it when they begin. What
+        // is accepted has it from the listener.
+        self.set_pacing(match self.transfer {
+            Transfer::Upload => &socket,
+            Transfer::Download => &listener,
+        })?;
         let start = Instant::now();
         let end = start + self.duration;
         let connecting = socket.connect_timeout(&address.into(), self.duration);
@@ -81,11 +112,24 @@ impl Bulk {
         };
         let congestion = self.set_congestion(&sender)?;
         let mut meter = Meter::new(self, start);
-        thread::scope(|scope| {
-            scope.spawn(|| send(&sender, end));
-            receive(&receiver, end, &mut meter)
+        let sampler = Sampler::new(self, start);
+        let sampler = thread::scope(|scope| {
+            let sending = scope.spawn(|| send(&sender, end, sampler));
+            receive(&receiver, end, &mut meter)?;
+            Ok::<_, ProgramError>(join(sending))
         })?;
-        Ok(meter.result(congestion))
+        let (early, all) = sampler.retransmitted();
+        Ok(BulkResult {
+            began: start,
+            goodput_bps: meter.goodput(),
+            bytes: meter.total,
+            first_byte_s: meter.first.map(|first| first.as_secs_f64()),
+            congestion,
+            retransmitted_bytes: all,
+            retransmitted_early_bytes: early,
+            series: meter.series(),
+            tcp: sampler.into_series(),
+        })
     }
 
     fn new_socket(&self) -> Result<Socket, ProgramError> {
@@ -108,6 +152,14 @@ impl Bulk {
         };
         listen().map_err(ProgramError::socket(format!("listen on {address}")))?;
         Ok(socket)
+    }
+
+    fn set_pacing(&self, sender: &Socket) -> Result<(), ProgramError> {
+        let Some(rate) = self.pacing else {
+            return Ok(());
+        };
+        let set = sys::set_pacing(sender, rate.bytes_per_second());
+        set.map_err(ProgramError::socket("set SO_MAX_PACING_RATE"))
     }
 
     fn set_congestion(&self, sender: &Socket) -> Result<String, ProgramError> {
@@ -135,9 +187,29 @@ fn accept(listener: &Socket, end: Instant) -> Result<Socket, ProgramError> {
     }
 }
 
-/// Sends until the end; then, or when the receiver is gone, resets the connection, so that what
-/// is still on its way burdens nobody.
-fn send(socket: &Socket, end: Instant) {
+fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Sends until the end, watched by the sampler; then, or when the receiver is gone, resets the
+/// connection, so that what is still on its way burdens nobody.
+fn send(socket: &Socket, end: Instant, sampler: Sampler) -> Sampler {
+    let (alive, over) = mpsc::channel();
+    let mut sampler = thread::scope(|scope| {
+        let sampling = scope.spawn(move || sampler.run(socket, &over));
+        write(socket, end);
+        drop(alive);
+        join(sampling)
+    });
+    sampler.take(socket);
+    let _ = socket.set_linger(Some(Duration::ZERO));
+    let _ = socket.shutdown(Shutdown::Both);
+    sampler
+}
+
+fn write(socket: &Socket, end: Instant) {
     let chunk = vec![0x5a; CHUNK];
     // Options of a connected socket; the loop would end by the receiver's reset without them.
     let _ = socket.set_write_timeout(Some(TICK));
@@ -149,8 +221,6 @@ fn send(socket: &Socket, end: Instant) {
             Err(_) => break,
         }
     }
-    let _ = socket.set_linger(Some(Duration::ZERO));
-    let _ = socket.shutdown(Shutdown::Both);
 }
 
 fn receive(socket: &Socket, end: Instant, meter: &mut Meter) -> Result<(), ProgramError> {
@@ -182,67 +252,4 @@ fn receive(socket: &Socket, end: Instant, meter: &mut Meter) -> Result<(), Progr
 fn is_timeout(err: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(err.kind(), WouldBlock | TimedOut | Interrupted)
-}
-
-/// Sorts received bytes into intervals.
-#[derive(Debug)]
-struct Meter {
-    start: Instant,
-    duration: Duration,
-    warmup: Duration,
-    interval: Duration,
-    bins: Vec<u64>,
-    measured: u64,
-    total: u64,
-    first: Option<Duration>,
-}
-
-impl Meter {
-    fn new(bulk: &Bulk, start: Instant) -> Self {
-        let bins = bulk.duration.as_nanos().div_ceil(bulk.interval.as_nanos());
-        Self {
-            start,
-            duration: bulk.duration,
-            warmup: bulk.warmup,
-            interval: bulk.interval,
-            bins: vec![0; usize::try_from(bins).expect("checked when the scenario was read")],
-            measured: 0,
-            total: 0,
-            first: None,
-        }
-    }
-
-    fn count(&mut self, bytes: u64, now: Instant) {
-        let at = now.duration_since(self.start);
-        if at >= self.duration {
-            return;
-        }
-        self.first.get_or_insert(at);
-        self.total += bytes;
-        if at >= self.warmup {
-            self.measured += bytes;
-        }
-        let bin = at.as_nanos() / self.interval.as_nanos();
-        self.bins[usize::try_from(bin).expect("below the number of bins")] += bytes;
-    }
-
-    fn result(&self, congestion: String) -> BulkResult {
-        let window = (self.duration - self.warmup).as_secs_f64();
-        let interval = self.interval.as_secs_f64();
-        let point = |(index, bytes): (usize, &u64)| {
-            let begin = index as f64 * interval;
-            let end = (begin + interval).min(self.duration.as_secs_f64());
-            Point {
-                t_s: end,
-                bps: *bytes as f64 * 8.0 / (end - begin),
-            }
-        };
-        BulkResult {
-            goodput_bps: self.measured as f64 * 8.0 / window,
-            bytes: self.total,
-            first_byte_s: self.first.map(|first| first.as_secs_f64()),
-            congestion,
-            series: self.bins.iter().enumerate().map(point).collect(),
-        }
-    }
 }

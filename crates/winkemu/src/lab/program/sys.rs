@@ -1,0 +1,48 @@
+//! The socket calls that have no safe wrapper.
+#![expect(unsafe_code, reason = "neither socket2 nor nix knows these options")]
+
+use std::{io, os::fd::AsRawFd as _};
+
+use socket2::Socket;
+
+/// Bounds what a socket sends, in bytes of payload per second (SO_MAX_PACING_RATE).
+pub(super) fn set_pacing(socket: &Socket, bytes_per_second: u64) -> io::Result<()> {
+    let value: libc::c_ulong = bytes_per_second;
+    // SAFETY: the descriptor is open while the socket is borrowed, and the kernel reads as many
+    // bytes as an unsigned long has from a value that outlives the call.
+    let outcome = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MAX_PACING_RATE,
+            (&raw const value).cast(),
+            size_of::<libc::c_ulong>() as libc::socklen_t,
+        )
+    };
+    check(outcome)
+}
+
+/// Fills the buffer with the kernel's `struct tcp_info`, and says how many bytes of it there are.
+pub(super) fn tcp_info(socket: &Socket, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = buffer.len() as libc::socklen_t;
+    // SAFETY: the descriptor is open while the socket is borrowed; the kernel writes at most
+    // `length` bytes, which is the length of the buffer, and both outlive the call.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            buffer.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    check(outcome)?;
+    Ok(length as usize)
+}
+
+fn check(outcome: libc::c_int) -> io::Result<()> {
+    match outcome {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,66 @@
+//! How metrics are shown.
+
+use crate::lab::scenario::Metric;
+
+impl Metric {
+    /// The unit of [`format_value`].
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Goodput => "Mbit/s",
+            Self::Seconds | Self::FirstByte => "s",
+            Self::Share | Self::Utilisation | Self::QueueDrops => "%",
+            Self::Queue => "% BDP",
+            Self::Retransmitted | Self::RetransmittedEarly => "kB",
+        }
+    }
+
+    /// What stands above a table or on an axis.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Goodput => "Goodput at the receiver",
+            Self::Seconds => "Time to completion",
+            Self::FirstByte => "Time to first byte",
+            Self::Share => "Share of the goodput of all",
+            Self::Utilisation => "Goodput, of what the link could carry",
+            Self::Queue => "Standing queue",
+            Self::QueueDrops => "Packets dropped by the queue",
+            Self::Retransmitted => "Sent again",
+            Self::RetransmittedEarly => "Sent again early on",
+        }
+    }
+
+    /// The unit of its values as they are kept, bit/s, s, bytes or 1, times this is
+    /// [`unit`](Self::unit).
+    pub(super) fn scale(self) -> f64 {
+        match self {
+            Self::Goodput => 1e-6,
+            Self::Seconds | Self::FirstByte => 1.0,
+            Self::Share | Self::Utilisation | Self::QueueDrops | Self::Queue => 100.0,
+            Self::Retransmitted | Self::RetransmittedEarly => 1e-3,
+        }
+    }
+
+    /// The unit as it stands at an axis: a lone `s` puzzles.
+    pub(super) fn axis_unit(self) -> &'static str {
+        match self {
+            Self::Seconds | Self::FirstByte => "seconds",
+            other => other.unit(),
+        }
+    }
+}
+
+/// A value of a metric in its unit, with three significant digits.
+pub fn format_value(metric: Metric, value: f64) -> String {
+    significant(value * metric.scale())
+}
+
+/// Three significant digits, but never an exponent.
+pub(super) fn significant(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}

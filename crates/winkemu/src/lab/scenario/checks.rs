@@ -1,0 +1,114 @@
+//! What must hold, from the file.
+
+use toml::{Spanned, Value};
+
+use super::{Axis, Check, Metric, error::Findings, links, raw::RawCheck};
+
+/// Reads a check; the names in it are looked at with all others.
+pub(super) fn read(raw: &RawCheck, matrix: &[Axis], findings: &mut Findings<'_>) -> Option<Check> {
+    let metric = match &raw.metric {
+        Some(name) => read_metric(name, "check.metric", findings)?,
+        None => Metric::Goodput,
+    };
+    let ratio = |bound: &Option<Spanned<f64>>| bound.as_ref().map(|bound| *bound.get_ref());
+    let check = Check {
+        variant: raw.variant.get_ref().clone(),
+        baseline: raw.baseline.as_ref().map(|name| name.get_ref().clone()),
+        workload: raw.workload.as_ref().map(|name| name.get_ref().clone()),
+        metric,
+        at: read_places(raw, matrix, findings),
+        mean_ratio_min: ratio(&raw.mean_ratio_min),
+        mean_ratio_max: ratio(&raw.mean_ratio_max),
+        min: bound(metric, raw.min.as_ref(), "check.min", findings),
+        max: bound(metric, raw.max.as_ref(), "check.max", findings),
+    };
+    is_complete(raw, findings);
+    Some(check)
+}
+
+/// Reads the name of a metric.
+pub(super) fn read_metric(
+    name: &Spanned<String>,
+    key: &str,
+    findings: &mut Findings<'_>,
+) -> Option<Metric> {
+    let found = Metric::ALL
+        .iter()
+        .find(|(known, _)| known == name.get_ref());
+    if found.is_none() {
+        let names = Metric::ALL.map(|(name, _)| name).join(", ");
+        let message = format!("`{}` is no metric; there are {names}", name.get_ref());
+        findings.add(name.span(), key, message);
+    }
+    found.map(|(_, metric)| *metric)
+}
+
+fn bound(
+    metric: Metric,
+    raw: Option<&Spanned<Value>>,
+    key: &str,
+    findings: &mut Findings<'_>,
+) -> Option<f64> {
+    let raw = raw?;
+    let value = metric.read_bound(&links::text(raw.get_ref()));
+    findings.take(raw.span(), key, value)
+}
+
+/// Ratios need a baseline, a baseline needs ratios, and a check needs a bound.
+fn is_complete(raw: &RawCheck, findings: &mut Findings<'_>) {
+    let ratio = raw.mean_ratio_min.as_ref().or(raw.mean_ratio_max.as_ref());
+    match (&raw.baseline, ratio) {
+        (None, Some(ratio)) => {
+            let message = "is missing: the variant whose mean is the divisor";
+            findings.add(ratio.span(), "check.baseline", message);
+        }
+        (Some(baseline), None) => {
+            let message = "needs `mean_ratio_min` or `mean_ratio_max`";
+            findings.add(baseline.span(), "check.baseline", message);
+        }
+        (None, None) if raw.min.is_none() && raw.max.is_none() => {
+            let message = "needs a bound: `min`, `max`, or `mean_ratio_min` or `mean_ratio_max` \
+                           with a `baseline`";
+            findings.add(raw.variant.span(), "check", message);
+        }
+        _ => {}
+    }
+}
+
+/// The values of the matrix to which the check is restricted, by axis.
+fn read_places(
+    raw: &RawCheck,
+    matrix: &[Axis],
+    findings: &mut Findings<'_>,
+) -> Vec<(String, Vec<String>)> {
+    let mut places = Vec::new();
+    for (key, value) in &raw.at {
+        let dotted = format!("check.at.\"{}\"", key.get_ref());
+        let Some(axis) = matrix.iter().find(|axis| axis.key == *key.get_ref()) else {
+            let keys: Vec<_> = matrix.iter().map(|axis| &*axis.key).collect();
+            let message = format!("is no key of [matrix]; there are: {}", keys.join(", "));
+            findings.add(key.span(), &dotted, message);
+            continue;
+        };
+        let values: Vec<_> = list(value.get_ref()).map(links::text).collect();
+        for text in &values {
+            if !axis.values.iter().any(|known| known.value() == text) {
+                let known: Vec<_> = axis.values.iter().map(super::Setting::value).collect();
+                let known = known.join(", ");
+                let message = format!("`{text}` is not in [matrix]; there are: {known}");
+                findings.add(value.span(), &dotted, message);
+            }
+        }
+        places.push((key.get_ref().clone(), values));
+    }
+    places
+}
+
+/// The elements of an array, or the one value that is none.
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    let (one, many) = match value {
+        Value::Array(values) => (None, &**values),
+        value => (Some(value), &[][..]),
+    };
+    one.into_iter().chain(many)
+}

@@ -1,0 +1,125 @@
+//! What is measured, and how bounds of it are written.
+
+use serde::Serialize;
+use units::{ByteSize, Rate, Ratio, duration::Span};
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Metric {
+    /// Bit/s at the receiver.
+    Goodput,
+    /// Seconds from start to end.
+    Seconds,
+    /// Seconds from start to the first byte.
+    FirstByte,
+    /// Of the goodput of all bulk transfers of its group, 0 to 1.
+    Share,
+    /// Of the goodput that the links could carry, 0 to 1 or a little more.
+    Utilisation,
+    /// Mean of the fullest queue on the data's way, in bandwidth-delay products.
+    Queue,
+    /// Share of the packets offered to a link that its queue dropped.
+    QueueDrops,
+    /// Bytes that the sending socket sent again.
+    Retransmitted,
+    /// Of these, the ones in the early part.
+    RetransmittedEarly,
+}
+
+impl Metric {
+    /// All of them by name.
+    pub const ALL: [(&str, Self); 9] = [
+        ("goodput", Self::Goodput),
+        ("seconds", Self::Seconds),
+        ("first_byte", Self::FirstByte),
+        ("share", Self::Share),
+        ("utilisation", Self::Utilisation),
+        ("queue", Self::Queue),
+        ("queue_drops", Self::QueueDrops),
+        ("retransmitted", Self::Retransmitted),
+        ("retransmitted_early", Self::RetransmittedEarly),
+    ];
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(_, metric)| *metric == self)
+            .map_or("", |(name, _)| name)
+    }
+
+    /// A bound of it as people write it: bit/s, seconds, bytes or a share.
+    ///
+    /// # Errors
+    /// What is accepted.
+    pub(super) fn read_bound(self, text: &str) -> Result<f64, String> {
+        let words = |err: units::UnitError| err.to_string();
+        match self {
+            Self::Goodput => {
+                let rate: Rate = text.parse().map_err(words)?;
+                Ok(rate.bits_per_second() as f64)
+            }
+            Self::Seconds | Self::FirstByte => {
+                let span: Span = text.parse().map_err(words)?;
+                Ok(span.0.as_secs_f64())
+            }
+            Self::Share | Self::Utilisation | Self::QueueDrops => {
+                let ratio: Ratio = text.parse().map_err(words)?;
+                Ok(ratio.get())
+            }
+            Self::Retransmitted | Self::RetransmittedEarly => {
+                let size: ByteSize = text.parse().map_err(words)?;
+                Ok(size.bytes() as f64)
+            }
+            Self::Queue => products(text).ok_or_else(|| {
+                format!("`{text}` is no part of the bandwidth-delay product such as \"30%bdp\"")
+            }),
+        }
+    }
+}
+
+/// Bandwidth-delay products, written as for the queue of a link.
+fn products(text: &str) -> Option<f64> {
+    let percent = text.trim().strip_suffix("bdp")?.trim().strip_suffix('%')?;
+    let percent: f64 = percent.trim().parse().ok()?;
+    (percent >= 0.0 && percent.is_finite()).then_some(percent / 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_written_in_the_units_of_their_metric() {
+        for (metric, text, value) in [
+            (Metric::Goodput, "9.65Mbit/s", 9.65e6),
+            (Metric::FirstByte, "1.5s", 1.5),
+            (Metric::Share, "45%", 0.45),
+            (Metric::Utilisation, "0.85", 0.85),
+            (Metric::Queue, "130%bdp", 1.3),
+            (Metric::RetransmittedEarly, "375kB", 375e3),
+        ] {
+            let read = metric.read_bound(text).unwrap();
+            assert!((read - value).abs() < 1e-9, "{text}: {read}");
+        }
+        for (metric, text, expected) in [
+            (Metric::Goodput, "fast", "10Mbit/s"),
+            (Metric::Seconds, "5", "1.5s"),
+            (Metric::Share, "110%", "between 0 and 1"),
+            (Metric::Queue, "0.3", "30%bdp"),
+            (Metric::Retransmitted, "much", "660kB"),
+        ] {
+            let said = metric.read_bound(text).unwrap_err();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+
+    #[test]
+    fn every_metric_has_a_name_of_its_own() {
+        for (name, metric) in Metric::ALL {
+            assert_eq!(metric.name(), name);
+            assert_eq!(serde_json::to_value(metric).unwrap(), name);
+        }
+    }
+}
