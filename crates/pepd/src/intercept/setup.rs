@@ -2,6 +2,7 @@
 
 use std::{env, fs, io, path::Path};
 
+use caps::{CapSet, Capability, errors::CapsError};
 use pep_core::config::Config;
 
 use super::{
@@ -9,7 +10,6 @@ use super::{
     route::RouteError,
     rules::{self, Features, Term},
 };
-use crate::sys::capability;
 
 /// Why traffic cannot be intercepted. Each message says what the operator can do.
 #[derive(Debug, thiserror::Error)]
@@ -19,11 +19,11 @@ pub enum SetupError {
         "pepd lacks {}: run it as root, or give it all that it needs; in a systemd unit: \
          AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE; by hand: \
          setcap cap_net_admin,cap_net_raw,cap_net_bind_service=ep {program}",
-        missing.join(", ")
+        list(missing)
     )]
     Capability {
         /// As in capabilities(7).
-        missing: Vec<&'static str>,
+        missing: Vec<Capability>,
         /// Where pepd is.
         program: String,
     },
@@ -112,38 +112,41 @@ pub(crate) fn has_ipv6() -> bool {
 
 /// What pepd cannot do without: rules, routes, marks and transparent sockets; the sockets that
 /// forge answers; the ports of hosts below 1024, from which server legs connect.
-const CAPABILITIES: [(u32, &str); 3] = [
-    (capability::NET_ADMIN, "CAP_NET_ADMIN"),
-    (capability::NET_RAW, "CAP_NET_RAW"),
-    (capability::NET_BIND_SERVICE, "CAP_NET_BIND_SERVICE"),
+const CAPABILITIES: [Capability; 3] = [
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_NET_RAW,
+    Capability::CAP_NET_BIND_SERVICE,
 ];
+
+fn list(capabilities: &[Capability]) -> String {
+    let names: Vec<_> = capabilities.iter().map(ToString::to_string).collect();
+    names.join(", ")
+}
 
 /// Checks that the thread may do what installing and running need, and lets nft do its part.
 ///
 /// # Errors
 /// [`SetupError::Capability`] names all that are missing.
 pub(crate) fn check_capabilities() -> Result<(), SetupError> {
-    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let missing = missing_capabilities(&status);
+    // Where they cannot be read, what needs them will say what it lacks.
+    let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(true);
+    let missing: Vec<_> = CAPABILITIES.into_iter().filter(|one| !has(*one)).collect();
     if !missing.is_empty() {
         let program =
             env::current_exe().map_or("pepd".to_owned(), |path| path.display().to_string());
         return Err(SetupError::Capability { missing, program });
     }
-    if let Err(err) = capability::hand_down(capability::NET_ADMIN) {
+    if let Err(err) = hand_down(Capability::CAP_NET_ADMIN) {
         tracing::debug!(%err, "cannot hand CAP_NET_ADMIN down to nft; root's nft has it anyway");
     }
     Ok(())
 }
 
-/// The capabilities that a `/proc/PID/status` lacks; none also when it cannot be read.
-fn missing_capabilities(status: &str) -> Vec<&'static str> {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    let effective = effective.unwrap_or(u64::MAX);
-    let lacks = |(bit, _): &&(u32, &str)| effective >> bit & 1 == 0;
-    let missing = CAPABILITIES.iter().filter(lacks);
-    missing.map(|(_, name)| *name).collect()
+/// Gives a capability of the calling thread to what it starts from now on (capabilities(7), the
+/// ambient set). Those that come from the file of a program, by setcap(8), end with it otherwise.
+fn hand_down(capability: Capability) -> Result<(), CapsError> {
+    caps::raise(None, CapSet::Inheritable, capability)?;
+    caps::raise(None, CapSet::Ambient, capability)
 }
 
 /// What is set such that traffic would not flow, or not as expected: an error where it

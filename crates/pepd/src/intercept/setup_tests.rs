@@ -6,15 +6,15 @@ fn config(syn: &str) -> Config {
 }
 
 #[test]
-fn capabilities_are_read_from_the_status() {
-    let status = |bits: u64| format!("Name:\tpepd\nCapEff:\t{bits:016x}\nSeccomp:\t0\n");
-    let missing = |bits| missing_capabilities(&status(bits));
-    assert!(missing(u64::MAX).is_empty());
-    assert!(missing(1 << 10 | 1 << 12 | 1 << 13).is_empty());
-    assert_eq!(missing(1 << 10 | 1 << 12), ["CAP_NET_RAW"]);
-    let all = ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_NET_BIND_SERVICE"];
-    assert_eq!(missing(0), all);
-    assert!(missing_capabilities("CapEff:\tnonsense").is_empty());
+fn every_missing_capability_is_named_as_operators_write_it() {
+    let err = SetupError::Capability {
+        missing: CAPABILITIES.to_vec(),
+        program: "/usr/bin/pepd".to_owned(),
+    };
+    let message = err.to_string();
+    let names = "pepd lacks CAP_NET_ADMIN, CAP_NET_RAW, CAP_NET_BIND_SERVICE: ";
+    assert!(message.starts_with(names), "{message}");
+    assert!(message.ends_with("=ep /usr/bin/pepd"), "{message}");
 }
 
 #[test]

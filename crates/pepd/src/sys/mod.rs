@@ -1,6 +1,5 @@
 //! The only unsafe code of the daemon: thin wrappers of system calls that decide nothing.
 
-pub mod capability;
 pub mod memory;
 pub mod reactor;
 pub mod socket;
