@@ -29,6 +29,7 @@ pub mod leg;
 pub mod limits;
 pub mod load;
 pub mod log;
+pub mod marks;
 pub mod stats;
 pub mod summary;
 #[expect(unsafe_code, reason = "system calls; nowhere else")]

@@ -17,8 +17,9 @@ use crate::{
     intercept::{
         Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch, setup,
     },
-    leg::{self, Family, SERVER_LEG_MARK, SiteRuntime},
+    leg::{self, Family, SiteRuntime},
     limits::{Admission, flow_cap},
+    marks::MarkSet,
     stats::Counters,
     workers::Workers,
 };
@@ -116,11 +117,10 @@ fn neighbour_watch(
     context: &FlowContext,
     defer: Option<&DeferTask>,
 ) -> NeighbourWatch {
-    let mark = config.intercept.marks.get(SERVER_LEG_MARK);
     NeighbourWatch::new(
         Arc::clone(&context.unanswered),
         defer.map(DeferTask::held_listener),
-        mark.unwrap_or_default(),
+        MarkSet::new(config.intercept.marks).server_leg(),
     )
 }
 

@@ -30,11 +30,14 @@ use super::{
     icmp,
     neigh::HeldListener,
     raw::{RawSender, address_toward},
-    rules::{Lan, MarkSet},
+    rules::Lan,
     tun::Tun,
     watcher::{PendingLeg, Ready, Watcher},
 };
-use crate::leg::{self, Family, ReservedLeg, SiteRuntime};
+use crate::{
+    leg::{self, Family, ReservedLeg, SiteRuntime},
+    marks::MarkSet,
+};
 
 /// Packets read from one TUN before the others, and connected legs, get their turn.
 const BATCH_MAX: usize = 64;

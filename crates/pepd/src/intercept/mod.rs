@@ -36,12 +36,12 @@ use pep_core::config::Config;
 use serde_json::Value;
 use tracing::{debug, warn};
 
-use crate::{gate::Gate, leg::SiteRuntime};
+use crate::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
 use defer::DeferTask;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::{Netlink, Routing};
-use rules::{Features, Lan, MarkSet, Ruleset};
+use rules::{Features, Lan, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 

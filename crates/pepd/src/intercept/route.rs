@@ -24,7 +24,8 @@ use pep_core::config::{Config, Intercept};
 use rtnetlink::{Error, Handle, IpVersion, LinkUnspec, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
-use super::rules::{Family, MarkSet};
+use super::rules::Family;
+use crate::marks::MarkSet;
 
 /// Our rules and routes say that they come from this protocol (`ip rule`: `proto 80`), so that
 /// leftovers are known as ours. Not assigned in iproute2's rt_protos; `P` in ASCII.

@@ -14,7 +14,7 @@ use std::{
 use tokio::{process::Command, time::timeout};
 use tracing::warn;
 
-use super::rules::MarkSet;
+use crate::marks::MarkSet;
 
 /// It takes some milliseconds for thousands of sockets.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -20,7 +20,7 @@ use pep_core::site::{DscpPolicy, Source, SynHandling};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 pub use options::{Congestion, LegOptions, OptionError};
-pub use site::{CLIENT_LEG_MARK, SERVER_LEG_MARK, SetupError, SiteRuntime};
+pub use site::{SetupError, SiteRuntime};
 
 use crate::sys;
 

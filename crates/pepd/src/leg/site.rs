@@ -9,11 +9,7 @@ use pep_core::{
 use socket2::{Domain, Socket, Type};
 
 use super::options::{Congestion, LegOptions};
-
-/// Which of the marks ([`pep_core::config::Marks::get`]) client legs and listeners carry.
-pub const CLIENT_LEG_MARK: u32 = 0;
-/// Which of the marks server legs carry.
-pub const SERVER_LEG_MARK: u32 = 1;
+use crate::marks::MarkSet;
 
 /// Why the legs of a site cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -84,8 +80,8 @@ impl SiteRuntime {
             congestion: host_congestion.clone(),
             ..host_leg(site, mark)
         };
-        let mark = |index| config.intercept.marks.get(index).unwrap_or_default();
-        let (client_mark, server_mark) = (mark(CLIENT_LEG_MARK), mark(SERVER_LEG_MARK));
+        let marks = MarkSet::new(config.intercept.marks);
+        let (client_mark, server_mark) = (marks.client_leg(), marks.server_leg());
         let (client, server) = match site.link_leg {
             LinkLeg::Server => (host(client_mark), link(server_mark)),
             LinkLeg::Client => (link(client_mark), host(server_mark)),

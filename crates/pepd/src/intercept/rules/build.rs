@@ -6,10 +6,10 @@ use pep_core::{
 };
 
 use super::{
-    Chain, Family, Features, Hook, Lan, MarkSet, Prefixes, Rule, Ruleset, Term, chain, gate,
-    is_deferred, lans, rule,
+    Chain, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, gate, is_deferred,
+    lans, rule,
 };
-use crate::gate::Gate;
+use crate::{gate::Gate, marks::MarkSet};
 
 impl Ruleset {
     /// The table for this configuration on a kernel that can do so much.

@@ -1,0 +1,55 @@
+//! What the marks mean by which our packets and sockets are told apart.
+
+use pep_core::config::Marks;
+
+/// The marks that tell our packets and sockets apart, within the configured mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MarkSet(Marks);
+
+impl MarkSet {
+    /// The marks of this configuration.
+    pub const fn new(marks: Marks) -> Self {
+        Self(marks)
+    }
+
+    /// Of sockets that face hosts: listeners, what they accept, and the raw sockets on which
+    /// we answer in a network's name.
+    pub fn client_leg(self) -> u32 {
+        self.nth(0)
+    }
+
+    /// Of sockets that face servers.
+    pub fn server_leg(self) -> u32 {
+        self.nth(1)
+    }
+
+    /// Of a host's SYN that we send on as it came.
+    pub fn passed(self) -> u32 {
+        self.nth(2)
+    }
+
+    /// Of packets that are delivered to us whatever their address.
+    pub fn local(self) -> u32 {
+        self.nth(3)
+    }
+
+    /// Of packets that go into the TUN of LAN interface `lan`.
+    ///
+    /// # Panics
+    /// When there is no such interface; the configuration is checked for the mask's room.
+    pub fn hold(self, lan: usize) -> u32 {
+        self.nth(Marks::FIXED as usize + lan)
+    }
+
+    /// The bits of a mark that are ours.
+    pub const fn mask(self) -> u32 {
+        self.0.mask()
+    }
+
+    fn nth(self, index: usize) -> u32 {
+        u32::try_from(index)
+            .ok()
+            .and_then(|index| self.0.get(index))
+            .expect("the configuration leaves room for all marks")
+    }
+}
