@@ -77,8 +77,6 @@ impl Gatekeeper {
         self.gate
     }
 
-    /// A flow for which there is no memory would be answered by the kernel, and wait: better that
-    /// it passes.
     /// Whether it is time to tell again that legs cannot be made.
     fn is_to_warn(&mut self, now: Instant) -> bool {
         let told = |last: Instant| now.saturating_duration_since(last) < Self::WARN_EVERY;
@@ -89,6 +87,8 @@ impl Gatekeeper {
         due
     }
 
+    /// A flow for which there is no memory would be answered by the kernel, and wait: better that
+    /// it passes.
     fn on_tick(&mut self, next_flow_fits: bool) {
         self.short = [!next_flow_fits, self.short[0]];
     }
@@ -172,7 +172,7 @@ impl Admission {
     }
 
     /// To be called about once a second: a shortage is forgotten after one to two calls, but
-    /// not while the `next_flow_fits` not into memory.
+    /// not before the next flow fits into memory.
     pub fn on_tick(&self, next_flow_fits: bool) {
         self.change(|keeper| keeper.on_tick(next_flow_fits));
     }
