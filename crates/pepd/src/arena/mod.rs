@@ -200,6 +200,11 @@ impl Slot {
         self.arena.header(self.index).publish_state(state);
     }
 
+    /// Whether cookies of the flow have been published.
+    pub fn has_cookies(&self) -> bool {
+        self.has_cookies
+    }
+
     /// Publishes which sockets belong to the flow (SO_COOKIE), the client's and the server's. Before
     /// that they are 0, which is nobody's.
     pub fn publish_cookies(&mut self, cookies: [u64; 2]) {

@@ -151,8 +151,6 @@ struct Flow {
     wakefulness: Wakefulness,
     /// Bytes up and down that are in the counters already.
     counted: [u64; 2],
-    /// The slot says which sockets the legs are.
-    cookies_published: bool,
     /// The first error of a leg.
     failure: Option<io::Error>,
     /// How a flow that is dropped now has ended.
@@ -192,7 +190,6 @@ impl Flow {
             legs: [client, server],
             began: Instant::now(),
             counted: [0; 2],
-            cookies_published: false,
             failure: None,
             ending: EndReason::Drained,
             _permit: permit,
@@ -210,10 +207,9 @@ impl Flow {
     /// Publishes which sockets the legs are, once. Not at the beginning: most flows are over before
     /// anybody could take them over.
     fn publish_cookies(&mut self) {
-        if self.cookies_published {
+        if self.slot.has_cookies() {
             return;
         }
-        self.cookies_published = true;
         let cookie = |side| SockRef::from(&self.leg(side).fd()).cookie();
         match (cookie(Side::Client), cookie(Side::Server)) {
             (Ok(client), Ok(server)) => self.slot.publish_cookies([client, server]),
