@@ -10,7 +10,7 @@ mod site;
 pub(crate) mod tests;
 
 use std::{
-    io,
+    io, iter,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
@@ -73,21 +73,14 @@ pub fn listeners(
     family: Family,
     count: usize,
 ) -> Result<Vec<Socket>, OptionError> {
-    let mut bound = Vec::with_capacity(count);
-    for number in 0..count {
-        let socket = new_socket(&site.client, family)?;
-        // The first is bound alone, so that a port that another process has is an error even
-        // where that process shares its port.
-        let share = |socket: &Socket| socket.set_reuse_port(true).map_err(step("SO_REUSEPORT"));
-        if number > 0 {
-            share(&socket)?;
-        }
-        prepare_listener(&socket, site, family)?;
-        if number == 0 {
-            share(&socket)?;
-        }
-        bound.push(socket);
-    }
+    // The first is bound alone, so that a port that another process has is an error even where
+    // that process shares its port.
+    let first = bound_listener(site, family, false)?;
+    first.set_reuse_port(true).map_err(step("SO_REUSEPORT"))?;
+    let others = (1..count).map(|_| bound_listener(site, family, true));
+    let bound: Vec<_> = iter::once(Ok(first))
+        .chain(others)
+        .collect::<Result<_, _>>()?;
     for socket in &bound {
         socket.listen(site.backlog).map_err(step("listen"))?;
     }
@@ -98,14 +91,17 @@ fn step(name: &'static str) -> impl Fn(io::Error) -> OptionError {
     move |source| OptionError { name, source }
 }
 
-/// Everything up to listen().
-fn prepare_listener(
-    socket: &Socket,
+fn bound_listener(
     site: &SiteRuntime,
     family: Family,
-) -> Result<(), OptionError> {
+    share_port: bool,
+) -> Result<Socket, OptionError> {
+    let socket = new_socket(&site.client, family)?;
     let address = SocketAddr::new(family.loopback(), site.port);
-    set_transparent(socket, family).map_err(step("IP_TRANSPARENT"))?;
+    socket
+        .set_reuse_port(share_port)
+        .map_err(step("SO_REUSEPORT"))?;
+    set_transparent(&socket, family).map_err(step("IP_TRANSPARENT"))?;
     if site.keeps_dscp() {
         let saved = sys::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1);
         options::or_warn("TCP_SAVE_SYN", saved);
@@ -113,7 +109,8 @@ fn prepare_listener(
     if let DscpPolicy::Set(dscp) = site.dscp {
         set_dscp_or_warn(socket.as_fd(), family, dscp);
     }
-    socket.bind(&address.into()).map_err(step("bind"))
+    socket.bind(&address.into()).map_err(step("bind"))?;
+    Ok(socket)
 }
 
 /// The server leg of a flow: non-blocking, options set, bound as the site says, connect() begun.
