@@ -9,7 +9,6 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
-    time::Duration,
 };
 
 use pep_core::{site::SynHandling, syn::FlowTuple};
@@ -17,7 +16,6 @@ use socket2::{SockRef, Socket};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::yield_now,
-    time::sleep,
 };
 
 use crate::{
@@ -65,8 +63,6 @@ pub struct Acceptor {
     family: Family,
     listener: AsyncFd<OwnedFd>,
     reserve: Option<Reserve>,
-    /// Failures in a row that are no shortage.
-    failures: u32,
 }
 
 /// Why nobody was accepted.
@@ -79,12 +75,7 @@ enum AcceptError {
 }
 
 impl Acceptor {
-    /// Pauses between attempts of which none succeeds: twice the last, up to one that is short
-    /// against the time for which a shortage keeps the gate closed.
-    const PAUSE: Duration = Duration::from_millis(25);
-    const PAUSE_DOUBLINGS: u32 = 4;
-
-    /// Registers the `worker`th socket of the listener with the current runtime.
+    /// Registers the listener with the current runtime.
     ///
     /// # Errors
     /// When there is no descriptor, memory or watch for it.
@@ -99,7 +90,6 @@ impl Acceptor {
             family: listener.family,
             listener: reactor::register(socket.into(), Interest::READABLE)?,
             reserve: None,
-            failures: 0,
         })
     }
 
@@ -108,7 +98,6 @@ impl Acceptor {
         loop {
             match self.accept().await {
                 Ok(()) => {
-                    self.failures = 0;
                     yield_now().await;
                     self.reserve_ahead();
                 }
@@ -147,22 +136,18 @@ impl Acceptor {
         }
     }
 
-    async fn on_error(&mut self, err: &AcceptError) {
+    /// What is not to be had now is asked for again when a flow has ended, or a moment later.
+    async fn on_error(&self, err: &AcceptError) {
         let (AcceptError::Reserve(cause) | AcceptError::Queue(cause)) = err;
         let admission = &self.context.admission;
-        if let Some(resource) = Resource::short(cause) {
-            admission.on_short(resource);
-            admission.relief().await;
-            return;
-        }
-        match err {
-            AcceptError::Reserve(cause) => admission.on_leg_failed(&self.site.name, cause),
-            AcceptError::Queue(cause) => {
+        match (Resource::short(cause), err) {
+            (Some(resource), _) => admission.on_short(resource),
+            (None, AcceptError::Reserve(_)) => admission.on_leg_failed(&self.site.name, cause),
+            (None, AcceptError::Queue(_)) => {
                 tracing::debug!(error = %cause, site = self.site.name, "cannot accept");
             }
         }
-        self.failures += 1;
-        sleep(Self::PAUSE * (1 << self.failures.min(Self::PAUSE_DOUBLINGS))).await;
+        admission.relief().await;
     }
 
     fn begin(&self, fd: OwnedFd, client: SocketAddr, reserve: Reserve) -> io::Result<()> {

@@ -1,5 +1,9 @@
-use std::net::{TcpListener, TcpStream};
+use std::{
+    net::{TcpListener, TcpStream},
+    time::Duration,
+};
 
+use futures_util::FutureExt as _;
 use pep_core::{budget::MemoryBudget, config::CongestionName, relay::RelayLimits};
 use tokio::runtime;
 
@@ -39,7 +43,7 @@ fn context() -> Arc<FlowContext> {
 
 /// As when a module is removed, or a capability dropped, after the start.
 #[test]
-fn while_legs_are_refused_the_gate_is_closed_and_attempts_are_few() {
+fn while_legs_are_refused_the_gate_is_closed_and_the_acceptor_waits() {
     let mut site = site();
     let nobody_has_it: CongestionName = "nobody_has_it".parse().unwrap();
     site.server.congestion = Congestion::Named(nobody_has_it);
@@ -54,14 +58,14 @@ fn while_legs_are_refused_the_gate_is_closed_and_attempts_are_few() {
     let context = context();
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(async {
-        let acceptor = Acceptor::new(Arc::clone(&context), &listener, 0).unwrap();
-        let accepting = tokio::spawn(acceptor.run());
-        // An acceptor that does not pause never lets this one wait.
-        sleep(Duration::from_millis(500)).await;
-        accepting.abort();
+        let mut acceptor = Acceptor::new(Arc::clone(&context), &listener, 0).unwrap();
+        let err = acceptor.accept().await.unwrap_err();
+        assert!(matches!(err, AcceptError::Reserve(_)), "{err:?}");
+        // It does not come back at once, to fail again.
+        assert_eq!(acceptor.on_error(&err).now_or_never(), None);
     });
     let stats = context.counters.snapshot();
-    assert!((1..=5).contains(&stats.legs_failed), "{stats:?}");
+    assert_eq!(stats.legs_failed, 1);
     assert_eq!(*context.admission.gate().borrow(), Gate::Closed);
     assert_eq!(stats.flows_accepted, 0);
     assert_eq!(context.budget.taken(), 0, "what was reserved is given back");
