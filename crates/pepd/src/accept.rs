@@ -25,20 +25,20 @@ use crate::{
     sys::{reactor, socket},
 };
 
-/// Where a site's connections of one family arrive.
+/// Where one worker gets a site's connections of one family. The kernel spreads them over the
+/// workers: with one socket for all, each connection would wake every worker.
 #[derive(Debug)]
 pub struct Listener {
     /// Whose connections come to it.
     pub site: Arc<SiteRuntime>,
     /// Of which kind.
     pub family: Family,
-    /// One socket for each worker. The kernel spreads connections over them: with one for all,
-    /// each connection would wake every worker.
-    pub sockets: Vec<Socket>,
+    /// It.
+    pub socket: Socket,
 }
 
 impl Listener {
-    /// Server legs that each worker keeps ready for it while nobody comes.
+    /// Server legs that are kept ready for it while nobody comes.
     pub fn reserved_legs(&self) -> usize {
         match self.site.syn {
             SynHandling::Spoof => 1,
@@ -78,17 +78,13 @@ impl Acceptor {
     /// Registers the listener with the current runtime.
     ///
     /// # Errors
-    /// When there is no descriptor, memory or watch for it.
-    ///
-    /// # Panics
-    /// When the listener has fewer sockets.
-    pub fn new(context: Arc<FlowContext>, listener: &Listener, worker: usize) -> io::Result<Self> {
-        let socket = listener.sockets[worker].try_clone()?;
+    /// When there is no memory or watch for it.
+    pub fn new(context: Arc<FlowContext>, listener: Listener) -> io::Result<Self> {
         Ok(Self {
             context,
-            site: Arc::clone(&listener.site),
+            site: listener.site,
             family: listener.family,
-            listener: reactor::register(socket.into(), Interest::READABLE)?,
+            listener: reactor::register(listener.socket.into(), Interest::READABLE)?,
             reserve: None,
         })
     }

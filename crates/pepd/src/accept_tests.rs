@@ -53,12 +53,12 @@ fn while_legs_are_refused_the_gate_is_closed_and_the_acceptor_waits() {
     let listener = Listener {
         site: Arc::new(site),
         family: Family::V4,
-        sockets: vec![listener.into()],
+        socket: listener.into(),
     };
     let context = context();
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(async {
-        let mut acceptor = Acceptor::new(Arc::clone(&context), &listener, 0).unwrap();
+        let mut acceptor = Acceptor::new(Arc::clone(&context), listener).unwrap();
         let err = acceptor.accept().await.unwrap_err();
         assert!(matches!(err, AcceptError::Reserve(_)), "{err:?}");
         // It does not come back at once, to fail again.

@@ -25,24 +25,17 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Starts `count` threads; each accepts from one socket of every listener.
+    /// Starts a thread for each lot of listeners, which accepts from them.
     ///
     /// # Errors
-    /// When a thread, its event loop, or its share of a listener cannot be had.
-    ///
-    /// # Panics
-    /// When a listener has fewer sockets.
-    pub fn start(
-        count: usize,
-        context: &Arc<FlowContext>,
-        listeners: &[Listener],
-    ) -> io::Result<Self> {
+    /// When a thread, its event loop, or a watch for a listener cannot be had.
+    pub fn start(context: &Arc<FlowContext>, listeners: Vec<Vec<Listener>>) -> io::Result<Self> {
         let stop = watch::Sender::new(());
         let mut workers = Self {
             threads: Vec::new(),
             stop,
         };
-        for number in 0..count {
+        for (number, listeners) in listeners.into_iter().enumerate() {
             let stopped = workers.stop.subscribe();
             let thread = start_one(number, context, listeners, stopped)?;
             workers.threads.push(thread);
@@ -64,7 +57,7 @@ impl Workers {
 fn start_one(
     number: usize,
     context: &Arc<FlowContext>,
-    listeners: &[Listener],
+    listeners: Vec<Listener>,
     mut stopped: watch::Receiver<()>,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = runtime::Builder::new_current_thread()
@@ -72,8 +65,8 @@ fn start_one(
         .build()?;
     let entered = runtime.enter();
     let acceptors = listeners
-        .iter()
-        .map(|listener| Acceptor::new(Arc::clone(context), listener, number))
+        .into_iter()
+        .map(|listener| Acceptor::new(Arc::clone(context), listener))
         .collect::<io::Result<Vec<_>>>()?;
     drop(entered);
     thread::Builder::new()

@@ -8,6 +8,7 @@ use pep_core::{
     config::{Config, Limits},
     relay::RelayLimits,
 };
+use socket2::Socket;
 
 use super::{DaemonError, run::Daemon, spare::Spare};
 use crate::{
@@ -36,12 +37,12 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
     let descriptors = raise_descriptors();
     let claim = Claim::take(config).await?;
     let sites = SiteRuntime::all(config)?;
-    let listeners = listeners(&sites, worker_count())?;
+    let listeners = listeners(&sites)?;
     let config = Arc::new(config.clone());
     let mut interception = Interception::install(&config)
         .await
         .map_err(DaemonError::Intercept)?;
-    match start(&config, descriptors, &sites, &listeners, &mut interception) {
+    match start(&config, descriptors, &sites, listeners, &mut interception) {
         Ok((context, defer, workers)) => Ok(Daemon {
             claim,
             neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
@@ -69,7 +70,7 @@ fn start(
     config: &Arc<Config>,
     descriptors: u64,
     sites: &[Arc<SiteRuntime>],
-    listeners: &[Listener],
+    listeners: Vec<Vec<Listener>>,
     interception: &mut Interception,
 ) -> Result<(Arc<FlowContext>, Option<DeferTask>, Workers), DaemonError> {
     let defer = interception
@@ -77,10 +78,10 @@ fn start(
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
     let context = context(&config.limits, descriptors, held)?;
-    let count = worker_count();
-    let workers = Workers::start(count, &context, listeners)
-        .map_err(DaemonError::system("start the workers"))?;
-    let others = open_descriptors() + later_descriptors(count, listeners);
+    let later = later_descriptors(&listeners);
+    let workers =
+        Workers::start(&context, listeners).map_err(DaemonError::system("start the workers"))?;
+    let others = open_descriptors() + later;
     let cap = flow_cap(&config.limits, descriptors, others);
     context.admission.set_cap(cap);
     if cap < config.limits.flows {
@@ -101,14 +102,18 @@ fn warn_of_few_descriptors(limits: &Limits, cap: u32, descriptors: u64, others: 
     );
 }
 
-/// Descriptors open now: listeners and each worker's copies of them, event loops, netlink, TUNs.
+/// Descriptors open now: listeners, event loops, netlink, TUNs.
 fn open_descriptors() -> u64 {
     fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 
 /// Descriptors of no flow that are opened later.
-fn later_descriptors(workers: usize, listeners: &[Listener]) -> u64 {
-    let reserves = workers * listeners.iter().map(Listener::reserved_legs).sum::<usize>();
+fn later_descriptors(listeners: &[Vec<Listener>]) -> u64 {
+    let reserves: usize = listeners
+        .iter()
+        .flatten()
+        .map(Listener::reserved_legs)
+        .sum();
     (reserves + Spare::COUNT + OTHERS_LATER) as u64
 }
 
@@ -166,30 +171,35 @@ fn raise_descriptors() -> u64 {
     }
 }
 
-fn listeners(sites: &[Arc<SiteRuntime>], count: usize) -> Result<Vec<Listener>, DaemonError> {
-    let pairs = sites
-        .iter()
-        .flat_map(|site| Family::ALL.map(|family| (site, family)));
-    pairs
-        .filter(|(_, family)| *family == Family::V4 || setup::has_ipv6())
-        .map(|(site, family)| listener(site, family, count))
-        .collect()
+/// Those of each worker.
+fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Vec<Listener>>, DaemonError> {
+    let mut workers: Vec<_> = (0..worker_count()).map(|_| Vec::new()).collect();
+    for site in sites {
+        for family in families() {
+            let sockets = bind(site, family, workers.len())?;
+            for (listeners, socket) in workers.iter_mut().zip(sockets) {
+                let site = Arc::clone(site);
+                listeners.push(Listener {
+                    site,
+                    family,
+                    socket,
+                });
+            }
+        }
+    }
+    Ok(workers)
 }
 
-fn listener(
-    site: &Arc<SiteRuntime>,
-    family: Family,
-    count: usize,
-) -> Result<Listener, DaemonError> {
-    let sockets = leg::listeners(site, family, count).map_err(|err| DaemonError::Listen {
+fn families() -> impl Iterator<Item = Family> {
+    let has = |family: &Family| *family == Family::V4 || setup::has_ipv6();
+    Family::ALL.into_iter().filter(has)
+}
+
+fn bind(site: &SiteRuntime, family: Family, count: usize) -> Result<Vec<Socket>, DaemonError> {
+    leg::listeners(site, family, count).map_err(|err| DaemonError::Listen {
         site: site.name.clone(),
         address: SocketAddr::new(family.loopback(), site.port).to_string(),
         err,
-    })?;
-    Ok(Listener {
-        site: Arc::clone(site),
-        family,
-        sockets,
     })
 }
 
