@@ -12,16 +12,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::TryStreamExt as _;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
-use rtnetlink::{Handle, RouteMessageBuilder};
 use tokio::{sync::mpsc, time::sleep};
 use tracing::{debug, warn};
 
 use super::{
     held::HeldLegs,
     neigh_socket::{Hop, NeighbourSocket},
-    route::{Netlink, RouteError},
+    route::{Netlink, RouteError, interface},
     unanswered::{PROMPT, Unanswered},
 };
 
@@ -97,7 +95,8 @@ impl NeighbourWatch {
         let netlink = Netlink::connect()?;
         for lot in destinations.chunks(LOOKUPS_AT_ONCE) {
             for &destination in lot {
-                let hop = next_hop(netlink.handle(), destination, self.mark).await;
+                let route = netlink.look_up(destination, self.mark).await?;
+                let hop = route.and_then(|route| next_hop(&route, destination));
                 if hop.is_some_and(|hop| hops.contains(&hop)) {
                     self.fail(destination).await;
                 }
@@ -127,34 +126,16 @@ impl NeighbourWatch {
     }
 }
 
-async fn next_hop(handle: &Handle, destination: IpAddr, mark: u32) -> Option<Hop> {
-    let query = match destination {
-        IpAddr::V4(address) => RouteMessageBuilder::<std::net::Ipv4Addr>::new()
-            .destination_prefix(address, 32)
-            .mark(mark)
-            .build(),
-        IpAddr::V6(address) => RouteMessageBuilder::<std::net::Ipv6Addr>::new()
-            .destination_prefix(address, 128)
-            .mark(mark)
-            .build(),
-    };
-    let mut routes = handle.route().get(query).execute();
-    let route = routes.try_next().await.ok()??;
-    hop_of(&route, destination)
-}
-
-fn hop_of(route: &RouteMessage, destination: IpAddr) -> Option<Hop> {
-    let mut hop = (None, destination);
-    for attribute in &route.attributes {
-        match attribute {
-            RouteAttribute::Oif(interface) => hop.0 = Some(*interface),
-            RouteAttribute::Gateway(RouteAddress::Inet(address)) => hop.1 = (*address).into(),
-            RouteAttribute::Gateway(RouteAddress::Inet6(address)) => hop.1 = (*address).into(),
-            _ => {}
-        }
-    }
+/// The neighbour by which a route reaches its destination.
+fn next_hop(route: &RouteMessage, destination: IpAddr) -> Option<Hop> {
+    let attributes = route.attributes.iter();
+    let mut gateways = attributes.filter_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(IpAddr::from(*address)),
+        RouteAttribute::Gateway(RouteAddress::Inet6(address)) => Some(IpAddr::from(*address)),
+        _ => None,
+    });
     Some(Hop {
-        interface: hop.0?,
-        address: hop.1,
+        interface: interface(route)?,
+        address: gateways.next().unwrap_or(destination),
     })
 }

@@ -9,7 +9,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use futures_util::TryStreamExt as _;
@@ -91,11 +91,6 @@ impl Netlink {
         Ok(Self { handle, connection })
     }
 
-    /// The handle for other requests.
-    pub fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
     /// Sets a TUN up, without multicast: it has neither groups to join nor routers to seek.
     /// Returns its interface index.
     ///
@@ -116,6 +111,33 @@ impl Netlink {
         let set = self.handle.link().set(message).execute().await;
         set.map_err(|err| RouteError::new(what(), err))?;
         Ok(index)
+    }
+
+    /// The route of a packet of ours with this mark. `None` when there is none.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn look_up(
+        &self,
+        destination: IpAddr,
+        mark: u32,
+    ) -> Result<Option<RouteMessage>, RouteError> {
+        let query = match destination {
+            IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(address, 32)
+                .mark(mark)
+                .build(),
+            IpAddr::V6(address) => RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(address, 128)
+                .mark(mark)
+                .build(),
+        };
+        let mut routes = self.handle.route().get(query).execute();
+        match routes.try_next().await {
+            Ok(route) => Ok(route),
+            Err(Error::NetlinkError(_)) => Ok(None),
+            Err(err) => Err(RouteError::new("cannot look a route up", err)),
+        }
     }
 
     async fn index(&self, name: &str) -> Result<u32, RouteError> {
@@ -460,25 +482,16 @@ async fn way(
     family: Family,
     mark: u32,
 ) -> Result<Option<(RouteType, Option<u32>)>, RouteError> {
-    let query = match family {
-        Family::V4 => RouteMessageBuilder::<Ipv4Addr>::new()
-            .destination_prefix(Ipv4Addr::new(192, 0, 2, 1), 32)
-            .mark(mark)
-            .build(),
-        Family::V6 => RouteMessageBuilder::<Ipv6Addr>::new()
-            .destination_prefix(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1), 128)
-            .mark(mark)
-            .build(),
+    let nobody = match family {
+        Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
     };
-    let mut routes = netlink.handle.route().get(query).execute();
-    match routes.try_next().await {
-        Ok(route) => Ok(route.map(|route| (route.header.kind, interface(&route)))),
-        Err(Error::NetlinkError(_)) => Ok(None),
-        Err(err) => Err(RouteError::new("cannot look a route up", err)),
-    }
+    let route = netlink.look_up(nobody, mark).await?;
+    Ok(route.map(|route| (route.header.kind, interface(&route))))
 }
 
-fn interface(route: &RouteMessage) -> Option<u32> {
+/// The interface that a route leads to.
+pub(super) fn interface(route: &RouteMessage) -> Option<u32> {
     let attributes = route.attributes.iter();
     let mut interfaces = attributes.filter_map(|attribute| match attribute {
         RouteAttribute::Oif(interface) => Some(*interface),

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use super::{InterceptError, Interception, cannot, nft, route::Netlink};
+use super::{InterceptError, Interception, cannot, nft};
 use crate::gate::Gate;
 
 /// What is not there any more.
@@ -36,11 +36,10 @@ impl Interception {
     /// # Errors
     /// When the kernel cannot be asked: descriptors are short.
     pub async fn missing(&self) -> Result<Option<Missing>, InterceptError> {
-        let netlink = Netlink::connect()?;
         let missing = Missing {
             routing: !self
                 .routing
-                .is_in_place(&netlink, &self.tun_indices)
+                .is_in_place(&self.netlink, &self.tun_indices)
                 .await?,
             table: !nft::table_exists(&self.table).map_err(InterceptError::Ask)?,
         };
@@ -65,11 +64,10 @@ impl Interception {
     }
 
     async fn put_back_routing(&self) -> Result<(), InterceptError> {
-        let netlink = Netlink::connect()?;
-        let Err(err) = self.routing.install(&netlink, &self.tun_indices).await else {
+        let Err(err) = self.routing.install(&self.netlink, &self.tun_indices).await else {
             return Ok(());
         };
-        if !self.routing.delivers(&netlink).await? {
+        if !self.routing.delivers(&self.netlink).await? {
             let removed = self.nft.apply(&nft::remove_transaction(&self.table)).await;
             removed.map_err(cannot("remove the nft table"))?;
         }
