@@ -10,7 +10,7 @@ use pep_core::{
 };
 use socket2::Socket;
 
-use super::{DaemonError, run::Daemon, spare::Spare};
+use super::{DaemonError, chores::Chores, run::Daemon, spare::Spare};
 use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
@@ -53,10 +53,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
             sites,
             drain: config.drain,
             spare: Spare::default(),
-            accepted: None,
-            code_in_use: true,
-            upkeep_failed: false,
-            lost_lines_told: 0,
+            chores: Chores::default(),
         }),
         Err(err) => {
             interception.remove_or_warn().await;

@@ -1,6 +1,7 @@
 //! The daemon: build everything, run, drain.
 
 mod build;
+mod chores;
 mod run;
 mod spare;
 

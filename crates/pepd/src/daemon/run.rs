@@ -9,7 +9,10 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::spare::Spare;
+use super::{
+    chores::{self, Chores},
+    spare::Spare,
+};
 use crate::{
     exit::ExitStatus,
     flow::FlowContext,
@@ -18,7 +21,7 @@ use crate::{
         Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch,
     },
     leg::SiteRuntime,
-    log, stats, sys,
+    stats,
     workers::Workers,
 };
 
@@ -35,14 +38,7 @@ pub(super) struct Daemon {
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     pub(super) drain: Duration,
     pub(super) spare: Spare,
-    /// Flows accepted up to the last tick, when there was one.
-    pub(super) accepted: Option<u64>,
-    /// Something other than waiting was done since code was last unmapped.
-    pub(super) code_in_use: bool,
-    /// It was told that what somebody removed cannot be put back.
-    pub(super) upkeep_failed: bool,
-    /// Lines of the log known to be lost.
-    pub(super) lost_lines_told: u64,
+    pub(super) chores: Chores,
 }
 
 /// Signals that mean something to us.
@@ -121,10 +117,9 @@ impl Daemon {
                 Event::Report => self.report().await,
                 Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
                 Event::Tick => {
-                    self.on_tick();
-                    self.upkeep(*gate.borrow()).await;
-                    self.tell_lost_lines();
-                    self.unmap_when_quiet();
+                    // Whoever moves the gate would wait for as long as it is borrowed.
+                    let now = *gate.borrow();
+                    self.tick(now).await;
                     // What was short then, a descriptor for nft perhaps, may be there now.
                     if let Some(gate) = failed {
                         failed = self.set_gate(gate).await.err();
@@ -136,74 +131,12 @@ impl Daemon {
 
     const TICK: Duration = Duration::from_secs(1);
 
-    /// How many slots one tick may clean: some milliseconds of work.
-    const SWEEP: usize = 1024;
-
-    fn on_tick(&mut self) {
+    async fn tick(&mut self, gate: Gate) {
         self.spare.fill();
-        let next_flow_fits = self.context.next_flow_fits();
-        self.context.admission.on_tick(next_flow_fits);
-        self.context.arena.sweep(Self::SWEEP);
-    }
-
-    /// Code that only starting, or the beginning of flows, needs is given back a second after it was
-    /// last needed.
-    fn unmap_when_quiet(&mut self) {
-        let accepted = self.context.counters.snapshot().flows_accepted;
-        let busy = self.accepted.replace(accepted) != Some(accepted);
-        if self.code_in_use
-            && !busy
-            && let Err(err) = sys::memory::unmap_idle_code()
-        {
-            tracing::debug!(error = %err, "idle code stays mapped");
-        }
-        self.code_in_use = busy;
-    }
-
-    /// Should this line be lost as well, it is told again.
-    fn tell_lost_lines(&mut self) {
-        let lost = log::lost();
-        if lost > self.lost_lines_told {
-            self.lost_lines_told = lost;
-            tracing::warn!(
-                lost,
-                "lines of the log were lost: nobody read those before them"
-            );
-        }
-    }
-
-    /// Others flush rulesets and delete rules that they do not know: hosts would be without
-    /// acceleration, or without connections.
-    async fn upkeep(&mut self, gate: Gate) {
-        let missing = match self.interception.missing().await {
-            Ok(missing) => missing,
-            Err(err) => {
-                let error = &err as &dyn std::error::Error;
-                tracing::debug!(error, "cannot see whether all rules are in place");
-                return;
-            }
-        };
-        let Some(missing) = missing else {
-            self.upkeep_failed = false;
-            return;
-        };
-        self.spare.release();
-        let result = self.interception.put_back(missing, gate).await;
-        self.spare.fill();
-        match result {
-            Ok(()) => tracing::warn!(
-                "somebody has removed {missing}: put back; until then hosts went without acceleration, or without connections"
-            ),
-            Err(err) if !self.upkeep_failed => {
-                self.upkeep_failed = true;
-                let error = &err as &dyn std::error::Error;
-                tracing::error!(
-                    error,
-                    "somebody has removed {missing}: cannot put back, trying again every second"
-                );
-            }
-            Err(_) => {}
-        }
+        self.chores
+            .put_back(&self.interception, gate, &mut self.spare)
+            .await;
+        self.chores.tidy(&self.context);
     }
 
     async fn report(&mut self) {
@@ -274,7 +207,7 @@ impl Daemon {
         loop {
             tick.tick().await;
             closed = closed || self.close_gate().await;
-            self.context.arena.sweep(Self::SWEEP);
+            chores::sweep(&self.context);
         }
     }
 

@@ -5,7 +5,7 @@
 //! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
 //! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
 //! - [`tun`], devices into which held SYNs are routed
-//! - `upkeep`, putting back what others have removed
+//! - [`upkeep`], putting back what others have removed
 //! - [`setup`], what must hold before, and what to do when it does not; [`claim`], whether
 //!   another pepd is in the way
 //!
@@ -27,7 +27,7 @@ pub mod setup;
 mod time_wait;
 pub mod tun;
 pub mod unanswered;
-mod upkeep;
+pub mod upkeep;
 mod watcher;
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
