@@ -15,7 +15,11 @@ use std::{
     time::Duration,
 };
 
+use nix::unistd::Pid;
 use pep_core::config::{Config, Marks};
+use tokio::{io::Interest, time::timeout};
+
+use crate::sys;
 
 /// What the names of claims begin with.
 const PREFIX: &str = "pepd/";
@@ -52,18 +56,26 @@ impl Claim {
     /// # Errors
     /// [`ClaimError::Taken`] when a running pepd of this network namespace uses part of it.
     pub async fn take(config: &Config) -> Result<Self, ClaimError> {
-        const PAUSE: Duration = Duration::from_millis(50);
         let uses = Uses::of(config, process::id());
-        for _ in 0..20 {
-            if uses.conflict_with_any(&others()?).is_ok() {
-                break;
-            }
-            tokio::time::sleep(PAUSE).await;
+        if let Err(ClaimError::Taken { process, .. }) = uses.conflict_with_any(&others()?)
+            && let Err(err) = end_of(process).await
+        {
+            tracing::debug!(error = %err, process, "has not been seen to end");
         }
         uses.conflict_with_any(&others()?)?;
         let address = SocketAddr::from_abstract_name(uses.to_name())?;
         Ok(Self(UnixDatagram::bind_addr(&address)?))
     }
+}
+
+/// Waits until a process has ended, and with it its claim, but not for long.
+async fn end_of(process: u32) -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let process = i32::try_from(process).map_err(io::Error::other)?;
+    let process = sys::process::pidfd_open(Pid::from_raw(process))?;
+    let process = sys::reactor::register(process, Interest::READABLE)?;
+    let ended = timeout(PATIENCE, process.readable()).await?;
+    ended.map(drop)
 }
 
 /// The claims in this network namespace.
@@ -180,6 +192,11 @@ fn overlap(a: &RangeInclusive<u32>, b: &RangeInclusive<u32>) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Command, Stdio};
+
+    use futures_util::FutureExt as _;
+    use tokio::runtime;
+
     use super::*;
 
     fn uses(keys: &str) -> Uses {
@@ -213,6 +230,22 @@ mod tests {
         ] {
             assert_eq!(Uses::parse(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_waited_for() {
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("cat");
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("an event loop").block_on(async {
+            assert!(end_of(child.id()).now_or_never().is_none(), "it runs");
+            drop(child.stdin.take());
+            end_of(child.id()).await.expect("it has nothing to read");
+        });
+        let status = child.try_wait().expect("our child");
+        assert!(status.is_some_and(|status| status.success()), "{status:?}");
     }
 
     #[test]

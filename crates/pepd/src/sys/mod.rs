@@ -1,6 +1,7 @@
 //! The only unsafe code of the daemon: thin wrappers of system calls that decide nothing.
 
 pub mod memory;
+pub mod process;
 pub mod reactor;
 pub mod socket;
 pub mod tun;
