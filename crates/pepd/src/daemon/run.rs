@@ -141,8 +141,9 @@ impl Daemon {
 
     async fn report(&mut self) {
         self.spare.release();
-        report(&self.context, &self.interception).await;
+        let stats = collect(&self.context, &self.interception).await;
         self.spare.fill();
+        stats::log(&stats);
     }
 
     /// Fails with the gate that could not be set.
@@ -215,7 +216,7 @@ impl Daemon {
     async fn end(self, status: ExitStatus) -> ExitStatus {
         let flows = self.context.admission.open_flows();
         self.workers.stop();
-        report(&self.context, &self.interception).await;
+        stats::log(&collect(&self.context, &self.interception).await);
         self.interception.remove_or_warn().await;
         match status {
             ExitStatus::Success => tracing::info!("drained"),
@@ -240,8 +241,8 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
     *gate.borrow_and_update()
 }
 
-/// Logs all counters.
-async fn report(context: &FlowContext, interception: &Interception) {
+/// All counters.
+async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     let mut stats = context.counters.snapshot();
     stats.ring_bytes = context.budget.taken();
     match interception.passed().await {
@@ -251,7 +252,7 @@ async fn report(context: &FlowContext, interception: &Interception) {
     if let Some(held) = &context.held {
         add_held(&mut stats, held);
     }
-    stats::log(&stats);
+    stats
 }
 
 fn add_held(stats: &mut Stats, held: &HeldLegs) {
