@@ -138,6 +138,20 @@ fn a_site_behind_a_wider_one_is_pointed_out() {
 }
 
 #[test]
+fn an_rtt0_for_nobody_is_pointed_out() {
+    let with = |congestion: &str| {
+        let site = format!("[[site]]\nname = \"a\"\ncongestion = {congestion}\nrtt0 = \"10ms\"\n");
+        valid(&format!("[intercept]\nlan = [\"eth0\"]\n{site}")).warnings
+    };
+    assert!(with("[\"bbr\", \"hybla_sat\"]").is_empty());
+    let warnings = with("[\"bbr\"]");
+    let [warning] = warnings.as_slice() else {
+        panic!("one warning, not {warnings:?}")
+    };
+    assert_eq!((warning.line, warning.key.as_str()), (6, "site[1].rtt0"));
+}
+
+#[test]
 fn a_slow_round_trip_raises_the_cap_on_retransmissions() {
     let text = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"hf0\"\nrtt = \"4s\"\n";
     let config = valid(text);

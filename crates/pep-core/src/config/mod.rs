@@ -3,6 +3,7 @@
 //! Nothing past this module sees TOML. `docs/configuration.md` is the reference for operators;
 //! tests keep it and these types in agreement.
 
+mod congestion;
 mod error;
 mod findings;
 mod intercept;
@@ -25,6 +26,7 @@ pub use limits::Limits;
 pub use link::Link;
 pub use log::{LogConfig, LogFormat, LogLevel};
 pub use names::{CongestionName, IfName, NameError, TableName};
+pub use raw::closest;
 pub use timeouts::{Keepalive, Timeouts};
 
 use toml::de::DeTable;

@@ -70,6 +70,19 @@ name!(
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
 );
 
+impl CongestionName {
+    /// Whether it sends at the stated rate whatever is lost, and so leaves nothing to others: only
+    /// for a link that is the flows' own, and only where a rate is stated.
+    pub fn takes_the_whole_link(&self) -> bool {
+        self.0 == "steady"
+    }
+
+    /// Whether it grows as over a reference round trip, `rtt0`.
+    pub fn has_rtt0(&self) -> bool {
+        matches!(self.as_str(), "hybla" | "hybla_sat")
+    }
+}
+
 name!(
     /// The name of an nft table: a letter, then up to 31 letters, digits or `_`.
     TableName,

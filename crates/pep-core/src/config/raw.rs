@@ -230,10 +230,7 @@ pub(super) fn kind(value: &Spanned<DeValue<'_>>) -> &'static str {
 }
 
 /// The one of `candidates` that `name` most likely stands for, if any is near.
-pub(super) fn closest<'c>(
-    name: &str,
-    candidates: impl Iterator<Item = &'c str>,
-) -> Option<&'c str> {
+pub fn closest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let distance = |candidate: &str| strsim::damerau_levenshtein(name, candidate);
     // A third of the letters wrong, or one missing part, is still a slip; more is another word.
     let near = |candidate: &str| {

@@ -1,16 +1,18 @@
 //! `[[site]]`: from the file to checked policies.
 
+use std::time::Duration;
+
 use toml::de::DeValue;
 use units::ByteSize;
 
 use super::{
-    CongestionName, IfName, Intercept, Link, Timeouts,
+    CongestionName, IfName, Intercept, Link, Timeouts, congestion,
     findings::Findings,
     intercept::SYN_WORDS,
     raw::Section,
     values::{
-        BitRate, Dscp, Map, NonEmpty, OneOf, Ports, Prefix, Reading, Size, Switch, WordOr, short,
-        text,
+        BitRate, Dscp, Map, NonEmpty, OneOf, Ports, Prefix, Reading, Size, Span, Switch, WordOr,
+        short, text,
     },
 };
 use crate::site::{
@@ -54,10 +56,10 @@ impl Context<'_> {
             name: s.require("name", SiteName).unwrap_or_default(),
             matcher: self.read_matcher(s.section("match")),
             mode: s.read("mode", Modes).unwrap_or(d.mode),
-            congestion: s.list("congestion", congestion()).unwrap_or_default(),
-            congestion_lan: s
-                .list("congestion_lan", congestion())
-                .unwrap_or(d.congestion_lan),
+            congestion: s.list("congestion", name()).unwrap_or_default(),
+            congestion_lan: s.list("congestion_lan", name()).unwrap_or(d.congestion_lan),
+            dedicated: s.read("dedicated", Switch).unwrap_or(d.dedicated),
+            rtt0: s.read("rtt0", rtt0()).unwrap_or(d.rtt0),
             link_leg: s.read("link_leg", LINK_LEGS).unwrap_or(d.link_leg),
             source: s.read("source", SOURCES).unwrap_or(d.source),
             syn: s.read("syn", SYN_WORDS).unwrap_or(d.syn),
@@ -77,6 +79,7 @@ impl Context<'_> {
             lan_buffer: s.read("lan_buffer", buffer()).unwrap_or(d.lan_buffer),
         };
         self.read_peer(s);
+        congestion::check(s, &site, self.link);
         section.finish();
         site
     }
@@ -226,8 +229,12 @@ const LINK_LEGS: OneOf<LinkLeg> =
     OneOf(&[("server", LinkLeg::Server), ("client", LinkLeg::Client)]);
 const SOURCES: OneOf<Source> = OneOf(&[("client", Source::Client), ("self", Source::Self_)]);
 
-fn congestion() -> impl Reading<Value = CongestionName> {
+fn name() -> impl Reading<Value = CongestionName> {
     text("the name of a congestion control")
+}
+
+fn rtt0() -> impl Reading<Value = Duration> {
+    Span(Duration::from_millis(1)..=Duration::from_secs(1))
 }
 
 fn lowat() -> impl Reading<Value = Lowat> {

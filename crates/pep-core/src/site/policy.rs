@@ -1,5 +1,7 @@
 //! What is done with the flows of a site.
 
+use std::time::Duration;
+
 use units::{ByteSize, Rate};
 
 use super::Matcher;
@@ -98,6 +100,27 @@ pub struct Buffers {
     pub receive: u64,
 }
 
+/// RTT0 of hybla where none is stated: what its authors and the kernel use.
+pub const RTT0_DEFAULT: Duration = Duration::from_millis(25);
+
+/// The version of IP by which packets go, as far as its header matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IpVersion {
+    /// IPv4, without options.
+    V4,
+    /// IPv6, without extension headers.
+    V6,
+}
+
+impl IpVersion {
+    const fn header(self) -> u64 {
+        match self {
+            Self::V4 => 20,
+            Self::V6 => 40,
+        }
+    }
+}
+
 /// A named policy and what it matches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
@@ -114,6 +137,12 @@ pub struct Site {
     /// that paces (bbr, which some systems have by default) costs two to three times the
     /// processor time per byte there. None: the kernel's own choice.
     pub congestion_lan: Vec<CongestionName>,
+    /// Nobody else uses the link; default false. Without it, controls that leave nothing to others
+    /// ([`CongestionName::takes_the_whole_link`]) are refused.
+    pub dedicated: bool,
+    /// RTT0 of hybla and hybla_sat on the link leg, 1 ms to 1 s: they grow as if the round trip were
+    /// this. Default 25 ms.
+    pub rtt0: Duration,
     /// Which leg crosses the link; default [`LinkLeg::Server`].
     pub link_leg: LinkLeg,
     /// Whose address the server sees; default [`Source::Client`], so that the server's logs,
@@ -158,6 +187,8 @@ impl Site {
             congestion_lan: ["cubic", "reno"]
                 .map(|name| name.parse().expect("valid names"))
                 .into(),
+            dedicated: false,
+            rtt0: RTT0_DEFAULT,
             link_leg: LinkLeg::default(),
             source: Source::default(),
             syn,
@@ -216,12 +247,66 @@ impl Site {
         }
     }
 
-    /// The rate beyond which one flow may not send into the link, or `None` for no limit.
+    /// The rate beyond which one flow may not send into the link, counted in IP packets, or `None` for
+    /// no limit.
     pub fn pacing_rate(&self, link: Option<&Link>) -> Option<Rate> {
         match self.pacing {
             Pacing::Auto => link?.rate,
             Pacing::Off => None,
             Pacing::Rate(rate) => Some(rate),
         }
+    }
+
+    /// The same counted in bytes of payload, which is what the kernel paces (SO_MAX_PACING_RATE).
+    ///
+    /// Full segments with timestamps are assumed: of each packet of MSS + 20 + IP header bytes, MSS - 12
+    /// are payload. The MSS is the site's, or that of packets of 1500 bytes. Where segments are
+    /// smaller a flow exceeds the rate by their headers.
+    pub fn payload_rate(&self, link: Option<&Link>, ip: IpVersion) -> Option<Rate> {
+        let stated = self.pacing_rate(link)?.bits_per_second();
+        let headers = TCP_HEADER + ip.header();
+        let mss = self.mss.map_or(ETHERNET - headers, u64::from);
+        let (payload, packet) = (mss - TIMESTAMPS, mss + headers);
+        let rate = u128::from(stated) * u128::from(payload) / u128::from(packet);
+        // Smaller than the stated rate, which fits.
+        Rate::from_bits_per_second(u64::try_from(rate).unwrap_or(stated).max(1))
+    }
+}
+
+/// Bytes of a TCP header without options.
+const TCP_HEADER: u64 = 20;
+/// Bytes of the only option that every segment has: timestamps, padded.
+const TIMESTAMPS: u64 = 12;
+/// The largest packet of most paths.
+const ETHERNET: u64 = 1500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    fn payload_rates(site: &str) -> [u64; 2] {
+        let text = format!(
+            "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"sat0\"\nrate = \"15Mbit/s\"\n\
+             [[site]]\nname = \"a\"\n{site}\n"
+        );
+        let config = config::parse(&text).expect("valid");
+        let (_, site) = config.sites.iter().next().expect("a site");
+        let rate = |ip| site.payload_rate(config.link.as_ref(), ip);
+        [IpVersion::V4, IpVersion::V6].map(|ip| rate(ip).map_or(0, Rate::bits_per_second))
+    }
+
+    #[test]
+    fn payload_is_paced_at_its_share_of_the_stated_rate() {
+        assert_eq!(payload_rates(""), [14_480_000, 14_280_000]);
+        // 1188 of 1240 bytes, 1188 of 1260.
+        assert_eq!(payload_rates("mss = 1200"), [14_370_967, 14_142_857]);
+        assert_eq!(payload_rates("mss = 88"), [8_906_250, 7_702_702]);
+        assert_eq!(
+            payload_rates("pacing = \"1.5Mbit/s\""),
+            [1_448_000, 1_428_000]
+        );
+        assert_eq!(payload_rates("pacing = 1"), [1, 1]);
+        assert_eq!(payload_rates("pacing = \"off\""), [0, 0]);
     }
 }

@@ -1,0 +1,54 @@
+//! What congestion controls ask of the site that names them.
+
+use super::{CongestionName, Link, raw::Section};
+use crate::site::{RTT0_DEFAULT, Site};
+
+/// Reports what the site lacks for those it names.
+pub(super) fn check(section: &Section<'_>, site: &Site, link: Option<&Link>) {
+    let whole = CongestionName::takes_the_whole_link;
+    if let Some(name) = site.congestion.iter().find(|name| whole(name)) {
+        check_whole_link(section, name, site, link);
+    }
+    if let Some(name) = site.congestion_lan.iter().find(|name| whole(name)) {
+        section.error(
+            "congestion_lan",
+            format!(
+                "`{name}` sends at a stated rate and leaves nothing to others, and the host leg has \
+                 no stated rate; accepted: in `congestion` only"
+            ),
+        );
+    }
+    let names_one = site.congestion.iter().any(CongestionName::has_rtt0);
+    if site.rtt0 != RTT0_DEFAULT && !names_one {
+        section.warning(
+            "rtt0",
+            "has no effect: only hybla and hybla_sat have one, and `congestion` names neither",
+        );
+    }
+}
+
+fn check_whole_link(
+    section: &Section<'_>,
+    name: &CongestionName,
+    site: &Site,
+    link: Option<&Link>,
+) {
+    if !site.dedicated {
+        section.error(
+            "congestion",
+            format!(
+                "`{name}` is deaf to loss and leaves nothing to others on the link; accepted: only \
+                 with `dedicated = true`, where nobody else uses it"
+            ),
+        );
+    }
+    if site.pacing_rate(link).is_none() {
+        section.error(
+            "congestion",
+            format!(
+                "`{name}` sends at the stated rate, and none is stated; accepted: only with \
+                 `link.rate`, or with a rate as the site's `pacing`"
+            ),
+        );
+    }
+}
