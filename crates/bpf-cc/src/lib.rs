@@ -21,5 +21,5 @@ mod requirements;
 
 pub use control::{Control, UnknownControl};
 pub use error::{LoadError, Missing};
-pub use load::{Loaded, RTT0_DEFAULT};
+pub use load::{Loaded, RTT0_DEFAULT, free_name};
 pub use requirements::{check as check_requirements, missing_capabilities};

@@ -29,7 +29,7 @@ const PER_SOCKET: &str = "per_socket";
 ///
 /// When it is dropped, or the process ends in whichever way, no socket can choose them any more; those
 /// that have keep them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Loaded {
     entries: Vec<Entry>,
 }
@@ -43,29 +43,37 @@ struct Entry {
 }
 
 impl Loaded {
-    /// Registers each of `controls` once. Where a name is taken, by the kernel's own control or by that
-    /// of another process, one with an ending is used: see [`name_of`](Self::name_of).
+    /// Registers each of `controls` once: see [`add`](Self::add).
     ///
     /// # Errors
-    /// What is missing on this machine, or why the kernel refuses the program. Nothing stays
-    /// registered then.
+    /// As there, for the first that cannot be had. Nothing stays registered then.
     pub fn load(controls: &[Control]) -> Result<Self, LoadError> {
-        let mut loaded = Self {
-            entries: Vec::new(),
-        };
-        if controls.is_empty() {
-            return Ok(loaded);
-        }
-        requirements::check()?;
+        let mut loaded = Self::default();
         for &control in controls {
-            if loaded.entry(control).is_none() {
-                loaded.entries.push(register(control)?);
-            }
+            loaded.add(control)?;
         }
         Ok(loaded)
     }
 
-    /// Under which name sockets can choose it (TCP_CONGESTION); `None` if it was not asked for.
+    /// Registers a control, unless that was done already, and gives the name under which sockets can
+    /// choose it (TCP_CONGESTION). Where its own is taken, by the kernel's control or by that of another
+    /// process, it is one with an ending: see [`free_name`].
+    ///
+    /// # Errors
+    /// What is missing on this machine, or why the kernel refuses the program.
+    pub fn add(&mut self, control: Control) -> Result<&str, LoadError> {
+        let at = match self.entries.iter().position(|e| e.control == control) {
+            Some(at) => at,
+            None => {
+                requirements::check()?;
+                self.entries.push(register(control)?);
+                self.entries.len() - 1
+            }
+        };
+        Ok(&self.entries[at].name)
+    }
+
+    /// Under which name sockets can choose it; `None` if it was not asked for.
     pub fn name_of(&self, control: Control) -> Option<&str> {
         self.entry(control).map(|entry| entry.name.as_str())
     }
@@ -108,6 +116,11 @@ fn names(control: Control) -> impl Iterator<Item = String> {
         1 => format!("{control}_bpf"),
         n => format!("{control}_bpf{n}"),
     })
+}
+
+/// The first name for a control that is not among those `taken`; `None` if all are.
+pub fn free_name(control: Control, taken: &[String]) -> Option<String> {
+    names(control).find(|name| !taken.contains(name))
 }
 
 fn register(control: Control) -> Result<Entry, LoadError> {
@@ -206,4 +219,24 @@ fn listening<T>(f: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, (libbpf_r
     set_print(before);
     let said = std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner));
     result.map_err(|err| (err, said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_taken_are_avoided() {
+        let mut taken = Vec::new();
+        let free = |taken: &[String]| free_name(Control::HyblaSat, taken);
+        assert_eq!(free(&taken).as_deref(), Some("hybla_sat"));
+        for expected in ["hybla_sat", "hybla_sat_bpf", "hybla_sat_bpf2"] {
+            let name = free(&taken).unwrap();
+            assert_eq!(name, expected);
+            assert!(name.len() < NAME_MAX);
+            taken.push(name);
+        }
+        taken.extend(names(Control::HyblaSat));
+        assert_eq!(free(&taken), None);
+    }
 }
