@@ -4,6 +4,7 @@
 //! - [`config`], TOML text to checked types
 //! - [`relay`], what to do next with the two legs of a flow
 //! - [`ring`], where the bytes of a half are
+//! - [`share`], at which rate each flow may send into the link
 //! - [`site`], which policy a flow gets
 //! - [`stats`], counters
 //! - [`syn`], SYNs that wait for the server's answer
@@ -14,6 +15,7 @@ pub mod budget;
 pub mod config;
 pub mod relay;
 pub mod ring;
+pub mod share;
 pub mod site;
 pub mod stats;
 pub mod syn;
