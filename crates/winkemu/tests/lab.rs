@@ -263,6 +263,40 @@ fn senders_are_watched_and_share_and_queue_are_measured() {
     }
 }
 
+/// Registers eBPF programs where it may; elsewhere it checks the message.
+#[test]
+fn congestion_controls_of_ours_are_there_while_it_runs_or_it_says_why_not() {
+    let second = "[[workload]]\nname = \"upload by a socket\"\nprogram = \"bulk\"\n\
+        duration = \"1s\"\ncongestion = \"hybla\"\n";
+    let variant = "[[variant]]\nname = \"node\"\nnode.client.congestion = ";
+    let lab = Lab::new(&format!(
+        "controls = [\"hybla\"]\n{SHORT}{second}{variant}\"hybla\"\n"
+    ));
+    let output = lab.run(&["--only", "upload", "--only", "10ms", "--json", "all.json"]);
+    let stderr = text(&output.stderr);
+    if output.status.code() == Some(4) {
+        return assert!(stderr.contains("eBPF congestion control"), "{stderr}");
+    }
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let json: Value = serde_json::from_slice(&fs::read(lab.path("all.json")).unwrap()).unwrap();
+    let name = &json["controls"]["hybla"];
+    assert!(name.is_string(), "{json}");
+    let runs = json["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2, "by its node and by its socket");
+    for run in runs {
+        assert_eq!(
+            run["measurements"][0]["detail"]["congestion"], *name,
+            "{run}"
+        );
+    }
+    let available = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+    let name = name.as_str().unwrap();
+    wait_until("the kernel forgets it", || {
+        let names = fs::read_to_string(available).unwrap();
+        !names.split_whitespace().any(|known| known == name)
+    });
+}
+
 #[test]
 fn a_list_that_cannot_be_written_is_an_error_unless_nobody_reads_it() {
     let lab = Lab::new(SHORT);

@@ -7,7 +7,7 @@ use signal_hook::{consts::signal, iterator::Signals};
 
 use super::{
     report::Results,
-    run::{Progress, RunOptions, remove_scratch, run, select},
+    run::{Progress, RunError, RunOptions, remove_scratch, run, select},
     scenario::Scenario,
 };
 use crate::{netns, write_stdout};
@@ -95,7 +95,10 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     }
     end_cleanly_on_signals().map_err(|err| (FAILED, format!("cannot watch signals: {err}")))?;
     let results = run(&scenario, &args.scenario, &options, &Progress::on_stderr());
-    let results = results.map_err(|err| (FAILED, err.to_string()))?;
+    let results = results.map_err(|err| match &err {
+        RunError::Controls(_) => (FORBIDDEN, err.to_string()),
+        _ => (FAILED, err.to_string()),
+    })?;
     report(args, &results).map_err(|text| (FAILED, text))?;
     Ok(exit_code(&results))
 }

@@ -9,6 +9,7 @@ mod summary;
 mod table;
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
@@ -37,6 +38,21 @@ pub struct Results {
     checks: Vec<CheckResult>,
 }
 
+/// How a scenario was run.
+#[derive(Debug)]
+pub(super) struct Circumstances<'a> {
+    /// Its file.
+    pub file: &'a Path,
+    /// Topologies at once.
+    pub jobs: usize,
+    /// When.
+    pub started: SystemTime,
+    /// How long it took.
+    pub took: Duration,
+    /// The eBPF congestion controls of ours, and the names under which they were registered.
+    pub controls: BTreeMap<&'static str, String>,
+}
+
 /// Why results could not be kept.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
@@ -57,10 +73,7 @@ pub enum ReportError {
 impl Results {
     pub(super) fn new(
         scenario: &Scenario,
-        file: &Path,
-        jobs: usize,
-        started: SystemTime,
-        took: Duration,
+        circumstances: &Circumstances<'_>,
         specs: Vec<RunSpec>,
         runs: Vec<RunResult>,
     ) -> Self {
@@ -70,16 +83,17 @@ impl Results {
         let header = json!({
             "scenario": scenario.name,
             "title": scenario.title,
-            "file": file.display().to_string(),
+            "file": circumstances.file.display().to_string(),
             "text": scenario.text,
             "winkemu": env!("CARGO_PKG_VERSION"),
             "kernel": kernel(),
             "cpus": std::thread::available_parallelism().map_or(1, usize::from),
-            "parallel": jobs,
-            "started_unix_s": started
+            "parallel": circumstances.jobs,
+            "controls": circumstances.controls,
+            "started_unix_s": circumstances.started
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),
-            "took_s": took.as_secs_f64(),
+            "took_s": circumstances.took.as_secs_f64(),
         });
         Self {
             scenario: scenario.clone(),

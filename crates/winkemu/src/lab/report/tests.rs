@@ -1,5 +1,3 @@
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::lab::{run::Measurement, scenario::Metric};
 
@@ -67,17 +65,14 @@ fn results_of(scenario: &str, value: impl Fn(&RunSpec) -> Option<f64>) -> Result
         }
     };
     let runs = specs.iter().map(result).collect();
-    let file = Path::new("test.toml");
-    let took = Duration::from_secs(9);
-    Results::new(
-        &scenario,
-        file,
-        2,
-        SystemTime::UNIX_EPOCH,
-        took,
-        specs,
-        runs,
-    )
+    let circumstances = Circumstances {
+        file: Path::new("test.toml"),
+        jobs: 2,
+        started: SystemTime::UNIX_EPOCH,
+        took: Duration::from_secs(9),
+        controls: BTreeMap::from([("hybla", "hybla_bpf".to_owned())]),
+    };
+    Results::new(&scenario, &circumstances, specs, runs)
 }
 
 fn double_except_last(spec: &RunSpec) -> Option<f64> {
@@ -224,6 +219,7 @@ fn a_ratio_and_a_mean_may_be_bounded_together() {
 fn the_json_is_complete() {
     let json = results(double_except_last).to_json();
     assert_eq!(json["text"], SCENARIO);
+    assert_eq!(json["controls"]["hybla"], "hybla_bpf");
     assert_eq!(json["runs"].as_array().unwrap().len(), 12);
     assert_eq!(json["runs"][1]["variant"], "other");
     assert_eq!(json["runs"][1]["point"]["link.loss"], "0");

@@ -10,10 +10,13 @@ use std::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::link_use::{LinkUse, Window};
+use super::{
+    Bench,
+    link_use::{LinkUse, Window},
+};
 use crate::lab::{
-    program::{Bulk, BulkResult, Nginx, ProgramError, Transfer},
-    scenario::{Metric, Program, RunSpec, Scenario, Workload},
+    program::{Bulk, BulkResult, Iperf3, Nginx, ProgramError, Transfer},
+    scenario::{Metric, Program, RunSpec, Workload},
     topology::{Node, Topology},
 };
 
@@ -75,7 +78,7 @@ impl Measurement {
 
 /// What workloads need to run.
 pub(super) struct Stage<'a> {
-    pub scenario: &'a Scenario,
+    pub bench: &'a Bench<'a>,
     pub spec: &'a RunSpec,
     pub lab: &'a Topology,
     pub servers: &'a BTreeMap<String, Nginx>,
@@ -90,7 +93,7 @@ impl Stage<'_> {
         let server = lab.node(&workload.server);
         match &workload.program {
             Program::Bulk(bulk) => {
-                let result = self.paced(workload, bulk).run(client, server)?;
+                let result = self.settled(workload, bulk).run(client, server)?;
                 Ok(of_bulk(workload, bulk, &result))
             }
             Program::Curl(curl) => {
@@ -105,6 +108,10 @@ impl Stage<'_> {
                 })
             }
             Program::Iperf3(iperf3) => {
+                let iperf3 = Iperf3 {
+                    congestion: self.actual(iperf3.congestion.as_deref()),
+                    ..iperf3.clone()
+                };
                 let result = iperf3.run(client, server)?;
                 let window = Window::since(began).without(iperf3.warmup);
                 Ok(Measurement {
@@ -126,17 +133,23 @@ impl Stage<'_> {
         }
     }
 
-    /// The transfer with the pacing of the node that sends, if it has none of its own.
-    fn paced(&self, workload: &Workload, bulk: &Bulk) -> Bulk {
+    /// The transfer with the pacing of the node that sends, if it has none of its own, and with
+    /// the congestion control by its actual name.
+    fn settled(&self, workload: &Workload, bulk: &Bulk) -> Bulk {
         let sender = match bulk.transfer {
             Transfer::Upload => &workload.client,
             Transfer::Download => &workload.server,
         };
-        let node = self.scenario.node_settings(self.spec, sender);
+        let node = self.bench.scenario.node_settings(self.spec, sender);
         Bulk {
             pacing: bulk.pacing.or(node.pacing),
+            congestion: self.actual(bulk.congestion.as_deref()),
             ..bulk.clone()
         }
+    }
+
+    fn actual(&self, congestion: Option<&str>) -> Option<String> {
+        congestion.map(|name| self.bench.controls.actual(name).to_owned())
     }
 
     fn own_directory(&self, workload: &Workload) -> Result<std::path::PathBuf, ProgramError> {
@@ -223,6 +236,7 @@ fn addresses(lab: &Topology) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::scenario::Scenario;
 
     const TWO: &str = r#"
 path = ["client", "server"]

@@ -1,5 +1,6 @@
 //! Running a scenario: each run in a topology of its own, several at a time.
 
+mod controls;
 mod link_use;
 mod measurement;
 mod pool;
@@ -13,6 +14,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use bpf_cc::LoadError;
 use tempfile::TempDir;
 
 pub use link_use::{LinkUse, QueuePoint, QueueUse};
@@ -20,8 +22,10 @@ pub use measurement::Measurement;
 pub use progress::Progress;
 pub use single::{Outcome, RunResult};
 
+use controls::Controls;
+
 use super::{
-    report::Results,
+    report::{Circumstances, Results},
     scenario::{RunSpec, Scenario},
 };
 
@@ -45,6 +49,19 @@ pub enum RunError {
     /// The directory for the programs' files.
     #[error("cannot make a temporary directory: {0}")]
     Directory(#[source] std::io::Error),
+    /// This system does not allow, or cannot run, the scenario's `controls`.
+    #[error("{0}")]
+    Controls(#[from] LoadError),
+}
+
+/// What all runs of a scenario have in common.
+struct Bench<'a> {
+    scenario: &'a Scenario,
+    /// Its file: others are sought beside it.
+    file: &'a Path,
+    /// Where programs put theirs.
+    scratch: &'a Path,
+    controls: &'a Controls,
 }
 
 /// The runs that the options leave.
@@ -83,6 +100,13 @@ pub fn run(
         .unwrap_or(scenario.parallel)
         .clamp(1, specs.len());
     let directory = scratch_directory().map_err(RunError::Directory)?;
+    let controls = Controls::load(&scenario.controls)?;
+    let bench = Bench {
+        scenario,
+        file,
+        scratch: directory.path(),
+        controls: &controls,
+    };
     progress.begin(scenario, specs.len(), jobs);
     let started = (SystemTime::now(), Instant::now());
     // Lists in a matrix tend to end with what takes longest: begin there, or it ends alone.
@@ -90,7 +114,7 @@ pub fn run(
     order.sort_by_key(|&index| Reverse(&specs[index].point));
     let one = |place: usize| {
         let index = order[place];
-        let result = pool::attempt(scenario, file, &specs[index], directory.path(), progress);
+        let result = pool::attempt(&bench, &specs[index], progress);
         progress.finish(scenario, &specs[index], &result);
         (index, result)
     };
@@ -98,15 +122,14 @@ pub fn run(
     runs.sort_by_key(|(index, _)| *index);
     let runs = runs.into_iter().map(|(_, result)| result).collect();
     progress.end();
-    Ok(Results::new(
-        scenario,
+    let circumstances = Circumstances {
         file,
         jobs,
-        started.0,
-        started.1.elapsed(),
-        specs,
-        runs,
-    ))
+        started: started.0,
+        took: started.1.elapsed(),
+        controls: controls.names(),
+    };
+    Ok(Results::new(scenario, &circumstances, specs, runs))
 }
 
 /// Directories of runs that are going on, for [`remove_scratch`].

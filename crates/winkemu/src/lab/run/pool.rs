@@ -1,7 +1,6 @@
 //! Runs side by side, and again where the machine was too busy.
 
 use std::{
-    path::Path,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -10,10 +9,10 @@ use std::{
 };
 
 use super::{
-    Progress,
+    Bench, Progress,
     single::{self, Outcome, RunResult},
 };
-use crate::lab::scenario::{RunSpec, Scenario};
+use crate::lab::scenario::RunSpec;
 
 /// Calls `f` for 0 to `count` - 1 on `jobs` threads, and gives the answers in order.
 pub(super) fn map<T: Send>(count: usize, jobs: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
@@ -38,16 +37,11 @@ pub(super) fn map<T: Send>(count: usize, jobs: usize, f: impl Fn(usize) -> T + S
 }
 
 /// Runs once, and again as often as the scenario allows while the machine was too busy.
-pub(super) fn attempt(
-    scenario: &Scenario,
-    file: &Path,
-    spec: &RunSpec,
-    directory: &Path,
-    progress: &Progress,
-) -> RunResult {
+pub(super) fn attempt(bench: &Bench<'_>, spec: &RunSpec, progress: &Progress) -> RunResult {
+    let scenario = bench.scenario;
     let mut attempt = 1;
     loop {
-        let result = single::run(scenario, file, spec, attempt, directory);
+        let result = single::run(bench, spec, attempt);
         match &result.outcome {
             Outcome::Late { reason } if attempt <= scenario.retries => {
                 progress.retry(scenario, spec, reason);

@@ -11,7 +11,7 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    GRACE,
+    Bench, GRACE,
     link_use::LinkUse,
     measurement::{Measurement, Stage, divide},
 };
@@ -94,13 +94,7 @@ enum RunFailure {
     Directory(#[from] io::Error),
 }
 
-pub(super) fn run(
-    scenario: &Scenario,
-    file: &Path,
-    spec: &RunSpec,
-    attempt: u32,
-    scratch: &Path,
-) -> RunResult {
+pub(super) fn run(bench: &Bench<'_>, spec: &RunSpec, attempt: u32) -> RunResult {
     let start = Instant::now();
     let waits = cpu_waits();
     let mut result = RunResult {
@@ -112,7 +106,7 @@ pub(super) fn run(
         links: BTreeMap::new(),
         pepd: None,
     };
-    if let Err(failure) = fill(&mut result, scenario, file, spec, scratch) {
+    if let Err(failure) = fill(&mut result, bench, spec) {
         result.outcome = Outcome::Failed {
             reason: failure.to_string(),
         };
@@ -125,22 +119,17 @@ pub(super) fn run(
     result
 }
 
-fn fill(
-    result: &mut RunResult,
-    scenario: &Scenario,
-    file: &Path,
-    spec: &RunSpec,
-    scratch: &Path,
-) -> Result<(), RunFailure> {
-    let directory = tempfile::tempdir_in(scratch)?;
-    let links = configs(scenario, file, spec)?;
-    let mut lab = build(scenario, spec, &links)?;
+fn fill(result: &mut RunResult, bench: &Bench<'_>, spec: &RunSpec) -> Result<(), RunFailure> {
+    let scenario = bench.scenario;
+    let directory = tempfile::tempdir_in(bench.scratch)?;
+    let links = configs(scenario, bench.file, spec)?;
+    let mut lab = build(bench, spec, &links)?;
     let config = pepd_config(scenario, spec, &links);
     let node = lab.find(&scenario.groups[spec.group].pepd_on);
     let pepd = node.zip(config);
     let pepd = pepd.map(|(node, config)| start_pepd(node, config, directory.path(), result));
     let pepd = pepd.transpose()?;
-    let measured = work(scenario, spec, &lab, directory.path());
+    let measured = work(bench, spec, &lab, directory.path());
     // Also after a failure: what pepd and the links say may explain it. Pepd first, as its flows
     // end over the links.
     let stopped = pepd.map(|pepd| pepd.stop(GRACE)).transpose();
@@ -191,10 +180,11 @@ fn beside(scenario: &Path, path: &Path) -> PathBuf {
 }
 
 fn build(
-    scenario: &Scenario,
+    bench: &Bench<'_>,
     spec: &RunSpec,
     links: &[(String, LinkConfig)],
 ) -> Result<Topology, RunFailure> {
+    let scenario = bench.scenario;
     let mut builder = Topology::builder();
     if !scenario.offloads {
         builder = builder.without_offloads();
@@ -215,7 +205,7 @@ fn build(
     let lab = builder.build()?;
     for node in lab.nodes() {
         if let Some(congestion) = scenario.node_settings(spec, node.name()).congestion {
-            node.set_congestion(&congestion)?;
+            node.set_congestion(bench.controls.actual(&congestion))?;
         }
     }
     Ok(lab)
@@ -250,15 +240,15 @@ fn start_pepd(
 
 /// Runs the workloads of the group side by side.
 fn work(
-    scenario: &Scenario,
+    bench: &Bench<'_>,
     spec: &RunSpec,
     lab: &Topology,
     directory: &Path,
 ) -> Result<Vec<Measurement>, RunFailure> {
-    let workloads = &scenario.groups[spec.group].workloads;
+    let workloads = &bench.scenario.groups[spec.group].workloads;
     let servers = start_servers(workloads, lab, directory)?;
     let stage = Stage {
-        scenario,
+        bench,
         spec,
         lab,
         servers: &servers,

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
 
+use bpf_cc::Control;
 use toml::Spanned;
 
 use super::{
@@ -59,6 +60,7 @@ pub(super) fn check(
         offloads: raw.offloads.unwrap_or(false),
         metrics: read_metrics(&raw, &mut findings),
         baseline: raw.baseline.as_ref().map(|name| name.get_ref().clone()),
+        controls: read_controls(&raw, &mut findings),
         checks: raw
             .check
             .iter()
@@ -348,6 +350,13 @@ fn read_seeds(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<u64> {
         Some(seeds) => seeds.get_ref().clone(),
         None => (1..=repetitions).collect(),
     }
+}
+
+fn read_controls(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<Control> {
+    let names = raw.controls.iter().flatten();
+    names
+        .filter_map(|name| findings.take(name.span(), "controls", name.get_ref().parse()))
+        .collect()
 }
 
 fn read_metrics(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<Metric> {

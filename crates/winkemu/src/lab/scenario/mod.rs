@@ -12,6 +12,7 @@ mod workloads;
 
 use std::{fs, path::Path, time::Duration};
 
+use bpf_cc::Control;
 use serde::Serialize;
 use units::Rate;
 
@@ -62,6 +63,8 @@ pub struct Scenario {
     pub metrics: Vec<Metric>,
     /// The variant that others are related to.
     pub baseline: Option<String>,
+    /// The eBPF congestion controls of ours that are registered during the runs.
+    pub controls: Vec<Control>,
     /// What must hold.
     pub checks: Vec<Check>,
 }

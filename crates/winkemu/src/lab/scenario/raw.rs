@@ -27,6 +27,7 @@ pub struct RawScenario {
     pub offloads: Option<bool>,
     pub metrics: Option<Spanned<Vec<Spanned<String>>>>,
     pub baseline: Option<Spanned<String>>,
+    pub controls: Option<Vec<Spanned<String>>>,
     pub link: Option<Table<toml::Value>>,
     #[serde(default)]
     pub links: BTreeMap<Spanned<String>, Table<toml::Value>>,

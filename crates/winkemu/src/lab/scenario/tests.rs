@@ -353,6 +353,11 @@ fn names_that_lead_nowhere_are_mistakes() {
             "10Mbit/s",
         ),
         ("seeds = [7, 8]", "seeds = []", "one number at least"),
+        (
+            "seeds = [7, 8]",
+            "controls = [\"hybla\", \"hylba\"]",
+            "x.toml:3: controls: `hylba` is no congestion control of ours; there are hybla, hybla_sat",
+        ),
     ] {
         let said = broken(from, to);
         assert!(said.contains(expected), "{to}: {said}");
@@ -371,6 +376,20 @@ fn all_mistakes_are_reported_at_once_in_the_order_of_lines() {
         lines[0].contains(":3: seeds") && lines[1].contains("size"),
         "{said}"
     );
+}
+
+#[test]
+fn the_scenarios_of_the_project_are_understood() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let files = fs::read_dir(directory).unwrap();
+    let scenarios = files.map(|file| file.unwrap().path());
+    let loaded: Vec<_> = scenarios
+        .map(|path| Scenario::load(&path).unwrap_or_else(|err| panic!("{err}")))
+        .collect();
+    assert!(loaded.len() >= 5, "{}", loaded.len());
+    for scenario in loaded {
+        assert!(!scenario.runs().is_empty(), "{}", scenario.name);
+    }
 }
 
 #[test]
