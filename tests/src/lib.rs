@@ -14,6 +14,7 @@
 //!   how connections end;
 //! * [`measure`]: latencies, connection rates and goodput, taken at the receiver;
 //! * [`speed`]: pepd beside the direct path in turns, for `cargo bench`;
+//! * [`growth`]: congestion windows beside the formulas that they follow;
 //! * [`raw`]: single packets as no kernel would send them, and what is on the wire;
 //! * [`programs`]: real servers and clients, and which package has them;
 //! * [`wait`]: waiting for conditions.
@@ -25,6 +26,7 @@
 pub mod bed;
 pub mod echo;
 pub mod footprint;
+pub mod growth;
 pub mod host;
 pub mod matrix;
 pub mod measure;

@@ -10,6 +10,8 @@ use super::sys;
 /// A part of `struct tcp_info` (`include/uapi/linux/tcp.h`, Linux 4.19 or later).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TcpInfo {
+    /// The state of congestion control: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss.
+    pub ca_state: u8,
     /// Bytes of payload in a packet.
     pub snd_mss: u32,
     /// The congestion window, in packets.
@@ -24,6 +26,8 @@ pub struct TcpInfo {
     pub unacked: u32,
     /// Packets delivered, also out of order.
     pub delivered: u32,
+    /// Segments received: for a sender, acknowledgements.
+    pub segs_in: u32,
     /// Packets that were sent again.
     pub total_retrans: u32,
     /// Bytes that were sent again.
@@ -49,6 +53,7 @@ impl TcpInfo {
     /// Offsets are those of the structure, which only ever grows at its end.
     fn parse(bytes: &[u8; BYTES]) -> Self {
         Self {
+            ca_state: bytes[1],
             snd_mss: u32::from_ne_bytes(at(bytes, 16)),
             unacked: u32::from_ne_bytes(at(bytes, 24)),
             srtt_us: u32::from_ne_bytes(at(bytes, 68)),
@@ -56,6 +61,7 @@ impl TcpInfo {
             snd_cwnd: u32::from_ne_bytes(at(bytes, 80)),
             total_retrans: u32::from_ne_bytes(at(bytes, 100)),
             pacing_rate: u64::from_ne_bytes(at(bytes, 104)),
+            segs_in: u32::from_ne_bytes(at(bytes, 140)),
             min_rtt_us: u32::from_ne_bytes(at(bytes, 148)),
             delivered: u32::from_ne_bytes(at(bytes, 192)),
             bytes_retrans: u64::from_ne_bytes(at(bytes, 208)),

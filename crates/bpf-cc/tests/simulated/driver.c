@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * A congestion control as an ordinary library: PROGRAM is its source, OPS what it registers. The
+ * functions of the kernel that it calls are here, as small as they can be.
+ */
+#include PROGRAM
+
+static struct stated_rtt0 {
+	u32 us;
+} stated_rtt0;
+
+void *bpf_sk_storage_get(void *map, void *sk, void *value, unsigned long long flags)
+{
+	return &stated_rtt0;
+}
+
+u32 tcp_slow_start(struct tcp_sock *tp, u32 acked)
+{
+	u32 room = tp->snd_ssthresh - tp->snd_cwnd;
+
+	tp->snd_cwnd += acked < room ? acked : room;
+	return acked > room ? acked - room : 0;
+}
+
+void tcp_cong_avoid_ai(struct tcp_sock *tp, u32 window, u32 acked)
+{
+	tp->snd_cwnd_cnt += acked;
+	tp->snd_cwnd += tp->snd_cwnd_cnt / window;
+	tp->snd_cwnd_cnt %= window;
+}
+
+void tcp_reno_cong_avoid(struct sock *sk, u32 ack, u32 acked)
+{
+	struct tcp_sock *tp = tcp_sk(sk);
+
+	if (tp->snd_cwnd < tp->snd_ssthresh)
+		acked = tcp_slow_start(tp, acked);
+	if (acked)
+		tcp_cong_avoid_ai(tp, tp->snd_cwnd, acked);
+}
+
+u32 tcp_reno_ssthresh(struct sock *sk)
+{
+	return max_u32(tcp_sk(sk)->snd_cwnd >> 1, 2);
+}
+
+u32 tcp_reno_undo_cwnd(struct sock *sk)
+{
+	return tcp_sk(sk)->snd_cwnd;
+}
+
+/* What the simulation sees of a socket, and what it tells it with an acknowledgement. */
+struct view {
+	u64 now_us;
+	u64 stated_rate;
+	u64 pacing_rate;
+	u64 interval_us;
+	u32 rtt0_us;
+	u32 srtt_us; /* in eighths */
+	u32 rtt_us;
+	u32 mss;
+	u32 window;
+	u32 threshold;
+	u32 in_flight;
+	u32 most_in_flight;
+	u32 delivered;
+	u32 prior_delivered;
+	u32 acked;
+	u32 lost;
+	u32 sent;
+	u32 state;
+};
+
+static void put(struct tcp_sock *tp, const struct view *view)
+{
+	struct sock *sk = &tp->inet_conn.icsk_inet.sk;
+
+	stated_rtt0.us = view->rtt0_us;
+	sk->sk_max_pacing_rate = view->stated_rate ? view->stated_rate : ~0ul;
+	sk->sk_pacing_rate = view->pacing_rate;
+	tp->tcp_mstamp = view->now_us;
+	tp->srtt_us = view->srtt_us;
+	tp->mss_cache = view->mss;
+	tp->snd_cwnd = view->window;
+	tp->snd_ssthresh = view->threshold;
+	tp->packets_out = view->in_flight;
+	tp->max_packets_out = view->most_in_flight;
+	tp->is_cwnd_limited = view->most_in_flight >= view->window;
+	tp->delivered = view->delivered;
+	tp->snd_nxt = view->sent;
+	tp->snd_una = view->delivered;
+}
+
+static void take(const struct tcp_sock *tp, struct view *view)
+{
+	view->window = tp->snd_cwnd;
+	view->threshold = tp->snd_ssthresh;
+	view->pacing_rate = tp->inet_conn.icsk_inet.sk.sk_pacing_rate;
+}
+
+unsigned long simulated_size(void)
+{
+	return sizeof(struct tcp_sock);
+}
+
+/* `socket` is zeroed memory of the size above. */
+void simulated_init(void *socket, struct view *view)
+{
+	put(socket, view);
+	OPS.init(socket);
+	take(socket, view);
+}
+
+void simulated_ack(void *socket, struct view *view)
+{
+	struct ack_sample sample = { view->acked, view->rtt_us, view->in_flight };
+	struct rate_sample rate = {
+		.prior_delivered = view->prior_delivered,
+		.delivered = view->delivered - view->prior_delivered,
+		.interval_us = view->interval_us,
+		.rtt_us = view->rtt_us,
+		.losses = view->lost,
+		.acked_sacked = view->acked,
+	};
+
+	put(socket, view);
+	if (OPS.pkts_acked)
+		OPS.pkts_acked(socket, &sample);
+	if (OPS.cong_control)
+		OPS.cong_control(socket, view->delivered, 0, &rate);
+	else if (view->state <= TCP_CA_Disorder)
+		OPS.cong_avoid(socket, view->delivered, view->acked);
+	take(socket, view);
+}
+
+/* A change of state; entering recovery or loss sets the threshold, as the kernel does. */
+void simulated_state(void *socket, struct view *view)
+{
+	put(socket, view);
+	if (view->state >= TCP_CA_CWR)
+		((struct tcp_sock *)socket)->snd_ssthresh = OPS.ssthresh(socket);
+	if (OPS.set_state)
+		OPS.set_state(socket, view->state);
+	take(socket, view);
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* What the programs use of libbpf's headers, for a compiler that makes them ordinary functions. */
+#pragma once
+
+#define SEC(name)
+#define __ksym
+#define __always_inline inline
+#define __uint(name, value) int(*name)[value]
+#define __type(name, type) type *name
+
+void *bpf_sk_storage_get(void *map, void *sk, void *value, unsigned long long flags);

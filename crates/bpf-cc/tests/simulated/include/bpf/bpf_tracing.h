@@ -1,0 +1,2 @@
+#pragma once
+#define BPF_PROG(name, args...) name(args)
