@@ -20,11 +20,13 @@
 
 /*
  * Bounds of the window, in 1/128 of a bandwidth-delay product. By the stated rate: room for jitter. By
- * the rate that was seen to arrive: room to see more, less where a queue stands already.
+ * the rate that was seen to arrive: room to see more, less where a queue stands already, more while
+ * each look shows a higher rate than the one before.
  */
 #define HEADROOM_STATED 134
 #define HEADROOM_QUEUED 144
 #define HEADROOM_FREE 160
+#define HEADROOM_RISING 192
 /* Of segments, the window's smaller part. */
 #define FRACTION_BITS 16
 #define FRACTION_ONE (1u << FRACTION_BITS)
@@ -36,15 +38,16 @@
  */
 #define LOSS_SHARE 5
 #define LOSS_MIN 8u
-/* At most this often does a window double in a round trip while nothing is known of the path. */
-#define BLIND_INCREMENT (3 * 128)
+/* In 1/128 of a segment: while nothing is known of the path, the window doubles in a round trip. */
+#define BLIND_INCREMENT 128
 /* A train of fewer segments says too little of the path's rate. */
-#define TRAIN_MIN 6u
+#define TRAIN_MIN 4u
 /* Full windows must have been delivered for this many rounds before the rate they had counts. */
 #define SETTLED_ROUNDS 3
 
 struct train {
 	u64 began_us; /* when its first acknowledgement arrived */
+	u64 last_us;  /* when its last one so far did */
 	u32 began_at; /* segments delivered by then */
 	u32 length;   /* segments of the burst that are to be delivered; 0 when it is over */
 };
@@ -91,29 +94,36 @@ static __always_inline void enter_round(struct sat *s, bool busy)
  * acknowledgements bring the spacing back. Rates over a whole round trip are of no use for it: in
  * slow start they only show the window of the round before.
  */
-static __always_inline void note_train(struct tcp_sock *tp, struct sat *s,
-				       const struct rate_sample *rs)
+static __always_inline void note_train(struct tcp_sock *tp, struct sat *s)
 {
 	struct train *t = &s->train;
-	u64 took = tp->tcp_mstamp - t->began_us;
+	u64 now = tp->tcp_mstamp;
+	u64 took = now - t->began_us;
+	u64 gap = now - t->last_us;
 	u32 arrived = tp->delivered - t->began_at;
 	u64 segments;
 
 	if (!t->length)
 		return;
 	if (!t->began_us) {
-		t->began_us = tp->tcp_mstamp;
+		t->began_us = now;
+		t->last_us = now;
 		t->began_at = tp->delivered;
 		t->length = min_u32(t->length, tp->packets_out);
 		return;
 	}
+	/* Half of the time for one acknowledgement: it was delayed, or the burst is over. */
+	if (took * 2 > s->path.least_rtt_us || (t->last_us != t->began_us && gap * 2 > took)) {
+		t->length = 0;
+		return;
+	}
+	t->last_us = now;
 	if (arrived >= TRAIN_MIN && took) {
 		segments = min_u64((u64)arrived * s->path.least_rtt_us / took + 1, WINDOW_MAX);
-		/* The last acknowledgement of a burst may be a delayed one. */
 		if (s->threshold == TCP_INFINITE_SSTHRESH || segments > s->threshold)
 			s->threshold = segments;
 	}
-	if (arrived >= t->length || rs->losses > 0)
+	if (arrived >= t->length)
 		t->length = 0;
 }
 
@@ -175,16 +185,22 @@ static __always_inline void grow(struct sat *s, u32 acked)
 	s->window = min_u64(increment, WINDOW_MAX);
 }
 
+static __always_inline u64 headroom(struct path *p)
+{
+	if (path_queues(p))
+		return HEADROOM_QUEUED;
+	return path_rises(p) ? HEADROOM_RISING : HEADROOM_FREE;
+}
+
 /* The most that may be in flight. */
 static __always_inline u64 most(struct sock *sk, struct sat *s)
 {
 	u64 rate = stated_rate(sk);
 	u64 seen = path_segments(&s->path);
-	u64 headroom = path_queues(&s->path) ? HEADROOM_QUEUED : HEADROOM_FREE;
 	u64 bound = WINDOW_MAX;
 
 	if (settled(s) && seen)
-		bound = (seen * headroom >> 7) + WINDOW_MIN;
+		bound = (seen * headroom(&s->path) >> 7) + WINDOW_MIN;
 	if (rate && s->path.least_rtt_us)
 		bound = min_u64(bound, (segments_of(tcp_sk(sk), rate, s->path.least_rtt_us) *
 					HEADROOM_STATED >> 7) + WINDOW_MIN);
@@ -251,7 +267,7 @@ void BPF_PROG(hybla_sat_cong_control, struct sock *sk, u32 ack, int flag,
 	path_note_rate(tp, &s->path, rs, busy);
 	if (s->path.round_began)
 		enter_round(s, busy);
-	note_train(tp, s, rs);
+	note_train(tp, s);
 	state_threshold(sk, s);
 	if (congested(s, rs))
 		reduce(s);

@@ -111,6 +111,12 @@ static __always_inline u64 path_segments(struct path *p)
 	return (best * p->least_rtt_us / 1000000) >> RATE_SHIFT;
 }
 
+/* Whether the rate is higher than that of the rounds before, so that its end is not in sight. */
+static __always_inline bool path_rises(struct path *p)
+{
+	return p->best[0] > p->best[1] + (p->best[1] >> 3);
+}
+
 /* Whether the last round trip contained a queue: then a loss is congestion. */
 static __always_inline bool path_queues(struct path *p)
 {

@@ -166,7 +166,8 @@ static __always_inline bool window_limits(struct tcp_sock *tp)
 
 static __always_inline void pace_at(struct sock *sk, u64 bytes_per_second)
 {
-	sk->sk_pacing_rate = bytes_per_second;
+	/* At a rate of 0 nothing would ever leave. */
+	sk->sk_pacing_rate = bytes_per_second ? bytes_per_second : 1;
 	if (sk->sk_pacing_status == SK_PACING_NONE)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
 }

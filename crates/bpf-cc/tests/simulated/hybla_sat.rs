@@ -1,0 +1,147 @@
+//! What hybla_sat is for, over random links.
+
+use bpf_cc::Control;
+use proptest::prelude::*;
+
+use crate::{link::Link, sender::Flow};
+
+const MSS: f64 = 1448.0;
+
+#[derive(Debug, Clone)]
+struct Case {
+    mbps: f64,
+    rtt_ms: f64,
+    /// In bandwidth-delay products.
+    buffer: f64,
+    loss: f64,
+    seed: u64,
+}
+
+impl Case {
+    fn link(&self) -> Link {
+        let rate = self.bytes_per_second() / MSS;
+        let rtt = self.rtt_ms * 1e3;
+        let bdp = rate * rtt / 1e6;
+        Link::new(
+            rate,
+            rtt,
+            (self.buffer * bdp).max(5.0),
+            self.loss,
+            self.seed,
+        )
+    }
+
+    fn bytes_per_second(&self) -> f64 {
+        self.mbps * 125_000.0
+    }
+
+    fn flow(&self, stated: f64, stretch: usize) -> Flow {
+        let stated = (self.bytes_per_second() * stated) as u64;
+        Flow::new(Control::HyblaSat, self.link(), stated, stretch)
+    }
+}
+
+/// Links with some ten segments in flight or more.
+fn case(loss: std::ops::Range<f64>) -> impl Strategy<Value = Case> {
+    (
+        0.5f64..50.0,
+        100.0f64..800.0,
+        0.5f64..4.0,
+        loss,
+        any::<u64>(),
+    )
+        .prop_map(|(mbps, rtt_ms, buffer, loss, seed)| Case {
+            mbps,
+            rtt_ms,
+            buffer,
+            loss,
+            seed,
+        })
+}
+
+/// Share of what could arrive that does, over `rounds` round trips after the first twenty.
+fn share(flow: &mut Flow, rounds: f64) -> f64 {
+    let rtt = flow.link.rtt;
+    flow.run(20.0 * rtt);
+    let before = flow.delivered();
+    flow.run(rounds * rtt);
+    let arrived = f64::from(flow.delivered() - before);
+    arrived / (flow.link.rate * rounds * rtt / 1e6 * (1.0 - flow.link.loss))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_stated_rate_is_used_whatever_the_link_loses(case in case(0.0..0.08)) {
+        let mut flow = case.flow(1.0, 1);
+        let share = share(&mut flow, 50.0);
+        prop_assert!(share > 0.88, "{}", share);
+    }
+
+    #[test]
+    fn without_loss_nothing_is_dropped_and_little_waits(case in case(0.0..1e-9)) {
+        let mut flow = case.flow(1.0, 1);
+        flow.run(50.0 * flow.link.rtt);
+        let link = &flow.link;
+        prop_assert_eq!(link.dropped, 0);
+        let queue = link.waited / link.offered as f64;
+        prop_assert!(queue < 0.3 * link.bdp() + 4.0, "{} of {}", queue, link.bdp());
+    }
+
+    #[test]
+    fn an_unstated_rate_is_found(case in case(0.0..0.05)) {
+        let mut flow = case.flow(0.0, 1);
+        let share = share(&mut flow, 100.0);
+        prop_assert!(share > 0.8, "{}", share);
+        // The start is Hoe's estimate, not an explosion.
+        let drops = flow.link.dropped as f64;
+        prop_assert!(drops < 0.5 * flow.link.bdp() + 10.0, "{} of {}", drops, flow.link.bdp());
+    }
+
+    #[test]
+    fn a_rate_stated_too_high_does_no_lasting_harm(
+        case in case(0.0..0.01),
+        factor in 1.5f64..20.0,
+    ) {
+        let mut flow = case.flow(factor, 1);
+        let share = share(&mut flow, 50.0);
+        prop_assert!(share > 0.75, "{}", share);
+        let (offered, dropped) = (flow.link.offered, flow.link.dropped);
+        flow.run(50.0 * flow.link.rtt);
+        let later = (flow.link.dropped - dropped) as f64 / (flow.link.offered - offered) as f64;
+        prop_assert!(later < 0.2, "{} dropped", later);
+    }
+
+    #[test]
+    fn stretched_acknowledgements_do_not_slow_it(case in case(0.0..1e-9), stretch in 2usize..40) {
+        // Hoe's estimate needs several acknowledgements of the first flight; without it the window doubles.
+        let rounds = 50.0;
+        let mut each = case.flow(0.0, 1);
+        each.run(rounds * each.link.rtt);
+        let mut stretched = case.flow(0.0, stretch.min(each.link.bdp() as usize / 4 + 1));
+        stretched.run(rounds * stretched.link.rtt);
+        let ratio = f64::from(stretched.delivered()) / f64::from(each.delivered());
+        prop_assert!(ratio > 0.8, "{}", ratio);
+    }
+
+    #[test]
+    fn after_an_outage_the_whole_rate_is_back_soon(
+        case in case(0.0..0.02),
+        seconds in 1.0f64..30.0,
+    ) {
+        let mut flow = case.flow(1.0, 1);
+        let rtt = flow.link.rtt;
+        flow.run(20.0 * rtt);
+        let up = flow.now + seconds * 1e6;
+        flow.link.outage = (flow.now, up);
+        flow.run(seconds * 1e6);
+        // A segment asks after every timeout, of at most two round trips and a bit.
+        flow.run(5.0 * rtt + 200_000.0);
+        let before = flow.delivered();
+        flow.run(10.0 * rtt);
+        let possible = flow.link.rate * 10.0 * rtt / 1e6;
+        let share = f64::from(flow.delivered() - before) / possible;
+        prop_assert!(share > 0.8, "{}", share);
+    }
+}
