@@ -8,6 +8,7 @@
 mod addresses;
 mod bed;
 mod check;
+mod congestion;
 mod ending;
 mod firewall;
 mod handshake;

@@ -1,6 +1,6 @@
 //! Which site a flow belongs to, and what its policy does to it.
 
-use std::{io::Write as _, net::SocketAddr};
+use std::io::Write as _;
 
 use pepd_tests::{
     bed::{Bed, Family, Path, Place},
@@ -9,10 +9,12 @@ use pepd_tests::{
     matrix::{matrix, matrix_pepd_only},
     outcome::Connected,
     pep::Pep,
-    wait::{wait_for, wait_until},
+    wait::wait_until,
 };
 
-use crate::support::{PORT, assert_reset_after_connect, connect, counter, echo_once};
+use crate::support::{
+    PORT, assert_reset_after_connect, assert_socket_has, connect, counter, echo_once, socket_toward,
+};
 
 /// One site for each thing a site may match on, in an order that matters.
 fn sites(family: Family) -> String {
@@ -234,16 +236,6 @@ fn the_dscp_is_kept_toward_the_client() {
     });
 }
 
-/// What the kernel says of a socket of the gateway whose remote end is this.
-fn socket_toward(bed: &Bed, remote: SocketAddr) -> String {
-    wait_for("a socket of pepd", || {
-        let filter = format!("dst [{}]:{}", remote.ip(), remote.port());
-        let arguments = ["-Htino", "state", "established", filter.as_str()];
-        let listed = bed.gateway.run("ss", &arguments).replace("\n\t", " ");
-        listed.lines().next().map(str::to_owned)
-    })
-}
-
 /// Checks words that `ss -i` must say of the client leg and of the server leg.
 fn legs_have(bed: &Bed, site: &str, client_leg: &str, server_leg: &str) {
     let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
@@ -255,9 +247,7 @@ fn legs_have(bed: &Bed, site: &str, client_leg: &str, server_leg: &str) {
         (client, client_leg),
         (bed.at(Place::Server, PORT), server_leg),
     ] {
-        let socket = socket_toward(bed, remote);
-        let has = socket.split_whitespace().any(|found| found == word);
-        assert!(has, "no `{word}` in {socket}");
+        assert_socket_has(bed, remote, word);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     thread,
 };
 
@@ -12,7 +12,7 @@ use pepd_tests::{
     outcome::Ended,
     pep::Pep,
     serve::Server,
-    wait::PATIENCE,
+    wait::{PATIENCE, wait_for},
 };
 
 /// The port of most servers.
@@ -129,4 +129,21 @@ pub fn cut_off(host: &Host) {
 /// Ends [`cut_off`].
 pub fn reconnect(host: &Host) {
     host.nft("delete table inet outage");
+}
+
+/// What the kernel says of a socket of the gateway whose remote end is this.
+pub fn socket_toward(bed: &Bed, remote: SocketAddr) -> String {
+    wait_for("a socket of pepd", || {
+        let filter = format!("dst [{}]:{}", remote.ip(), remote.port());
+        let arguments = ["-Htino", "state", "established", filter.as_str()];
+        let listed = bed.gateway.run("ss", &arguments).replace("\n\t", " ");
+        listed.lines().next().map(str::to_owned)
+    })
+}
+
+/// Checks that `ss -i` says a word of the socket toward this remote end.
+pub fn assert_socket_has(bed: &Bed, remote: SocketAddr, word: &str) {
+    let socket = socket_toward(bed, remote);
+    let has = socket.split_whitespace().any(|found| found == word);
+    assert!(has, "no `{word}` in {socket}");
 }

@@ -60,7 +60,12 @@ fn settings() -> String {
             paths.extend(SETTINGS.map(|name| interface.join(name)));
         }
     }
-    let of_tcp = |path: &PathBuf| path.to_string_lossy().contains("/tcp_");
+    // Which congestion controls are registered is the same in all namespaces, and other tests' pepds
+    // register some.
+    let of_tcp = |path: &PathBuf| {
+        let path = path.to_string_lossy();
+        path.contains("/tcp_") && !path.ends_with("/tcp_available_congestion_control")
+    };
     paths.extend(entries("/proc/sys/net/ipv4").into_iter().filter(of_tcp));
     let lines = paths.iter().filter_map(|path| {
         // Not every interface has every setting.

@@ -12,6 +12,7 @@ Examples:
   pepd check --config /etc/pepd/pepd.toml     is the file right, and what does it come to?
   pepd rules --config /etc/pepd/pepd.toml     what would be installed in the kernel?
   pepd run --config /etc/pepd/pepd.toml       accelerate, until SIGTERM
+  pepd cc list                                which congestion controls are there?
 
 The smallest configuration:
   [intercept]
@@ -22,7 +23,7 @@ const RUN_EXAMPLES: &str = "\
 Runs in the foreground and logs to standard error. SIGTERM or SIGINT stops taking new
 flows, waits `timeouts.drain` for those there are, and removes the rules; a second signal
 ends at once. SIGUSR1 logs all counters. Needs root, or CAP_NET_ADMIN, CAP_NET_RAW and
-CAP_NET_BIND_SERVICE.
+CAP_NET_BIND_SERVICE; for congestion controls of pepd's own also CAP_BPF and CAP_PERFMON.
 
 Examples:
   pepd run --config pepd.toml
@@ -33,8 +34,8 @@ Examples:
 const CHECK_EXAMPLES: &str = "\
 Prints the sites and what each comes to, then exits 0; or prints every error as
 FILE:LINE: KEY: message and exits 3. Compares with this machine too, unless --no-kernel is given: a
-congestion control that the kernel lacks is an error, an interface that is missing a warning.
-Needs no privileges.
+list of congestion controls of which none can be had is an error, an interface that is missing a warning,
+a privilege that this process lacks, and pepd run will need, a note. Loads nothing; needs no privileges.
 
 Examples:
   pepd check --config pepd.toml && systemctl restart pepd
@@ -48,6 +49,28 @@ table, and removes it at its end; docs/interception.md explains it.
 Examples:
   pepd rules --config pepd.toml                       the nft table, with ip commands as comments
   pepd rules --config pepd.toml --format iptables     the nearest that iptables can do
+";
+
+const CC_EXAMPLES: &str = "\
+Examples:
+  pepd cc list             those of the kernel, those that pepd can load, and why others are missing
+  pepd cc list --json      the same for programs
+";
+
+const CC_LIST_EXAMPLES: &str = "\
+Where they are from:
+  kernel             the kernel has it
+  kernel module      the kernel loads it when a site names it
+  eBPF               pepd loads it when a site names it
+  eBPF, name taken   the same, under another name: another process has this one
+  another's eBPF     a program of another process; gone with that
+  missing            pepd's own, which cannot be loaded here; the reason stands below the table
+
+Changes nothing. Without CAP_BPF and CAP_PERFMON pepd's own show as missing.
+
+Examples:
+  pepd cc list
+  pepd cc list --json | jq -r '.[] | select(.kind == \"missing\") | .name + \": \" + .why'
 ";
 
 /// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it
@@ -72,6 +95,34 @@ pub enum Command {
     /// Print what would be installed in the kernel
     #[command(after_help = RULES_EXAMPLES)]
     Rules(RulesArgs),
+    /// Congestion controls: which there are
+    #[command(after_help = CC_EXAMPLES)]
+    Cc(CcArgs),
+}
+
+/// Options of `pepd cc`.
+#[derive(Debug, Args)]
+pub struct CcArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CcCommand,
+}
+
+/// What to do with congestion controls.
+#[derive(Debug, Subcommand)]
+pub enum CcCommand {
+    /// List those of the kernel and of pepd, and say why any is missing
+    #[command(after_help = CC_LIST_EXAMPLES)]
+    List(ListArgs),
+}
+
+/// Options of `pepd cc list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// As JSON: a list of objects with name, kind (kernel, module, ebpf, taken, foreign, missing), about, and
+    /// where they apply registered_as and why
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Where the configuration is.

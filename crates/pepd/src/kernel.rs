@@ -1,6 +1,8 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::{fs, io, os::fd::AsFd};
+use std::os::fd::AsFd;
+
+use bpf_cc::LoadError;
 
 use nix::{
     net::if_::if_nametoindex,
@@ -12,7 +14,10 @@ use pep_core::{
 };
 use socket2::{Domain, Socket, Type};
 
-use crate::sys;
+use crate::{
+    congestion::{Catalogue, Means, WhyNot},
+    sys,
+};
 
 /// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
 pub fn has_rto_max() -> bool {
@@ -31,79 +36,15 @@ pub struct Findings {
     pub errors: Vec<ConfigError>,
     /// What may become true later, or costs something.
     pub warnings: Vec<ConfigWarning>,
-}
-
-/// The congestion controls of the running kernel.
-#[derive(Debug)]
-pub struct Congestion {
-    available: Vec<String>,
-    default: String,
-}
-
-impl Congestion {
-    /// Asks the kernel.
-    ///
-    /// # Errors
-    /// When /proc is not there.
-    pub fn of_kernel() -> io::Result<Self> {
-        let read = |name| fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
-        Ok(Self {
-            available: read("tcp_available_congestion_control")?
-                .split_whitespace()
-                .map(str::to_owned)
-                .collect(),
-            default: read("tcp_congestion_control")?.trim().to_owned(),
-        })
-    }
-
-    /// The one a leg gets that asks for these, or `None` where the kernel has none of them.
-    pub fn choose<'a>(&'a self, wanted: &'a [CongestionName]) -> Option<&'a str> {
-        if wanted.is_empty() {
-            return Some(&self.default);
-        }
-        wanted
-            .iter()
-            .map(CongestionName::as_str)
-            .find(|name| self.has(name))
-    }
-
-    /// Whether the kernel has it, or can load it.
-    pub fn has(&self, name: &str) -> bool {
-        self.available.iter().any(|known| known == name) || loads(name) || is_module(name)
-    }
-
-    /// All that are loaded, by name.
-    pub fn list(&self) -> String {
-        self.available.join(", ")
-    }
-}
-
-/// Asking for a congestion control loads its module, if we may.
-fn loads(name: &str) -> bool {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
-    socket.is_ok_and(|socket| socket.set_tcp_congestion(name.as_bytes()).is_ok())
-}
-
-/// Whether the module lies ready, for a check without the right to load it.
-fn is_module(name: &str) -> bool {
-    let Ok(release) = fs::read_to_string("/proc/sys/kernel/osrelease") else {
-        return false;
-    };
-    let modules = fs::read_to_string(format!("/lib/modules/{}/modules.dep", release.trim()));
-    let file = format!("/tcp_{}.ko", name.replace('-', "_"));
-    modules.is_ok_and(|modules| {
-        modules
-            .lines()
-            .filter_map(|line| line.split(':').next())
-            .any(|path| path.contains(&file))
-    })
+    /// What `pepd run` says itself when it comes to it.
+    pub notes: Vec<ConfigWarning>,
 }
 
 /// Compares a configuration with the machine.
 pub fn check(config: &Config) -> Findings {
     let mut findings = Findings::default();
-    match Congestion::of_kernel() {
-        Ok(kernel) => findings.check_congestion(config, &kernel),
+    match Catalogue::of_machine() {
+        Ok(catalogue) => findings.check_congestion(config, &catalogue),
         Err(err) => findings.warn(
             config,
             "site",
@@ -121,18 +62,20 @@ impl Findings {
         self.warnings.push(ConfigWarning { line, key, message });
     }
 
-    fn check_congestion(&mut self, config: &Config, kernel: &Congestion) {
-        for (id, site) in config
-            .sites
-            .iter()
-            .filter(|(_, site)| site.mode == Mode::Split)
-        {
+    fn note(&mut self, config: &Config, key: &str, message: String) {
+        let (line, key) = (config.line_of(key), key.to_owned());
+        self.notes.push(ConfigWarning { line, key, message });
+    }
+
+    fn check_congestion(&mut self, config: &Config, catalogue: &Catalogue) {
+        let sites = config.sites.iter();
+        for (id, site) in sites.filter(|(_, site)| site.mode == Mode::Split) {
             for (name, wanted) in [
                 ("congestion", &site.congestion),
                 ("congestion_lan", &site.congestion_lan),
             ] {
                 let key = format!("site[{}].{name}", id.index() + 1);
-                self.check_list(config, kernel, key, wanted);
+                self.check_list(config, catalogue, &key, wanted);
             }
         }
     }
@@ -140,24 +83,51 @@ impl Findings {
     fn check_list(
         &mut self,
         config: &Config,
-        kernel: &Congestion,
-        key: String,
+        catalogue: &Catalogue,
+        key: &str,
         wanted: &[CongestionName],
     ) {
-        if kernel.choose(wanted).is_some() {
+        if wanted.is_empty() {
             return;
         }
-        let names: Vec<_> = wanted.iter().map(|name| format!("\"{name}\"")).collect();
-        let message = format!(
-            "this kernel has no {}; it has {} (add one of these to the end of the list)",
-            names.join(" and no "),
-            kernel.list()
-        );
-        self.errors.push(ConfigError {
-            line: config.line_of(&key),
-            key,
-            message,
-        });
+        let choice = catalogue.choose(wanted);
+        match choice.chosen {
+            None => self.errors.push(ConfigError {
+                line: config.line_of(key),
+                key: key.to_owned(),
+                message: no_control(catalogue, &choice.passed_over),
+            }),
+            Some((name, means)) => {
+                for why in choice.passed_over {
+                    self.note(config, key, format!("passed over: {why}"));
+                }
+                self.check_means(config, catalogue, key, name, means);
+            }
+        }
+    }
+
+    /// What is not an error here may be one for `pepd run`.
+    fn check_means(
+        &mut self,
+        config: &Config,
+        catalogue: &Catalogue,
+        key: &str,
+        name: &CongestionName,
+        means: Means,
+    ) {
+        match (means, catalogue.obstacle()) {
+            (Means::Program(_), Some(LoadError::Capabilities(missing))) => self.note(
+                config,
+                key,
+                format!("to load `{name}`, pepd run needs {missing}, which this process lacks"),
+            ),
+            (Means::Foreign, _) => self.note(
+                config,
+                key,
+                format!("`{name}` is an eBPF program of another process, and gone with that"),
+            ),
+            _ => {}
+        }
     }
 
     fn check_interfaces(&mut self, config: &Config) {
@@ -194,6 +164,11 @@ impl Findings {
     }
 }
 
+fn no_control(catalogue: &Catalogue, passed_over: &[WhyNot]) -> String {
+    let why = catalogue.explain(passed_over);
+    format!("no congestion control can be had: {why}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,19 +187,22 @@ mod tests {
             panic!("one error, not {errors:?}")
         };
         assert_eq!((error.line, error.key.as_str()), (5, "site[1].congestion"));
-        assert!(
-            error.message.contains("no \"nonesuch\" and no \"neither\""),
-            "{error}"
-        );
+        let expected = "no congestion control can be had: `nonesuch` is not known; `neither` is not known; \
+                        the kernel has ";
+        assert!(error.message.starts_with(expected), "{error}");
         assert!(error.message.contains("reno"), "{error}");
+        assert!(error.message.contains("hybla_sat"), "{error}");
     }
 
     #[test]
-    fn a_fallback_that_exists_is_enough() {
-        assert!(check(&config(r#"["nonesuch", "reno"]"#)).errors.is_empty());
-        let kernel = Congestion::of_kernel().expect("/proc");
-        let wanted = ["nonesuch", "reno"].map(|name| name.parse().expect("a name"));
-        assert_eq!(kernel.choose(&wanted), Some("reno"));
+    fn a_fallback_that_exists_is_enough_and_what_is_passed_over_is_noted() {
+        let findings = check(&config(r#"["nonesuch", "reno"]"#));
+        assert!(findings.errors.is_empty());
+        let notes: Vec<_> = findings.notes.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            notes,
+            ["5: site[1].congestion: passed over: `nonesuch` is not known"]
+        );
     }
 
     #[test]

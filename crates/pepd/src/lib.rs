@@ -3,6 +3,7 @@
 //! - [`accept`], clients of a site's listeners
 //! - [`arena`], the memory of all flows
 //! - [`cli`], [`exit`], how the program is told and how it ends
+//! - [`congestion`], congestion controls of the kernel and our own
 //! - [`daemon`], build, run, drain
 //! - [`flow`], one connection: connect, relay, close
 //! - [`kernel`], whether this machine has what a configuration asks for
@@ -19,6 +20,7 @@
 pub mod accept;
 pub mod arena;
 pub mod cli;
+pub mod congestion;
 pub mod daemon;
 pub mod exit;
 pub mod flow;

@@ -17,6 +17,8 @@ pub struct Loaded {
     pub config: Config,
     /// What is doubtful about it, in itself and here.
     pub warnings: Vec<ConfigWarning>,
+    /// What `pepd run` says itself when it comes to it.
+    pub notes: Vec<ConfigWarning>,
 }
 
 /// Why a configuration cannot be used. Displayed, it is one line `FILE:LINE: KEY: message` for
@@ -59,6 +61,7 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
         return Err(LoadError::Invalid(path.to_owned(), findings.errors));
     }
     loaded.warnings.extend(findings.warnings);
+    loaded.notes = findings.notes;
     Ok(loaded)
 }
 
@@ -73,7 +76,11 @@ pub fn load_file(path: &Path) -> Result<Loaded, LoadError> {
     let text = text.map_err(|err| invalid(vec![not_text(&err)]))?;
     let config = config::parse(&text).map_err(invalid)?;
     let warnings = config.warnings.clone();
-    Ok(Loaded { config, warnings })
+    Ok(Loaded {
+        config,
+        warnings,
+        notes: Vec::new(),
+    })
 }
 
 /// Where a file stops being text. The error's bytes are never empty: one of them was wrong.

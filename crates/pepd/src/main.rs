@@ -12,11 +12,12 @@ use std::{
 
 use clap::Parser;
 use pepd::{
-    cli::{CheckArgs, Cli, Command, RulesArgs, RunArgs},
+    cli::{CcCommand, CheckArgs, Cli, Command, ListArgs, RulesArgs, RunArgs},
+    congestion::{Catalogue, listing::Listing},
     daemon,
     exit::ExitStatus,
     intercept,
-    kernel::{Congestion, has_rto_max},
+    kernel::has_rto_max,
     load::{self, LoadError, Loaded},
     log,
     summary::Summary,
@@ -27,12 +28,17 @@ fn main() -> ExitCode {
         Command::Run(args) => run(&args),
         Command::Check(args) => check(&args),
         Command::Rules(args) => rules(&args),
+        Command::Cc(args) => match args.command {
+            CcCommand::List(args) => list_controls(&args),
+        },
     };
     status.into()
 }
 
 fn run(args: &RunArgs) -> ExitStatus {
-    let Loaded { config, warnings } = match load::load(&args.config.config) {
+    let Loaded {
+        config, warnings, ..
+    } = match load::load(&args.config.config) {
         Ok(loaded) => loaded,
         Err(err) => return refuse(&err),
     };
@@ -64,10 +70,17 @@ fn sum_up(path: &Path, loaded: &Loaded, no_kernel: bool) -> ExitStatus {
     for warning in &loaded.warnings {
         complain(format_args!("warning: {}", load::located(path, warning)));
     }
-    let kernel = Congestion::of_kernel().ok().filter(|_| !no_kernel);
+    for note in &loaded.notes {
+        complain(format_args!("note: {}", load::located(path, note)));
+    }
+    let catalogue = if no_kernel {
+        None
+    } else {
+        Catalogue::of_machine().ok()
+    };
     let summary = Summary {
         config: &loaded.config,
-        kernel: kernel.as_ref(),
+        catalogue: catalogue.as_ref(),
         rto_max: no_kernel || has_rto_max(),
     };
     print(format_args!("{}: valid\n\n{summary}", path.display()))
@@ -81,6 +94,24 @@ fn rules(args: &RulesArgs) -> ExitStatus {
             print(format_args!("{rules}"))
         }
         Err(err) => refuse(&err),
+    }
+}
+
+fn list_controls(args: &ListArgs) -> ExitStatus {
+    let listing = match Catalogue::of_machine() {
+        Ok(catalogue) => Listing::of(&catalogue),
+        Err(err) => {
+            complain(format_args!(
+                "pepd: cannot ask the kernel for its congestion controls: {err}"
+            ));
+            return ExitStatus::Runtime;
+        }
+    };
+    if args.json {
+        let json = serde_json::to_string_pretty(&listing).expect("names and words");
+        print(format_args!("{json}\n"))
+    } else {
+        print(format_args!("{listing}"))
     }
 }
 

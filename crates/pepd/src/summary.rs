@@ -11,14 +11,14 @@ use pep_core::{
 };
 use units::{ByteSize, duration};
 
-use crate::kernel::Congestion;
+use crate::congestion::Catalogue;
 
 /// The effective values of a configuration, as a text of several lines.
 pub struct Summary<'a> {
     /// The configuration.
     pub config: &'a Config,
-    /// What the kernel has, where it could be asked.
-    pub kernel: Option<&'a Congestion>,
+    /// The congestion controls of this machine, where they could be asked for.
+    pub catalogue: Option<&'a Catalogue>,
     /// Whether the kernel caps retransmission times ([`crate::kernel::has_rto_max`]).
     pub rto_max: bool,
 }
@@ -172,15 +172,21 @@ impl Summary<'_> {
         )
     }
 
-    /// What is asked for, and what the kernel will give.
+    /// What is asked for, and what it will be.
     fn congestion(&self, wanted: &[CongestionName]) -> String {
-        let chosen = self.kernel.and_then(|kernel| kernel.choose(wanted));
-        match (wanted, chosen) {
-            ([], Some(chosen)) => format!("{chosen} (this kernel's default)"),
-            ([], None) => "the kernel's default".to_owned(),
-            ([only], _) => only.to_string(),
-            (wanted, Some(chosen)) => format!("{chosen} (of {})", list(wanted)),
-            (wanted, None) => format!("the first the kernel has of {}", list(wanted)),
+        let Some(catalogue) = self.catalogue else {
+            return match wanted {
+                [] => "the kernel's default".to_owned(),
+                [only] => only.to_string(),
+                wanted => format!("the first that can be had of {}", list(wanted)),
+            };
+        };
+        match (wanted, catalogue.choose(wanted).chosen) {
+            ([], _) => format!("{} (this kernel's default)", catalogue.default()),
+            ([_], Some((chosen, means))) => format!("{chosen} ({means})"),
+            (_, Some((chosen, means))) => format!("{chosen} ({means}; of {})", list(wanted)),
+            // An error before it comes to this.
+            (_, None) => format!("none of {}", list(wanted)),
         }
     }
 }

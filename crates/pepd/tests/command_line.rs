@@ -102,8 +102,10 @@ fn what_the_kernel_lacks_is_an_error_like_any_other() {
     let (path, output) = check(site);
     assert_eq!(output.status.code(), Some(3));
     let errors = text(&output.stderr);
-    let expected =
-        format!("{path}:5: site[1].congestion: this kernel has no \"nonesuch\"; it has ");
+    let expected = format!(
+        "{path}:5: site[1].congestion: no congestion control can be had: `nonesuch` is not known; \
+         the kernel has "
+    );
     assert!(
         errors.lines().any(|line| line.starts_with(&expected)),
         "{errors}"
@@ -123,7 +125,7 @@ fn a_valid_file_is_summed_up_with_buffers_from_the_link() {
         "ports 5000 to 5001, one per site\n",
         "bandwidth-delay product 750kB",
         "dport 80, 8000-8100",
-        "reno (of nonesuch, reno)",
+        "reno (kernel; of nonesuch, reno)",
         "buffers 1.5MB",
         "paced at 10Mbit/s",
         "  1. office",
@@ -136,6 +138,47 @@ fn a_valid_file_is_summed_up_with_buffers_from_the_link() {
         warnings.contains(":2: intercept.lan: there is no interface `nonesuch0`"),
         "{warnings}"
     );
+}
+
+#[test]
+fn a_check_says_what_it_passes_over_and_how_the_chosen_one_is_had() {
+    let (path, output) = check(
+        "[intercept]\nlan = [\"lo\"]\n[[site]]\nname = \"a\"\ncongestion = [\"hylba\", \"hybla_sat\"]\n",
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let note = format!(
+        "note: {path}:5: site[1].congestion: passed over: `hylba` is not known (did you mean \
+         `hybla`?)"
+    );
+    let notes = text(&output.stderr);
+    assert!(notes.lines().any(|line| line == note), "{notes}");
+    let summary = text(&output.stdout);
+    let chosen = "congestion hybla_sat (eBPF of pepd; of hylba, hybla_sat)";
+    assert!(summary.contains(chosen), "{summary}");
+}
+
+#[test]
+fn controls_are_listed_for_people_and_for_programs() {
+    let table = pepd(&["cc", "list"]);
+    assert_eq!(table.status.code(), Some(0), "{table:?}");
+    let table = text(&table.stdout);
+    let json = pepd(&["cc", "list", "--json"]);
+    assert_eq!(json.status.code(), Some(0), "{json:?}");
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    for (name, kinds) in [
+        ("reno", &["kernel"][..]),
+        // Other tests may have registered the name at the moment.
+        ("hybla_sat", &["ebpf", "taken"]),
+    ] {
+        assert!(table.lines().any(|line| line.starts_with(name)), "{table}");
+        let entries = json.as_array().expect("a list").iter();
+        let mut entries = entries.filter(|entry| entry["name"] == name);
+        let kind = entries.next().expect("listed")["kind"].clone();
+        assert!(
+            kinds.contains(&kind.as_str().expect("text")),
+            "{name}: {kind}"
+        );
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::Read as _,
     os::unix::fs::PermissionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -15,6 +15,8 @@ use tempfile::TempDir;
 
 /// Set up wrongly (`pepd::exit`).
 const SETUP: i32 = 4;
+/// Configured wrongly, or for another machine.
+const CONFIGURATION: i32 = 3;
 
 const PEPD: &str = env!("CARGO_BIN_EXE_pepd");
 const CONFIG: &str = "[intercept]\nlan = [\"lan0\"]\n";
@@ -117,8 +119,7 @@ fn all_missing_capabilities_are_named_before_anything_is_tried() {
 fn the_capabilities_that_the_message_asks_for_are_enough() {
     let names = ["net_admin", "net_raw", "net_bind_service"];
     let directory = open_directory();
-    let program = directory.path().join("pepd");
-    fs::copy(PEPD, &program).expect("copied");
+    let program = copy_of_pepd(&directory);
     let is_ready = |before: &str, options: &str| {
         let nobody = "setpriv --reuid 65534 --regid 65534 --clear-groups";
         let before = format!("{before} exec {nobody} {options}");
@@ -131,6 +132,120 @@ fn the_capabilities_that_the_message_asks_for_are_enough() {
     // setcap, whose rights nft gets only if pepd hands them down.
     let file = names.map(|name| format!("cap_{name}")).join(",");
     is_ready(&format!("setcap {file}=ep {};", program.display()), "");
+}
+
+/// A site with this list, of another control than other tests load.
+fn with_congestion(list: &str) -> String {
+    format!("{CONFIG}[[site]]\nname = \"a\"\ncongestion = {list}\n")
+}
+
+/// Nobody, with capabilities as `AmbientCapabilities=` of systemd gives them.
+fn nobody_with(capabilities: &[&str]) -> String {
+    let given: Vec<_> = capabilities.iter().map(|name| format!("+{name}")).collect();
+    let given = given.join(",");
+    format!(
+        "exec setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps {given} \
+         --ambient-caps {given}"
+    )
+}
+
+/// A copy of pepd that everybody may run.
+fn copy_of_pepd(directory: &TempDir) -> PathBuf {
+    let program = directory.path().join("pepd");
+    fs::copy(PEPD, &program).expect("copied");
+    program
+}
+
+#[test]
+fn what_loading_a_control_lacks_is_named_in_one_line_and_nothing_else() {
+    let directory = open_directory();
+    let program = copy_of_pepd(&directory);
+    let before = nobody_with(&["net_admin", "net_raw", "net_bind_service", "bpf"]);
+    let config = with_congestion("[\"vegas\"]");
+    let (code, log) = run_program(&program, &before, Path::new(NOWHERE), &config);
+    assert_eq!(code, Some(SETUP), "{log}");
+    let expected = "site `a`: no congestion control of `congestion` can be had: `vegas`: eBPF congestion \
+                    controls need CAP_PERFMON, which this process lacks: run it as root, or add to its \
+                    unit AmbientCapabilities=CAP_PERFMON";
+    let errors: Vec<_> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert_eq!(errors.len(), 1, "{log}");
+    assert!(errors[0].ends_with(expected), "{log}");
+    assert!(
+        !log.contains("CAP_BPF") && !log.contains("CAP_NET"),
+        "{log}"
+    );
+}
+
+#[test]
+fn with_a_fallback_a_missing_capability_is_a_warning() {
+    let directory = open_directory();
+    let program = copy_of_pepd(&directory);
+    let before = nobody_with(&["net_admin", "net_raw", "net_bind_service"]);
+    let config = with_congestion("[\"vegas\", \"cubic\"]");
+    let (code, log) = run_program(&program, &before, Path::new(NOWHERE), &config);
+    assert_eq!(code, None, "{log}");
+    let warnings: Vec<_> = log.lines().filter(|line| line.contains("WARN")).collect();
+    let expected = "passing over a congestion control: `vegas`: eBPF congestion controls need CAP_BPF \
+                    CAP_PERFMON, which this process lacks";
+    let found = warnings.iter().any(|line| line.contains(expected));
+    assert!(found && log.contains("pepd is ready"), "{log}");
+}
+
+#[test]
+fn the_capabilities_of_the_docs_are_enough_for_controls_of_ours() {
+    let directory = open_directory();
+    let program = copy_of_pepd(&directory);
+    let docs = include_str!("../../../docs/interception.md");
+    let (_, line) = docs
+        .rsplit_once("AmbientCapabilities=")
+        .expect("documented");
+    let line = line.lines().next().expect("a line").to_lowercase();
+    let names: Vec<_> = line
+        .split(' ')
+        .map(|name| name.trim_start_matches("cap_"))
+        .collect();
+    assert!(names.contains(&"bpf"), "{names:?}");
+    let config = with_congestion("[\"vegas\"]");
+    let before = nobody_with(&names);
+    let (code, log) = run_program(&program, &before, Path::new(NOWHERE), &config);
+    assert!(code.is_none() && log.contains("pepd is ready"), "{log}");
+    assert!(log.contains("congestion control loaded"), "{log}");
+}
+
+const WITHOUT_BTF: &str = "mount -t tmpfs none /sys/kernel/btf; exec";
+
+#[test]
+fn without_btf_the_configuration_is_refused_where_it_is_wrong() {
+    let config = with_congestion("[\"vegas\"]");
+    let (code, log) = run(WITHOUT_BTF, Path::new(NOWHERE), &config);
+    assert_eq!(code, Some(CONFIGURATION), "{log}");
+    let expected = "pepd.toml:5: site[1].congestion: no congestion control can be had: `vegas`: this kernel \
+                    has no BTF (/sys/kernel/btf/vmlinux is missing)";
+    assert!(log.contains(expected), "{log}");
+    assert_eq!(log.lines().count(), 1, "{log}");
+}
+
+#[test]
+fn without_btf_the_next_of_the_list_is_taken_with_a_warning() {
+    let config = with_congestion("[\"vegas\", \"reno\"]");
+    let (code, log) = run(WITHOUT_BTF, Path::new(NOWHERE), &config);
+    assert_eq!(code, None, "{log}");
+    let warned = "passing over a congestion control: `vegas`: this kernel has no BTF";
+    assert!(
+        log.contains(warned) && log.contains("pepd is ready"),
+        "{log}"
+    );
+}
+
+#[test]
+fn an_unknown_control_is_refused_with_what_there_is() {
+    let config = with_congestion("[\"hylba\"]");
+    let (code, log) = run("exec", Path::new(NOWHERE), &config);
+    assert_eq!(code, Some(CONFIGURATION), "{log}");
+    let expected = "pepd.toml:5: site[1].congestion: no congestion control can be had: `hylba` is not known \
+                    (did you mean `hybla`?); the kernel has reno";
+    assert!(log.contains(expected), "{log}");
+    assert_eq!(log.lines().count(), 1, "{log}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::{DaemonError, chores::Chores, run::Daemon, spare::Spare};
 use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
+    congestion::{Controls, privileges},
     flow::FlowContext,
     intercept::{
         Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch, setup,
@@ -36,7 +37,9 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
     let descriptors = raise_descriptors();
     let claim = Claim::take(config).await?;
-    let sites = SiteRuntime::all(config)?;
+    let controls = Controls::obtain(config)?;
+    privileges::drop_those_of_loading(&controls);
+    let sites = SiteRuntime::all(config, &controls);
     let listeners = listeners(&sites)?;
     let config = Arc::new(config.clone());
     let mut interception = Interception::install(&config)
@@ -45,6 +48,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
     match start(&config, descriptors, &sites, listeners, &mut interception) {
         Ok((context, defer, workers)) => Ok(Daemon {
             claim,
+            controls,
             neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
             context,
             interception,

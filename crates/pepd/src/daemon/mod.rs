@@ -11,17 +11,18 @@ use pep_core::config::Config;
 use tokio::runtime;
 
 use crate::{
+    congestion::ControlsError,
     exit::ExitStatus,
     intercept::{InterceptError, claim::ClaimError},
-    leg::{OptionError, SetupError},
+    leg::OptionError,
 };
 
 /// Why the daemon did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// A site asks for what the kernel has not.
+    /// A site gets no congestion control.
     #[error(transparent)]
-    Site(#[from] SetupError),
+    Congestion(#[from] ControlsError),
     /// Another pepd is in the way.
     #[error(transparent)]
     Claim(#[from] ClaimError),
@@ -54,8 +55,9 @@ impl DaemonError {
     /// The exit code that says so.
     pub fn status(&self) -> ExitStatus {
         match self {
-            Self::Site(_) => ExitStatus::Configuration,
-            Self::Claim(_) | Self::Listen { .. } | Self::Intercept(_) => ExitStatus::Setup,
+            Self::Congestion(_) | Self::Claim(_) | Self::Listen { .. } | Self::Intercept(_) => {
+                ExitStatus::Setup
+            }
             Self::System { .. } => ExitStatus::Runtime,
         }
     }

@@ -14,6 +14,7 @@ use super::{
     spare::Spare,
 };
 use crate::{
+    congestion::Controls,
     exit::ExitStatus,
     flow::FlowContext,
     gate::Gate,
@@ -30,6 +31,8 @@ use crate::{
 pub(super) struct Daemon {
     #[expect(dead_code, reason = "held until rules and routes are removed")]
     pub(super) claim: Claim,
+    #[expect(dead_code, reason = "held as long as sockets may choose them")]
+    pub(super) controls: Controls,
     pub(super) context: Arc<FlowContext>,
     pub(super) interception: Interception,
     pub(super) defer: Option<DeferTask>,

@@ -19,8 +19,8 @@ use std::{
 use pep_core::site::{DscpPolicy, Source, SynHandling};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-pub use options::{Congestion, LegOptions, OptionError};
-pub use site::{SetupError, SiteRuntime};
+pub use options::{Congestion, LegOptions, OptionError, PayloadRate};
+pub use site::SiteRuntime;
 
 use crate::sys;
 
@@ -276,7 +276,7 @@ fn new_socket(options: &LegOptions, family: Family) -> Result<Socket, OptionErro
             source,
         })?;
     }
-    options.apply(&socket)?;
+    options.apply(&socket, family)?;
     // Until the flow has ended well, whoever closes this socket resets it: when pepd is killed,
     // the kernel does, and a FIN from it would make half a download look like all of it.
     set_reset_on_close(socket.as_fd(), true).map_err(|source| OptionError {

@@ -15,7 +15,8 @@ use pep_core::{
 use socket2::{Socket, TcpKeepalive};
 use units::Rate;
 
-use crate::sys;
+use super::Family;
+use crate::{congestion::Rtt0, sys};
 
 /// A socket option that the kernel refused.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,30 @@ pub enum Congestion {
     Named(CongestionName),
 }
 
+impl From<Option<&CongestionName>> for Congestion {
+    fn from(name: Option<&CongestionName>) -> Self {
+        name.map_or(Self::System, |name| Self::Named(name.clone()))
+    }
+}
+
+/// A rate of packets, as the rate of payload that it comes to over each version of IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PayloadRate {
+    /// Over IPv4.
+    pub v4: Rate,
+    /// Over IPv6.
+    pub v6: Rate,
+}
+
+impl PayloadRate {
+    fn over(self, family: Family) -> Rate {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+}
+
 /// Everything that is set on a leg whatever the flow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LegOptions {
@@ -61,8 +86,10 @@ pub struct LegOptions {
     pub mss: Option<u16>,
     /// TCP_NOTSENT_LOWAT, in bytes.
     pub notsent_lowat: Option<u32>,
+    /// RTT0 of an eBPF congestion control, where it is not the usual one.
+    pub rtt0: Option<Rtt0>,
     /// SO_MAX_PACING_RATE.
-    pub pacing: Option<Rate>,
+    pub pacing: Option<PayloadRate>,
     /// TCP_USER_TIMEOUT.
     pub user_timeout: Option<Duration>,
     /// TCP_RTO_MAX_MS. Only with a user timeout: the kernel counts retransmissions, and capped ones
@@ -79,8 +106,9 @@ impl LegOptions {
     ///
     /// # Errors
     /// The first required option that the kernel refuses.
-    pub fn apply(&self, socket: &Socket) -> Result<(), OptionError> {
+    pub fn apply(&self, socket: &Socket, family: Family) -> Result<(), OptionError> {
         self.set_required(socket)?;
+        self.set_rates_or_warn(socket, family);
         self.set_keepalive_or_warn(socket);
         self.set_buffers_or_warn(socket);
         self.set_segments_or_warn(socket);
@@ -142,11 +170,17 @@ impl LegOptions {
         if let Some(bytes) = self.notsent_lowat {
             or_warn("TCP_NOTSENT_LOWAT", socket.set_tcp_notsent_lowat(bytes));
         }
+    }
+
+    fn set_rates_or_warn(&self, socket: &Socket, family: Family) {
         if let Some(rate) = self.pacing {
             let (level, name) = (libc::SOL_SOCKET, sys::socket::SO_MAX_PACING_RATE);
-            let bytes_per_second = rate.bytes_per_second();
+            let bytes_per_second = rate.over(family).bytes_per_second();
             let set = sys::socket::set_ulong(socket.as_fd(), level, name, bytes_per_second);
             or_warn("SO_MAX_PACING_RATE", set);
+        }
+        if let Some(rtt0) = &self.rtt0 {
+            or_warn("RTT0", rtt0.state(socket.as_fd()));
         }
     }
 

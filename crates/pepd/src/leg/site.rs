@@ -1,34 +1,14 @@
 //! A site as the legs of its flows need it.
 
-use std::{fs, io, sync::Arc};
+use std::sync::Arc;
 
 use pep_core::{
-    config::{Config, CongestionName, Timeouts},
-    site::{DscpPolicy, LinkLeg, Mode, Site, SiteId, Source, SynHandling},
+    config::{Config, Link, Timeouts},
+    site::{DscpPolicy, IpVersion, LinkLeg, Mode, Site, SiteId, Source, SynHandling},
 };
-use socket2::{Domain, Socket, Type};
 
-use super::options::{Congestion, LegOptions};
-use crate::marks::MarkSet;
-
-/// Why the legs of a site cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// None of a site's congestion controls exists: load the module, or add one that does to
-    /// the list.
-    #[error("site `{site}`: this kernel has no congestion control {wanted}; it has {available}")]
-    Congestion {
-        /// The site's name.
-        site: String,
-        /// What it asks for.
-        wanted: String,
-        /// What there is.
-        available: String,
-    },
-    /// Even a plain TCP socket cannot be made.
-    #[error("cannot make a TCP socket")]
-    Socket(#[source] io::Error),
-}
+use super::options::{Congestion, LegOptions, PayloadRate};
+use crate::{congestion::Controls, marks::MarkSet};
 
 /// A site as the legs of its flows need it.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,27 +37,23 @@ pub struct SiteRuntime {
 
 impl SiteRuntime {
     /// The sites whose flows come to us, in the order of the configuration.
-    ///
-    /// # Errors
-    /// [`SetupError::Congestion`] when the kernel has none of a site's list.
-    pub fn all(config: &Config) -> Result<Vec<Arc<Self>>, SetupError> {
+    pub fn all(config: &Config, controls: &Controls) -> Vec<Arc<Self>> {
         config
             .sites
             .iter()
             .filter(|(_, site)| site.mode == Mode::Split)
-            .map(|(id, site)| Self::new(config, id, site).map(Arc::new))
+            .map(|(id, site)| Arc::new(Self::new(config, controls, id, site)))
             .collect()
     }
 
-    fn new(config: &Config, id: SiteId, site: &Site) -> Result<Self, SetupError> {
-        let link_congestion = choose(&site.name, &site.congestion)?;
-        let host_congestion = choose(&site.name, &site.congestion_lan)?;
+    fn new(config: &Config, controls: &Controls, id: SiteId, site: &Site) -> Self {
         let link = |mark| LegOptions {
-            congestion: link_congestion.clone(),
+            congestion: controls.link(id).into(),
+            rtt0: controls.rtt0(id),
             ..link_leg(config, site, mark)
         };
         let host = |mark| LegOptions {
-            congestion: host_congestion.clone(),
+            congestion: controls.host(id).into(),
             ..host_leg(site, mark)
         };
         let marks = MarkSet::new(config.intercept.marks);
@@ -86,7 +62,7 @@ impl SiteRuntime {
             LinkLeg::Server => (host(client_mark), link(server_mark)),
             LinkLeg::Client => (link(client_mark), host(server_mark)),
         };
-        Ok(Self {
+        Self {
             id,
             name: site.name.clone(),
             port: config.listen_port(id),
@@ -97,7 +73,7 @@ impl SiteRuntime {
             syn: site.syn,
             dscp: site.dscp,
             timeouts: site.timeouts.clone(),
-        })
+        }
     }
 
     /// Whether the DSCP of the client's SYN goes onto both legs.
@@ -117,7 +93,8 @@ fn link_leg(config: &Config, site: &Site, mark: u32) -> LegOptions {
         notsent_lowat: site
             .unsent_max(link)
             .map(|size| u32::try_from(size.bytes()).unwrap_or(u32::MAX)),
-        pacing: site.pacing_rate(link),
+        rtt0: None,
+        pacing: payload_rate(site, link),
         user_timeout: site.timeouts.user_timeout,
         rto_max: site.timeouts.rto_max,
         connect: site.timeouts.connect,
@@ -135,6 +112,7 @@ fn host_leg(site: &Site, mark: u32) -> LegOptions {
         buffers: site.lan_buffers(),
         mss: None,
         notsent_lowat: None,
+        rtt0: None,
         pacing: None,
         user_timeout: None,
         rto_max: None,
@@ -143,34 +121,9 @@ fn host_leg(site: &Site, mark: u32) -> LegOptions {
     }
 }
 
-/// The first of the list that the kernel takes. It is tried, not looked up, since trying loads
-/// the module.
-fn choose(site: &str, wanted: &[CongestionName]) -> Result<Congestion, SetupError> {
-    if wanted.is_empty() {
-        return Ok(Congestion::System);
-    }
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).map_err(SetupError::Socket)?;
-    let taken =
-        |name: &&CongestionName| socket.set_tcp_congestion(name.as_str().as_bytes()).is_ok();
-    match wanted.iter().find(taken) {
-        Some(name) => Ok(Congestion::Named(name.clone())),
-        None => Err(SetupError::Congestion {
-            site: site.to_owned(),
-            wanted: list(wanted.iter().map(CongestionName::as_str)),
-            available: available(),
-        }),
-    }
-}
-
-fn available() -> String {
-    let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-    fs::read_to_string(path).map_or_else(
-        |err| format!("an unknown set ({path}: {err})"),
-        |names| list(names.split_whitespace()),
-    )
-}
-
-fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let quoted: Vec<_> = names.map(|name| format!("`{name}`")).collect();
-    quoted.join(", ")
+fn payload_rate(site: &Site, link: Option<&Link>) -> Option<PayloadRate> {
+    Some(PayloadRate {
+        v4: site.payload_rate(link, IpVersion::V4)?,
+        v6: site.payload_rate(link, IpVersion::V6)?,
+    })
 }

@@ -16,6 +16,7 @@ fn options() -> LegOptions {
         buffers: None,
         mss: None,
         notsent_lowat: Some(1 << 17),
+        rtt0: None,
         pacing: None,
         user_timeout: Some(Duration::from_secs(900)),
         rto_max: Some(Duration::from_secs(2)),
