@@ -27,8 +27,8 @@ pub struct Flow {
     pub socket: Socket,
     pub link: Link,
     pub now: Micros,
-    /// Segments that one acknowledgement covers.
-    stretch: usize,
+    /// One acknowledgement covers what arrives within so long, as with GRO.
+    gathered: Micros,
     /// In the order of sending, which is that of arrival.
     flight: VecDeque<Segment>,
     /// Numbers of lost segments that were sent before all in `flight` and count as in flight, too.
@@ -42,7 +42,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub fn new(control: Control, link: Link, stated_rate: u64, stretch: usize) -> Self {
+    pub fn new(control: Control, link: Link, stated_rate: u64, gathered: Micros) -> Self {
         let srtt = link.rtt + 1e6 / link.rate;
         let socket = Socket::new(control, srtt as u32, stated_rate);
         let now = socket.view.now_us as Micros;
@@ -50,7 +50,7 @@ impl Flow {
             socket,
             link,
             now,
-            stretch,
+            gathered,
             flight: VecDeque::new(),
             missing: VecDeque::new(),
             next_send: now,
@@ -91,10 +91,9 @@ impl Flow {
         self.in_flight() < self.socket.view.window
     }
 
-    /// Acknowledgements come for lots of segments, or for what there is when nothing more comes.
     fn next_acknowledgement(&self) -> Option<Micros> {
-        let arriving = self.flight.iter().filter_map(|segment| segment.arrives);
-        arriving.take(self.stretch).last()
+        let first = self.flight.iter().find_map(|segment| segment.arrives);
+        first.map(|at| at + self.gathered)
     }
 
     /// Sets aside what is lost at the head of the flight.

@@ -19,7 +19,7 @@ proptest! {
         let bdp = link.bdp();
         let capacity = link.rate;
         let rtt = link.rtt;
-        let mut flow = Flow::new(Control::Steady, link, bytes as u64, 1);
+        let mut flow = Flow::new(Control::Steady, link, bytes as u64, 0.0);
         flow.run(2.0 * rtt);
         let before = flow.delivered();
         let window = flow.socket.view.window;
