@@ -84,7 +84,8 @@ pub struct LinkSpec {
     /// says what was), and awake for the last 60 us before each deadline, however many there are.
     pub realtime: bool,
     /// Run before all ordinary threads where permitted, and nothing else of [`Self::realtime`]:
-    /// for many links at once.
+    /// for many links at once, which are never awake before a deadline, as that would be at the
+    /// cost of the others and of the programs between them.
     pub preferred: bool,
     /// Where to write each packet's decision.
     pub record: Option<PathBuf>,

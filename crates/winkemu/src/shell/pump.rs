@@ -15,7 +15,7 @@ use super::{
     lateness::Lateness,
     punctual::Punctual,
     record::Recorder,
-    spin::SpinBudget,
+    spin::{Spin, SpinBudget},
 };
 use crate::link::{Decision, Direction, Engine, NANOS_PER_SECOND, Nanos, Packet};
 
@@ -95,7 +95,11 @@ impl Pump {
             realtime: spec.realtime,
             preferred: spec.preferred,
             punctual: Punctual::default(),
-            spin: SpinBudget::new(spec.realtime),
+            spin: SpinBudget::new(match (spec.realtime, spec.preferred) {
+                (true, _) => Spin::Always,
+                (false, true) => Spin::Never,
+                (false, false) => Spin::Sometimes,
+            }),
             seed: spec.seed,
             limit: spec.limit,
             link: serde_json::to_value(&spec.config).expect("a configuration is plain data"),

@@ -12,18 +12,29 @@ const SHARE: Nanos = 20;
 /// Enough for a train of 40 packets after a silence.
 const CREDIT_NS_MAX: Nanos = 40 * SPIN_NS;
 
-/// The time that may be spent awake: without end in real time, else a share of the run.
+/// How much of the time may be spent awake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spin {
+    /// Nothing: processors are for others.
+    Never,
+    /// One part in so many of the run.
+    Sometimes,
+    /// Before every deadline.
+    Always,
+}
+
+/// The time that may be spent awake.
 #[derive(Debug)]
 pub(super) struct SpinBudget {
-    realtime: bool,
+    spin: Spin,
     credit: Nanos,
     seen: Nanos,
 }
 
 impl SpinBudget {
-    pub(super) fn new(realtime: bool) -> Self {
+    pub(super) fn new(spin: Spin) -> Self {
         Self {
-            realtime,
+            spin,
             credit: CREDIT_NS_MAX,
             seen: 0,
         }
@@ -34,10 +45,10 @@ impl SpinBudget {
         let earned = now.saturating_sub(self.seen) / SHARE;
         self.credit = (self.credit + earned).min(CREDIT_NS_MAX);
         self.seen = now;
-        if self.realtime || self.credit >= SPIN_NS {
-            SPIN_NS
-        } else {
-            0
+        match self.spin {
+            Spin::Always => SPIN_NS,
+            Spin::Sometimes if self.credit >= SPIN_NS => SPIN_NS,
+            Spin::Sometimes | Spin::Never => 0,
         }
     }
 
@@ -53,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_twentieth_of_the_time_may_be_spent_awake() {
-        let mut budget = SpinBudget::new(false);
+        let mut budget = SpinBudget::new(Spin::Sometimes);
         let mut spent = 0;
         // A deadline every 100 us for a second.
         for k in 0..10_000 {
@@ -67,7 +78,7 @@ mod tests {
 
     #[test]
     fn rare_deadlines_are_all_met_awake() {
-        let mut budget = SpinBudget::new(false);
+        let mut budget = SpinBudget::new(Spin::Sometimes);
         for k in 0..1000 {
             assert_eq!(budget.allowance(k * 2_000_000), SPIN_NS);
             budget.spend(SPIN_NS);
@@ -75,8 +86,14 @@ mod tests {
     }
 
     #[test]
+    fn many_links_at_once_spend_nothing() {
+        let mut budget = SpinBudget::new(Spin::Never);
+        assert_eq!(budget.allowance(1_000_000_000), 0);
+    }
+
+    #[test]
     fn real_time_spends_without_end() {
-        let mut budget = SpinBudget::new(true);
+        let mut budget = SpinBudget::new(Spin::Always);
         for _ in 0..1000 {
             assert_eq!(budget.allowance(0), SPIN_NS);
             budget.spend(SPIN_NS);

@@ -27,6 +27,8 @@ struct Pace {
     done: usize,
     /// Of all that are done, one after another.
     took: Duration,
+    /// Attempts that were in vain.
+    again: usize,
 }
 
 impl Pace {
@@ -35,15 +37,13 @@ impl Pace {
         self.took += took;
     }
 
-    /// The time that the rest will take, if its runs are like those before. The rounds that are
-    /// under way count as a whole until they are over.
-    fn left(self) -> Option<Duration> {
+    /// The time that the rest will take, if its runs are like those before: in rounds of as many
+    /// as run at once.
+    fn left(self, elapsed: Duration) -> Option<Duration> {
         let mean = self.took.checked_div(u32::try_from(self.done).ok()?)?;
-        let rounds = self
-            .runs
-            .saturating_sub(self.done)
-            .div_ceil(self.jobs.max(1));
-        Some(mean * u32::try_from(rounds).ok()?)
+        let rounds = (self.runs + self.again).div_ceil(self.jobs.max(1));
+        let all = mean * u32::try_from(rounds).ok()?;
+        Some(all.saturating_sub(elapsed))
     }
 }
 
@@ -89,6 +89,7 @@ impl Progress {
             ..Pace::default()
         };
         self.bar.set_length(runs as u64);
+        self.bar.reset_elapsed();
         let template = "{elapsed_precise} [{bar:30}] {pos}/{len} runs  {prefix}{msg}";
         let style = ProgressStyle::with_template(template).expect("a valid template");
         self.bar.set_style(style.progress_chars("=> "));
@@ -108,7 +109,10 @@ impl Progress {
             Outcome::Failed { reason } => text += &format!(": FAILED ({reason})"),
         }
         self.bar.inc(1);
-        let left = pace.left().filter(|left| !left.is_zero()).map(about);
+        let left = pace
+            .left(self.bar.elapsed())
+            .filter(|_| pace.done < pace.runs);
+        let left = left.filter(|left| !left.is_zero()).map(about);
         if self.lines {
             let left = left.map_or(String::new(), |left| format!("; {left}"));
             let (done, of, took) = (pace.done, pace.runs, result.took_s);
@@ -132,6 +136,10 @@ impl Progress {
 
     pub(super) fn retry(&self, scenario: &Scenario, spec: &RunSpec, reason: &str) {
         let what = scenario.describe(spec);
+        self.pace
+            .lock()
+            .expect("no holder of this lock panics")
+            .again += 1;
         self.say(&format!("{what}: machine too busy, once more ({reason})"));
     }
 
@@ -149,14 +157,20 @@ impl Progress {
 }
 
 fn describe_measurements(text: &mut String, scenario: &Scenario, result: &RunResult) {
+    let several = result.measurements.len() > 1;
     for measurement in &result.measurements {
+        if several {
+            write!(text, "; {}:", measurement.workload).expect("writing to a string");
+        }
         let values = Metric::ALL
             .iter()
             .filter(|(_, metric)| scenario.metrics.contains(metric));
         for (_, metric) in values {
             if let Some(value) = measurement.value(*metric) {
-                let value = format_value(*metric, value);
-                write!(text, ": {value} {}", metric.unit()).expect("writing to a string");
+                let (name, value) = (metric.name(), format_value(*metric, value));
+                let separator = if text.ends_with(':') { "" } else { ";" };
+                write!(text, "{separator} {name} {value} {}", metric.unit())
+                    .expect("writing to a string");
             }
         }
     }
@@ -173,14 +187,20 @@ mod tests {
             jobs: 12,
             ..Pace::default()
         };
-        assert_eq!(pace.left(), None, "nothing is known yet");
+        let left = |pace: Pace, seconds| pace.left(Duration::from_secs(seconds));
+        assert_eq!(left(pace, 59), None, "nothing is known yet");
         pace.finish(Duration::from_secs(60));
-        // 161 runs, twelve at a time: 14 rounds.
-        assert_eq!(pace.left(), Some(Duration::from_secs(14 * 60)));
-        (0..160).for_each(|_| pace.finish(Duration::from_secs(60)));
-        assert_eq!(pace.left(), Some(Duration::from_secs(60)));
-        pace.finish(Duration::from_secs(60));
-        assert_eq!(pace.left(), Some(Duration::ZERO));
+        // 162 runs, twelve at a time: 14 rounds, of which one is over.
+        assert_eq!(left(pace, 60), Some(Duration::from_secs(13 * 60)));
+        (0..100).for_each(|_| pace.finish(Duration::from_secs(60)));
+        assert_eq!(left(pace, 540), Some(Duration::from_secs(5 * 60)));
+        pace.again = 7;
+        assert_eq!(
+            left(pace, 540),
+            Some(Duration::from_secs(6 * 60)),
+            "one round more"
+        );
+        assert_eq!(left(pace, 9999), Some(Duration::ZERO));
     }
 
     #[test]
