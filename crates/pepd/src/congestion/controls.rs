@@ -212,8 +212,22 @@ impl Search {
                 ));
                 of_kernel(name)
             }
-            Means::Kernel | Means::Module => of_kernel(name),
+            Means::Kernel => of_kernel(name),
+            Means::Module => of_kernel(name).or_else(|why| self.instead_of_module(name, why)),
         }
+    }
+
+    /// The kernel has a module and does not load it for us: ours does the same.
+    fn instead_of_module(
+        &mut self,
+        name: &CongestionName,
+        why: WhyNot,
+    ) -> Result<Obtained, WhyNot> {
+        let Ok(control) = name.as_str().parse() else {
+            return Err(why);
+        };
+        self.warn_once(format!("{why}; loading pepd's own"));
+        self.load(control)
     }
 
     fn load(&mut self, control: Control) -> Result<Obtained, WhyNot> {
