@@ -31,6 +31,11 @@ use std::time::Duration;
 /// In much less than that a slow link carries less than a packet of each flow.
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
+/// The part of the link that flows leave when there are several, so that what they put into its queue while their
+/// shares changed leaves it again: a second's worth within about a minute. Flows that just fill the link would
+/// wait behind it for as long as they last. One alone has its own congestion control for that.
+const SPARE: u64 = 64;
+
 /// Wants whatever there is.
 pub const UNBOUNDED: u64 = u64::MAX;
 
@@ -166,10 +171,17 @@ impl Level {
                 .map(|flow| flow.as_mut().demand(elapsed, self.level));
             self.demands.clear();
             self.demands.extend(demands);
-            let level = water_level(self.rate, &mut self.demands);
+            let level = water_level(self.capacity(), &mut self.demands);
             self.level = level.max(least(self.rate));
         }
         self.level
+    }
+
+    fn capacity(&self) -> u64 {
+        match self.demands.len() {
+            0 | 1 => self.rate,
+            _ => self.rate - self.rate / SPARE,
+        }
     }
 }
 
