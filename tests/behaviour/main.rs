@@ -17,6 +17,7 @@ mod loads;
 mod programs;
 mod relay;
 mod several;
+mod sharing;
 mod sites;
 mod support;
 mod timeouts;

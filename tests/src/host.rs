@@ -44,6 +44,13 @@ impl Host {
         host
     }
 
+    /// A machine in a namespace that somebody else has made.
+    pub fn of(netns: &Netns) -> Self {
+        raise_descriptor_limit();
+        let netns = netns.clone();
+        Self { netns }
+    }
+
     /// Its namespace.
     pub fn netns(&self) -> &Netns {
         &self.netns

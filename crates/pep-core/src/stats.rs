@@ -131,6 +131,10 @@ counters! {
     ring_growth_denied,
     /// Bytes of all rings now.
     ring_bytes,
+    /// Flows that send into a link whose rate they share now; the last one is told until another comes.
+    link_senders,
+    /// The rate at which each of them may send now, in bit/s of IP packets.
+    link_level_bits,
     /// Flows whose server leg got another source port because the client's was taken.
     source_port_changed,
     /// SYNs held (`syn = "defer"`) now.

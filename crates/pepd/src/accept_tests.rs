@@ -38,6 +38,7 @@ fn context() -> Arc<FlowContext> {
         counters,
         held: None,
         unanswered: Arc::default(),
+        link: None,
     })
 }
 

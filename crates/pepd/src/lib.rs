@@ -12,6 +12,7 @@
 //! - [`limits`], how many flows there may be
 //! - [`load`], [`summary`], a configuration file and what it comes to
 //! - [`log`], to standard error
+//! - [`share`], how fast each flow may send into the link
 //! - [`stats`], counters
 //! - [`sys`], system calls without a safe wrapper
 //! - [`workers`], the threads that carry flows
@@ -32,6 +33,7 @@ pub mod limits;
 pub mod load;
 pub mod log;
 pub mod marks;
+pub mod share;
 pub mod stats;
 pub mod summary;
 #[expect(unsafe_code, reason = "system calls; nowhere else")]

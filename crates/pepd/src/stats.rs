@@ -43,7 +43,7 @@ counters_line! {
     ended_connect_timeout, ended_idle_timeout, ended_user_timeout, ended_drained, ended_error,
     up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
     syns_passed_gate, gate_closed, descriptors_short, memory_short, legs_failed,
-    ring_growth_denied, ring_bytes, source_port_changed,
+    ring_growth_denied, ring_bytes, link_senders, link_level_bits, source_port_changed,
     syns_held, syns_released, syns_refused, syns_unreachable, syns_repeated, syns_expired,
     syns_orphaned, syns_passed_held,
 }

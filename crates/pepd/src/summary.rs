@@ -152,7 +152,8 @@ impl Summary<'_> {
         let mut text = format!("{side}; congestion {}", self.congestion(&site.congestion));
         text += &buffers(site.link_buffers(link));
         if let Some(rate) = site.pacing_rate(link) {
-            write!(text, "; paced at {rate}").expect("writing to a string");
+            let shared = if site.shares(link) { ", shared" } else { "" };
+            write!(text, "; paced at {rate}{shared}").expect("writing to a string");
         }
         if let Some(bytes) = site.unsent_max(link) {
             write!(text, "; {bytes} unsent").expect("writing to a string");

@@ -16,7 +16,7 @@ use super::{
     },
 };
 use crate::site::{
-    Buffer, DscpPolicy, LinkLeg, Lowat, Matcher, Mode, Pacing, Site, SiteTable, Source,
+    Buffer, DscpPolicy, LinkLeg, Lowat, Matcher, Mode, Pacing, Sharing, Site, SiteTable, Source,
 };
 
 /// The name of the built-in last site.
@@ -75,6 +75,7 @@ impl Context<'_> {
             timeouts: self.read_timeouts(s),
             notsent_lowat: s.read("notsent_lowat", lowat()).unwrap_or(d.notsent_lowat),
             pacing: s.read("pacing", pacing()).unwrap_or(d.pacing),
+            share: s.read("share", SHARINGS).unwrap_or(d.share),
             link_buffer: s.read("link_buffer", buffer()).unwrap_or(d.link_buffer),
             lan_buffer: s.read("lan_buffer", buffer()).unwrap_or(d.lan_buffer),
         };
@@ -227,6 +228,7 @@ impl Context<'_> {
 
 const LINK_LEGS: OneOf<LinkLeg> =
     OneOf(&[("server", LinkLeg::Server), ("client", LinkLeg::Client)]);
+const SHARINGS: OneOf<Sharing> = OneOf(&[("fair", Sharing::Fair), ("off", Sharing::Off)]);
 const SOURCES: OneOf<Source> = OneOf(&[("client", Source::Client), ("self", Source::Self_)]);
 
 fn name() -> impl Reading<Value = CongestionName> {

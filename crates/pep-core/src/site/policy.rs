@@ -91,6 +91,16 @@ pub enum Pacing {
     Rate(Rate),
 }
 
+/// Whether flows that share the link do so by rules of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sharing {
+    /// Each gets an equal share of the stated rate, or less if it wants less (default).
+    #[default]
+    Fair,
+    /// What their congestion controls make of it.
+    Off,
+}
+
 /// Socket buffers in bytes, to be given to SO_SNDBUF and SO_RCVBUF (the kernel doubles them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffers {
@@ -113,6 +123,11 @@ pub enum IpVersion {
 }
 
 impl IpVersion {
+    /// Bytes of each packet that are no payload: IP, TCP and timestamps.
+    pub const fn packet_headers(self) -> u64 {
+        self.header() + TCP_HEADER + TIMESTAMPS
+    }
+
     const fn header(self) -> u64 {
         match self {
             Self::V4 => 20,
@@ -169,6 +184,9 @@ pub struct Site {
     /// SO_MAX_PACING_RATE of the link leg; default [`Pacing::Auto`]: without it, bursts of a
     /// window overflow the modem's queue.
     pub pacing: Pacing,
+    /// Whether its flows share the link's stated rate, with those of other such sites; default
+    /// [`Sharing::Fair`]. Only with [`Pacing::Auto`].
+    pub share: Sharing,
     /// Buffers of the link leg; default [`Buffer::Auto`]. Costs kernel memory up to twice the
     /// size each way for a flow that fills them.
     pub link_buffer: Buffer,
@@ -199,6 +217,7 @@ impl Site {
             timeouts,
             notsent_lowat: Lowat::default(),
             pacing: Pacing::default(),
+            share: Sharing::default(),
             link_buffer: Buffer::default(),
             lan_buffer: Buffer::default(),
         }
@@ -271,6 +290,12 @@ impl Site {
         // Smaller than the stated rate, which fits.
         Rate::from_bits_per_second(u64::try_from(rate).unwrap_or(stated).max(1))
     }
+
+    /// Whether its flows are paced at fair shares of the link's stated rate (see [`crate::share`]).
+    pub fn shares(&self, link: Option<&Link>) -> bool {
+        let stated = link.is_some_and(|link| link.rate.is_some());
+        self.share == Sharing::Fair && self.pacing == Pacing::Auto && stated
+    }
 }
 
 /// Bytes of a TCP header without options.
@@ -308,5 +333,25 @@ mod tests {
         );
         assert_eq!(payload_rates("pacing = 1"), [1, 1]);
         assert_eq!(payload_rates("pacing = \"off\""), [0, 0]);
+    }
+
+    #[test]
+    fn only_a_rate_that_is_stated_and_not_overruled_is_shared() {
+        let shares = |rate, site| {
+            let text = format!(
+                "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"sat0\"\n{rate}\n\
+                 [[site]]\nname = \"a\"\n{site}\n"
+            );
+            let config = config::parse(&text).expect("valid");
+            let (_, site) = config.sites.iter().next().expect("a site");
+            site.shares(config.link.as_ref())
+        };
+        let stated = "rate = \"15Mbit/s\"";
+        assert!(shares(stated, ""));
+        assert!(shares(stated, "share = \"fair\""));
+        assert!(!shares(stated, "share = \"off\""));
+        assert!(!shares(stated, "pacing = \"off\""));
+        assert!(!shares(stated, "pacing = \"1Mbit/s\""));
+        assert!(!shares("", "share = \"fair\""));
     }
 }

@@ -22,6 +22,7 @@ use crate::{
     leg::{self, Family, SiteRuntime},
     limits::{Admission, flow_cap},
     marks::MarkSet,
+    share::SharedLink,
     stats::Counters,
     workers::Workers,
 };
@@ -78,7 +79,7 @@ fn start(
         .defer_task(config, sites)
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
-    let context = context(&config.limits, descriptors, held)?;
+    let context = context(config, descriptors, held)?;
     let later = later_descriptors(&listeners);
     let workers =
         Workers::start(&context, listeners).map_err(DaemonError::system("start the workers"))?;
@@ -130,11 +131,19 @@ fn neighbour_watch(
     )
 }
 
+fn shared_link(config: &Config) -> Option<Arc<SharedLink>> {
+    let link = config.link.as_ref();
+    let mut sites = config.sites.iter().map(|(_, site)| site);
+    let rate = link?.rate.filter(|_| sites.any(|site| site.shares(link)));
+    rate.map(SharedLink::new)
+}
+
 fn context(
-    limits: &Limits,
+    config: &Config,
     descriptors: u64,
     held: Option<Arc<HeldLegs>>,
 ) -> Result<Arc<FlowContext>, DaemonError> {
+    let limits = &config.limits;
     // What else needs descriptors is not known yet.
     let cap = flow_cap(limits, descriptors, 0);
     let geometry = Geometry {
@@ -156,6 +165,7 @@ fn context(
         counters,
         held,
         unanswered: Arc::default(),
+        link: shared_link(config),
     }))
 }
 

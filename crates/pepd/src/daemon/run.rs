@@ -22,6 +22,7 @@ use crate::{
         Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch,
     },
     leg::SiteRuntime,
+    share::Sampler,
     stats,
     workers::Workers,
 };
@@ -78,6 +79,9 @@ impl Daemon {
         }
         if let Some(neighbours) = self.neighbours.take() {
             tokio::spawn(neighbours.run());
+        }
+        if let Some(link) = &self.context.link {
+            tokio::spawn(Sampler::new(Arc::clone(link)).run());
         }
         let signals = Signals::new();
         let status = match signals {
@@ -251,6 +255,10 @@ async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     match interception.passed().await {
         Ok(passed) => stats.syns_passed_gate = passed,
         Err(err) => tracing::warn!(error = %err, "cannot read the counter of passed SYNs"),
+    }
+    if let Some(link) = &context.link {
+        stats.link_senders = link.senders();
+        stats.link_level_bits = link.level_bits();
     }
     if let Some(held) = &context.held {
         add_held(&mut stats, held);

@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -16,16 +17,18 @@ use crate::{leg, sys::reactor};
 /// reports edges, and forgets one only in an attempt that blocked after it, so that
 /// none is lost.
 #[derive(Debug)]
-pub(super) struct LegIo(AsyncFd<OwnedFd>);
+pub(super) struct LegIo(AsyncFd<Arc<OwnedFd>>);
 
 impl LegIo {
-    pub(super) fn new(fd: OwnedFd) -> Result<Self, (OwnedFd, io::Error)> {
+    /// Closes the leg where it fails.
+    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
         let interest = Interest::READABLE | Interest::WRITABLE;
-        reactor::register_or_return(fd, interest).map(Self)
+        reactor::register(Arc::new(fd), interest).map(Self)
     }
 
-    pub(super) fn into_fd(self) -> OwnedFd {
-        self.0.into_inner()
+    /// The socket, for those who only look at it.
+    pub(super) fn shared(&self) -> &Arc<OwnedFd> {
+        self.0.get_ref()
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

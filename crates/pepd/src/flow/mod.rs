@@ -31,6 +31,7 @@ use crate::{
     intercept::{held::HeldLegs, unanswered::Unanswered},
     leg::SiteRuntime,
     limits::{Admission, Permit},
+    share::{FlowShare, SharedLink},
     stats::Counters,
 };
 use leg_io::LegIo;
@@ -55,6 +56,8 @@ pub struct FlowContext {
     pub held: Option<Arc<HeldLegs>>,
     /// Where flows hear of next hops that do not answer.
     pub unanswered: Arc<Unanswered>,
+    /// The link, where its rate is stated.
+    pub link: Option<Arc<SharedLink>>,
 }
 
 impl FlowContext {
@@ -68,6 +71,12 @@ impl FlowContext {
     /// Whether the budget has room for one more flow.
     pub fn next_flow_fits(&self) -> bool {
         self.budget.has(self.initial_bytes())
+    }
+
+    fn share_of(&self, ends: &Ends) -> Option<FlowShare> {
+        let terms = ends.site.share_terms(&ends.destination)?;
+        let link = Arc::clone(self.link.as_ref()?);
+        Some(FlowShare::new(link, terms))
     }
 
     fn initial_bytes(&self) -> u64 {
@@ -130,6 +139,10 @@ pub async fn serve(
 /// Ends a flow that cannot begin: the client gets RST at once.
 pub fn refuse(context: &FlowContext, ends: &Ends, client: OwnedFd, err: &io::Error) {
     drop(client);
+    tell_refused(context, ends, err);
+}
+
+fn tell_refused(context: &FlowContext, ends: &Ends, err: &io::Error) {
     let end = FlowEnd {
         reason: connecting::reason(err),
         error: Some(err),
@@ -149,6 +162,8 @@ struct Flow {
     relay: Relay,
     began: Instant,
     wakefulness: Wakefulness,
+    /// Where it shares the link.
+    share: Option<FlowShare>,
     /// Bytes up and down that are in the counters already.
     counted: [u64; 2],
     /// The first error of a leg.
@@ -168,26 +183,23 @@ impl Flow {
         server: OwnedFd,
     ) -> Option<Self> {
         let permit = context.admission.admit();
-        let failed = |client: OwnedFd, err: &io::Error| {
-            refuse(&context, &ends, client, err);
-            None
-        };
-        let client = match LegIo::new(client) {
-            Ok(client) => client,
-            Err((client, err)) => return failed(client, &err),
-        };
-        let server = match LegIo::new(server) {
-            Ok(server) => server,
-            Err((_, err)) => return failed(client.into_fd(), &err),
+        let legs = LegIo::new(client).and_then(|client| Ok([client, LegIo::new(server)?]));
+        let legs = match legs {
+            Ok(legs) => legs,
+            Err(err) => {
+                tell_refused(&context, &ends, &err);
+                return None;
+            }
         };
         memory.slot.publish_state(SlotState::Accepted);
         Some(Self {
             relay: Relay::new(context.limits, memory.share),
             wakefulness: Wakefulness::new(context.busy_poll),
             slot: memory.slot,
+            share: context.share_of(&ends),
             context,
             ends,
-            legs: [client, server],
+            legs,
             began: Instant::now(),
             counted: [0; 2],
             failure: None,

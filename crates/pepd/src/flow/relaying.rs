@@ -131,6 +131,7 @@ impl Flow {
         match leg.attempt(Interest::WRITABLE, |fd| slot.send(fd, direction, data)) {
             Ok(count) => {
                 self.relay.handle_sent(direction, count);
+                self.on_sent_to(side);
                 moved = true;
             }
             Err(err) if err.kind() == ErrorKind::WouldBlock => {
@@ -145,6 +146,14 @@ impl Flow {
         self.slot
             .publish_half(direction, self.relay.half(direction));
         Ok(moved)
+    }
+
+    fn on_sent_to(&mut self, side: Side) {
+        if let Some(share) = &mut self.share
+            && side == self.ends.site.link_side
+        {
+            share.on_sent(self.legs[side as usize].shared());
+        }
     }
 
     fn shut_down(&mut self, direction: Direction) {
@@ -253,6 +262,9 @@ impl Flow {
     }
 
     fn give_memory_back(&mut self) {
+        if let Some(share) = &mut self.share {
+            share.on_quiet();
+        }
         for (direction, empty) in self.relay.handle_idle() {
             if empty {
                 self.slot

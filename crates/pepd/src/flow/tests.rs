@@ -56,6 +56,7 @@ fn context() -> Arc<FlowContext> {
         counters,
         held: None,
         unanswered: Arc::default(),
+        link: None,
     })
 }
 

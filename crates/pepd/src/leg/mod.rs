@@ -19,7 +19,7 @@ use std::{
 use pep_core::site::{DscpPolicy, Source, SynHandling};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-pub use options::{Congestion, LegOptions, OptionError, PayloadRate};
+pub use options::{Congestion, LegOptions, OptionError, PayloadRate, set_pacing_or_warn};
 pub use site::SiteRuntime;
 
 use crate::sys;

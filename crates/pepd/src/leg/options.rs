@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -174,10 +174,7 @@ impl LegOptions {
 
     fn set_rates_or_warn(&self, socket: &Socket, family: Family) {
         if let Some(rate) = self.pacing {
-            let (level, name) = (libc::SOL_SOCKET, sys::socket::SO_MAX_PACING_RATE);
-            let bytes_per_second = rate.over(family).bytes_per_second();
-            let set = sys::socket::set_ulong(socket.as_fd(), level, name, bytes_per_second);
-            or_warn("SO_MAX_PACING_RATE", set);
+            set_pacing_or_warn(socket.as_fd(), rate.over(family).bytes_per_second());
         }
         if let Some(rtt0) = &self.rtt0 {
             or_warn("RTT0", rtt0.state(socket.as_fd()));
@@ -210,6 +207,13 @@ impl LegOptions {
         let retries = self.connect.as_secs_f64() / rto_max.as_secs_f64().max(1.0);
         (retries.ceil() as i32).clamp(6, 127)
     }
+}
+
+/// How fast a leg may send from now on, in bytes of payload per second.
+pub fn set_pacing_or_warn(fd: BorrowedFd<'_>, bytes_per_second: u64) {
+    let (level, name) = (libc::SOL_SOCKET, sys::socket::SO_MAX_PACING_RATE);
+    let result = sys::socket::set_ulong(fd, level, name, bytes_per_second);
+    or_warn("SO_MAX_PACING_RATE", result);
 }
 
 /// Warns, once per option and process, when the kernel refuses it. Returns whether it took it.

@@ -1,14 +1,15 @@
 //! A site as the legs of its flows need it.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc};
 
 use pep_core::{
     config::{Config, Link, Timeouts},
+    relay::Side,
     site::{DscpPolicy, IpVersion, LinkLeg, Mode, Site, SiteId, Source, SynHandling},
 };
 
 use super::options::{Congestion, LegOptions, PayloadRate};
-use crate::{congestion::Controls, marks::MarkSet};
+use crate::{congestion::Controls, marks::MarkSet, share::Terms};
 
 /// A site as the legs of its flows need it.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,6 +34,10 @@ pub struct SiteRuntime {
     pub dscp: DscpPolicy,
     /// Timers of the flows.
     pub timeouts: Timeouts,
+    /// Which of their legs crosses the link.
+    pub link_side: Side,
+    /// How they share it, over IPv4 and over IPv6.
+    pub share: [Option<Terms>; 2],
 }
 
 impl SiteRuntime {
@@ -73,7 +78,18 @@ impl SiteRuntime {
             syn: site.syn,
             dscp: site.dscp,
             timeouts: site.timeouts.clone(),
+            link_side: match site.link_leg {
+                LinkLeg::Server => Side::Server,
+                LinkLeg::Client => Side::Client,
+            },
+            share: [IpVersion::V4, IpVersion::V6]
+                .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
         }
+    }
+
+    /// How flows to this destination share the link, if they do.
+    pub fn share_terms(&self, destination: &SocketAddr) -> Option<Terms> {
+        self.share[usize::from(destination.is_ipv6())]
     }
 
     /// Whether the DSCP of the client's SYN goes onto both legs.

@@ -38,6 +38,8 @@ pub(crate) fn site() -> SiteRuntime {
         syn: SynHandling::Spoof,
         dscp: DscpPolicy::Keep,
         timeouts: pep_core::config::Timeouts::default(),
+        link_side: pep_core::relay::Side::Server,
+        share: [None; 2],
     }
 }
 

@@ -120,20 +120,89 @@ pub fn is_established(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// The state of a TCP socket, a number of `include/net/tcp_states.h`.
 fn state(fd: BorrowedFd<'_>) -> io::Result<u8> {
     // The kernel fills as much of the structure as fits; the state comes first.
-    let mut state: u8 = 0;
-    let mut len: libc::socklen_t = 1;
-    // SAFETY: `state` has the `len` writable bytes, and both live through the call.
+    let mut state = [0];
+    tcp_info(fd, &mut state)?;
+    Ok(state[0])
+}
+
+/// How far a TCP socket has got with what it was given to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Bytes of payload sent, those sent again included.
+    pub sent: u64,
+    /// Bytes sent again.
+    pub sent_again: u64,
+    /// Packets sent, with payload or without; wraps.
+    pub packets: u32,
+    /// Bytes that wait to be sent for the first time.
+    pub unsent: u32,
+    /// Packets of which it is not known that they have arrived.
+    pub unacknowledged: u32,
+}
+
+impl Progress {
+    /// Bytes of payload sent for the first time.
+    pub fn fresh_bytes(&self) -> u64 {
+        self.sent.saturating_sub(self.sent_again)
+    }
+
+    /// Bytes sent since `earlier`, where each packet has so many beside its payload.
+    pub fn packet_bytes_since(&self, earlier: &Self, headers: u64) -> u64 {
+        let packets = self.packets.wrapping_sub(earlier.packets);
+        self.sent.saturating_sub(earlier.sent) + headers * u64::from(packets)
+    }
+
+    /// Whether everything has arrived.
+    pub fn is_done(&self) -> bool {
+        self.unsent == 0 && self.unacknowledged == 0
+    }
+}
+
+/// How far a TCP socket has got with what it was given to send (Linux 4.19 and later; else it looks as if
+/// nothing was ever sent).
+pub fn progress(fd: BorrowedFd<'_>) -> io::Result<Progress> {
+    let mut info = [0; TCP_INFO_LEN];
+    tcp_info(fd, &mut info)?;
+    let word = |at| u32::from_ne_bytes(array(&info, at));
+    let long = |at| u64::from_ne_bytes(array(&info, at));
+    Ok(Progress {
+        unacknowledged: word(24),
+        packets: word(136),
+        unsent: word(144),
+        sent: long(200),
+        sent_again: long(208),
+    })
+}
+
+/// How fast a socket may send at most (SO_MAX_PACING_RATE), in bytes per second.
+#[cfg(test)]
+pub fn max_pacing_rate(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = [0; TCP_INFO_LEN];
+    tcp_info(fd, &mut info)?;
+    Ok(u64::from_ne_bytes(array(&info, 112)))
+}
+
+/// As much of `struct tcp_info` (`include/uapi/linux/tcp.h`) as is of interest; libc's ends before.
+const TCP_INFO_LEN: usize = 216;
+
+fn array<const N: usize>(info: &[u8; TCP_INFO_LEN], at: usize) -> [u8; N] {
+    std::array::from_fn(|index| info[at + index])
+}
+
+/// Fills as much of the buffer as the kernel has.
+fn tcp_info(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<()> {
+    let mut len = buffer.len() as libc::socklen_t;
+    // SAFETY: `buffer` has `len` writable bytes, and both live through the call.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_INFO,
-            (&raw mut state).cast(),
+            buffer.as_mut_ptr().cast(),
             &raw mut len,
         )
     };
-    check(result)?;
-    Ok(state)
+    check(result).map(drop)
 }
 
 /// Turns the -1 of a system call into `errno`.

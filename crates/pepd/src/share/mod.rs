@@ -1,0 +1,205 @@
+//! Sharing the link's rate among the flows that send into it: who they are.
+//!
+//! A flow is listed when it begins to send, and then sends at the level (see [`pep_core::share`]): the
+//! [`Sampler`] asks the kernel every 100 ms what the sockets of all listed flows have sent, and sets
+//! SO_MAX_PACING_RATE of those whose rate is to change. So flows count nothing, and one that waits for its socket
+//! for long is paced at the present level all the same. A flow of which nothing is left to send or to be
+//! acknowledged is no longer listed; all that it costs then is a flag to look at when it sends again.
+//!
+//! ```text
+//!   flow                     SharedLink                   Sampler, while two are listed
+//!   sent something      --> newcomers ----------------->  TCP_INFO of each socket
+//!   and is not listed        level <--------------------  the level of all
+//!        `--- begins at -------'    each socket <-------  SO_MAX_PACING_RATE
+//! ```
+
+mod sampler;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    mem,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+};
+
+use pep_core::{
+    config::Link,
+    share::newcomer_level,
+    site::{IpVersion, Site},
+};
+use tokio::sync::Notify;
+use units::Rate;
+
+pub use sampler::Sampler;
+
+use crate::leg;
+
+/// What the packets of a site's flows are like, so that a rate of the link can be told as one of payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// Payload in bytes per second where the link has no other flow.
+    full: u64,
+    /// Bytes of each packet that are no payload.
+    headers: u64,
+}
+
+impl Terms {
+    /// `None` where the site's flows do not share.
+    pub fn new(site: &Site, link: Option<&Link>, ip: IpVersion) -> Option<Self> {
+        let full = site.payload_rate(link, ip)?.bytes_per_second();
+        site.shares(link).then_some(Self {
+            full,
+            headers: ip.packet_headers(),
+        })
+    }
+}
+
+/// The link, as far as flows share its rate.
+#[derive(Debug)]
+pub struct SharedLink {
+    /// Bytes of IP packets per second.
+    rate: u64,
+    /// What each flow may have of that.
+    level: AtomicU64,
+    /// Flows listed, newcomers included.
+    listed: AtomicU64,
+    newcomers: Mutex<Vec<Arc<Sender>>>,
+    crowded: Notify,
+}
+
+impl SharedLink {
+    /// A link that nobody uses.
+    pub fn new(rate: Rate) -> Arc<Self> {
+        let rate = rate.bytes_per_second().max(1);
+        Arc::new(Self {
+            rate,
+            level: AtomicU64::new(rate),
+            listed: AtomicU64::new(0),
+            newcomers: Mutex::default(),
+            crowded: Notify::new(),
+        })
+    }
+
+    /// The rate at which each flow may send now, in bit/s of IP packets.
+    pub fn level_bits(&self) -> u64 {
+        self.level.load(Relaxed).saturating_mul(8)
+    }
+
+    /// Flows that send into the link. One that does so alone is told until another comes.
+    pub fn senders(&self) -> u64 {
+        self.listed.load(Relaxed)
+    }
+
+    /// Whether there is anything to share.
+    fn is_crowded(&self) -> bool {
+        self.senders() > 1
+    }
+
+    async fn wait_until_crowded(&self) {
+        while !self.is_crowded() {
+            self.crowded.notified().await;
+        }
+    }
+
+    /// The sender is listed and begins.
+    fn list(&self, sender: &Arc<Sender>) {
+        self.lock().push(Arc::clone(sender));
+        let listed = self.listed.fetch_add(1, Relaxed) + 1;
+        if listed > 1 {
+            self.crowded.notify_one();
+        }
+        let level = newcomer_level(self.rate, self.level.load(Relaxed), listed);
+        sender.pace_at(level, self.rate);
+    }
+
+    fn take_newcomers(&self) -> Vec<Arc<Sender>> {
+        mem::take(&mut self.lock())
+    }
+
+    /// No change is ever half done, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Sender>>> {
+        self.newcomers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A flow that sends, or has sent, into the link.
+#[derive(Debug)]
+struct Sender {
+    /// Its leg; gone when the flow has ended.
+    leg: Weak<OwnedFd>,
+    terms: Terms,
+    listed: AtomicBool,
+    /// The SO_MAX_PACING_RATE that was set last; 0 when none was.
+    pace: AtomicU64,
+}
+
+impl Sender {
+    /// Changes of less than a 64th are not worth a system call.
+    const FINE: u64 = 64;
+
+    /// Paces its packets at `level` of the link's `rate`.
+    fn pace_at(&self, level: u64, rate: u64) {
+        let pace = u128::from(self.terms.full) * u128::from(level) / u128::from(rate);
+        // The kernel takes 0 for "not at all". Not above `full`, which fits.
+        let pace = u64::try_from(pace).unwrap_or(self.terms.full).max(1);
+        let last = self.pace.load(Relaxed);
+        let near = pace.abs_diff(last) <= last / Self::FINE && level < rate;
+        if pace == last || near {
+            return;
+        }
+        if let Some(leg) = self.leg.upgrade() {
+            self.pace.store(pace, Relaxed);
+            leg::set_pacing_or_warn(leg.as_fd(), pace);
+        }
+    }
+}
+
+/// A flow's part in sharing the link.
+#[derive(Debug)]
+pub struct FlowShare {
+    link: Arc<SharedLink>,
+    terms: Terms,
+    /// None while there was nothing to send for long.
+    sender: Option<Arc<Sender>>,
+}
+
+impl FlowShare {
+    /// Of a flow that has not sent anything.
+    pub fn new(link: Arc<SharedLink>, terms: Terms) -> Self {
+        Self {
+            link,
+            terms,
+            sender: None,
+        }
+    }
+
+    /// The flow has just sent something by `leg`.
+    pub fn on_sent(&mut self, leg: &Arc<OwnedFd>) {
+        let sender = self.sender.get_or_insert_with(|| {
+            Arc::new(Sender {
+                leg: Arc::downgrade(leg),
+                terms: self.terms,
+                listed: AtomicBool::new(false),
+                pace: AtomicU64::new(0),
+            })
+        });
+        // Whoever takes it from the list looks at the socket afterwards, and finds what was sent.
+        if !sender.listed.load(SeqCst) && !sender.listed.swap(true, SeqCst) {
+            self.link.list(sender);
+        }
+    }
+
+    /// The flow has not sent anything for a while.
+    pub fn on_quiet(&mut self) {
+        self.sender.take_if(|sender| !sender.listed.load(Relaxed));
+    }
+}
