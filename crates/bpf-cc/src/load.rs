@@ -17,8 +17,8 @@ use crate::{Control, LoadError, kernel, requirements};
 /// RTT0 of Hybla where none is stated: what its authors and the kernel's module use.
 pub const RTT0_DEFAULT: Duration = Duration::from_millis(25);
 
-/// Names that are tried for one control.
-const NAMES: usize = 10;
+/// Names that are tried for one control: as many as fit, for each of the processes of a machine that uses it.
+const NAMES: usize = 100;
 
 /// TCP_CA_NAME_MAX, with the zero at the end.
 const NAME_MAX: usize = 16;
