@@ -1,16 +1,24 @@
 //! Congestion controls of pepd's own. Their names are the machine's, which the pepds of all tests share, so that
 //! any of them may get one with an ending.
 
-use std::{fs, net::TcpStream};
+use std::{
+    fs,
+    net::{SocketAddr, TcpStream},
+};
 
 use pepd_tests::{
-    bed::{Bed, Family, Path, Place},
+    bed::{Bed, Family, Path, Place, add_route},
     echo::EchoServer,
+    host::Host,
     matrix::{matrix_pepd_only, shared},
     pep::Pep,
 };
+use winkemu::{
+    link::LinkOptions,
+    shell::{LinkHandle, LinkSpec, MTU, Tun},
+};
 
-use crate::support::{PORT, assert_socket_has, connect, echo_once};
+use crate::support::{PORT, assert_socket_has, connect, echo_once, socket_toward};
 
 /// The name under which pepd has loaded a control.
 fn registered(pep: &Pep, control: &str) -> String {
@@ -107,6 +115,65 @@ fn a_second_pepd_gets_names_of_its_own_and_outlives_the_first() {
         let _new = connected(&beds[1]);
         assert_socket_has(&beds[1], server, &names[1]);
         second.assert_healthy();
+    });
+}
+
+/// A machine that the gateway reaches by `sat0`, over a link with a round trip of 100 ms.
+fn far_away(bed: &Bed) -> (Host, LinkHandle) {
+    let far = Host::new();
+    let [near_end, far_end] = [(&bed.gateway, 1), (&far, 2)].map(|(host, number)| {
+        let address = format!("10.6.0.{number}/24").parse().expect("an address");
+        Tun::create(host.netns(), "sat0", &[address], MTU).expect("there are TUN devices")
+    });
+    let options: LinkOptions = "delay=50ms".parse().expect("valid");
+    let config = options.resolve_without_files().expect("no files are named");
+    let link = LinkHandle::spawn(LinkSpec::new(near_end, far_end, config, 1));
+    add_route(&far, "0.0.0.0/0", Family::V4.address(6, 1));
+    (far, link.expect("a thread"))
+}
+
+/// The congestion window of the gateway's socket toward this remote end, in segments.
+fn window(bed: &Bed, remote: SocketAddr) -> u32 {
+    let socket = socket_toward(bed, remote);
+    let mut words = socket.split_whitespace();
+    let window = words.find_map(|word| word.strip_prefix("cwnd:")?.parse().ok());
+    window.unwrap_or_else(|| panic!("no window in {socket}"))
+}
+
+/// Hybla begins with a window of RTT / RTT0: 20 segments here, 4 where no RTT0 is stated.
+#[test]
+fn the_rtt0_of_a_site_is_that_of_its_sockets_on_whichever_leg() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let (far, _link) = far_away(&bed);
+        let far_server = SocketAddr::new(Family::V4.address(6, 2), PORT);
+        let near_server = bed.at(Place::Server, PORT);
+        let _echoes = [
+            EchoServer::start(far.listen(far_server)),
+            EchoServer::start(bed.server.listen(near_server)),
+        ];
+        for (leg, client, server) in [
+            ("server", &bed.client, far_server),
+            ("client", &far, near_server),
+        ] {
+            let site = site(&format!(
+                "congestion = \"hybla\"\nlink_leg = \"{leg}\"\nrtt0 = \"5ms\""
+            ));
+            let config = bed.config(&site).expect("a path with pepd");
+            let config = config.replace("lan = [\"lan0\"]", "lan = [\"lan0\", \"sat0\"]");
+            let pep = Pep::start(&bed.gateway, &config);
+            let mut stream = client.connect(server).expect("the server listens");
+            echo_once(&mut stream, b"x");
+            let over_link = match leg {
+                "server" => server,
+                _ => stream.local_addr().expect("connected"),
+            };
+            let window = window(&bed, over_link);
+            assert!(window >= 16, "{leg}: {window} segments");
+            drop(stream);
+            pep.wait_idle();
+            pep.stop();
+        }
     });
 }
 
