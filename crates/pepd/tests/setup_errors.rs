@@ -21,7 +21,7 @@ const CONFIGURATION: i32 = 3;
 const PEPD: &str = env!("CARGO_BIN_EXE_pepd");
 const CONFIG: &str = "[intercept]\nlan = [\"lan0\"]\n";
 
-/// Runs pepd, by a shell with `before` in front of its command line, until it ends or is ready, at most 20 s.
+/// Runs pepd, by a shell with `before` in front of its command line, until it ends or is ready, at most a minute.
 /// Returns its exit code, `None` if it had to be stopped, and what it logged.
 fn run(before: &str, path: &Path, config: &str) -> (Option<i32>, String) {
     run_program(Path::new(PEPD), before, path, config)
@@ -63,7 +63,7 @@ fn open_directory() -> TempDir {
 }
 
 fn wait(child: &mut Child, log: &Path) -> Option<i32> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
         if let Some(status) = child.try_wait().expect("a child") {
             return status.code();
