@@ -42,6 +42,13 @@
 #define BLIND_INCREMENT 128
 /* A train of fewer segments says too little of the path's rate. */
 #define TRAIN_MIN 4u
+/*
+ * No train is believed to have been shorter than this part of the round trip: acknowledgements that come in
+ * a bunch, or from a receiver that wants more than its share, would make the window as large as they like.
+ */
+#define TRAIN_SHARE 64
+/* A handshake that was held up must not make the first burst as long. */
+#define INITIAL_MAX 64u
 /* Full windows must have been delivered for this many rounds before the rate they had counts. */
 #define SETTLED_ROUNDS 3
 
@@ -118,7 +125,8 @@ static __always_inline void note_train(struct tcp_sock *tp, struct sat *s)
 		return;
 	}
 	t->last_us = now;
-	if (arrived >= TRAIN_MIN && took) {
+	if (arrived >= TRAIN_MIN) {
+		took = max_u64(took, s->path.least_rtt_us / TRAIN_SHARE + 1);
 		segments = min_u64((u64)arrived * s->path.least_rtt_us / took + 1, WINDOW_MAX);
 		if (s->threshold == TCP_INFINITE_SSTHRESH || segments > s->threshold)
 			s->threshold = segments;
@@ -246,7 +254,7 @@ void BPF_PROG(hybla_sat_init, struct sock *sk)
 
 	s->rtt0_us = rtt0_of(sk);
 	path_init(tp, &s->path);
-	s->window = max_u32(rho_eighths(tp->srtt_us, s->rtt0_us) >> 3, 10);
+	s->window = min_u32(max_u32(rho_eighths(tp->srtt_us, s->rtt0_us) >> 3, 10), INITIAL_MAX);
 	s->threshold = TCP_INFINITE_SSTHRESH;
 	state_threshold(sk, s);
 	if (s->threshold == TCP_INFINITE_SSTHRESH)

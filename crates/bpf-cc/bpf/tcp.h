@@ -142,6 +142,11 @@ static __always_inline u32 max_u32(u32 a, u32 b)
 	return a > b ? a : b;
 }
 
+static __always_inline u64 max_u64(u64 a, u64 b)
+{
+	return a > b ? a : b;
+}
+
 static __always_inline u64 min_u64(u64 a, u64 b)
 {
 	return a < b ? a : b;
@@ -172,12 +177,15 @@ static __always_inline void pace_at(struct sock *sk, u64 bytes_per_second)
 		sk->sk_pacing_status = SK_PACING_NEEDED;
 }
 
+/* More than any link, and what can be multiplied by a quarter of an hour in us. */
+#define RATE_MAX (1ull << 34)
+
 /* SO_MAX_PACING_RATE in bytes of payload per second; 0 where nobody has set it. */
 static __always_inline u64 stated_rate(struct sock *sk)
 {
 	u64 rate = sk->sk_max_pacing_rate;
 
-	return rate >= 0xffffffffull ? 0 : rate;
+	return rate == ~0ull ? 0 : min_u64(rate, RATE_MAX);
 }
 
 /* Segments in flight that keep `rate` bytes per second busy for `rtt_us`. */

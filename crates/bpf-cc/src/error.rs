@@ -27,7 +27,7 @@ pub enum LoadError {
     },
     /// Every name under which it might be registered is in use.
     #[error(
-        "the name `{control}` and the {tried} others that were tried are taken by other congestion controls"
+        "the name `{control}` and the {tried} others that were tried are taken by other congestion controls: end processes that hold them (`bpftool struct_ops list` shows which)"
     )]
     NamesTaken {
         /// Which one.

@@ -3,7 +3,7 @@
 use bpf_cc::Control;
 use proptest::prelude::*;
 
-use crate::{link::Link, sender::Flow};
+use crate::{link::Link, program::Socket, sender::Flow};
 
 const MSS: f64 = 1448.0;
 
@@ -147,4 +147,30 @@ proptest! {
         let share = f64::from(flow.delivered() - before) / possible;
         prop_assert!(share > 0.8, "{}", share);
     }
+}
+
+/// What a receiver does that wants all at once, or a path that bunches acknowledgements.
+#[test]
+fn acknowledgements_in_a_bunch_do_not_open_the_window_without_bound() {
+    let mut socket = Socket::new(Control::HyblaSat, 600_000, 0);
+    let first_flight = socket.view.window;
+    socket.view.in_flight = first_flight;
+    socket.view.most_in_flight = first_flight;
+    for _ in 0..4 {
+        let view = &mut socket.view;
+        view.now_us += 50;
+        view.acked = 6;
+        view.delivered += 6;
+        view.in_flight -= 6;
+        view.interval_us = 600_000;
+        socket.acknowledge();
+    }
+    let most = 64 * first_flight;
+    assert!(socket.view.window <= most, "{}", socket.view.window);
+}
+
+#[test]
+fn a_handshake_that_was_held_up_does_not_make_the_first_burst_as_long() {
+    let socket = Socket::new(Control::HyblaSat, 60_000_000, 0);
+    assert_eq!(socket.view.window, 64);
 }

@@ -49,15 +49,17 @@ fn is_refused(rtt0: &Rtt0) -> bool {
 
 fn give_up(capability: Capability) -> Result<(), CapsError> {
     // Without CAP_SETPCAP the bounding set stays as it is; what root starts then has it again.
-    let bounded = caps::drop(None, CapSet::Bounding, capability);
+    if let Err(err) = caps::drop(None, CapSet::Bounding, capability) {
+        tracing::debug!(%capability, %err, "the bounding set keeps a capability");
+    }
     for set in [CapSet::Ambient, CapSet::Inheritable, CapSet::Permitted] {
         caps::drop(None, set, capability)?;
     }
-    bounded
+    Ok(())
 }
 
 fn or_tell(capability: Capability, done: Result<(), CapsError>) {
     if let Err(err) = done {
-        tracing::debug!(%capability, %err, "a capability stays where it is not needed any more");
+        tracing::warn!(%capability, %err, "a capability stays where it is not needed any more");
     }
 }

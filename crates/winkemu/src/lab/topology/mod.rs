@@ -167,16 +167,15 @@ impl Node {
     /// # Errors
     /// [`NetnsError::Sysctl`] or [`NetnsError::Netlink`] when the kernel has none of that name.
     pub fn set_congestion(&self, name: &str) -> Result<(), NetnsError> {
-        match self
+        // Not by trying: where Linux refuses an eBPF control here, it never lets go of the program.
+        let allowed = self
             .netns
-            .set_sysctl("net.ipv4.tcp_congestion_control", name)
-        {
-            Err(NetnsError::Sysctl { source, .. })
-                if source.kind() == std::io::ErrorKind::PermissionDenied =>
-            {
-                self.netns.set_route_congestion(name)
-            }
-            outcome => outcome,
+            .sysctl("net.ipv4.tcp_allowed_congestion_control")?;
+        if allowed.split_whitespace().any(|allowed| allowed == name) {
+            self.netns
+                .set_sysctl("net.ipv4.tcp_congestion_control", name)
+        } else {
+            self.netns.set_route_congestion(name)
         }
     }
 
