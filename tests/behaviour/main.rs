@@ -14,6 +14,7 @@ mod firewall;
 mod handshake;
 mod limits;
 mod loads;
+mod other_kernel;
 mod programs;
 mod relay;
 mod several;

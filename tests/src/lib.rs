@@ -15,6 +15,7 @@
 //! * [`measure`]: latencies, connection rates and goodput, taken at the receiver;
 //! * [`speed`]: pepd beside the direct path in turns, for `cargo bench`;
 //! * [`growth`]: congestion windows beside the formulas that they follow;
+//! * [`guest`]: programs on another kernel;
 //! * [`raw`]: single packets as no kernel would send them, and what is on the wire;
 //! * [`programs`]: real servers and clients, and which package has them;
 //! * [`wait`]: waiting for conditions.
@@ -27,6 +28,7 @@ pub mod bed;
 pub mod echo;
 pub mod footprint;
 pub mod growth;
+pub mod guest;
 pub mod host;
 pub mod matrix;
 pub mod measure;

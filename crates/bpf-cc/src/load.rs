@@ -63,11 +63,28 @@ impl Loaded {
     /// # Errors
     /// What is missing on this machine, or why the kernel refuses the program.
     pub fn add(&mut self, control: Control) -> Result<&str, LoadError> {
+        self.add_as(control, names(control))
+    }
+
+    /// Like [`add`](Self::add), but never under its own name, so that this stays for the kernel's
+    /// control, even if that has yet to be loaded.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_beside(&mut self, control: Control) -> Result<&str, LoadError> {
+        self.add_as(control, names(control).skip(1))
+    }
+
+    fn add_as(
+        &mut self,
+        control: Control,
+        names: impl Iterator<Item = String>,
+    ) -> Result<&str, LoadError> {
         let at = match self.entries.iter().position(|e| e.control == control) {
             Some(at) => at,
             None => {
                 requirements::check()?;
-                self.entries.push(register(control)?);
+                self.entries.push(register(control, names)?);
                 self.entries.len() - 1
             }
         };
@@ -136,9 +153,9 @@ pub fn free_name(control: Control, taken: &[String]) -> Result<String, LoadError
     })
 }
 
-fn register(control: Control) -> Result<Entry, LoadError> {
+fn register(control: Control, names: impl Iterator<Item = String>) -> Result<Entry, LoadError> {
     let taken = kernel::available().unwrap_or_default();
-    for name in names(control) {
+    for name in names {
         if taken.contains(&name) {
             continue;
         }

@@ -78,6 +78,14 @@ fn the_same_control_twice_gets_two_names() {
 }
 
 #[test]
+fn a_control_leaves_its_name_to_the_kernels() {
+    let mut loaded = Loaded::default();
+    let name = loaded.add_beside(Control::Westwood).unwrap().to_owned();
+    assert!(name.starts_with("westwood_bpf"), "{name}");
+    choose(&socket(), &name).unwrap();
+}
+
+#[test]
 fn sockets_outlive_what_loaded_their_control() {
     let loaded = Loaded::load(&[Control::HyblaSat]).unwrap();
     let name = loaded.name_of(Control::HyblaSat).unwrap().to_owned();

@@ -50,7 +50,7 @@ pub(super) struct Circumstances<'a> {
     /// How long it took.
     pub took: Duration,
     /// The eBPF congestion controls of ours, and the names under which they were registered.
-    pub controls: BTreeMap<&'static str, String>,
+    pub controls: BTreeMap<String, String>,
 }
 
 /// Why results could not be kept.

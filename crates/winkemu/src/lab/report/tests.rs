@@ -70,7 +70,7 @@ fn results_of(scenario: &str, value: impl Fn(&RunSpec) -> Option<f64>) -> Result
         jobs: 2,
         started: SystemTime::UNIX_EPOCH,
         took: Duration::from_secs(9),
-        controls: BTreeMap::from([("hybla", "hybla_bpf".to_owned())]),
+        controls: BTreeMap::from([("hybla".to_owned(), "hybla_bpf".to_owned())]),
     };
     Results::new(&scenario, &circumstances, specs, runs)
 }

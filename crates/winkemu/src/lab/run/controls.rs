@@ -2,35 +2,43 @@
 
 use std::collections::BTreeMap;
 
-use bpf_cc::{Control, LoadError, Loaded};
+use bpf_cc::{LoadError, Loaded};
+
+use crate::lab::scenario::WantedControl;
 
 /// Congestion controls that sockets can choose for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Controls {
-    loaded: Loaded,
+    names: BTreeMap<String, String>,
+    _loaded: Loaded,
 }
 
 impl Controls {
     /// Registers them.
-    pub fn load(controls: &[Control]) -> Result<Self, LoadError> {
-        let loaded = Loaded::load(controls)?;
-        Ok(Self { loaded })
+    pub fn load(controls: &[WantedControl]) -> Result<Self, LoadError> {
+        let mut loaded = Loaded::default();
+        let mut names = BTreeMap::new();
+        for wanted in controls {
+            let actual = if wanted.beside {
+                loaded.add_beside(wanted.control)?
+            } else {
+                loaded.add(wanted.control)?
+            };
+            names.insert(wanted.to_string(), actual.to_owned());
+        }
+        let _loaded = loaded;
+        Ok(Self { names, _loaded })
     }
 
     /// The name by which sockets have to ask for what a scenario calls so: another one where that
     /// of a control of ours was taken.
     pub fn actual<'a>(&'a self, name: &'a str) -> &'a str {
-        let control = name.parse().ok();
-        let actual = control.and_then(|control: Control| self.loaded.name_of(control));
-        actual.unwrap_or(name)
+        self.names.get(name).map_or(name, String::as_str)
     }
 
-    /// All that are registered, and by which names.
-    pub fn names(&self) -> BTreeMap<&'static str, String> {
-        let names = self.loaded.names();
-        names
-            .map(|(control, name)| (control.name(), name.to_owned()))
-            .collect()
+    /// What the scenario calls them, and by which names they are registered.
+    pub fn names(&self) -> BTreeMap<String, String> {
+        self.names.clone()
     }
 }
 
@@ -51,15 +59,26 @@ mod tests {
     /// Needs root and BTF, as the lab does for these; elsewhere it checks the message.
     #[test]
     fn a_name_that_is_taken_leads_to_another() {
-        let first = match Controls::load(&[Control::Vegas]) {
+        let wanted = "vegas".parse().unwrap();
+        let first = match Controls::load(&[wanted]) {
             Ok(first) => first,
             Err(err) => return assert!(err.to_string().contains("eBPF"), "{err}"),
         };
-        let second = Controls::load(&[Control::Vegas]).unwrap();
+        let second = Controls::load(&[wanted]).unwrap();
         let [one, other] = [&first, &second].map(|controls| controls.actual("vegas"));
         assert_ne!(one, other);
         assert!(other.starts_with("vegas_bpf"), "{other}");
         assert_eq!(second.names()["vegas"], other);
         assert_eq!(second.actual("hybla"), "hybla", "not asked for");
+    }
+
+    /// Likewise.
+    #[test]
+    fn the_kernels_name_stays_the_kernels_where_the_scenario_wants_both() {
+        let Ok(controls) = Controls::load(&["vegas_bpf".parse().unwrap()]) else {
+            return;
+        };
+        assert!(controls.actual("vegas_bpf").starts_with("vegas_bpf"));
+        assert_eq!(controls.actual("vegas"), "vegas");
     }
 }

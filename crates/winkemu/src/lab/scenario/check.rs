@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
 
-use bpf_cc::Control;
 use toml::Spanned;
 
 use super::{
-    Axis, Hop, Metric, Mistake, NodeSettings, Scenario, Setting, Variant, checks,
+    Axis, Hop, Metric, Mistake, NodeSettings, Scenario, Setting, Variant, WantedControl, checks,
     error::Findings,
     links,
     raw::{RawNode, RawScenario, RawVariant},
@@ -352,7 +351,7 @@ fn read_seeds(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<u64> {
     }
 }
 
-fn read_controls(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<Control> {
+fn read_controls(raw: &RawScenario, findings: &mut Findings<'_>) -> Vec<WantedControl> {
     let names = raw.controls.iter().flatten();
     names
         .filter_map(|name| findings.take(name.span(), "controls", name.get_ref().parse()))

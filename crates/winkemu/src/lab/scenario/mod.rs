@@ -2,6 +2,7 @@
 
 mod check;
 mod checks;
+mod control;
 mod error;
 mod links;
 mod metric;
@@ -12,10 +13,10 @@ mod workloads;
 
 use std::{fs, path::Path, time::Duration};
 
-use bpf_cc::Control;
 use serde::Serialize;
 use units::Rate;
 
+pub use control::WantedControl;
 pub use error::{Mistake, Mistakes, ScenarioError};
 pub use metric::Metric;
 pub use pepd_config::pepd_config;
@@ -64,7 +65,7 @@ pub struct Scenario {
     /// The variant that others are related to.
     pub baseline: Option<String>,
     /// The eBPF congestion controls of ours that are registered during the runs.
-    pub controls: Vec<Control>,
+    pub controls: Vec<WantedControl>,
     /// What must hold.
     pub checks: Vec<Check>,
 }
