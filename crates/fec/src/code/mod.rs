@@ -1,0 +1,71 @@
+//! Block erasure codes: k data symbols, and as many rows of overcode as wanted, any k of which give
+//! the data back.
+
+mod points;
+mod reed_solomon;
+#[cfg(test)]
+mod tests;
+
+pub use reed_solomon::ReedSolomon;
+
+/// The most symbols of a block, data and overcode together: GF(2^8) has no more points.
+pub const SYMBOLS_MAX: usize = 256;
+
+/// A systematic erasure code over symbols of one length. Data symbols are numbered from 0 to k - 1
+/// and rows of overcode from k on.
+pub trait ErasureCode {
+    /// Computes the rows `first_row`, `first_row + 1`, ... of the overcode of `data`. A row does
+    /// not depend on which others are asked for, so more can be had later.
+    ///
+    /// # Errors
+    ///
+    /// If there is no data, more than [`SYMBOLS_MAX`] symbols, or the lengths differ. The rows are
+    /// then untouched.
+    fn encode(
+        &mut self,
+        data: &[&[u8]],
+        first_row: usize,
+        rows: &mut [&mut [u8]],
+    ) -> Result<(), CodeError>;
+
+    /// Computes the data symbols `lost` of a block of `k`, in this order, from the symbols
+    /// `received`: pairs of number and content, the lost ones not among them, in any order.
+    ///
+    /// # Errors
+    ///
+    /// If fewer than k symbols are there, a number occurs twice or is out of range, or the lengths
+    /// differ. The output is then untouched.
+    fn decode(
+        &mut self,
+        k: usize,
+        received: &[(u8, &[u8])],
+        lost: &[u8],
+        restored: &mut [&mut [u8]],
+    ) -> Result<(), CodeError>;
+}
+
+/// Why a block cannot be coded. All of these are mistakes of the caller, who should check what
+/// came from a network first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodeError {
+    /// A block has at least one data symbol.
+    #[error("a block without data")]
+    NoData,
+    /// GF(2^8) has 256 points, one for each symbol.
+    #[error("{0} symbols in a block, of 256 at most")]
+    TooManySymbols(usize),
+    /// All symbols of a block are of one length; the caller pads them.
+    #[error("symbols of different lengths in a block")]
+    Lengths,
+    /// As many symbols are needed as there are data symbols.
+    #[error("{received} symbols of a block that needs {k}")]
+    TooFew {
+        /// How many there are.
+        received: usize,
+        /// How many are needed.
+        k: usize,
+    },
+    /// A symbol occurs twice, a lost one is not one of the data, or has been received.
+    #[error("symbol {0} given twice, or out of range")]
+    Number(u8),
+}

@@ -1,0 +1,162 @@
+//! GF(2^8) with the polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11d) and the generator 2: the field of
+//! reed-solomon-erasure, and of RFC 8681 (section 3.7.1).
+
+const POLYNOMIAL: u16 = 0x11d;
+
+/// The order of the multiplicative group: logarithms are counted modulo this.
+const ORDER: usize = 255;
+
+/// Powers of the generator, twice over, so that the sum of two logarithms needs no modulo.
+static EXP: [u8; 2 * ORDER] = powers();
+
+/// Logarithms to the base of the generator; that of zero is meaningless.
+static LOG: [u8; 256] = logarithms();
+
+const fn powers() -> [u8; 2 * ORDER] {
+    let mut exp = [0; 2 * ORDER];
+    let mut power: u16 = 1;
+    let mut i = 0;
+    while i < ORDER {
+        exp[i] = power as u8;
+        exp[i + ORDER] = power as u8;
+        power <<= 1;
+        if power > 0xff {
+            power ^= POLYNOMIAL;
+        }
+        i += 1;
+    }
+    exp
+}
+
+const fn logarithms() -> [u8; 256] {
+    let exp = powers();
+    let mut log = [0; 256];
+    let mut i = 0;
+    while i < ORDER {
+        log[exp[i] as usize] = i as u8;
+        i += 1;
+    }
+    log
+}
+
+/// The product of two elements.
+#[must_use]
+pub fn mul(a: u8, b: u8) -> u8 {
+    if a == 0 || b == 0 {
+        return 0;
+    }
+    EXP[LOG[a as usize] as usize + LOG[b as usize] as usize]
+}
+
+/// The inverse of an element.
+///
+/// # Panics
+///
+/// If `a` is zero, which has none.
+#[must_use]
+pub fn inv(a: u8) -> u8 {
+    assert_ne!(a, 0, "zero has no inverse");
+    EXP[ORDER - LOG[a as usize] as usize]
+}
+
+/// `a` divided by `b`.
+///
+/// # Panics
+///
+/// If `b` is zero.
+#[must_use]
+pub fn div(a: u8, b: u8) -> u8 {
+    mul(a, inv(b))
+}
+
+/// A product that is kept as the sum of the logarithms of its factors: many factors cost one
+/// look-up each, and one more at the end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Product(u8);
+
+impl Product {
+    pub(crate) const ONE: Self = Self(0);
+
+    /// `factor` must not be zero.
+    pub(crate) fn times(self, factor: u8) -> Self {
+        debug_assert_ne!(factor, 0);
+        self.plus(u16::from(LOG[factor as usize]))
+    }
+
+    /// `divisor` must not be zero.
+    pub(crate) fn over(self, divisor: u8) -> Self {
+        debug_assert_ne!(divisor, 0);
+        self.plus(ORDER as u16 - u16::from(LOG[divisor as usize]))
+    }
+
+    pub(crate) fn times_product(self, other: Self) -> Self {
+        self.plus(u16::from(other.0))
+    }
+
+    pub(crate) fn over_product(self, other: Self) -> Self {
+        self.plus(ORDER as u16 - u16::from(other.0))
+    }
+
+    pub(crate) fn value(self) -> u8 {
+        EXP[self.0 as usize]
+    }
+
+    fn plus(self, exponent: u16) -> Self {
+        let sum = u16::from(self.0) + exponent;
+        Self(if sum >= ORDER as u16 {
+            sum - ORDER as u16
+        } else {
+            sum
+        } as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Multiplication of polynomials, bit by bit.
+    fn slow_mul(a: u8, b: u8) -> u8 {
+        let mut product = 0;
+        for bit in (0..8).rev() {
+            product <<= 1;
+            if product > 0xff {
+                product ^= POLYNOMIAL;
+            }
+            if b >> bit & 1 == 1 {
+                product ^= u16::from(a);
+            }
+        }
+        product as u8
+    }
+
+    #[test]
+    fn every_product_is_that_of_the_polynomials() {
+        for a in 0..=255 {
+            for b in 0..=255 {
+                assert_eq!(mul(a, b), slow_mul(a, b), "{a} x {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_element_but_zero_has_its_inverse() {
+        for a in 1..=255 {
+            assert_eq!(mul(a, inv(a)), 1, "{a}");
+            assert_eq!(div(a, a), 1, "{a}");
+        }
+    }
+
+    #[test]
+    fn a_product_of_logarithms_is_the_product() {
+        for a in 1..=255 {
+            for b in 1..=255 {
+                assert_eq!(Product::ONE.times(a).times(b).value(), mul(a, b));
+                assert_eq!(Product::ONE.times(a).over(b).value(), div(a, b));
+                let (a_product, b_product) = (Product::ONE.times(a), Product::ONE.times(b));
+                assert_eq!(a_product.times_product(b_product).value(), mul(a, b));
+                assert_eq!(a_product.over_product(b_product).value(), div(a, b));
+            }
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Packet erasure coding at memory speed: block and sliding-window codes that add overcode to a
+//! stream of packets, and a control that sends no more of it than the link's loss asks for.
+//!
+//! - [`kernel`], linear combinations of bytes over GF(2^8), with this machine's vector instructions
+//! - [`code`], block erasure codes: k symbols, as many rows of overcode as wanted
+//! - [`symbol`], packets of unequal length as symbols
+//! - [`wire`], headers
+//! - [`scheme`], what encoders and decoders of packets have in common
+//! - [`overcode`], how many repair packets there are for how many data packets
+//!
+//! Nothing here reads a clock or does I/O: packets, events and the time go in; packets and a
+//! deadline come out.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod code;
+pub mod gf256;
+pub mod kernel;
+pub mod overcode;
+pub mod scheme;
+pub mod symbol;
+pub mod wire;

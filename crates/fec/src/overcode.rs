@@ -1,0 +1,46 @@
+//! How much overcode is sent: for each number of data packets, how many repair packets.
+
+/// Repair packets by the number of data packets that they protect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overcode {
+    rows: Box<[u8; 256]>,
+}
+
+impl Overcode {
+    /// No repair packets.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::from_fn(|_| 0)
+    }
+
+    /// `h` repair packets for `k` data packets, and for fewer or more in proportion, rounded up.
+    ///
+    /// # Panics
+    ///
+    /// If `k` is zero.
+    #[must_use]
+    pub fn of_block(k: u8, h: u8) -> Self {
+        Self::from_fn(|packets| (packets * usize::from(h)).div_ceil(usize::from(k)))
+    }
+
+    /// As many rows as `rows` says for each number of data packets from 1 to 255; never more than
+    /// a block may have.
+    #[must_use]
+    pub fn from_fn(rows: impl Fn(usize) -> usize) -> Self {
+        let mut table = Box::new([0; 256]);
+        for (k, entry) in table.iter_mut().enumerate().skip(1) {
+            *entry = rows(k).min(256 - k).min(255) as u8;
+        }
+        Self { rows: table }
+    }
+
+    /// How many repair packets follow `k` data packets, 1 to 255.
+    ///
+    /// # Panics
+    ///
+    /// If `k` is more than 255.
+    #[must_use]
+    pub fn rows(&self, k: usize) -> usize {
+        self.rows[k].into()
+    }
+}
