@@ -15,7 +15,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     unistd::{read, write},
 };
-use winkemu::shell::{Punctual, Tun};
+use winkemu::shell::{Priority, Punctual, Tun};
 
 use super::{
     Effort,
@@ -25,7 +25,7 @@ use super::{
 
 /// How late a thread is that is woken by another (as a link is by a packet), then sleeps and is
 /// woken by the clock: no emulator that sleeps can be more exact than the sum.
-pub(crate) fn sleeper(effort: Effort, realtime: bool) -> Errors {
+pub(crate) fn sleeper(effort: Effort, priority: Priority) -> Errors {
     // Over before the next one comes.
     const HOLD: Duration = Duration::from_millis(4);
     let count = effort.count(1000);
@@ -40,7 +40,7 @@ pub(crate) fn sleeper(effort: Effort, realtime: bool) -> Errors {
     };
     thread::scope(|scope| {
         let courier = scope.spawn(move || {
-            let _punctual = Punctual::thread(realtime);
+            let _punctual = Punctual::thread(priority);
             (0..count).map(|_| carry()).collect()
         });
         at_intervals(count, Duration::from_millis(10), || {

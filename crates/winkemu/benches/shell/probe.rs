@@ -14,7 +14,7 @@ use nix::{
 use winkemu::{
     link::{LinkOptions, NANOS_PER_SECOND, Nanos},
     netns::Netns,
-    shell::{LinkHandle, LinkReport, LinkSpec, MTU, Tun},
+    shell::{LinkHandle, LinkReport, LinkSpec, MTU, Priority, Tun},
 };
 
 use super::floor::Wire;
@@ -30,12 +30,12 @@ pub(crate) struct Place<Between = LinkHandle> {
 }
 
 impl Place {
-    pub(crate) fn new(options: &str, realtime: bool) -> Self {
+    pub(crate) fn new(options: &str, priority: Priority) -> Self {
         let options: LinkOptions = options.parse().expect("valid options");
         let config = options.resolve_without_files().expect("no files");
         Self::joined(|a, b| {
             let spec = LinkSpec {
-                realtime,
+                priority,
                 ..LinkSpec::new(a, b, config, 1)
             };
             LinkHandle::spawn(spec).expect("the link starts")

@@ -2,7 +2,10 @@
 
 use std::{process::Stdio, time::Instant};
 
-use winkemu::{netns::Process, shell::LinkReport};
+use winkemu::{
+    netns::Process,
+    shell::{LinkReport, Priority},
+};
 
 use super::{
     Effort, Outcome,
@@ -14,7 +17,7 @@ pub(crate) fn packets(effort: Effort) -> Vec<Outcome> {
     let place = Place::bare();
     let seconds = flood(&place, effort);
     let floor = place.stop() as f64 / seconds;
-    let place = Place::new("", false);
+    let place = Place::new("", Priority::Ordinary);
     let seconds = flood(&place, effort);
     let LinkReport {
         ab, cpu_seconds, ..
@@ -53,7 +56,7 @@ pub(crate) fn tcp(effort: Effort) -> Vec<Outcome> {
     let place = Place::bare();
     let floor = iperf3(&place, effort);
     place.stop();
-    let place = Place::new("", false);
+    let place = Place::new("", Priority::Ordinary);
     let goodput = iperf3(&place, effort);
     place.stop();
     let words = |goodput: &Result<f64, String>| match goodput {

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use winkemu::shell::Priority;
+
 use super::{
     Effort, Outcome, floor,
     probe::{HEADERS, Place, wall_clock},
@@ -63,14 +65,14 @@ fn errors(place: &Place, count: u32, gap: Duration, bytes: usize, expected: i64)
     Errors::new(errors)
 }
 
-fn delay_outcomes(effort: Effort, realtime: bool) -> Vec<Outcome> {
+fn delay_outcomes(effort: Effort, priority: Priority) -> Vec<Outcome> {
     const DELAY: i64 = 264_000_000;
-    let floor = floor::sleeper(effort, realtime);
-    let place = Place::new("delay=264ms", realtime);
+    let floor = floor::sleeper(effort, priority);
+    let place = Place::new("delay=264ms", priority);
     let gap = Duration::from_millis(10);
     let errors = errors(&place, effort.count(1000), gap, 128, DELAY);
     place.stop();
-    let (name, target, p99_max) = if realtime {
+    let (name, target, p99_max) = if priority == Priority::Realtime {
         (
             "264 ms one way, --rt",
             "p50 <= 100 us, p99 <= 250 us, never early",
@@ -101,11 +103,11 @@ fn delay_outcomes(effort: Effort, realtime: bool) -> Vec<Outcome> {
 }
 
 pub(crate) fn delay(effort: Effort) -> Vec<Outcome> {
-    delay_outcomes(effort, false)
+    delay_outcomes(effort, Priority::Ordinary)
 }
 
 pub(crate) fn delay_realtime(effort: Effort) -> Vec<Outcome> {
-    delay_outcomes(effort, true)
+    delay_outcomes(effort, Priority::Realtime)
 }
 
 /// The rate at which a burst of 1000 packets leaves, against the one stated.
@@ -113,7 +115,7 @@ pub(crate) fn rate(effort: Effort) -> Vec<Outcome> {
     const COUNT: u32 = 1000;
     let measure = |name: &str, bits_per_second: f64, peers: (&'static str, &'static str)| {
         let bytes = if effort.short { 300 } else { 1500 };
-        let place = Place::new(&format!("rate={name},queue=2000p"), false);
+        let place = Place::new(&format!("rate={name},queue=2000p"), Priority::Ordinary);
         let (sender, receiver) = place.sockets();
         for _ in 0..COUNT {
             sender
@@ -146,7 +148,7 @@ pub(crate) fn rate(effort: Effort) -> Vec<Outcome> {
 
 /// Packets of 200 B that find a link of 10 Mbit/s idle.
 pub(crate) fn lone_packet(effort: Effort) -> Vec<Outcome> {
-    let place = Place::new("rate=10mbit", false);
+    let place = Place::new("rate=10mbit", Priority::Ordinary);
     let errors = errors(
         &place,
         effort.count(1000),

@@ -7,7 +7,7 @@ use units::{Ratio, duration::Span};
 use winkemu::{
     link::LinkOptions,
     presets::Preset,
-    shell::{AccuracyLimit, LinkReport, LinkSpec, MTU, Realtime, Tun, read_recording},
+    shell::{AccuracyLimit, LinkReport, LinkSpec, MTU, Priority, Realtime, Tun, read_recording},
     write_stdout,
 };
 
@@ -77,8 +77,13 @@ impl CommonArgs {
             .options()
             .resolve(&mut |path| fs::read_to_string(path))?;
         let replay = self.run.replay.as_deref().map(read_recording).transpose()?;
+        let priority = if self.run.rt {
+            Priority::Realtime
+        } else {
+            Priority::Ordinary
+        };
         Ok(LinkSpec {
-            realtime: self.run.rt,
+            priority,
             record: self.run.record.clone(),
             replay: replay.unwrap_or_default(),
             limit: AccuracyLimit {

@@ -4,7 +4,7 @@
 //! [`Engine`](crate::link::Engine) with the time, and writes what comes out into the other one.
 //! It waits by `ppoll` with nanoseconds and the least timer slack, and awake for the last 60 us
 //! before a deadline as long as that takes no more than a twentieth of the time; under
-//! [`LinkSpec::realtime`] always, under SCHED_FIFO, and on processors that do not sleep.
+//! [`Priority::Realtime`] always, under SCHED_FIFO, and on processors that do not sleep.
 //!
 //! ```no_run
 //! use winkemu::{link::LinkOptions, netns::Netns, shell::{LinkHandle, LinkSpec, MTU, Tun}};
@@ -69,6 +69,22 @@ pub enum LinkError {
     Record(#[from] RecordError),
 }
 
+/// What is done for the thread of a link to be on time. Where something is not permitted, it runs
+/// without.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// That of any other thread.
+    #[default]
+    Ordinary,
+    /// Before all ordinary threads (SCHED_FIFO), never awake before a deadline: for many links at once, which
+    /// would otherwise wait at the cost of the others and of the programs between them.
+    Preferred,
+    /// Before all ordinary threads, with locked memory, on processors that wait awake; and awake for
+    /// the last 60 us before each deadline, however many there are. The report says what was
+    /// permitted.
+    Realtime,
+}
+
 /// A link to be started.
 #[derive(Debug)]
 pub struct LinkSpec {
@@ -80,13 +96,8 @@ pub struct LinkSpec {
     pub config: LinkConfig,
     /// The seed of every draw.
     pub seed: u64,
-    /// Run before all ordinary threads, on processors that wait awake (where permitted; the report
-    /// says what was), and awake for the last 60 us before each deadline, however many there are.
-    pub realtime: bool,
-    /// Run before all ordinary threads where permitted, and nothing else of [`Self::realtime`]:
-    /// for many links at once, which are never awake before a deadline, as that would be at the
-    /// cost of the others and of the programs between them.
-    pub preferred: bool,
+    /// Before what else its thread runs.
+    pub priority: Priority,
     /// Where to write each packet's decision.
     pub record: Option<PathBuf>,
     /// Decisions to take again.
@@ -103,8 +114,7 @@ impl LinkSpec {
             b,
             config,
             seed,
-            realtime: false,
-            preferred: false,
+            priority: Priority::Ordinary,
             record: None,
             replay: Vec::new(),
             limit: AccuracyLimit::default(),

@@ -10,7 +10,7 @@ use nix::{
 };
 
 use super::{
-    DirectionReport, LinkError, LinkReport, LinkSpec, Stop, Tun, Verdict,
+    DirectionReport, LinkError, LinkReport, LinkSpec, Priority, Stop, Tun, Verdict,
     clock::{Clock, thread_time},
     lateness::Lateness,
     punctual::Punctual,
@@ -56,8 +56,7 @@ pub(super) struct Pump {
     lateness: Lateness,
     recorder: Option<Recorder>,
     stop: Arc<Stop>,
-    realtime: bool,
-    preferred: bool,
+    priority: Priority,
     punctual: Punctual,
     spin: SpinBudget,
     seed: u64,
@@ -92,13 +91,12 @@ impl Pump {
             lateness: Lateness::new(&spec.limit),
             recorder,
             stop,
-            realtime: spec.realtime,
-            preferred: spec.preferred,
+            priority: spec.priority,
             punctual: Punctual::default(),
-            spin: SpinBudget::new(match (spec.realtime, spec.preferred) {
-                (true, _) => Spin::Always,
-                (false, true) => Spin::Never,
-                (false, false) => Spin::Sometimes,
+            spin: SpinBudget::new(match spec.priority {
+                Priority::Realtime => Spin::Always,
+                Priority::Preferred => Spin::Never,
+                Priority::Ordinary => Spin::Sometimes,
             }),
             seed: spec.seed,
             limit: spec.limit,
@@ -108,11 +106,7 @@ impl Pump {
 
     /// Carries packets until told to stop, or until an interface is gone.
     pub(super) fn run(&mut self) -> LinkReport {
-        self.punctual = if self.preferred && !self.realtime {
-            Punctual::preferred_thread()
-        } else {
-            Punctual::thread(self.realtime)
-        };
+        self.punctual = Punctual::thread(self.priority);
         let outcome = self.carry();
         let failure = outcome
             .err()

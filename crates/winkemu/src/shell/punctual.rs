@@ -10,7 +10,7 @@ use nix::sys::{
     prctl,
 };
 
-use super::{Realtime, sys};
+use super::{Priority, Realtime, sys};
 
 /// Above the priorities of threaded interrupts (50) it would delay the network itself.
 const REALTIME_PRIORITY: i32 = 40;
@@ -24,14 +24,23 @@ pub struct Punctual {
 }
 
 impl Punctual {
-    /// Makes the calling thread punctual: the least timer slack, and in real time SCHED_FIFO,
-    /// locked memory, and processors that wait awake until this is dropped.
-    pub fn thread(realtime: bool) -> Self {
+    /// Makes the calling thread as punctual as its priority says, with the least timer slack
+    /// whatever that is. Processors that wait awake do so until this is dropped.
+    pub fn thread(priority: Priority) -> Self {
         // It cannot fail: the value is one.
         let _ = prctl::set_timerslack(1);
-        if !realtime {
-            return Self::default();
+        match priority {
+            Priority::Ordinary => Self::default(),
+            Priority::Preferred => {
+                // What was not permitted shows in the lateness.
+                let _ = sys::set_realtime(REALTIME_PRIORITY);
+                Self::default()
+            }
+            Priority::Realtime => Self::realtime_thread(),
         }
+    }
+
+    fn realtime_thread() -> Self {
         let all = MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE;
         let wakefulness = keep_processors_awake().ok();
         let realtime = Realtime {
@@ -43,15 +52,6 @@ impl Punctual {
             realtime: Some(realtime),
             _wakefulness: wakefulness,
         }
-    }
-
-    /// Puts the calling thread before all ordinary ones, where permitted, and makes it as punctual
-    /// as that allows.
-    pub fn preferred_thread() -> Self {
-        let punctual = Self::thread(false);
-        // What was not permitted shows in the lateness.
-        let _ = sys::set_realtime(REALTIME_PRIORITY);
-        punctual
     }
 
     /// What was permitted, where real time was asked for; what was not shows in the lateness.

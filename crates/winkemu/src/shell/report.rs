@@ -35,7 +35,7 @@ pub struct LinkReport {
     pub failure: Option<String>,
 }
 
-/// What the system permitted of [`super::LinkSpec::realtime`].
+/// What the system permitted of [`super::Priority::Realtime`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Realtime {
     /// SCHED_FIFO: needs CAP_SYS_NICE or `ulimit -r`.

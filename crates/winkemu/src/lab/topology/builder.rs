@@ -10,7 +10,7 @@ use super::{Interface, Node, Topology, route};
 use crate::{
     link::LinkConfig,
     netns::{Netns, NetnsError},
-    shell::{AccuracyLimit, LinkError, LinkHandle, LinkSpec, MTU, Tun, TunError},
+    shell::{AccuracyLimit, LinkError, LinkHandle, LinkSpec, MTU, Priority, Tun, TunError},
 };
 
 /// An interface bears the name of a node, and Linux allows it 15 bytes.
@@ -323,7 +323,7 @@ fn start_link(
     let mut spec = LinkSpec::new(tun(a, b)?, tun(b, a)?, config, link.seed);
     spec.limit = link.limit;
     // A link is what it is however busy its machine is.
-    spec.preferred = true;
+    spec.priority = Priority::Preferred;
     LinkHandle::spawn(spec).map_err(|source| TopologyError::Link {
         link: name(),
         source,
