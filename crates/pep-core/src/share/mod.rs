@@ -31,10 +31,12 @@ use std::time::Duration;
 /// In much less than that a slow link carries less than a packet of each flow.
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The part of the link that flows leave when there are several, so that what they put into its queue while their
-/// shares changed leaves it again: a second's worth within about a minute. Flows that just fill the link would
-/// wait behind it for as long as they last. One alone has its own congestion control for that.
-const SPARE: u64 = 64;
+/// More seconds' worth are not believed to be in the queue: they will have been dropped.
+const QUEUE_SECS_MAX: u64 = 2;
+
+/// The part of the link that several flows leave to what is not counted, so that it does not stay in the queue:
+/// handshakes, options of TCP, a rate that is stated a little too high.
+const SPARE_PARTS: u64 = 256;
 
 /// Wants whatever there is.
 pub const UNBOUNDED: u64 = u64::MAX;
@@ -66,9 +68,10 @@ pub fn water_level(rate: u64, demands: &mut [u64]) -> u64 {
 /// What a flow did since the last time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Bytes that left for the link, with headers and what was sent again. `None` when that is not known,
-    /// the flow being seen for the first time.
-    pub sent: Option<u64>,
+    /// Bytes that left for the link, with headers and what was sent again.
+    pub sent: u64,
+    /// The flow is seen for the first time: its rate cannot be told.
+    pub new: bool,
     /// There was data among them that had not been sent before.
     pub fresh: bool,
     /// Data waits that has not been sent before.
@@ -105,11 +108,11 @@ impl Sharer {
 
     fn demand(&mut self, elapsed: Duration, level: u64) -> u64 {
         let backlogged = self.usage.backlogged;
-        let Some(sent) = self.usage.sent else {
+        if self.usage.new {
             return if backlogged { UNBOUNDED } else { 0 };
-        };
+        }
         // A sudden rise counts at once; the queue would have to take it.
-        let now = per_second(sent, elapsed);
+        let now = per_second(self.usage.sent, elapsed);
         let rate = now.max(self.note(now));
         match backlogged {
             true if rate >= level - level / 8 => UNBOUNDED,
@@ -127,8 +130,14 @@ impl Sharer {
     }
 
     fn is_stuck(&self) -> bool {
-        self.usage.sent.is_some() && !self.usage.fresh
+        !self.usage.new && !self.usage.fresh
     }
+}
+
+/// Bytes that a rate amounts to.
+fn bytes_in(rate: u64, time: Duration) -> u64 {
+    let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 fn per_second(bytes: u64, elapsed: Duration) -> u64 {
@@ -137,10 +146,17 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
 }
 
 /// The level of a link.
+///
+/// What flows send beyond the link's rate while their shares change, and the bursts with which they begin,
+/// stay in its queue, and nothing would take them out of it again if from then on they just filled the link. So the
+/// queue is computed, too, as what was sent beyond what the link can have carried, and they leave room for it
+/// to drain. The link carries as much meanwhile as it can.
 #[derive(Debug, Clone)]
 pub struct Level {
     rate: u64,
     level: u64,
+    /// Bytes that wait at the link.
+    queue: u64,
     demands: Vec<u64>,
 }
 
@@ -150,6 +166,7 @@ impl Level {
         Self {
             rate,
             level: rate,
+            queue: 0,
             demands: Vec::new(),
         }
     }
@@ -165,6 +182,7 @@ impl Level {
     /// When nobody has sent anything new though somebody wants to, the link is away. That says nothing of
     /// what flows want, so nothing changes: once it is back they begin again with the shares they had.
     pub fn handle_interval<T: AsMut<Sharer>>(&mut self, elapsed: Duration, flows: &mut [T]) -> u64 {
+        self.note_queue(elapsed, flows);
         if !is_away(flows) {
             let demands = flows
                 .iter_mut()
@@ -177,11 +195,26 @@ impl Level {
         self.level
     }
 
+    fn note_queue<T: AsMut<Sharer>>(&mut self, elapsed: Duration, flows: &mut [T]) {
+        let sent = flows.iter_mut().map(|flow| flow.as_mut().usage.sent);
+        let queue = sent.fold(self.queue, u64::saturating_add);
+        let queue = queue.saturating_sub(bytes_in(self.rate, elapsed));
+        self.queue = queue.min(self.rate.saturating_mul(QUEUE_SECS_MAX));
+    }
+
+    /// What flows may send together; at least half of what there is, so that they still move.
     fn capacity(&self) -> u64 {
-        match self.demands.len() {
-            0 | 1 => self.rate,
-            _ => self.rate - self.rate / SPARE,
+        if self.demands.len() < 2 {
+            return self.rate;
         }
+        self.rate - self.draining().min(self.rate / 2) - self.rate / SPARE_PARTS
+    }
+
+    /// What flows leave to the queue. Of one that lasts `t` seconds it is `t` squared of the rate: as good as nothing of
+    /// what packets of many flows make by chance, a quarter where they wait for half a second.
+    fn draining(&self) -> u64 {
+        let queue = u128::from(self.queue);
+        u64::try_from(queue * queue / u128::from(self.rate.max(1))).unwrap_or(u64::MAX)
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 
 const RATE: u64 = 62_500;
 /// What several flows have of it together.
-const SHARED: u64 = RATE - RATE / 64;
+const SHARED: u64 = RATE - RATE / 256;
 
 /// The definition: raises the level of all flows a little at a time, until the link is full.
 fn by_small_steps(rate: u64, demands: &[u64]) -> u64 {
@@ -84,7 +84,8 @@ fn newcomers_begin_with_an_equal_share_or_the_level() {
 fn flow(sent: u64, backlogged: bool) -> Sharer {
     let mut flow = Sharer::default();
     flow.handle_usage(Usage {
-        sent: Some(sent),
+        sent,
+        new: false,
         fresh: sent > 0,
         backlogged,
     });
@@ -101,7 +102,8 @@ fn newly_seen_flows_want_everything_if_bytes_of_them_wait() {
     let newcomer = |backlogged| {
         let mut flow = Sharer::default();
         flow.handle_usage(Usage {
-            sent: None,
+            sent: 0,
+            new: true,
             fresh: false,
             backlogged,
         });
@@ -114,14 +116,49 @@ fn newly_seen_flows_want_everything_if_bytes_of_them_wait() {
 
 #[test]
 fn what_a_flow_cannot_use_others_may_have() {
-    let bulk = flow(RATE, true);
+    let others = |share: u64| flow(RATE - share, true);
     let stuck = flow(0, true);
-    assert_eq!(level_after(&mut [bulk, stuck]), SHARED);
+    assert_eq!(level_after(&mut [others(0), stuck]), SHARED);
     let growing = flow(RATE / 8, true);
-    assert_eq!(level_after(&mut [bulk, growing]), SHARED - 2 * (RATE / 8));
+    let level = level_after(&mut [others(RATE / 8), growing]);
+    assert_eq!(level, SHARED - 2 * (RATE / 8));
     let slow_source = flow(RATE / 4, false);
-    let taken = RATE / 4 + RATE / 16;
-    assert_eq!(level_after(&mut [bulk, slow_source]), SHARED - taken);
+    let level = level_after(&mut [others(RATE / 4), slow_source]);
+    assert_eq!(level, SHARED - RATE / 4 - RATE / 16);
+}
+
+/// Two flows send as fast as they may, after a burst at which nobody has paced them. What was in the queue
+/// after each interval, and the level at the end.
+fn after_burst(burst: u64) -> (Vec<u64>, u64) {
+    let mut level = Level::new(RATE);
+    let (mut queue, mut sent) = (0, burst);
+    let mut queues = Vec::new();
+    for _ in 0..100 {
+        let had = queue + sent;
+        assert!(had + ALL / 256 + 4 >= ALL, "the link is idle: {queues:?}");
+        queue = had.saturating_sub(ALL);
+        queues.push(queue);
+        level.handle_interval(INTERVAL, &mut [flow(sent / 2, true); 2]);
+        sent = 2 * level.get() / 10;
+    }
+    (queues, level.get())
+}
+
+#[test]
+fn a_burst_leaves_the_queue_again_and_the_link_is_full_meanwhile() {
+    for burst in [2 * ALL, 10 * ALL, 20 * ALL] {
+        let (queues, level) = after_burst(burst);
+        // In seconds, with the spare part left out: q' = -q^2, hence q = q0 / (1 + t q0).
+        assert!(queues[99] <= ALL, "{queues:?}");
+        assert!(queues.is_sorted_by(|a, b| a >= b), "{queues:?}");
+        assert!(level > SHARED / 2 - SHARED / 100, "{level}");
+    }
+}
+
+#[test]
+fn what_no_queue_can_hold_is_forgotten() {
+    let (_, level) = after_burst(1000 * ALL);
+    assert!(level > SHARED / 2 - SHARED / 100, "{level}");
 }
 
 #[test]
@@ -135,7 +172,8 @@ fn nothing_changes_while_the_link_is_away() {
         for flow in &mut flows {
             // They send the same again now and then.
             flow.handle_usage(Usage {
-                sent: Some(1500),
+                sent: 1500,
+                new: false,
                 fresh: false,
                 backlogged: true,
             });
@@ -145,7 +183,8 @@ fn nothing_changes_while_the_link_is_away() {
     // But not while they merely want nothing.
     for flow in &mut flows {
         flow.handle_usage(Usage {
-            sent: Some(0),
+            sent: 0,
+            new: false,
             fresh: false,
             backlogged: false,
         });
@@ -203,7 +242,8 @@ impl Model {
             self.window += self.window / 2;
         }
         self.sharer.handle_usage(Usage {
-            sent: Some(self.sent),
+            sent: self.sent,
+            new: false,
             fresh: self.sent > 0,
             backlogged: self.waiting > 0,
         });

@@ -138,6 +138,8 @@ struct Sender {
     leg: Weak<OwnedFd>,
     terms: Terms,
     listed: AtomicBool,
+    /// The leg had sent nothing before it was listed, and has not been looked at.
+    begins: AtomicBool,
     /// The SO_MAX_PACING_RATE that was set last; 0 when none was.
     pace: AtomicU64,
 }
@@ -168,6 +170,8 @@ impl Sender {
 pub struct FlowShare {
     link: Arc<SharedLink>,
     terms: Terms,
+    /// Nothing has been sent yet.
+    begins: bool,
     /// None while there was nothing to send for long.
     sender: Option<Arc<Sender>>,
 }
@@ -178,17 +182,20 @@ impl FlowShare {
         Self {
             link,
             terms,
+            begins: true,
             sender: None,
         }
     }
 
     /// The flow has just sent something by `leg`.
     pub fn on_sent(&mut self, leg: &Arc<OwnedFd>) {
+        let begins = mem::take(&mut self.begins);
         let sender = self.sender.get_or_insert_with(|| {
             Arc::new(Sender {
                 leg: Arc::downgrade(leg),
                 terms: self.terms,
                 listed: AtomicBool::new(false),
+                begins: AtomicBool::new(begins),
                 pace: AtomicU64::new(0),
             })
         });

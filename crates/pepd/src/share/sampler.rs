@@ -1,7 +1,7 @@
 //! What the flows have sent, and the level that follows.
 
 use std::{
-    io,
+    io, mem,
     os::fd::AsFd,
     sync::{
         Arc,
@@ -33,6 +33,8 @@ pub struct Sampler {
 struct Watched {
     sender: Arc<Sender>,
     sharer: Sharer,
+    /// Its rate cannot be told yet.
+    new: bool,
     /// Its socket as it was seen last.
     seen: Option<Progress>,
 }
@@ -61,6 +63,7 @@ impl Sampler {
             if !self.link.is_crowded() {
                 self.rest();
                 self.link.wait_until_crowded().await;
+                self.sampled = Instant::now();
             }
             let moved = self.sample();
             pause = if moved {
@@ -78,7 +81,7 @@ impl Sampler {
         self.level = Level::new(self.link.rate);
         for flow in &mut self.flows {
             flow.sharer = Sharer::default();
-            flow.seen = None;
+            (flow.new, flow.seen) = (true, None);
         }
         self.publish();
     }
@@ -93,7 +96,7 @@ impl Sampler {
         let mut moved = false;
         self.flows.retain_mut(|flow| match flow.look() {
             Some(usage) => {
-                moved |= usage.sent != Some(0);
+                moved |= usage.new || usage.sent > 0;
                 flow.sharer.handle_usage(usage);
                 true
             }
@@ -109,9 +112,11 @@ impl Sampler {
     fn admit_newcomers(&mut self) {
         let newcomers = self.link.take_newcomers().into_iter();
         self.flows.extend(newcomers.map(|sender| Watched {
-            sender,
             sharer: Sharer::default(),
-            seen: None,
+            new: true,
+            // The burst with which a flow begins is not paced, but counts.
+            seen: sender.begins.swap(false, Relaxed).then(Progress::default),
+            sender,
         }));
     }
 
@@ -128,14 +133,15 @@ impl Watched {
     /// What the flow has done since the last time; `None` when it is done and no longer listed.
     fn look(&mut self) -> Option<Usage> {
         let now = self.progress()?;
-        let last = self.seen.replace(now);
-        if last == Some(now) && now.is_done() && self.leaves(now) {
+        let last = self.seen.replace(now).unwrap_or(now);
+        let new = mem::take(&mut self.new);
+        if !new && last == now && now.is_done() && self.leaves(now) {
             return None;
         }
-        let headers = self.sender.terms.headers;
         Some(Usage {
-            sent: last.map(|last| now.packet_bytes_since(&last, headers)),
-            fresh: last.is_some_and(|last| now.fresh_bytes() != last.fresh_bytes()),
+            sent: now.packet_bytes_since(&last, self.sender.terms.headers),
+            new,
+            fresh: now.fresh_bytes() != last.fresh_bytes(),
             backlogged: now.unsent > 0,
         })
     }
