@@ -10,6 +10,7 @@
 //!
 //! Nothing here reads a clock or does I/O: packets, events and the time go in; packets and a
 //! deadline come out.
+#![deny(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod code;
