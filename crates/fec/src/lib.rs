@@ -6,6 +6,7 @@
 //! - [`symbol`], packets of unequal length as symbols
 //! - [`wire`], headers
 //! - [`scheme`], what encoders and decoders of packets have in common
+//! - [`serial`], numbers that count on modulo 2^32
 //! - [`overcode`], how many repair packets there are for how many data packets
 //!
 //! Nothing here reads a clock or does I/O: packets, events and the time go in; packets and a
@@ -18,5 +19,6 @@ pub mod gf256;
 pub mod kernel;
 pub mod overcode;
 pub mod scheme;
+pub mod serial;
 pub mod symbol;
 pub mod wire;
