@@ -8,6 +8,7 @@
 //! - [`scheme`], what encoders and decoders of packets have in common
 //! - [`serial`], numbers that count on modulo 2^32
 //! - [`overcode`], how many repair packets there are for how many data packets
+//! - [`theory`], how often a code fails on a link that loses packets, alone or in bursts
 //!
 //! Nothing here reads a clock or does I/O: packets, events and the time go in; packets and a
 //! deadline come out.
@@ -21,4 +22,5 @@ pub mod overcode;
 pub mod scheme;
 pub mod serial;
 pub mod symbol;
+pub mod theory;
 pub mod wire;

@@ -1,5 +1,7 @@
 //! How much overcode is sent: for each number of data packets, how many repair packets.
 
+use crate::theory::block_of_window;
+
 /// Repair packets by the number of data packets that they protect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overcode {
@@ -42,5 +44,19 @@ impl Overcode {
     #[must_use]
     pub fn rows(&self, k: usize) -> usize {
         self.rows[k].into()
+    }
+
+    /// Overcode for a sliding window of `window` data packets: how many repair packets are sent for
+    /// how many data packets. It is the share that blocks would get which do as well
+    /// ([`block_of_window`]).
+    ///
+    /// ```
+    /// let overcode = fec::overcode::Overcode::of_block(20, 6);
+    /// assert_eq!(overcode.rows_of_window(128), (30, 100));
+    /// ```
+    #[must_use]
+    pub fn rows_of_window(&self, window: usize) -> (usize, usize) {
+        let k = block_of_window(window);
+        (self.rows(k), k)
     }
 }

@@ -1,0 +1,72 @@
+use super::Channel;
+
+/// The losses of a [`Channel`], one for each packet, from a seed: an endless iterator, `true` for a
+/// packet that is lost. It starts in a state drawn from the stationary ones.
+///
+/// ```
+/// use fec::theory::Channel;
+///
+/// let lost = Channel::iid(0.1)?.draws(1).take(10_000).filter(|&lost| lost).count();
+/// assert!((900..1100).contains(&lost));
+/// # Ok::<(), fec::theory::ChannelError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Draws {
+    /// Probability of being in the bad state next, by state.
+    to_bad: [f64; 2],
+    loss: [f64; 2],
+    state: usize,
+    seed: u64,
+    drawn: u64,
+}
+
+impl Draws {
+    pub(super) fn new(channel: &Channel, seed: u64) -> Self {
+        let [good, bad] = channel.transition(1);
+        let mut draws = Self {
+            to_bad: [good[1], bad[1]],
+            loss: channel.loss_by_state(),
+            state: 0,
+            seed,
+            drawn: 0,
+        };
+        draws.state = draws.happens(channel.stationary()[1]).into();
+        draws
+    }
+
+    /// Goes on with another channel, in the state where this one is: how a link changes.
+    #[must_use]
+    pub fn change(self, channel: &Channel) -> Self {
+        let [good, bad] = channel.transition(1);
+        Self {
+            to_bad: [good[1], bad[1]],
+            loss: channel.loss_by_state(),
+            ..self
+        }
+    }
+
+    fn happens(&mut self, probability: f64) -> bool {
+        self.drawn += 1;
+        let bits = mix(mix(self.seed) ^ self.drawn);
+        ((bits >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+}
+
+impl Iterator for Draws {
+    type Item = bool;
+
+    fn next(&mut self) -> Option<bool> {
+        let lost = self.happens(self.loss[self.state]);
+        self.state = self.happens(self.to_bad[self.state]).into();
+        Some(lost)
+    }
+}
+
+/// The mixing function of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014), after its additive constant.
+fn mix(value: u64) -> u64 {
+    let z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

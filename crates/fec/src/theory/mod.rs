@@ -1,0 +1,55 @@
+//! How often a code fails on a link: exact, for independent losses and for losses in bursts.
+//!
+//! A [`Channel`] says how packets are lost. A block of k data packets and h rows of overcode fails
+//! if more than h of its k + h packets are lost, as any k of them give the data back
+//! ([`crate::code`]); what then stays lost of the data is the residual loss.
+//! [`Channel::block`] computes both, by dynamic programming over the channel's state and the number
+//! of losses:
+//!
+//! ```
+//! use fec::theory::Channel;
+//!
+//! // k, h, loss, mean burst, depth of interleaving: block failure, residual loss
+//! for (k, h, loss, burst, depth, failure, residual) in [
+//!     (20, 6, 0.01, None, 1, 5.4e-9, 1.5e-9),
+//!     (20, 6, 0.02, None, 1, 5.6e-7, 1.6e-7),
+//!     (20, 6, 0.05, None, 1, 2.1e-4, 6.1e-5),
+//!     (50, 2, 0.01, None, 1, 1.5e-2, 9.3e-4),
+//!     (50, 2, 0.02, None, 1, 8.6e-2, 5.4e-3),
+//!     (50, 2, 0.05, None, 1, 4.8e-1, 3.7e-2),
+//!     (20, 6, 0.02, Some(5.0), 1, 2.5e-2, 8.6e-3),
+//!     (20, 6, 0.02, Some(5.0), 16, 1.6e-6, 4.5e-7),
+//! ] {
+//!     let channel = match burst {
+//!         None => Channel::iid(loss)?,
+//!         Some(burst) => Channel::gilbert(loss, burst)?,
+//!     };
+//!     let odds = channel.block(k, h, depth)?;
+//!     assert!((odds.failure / failure - 1.0).abs() < 0.03, "({k}, {h}) at {loss}: {odds:?}");
+//!     assert!((odds.residual / residual - 1.0).abs() < 0.05, "({k}, {h}) at {loss}: {odds:?}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The other way round, [`rows_needed`] computes how much overcode a target asks for, for blocks of
+//! every length in one pass.
+//!
+//! For a sliding window there is no such formula. What is known is a bound and a rule:
+//!
+//! - No code whatever gets along with less overcode than p / (1 - p) for a loss rate p, which is
+//!   what the lost packets amount to ([`Channel::capacity_overhead`]).
+//! - A sliding window of 128 packets with the overcode of blocks of 100, as a share, loses no more
+//!   than those; its repair comes sooner, as no packet has to wait for a block's end. What is true
+//!   of 128 is taken to be true of other windows in proportion ([`block_of_window`]).
+
+mod block;
+mod channel;
+mod draw;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use block::{BlockError, BlockOdds};
+pub use channel::{Channel, ChannelError};
+pub use draw::Draws;
+pub use rows::{block_of_window, rows_needed};
