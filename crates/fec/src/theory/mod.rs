@@ -11,14 +11,14 @@
 //!
 //! // k, h, loss, mean burst, depth of interleaving: block failure, residual loss
 //! for (k, h, loss, burst, depth, failure, residual) in [
-//!     (20, 6, 0.01, None, 1, 5.4e-9, 1.5e-9),
-//!     (20, 6, 0.02, None, 1, 5.6e-7, 1.6e-7),
-//!     (20, 6, 0.05, None, 1, 2.1e-4, 6.1e-5),
+//!     (20, 6, 0.01, None, 1, 5.6e-9, 1.5e-9),
+//!     (20, 6, 0.02, None, 1, 6.0e-7, 1.6e-7),
+//!     (20, 6, 0.05, None, 1, 2.2e-4, 6.1e-5),
 //!     (50, 2, 0.01, None, 1, 1.5e-2, 9.3e-4),
 //!     (50, 2, 0.02, None, 1, 8.6e-2, 5.4e-3),
-//!     (50, 2, 0.05, None, 1, 4.8e-1, 3.7e-2),
-//!     (20, 6, 0.02, Some(5.0), 1, 2.5e-2, 8.6e-3),
-//!     (20, 6, 0.02, Some(5.0), 16, 1.6e-6, 4.5e-7),
+//!     (50, 2, 0.05, None, 1, 4.9e-1, 3.7e-2),
+//!     (20, 6, 0.02, Some(5.0), 1, 2.6e-2, 1.1e-2),
+//!     (20, 6, 0.02, Some(5.0), 16, 2.6e-6, 7.2e-7),
 //! ] {
 //!     let channel = match burst {
 //!         None => Channel::iid(loss)?,
@@ -26,7 +26,7 @@
 //!     };
 //!     let odds = channel.block(k, h, depth)?;
 //!     assert!((odds.failure / failure - 1.0).abs() < 0.03, "({k}, {h}) at {loss}: {odds:?}");
-//!     assert!((odds.residual / residual - 1.0).abs() < 0.05, "({k}, {h}) at {loss}: {odds:?}");
+//!     assert!((odds.residual / residual - 1.0).abs() < 0.03, "({k}, {h}) at {loss}: {odds:?}");
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
