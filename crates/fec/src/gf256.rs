@@ -9,7 +9,7 @@ const ORDER: usize = 255;
 /// Powers of the generator, twice over, so that the sum of two logarithms needs no modulo.
 static EXP: [u8; 2 * ORDER] = powers();
 
-/// Logarithms to the base of the generator; that of zero is meaningless.
+/// Logarithms to the base of the generator; that of zero, which has none, is 0.
 static LOG: [u8; 256] = logarithms();
 
 const fn powers() -> [u8; 2 * ORDER] {
@@ -41,7 +41,7 @@ const fn logarithms() -> [u8; 256] {
 
 /// The product of two elements.
 #[must_use]
-pub fn mul(a: u8, b: u8) -> u8 {
+pub const fn mul(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;
     }
@@ -54,8 +54,8 @@ pub fn mul(a: u8, b: u8) -> u8 {
 ///
 /// If `a` is zero, which has none.
 #[must_use]
-pub fn inv(a: u8) -> u8 {
-    assert_ne!(a, 0, "zero has no inverse");
+pub const fn inv(a: u8) -> u8 {
+    assert!(a != 0, "zero has no inverse");
     EXP[ORDER - LOG[a as usize] as usize]
 }
 
@@ -65,49 +65,40 @@ pub fn inv(a: u8) -> u8 {
 ///
 /// If `b` is zero.
 #[must_use]
-pub fn div(a: u8, b: u8) -> u8 {
+pub const fn div(a: u8, b: u8) -> u8 {
     mul(a, inv(b))
 }
 
-/// A product that is kept as the sum of the logarithms of its factors: many factors cost one
-/// look-up each, and one more at the end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// A product that is kept as the sum of the logarithms of its factors: each costs one look-up, and
+/// the value one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Product(u8);
 
 impl Product {
     pub(crate) const ONE: Self = Self(0);
 
-    /// `factor` must not be zero.
-    pub(crate) fn times(self, factor: u8) -> Self {
-        debug_assert_ne!(factor, 0);
-        self.plus(u16::from(LOG[factor as usize]))
+    /// `factor`; a factor of zero is left out, as if it were one.
+    pub(crate) const fn of(factor: u8) -> Self {
+        Self(LOG[factor as usize])
     }
 
-    /// `divisor` must not be zero.
-    pub(crate) fn over(self, divisor: u8) -> Self {
-        debug_assert_ne!(divisor, 0);
-        self.plus(ORDER as u16 - u16::from(LOG[divisor as usize]))
+    pub(crate) const fn times(self, other: Self) -> Self {
+        let sum = self.0 as usize + other.0 as usize;
+        Self(if sum >= ORDER { sum - ORDER } else { sum } as u8)
     }
 
-    pub(crate) fn times_product(self, other: Self) -> Self {
-        self.plus(u16::from(other.0))
+    pub(crate) const fn over(self, other: Self) -> Self {
+        self.times(Self((ORDER - other.0 as usize) as u8))
     }
 
-    pub(crate) fn over_product(self, other: Self) -> Self {
-        self.plus(ORDER as u16 - u16::from(other.0))
+    /// The product of all `factors` but those of zero.
+    pub(crate) fn of_all(factors: impl Iterator<Item = u8>) -> Self {
+        let logarithms = factors.map(|factor| u32::from(LOG[factor as usize]));
+        Self((logarithms.sum::<u32>() % ORDER as u32) as u8)
     }
 
-    pub(crate) fn value(self) -> u8 {
+    pub(crate) const fn value(self) -> u8 {
         EXP[self.0 as usize]
-    }
-
-    fn plus(self, exponent: u16) -> Self {
-        let sum = u16::from(self.0) + exponent;
-        Self(if sum >= ORDER as u16 {
-            sum - ORDER as u16
-        } else {
-            sum
-        } as u8)
     }
 }
 
@@ -151,12 +142,15 @@ mod tests {
     fn a_product_of_logarithms_is_the_product() {
         for a in 1..=255 {
             for b in 1..=255 {
-                assert_eq!(Product::ONE.times(a).times(b).value(), mul(a, b));
-                assert_eq!(Product::ONE.times(a).over(b).value(), div(a, b));
-                let (a_product, b_product) = (Product::ONE.times(a), Product::ONE.times(b));
-                assert_eq!(a_product.times_product(b_product).value(), mul(a, b));
-                assert_eq!(a_product.over_product(b_product).value(), div(a, b));
+                let (a_product, b_product) = (Product::of(a), Product::of(b));
+                assert_eq!(a_product.times(b_product).value(), mul(a, b));
+                assert_eq!(a_product.over(b_product).value(), div(a, b));
+                assert_eq!(Product::of_all([a, 0, b].into_iter()).value(), mul(a, b));
             }
         }
+        assert_eq!(
+            Product::of_all((1..=255).cycle().take(1000 * 255)),
+            Product::ONE
+        );
     }
 }

@@ -17,6 +17,7 @@
 
 pub mod code;
 pub mod gf256;
+#[expect(unsafe_code, reason = "vectors are read and written through pointers")]
 pub mod kernel;
 pub mod overcode;
 pub mod scheme;

@@ -1,8 +1,11 @@
 //! Block erasure codes: k data symbols, and as many rows of overcode as wanted, any k of which give
 //! the data back.
 
+mod matrices;
+mod numbers;
 mod points;
 mod reed_solomon;
+mod shape;
 #[cfg(test)]
 mod tests;
 
@@ -29,12 +32,13 @@ pub trait ErasureCode {
     ) -> Result<(), CodeError>;
 
     /// Computes the data symbols `lost` of a block of `k`, in this order, from the symbols
-    /// `received`: pairs of number and content, the lost ones not among them, in any order.
+    /// `received`: pairs of number and content, k or more, the lost ones not among them, in any
+    /// order. Others may be lost too.
     ///
     /// # Errors
     ///
-    /// If fewer than k symbols are there, a number occurs twice or is out of range, or the lengths
-    /// differ. The output is then untouched.
+    /// If fewer than k symbols are there, a number occurs twice or is out of range, the lengths
+    /// differ, or there are not as many places as lost symbols. The output is then untouched.
     fn decode(
         &mut self,
         k: usize,
@@ -57,6 +61,14 @@ pub enum CodeError {
     /// All symbols of a block are of one length; the caller pads them.
     #[error("symbols of different lengths in a block")]
     Lengths,
+    /// Each lost symbol needs a place to be restored to.
+    #[error("{restored} places for {lost} lost symbols")]
+    Places {
+        /// How many symbols are asked for.
+        lost: usize,
+        /// How many places there are.
+        restored: usize,
+    },
     /// As many symbols are needed as there are data symbols.
     #[error("{received} symbols of a block that needs {k}")]
     TooFew {

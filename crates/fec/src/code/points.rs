@@ -2,67 +2,82 @@
 //!
 //! The code is Reed and Solomon's in its systematic form: the k data symbols are the values that a
 //! polynomial of degree k - 1 takes at the points 0 to k - 1, and row i of the overcode is its
-//! value at the point k + i. Interpolating from any k of these values gives any other. So each
-//! coefficient is a quotient of products of differences (Lagrange), no matrix is inverted, and a
-//! row does not depend on how many rows there are. It is the matrix of reed-solomon-erasure, which
-//! multiplies a Vandermonde matrix with the inverse of its upper part.
+//! value at the point k + i. Interpolating from any k of these values gives any other: with known
+//! points x and W(p) the product of the differences of p to all of them but itself, the value at p
+//! is the sum of
+//!
+//! ```text
+//!               W(p)
+//!     value(x) --------------
+//!              (p - x) W(x)
+//! ```
+//!
+//! (Lagrange). So a row does not depend on how many rows there are, and to decode no matrix has to
+//! be inverted: what would be the inverse of the e x e part of the matrix that belongs to e lost
+//! symbols, times the rest of it, comes in closed form by 2 e k look-ups for all W and one for
+//! each coefficient, where an elimination takes e^3 + e^2 k.
+//!
+//! It is the matrix of reed-solomon-erasure, which multiplies a Vandermonde matrix with the
+//! inverse of its upper part.
 
+use super::SYMBOLS_MAX;
 use crate::gf256::Product;
 
-/// The products that all interpolations over `k` data symbols share.
-#[derive(Clone, Debug)]
-pub(super) struct Points {
-    k: usize,
-    /// For each of the 256 points, the product of its differences to the data points but itself.
-    to_data: [Product; 256],
+/// For k = 0, 1, ... and each point the product of its differences to the points 0 to k - 1 but
+/// itself. 64 KiB that are worked out by the compiler, so that they need no memory but for the
+/// pages in use.
+static TO_DATA: [[Product; 256]; SYMBOLS_MAX + 1] = products();
+
+const fn products() -> [[Product; 256]; SYMBOLS_MAX + 1] {
+    let mut products = [[Product::ONE; 256]; SYMBOLS_MAX + 1];
+    let mut k = 0;
+    while k < SYMBOLS_MAX {
+        let mut point = 0;
+        while point < 256 {
+            let difference = Product::of((point ^ k) as u8);
+            products[k + 1][point] = products[k][point].times(difference);
+            point += 1;
+        }
+        k += 1;
+    }
+    products
 }
 
-impl Points {
-    /// `k` is at most 256.
-    pub(super) fn new(k: usize) -> Self {
-        let to_data = std::array::from_fn(|point| {
-            differences(point as u8, (0..k as u16).map(|data| data as u8))
-        });
-        Self { k, to_data }
-    }
-
-    /// Writes the k coefficients of the data symbols in row `row` of the overcode.
-    pub(super) fn row(&self, row: usize, coefficients: &mut [u8]) {
-        let point = (self.k + row) as u8;
-        let all = self.to_data[point as usize];
-        for (data, coefficient) in coefficients[..self.k].iter_mut().enumerate() {
-            let others = all.over(point ^ data as u8);
-            *coefficient = others.over_product(self.to_data[data]).value();
-        }
-    }
-
-    /// Writes the coefficients of the symbols at `known` in each of the `lost` data symbols, lost
-    /// by lost. `known` are k points: all data points but the lost ones, then as many others.
-    pub(super) fn interpolate(&self, known: &[u8], lost: &[u8], coefficients: &mut [u8]) {
-        let spare = &known[self.k - lost.len()..];
-        // What takes the product of differences to the data points to that to the known points.
-        let to_known = |point: u8| {
-            let all = self.to_data[point as usize].times_product(differences(point, spare));
-            all.over_product(differences(point, lost))
-        };
-        for (&lost, coefficients) in lost.iter().zip(coefficients.chunks_exact_mut(self.k)) {
-            let all = to_known(lost);
-            for (&known, coefficient) in known.iter().zip(coefficients) {
-                let others = all.over(lost ^ known);
-                *coefficient = others.over_product(to_known(known)).value();
-            }
-        }
+/// Writes the coefficients of the k data symbols in row `row` of their overcode, where k is the
+/// length of `coefficients`.
+pub(super) fn row(row: usize, coefficients: &mut [u8]) {
+    let k = coefficients.len();
+    let to_data = &TO_DATA[k];
+    let point = (k + row) as u8;
+    for (data, coefficient) in coefficients.iter_mut().enumerate() {
+        let divisor = to_data[data].times(Product::of(point ^ data as u8));
+        *coefficient = to_data[usize::from(point)].over(divisor).value();
     }
 }
 
-/// The product of the differences of `point` to `others`, itself left out.
-fn differences(
-    point: u8,
-    others: impl IntoIterator<Item = impl std::borrow::Borrow<u8>>,
-) -> Product {
-    others
-        .into_iter()
-        .map(|other| point ^ *std::borrow::Borrow::borrow(&other))
-        .filter(|difference| *difference != 0)
-        .fold(Product::ONE, Product::times)
+/// Writes the coefficients of the symbols at the points `known` in each of the `wanted` data
+/// symbols, one after the other. The k known points are all data points but `missing`, then as
+/// many others; the wanted ones are missing.
+pub(super) fn interpolate(known: &[u8], missing: &[u8], wanted: &[u8], coefficients: &mut [u8]) {
+    let k = known.len();
+    let rows = &known[k - missing.len()..];
+    // From the differences to all data points to those to the known ones.
+    let to_known = |point: u8| {
+        let to_rows = Product::of_all(rows.iter().map(|row| point ^ row));
+        let to_missing = Product::of_all(missing.iter().map(|missing| point ^ missing));
+        TO_DATA[k][usize::from(point)]
+            .times(to_rows)
+            .over(to_missing)
+    };
+    let mut each = [Product::ONE; SYMBOLS_MAX];
+    for (each, known) in each.iter_mut().zip(known) {
+        *each = to_known(*known);
+    }
+    for (wanted, coefficients) in wanted.iter().zip(coefficients.chunks_exact_mut(k)) {
+        let all = to_known(*wanted);
+        for ((known, to_known), coefficient) in known.iter().zip(&each).zip(coefficients) {
+            let divisor = to_known.times(Product::of(wanted ^ known));
+            *coefficient = all.over(divisor).value();
+        }
+    }
 }

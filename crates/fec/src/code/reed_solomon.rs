@@ -1,20 +1,26 @@
-//! The code on our own kernel.
+//! The code on our own kernels.
 
-use super::{CodeError, ErasureCode, SYMBOLS_MAX, points::Points};
+use super::{CodeError, ErasureCode, matrices::Matrices, points, shape};
 use crate::kernel::Kernel;
 
 /// The systematic Reed-Solomon code, computed by a [`Kernel`].
-#[derive(Clone, Debug)]
+///
+/// It keeps the coefficients of all rows that it has made: for blocks of k symbols k bytes for
+/// each row, which is 20 KB for all k up to 50 with half as many rows, and cannot exceed 2.8 MB. It
+/// also keeps those of the last few patterns of loss. After that, coding allocates nothing.
+#[derive(Clone, Debug, Default)]
 pub struct ReedSolomon {
     kernel: Kernel,
-    coefficients: Vec<u8>,
+    /// By k the coefficients of the rows 0, 1, ... so far.
+    rows: Vec<Vec<u8>>,
+    matrices: Matrices,
 }
 
 impl ReedSolomon {
     /// Computed by the fastest kernel of this machine.
     #[must_use]
     pub fn new() -> Self {
-        Self::with_kernel(Kernel::detect())
+        Self::default()
     }
 
     /// Computed by `kernel`.
@@ -22,14 +28,24 @@ impl ReedSolomon {
     pub fn with_kernel(kernel: Kernel) -> Self {
         Self {
             kernel,
-            coefficients: Vec::new(),
+            ..Self::default()
         }
     }
-}
 
-impl Default for ReedSolomon {
-    fn default() -> Self {
-        Self::new()
+    /// The coefficients of the first `rows` rows over `k` data symbols.
+    fn coefficients(&mut self, k: usize, rows: usize) -> &[u8] {
+        if self.rows.len() <= k {
+            self.rows.resize_with(k + 1, Vec::new);
+        }
+        let coefficients = &mut self.rows[k];
+        let before = coefficients.len();
+        if before < rows * k {
+            coefficients.resize(rows * k, 0);
+            for (i, row) in coefficients[before..].chunks_exact_mut(k).enumerate() {
+                points::row(before / k + i, row);
+            }
+        }
+        &coefficients[..rows * k]
     }
 }
 
@@ -40,23 +56,10 @@ impl ErasureCode for ReedSolomon {
         first_row: usize,
         rows: &mut [&mut [u8]],
     ) -> Result<(), CodeError> {
-        let k = data.len();
-        let symbols = k + first_row + rows.len();
-        let length = data.first().ok_or(CodeError::NoData)?.len();
-        if symbols > SYMBOLS_MAX {
-            return Err(CodeError::TooManySymbols(symbols));
-        }
-        if data.iter().any(|data| data.len() != length)
-            || rows.iter().any(|row| row.len() != length)
-        {
-            return Err(CodeError::Lengths);
-        }
-        let points = Points::new(k);
-        self.coefficients.resize(k * rows.len(), 0);
-        for (i, coefficients) in self.coefficients.chunks_exact_mut(k).enumerate() {
-            points.row(first_row + i, coefficients);
-        }
-        self.kernel.combine(&self.coefficients, data, rows);
+        shape::check_encode(data, first_row, rows)?;
+        let (kernel, k) = (self.kernel, data.len());
+        let coefficients = self.coefficients(k, first_row + rows.len());
+        kernel.combine(&coefficients[first_row * k..], data, rows);
         Ok(())
     }
 
@@ -67,32 +70,21 @@ impl ErasureCode for ReedSolomon {
         lost: &[u8],
         restored: &mut [&mut [u8]],
     ) -> Result<(), CodeError> {
-        if k == 0 {
-            return Err(CodeError::NoData);
+        let present = shape::check_decode(k, received, lost, restored)?;
+        if lost.is_empty() {
+            return Ok(());
         }
-        if received.len() < k {
-            let received = received.len();
-            return Err(CodeError::TooFew { received, k });
+        // The data that is there, then as many rows as data is missing, however many there are
+        // and whichever is asked for.
+        let known = present.first(k);
+        let mut symbols: [&[u8]; super::SYMBOLS_MAX] = [&[]; super::SYMBOLS_MAX];
+        for (number, symbol) in received {
+            if known.contains(*number) {
+                symbols[known.rank(*number)] = symbol;
+            }
         }
-        // Of the others only as many as data symbols are missing, so that all lost ones can be
-        // computed whichever of them are asked for.
-        let mut symbols: [&[u8]; SYMBOLS_MAX] = [&[]; SYMBOLS_MAX];
-        let mut known = [0; SYMBOLS_MAX];
-        let data = received
-            .iter()
-            .filter(|(number, _)| usize::from(*number) < k);
-        let rows = received
-            .iter()
-            .filter(|(number, _)| usize::from(*number) >= k);
-        for (place, (number, symbol)) in data.chain(rows).take(k).enumerate() {
-            known[place] = *number;
-            symbols[place] = symbol;
-        }
-        let points = Points::new(k);
-        self.coefficients.resize(k * lost.len(), 0);
-        points.interpolate(&known[..k], lost, &mut self.coefficients);
-        self.kernel
-            .combine(&self.coefficients, &symbols[..k], restored);
+        let coefficients = self.matrices.get(k, &known, lost);
+        self.kernel.combine(coefficients, &symbols[..k], restored);
         Ok(())
     }
 }

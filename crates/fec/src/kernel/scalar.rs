@@ -1,15 +1,76 @@
-//! One byte at a time.
+//! Without vectors: eight outputs at a time, as the eight bytes of a number.
+//!
+//! For each source two small tables have its products with all eight coefficients of a byte's
+//! lower and upper half; so two look-ups and two sums do a byte of a source for eight outputs.
 
 use crate::gf256;
 
-pub(super) fn combine(coefficients: &[u8], sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
-    for (i, output) in outputs.iter_mut().enumerate() {
-        output.fill(0);
-        for (j, source) in sources.iter().enumerate() {
-            let coefficient = coefficients[i * sources.len() + j];
-            for (out, byte) in output.iter_mut().zip(*source) {
-                *out ^= gf256::mul(coefficient, *byte);
+/// As many outputs as a number has bytes.
+const OUTPUTS: usize = 8;
+
+/// How many sources have their tables at once, which then take 4 KiB.
+const SOURCES: usize = 16;
+
+/// By the value of a half of a byte the products with eight coefficients.
+type Products = [u64; 16];
+
+/// Sets each output to its linear combination of the sources, or adds that to it. There is a
+/// coefficient for each pair of an output and a source, at least one source, and all strings are
+/// of one length.
+pub(super) fn combine(
+    coefficients: &[u8],
+    sources: &[&[u8]],
+    outputs: &mut [&mut [u8]],
+    accumulate: bool,
+) {
+    let rows = coefficients.chunks(OUTPUTS * sources.len());
+    for (outputs, rows) in outputs.chunks_mut(OUTPUTS).zip(rows) {
+        for (number, group) in sources.chunks(SOURCES).enumerate() {
+            let mut tables = [[[0; 16]; 2]; SOURCES];
+            for (j, tables) in tables[..group.len()].iter_mut().enumerate() {
+                let column = rows[number * SOURCES + j..].iter().step_by(sources.len());
+                *tables = products(column.copied());
             }
+            add(&tables, group, outputs, accumulate || number > 0);
+        }
+    }
+}
+
+/// The tables of a source by its coefficients in the outputs.
+fn products(column: impl Iterator<Item = u8>) -> [Products; 2] {
+    let mut tables = [[0; 16]; 2];
+    for (i, coefficient) in column.enumerate() {
+        for bit in 0..8 {
+            let product = gf256::mul(coefficient, 1 << bit);
+            tables[bit / 4][1 << (bit % 4)] |= u64::from(product) << (8 * i);
+        }
+    }
+    for table in &mut tables {
+        for value in 1..16_usize {
+            let rest = value & (value - 1);
+            table[value] = table[rest] ^ table[value ^ rest];
+        }
+    }
+    tables
+}
+
+fn add(
+    tables: &[[Products; 2]; SOURCES],
+    sources: &[&[u8]],
+    outputs: &mut [&mut [u8]],
+    accumulate: bool,
+) {
+    for at in 0..outputs[0].len() {
+        let sum = sources
+            .iter()
+            .zip(tables)
+            .fold(0, |sum, (source, [low, high])| {
+                let byte = usize::from(source[at]);
+                sum ^ low[byte & 15] ^ high[byte >> 4]
+            });
+        for (output, byte) in outputs.iter_mut().zip(sum.to_le_bytes()) {
+            let before = if accumulate { output[at] } else { 0 };
+            output[at] = before ^ byte;
         }
     }
 }
