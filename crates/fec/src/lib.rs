@@ -3,6 +3,7 @@
 //!
 //! - [`kernel`], linear combinations of bytes over GF(2^8), with this machine's vector instructions
 //! - [`code`], block erasure codes: k symbols, as many rows of overcode as wanted
+//! - [`block`], encoder and decoder of blocks of packets
 //! - [`symbol`], packets of unequal length as symbols
 //! - [`wire`], headers
 //! - [`scheme`], what encoders and decoders of packets have in common
@@ -15,6 +16,7 @@
 #![deny(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod block;
 pub mod code;
 pub mod gf256;
 #[expect(unsafe_code, reason = "vectors are read and written through pointers")]
@@ -23,5 +25,7 @@ pub mod overcode;
 pub mod scheme;
 pub mod serial;
 pub mod symbol;
+#[cfg(test)]
+mod testing;
 pub mod theory;
 pub mod wire;

@@ -71,8 +71,9 @@ pub enum Arrival {
     Data,
     /// Data that has been passed on before, or restored: to be dropped.
     Duplicate,
-    /// Data of so long ago that nobody knows whether it has been passed on. Whoever can tell
-    /// should drop a duplicate; otherwise to be passed on, as a network may deliver twice.
+    /// Data of so long ago, or so far ahead, that nobody knows whether it has been passed on.
+    /// Whoever can tell should drop a duplicate; otherwise to be passed on, as a network may
+    /// deliver twice.
     Late,
     /// A repair packet, kept or of no use any more. There is nothing to pass on.
     Repair,

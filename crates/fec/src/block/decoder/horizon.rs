@@ -1,0 +1,116 @@
+//! Which numbers belong to the stream that is being received.
+
+use crate::serial;
+
+/// So many packets in a row with numbers far from the newest, but near each other, are taken for
+/// the stream itself: the sender was started again, or an outage was long. Fewer are taken for
+/// strays.
+const STRAYS: u32 = 8;
+
+/// Follows the numbers of a stream modulo 2^32.
+#[derive(Debug)]
+pub(super) struct Horizon {
+    reach: u32,
+    newest: Option<u32>,
+    /// The last one of the packets in a row that were far off, and how many these are.
+    stray: u32,
+    strays: u32,
+}
+
+/// Where a number lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Among those that are remembered, or the next ones.
+    Near,
+    /// Far before or behind. The packet is to be left alone.
+    Far,
+    /// Near from now on; all other numbers are not.
+    Moved,
+}
+
+impl Horizon {
+    /// Numbers up to `reach` before or behind the newest are near.
+    pub(super) fn new(reach: u32) -> Self {
+        Self {
+            reach,
+            newest: None,
+            stray: 0,
+            strays: 0,
+        }
+    }
+
+    /// Takes the number of a packet that has arrived.
+    pub(super) fn place(&mut self, number: u32) -> Place {
+        let newest = *self.newest.get_or_insert(number);
+        if self.near(newest, number) {
+            if serial::before(newest, number) {
+                self.newest = Some(number);
+            }
+            self.strays = 0;
+            return Place::Near;
+        }
+        self.strays = if self.strays > 0 && self.near(self.stray, number) {
+            self.strays + 1
+        } else {
+            1
+        };
+        self.stray = number;
+        if self.strays < STRAYS {
+            return Place::Far;
+        }
+        self.newest = Some(number);
+        self.strays = 0;
+        Place::Moved
+    }
+
+    fn near(&self, a: u32, b: u32) -> bool {
+        serial::distance(a, b).unsigned_abs() <= self.reach
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stray_is_left_alone_and_a_run_of_them_is_followed() {
+        let mut horizon = Horizon::new(100);
+        assert_eq!(horizon.place(u32::MAX), Place::Near);
+        assert_eq!(
+            horizon.place(50),
+            Place::Near,
+            "numbers go on after the last"
+        );
+        for i in 0..STRAYS - 1 {
+            assert_eq!(horizon.place(10_000 + i), Place::Far);
+        }
+        assert_eq!(horizon.place(51), Place::Near, "the stream itself goes on");
+        for i in 0..STRAYS - 1 {
+            assert_eq!(
+                horizon.place(10_000 + i),
+                Place::Far,
+                "counted from the start"
+            );
+        }
+        assert_eq!(horizon.place(10_007), Place::Moved);
+        assert_eq!(horizon.place(51), Place::Far);
+        assert_eq!(horizon.place(10_107), Place::Near);
+        assert_eq!(horizon.place(10_007), Place::Near);
+    }
+
+    #[test]
+    fn strays_all_over_the_place_are_never_followed() {
+        let mut horizon = Horizon::new(100);
+        assert_eq!(horizon.place(0), Place::Near);
+        for i in 1..100 {
+            assert_eq!(horizon.place(i * 1000), Place::Far);
+        }
+    }
+
+    #[test]
+    fn what_is_half_way_round_is_far() {
+        let mut horizon = Horizon::new(1 << 19);
+        assert_eq!(horizon.place(7), Place::Near);
+        assert_eq!(horizon.place(7 + (1 << 31)), Place::Far);
+    }
+}

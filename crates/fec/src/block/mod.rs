@@ -1,0 +1,43 @@
+//! The block code for packets: data at once and unchanged, overcode behind it (ramakrishnan2000,
+//! chapter 5, the FZC booster).
+//!
+//! [`BlockEncoder`] numbers data packets by block and index and keeps copies. A block closes
+//!
+//! - when it has `k` packets,
+//! - when `block_time` has passed since the first packet, or
+//! - when nothing more is waiting to be sent ([`handle_drained`]).
+//!
+//! Then its repair packets follow. A block that closes before it has `k` packets is *short*: the
+//! missing ones are virtual, nothing of them is sent, and it has as much overcode as so few
+//! packets want. [`BlockDecoder`] passes data on at once, and computes what is missing of a block
+//! as soon as as many of its packets, data and repair, are there as it has data packets.
+//!
+//! ```text
+//!            block 7                              block 8
+//! encoder:   d0 d1 d2 d3  r0 r1                   d0 d1 (drained)  r0 r1
+//! link:      d0 -- d2 d3  r0 --                   -- d1            r0 --
+//! decoder:   d0    d2 d3  [d1]                       d1            [d0]        [] recovered
+//! ```
+//!
+//! With an interleaving depth of I, I blocks are open at a time and packets go to them in turn, so
+//! that a burst of losses is shared by I blocks. They close together, and row 0 of each of them is
+//! sent before row 1 of any:
+//!
+//! ```text
+//! I = 3:     a0 b0 c0 a1 b1 c1 ... | row 0 of a, of b, of c | row 1 of a, of b, of c | ...
+//! ```
+//!
+//! [`handle_drained`]: crate::scheme::Encoder::handle_drained
+
+mod bits;
+mod config;
+mod decoder;
+mod encoder;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+pub use config::{BLOCK_TIME_MAX, ConfigError, DecoderConfig, EncoderConfig, block_time};
+pub use decoder::BlockDecoder;
+pub use encoder::{BlockEncoder, NotKept};
+pub use stats::{DecoderStats, EncoderStats};
