@@ -6,6 +6,8 @@ use crate::theory::block_of_window;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overcode {
     rows: Box<[u8; 256]>,
+    /// Repair packets for how many data packets, if that is the same for all numbers of them.
+    share: Option<(u8, u8)>,
 }
 
 impl Overcode {
@@ -22,7 +24,10 @@ impl Overcode {
     /// If `k` is zero.
     #[must_use]
     pub fn of_block(k: u8, h: u8) -> Self {
-        Self::from_fn(|packets| (packets * usize::from(h)).div_ceil(usize::from(k)))
+        Self {
+            share: Some((h, k)),
+            ..Self::from_fn(|packets| (packets * usize::from(h)).div_ceil(usize::from(k)))
+        }
     }
 
     /// As many rows as `rows` says for each number of data packets from 1 to 255; never more than
@@ -33,7 +38,10 @@ impl Overcode {
         for (k, entry) in table.iter_mut().enumerate().skip(1) {
             *entry = rows(k).min(256 - k).min(255) as u8;
         }
-        Self { rows: table }
+        Self {
+            rows: table,
+            share: None,
+        }
     }
 
     /// How many repair packets follow `k` data packets, 1 to 255.
@@ -47,16 +55,21 @@ impl Overcode {
     }
 
     /// Overcode for a sliding window of `window` data packets: how many repair packets are sent for
-    /// how many data packets. It is the share that blocks would get which do as well
-    /// ([`block_of_window`]).
+    /// how many data packets. It is the share that was given ([`of_block`](Self::of_block)), or
+    /// else that of blocks which do as well ([`block_of_window`]).
     ///
     /// ```
-    /// let overcode = fec::overcode::Overcode::of_block(20, 6);
-    /// assert_eq!(overcode.rows_of_window(128), (30, 100));
+    /// use fec::overcode::Overcode;
+    ///
+    /// assert_eq!(Overcode::of_block(20, 6).rows_of_window(128), (6, 20));
+    /// let more_for_few = Overcode::from_fn(|k| 1 + k / 20);
+    /// assert_eq!(more_for_few.rows_of_window(128), (6, 100));
+    /// assert_eq!(more_for_few.rows_of_window(3), (1, 2));
     /// ```
     #[must_use]
     pub fn rows_of_window(&self, window: usize) -> (usize, usize) {
         let k = block_of_window(window);
-        (self.rows(k), k)
+        let share = self.share.map(|(h, k)| (h.into(), k.into()));
+        share.unwrap_or((self.rows(k), k))
     }
 }
