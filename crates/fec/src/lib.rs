@@ -8,6 +8,7 @@
 //! - [`wire`], headers
 //! - [`scheme`], what encoders and decoders of packets have in common
 //! - [`serial`], numbers that count on modulo 2^32
+//! - [`window`], a sliding window code: repair packets over the last few packets
 //! - [`overcode`], how many repair packets there are for how many data packets
 //! - [`theory`], how often a code fails on a link that loses packets, alone or in bursts
 //!
@@ -28,4 +29,5 @@ pub mod symbol;
 #[cfg(test)]
 mod testing;
 pub mod theory;
+pub mod window;
 pub mod wire;

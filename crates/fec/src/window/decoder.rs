@@ -1,0 +1,368 @@
+//! The receiving side of the sliding window code.
+
+use std::collections::VecDeque;
+
+use super::{
+    DecoderConfig, coefficients,
+    restore::Restorer,
+    slot::Slot,
+    strays::{self, Strays},
+    system::{Solved, System},
+};
+use crate::{
+    kernel::Kernel,
+    scheme::{Arrival, Decoder, Refused},
+    serial,
+    symbol::LENGTH_BYTES,
+    wire::Header,
+};
+
+/// What a [`WindowDecoder`] has done, in packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DecoderStats {
+    /// Data packets taken, each once.
+    pub data: u64,
+    /// Data packets that had been there before, or had been restored.
+    pub duplicates: u64,
+    /// Data packets behind the span, or too far ahead of it.
+    pub astray: u64,
+    /// How often the encoder turned out to count elsewhere now.
+    pub moved: u64,
+    /// Data packets restored.
+    pub restored: u64,
+    /// Data packets that left the span without having come or been restored.
+    pub given_up: u64,
+    /// Repair packets taken, useful or not.
+    pub repairs: u64,
+    /// Repair packets that said nothing new: nothing of their window was missing, or they
+    /// followed from others.
+    pub spare: u64,
+    /// Repair packets whose window was not, or not wholly, within the span.
+    pub outside: u64,
+    /// Repair packets forgotten when their windows left the span.
+    pub expired: u64,
+    /// Repair packets that gave way to others because there were too many.
+    pub evicted: u64,
+    /// Repair packets forgotten because what came of them was no packet: one of them at least was
+    /// not the encoder's.
+    pub garbled: u64,
+}
+
+/// Takes data and repair packets in any order, gives the data packets that were lost.
+///
+/// It keeps the data packets of a span of numbers up to the newest that it has heard of, and the
+/// repair packets whose windows lie within. From these it restores every packet that can be
+/// restored, at the first moment possible.
+///
+/// Packets that do not fit into the span do not move it far at once. A data packet ahead moves
+/// it by no more than leaves all of the newest window in it; others, ahead or behind, are passed on
+/// ([`Arrival::Late`]) and kept aside, and only three in a row ahead, or eight behind, move the
+/// span to where they are. So a packet that is out of all proportion does no harm, an encoder that
+/// begins anew is followed after eight packets, and none of those is lost to decoding.
+///
+/// # Memory and time
+///
+/// Nothing is allocated after construction. There are `span + repairs + 9` symbols, and
+/// `repairs + 1` rows of `span + repairs + 1` bytes. A packet costs at most `2 x repairs` operations on
+/// rows (a byte-wise multiplication and addition), a restored one as many again, and one
+/// multiplication and addition of symbols for each packet and repair packet that it is made of: at most
+/// `span + repairs`, usually `window + lost`. Data that arrives while there is nothing to solve
+/// costs a copy.
+///
+/// # Forged packets
+///
+/// Repair symbols are not looked at before they are needed, so a repair packet that contradicts the
+/// others without saying anything new passes unseen, and one that says something new spoils what
+/// it has a part in. Where the outcome has no sensible length or no zeros behind its end, all
+/// repair packets at hand are forgotten; else it is handed out. Authenticity is the caller's affair.
+#[derive(Clone, Debug)]
+pub struct WindowDecoder {
+    config: DecoderConfig,
+    /// The number up to which the span reaches.
+    newest: Option<u32>,
+    /// How many packets the span has moved since it was put where it is; no more than `span`.
+    moved: usize,
+    /// The packets of the span, each at its number modulo `span`.
+    packets: Vec<Slot>,
+    /// The repair symbols of the equations, in the places that `system` gave them.
+    repairs: Vec<Slot>,
+    system: System,
+    restorer: Restorer,
+    solved: Vec<Solved>,
+    /// Restored packets, in the order of their numbers, as they were restored.
+    restored: VecDeque<u32>,
+    strays: Strays,
+    stats: DecoderStats,
+}
+
+/// Where a number is.
+enum Place {
+    Inside,
+    /// Ahead, and no further than the span may move at once.
+    Ahead,
+    /// Further ahead.
+    Beyond,
+    Behind,
+}
+
+impl WindowDecoder {
+    /// A decoder that computes by the fastest kernel of this machine.
+    #[must_use]
+    pub fn new(config: DecoderConfig) -> Self {
+        Self::with_kernel(config, Kernel::detect())
+    }
+
+    /// A decoder that computes by `kernel`.
+    #[must_use]
+    pub fn with_kernel(config: DecoderConfig, kernel: Kernel) -> Self {
+        let (span, repairs) = (config.span, config.repairs);
+        let slot = Slot::new(config.packet_max);
+        Self {
+            config,
+            newest: None,
+            moved: 0,
+            packets: vec![slot.clone(); span],
+            repairs: vec![slot; repairs + 1],
+            system: System::new(span, repairs),
+            restorer: Restorer::new(kernel, span + repairs + 1),
+            solved: Vec::with_capacity(repairs + 1),
+            restored: VecDeque::with_capacity(span),
+            strays: Strays::new(config.packet_max),
+            stats: DecoderStats::default(),
+        }
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub fn stats(&self) -> DecoderStats {
+        self.stats
+    }
+
+    /// How many repair packets are kept because they may yet be of use.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.system.len()
+    }
+
+    fn handle_data(&mut self, id: u32, packet: &[u8]) -> Result<Arrival, Refused> {
+        if packet.len() > self.config.packet_max {
+            return Err(Refused::Length(packet.len()));
+        }
+        match self.place(id) {
+            Place::Inside => {}
+            Place::Ahead => self.advance(id),
+            Place::Beyond => return Ok(self.handle_stray(id, packet, strays::AHEAD)),
+            Place::Behind => return Ok(self.handle_stray(id, packet, strays::BEHIND)),
+        }
+        self.strays.clear();
+        let column = self.column(id);
+        if !self.system.is_missing(column) {
+            self.stats.duplicates += 1;
+            return Ok(Arrival::Duplicate);
+        }
+        self.packets[column].set_packet(packet);
+        self.system.known(column);
+        self.stats.data += 1;
+        self.solve();
+        Ok(Arrival::Data)
+    }
+
+    fn handle_repair(
+        &mut self,
+        first: u32,
+        count: u16,
+        key: u16,
+        symbol: &[u8],
+    ) -> Result<Arrival, Refused> {
+        self.check_repair(count, symbol)?;
+        self.stats.repairs += 1;
+        let last = first.wrapping_add(u32::from(count) - 1);
+        match self.place(last) {
+            Place::Inside => {}
+            Place::Ahead => self.advance(last),
+            Place::Beyond | Place::Behind => {
+                self.stats.outside += 1;
+                return Ok(Arrival::Repair);
+            }
+        }
+        if serial::before(first, self.oldest()) {
+            self.stats.outside += 1;
+        } else if self.keep_repair(first, count.into(), key, symbol) {
+            self.solve();
+        } else {
+            self.stats.spare += 1;
+        }
+        Ok(Arrival::Repair)
+    }
+
+    fn check_repair(&self, count: u16, symbol: &[u8]) -> Result<(), Refused> {
+        let max = self.config.window.into();
+        if count > max || count == 0 {
+            let (field, value, max) = ("count", count.into(), max.into());
+            return Err(Refused::TooMany { field, value, max });
+        }
+        let lengths = LENGTH_BYTES..=LENGTH_BYTES + self.config.packet_max;
+        if !lengths.contains(&symbol.len()) {
+            return Err(Refused::Length(symbol.len()));
+        }
+        Ok(())
+    }
+
+    /// Makes an equation of a repair packet; returns whether it says anything new.
+    fn keep_repair(&mut self, first: u32, count: usize, key: u16, symbol: &[u8]) -> bool {
+        let from = self.column(first);
+        let wrapped = (from + count).saturating_sub(self.packets.len());
+        let to_end = from..from + count - wrapped;
+        if !self.system.any_missing(to_end.clone()) && !self.system.any_missing(0..wrapped) {
+            return false;
+        }
+        let mut coefficients = [0; u8::MAX as usize];
+        coefficients::draw(key, &mut coefficients[..count]);
+        let cells = to_end.chain(0..wrapped).zip(coefficients);
+        let place = self.system.insert(first, cells, &mut self.stats.evicted);
+        if let Some(place) = place {
+            self.repairs[place].set_symbol(symbol);
+        }
+        place.is_some()
+    }
+
+    /// Restores what can be restored.
+    fn solve(&mut self) {
+        if self.system.len() == 0 {
+            return;
+        }
+        self.system.solved(&mut self.solved);
+        if self.solved.is_empty() {
+            return;
+        }
+        let oldest = self.column(self.oldest());
+        let mask = self.packets.len() - 1;
+        self.solved
+            .sort_unstable_by_key(|solved| solved.column.wrapping_sub(oldest) & mask);
+        let (packets, repairs) = (&mut self.packets, &self.repairs);
+        if self
+            .restorer
+            .restore(&self.system, &self.solved, packets, repairs)
+        {
+            self.hand_out();
+        } else {
+            self.stats.garbled += self.system.len() as u64;
+            self.system.clear();
+        }
+    }
+
+    /// Queues what has been restored.
+    fn hand_out(&mut self) {
+        let oldest = self.oldest();
+        let from = self.column(oldest);
+        if self.solved.len() == self.system.len() {
+            self.system.clear();
+        }
+        for Solved { column, .. } in &self.solved {
+            self.system.known(*column);
+            let ahead = column.wrapping_sub(from) & (self.packets.len() - 1);
+            if self.restored.len() == self.packets.len() {
+                self.restored.pop_front();
+            }
+            self.restored.push_back(oldest.wrapping_add(ahead as u32));
+        }
+        self.stats.restored += self.solved.len() as u64;
+    }
+
+    fn place(&mut self, id: u32) -> Place {
+        let newest = *self.newest.get_or_insert(id);
+        match serial::distance(newest, id) {
+            ahead if ahead > self.config.margin().cast_signed() => Place::Beyond,
+            ahead if ahead > 0 => Place::Ahead,
+            ahead if ahead.unsigned_abs() < self.packets.len() as u32 => Place::Inside,
+            _ => Place::Behind,
+        }
+    }
+
+    /// Moves the span on, so that it ends with `newest`.
+    fn advance(&mut self, newest: u32) {
+        let (span, mut oldest) = (self.packets.len(), self.oldest());
+        let kept = newest.wrapping_add(1).wrapping_sub(span as u32);
+        self.stats.expired += self.system.expire(kept);
+        while oldest != kept {
+            let column = self.column(oldest);
+            if self.moved < span {
+                self.moved += 1;
+            } else if self.system.is_missing(column) {
+                self.stats.given_up += 1;
+            }
+            self.system.renew(column);
+            oldest = oldest.wrapping_add(1);
+        }
+        self.newest = Some(newest);
+    }
+
+    fn handle_stray(&mut self, id: u32, packet: &[u8], believed: usize) -> Arrival {
+        self.stats.astray += 1;
+        if self.strays.has(id) {
+            self.stats.duplicates += 1;
+            return Arrival::Duplicate;
+        }
+        let near = self.config.margin();
+        if self.strays.keep(id, packet, near) >= believed {
+            self.follow();
+        }
+        Arrival::Late
+    }
+
+    /// Puts the span to where the strays are.
+    fn follow(&mut self) {
+        let Some(newest) = self.strays.newest() else {
+            return;
+        };
+        self.stats.moved += 1;
+        self.newest = Some(newest);
+        self.moved = 0;
+        self.system.reset();
+        self.restored.clear();
+        let span = self.packets.len() as u32;
+        while let Some((id, slot)) = self.strays.pop() {
+            if newest.wrapping_sub(id) < span {
+                let column = (id % span) as usize;
+                std::mem::swap(slot, &mut self.packets[column]);
+                self.system.known(column);
+            }
+        }
+    }
+
+    /// The first number of the span.
+    fn oldest(&self) -> u32 {
+        let after = self.newest.unwrap_or(0).wrapping_add(1);
+        after.wrapping_sub(self.packets.len() as u32)
+    }
+
+    fn column(&self, id: u32) -> usize {
+        // The span is a power of two.
+        id as usize & (self.packets.len() - 1)
+    }
+}
+
+impl Decoder for WindowDecoder {
+    fn handle(&mut self, header: Header, payload: &[u8]) -> Result<Arrival, Refused> {
+        match header {
+            Header::WindowData { id } => self.handle_data(id, payload),
+            Header::WindowRepair { first, count, key } => {
+                self.handle_repair(first, count, key, payload)
+            }
+            Header::BlockData { .. } | Header::BlockRepair { .. } => Err(Refused::Scheme),
+        }
+    }
+
+    fn poll_recovered(&mut self) -> Option<(Header, &[u8])> {
+        let oldest = self.oldest();
+        let id = loop {
+            let id = self.restored.pop_front()?;
+            // What was not fetched in time may have gone.
+            if serial::within(id, oldest, self.packets.len() as u32) {
+                break id;
+            }
+        };
+        let packet = self.packets[self.column(id)].packet()?;
+        Some((Header::WindowData { id }, packet))
+    }
+}

@@ -1,0 +1,254 @@
+//! The sending side of the sliding window code.
+
+use std::time::Duration;
+
+use super::{EncoderConfig, WINDOW_MAX, coefficients, outbox::Outbox, slot::Slot};
+use crate::{
+    kernel::Kernel,
+    overcode::Overcode,
+    scheme::{Encoder, TooLong},
+    wire::Header,
+};
+
+/// How many repair packets are computed at once, so that the window is read once.
+const AT_ONCE: usize = 4;
+
+/// What a [`WindowEncoder`] has done, in packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EncoderStats {
+    /// Data packets taken.
+    pub data: u64,
+    /// Repair packets given, or computed and not yet due.
+    pub repairs: u64,
+    /// How many of these were out of turn, because no more data came.
+    pub tail: u64,
+    /// How many went sooner than their delay, because too many waited.
+    pub hurried: u64,
+}
+
+/// Gives repair packets over the last packets of a stream.
+///
+/// They come evenly spaced, as many to the data packets as the [`Overcode`] says
+/// ([`Overcode::ratio`]). When data pauses, by what the caller says
+/// ([`handle_drained`](Encoder::handle_drained)) or because a packet has been without repair packet
+/// for too long, the last packets get what they lack: the last one, the last two, and so on up to
+/// the last window, each have as many repair packets behind their first as the overcode
+/// has for a block of so many. That happens once; a further drain adds nothing until there is data again.
+///
+/// Nothing is allocated after construction. Without overcode, a data packet costs a copy.
+#[derive(Clone, Debug)]
+pub struct WindowEncoder {
+    config: EncoderConfig,
+    kernel: Kernel,
+    overcode: Overcode,
+    /// Repair packets for how many data packets.
+    ratio: (usize, usize),
+    /// The last packets, each at its turn modulo the window.
+    packets: Vec<Kept>,
+    /// How many of them there are.
+    len: usize,
+    /// The number of the next data packet.
+    next: u32,
+    /// Where the next data packet is kept.
+    place: usize,
+    /// What part of the next repair packet has come together, in parts of one data packet's.
+    part: usize,
+    /// Repair packets to be computed.
+    owed: usize,
+    /// Repair packets so far, those that are owed too; modulo 2^32.
+    given: u32,
+    key: u16,
+    now: Duration,
+    /// Since when there is a packet without any repair packet.
+    bare_since: Option<Duration>,
+    outbox: Outbox,
+    /// Room to compute in.
+    results: [Slot; AT_ONCE],
+    coefficients: Vec<u8>,
+    stats: EncoderStats,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    symbol: Slot,
+    /// How many repair packets had been given when it came.
+    given: u32,
+}
+
+impl WindowEncoder {
+    /// An encoder that computes by the fastest kernel of this machine.
+    #[must_use]
+    pub fn new(config: EncoderConfig, overcode: Overcode) -> Self {
+        Self::with_kernel(config, overcode, Kernel::detect())
+    }
+
+    /// An encoder that computes by `kernel`.
+    #[must_use]
+    pub fn with_kernel(config: EncoderConfig, overcode: Overcode, kernel: Kernel) -> Self {
+        let window = usize::from(config.window);
+        let symbol = Slot::new(config.packet_max);
+        let kept = Kept {
+            symbol: symbol.clone(),
+            given: 0,
+        };
+        Self {
+            config,
+            kernel,
+            ratio: overcode.rows_of_window(window),
+            overcode,
+            packets: vec![kept; window],
+            len: 0,
+            next: config.first,
+            place: 0,
+            part: 0,
+            owed: 0,
+            given: 0,
+            key: 0,
+            now: Duration::ZERO,
+            bare_since: None,
+            outbox: Outbox::new(config.packet_max),
+            results: std::array::from_fn(|_| symbol.clone()),
+            coefficients: vec![0; AT_ONCE * window],
+            stats: EncoderStats::default(),
+        }
+    }
+
+    /// What has been done so far.
+    #[must_use]
+    pub fn stats(&self) -> EncoderStats {
+        self.stats
+    }
+
+    fn keep(&mut self, packet: &[u8]) {
+        let kept = &mut self.packets[self.place];
+        kept.symbol.set_packet(packet);
+        kept.given = self.given;
+        self.place = (self.place + 1) % self.packets.len();
+        self.len = (self.len + 1).min(self.packets.len());
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Owes repair packets.
+    fn owe(&mut self, repairs: usize) {
+        if repairs > 0 {
+            self.owed += repairs;
+            self.given = self.given.wrapping_add(repairs as u32);
+            self.stats.repairs += repairs as u64;
+            self.bare_since = None;
+        }
+    }
+
+    /// Owes what the last packets lack if no more come.
+    fn close(&mut self) {
+        let window = self.packets.len();
+        let lack = (1..=self.len).map(|last| {
+            let first = &self.packets[(self.place + window - last) % window];
+            let behind = self.given.wrapping_sub(first.given) as usize;
+            self.overcode.rows(last).saturating_sub(behind)
+        });
+        let lack = lack.max().unwrap_or(0);
+        self.stats.tail += lack as u64;
+        if lack > 0 {
+            self.part = 0;
+        }
+        self.owe(lack);
+        self.bare_since = None;
+    }
+
+    /// Computes some of the repair packets that are owed, and puts them into the outbox.
+    fn compute(&mut self) {
+        let window = self.packets.len();
+        let rows = self.owed.min(AT_ONCE).min(self.outbox.room());
+        let oldest = self.place + window - self.len;
+        let kept = |i: usize| &self.packets[(oldest + i) % window].symbol;
+        let lengths = (0..self.len).map(|i| kept(i).symbol().len());
+        let length = lengths.max().unwrap_or(0);
+        let mut sources: [&[u8]; WINDOW_MAX] = [&[]; WINDOW_MAX];
+        for (i, source) in sources[..self.len].iter_mut().enumerate() {
+            *source = kept(i).padded(length);
+        }
+        let coefficients = &mut self.coefficients[..rows * self.len];
+        for (row, coefficients) in coefficients.chunks_exact_mut(self.len).enumerate() {
+            coefficients::draw(self.key.wrapping_add(row as u16), coefficients);
+        }
+        let mut outputs = self.results.each_mut().map(|result| result.room(length));
+        self.kernel
+            .combine(coefficients, &sources[..self.len], &mut outputs[..rows]);
+        self.post(rows);
+    }
+
+    /// Puts results into the outbox.
+    fn post(&mut self, rows: usize) {
+        let due = self.now + self.config.delay;
+        let (first, count) = (self.next.wrapping_sub(self.len as u32), self.len as u16);
+        for result in &mut self.results[..rows] {
+            let key = self.key;
+            self.outbox
+                .push(due, Header::WindowRepair { first, count, key }, result);
+            self.key = key.wrapping_add(1);
+        }
+        self.owed -= rows;
+    }
+}
+
+impl Encoder for WindowEncoder {
+    fn handle_data(&mut self, packet: &[u8], now: Duration) -> Result<Header, TooLong> {
+        let (len, max) = (packet.len(), self.config.packet_max);
+        if len > max {
+            return Err(TooLong { len, max });
+        }
+        self.now = now;
+        let id = self.next;
+        self.keep(packet);
+        self.stats.data += 1;
+        let (repairs, packets) = self.ratio;
+        if repairs > 0 {
+            self.bare_since.get_or_insert(now);
+            self.part += repairs;
+            self.owe(self.part / packets);
+            self.part %= packets;
+        }
+        Ok(Header::WindowData { id })
+    }
+
+    fn handle_drained(&mut self, now: Duration) {
+        self.now = now;
+        self.close();
+    }
+
+    fn handle_timeout(&mut self, now: Duration) {
+        self.now = now;
+        if self
+            .bare_since
+            .is_some_and(|since| now >= since + self.config.hold)
+        {
+            self.close();
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        let hold = self.bare_since.map(|since| since + self.config.hold);
+        hold.into_iter().chain(self.outbox.due()).min()
+    }
+
+    fn poll_repair(&mut self) -> Option<(Header, &[u8])> {
+        let due = |outbox: &Outbox, now| outbox.due().is_some_and(|due| due <= now);
+        while self.owed > 0 && self.outbox.room() > 0 && !due(&self.outbox, self.now) {
+            self.compute();
+        }
+        let hurried = self.owed > 0 && !due(&self.outbox, self.now);
+        self.stats.hurried += u64::from(hurried);
+        if hurried || due(&self.outbox, self.now) {
+            return self.outbox.pop();
+        }
+        None
+    }
+
+    fn set_overcode(&mut self, overcode: Overcode) {
+        self.ratio = overcode.rows_of_window(self.packets.len());
+        self.overcode = overcode;
+        if self.ratio.0 == 0 {
+            self.bare_since = None;
+        }
+    }
+}

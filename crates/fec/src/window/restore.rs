@@ -1,0 +1,130 @@
+//! The content of packets that the equations give.
+
+use super::{
+    slot::Slot,
+    system::{Solved, System},
+};
+use crate::kernel::Kernel;
+
+/// How many packets are restored at once, so that what they are made of is read once.
+const AT_ONCE: usize = 8;
+
+/// The most packets and repair symbols that a packet can be made of.
+const SOURCES: usize = super::SPAN_MAX + super::REPAIRS_MAX + 1;
+
+#[derive(Clone, Debug)]
+pub(super) struct Restorer {
+    kernel: Kernel,
+    coefficients: Vec<u8>,
+}
+
+impl Restorer {
+    /// For rows of `cells` cells.
+    pub(super) fn new(kernel: Kernel, cells: usize) -> Self {
+        Self {
+            kernel,
+            coefficients: Vec::with_capacity(cells * AT_ONCE),
+        }
+    }
+
+    /// Writes the packets that are solved to their places. Returns whether all of them are packets;
+    /// if not, an equation was wrong.
+    pub(super) fn restore(
+        &mut self,
+        system: &System,
+        solved: &[Solved],
+        packets: &mut [Slot],
+        repairs: &[Slot],
+    ) -> bool {
+        solved
+            .chunks(AT_ONCE)
+            .all(|solved| self.restore_some(system, solved, packets, repairs))
+    }
+
+    fn restore_some(
+        &mut self,
+        system: &System,
+        solved: &[Solved],
+        packets: &mut [Slot],
+        repairs: &[Slot],
+    ) -> bool {
+        let mut results: [Slot; AT_ONCE] = Default::default();
+        for (Solved { column, .. }, result) in solved.iter().zip(&mut results) {
+            std::mem::swap(result, &mut packets[*column]);
+        }
+        let sound = self.combine(
+            system,
+            solved,
+            packets,
+            repairs,
+            &mut results[..solved.len()],
+        );
+        for (Solved { column, .. }, result) in solved.iter().zip(&mut results) {
+            std::mem::swap(result, &mut packets[*column]);
+        }
+        sound
+    }
+
+    /// Every result is the sum of the other packets of its row and of the row's repair symbols.
+    fn combine(
+        &mut self,
+        system: &System,
+        solved: &[Solved],
+        packets: &[Slot],
+        repairs: &[Slot],
+        results: &mut [Slot],
+    ) -> bool {
+        let mut parts = [0u16; SOURCES];
+        let count = find_parts(system, solved, packets.len(), &mut parts);
+        let parts = &parts[..count];
+        let slot = |part: &u16| -> &Slot {
+            let part = usize::from(*part);
+            packets
+                .get(part)
+                .unwrap_or_else(|| &repairs[part - packets.len()])
+        };
+        let longest = |slots: &[u16]| slots.iter().map(|part| slot(part).symbol().len()).max();
+        let split = parts.partition_point(|part| usize::from(*part) < packets.len());
+        let length = longest(&parts[split..]).unwrap_or(0);
+        if longest(&parts[..split]).unwrap_or(0) > length {
+            return false; // a packet longer than the symbol that it has a part in
+        }
+        self.coefficients.clear();
+        for Solved { row, .. } in solved {
+            let cells = system.cells(*row);
+            self.coefficients
+                .extend(parts.iter().map(|part| cells[usize::from(*part)]));
+        }
+        let mut sources: [&[u8]; SOURCES] = [&[]; SOURCES];
+        for (source, part) in sources.iter_mut().zip(parts) {
+            *source = slot(part).padded(length);
+        }
+        let mut outputs: [&mut [u8]; AT_ONCE] = Default::default();
+        for (output, result) in outputs.iter_mut().zip(&mut *results) {
+            *output = result.room(length);
+        }
+        self.kernel.combine(
+            &self.coefficients,
+            &sources[..count],
+            &mut outputs[..solved.len()],
+        );
+        results.iter_mut().all(Slot::trim)
+    }
+}
+
+/// Lists the known packets and the repair symbols that have a part in any of the rows, the
+/// packets first. Returns how many there are.
+fn find_parts(system: &System, solved: &[Solved], span: usize, parts: &mut [u16]) -> usize {
+    let cells = system.cells(solved[0].row).len();
+    let mut count = 0;
+    for part in 0..cells {
+        let used = solved
+            .iter()
+            .any(|solved| system.cells(solved.row)[part] != 0);
+        if used && (part >= span || !system.is_missing(part)) {
+            parts[count] = part as u16;
+            count += 1;
+        }
+    }
+    count
+}

@@ -1,0 +1,306 @@
+//! The linear equations that the repair packets at hand are, solved as far as they go.
+//!
+//! Every repair packet is an equation: its symbol is the sum of the packets of its window, each
+//! with its coefficient. What is kept of it here is a row of coefficients only; the symbols stay
+//! as they came until a packet can be restored. A row is
+//!
+//! ```text
+//!   coefficients of the packets, one column each  |  of the repair symbols, one column each
+//! ```
+//!
+//! and says that the sums of both halves are equal. The rows are kept in reduced form: each has a
+//! pivot, a missing packet whose coefficient is one there and zero in every other row. So a packet
+//! can be restored as soon as, and exactly when, its row has no other missing packet. There are
+//! always as many rows as repair symbols in them; an equation that has become superfluous serves
+//! to rid the others of the oldest symbol in it, so that what is given up last is what can be
+//! of use longest.
+
+use crate::{gf256, serial};
+
+/// The mark of a packet that is missing; as a mask for its column.
+const MISSING: u8 = 0xff;
+const KNOWN: u8 = 0;
+
+#[derive(Clone, Debug)]
+pub(super) struct System {
+    /// How many packets have a column.
+    span: usize,
+    /// For each packet, whether it is missing.
+    missing: Box<[u8]>,
+    /// For each packet, the row whose pivot it is.
+    pivots: Box<[Option<u16>]>,
+    /// The first `used` are in use.
+    rows: Vec<Row>,
+    used: usize,
+    /// For each repair symbol in use, the first packet of its window.
+    firsts: Box<[Option<u32>]>,
+    /// Repair symbols not in use.
+    free: Vec<u16>,
+    /// No repair symbol in use has a first packet before this.
+    oldest: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    pivot: u16,
+    cells: Box<[u8]>,
+}
+
+/// A row with one missing packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Solved {
+    pub(super) row: usize,
+    pub(super) column: usize,
+}
+
+impl System {
+    /// For `span` packets, all missing, and at most `repairs` equations.
+    pub(super) fn new(span: usize, repairs: usize) -> Self {
+        // One more, so that a new one can be there before it is decided which one gives way.
+        let places = repairs + 1;
+        let row = Row {
+            pivot: 0,
+            cells: vec![0; span + places].into_boxed_slice(),
+        };
+        Self {
+            span,
+            missing: vec![MISSING; span].into_boxed_slice(),
+            pivots: vec![None; span].into_boxed_slice(),
+            rows: vec![row; places],
+            used: 0,
+            firsts: vec![None; places].into_boxed_slice(),
+            free: (0..places as u16).rev().collect(),
+            oldest: 0,
+        }
+    }
+
+    /// How many equations there are.
+    pub(super) fn len(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn is_missing(&self, column: usize) -> bool {
+        self.missing[column] != KNOWN
+    }
+
+    /// Whether any of the columns is that of a missing packet.
+    pub(super) fn any_missing(&self, columns: std::ops::Range<usize>) -> bool {
+        self.missing[columns].iter().any(|state| *state != KNOWN)
+    }
+
+    /// The column is for another packet from now on, which is missing. No equation may have it.
+    pub(super) fn renew(&mut self, column: usize) {
+        self.missing[column] = MISSING;
+    }
+
+    /// The coefficients of a row: of the packets, then of the repair symbols.
+    pub(super) fn cells(&self, row: usize) -> &[u8] {
+        &self.rows[row].cells
+    }
+
+    /// Forgets the equations.
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
+        self.pivots.fill(None);
+        self.firsts.fill(None);
+        self.free.clear();
+        self.free.extend((0..self.firsts.len() as u16).rev());
+    }
+
+    /// Forgets everything: all packets are missing.
+    pub(super) fn reset(&mut self) {
+        self.clear();
+        self.missing.fill(MISSING);
+    }
+
+    /// Takes an equation over a window whose first packet is `first`. Returns the place of its
+    /// symbol, or `None` if it says nothing new. `evicted` counts equations that gave way because
+    /// there were too many.
+    pub(super) fn insert(
+        &mut self,
+        first: u32,
+        coefficients: impl Iterator<Item = (usize, u8)>,
+        evicted: &mut u64,
+    ) -> Option<usize> {
+        let symbol = self.free.pop()? as usize;
+        if self.used == 0 || serial::before(first, self.oldest) {
+            self.oldest = first;
+        }
+        self.firsts[symbol] = Some(first);
+        let (rows, rest) = self.rows.split_at_mut(self.used);
+        let cells = &mut rest[0].cells;
+        cells.fill(0);
+        coefficients.for_each(|(column, coefficient)| cells[column] = coefficient);
+        cells[self.span + symbol] = 1;
+        for row in rows {
+            let factor = cells[row.pivot as usize];
+            add(cells, &row.cells, factor);
+        }
+        self.used += 1;
+        self.settle(self.used - 1);
+        if self.free.is_empty() {
+            self.drop_oldest();
+            *evicted += 1;
+        }
+        self.firsts[symbol].map(|_| symbol)
+    }
+
+    /// A packet is known from now on.
+    pub(super) fn known(&mut self, column: usize) {
+        self.missing[column] = KNOWN;
+        if let Some(row) = self.pivots[column].take() {
+            self.settle(row.into());
+        }
+    }
+
+    /// Forgets repair symbols whose windows begin before `kept`, and what only they say. Returns
+    /// how many.
+    pub(super) fn expire(&mut self, kept: u32) -> u64 {
+        let mut expired = 0;
+        if self.used == 0 || !serial::before(self.oldest, kept) {
+            return expired;
+        }
+        for symbol in 0..self.firsts.len() {
+            if self.firsts[symbol].is_some_and(|first| serial::before(first, kept)) {
+                self.drop(symbol);
+                expired += 1;
+            }
+        }
+        let firsts = self.firsts.iter().flatten().copied();
+        self.oldest = firsts.reduce(older).unwrap_or(kept);
+        expired
+    }
+
+    /// Lists the rows with a single missing packet, which can be restored.
+    pub(super) fn solved(&self, solved: &mut Vec<Solved>) {
+        solved.clear();
+        for (row, Row { pivot, cells }) in self.rows[..self.used].iter().enumerate() {
+            let cells = cells.iter().zip(&self.missing);
+            let missing: u16 = cells.map(|(cell, mask)| u16::from(cell & mask != 0)).sum();
+            if missing == 1 {
+                let column = usize::from(*pivot);
+                solved.push(Solved { row, column });
+            }
+        }
+    }
+
+    /// Gives a row that is reduced by all others its pivot; or gets rid of it, if it has no missing
+    /// packet.
+    fn settle(&mut self, row: usize) {
+        let cells = &mut self.rows[row].cells;
+        let mut columns = cells.iter().zip(&self.missing);
+        let Some(pivot) = columns.position(|(cell, mask)| cell & mask != 0) else {
+            self.retire(row);
+            return;
+        };
+        let factor = gf256::inv(cells[pivot]);
+        if factor != 1 {
+            cells
+                .iter_mut()
+                .for_each(|cell| *cell = gf256::mul(*cell, factor));
+        }
+        self.rows[row].pivot = pivot as u16;
+        self.pivots[pivot] = Some(row as u16);
+        self.eliminate(row, pivot);
+    }
+
+    /// Removes a row without missing packets, and the oldest symbol in it.
+    fn retire(&mut self, row: usize) {
+        let symbols = &self.rows[row].cells[self.span..];
+        let symbols = symbols.iter().zip(&self.firsts).enumerate();
+        let in_row = symbols.filter_map(|(symbol, (cell, first))| {
+            first.filter(|_| *cell != 0).map(|first| (symbol, first))
+        });
+        if let Some((symbol, _)) = in_row.reduce(|a, b| if a.1 == older(a.1, b.1) { a } else { b })
+        {
+            self.release(row, symbol);
+        }
+    }
+
+    fn drop_oldest(&mut self) {
+        let symbols = self.firsts.iter().enumerate();
+        let symbols = symbols.filter_map(|(symbol, first)| first.map(|first| (symbol, first)));
+        if let Some((symbol, _)) = symbols.reduce(|a, b| if a.1 == older(a.1, b.1) { a } else { b })
+        {
+            self.drop(symbol);
+        }
+    }
+
+    /// Forgets a symbol: one of the rows that have it rids the others of it and goes.
+    fn drop(&mut self, symbol: usize) {
+        let cell = self.span + symbol;
+        let mut rows = self.rows[..self.used].iter();
+        if let Some(row) = rows.position(|row| row.cells[cell] != 0) {
+            self.release(row, symbol);
+        }
+    }
+
+    /// Removes a row and a symbol in it.
+    fn release(&mut self, row: usize, symbol: usize) {
+        self.eliminate(row, self.span + symbol);
+        self.firsts[symbol] = None;
+        self.free.push(symbol as u16);
+        let pivot = &mut self.pivots[self.rows[row].pivot as usize];
+        if *pivot == Some(row as u16) {
+            *pivot = None;
+        }
+        self.used -= 1;
+        self.rows.swap(row, self.used);
+        if row < self.used {
+            self.pivots[self.rows[row].pivot as usize] = Some(row as u16);
+        }
+    }
+
+    /// Makes a cell, which is not zero in `row`, zero in all other rows.
+    fn eliminate(&mut self, row: usize, cell: usize) {
+        let by = std::mem::take(&mut self.rows[row].cells);
+        let inverse = gf256::inv(by[cell]);
+        for (i, other) in self.rows[..self.used].iter_mut().enumerate() {
+            if i != row {
+                let factor = gf256::mul(other.cells[cell], inverse);
+                add(&mut other.cells, &by, factor);
+            }
+        }
+        self.rows[row].cells = by;
+    }
+}
+
+/// The one that comes first; `a` if they are the same.
+fn older(a: u32, b: u32) -> u32 {
+    if serial::before(b, a) { b } else { a }
+}
+
+/// Adds `factor` times `row` to `sum`.
+fn add(sum: &mut [u8], row: &[u8], factor: u8) {
+    if factor == 0 {
+        return;
+    }
+    // Bit by bit of the factor, without tables or branches: the compiler makes vectors of it, and the
+    // rows are too short for a kernel to pay.
+    let bits: [u8; 8] = std::array::from_fn(|bit| 0u8.wrapping_sub(factor >> bit & 1));
+    for (sum, cell) in sum.iter_mut().zip(row) {
+        let mut shifted = *cell;
+        for bit in bits {
+            *sum ^= shifted & bit;
+            let carry = (shifted.cast_signed() >> 7).cast_unsigned();
+            shifted = (shifted << 1) ^ (carry & gf256::REDUCTION);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_added_in_the_field() {
+        let row: Vec<u8> = (0..=255).collect();
+        for factor in 0..=255 {
+            let mut sum: Vec<u8> = row.iter().map(|cell| cell ^ 0x5a).collect();
+            add(&mut sum, &row, factor);
+            for (cell, sum) in row.iter().zip(sum) {
+                assert_eq!(sum, cell ^ 0x5a ^ gf256::mul(*cell, factor));
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::{model::Model, *};
+
+#[derive(Debug)]
+struct Link {
+    loss: f64,
+    /// Packets are put back by up to so many places.
+    jitter: usize,
+    duplicates: f64,
+}
+
+impl Link {
+    fn carry(&self, sent: Vec<Packet>, draw: &mut Draw) -> Vec<Packet> {
+        let mut arriving = Vec::new();
+        for (i, packet) in sent.into_iter().enumerate() {
+            let copies = 1 + u32::from(draw.chance(self.duplicates));
+            for _ in 0..copies {
+                if !draw.chance(self.loss) {
+                    arriving.push((i + draw.below(self.jitter + 1), packet.clone()));
+                }
+            }
+        }
+        arriving.sort_by_key(|(at, _)| *at);
+        arriving.into_iter().map(|(_, packet)| packet).collect()
+    }
+}
+
+/// After every single packet the decoder has restored what a solution of all equations from
+/// scratch gives, no more and no less, each packet once, and with the right content.
+fn check(window: u8, share: (u8, u8), link: &Link, first: u32, count: u32, seed: u64) {
+    let mut draw = Draw::new(seed);
+    let config = EncoderConfig::new(window, PACKET_MAX).first(first);
+    let mut encoder = encoder(config, Overcode::of_block(share.1, share.0));
+    let mut sent = send(&mut encoder, first, count);
+    encoder.handle_drained(Duration::ZERO);
+    sent.extend(repairs(&mut encoder));
+    let config = DecoderConfig::new(window, PACKET_MAX).repairs(255);
+    let mut decoder = WindowDecoder::new(config);
+    let mut model = Model::new(config.span as u32);
+    let mut passed = BTreeSet::new();
+    for packet in link.carry(sent, &mut draw) {
+        let (arrival, ids) = receive(&mut decoder, &packet);
+        let expected = match packet.0 {
+            Header::WindowData { id } => {
+                let new = if passed.insert(id) {
+                    Arrival::Data
+                } else {
+                    Arrival::Duplicate
+                };
+                assert_eq!(arrival, new, "{id}");
+                model.data(id)
+            }
+            Header::WindowRepair { first, count, key } => model.repair(first, count, key),
+            header => panic!("{header:?}"),
+        };
+        assert_eq!(ids, expected, "after {:?}", packet.0);
+        assert!(ids.iter().all(|id| passed.insert(*id)), "{ids:?} again");
+    }
+    let stats = decoder.stats();
+    assert_eq!(stats.evicted + stats.garbled + stats.astray, 0);
+    assert_eq!(stats.data + stats.restored, passed.len() as u64);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn small_windows(
+        window in 1u8..=8,
+        rows in 1u8..=16,
+        loss in 0.0..0.5f64,
+        jitter in 0usize..16,
+        duplicates in 0.0..0.2f64,
+        before_wrap in 0u32..300,
+        seed in any::<u64>(),
+    ) {
+        let link = Link { loss, jitter, duplicates };
+        check(window, (rows, 8), &link, 0u32.wrapping_sub(before_wrap), 300, seed);
+    }
+
+    #[test]
+    fn middling_windows(
+        window in 9u8..=40,
+        rows in 1u8..=8,
+        loss in 0.0..0.3f64,
+        jitter in 0usize..24,
+        before_wrap in 0u32..300,
+        seed in any::<u64>(),
+    ) {
+        let link = Link { loss, jitter, duplicates: 0.02 };
+        check(window, (rows, 16), &link, 0u32.wrapping_sub(before_wrap), 300, seed);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn long_windows(window in 64u8.., rows in 1u8..=10, loss in 0.0..0.12f64, seed in any::<u64>()) {
+        let link = Link { loss, jitter: 5, duplicates: 0.01 };
+        check(window, (rows, 50), &link, 0u32.wrapping_sub(400), 800, seed);
+    }
+}
+
+/// With too few places for repair packets there is less, but nothing wrong, and nothing twice.
+#[test]
+fn too_many_equations_give_way() {
+    for seed in 0..20 {
+        let link = Link {
+            loss: 0.3,
+            jitter: 3,
+            duplicates: 0.0,
+        };
+        let overcode = Overcode::of_block(10, 4);
+        let mut encoder = encoder(EncoderConfig::new(60, PACKET_MAX), overcode);
+        let sent = send(&mut encoder, 0, 1000);
+        let config = DecoderConfig::new(60, PACKET_MAX).repairs(5);
+        let mut decoder = WindowDecoder::new(config);
+        let mut passed = BTreeSet::new();
+        for packet in link.carry(sent, &mut Draw::new(seed)) {
+            let (_, ids) = receive(&mut decoder, &packet);
+            let id = match packet.0 {
+                Header::WindowData { id } => Some(id),
+                _ => None,
+            };
+            passed.extend(id);
+            assert!(
+                ids.iter().all(|id| passed.insert(*id)),
+                "seed {seed}: {ids:?} again"
+            );
+            assert!(decoder.pending() <= 5, "seed {seed}");
+        }
+        let stats = decoder.stats();
+        assert!(stats.evicted > 0, "seed {seed}: {stats:?}");
+        assert_eq!(stats.garbled, 0, "seed {seed}: {stats:?}");
+    }
+}
+
+/// A long run in a steady state: every packet is accounted for.
+#[test]
+fn what_is_not_restored_is_given_up() {
+    let first = 0u32.wrapping_sub(30_000);
+    let mut encoder = encoder(
+        EncoderConfig::new(50, PACKET_MAX).first(first),
+        Overcode::of_block(100, 8),
+    );
+    let sent = send(&mut encoder, first, 60_000);
+    let mut decoder = decoder(50);
+    let link = Link {
+        loss: 0.05,
+        jitter: 2,
+        duplicates: 0.001,
+    };
+    for packet in link.carry(sent, &mut Draw::new(1)) {
+        receive(&mut decoder, &packet);
+    }
+    let stats = decoder.stats();
+    assert!(stats.restored > 2_000 && stats.given_up > 0, "{stats:?}");
+    let all = stats.data + stats.restored + stats.given_up;
+    // What is missing among the last 128 has not been given up yet.
+    assert!((59_940..=60_000).contains(&all), "{all}: {stats:?}");
+    let kept = stats.repairs - stats.spare - stats.outside;
+    assert!(stats.expired + stats.restored <= kept, "{stats:?}");
+}

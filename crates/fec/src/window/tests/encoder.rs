@@ -1,0 +1,209 @@
+use super::*;
+use crate::scheme::TooLong;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn windows(repairs: &[Packet]) -> Vec<(u32, u16)> {
+    let window = |(header, _): &Packet| match header {
+        Header::WindowRepair { first, count, .. } => (*first, *count),
+        header => panic!("{header:?}"),
+    };
+    repairs.iter().map(window).collect()
+}
+
+/// Which of the packets sent are repair packets.
+fn pattern(sent: &[Packet]) -> String {
+    let mark = |(header, _): &Packet| if header.is_data() { 'd' } else { 'R' };
+    sent.iter().map(mark).collect()
+}
+
+#[test]
+fn repair_packets_come_evenly() {
+    let mut five = encoder(EncoderConfig::new(8, PACKET_MAX), Overcode::of_block(5, 1));
+    assert_eq!(pattern(&send(&mut five, 0, 15)), "dddddRdddddRdddddR");
+    let mut half_more = encoder(
+        EncoderConfig::new(128, PACKET_MAX),
+        Overcode::of_block(2, 3),
+    );
+    assert_eq!(pattern(&send(&mut half_more, 0, 6)), "dRdRRdRdRRdRdRR");
+    let mut odd = encoder(
+        EncoderConfig::new(128, PACKET_MAX),
+        Overcode::of_block(100, 7),
+    );
+    let sent = pattern(&send(&mut odd, 0, 10_000));
+    assert_eq!(sent.matches('R').count(), 700);
+    assert!(sent.split('R').all(|data| data.len() <= 15));
+}
+
+#[test]
+fn one_repair_packet_a_message_over_the_last_three() {
+    let mut encoder = encoder(EncoderConfig::new(3, PACKET_MAX), Overcode::of_block(1, 1));
+    let sent = send(&mut encoder, 0, 5);
+    let repairs: Vec<Packet> = sent
+        .into_iter()
+        .filter(|(header, _)| !header.is_data())
+        .collect();
+    assert_eq!(windows(&repairs), [(0, 1), (0, 2), (0, 3), (1, 3), (2, 3)]);
+    encoder.handle_drained(ms(0));
+    assert_eq!(encoder.poll_repair(), None, "every message has had its own");
+}
+
+#[test]
+fn a_repair_symbol_is_as_long_as_the_longest_packet_of_its_window() {
+    let mut encoder = encoder(EncoderConfig::new(2, 100), Overcode::of_block(1, 1));
+    for (length, symbol) in [(10, 12), (0, 12), (0, 2), (100, 102), (3, 102), (4, 6)] {
+        encoder.handle_data(&vec![1; length], ms(0)).unwrap();
+        assert_eq!(encoder.poll_repair().unwrap().1.len(), symbol);
+    }
+    let refused = TooLong { len: 101, max: 100 };
+    assert_eq!(encoder.handle_data(&[1; 101], ms(0)), Err(refused));
+    assert_eq!(encoder.poll_repair(), None);
+}
+
+#[test]
+fn the_tail_gets_what_it_lacks_once() {
+    // As theory asks for: proportionally more for few.
+    let overcode = || Overcode::from_fn(|k| [1, 2, 3][usize::from(k > 2) + usize::from(k > 10)]);
+    let mut encoder = encoder(EncoderConfig::new(128, PACKET_MAX), overcode());
+    assert_eq!(
+        send(&mut encoder, 0, 7).len(),
+        7,
+        "3 for 100 have not come together yet"
+    );
+    encoder.handle_drained(ms(0));
+    assert_eq!(windows(&repairs(&mut encoder)), [(0, 7), (0, 7)]);
+    encoder.handle_drained(ms(0));
+    assert_eq!(repairs(&mut encoder), [], "once");
+    // The last alone lacks one; the last three, and all, have had two and get one more.
+    send(&mut encoder, 7, 1);
+    encoder.handle_drained(ms(1));
+    assert_eq!(windows(&repairs(&mut encoder)), [(0, 8)]);
+    assert_eq!(encoder.stats().tail, 3);
+}
+
+#[test]
+fn the_tail_in_proportion_is_one_packet_at_most() {
+    for count in 1..60 {
+        let mut encoder = encoder(
+            EncoderConfig::new(50, PACKET_MAX),
+            Overcode::of_block(20, 6),
+        );
+        let before = send(&mut encoder, 0, count).len() - count as usize;
+        encoder.handle_drained(ms(0));
+        let tail = repairs(&mut encoder).len();
+        assert!(tail <= 1);
+        // 20 of the 6 are 0.3: all packets have it.
+        assert!(
+            (before + tail) * 10 >= 3 * count as usize,
+            "{count}: {before} + {tail}"
+        );
+    }
+}
+
+#[test]
+fn no_packet_stays_bare_for_long() {
+    let config = EncoderConfig::new(50, PACKET_MAX).hold(ms(20));
+    let mut encoder = encoder(config, Overcode::of_block(50, 1));
+    assert_eq!(encoder.poll_timeout(), None);
+    encoder.handle_data(b"one", ms(5)).unwrap();
+    encoder.handle_data(b"two", ms(15)).unwrap();
+    assert_eq!(encoder.poll_timeout(), Some(ms(25)));
+    encoder.handle_timeout(ms(24));
+    assert_eq!(encoder.poll_repair(), None, "not yet");
+    encoder.handle_timeout(ms(25));
+    assert_eq!(windows(&repairs(&mut encoder)), [(0, 2)]);
+    assert_eq!(encoder.poll_timeout(), None);
+    // Out of turn, so the next turn counts from here.
+    let later = (0..49)
+        .map(|i| encoder.handle_data(&[i], ms(26)).unwrap())
+        .count();
+    assert_eq!((later, encoder.poll_repair()), (49, None));
+    encoder.handle_data(b"last", ms(26)).unwrap();
+    assert_eq!(windows(&repairs(&mut encoder)), [(2, 50)]);
+}
+
+#[test]
+fn delayed_repair_packets_are_over_the_window_of_their_turn() {
+    let config = EncoderConfig::new(3, PACKET_MAX).delay(ms(25));
+    let mut encoder = encoder(config, Overcode::of_block(1, 1));
+    for i in 0..3 {
+        encoder
+            .handle_data(&packet_of(i), ms(10 * u64::from(i)))
+            .unwrap();
+        assert_eq!(encoder.poll_repair(), None);
+    }
+    assert_eq!(encoder.poll_timeout(), Some(ms(25)));
+    encoder.handle_timeout(ms(25));
+    assert_eq!(windows(&repairs(&mut encoder)), [(0, 1)]);
+    encoder.handle_data(&packet_of(3), ms(36)).unwrap();
+    assert_eq!(windows(&repairs(&mut encoder)), [(0, 2)]);
+    encoder.handle_timeout(ms(100));
+    let late = repairs(&mut encoder);
+    assert_eq!(windows(&late), [(0, 3), (1, 3)]);
+    let mut decoder = decoder(3);
+    assert_eq!(receive(&mut decoder, &late[0]).1, []);
+    let data = |id| (Header::WindowData { id }, packet_of(id));
+    receive(&mut decoder, &data(0));
+    assert_eq!(receive(&mut decoder, &data(1)).1, [2]);
+    assert_eq!(receive(&mut decoder, &late[1]).1, [3]);
+}
+
+#[test]
+fn when_too_many_wait_the_first_go_sooner() {
+    let config = EncoderConfig::new(8, PACKET_MAX).delay(ms(1000));
+    let mut encoder = encoder(config, Overcode::of_block(1, 1));
+    let sent = send(&mut encoder, 0, 40);
+    assert_eq!(sent.len() - 40, 40 - 16);
+    encoder.handle_timeout(ms(1000));
+    assert_eq!(repairs(&mut encoder).len(), 16);
+    assert_eq!(encoder.stats().hurried, 24);
+}
+
+#[test]
+fn overcode_can_be_switched_on_at_any_time() {
+    let mut encoder = encoder(EncoderConfig::new(10, PACKET_MAX), Overcode::none());
+    assert_eq!(send(&mut encoder, 0, 100).len(), 100);
+    assert_eq!(encoder.poll_timeout(), None);
+    encoder.handle_drained(ms(0));
+    assert_eq!(encoder.poll_repair(), None);
+    encoder.set_overcode(Overcode::of_block(7, 1));
+    encoder.handle_drained(ms(0));
+    assert_eq!(windows(&repairs(&mut encoder)), [(90, 10), (90, 10)]);
+    encoder.set_overcode(Overcode::none());
+    assert_eq!(send(&mut encoder, 100, 100).len(), 100);
+}
+
+/// Data goes out at once: its header is there when the call returns, whatever is owed or waits.
+#[test]
+fn data_is_never_delayed() {
+    let config = EncoderConfig::new(20, PACKET_MAX).delay(ms(30));
+    let mut encoder = encoder(config, Overcode::of_block(1, 1));
+    for id in 0..1000u32 {
+        let now = ms(id.into());
+        let header = encoder.handle_data(&packet_of(id), now).unwrap();
+        assert_eq!(header, Header::WindowData { id });
+        if id % 7 == 0 {
+            repairs(&mut encoder);
+        }
+    }
+}
+
+#[test]
+fn repair_packets_computed_together_are_those_computed_alone() {
+    let run = |at_once: bool| {
+        let mut encoder = encoder(EncoderConfig::new(20, PACKET_MAX), Overcode::none());
+        send(&mut encoder, 0, 30);
+        let mut all = Vec::new();
+        for h in if at_once { 11..12 } else { 1..12 } {
+            encoder.set_overcode(Overcode::from_fn(|k| h * usize::from(k >= 20)));
+            encoder.handle_drained(ms(0));
+            all.extend(repairs(&mut encoder));
+        }
+        all
+    };
+    let together = run(true);
+    assert_eq!(together.len(), 11);
+    assert_eq!(together, run(false));
+}
