@@ -1,6 +1,7 @@
 mod encoder;
 mod hostile;
 mod model;
+mod residual;
 mod timing;
 
 use std::time::Duration;
