@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// How many repair packets are computed at once, so that the window is read once.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 6;
 
 /// What a [`WindowEncoder`] has done, in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::{
 use crate::kernel::Kernel;
 
 /// How many packets are restored at once, so that what they are made of is read once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 6;
 
 /// The most packets and repair symbols that a packet can be made of.
 const SOURCES: usize = super::SPAN_MAX + super::REPAIRS_MAX + 1;

@@ -1,0 +1,162 @@
+//! What the sliding window code costs, with packets of 1,400 bytes.
+//!
+//! `cargo bench -p fec --bench window`
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use fec::{
+    overcode::Overcode,
+    scheme::{Decoder, Encoder},
+    window::{DecoderConfig, EncoderConfig, WindowDecoder, WindowEncoder, coefficients},
+    wire::Header,
+};
+
+const LENGTH: usize = 1400;
+const WINDOW: u8 = 128;
+
+fn packet(id: u32) -> Vec<u8> {
+    let mut state = u64::from(id) << 32 | 1;
+    let mut byte = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..LENGTH).map(|_| byte()).collect()
+}
+
+fn draw(c: &mut Criterion) {
+    let mut group = c.benchmark_group("coefficients");
+    for count in [3, 128] {
+        let mut coefficients = [0; WINDOW as usize];
+        let mut key = 0;
+        group.bench_function(BenchmarkId::from_parameter(count), |b| {
+            b.iter(|| {
+                key += 1;
+                coefficients::draw(black_box(key & 0xfff), &mut coefficients[..count]);
+                coefficients[0]
+            });
+        });
+    }
+}
+
+/// A data packet and a repair packet over the window that ends with it.
+fn encode(c: &mut Criterion) {
+    let mut group = c.benchmark_group("encode_repair");
+    for window in [3, 32, 128u8] {
+        group.throughput(Throughput::Bytes(u64::from(window) * LENGTH as u64));
+        let config = EncoderConfig::new(window, LENGTH);
+        let mut encoder = WindowEncoder::new(config, Overcode::of_block(1, 1));
+        let packets: Vec<Vec<u8>> = (0..256).map(packet).collect();
+        let mut next = 0;
+        let mut step = || {
+            next = (next + 1) % packets.len();
+            let _ = black_box(encoder.handle_data(&packets[next], Duration::ZERO));
+            encoder.poll_repair().map(|(_, symbol)| symbol[0])
+        };
+        (0..window).for_each(|_| {
+            step();
+        });
+        group.bench_function(BenchmarkId::from_parameter(window), |b| b.iter(&mut step));
+    }
+}
+
+fn data(c: &mut Criterion) {
+    let mut group = c.benchmark_group("data_only");
+    group.throughput(Throughput::Bytes(LENGTH as u64));
+    let config = EncoderConfig::new(WINDOW, LENGTH);
+    let mut encoder = WindowEncoder::new(config, Overcode::none());
+    let packet = packet(0);
+    group.bench_function("encoder", |b| {
+        b.iter(|| {
+            encoder
+                .handle_data(black_box(&packet), Duration::ZERO)
+                .is_ok()
+        });
+    });
+    let mut decoder = WindowDecoder::new(DecoderConfig::new(WINDOW, LENGTH));
+    let mut id = 0u32;
+    group.bench_function("decoder", |b| {
+        b.iter(|| {
+            id = id.wrapping_add(1);
+            decoder
+                .handle(Header::WindowData { id }, black_box(&packet))
+                .is_ok()
+        });
+    });
+}
+
+/// A link that loses `lost` of 128 packets and then brings as many repair packets over them.
+struct Link {
+    encoder: WindowEncoder,
+    decoder: WindowDecoder,
+    packets: Vec<Vec<u8>>,
+    lost: usize,
+}
+
+impl Link {
+    fn new(lost: usize) -> Self {
+        let overcode = Overcode::from_fn(|k| lost.max(1) * usize::from(k == 128));
+        Self {
+            encoder: WindowEncoder::new(EncoderConfig::new(WINDOW, LENGTH), overcode),
+            decoder: WindowDecoder::new(DecoderConfig::new(WINDOW, LENGTH)),
+            packets: (0..WINDOW.into()).map(packet).collect(),
+            lost,
+        }
+    }
+
+    /// The time that the decoder takes for repair packet number `timed` of a window.
+    fn window(&mut self, timed: usize) -> Duration {
+        let every = self.packets.len() / self.lost.max(1);
+        for (i, data) in self.packets.iter().enumerate() {
+            let arrives = i % every != 0 || i / every >= self.lost;
+            if let (Ok(header), true) = (self.encoder.handle_data(data, Duration::ZERO), arrives) {
+                let _ = self.decoder.handle(header, data);
+            }
+        }
+        self.encoder.handle_drained(Duration::ZERO);
+        let (mut number, mut time) = (0, Duration::ZERO);
+        while let Some((header, symbol)) = self.encoder.poll_repair() {
+            let start = Instant::now();
+            let _ = black_box(self.decoder.handle(header, symbol));
+            if number == timed {
+                time = start.elapsed();
+            }
+            number += 1;
+        }
+        while self.decoder.poll_recovered().is_some() {}
+        time
+    }
+}
+
+fn repairs(c: &mut Criterion, name: &str, lost: &[usize], timed: impl Fn(usize) -> usize) {
+    let mut group = c.benchmark_group(name);
+    for lost in lost.iter().copied() {
+        let mut link = Link::new(lost);
+        group.bench_function(BenchmarkId::from_parameter(lost), |b| {
+            b.iter_custom(|windows| (0..windows).map(|_| link.window(timed(lost))).sum());
+        });
+        let stats = link.decoder.stats();
+        // One time in 255 the repair packets are one short.
+        assert!(stats.given_up * 100 <= stats.restored, "{stats:?}");
+    }
+}
+
+/// The repair packet with which there are as many as missing packets: all of them are restored.
+fn last_repair(c: &mut Criterion) {
+    repairs(c, "last_repair_restores", &[0, 1, 4, 16, 32], |lost| {
+        lost.saturating_sub(1)
+    });
+}
+
+/// The one before it, which is only taken in.
+fn other_repair(c: &mut Criterion) {
+    repairs(c, "other_repair", &[4, 16, 32], |lost| lost - 2);
+}
+
+criterion_group!(benches, draw, encode, data, last_repair, other_repair);
+criterion_main!(benches);
