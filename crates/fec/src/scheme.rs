@@ -107,3 +107,35 @@ pub enum Refused {
         max: u32,
     },
 }
+
+/// A field of an encoder's or decoder's configuration is out of range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is {value}, where {min} to {max} is possible")]
+pub struct ConfigError {
+    /// The field's name.
+    pub field: &'static str,
+    /// What it says.
+    pub value: usize,
+    /// The least it may be.
+    pub min: usize,
+    /// The most it may be.
+    pub max: usize,
+}
+
+/// Whether a field of a configuration is in range.
+pub(crate) fn in_range(
+    field: &'static str,
+    value: usize,
+    min: usize,
+    max: usize,
+) -> Result<(), ConfigError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(ConfigError {
+        field,
+        value,
+        min,
+        max,
+    })
+}

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{overcode::Overcode, symbol};
+pub use crate::scheme::ConfigError;
+use crate::{overcode::Overcode, scheme::in_range, symbol};
 
 /// The longest block time that makes sense: who waits longer for a lost packet would rather ask
 /// for it again, or notices.
@@ -106,30 +107,4 @@ impl DecoderConfig {
         in_range("packets", self.packets, 256, 1 << 24)?;
         in_range("memory", self.memory, 2, 1 << 20)
     }
-}
-
-/// A field of a configuration is out of range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} is {value}, where {min} to {max} is possible")]
-pub struct ConfigError {
-    /// The field's name.
-    pub field: &'static str,
-    /// What it says.
-    pub value: usize,
-    /// The least it may be.
-    pub min: usize,
-    /// The most it may be.
-    pub max: usize,
-}
-
-fn in_range(field: &'static str, value: usize, min: usize, max: usize) -> Result<(), ConfigError> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(ConfigError {
-        field,
-        value,
-        min,
-        max,
-    })
 }
