@@ -9,19 +9,20 @@ pub(crate) const REDUCTION: u8 = POLYNOMIAL as u8;
 /// The order of the multiplicative group: logarithms are counted modulo this.
 const ORDER: usize = 255;
 
-/// Powers of the generator, twice over, so that the sum of two logarithms needs no modulo.
-static EXP: [u8; 2 * ORDER] = powers();
+/// Powers of the generator, three times over, so that the sum of three logarithms needs no modulo.
+static EXP: [u8; 3 * ORDER] = powers();
 
 /// Logarithms to the base of the generator; that of zero, which has none, is 0.
 static LOG: [u8; 256] = logarithms();
 
-const fn powers() -> [u8; 2 * ORDER] {
-    let mut exp = [0; 2 * ORDER];
+const fn powers() -> [u8; 3 * ORDER] {
+    let mut exp = [0; 3 * ORDER];
     let mut power: u16 = 1;
     let mut i = 0;
     while i < ORDER {
         exp[i] = power as u8;
         exp[i + ORDER] = power as u8;
+        exp[i + 2 * ORDER] = power as u8;
         power <<= 1;
         if power > 0xff {
             power ^= POLYNOMIAL;
@@ -100,8 +101,10 @@ impl Product {
         Self((logarithms.sum::<u32>() % ORDER as u32) as u8)
     }
 
-    pub(crate) const fn value(self) -> u8 {
-        EXP[self.0 as usize]
+    /// The value of the product divided by two others.
+    pub(crate) const fn value_over(self, a: Self, b: Self) -> u8 {
+        let negative = 2 * ORDER - a.0 as usize - b.0 as usize;
+        EXP[self.0 as usize + negative]
     }
 }
 
@@ -146,9 +149,14 @@ mod tests {
         for a in 1..=255 {
             for b in 1..=255 {
                 let (a_product, b_product) = (Product::of(a), Product::of(b));
-                assert_eq!(a_product.times(b_product).value(), mul(a, b));
-                assert_eq!(a_product.over(b_product).value(), div(a, b));
-                assert_eq!(Product::of_all([a, 0, b].into_iter()).value(), mul(a, b));
+                let value = |product: Product| product.value_over(Product::ONE, Product::ONE);
+                assert_eq!(value(a_product.times(b_product)), mul(a, b));
+                assert_eq!(value(a_product.over(b_product)), div(a, b));
+                assert_eq!(
+                    a_product.value_over(b_product, b_product),
+                    div(div(a, b), b)
+                );
+                assert_eq!(value(Product::of_all([a, 0, b].into_iter())), mul(a, b));
             }
         }
         assert_eq!(

@@ -18,22 +18,20 @@ pub(super) struct Matrices {
 
 #[derive(Clone, Debug, Default)]
 struct Pattern {
-    k: usize,
     known: Numbers,
     wanted: Vec<u8>,
     coefficients: Vec<u8>,
 }
 
 impl Matrices {
-    /// The coefficients of the `k` symbols `known` in each of the `wanted` data symbols.
-    pub(super) fn get(&mut self, k: usize, known: &Numbers, wanted: &[u8]) -> &[u8] {
-        let same = |pattern: &Pattern| {
-            pattern.k == k && pattern.known == *known && pattern.wanted == wanted
-        };
+    /// The coefficients of the symbols `known`, also given as a `list`, in each of the `wanted` data
+    /// symbols. A block has as many data symbols as are known.
+    pub(super) fn get(&mut self, known: &Numbers, list: &[u8], wanted: &[u8]) -> &[u8] {
+        let same = |pattern: &Pattern| pattern.known == *known && pattern.wanted == wanted;
         let place = self.patterns.iter().position(same).unwrap_or_else(|| {
             let place = self.next;
             self.next = (place + 1) % PATTERNS;
-            self.patterns[place].set(k, known, wanted);
+            self.patterns[place].set(known, list, wanted);
             place
         });
         &self.patterns[place].coefficients
@@ -41,20 +39,15 @@ impl Matrices {
 }
 
 impl Pattern {
-    fn set(&mut self, k: usize, known: &Numbers, wanted: &[u8]) {
-        self.k = k;
+    fn set(&mut self, known: &Numbers, list: &[u8], wanted: &[u8]) {
+        let k = list.len();
         self.known = *known;
         self.wanted.clear();
         self.wanted.extend_from_slice(wanted);
         self.coefficients.clear();
         self.coefficients.resize(wanted.len() * k, 0);
-        let (mut list, mut missing) = ([0; SYMBOLS_MAX], [0; SYMBOLS_MAX]);
+        let mut missing = [0; SYMBOLS_MAX];
         let missing = known.missing(k).list(&mut missing);
-        points::interpolate(
-            known.list(&mut list),
-            missing,
-            wanted,
-            &mut self.coefficients,
-        );
+        points::interpolate(list, missing, wanted, &mut self.coefficients);
     }
 }

@@ -1,15 +1,21 @@
 //! Block erasure codes: k data symbols, and as many rows of overcode as wanted, any k of which give
 //! the data back.
 
+mod backend;
 mod matrices;
 mod numbers;
 mod points;
 mod reed_solomon;
+#[cfg(feature = "reference")]
+mod reference;
 mod shape;
 #[cfg(test)]
 mod tests;
 
+pub use backend::{Backend, UnknownBackend};
 pub use reed_solomon::ReedSolomon;
+#[cfg(feature = "reference")]
+pub use reference::Reference;
 
 /// The most symbols of a block, data and overcode together: GF(2^8) has no more points.
 pub const SYMBOLS_MAX: usize = 256;

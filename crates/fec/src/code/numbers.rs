@@ -13,18 +13,6 @@ impl Numbers {
         before & bit == 0
     }
 
-    pub(super) fn contains(&self, number: u8) -> bool {
-        let (word, bit) = place(number);
-        self.0[word] & bit != 0
-    }
-
-    /// How many numbers below `number` are in the set.
-    pub(super) fn rank(&self, number: u8) -> usize {
-        let (word, bit) = place(number);
-        let before: u32 = self.0[..word].iter().map(|word| word.count_ones()).sum();
-        (before + (self.0[word] & (bit - 1)).count_ones()) as usize
-    }
-
     /// The `count` lowest numbers of the set.
     pub(super) fn first(&self, mut count: usize) -> Self {
         let mut first = Self::default();

@@ -50,8 +50,8 @@ pub(super) fn row(row: usize, coefficients: &mut [u8]) {
     let to_data = &TO_DATA[k];
     let point = (k + row) as u8;
     for (data, coefficient) in coefficients.iter_mut().enumerate() {
-        let divisor = to_data[data].times(Product::of(point ^ data as u8));
-        *coefficient = to_data[usize::from(point)].over(divisor).value();
+        let difference = Product::of(point ^ data as u8);
+        *coefficient = to_data[usize::from(point)].value_over(to_data[data], difference);
     }
 }
 
@@ -76,8 +76,7 @@ pub(super) fn interpolate(known: &[u8], missing: &[u8], wanted: &[u8], coefficie
     for (wanted, coefficients) in wanted.iter().zip(coefficients.chunks_exact_mut(k)) {
         let all = to_known(*wanted);
         for ((known, to_known), coefficient) in known.iter().zip(&each).zip(coefficients) {
-            let divisor = to_known.times(Product::of(wanted ^ known));
-            *coefficient = all.over(divisor).value();
+            *coefficient = all.value_over(*to_known, Product::of(wanted ^ known));
         }
     }
 }

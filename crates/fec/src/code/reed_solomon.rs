@@ -1,6 +1,6 @@
 //! The code on our own kernels.
 
-use super::{CodeError, ErasureCode, matrices::Matrices, points, shape};
+use super::{CodeError, ErasureCode, SYMBOLS_MAX, matrices::Matrices, points, shape};
 use crate::kernel::Kernel;
 
 /// The systematic Reed-Solomon code, computed by a [`Kernel`].
@@ -74,16 +74,20 @@ impl ErasureCode for ReedSolomon {
         if lost.is_empty() {
             return Ok(());
         }
+        let mut places = [0; SYMBOLS_MAX];
+        for (place, (number, _)) in received.iter().enumerate() {
+            places[usize::from(*number)] = place as u8;
+        }
         // The data that is there, then as many rows as data is missing, however many there are
         // and whichever is asked for.
         let known = present.first(k);
-        let mut symbols: [&[u8]; super::SYMBOLS_MAX] = [&[]; super::SYMBOLS_MAX];
-        for (number, symbol) in received {
-            if known.contains(*number) {
-                symbols[known.rank(*number)] = symbol;
-            }
+        let mut list = [0; SYMBOLS_MAX];
+        let list = known.list(&mut list);
+        let mut symbols: [&[u8]; SYMBOLS_MAX] = [&[]; SYMBOLS_MAX];
+        for (symbol, number) in symbols.iter_mut().zip(list) {
+            *symbol = received[usize::from(places[usize::from(*number)])].1;
         }
-        let coefficients = self.matrices.get(k, &known, lost);
+        let coefficients = self.matrices.get(&known, list, lost);
         self.kernel.combine(coefficients, &symbols[..k], restored);
         Ok(())
     }

@@ -164,12 +164,10 @@ impl Kernel {
     /// If there are not `outputs.len() * sources.len()` coefficients, or if sources and outputs
     /// are not all of the same length.
     pub fn combine(self, coefficients: &[u8], sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
-        check(coefficients, sources, outputs);
+        let length = check(coefficients, sources, outputs);
         if sources.is_empty() {
-            for output in outputs {
-                output.fill(0);
-            }
-        } else {
+            outputs.iter_mut().for_each(|output| output.fill(0));
+        } else if length > 0 {
             self.run(coefficients, sources, outputs, false);
         }
     }
@@ -180,13 +178,13 @@ impl Kernel {
     ///
     /// As [`combine`](Self::combine).
     pub fn accumulate(self, coefficients: &[u8], sources: &[&[u8]], outputs: &mut [&mut [u8]]) {
-        check(coefficients, sources, outputs);
-        if !sources.is_empty() {
+        let length = check(coefficients, sources, outputs);
+        if !sources.is_empty() && length > 0 {
             self.run(coefficients, sources, outputs, true);
         }
     }
 
-    /// After [`check`], and with at least one source.
+    /// After [`check`], with at least one source and one byte.
     fn run(
         self,
         coefficients: &[u8],
@@ -221,13 +219,13 @@ impl Kernel {
     }
 }
 
-/// That there is a coefficient for each pair, and that all strings are of one length: the bounds
-/// of everything below.
-fn check(coefficients: &[u8], sources: &[&[u8]], outputs: &[&mut [u8]]) {
+/// That there is a coefficient for each pair, and that all strings are of one length, which is
+/// returned: the bounds of everything below.
+fn check(coefficients: &[u8], sources: &[&[u8]], outputs: &[&mut [u8]]) -> usize {
     let expected = sources.len() * outputs.len();
     assert_eq!(coefficients.len(), expected, "a coefficient for each");
     let Some(length) = outputs.first().map(|output| output.len()) else {
-        return;
+        return 0;
     };
     assert!(
         sources.iter().all(|source| source.len() == length),
@@ -237,6 +235,7 @@ fn check(coefficients: &[u8], sources: &[&[u8]], outputs: &[&mut [u8]]) {
         outputs.iter().all(|output| output.len() == length),
         "outputs of one length"
     );
+    length
 }
 
 impl Default for Kernel {

@@ -8,6 +8,9 @@ use crate::gf256;
 /// As many outputs as a number has bytes.
 const OUTPUTS: usize = 8;
 
+/// How many bytes of each string are done at a time.
+const BYTES: usize = 8;
+
 /// How many sources have their tables at once, which then take 4 KiB.
 const SOURCES: usize = 16;
 
@@ -54,23 +57,39 @@ fn products(column: impl Iterator<Item = u8>) -> [Products; 2] {
     tables
 }
 
+/// Makes the sums, eight bytes of all outputs at a time.
 fn add(
     tables: &[[Products; 2]; SOURCES],
     sources: &[&[u8]],
     outputs: &mut [&mut [u8]],
     accumulate: bool,
 ) {
-    for at in 0..outputs[0].len() {
-        let sum = sources
-            .iter()
-            .zip(tables)
-            .fold(0, |sum, (source, [low, high])| {
-                let byte = usize::from(source[at]);
-                sum ^ low[byte & 15] ^ high[byte >> 4]
-            });
-        for (output, byte) in outputs.iter_mut().zip(sum.to_le_bytes()) {
-            let before = if accumulate { output[at] } else { 0 };
-            output[at] = before ^ byte;
+    for at in (0..outputs[0].len()).step_by(BYTES) {
+        let mut sums = [0; BYTES];
+        for (source, [low, high]) in sources.iter().zip(tables) {
+            for (sum, byte) in sums.iter_mut().zip(bytes(&source[at..])) {
+                *sum ^= low[usize::from(byte & 15)] ^ high[usize::from(byte >> 4)];
+            }
+        }
+        for (i, output) in outputs.iter_mut().enumerate() {
+            let mut sum = u64::from_le_bytes(sums.map(|sum| sum.to_le_bytes()[i]));
+            if accumulate {
+                sum ^= u64::from_le_bytes(bytes(&output[at..]));
+            }
+            match output[at..].first_chunk_mut() {
+                Some(output) => *output = sum.to_le_bytes(),
+                None => (output[at..].iter_mut().zip(sum.to_le_bytes()))
+                    .for_each(|(output, byte)| *output = byte),
+            }
         }
     }
+}
+
+/// The next eight bytes, or those that there are and zeros.
+fn bytes(string: &[u8]) -> [u8; BYTES] {
+    string.first_chunk().copied().unwrap_or_else(|| {
+        let mut bytes = [0; BYTES];
+        bytes[..string.len()].copy_from_slice(string);
+        bytes
+    })
 }

@@ -1,0 +1,168 @@
+//! How our code compares with a copy of the same data and with reed-solomon-erasure with its
+//! simd-accel, and what is wanted.
+//!
+//! All jobs take turns of a few milliseconds, so that what else the machine does hits them alike;
+//! each ratio is taken within a turn, and its median and quartiles over all turns are given.
+
+use std::time::{Duration, Instant};
+
+use fec::kernel::Kernel;
+use shared::{Block, Job, Losses};
+
+mod shared;
+
+const ROUNDS: usize = 200;
+
+const TURN: Duration = Duration::from_millis(2);
+
+/// A job with the times that its turns took, in seconds per byte of data.
+struct Runner<'a> {
+    job: Job<'a>,
+    bytes: u64,
+    calls: u32,
+    times: Vec<f64>,
+}
+
+impl<'a> Runner<'a> {
+    fn new(block: &Block, mut job: Job<'a>) -> Self {
+        let began = Instant::now();
+        let mut calls = 0;
+        while began.elapsed() < 10 * TURN {
+            job();
+            calls += 1;
+        }
+        Self {
+            job,
+            bytes: block.bytes(),
+            calls: (calls / 10).max(1),
+            times: Vec::new(),
+        }
+    }
+
+    fn turn(&mut self) {
+        let began = Instant::now();
+        for _ in 0..self.calls {
+            (self.job)();
+        }
+        let bytes = self.bytes as f64 * f64::from(self.calls);
+        self.times.push(began.elapsed().as_secs_f64() / bytes);
+    }
+
+    /// How many bytes of this one's data are coded in the time of one byte of the other's.
+    fn against(&self, other: &Self) -> Quartiles {
+        let ratios = self.times.iter().zip(&other.times);
+        Quartiles::of(ratios.map(|(ours, theirs)| theirs / ours))
+    }
+
+    fn speed(&self) -> Quartiles {
+        Quartiles::of(self.times.iter().map(|time| 1e-9 / time))
+    }
+}
+
+struct Quartiles([f64; 3]);
+
+impl Quartiles {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        Self([1, 2, 3].map(|quarter| values[values.len() * quarter / 4]))
+    }
+}
+
+impl std::fmt::Display for Quartiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [low, median, high] = self.0;
+        write!(f, "{median:7.2} ({low:.2} to {high:.2})")
+    }
+}
+
+/// The least that is wanted of a kernel; kernels that nothing is asked of have none.
+fn wanted(kernel: Kernel, gfni: f64, avx2: f64) -> Option<f64> {
+    match kernel.name() {
+        "gfni-avx512" | "gfni-avx2" => Some(gfni),
+        "avx2" => Some(avx2),
+        _ => None,
+    }
+}
+
+fn report(what: &str, ratio: &Quartiles, wanted: Option<f64>) {
+    let verdict = match wanted {
+        Some(wanted) if ratio.0[1] >= wanted => format!("  wanted {wanted}: reached"),
+        Some(wanted) => format!("  wanted {wanted}: MISSED"),
+        None => String::new(),
+    };
+    println!("{what:58}{ratio}{verdict}");
+}
+
+/// Runs the jobs of one kernel in turns with those that they are compared with.
+fn compare(kernel: Kernel, blocks: &[Block; 3]) {
+    let [short, long, wide] = blocks;
+    let mut runners = [
+        Runner::new(short, short.memcpy()),
+        Runner::new(short, short.encode(kernel)),
+        Runner::new(short, short.encode_reference()),
+        Runner::new(long, long.encode(kernel)),
+        Runner::new(short, short.decode(kernel, Losses::Random)),
+        Runner::new(short, short.decode_reference(Losses::Random)),
+        Runner::new(wide, wide.encode(kernel)),
+        Runner::new(wide, wide.encode_reference()),
+        Runner::new(wide, wide.decode(kernel, Losses::Random)),
+        Runner::new(wide, wide.decode_reference(Losses::Random)),
+        Runner::new(short, short.decode(kernel, Losses::Repeating)),
+    ];
+    for _ in 0..ROUNDS {
+        runners.iter_mut().for_each(Runner::turn);
+    }
+    let [
+        copy,
+        encode,
+        encode_rse,
+        encode_long,
+        decode,
+        decode_rse,
+        rest @ ..,
+    ] = &runners;
+    let [
+        encode_wide,
+        encode_wide_rse,
+        decode_wide,
+        decode_wide_rse,
+        again,
+    ] = rest;
+    println!("{kernel}, GB/s of data: median (quartiles)");
+    report("  memcpy of 20 x 1344 B", &copy.speed(), None);
+    report("  encode (20,6)", &encode.speed(), None);
+    report("  decode (20,6), random losses", &decode.speed(), None);
+    report("  encode (50,2)", &encode_wide.speed(), None);
+    report("  decode (50,2), random losses", &decode_wide.speed(), None);
+    println!("{kernel}, ratios");
+    let half = wanted(kernel, 0.5, 0.0).filter(|wanted| *wanted > 0.0);
+    report("  encode (20,6) / memcpy", &encode.against(copy), half);
+    let what = "  encode (20,6) / reed-solomon-erasure";
+    report(what, &encode.against(encode_rse), wanted(kernel, 4.0, 1.2));
+    let what = "  encode (50,2) / reed-solomon-erasure";
+    report(what, &encode_wide.against(encode_wide_rse), None);
+    let what = "  decode (20,6) / reed-solomon-erasure, random losses";
+    report(what, &decode.against(decode_rse), wanted(kernel, 5.0, 5.0));
+    let what = "  decode (50,2) / reed-solomon-erasure, random losses";
+    let wide = decode_wide.against(decode_wide_rse);
+    report(what, &wide, wanted(kernel, 10.0, 10.0));
+    let what = "  encode (20,6) of 1400 B / of 1344 B";
+    report(what, &encode_long.against(encode), Some(0.95));
+    report(
+        "  decode (20,6), losses that repeat / random",
+        &again.against(decode),
+        None,
+    );
+}
+
+fn main() {
+    let blocks = [
+        Block::new(20, 6, 1344),
+        Block::new(20, 6, 1400),
+        Block::new(50, 2, 1344),
+    ];
+    for kernel in Kernel::available() {
+        compare(kernel, &blocks);
+    }
+}

@@ -1,0 +1,87 @@
+//! The code by the crate reed-solomon-erasure, which ours is compared with.
+
+use reed_solomon_erasure::galois_8;
+
+use super::{CodeError, ErasureCode, shape};
+
+/// The same code, computed by the crate `reed-solomon-erasure`.
+///
+/// Slower, and allocates: it is there to check [`ReedSolomon`](super::ReedSolomon) against, and to
+/// fall back on should that ever be in doubt.
+#[derive(Debug, Default)]
+pub struct Reference {
+    /// The matrix of the last shape of block; a new one takes k^3 steps.
+    code: Option<galois_8::ReedSolomon>,
+}
+
+/// What the other crate could complain of has been looked at before.
+const CHECKED: &str = "arguments that have been checked";
+
+impl Reference {
+    /// Without any matrix yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For blocks of `k` data symbols and `rows` rows, both at least one.
+    fn code(&mut self, k: usize, rows: usize) -> &galois_8::ReedSolomon {
+        let fits = |code: &galois_8::ReedSolomon| {
+            code.data_shard_count() == k && code.parity_shard_count() == rows
+        };
+        let code = self.code.take().filter(fits);
+        self.code
+            .insert(code.unwrap_or_else(|| galois_8::ReedSolomon::new(k, rows).expect(CHECKED)))
+    }
+}
+
+impl ErasureCode for Reference {
+    fn encode(
+        &mut self,
+        data: &[&[u8]],
+        first_row: usize,
+        rows: &mut [&mut [u8]],
+    ) -> Result<(), CodeError> {
+        shape::check_encode(data, first_row, rows)?;
+        let length = data[0].len();
+        if length == 0 || rows.is_empty() {
+            return Ok(());
+        }
+        // It makes all rows from the first on.
+        let mut before = vec![vec![0; length]; first_row];
+        let before = before.iter_mut().map(Vec::as_mut_slice);
+        let mut all: Vec<&mut [u8]> = before
+            .chain(rows.iter_mut().map(|row| &mut **row))
+            .collect();
+        let code = self.code(data.len(), all.len());
+        code.encode_sep(data, &mut all).expect(CHECKED);
+        Ok(())
+    }
+
+    fn decode(
+        &mut self,
+        k: usize,
+        received: &[(u8, &[u8])],
+        lost: &[u8],
+        restored: &mut [&mut [u8]],
+    ) -> Result<(), CodeError> {
+        shape::check_decode(k, received, lost, restored)?;
+        let length = received[0].1.len();
+        if length == 0 || lost.is_empty() {
+            return Ok(());
+        }
+        // As data is lost, at least one of k or more symbols is a row.
+        let numbers = received.iter().map(|(number, _)| usize::from(*number));
+        let symbols = numbers.max().expect(CHECKED) + 1;
+        let mut block: Vec<Option<Vec<u8>>> = vec![None; symbols];
+        for (number, symbol) in received {
+            block[usize::from(*number)] = Some(symbol.to_vec());
+        }
+        let code = self.code(k, symbols - k);
+        code.reconstruct_data(&mut block).expect(CHECKED);
+        for (number, restored) in lost.iter().zip(restored) {
+            restored.copy_from_slice(block[usize::from(*number)].as_ref().expect(CHECKED));
+        }
+        Ok(())
+    }
+}
