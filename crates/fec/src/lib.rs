@@ -31,3 +31,8 @@ mod testing;
 pub mod theory;
 pub mod window;
 pub mod wire;
+
+/// The example of the README, so that it is tried.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
