@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{
-    DecoderConfig, coefficients,
+    ConfigError, DecoderConfig, DecoderStats, coefficients,
     restore::Restorer,
     slot::Slot,
     strays::{self, Strays},
@@ -17,37 +17,6 @@ use crate::{
     wire::Header,
 };
 
-/// What a [`WindowDecoder`] has done, in packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DecoderStats {
-    /// Data packets taken, each once.
-    pub data: u64,
-    /// Data packets that had been there before, or had been restored.
-    pub duplicates: u64,
-    /// Data packets behind the span, or too far ahead of it.
-    pub astray: u64,
-    /// How often the encoder turned out to count elsewhere now.
-    pub moved: u64,
-    /// Data packets restored.
-    pub restored: u64,
-    /// Data packets that left the span without having come or been restored.
-    pub given_up: u64,
-    /// Repair packets taken, useful or not.
-    pub repairs: u64,
-    /// Repair packets that said nothing new: nothing of their window was missing, or they
-    /// followed from others.
-    pub spare: u64,
-    /// Repair packets whose window was not, or not wholly, within the span.
-    pub outside: u64,
-    /// Repair packets forgotten when their windows left the span.
-    pub expired: u64,
-    /// Repair packets that gave way to others because there were too many.
-    pub evicted: u64,
-    /// Repair packets forgotten because what came of them was no packet: one of them at least was
-    /// not the encoder's.
-    pub garbled: u64,
-}
-
 /// Takes data and repair packets in any order, gives the data packets that were lost.
 ///
 /// It keeps the data packets of a span of numbers up to the newest that it has heard of, and the
@@ -55,7 +24,7 @@ pub struct DecoderStats {
 /// restored, at the first moment possible.
 ///
 /// Packets that do not fit into the span do not move it far at once. A data packet ahead moves
-/// it by no more than leaves all of the newest window in it; others, ahead or behind, are passed on
+/// it by no more than half; others, ahead or behind, are passed on
 /// ([`Arrival::Late`]) and kept aside, and only three in a row ahead, or eight behind, move the
 /// span to where they are. So a packet that is out of all proportion does no harm, an encoder that
 /// begins anew is followed after eight packets, and none of those is lost to decoding.
@@ -77,7 +46,8 @@ pub struct DecoderStats {
 /// repair packets at hand are forgotten; else it is handed out. Authenticity is the caller's affair.
 #[derive(Clone, Debug)]
 pub struct WindowDecoder {
-    config: DecoderConfig,
+    window: u8,
+    payload_max: usize,
     /// The number up to which the span reaches.
     newest: Option<u32>,
     /// How many packets the span has moved since it was put where it is; no more than `span`.
@@ -107,18 +77,26 @@ enum Place {
 
 impl WindowDecoder {
     /// A decoder that computes by the fastest kernel of this machine.
-    #[must_use]
-    pub fn new(config: DecoderConfig) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If a field of the configuration is out of range.
+    pub fn new(config: &DecoderConfig) -> Result<Self, ConfigError> {
         Self::with_kernel(config, Kernel::detect())
     }
 
     /// A decoder that computes by `kernel`.
-    #[must_use]
-    pub fn with_kernel(config: DecoderConfig, kernel: Kernel) -> Self {
-        let (span, repairs) = (config.span, config.repairs);
-        let slot = Slot::new(config.packet_max);
-        Self {
-            config,
+    ///
+    /// # Errors
+    ///
+    /// If a field of the configuration is out of range.
+    pub fn with_kernel(config: &DecoderConfig, kernel: Kernel) -> Result<Self, ConfigError> {
+        config.check()?;
+        let (span, repairs) = (config.span.next_power_of_two(), config.repairs);
+        let slot = Slot::new(config.payload_max);
+        Ok(Self {
+            window: config.window,
+            payload_max: config.payload_max,
             newest: None,
             moved: 0,
             packets: vec![slot.clone(); span],
@@ -127,9 +105,9 @@ impl WindowDecoder {
             restorer: Restorer::new(kernel, span + repairs + 1),
             solved: Vec::with_capacity(repairs + 1),
             restored: VecDeque::with_capacity(span),
-            strays: Strays::new(config.packet_max),
+            strays: Strays::new(config.payload_max),
             stats: DecoderStats::default(),
-        }
+        })
     }
 
     /// What has been done so far.
@@ -145,7 +123,7 @@ impl WindowDecoder {
     }
 
     fn handle_data(&mut self, id: u32, packet: &[u8]) -> Result<Arrival, Refused> {
-        if packet.len() > self.config.packet_max {
+        if packet.len() > self.payload_max {
             return Err(Refused::Length(packet.len()));
         }
         match self.place(id) {
@@ -181,27 +159,27 @@ impl WindowDecoder {
             Place::Inside => {}
             Place::Ahead => self.advance(last),
             Place::Beyond | Place::Behind => {
-                self.stats.outside += 1;
+                self.stats.repairs_far += 1;
                 return Ok(Arrival::Repair);
             }
         }
         if serial::before(first, self.oldest()) {
-            self.stats.outside += 1;
+            self.stats.repairs_far += 1;
         } else if self.keep_repair(first, count.into(), key, symbol) {
             self.solve();
         } else {
-            self.stats.spare += 1;
+            self.stats.repairs_spare += 1;
         }
         Ok(Arrival::Repair)
     }
 
     fn check_repair(&self, count: u16, symbol: &[u8]) -> Result<(), Refused> {
-        let max = self.config.window.into();
+        let max = self.window.into();
         if count > max || count == 0 {
             let (field, value, max) = ("count", count.into(), max.into());
             return Err(Refused::TooMany { field, value, max });
         }
-        let lengths = LENGTH_BYTES..=LENGTH_BYTES + self.config.packet_max;
+        let lengths = LENGTH_BYTES..=LENGTH_BYTES + self.payload_max;
         if !lengths.contains(&symbol.len()) {
             return Err(Refused::Length(symbol.len()));
         }
@@ -219,7 +197,9 @@ impl WindowDecoder {
         let mut coefficients = [0; u8::MAX as usize];
         coefficients::draw(key, &mut coefficients[..count]);
         let cells = to_end.chain(0..wrapped).zip(coefficients);
-        let place = self.system.insert(first, cells, &mut self.stats.evicted);
+        let place = self
+            .system
+            .insert(first, cells, &mut self.stats.repairs_evicted);
         if let Some(place) = place {
             self.repairs[place].set_symbol(symbol);
         }
@@ -246,7 +226,7 @@ impl WindowDecoder {
         {
             self.hand_out();
         } else {
-            self.stats.garbled += self.system.len() as u64;
+            self.stats.corrupt += 1;
             self.system.clear();
         }
     }
@@ -263,16 +243,17 @@ impl WindowDecoder {
             let ahead = column.wrapping_sub(from) & (self.packets.len() - 1);
             if self.restored.len() == self.packets.len() {
                 self.restored.pop_front();
+                self.stats.recovered_dropped += 1;
             }
             self.restored.push_back(oldest.wrapping_add(ahead as u32));
         }
-        self.stats.restored += self.solved.len() as u64;
+        self.stats.recovered += self.solved.len() as u64;
     }
 
     fn place(&mut self, id: u32) -> Place {
         let newest = *self.newest.get_or_insert(id);
         match serial::distance(newest, id) {
-            ahead if ahead > self.config.margin().cast_signed() => Place::Beyond,
+            ahead if ahead > self.margin().cast_signed() => Place::Beyond,
             ahead if ahead > 0 => Place::Ahead,
             ahead if ahead.unsigned_abs() < self.packets.len() as u32 => Place::Inside,
             _ => Place::Behind,
@@ -283,13 +264,13 @@ impl WindowDecoder {
     fn advance(&mut self, newest: u32) {
         let (span, mut oldest) = (self.packets.len(), self.oldest());
         let kept = newest.wrapping_add(1).wrapping_sub(span as u32);
-        self.stats.expired += self.system.expire(kept);
+        self.stats.repairs_expired += self.system.expire(kept);
         while oldest != kept {
             let column = self.column(oldest);
             if self.moved < span {
                 self.moved += 1;
             } else if self.system.is_missing(column) {
-                self.stats.given_up += 1;
+                self.stats.lost += 1;
             }
             self.system.renew(column);
             oldest = oldest.wrapping_add(1);
@@ -298,12 +279,12 @@ impl WindowDecoder {
     }
 
     fn handle_stray(&mut self, id: u32, packet: &[u8], believed: usize) -> Arrival {
-        self.stats.astray += 1;
+        self.stats.late += 1;
         if self.strays.has(id) {
             self.stats.duplicates += 1;
             return Arrival::Duplicate;
         }
-        let near = self.config.margin();
+        let near = self.margin();
         if self.strays.keep(id, packet, near) >= believed {
             self.follow();
         }
@@ -315,10 +296,11 @@ impl WindowDecoder {
         let Some(newest) = self.strays.newest() else {
             return;
         };
-        self.stats.moved += 1;
+        self.stats.resyncs += 1;
         self.newest = Some(newest);
         self.moved = 0;
         self.system.reset();
+        self.stats.recovered_dropped += self.restored.len() as u64;
         self.restored.clear();
         let span = self.packets.len() as u32;
         while let Some((id, slot)) = self.strays.pop() {
@@ -328,6 +310,11 @@ impl WindowDecoder {
                 self.system.known(column);
             }
         }
+    }
+
+    /// How far ahead the span may move at once: half of it stays, which is a window at least.
+    fn margin(&self) -> u32 {
+        self.packets.len() as u32 / 2
     }
 
     /// The first number of the span.
@@ -344,23 +331,24 @@ impl WindowDecoder {
 
 impl Decoder for WindowDecoder {
     fn handle(&mut self, header: Header, payload: &[u8]) -> Result<Arrival, Refused> {
-        match header {
+        let arrival = match header {
             Header::WindowData { id } => self.handle_data(id, payload),
             Header::WindowRepair { first, count, key } => {
                 self.handle_repair(first, count, key, payload)
             }
             Header::BlockData { .. } | Header::BlockRepair { .. } => Err(Refused::Scheme),
-        }
+        };
+        arrival.inspect_err(|refused| self.stats.count(*refused))
     }
 
     fn poll_recovered(&mut self) -> Option<(Header, &[u8])> {
         let oldest = self.oldest();
         let id = loop {
             let id = self.restored.pop_front()?;
-            // What was not fetched in time may have gone.
             if serial::within(id, oldest, self.packets.len() as u32) {
                 break id;
             }
+            self.stats.recovered_dropped += 1;
         };
         let packet = self.packets[self.column(id)].packet()?;
         Some((Header::WindowData { id }, packet))

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{EncoderConfig, WINDOW_MAX, coefficients, outbox::Outbox, slot::Slot};
+use super::{
+    ConfigError, EncoderConfig, EncoderStats, WINDOW_MAX, coefficients, outbox::Outbox, slot::Slot,
+};
 use crate::{
     kernel::Kernel,
     overcode::Overcode,
@@ -12,19 +14,6 @@ use crate::{
 
 /// How many repair packets are computed at once, so that the window is read once.
 const AT_ONCE: usize = 6;
-
-/// What a [`WindowEncoder`] has done, in packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EncoderStats {
-    /// Data packets taken.
-    pub data: u64,
-    /// Repair packets given, or computed and not yet due.
-    pub repairs: u64,
-    /// How many of these were out of turn, because no more data came.
-    pub tail: u64,
-    /// How many went sooner than their delay, because too many waited.
-    pub hurried: u64,
-}
 
 /// Gives repair packets over the last packets of a stream.
 ///
@@ -40,7 +29,6 @@ pub struct EncoderStats {
 pub struct WindowEncoder {
     config: EncoderConfig,
     kernel: Kernel,
-    overcode: Overcode,
     /// Repair packets for how many data packets.
     ratio: (usize, usize),
     /// The last packets, each at its turn modulo the window.
@@ -77,28 +65,33 @@ struct Kept {
 
 impl WindowEncoder {
     /// An encoder that computes by the fastest kernel of this machine.
-    #[must_use]
-    pub fn new(config: EncoderConfig, overcode: Overcode) -> Self {
-        Self::with_kernel(config, overcode, Kernel::detect())
+    ///
+    /// # Errors
+    ///
+    /// If a field of the configuration is out of range.
+    pub fn new(config: EncoderConfig) -> Result<Self, ConfigError> {
+        Self::with_kernel(config, Kernel::detect())
     }
 
     /// An encoder that computes by `kernel`.
-    #[must_use]
-    pub fn with_kernel(config: EncoderConfig, overcode: Overcode, kernel: Kernel) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If a field of the configuration is out of range.
+    pub fn with_kernel(config: EncoderConfig, kernel: Kernel) -> Result<Self, ConfigError> {
+        config.check()?;
         let window = usize::from(config.window);
-        let symbol = Slot::new(config.packet_max);
+        let symbol = Slot::new(config.payload_max);
         let kept = Kept {
             symbol: symbol.clone(),
             given: 0,
         };
-        Self {
-            config,
+        Ok(Self {
             kernel,
-            ratio: overcode.rows_of_window(window),
-            overcode,
+            ratio: config.overcode.rows_of_window(window),
             packets: vec![kept; window],
             len: 0,
-            next: config.first,
+            next: config.first_id,
             place: 0,
             part: 0,
             owed: 0,
@@ -106,11 +99,12 @@ impl WindowEncoder {
             key: 0,
             now: Duration::ZERO,
             bare_since: None,
-            outbox: Outbox::new(config.packet_max),
+            outbox: Outbox::new(config.payload_max),
             results: std::array::from_fn(|_| symbol.clone()),
             coefficients: vec![0; AT_ONCE * window],
             stats: EncoderStats::default(),
-        }
+            config,
+        })
     }
 
     /// What has been done so far.
@@ -133,7 +127,6 @@ impl WindowEncoder {
         if repairs > 0 {
             self.owed += repairs;
             self.given = self.given.wrapping_add(repairs as u32);
-            self.stats.repairs += repairs as u64;
             self.bare_since = None;
         }
     }
@@ -144,10 +137,10 @@ impl WindowEncoder {
         let lack = (1..=self.len).map(|last| {
             let first = &self.packets[(self.place + window - last) % window];
             let behind = self.given.wrapping_sub(first.given) as usize;
-            self.overcode.rows(last).saturating_sub(behind)
+            self.config.overcode.rows(last).saturating_sub(behind)
         });
         let lack = lack.max().unwrap_or(0);
-        self.stats.tail += lack as u64;
+        self.stats.repairs_tail += lack as u64;
         if lack > 0 {
             self.part = 0;
         }
@@ -193,14 +186,16 @@ impl WindowEncoder {
 
 impl Encoder for WindowEncoder {
     fn handle_data(&mut self, packet: &[u8], now: Duration) -> Result<Header, TooLong> {
-        let (len, max) = (packet.len(), self.config.packet_max);
+        let (len, max) = (packet.len(), self.config.payload_max);
         if len > max {
+            self.stats.too_long += 1;
             return Err(TooLong { len, max });
         }
         self.now = now;
         let id = self.next;
         self.keep(packet);
         self.stats.data += 1;
+        self.stats.data_bytes += len as u64;
         let (repairs, packets) = self.ratio;
         if repairs > 0 {
             self.bare_since.get_or_insert(now);
@@ -237,16 +232,19 @@ impl Encoder for WindowEncoder {
             self.compute();
         }
         let hurried = self.owed > 0 && !due(&self.outbox, self.now);
-        self.stats.hurried += u64::from(hurried);
-        if hurried || due(&self.outbox, self.now) {
-            return self.outbox.pop();
+        self.stats.repairs_early += u64::from(hurried);
+        if !hurried && !due(&self.outbox, self.now) {
+            return None;
         }
-        None
+        let (header, symbol) = self.outbox.pop()?;
+        self.stats.repairs += 1;
+        self.stats.repair_bytes += symbol.len() as u64;
+        Some((header, symbol))
     }
 
     fn set_overcode(&mut self, overcode: Overcode) {
         self.ratio = overcode.rows_of_window(self.packets.len());
-        self.overcode = overcode;
+        self.config.overcode = overcode;
         if self.ratio.0 == 0 {
             self.bare_since = None;
         }

@@ -29,12 +29,14 @@ mod encoder;
 mod outbox;
 mod restore;
 mod slot;
+mod stats;
 mod strays;
 mod system;
 #[cfg(test)]
 mod tests;
 mod tinymt;
 
-pub use config::{DecoderConfig, EncoderConfig, REPAIRS_MAX, SPAN_MAX, WINDOW_MAX};
-pub use decoder::{DecoderStats, WindowDecoder};
-pub use encoder::{EncoderStats, WindowEncoder};
+pub use config::{ConfigError, DecoderConfig, EncoderConfig, REPAIRS_MAX, SPAN_MAX, WINDOW_MAX};
+pub use decoder::WindowDecoder;
+pub use encoder::WindowEncoder;
+pub use stats::{DecoderStats, EncoderStats};

@@ -32,14 +32,20 @@ impl Link {
 /// scratch gives, no more and no less, each packet once, and with the right content.
 fn check(window: u8, share: (u8, u8), link: &Link, first: u32, count: u32, seed: u64) {
     let mut draw = Draw::new(seed);
-    let config = EncoderConfig::new(window, PACKET_MAX).first(first);
-    let mut encoder = encoder(config, Overcode::of_block(share.1, share.0));
+    let config = EncoderConfig {
+        first_id: first,
+        ..windows_of(window)
+    };
+    let mut encoder = encoder(&config, Overcode::of_block(share.1, share.0));
     let mut sent = send(&mut encoder, first, count);
     encoder.handle_drained(Duration::ZERO);
     sent.extend(repairs(&mut encoder));
-    let config = DecoderConfig::new(window, PACKET_MAX).repairs(255);
-    let mut decoder = WindowDecoder::new(config);
-    let mut model = Model::new(config.span as u32);
+    let config = DecoderConfig {
+        repairs: 255,
+        ..spans_of(window)
+    };
+    let mut decoder = WindowDecoder::new(&config).unwrap();
+    let mut model = Model::new(config.span.next_power_of_two() as u32);
     let mut passed = BTreeSet::new();
     for packet in link.carry(sent, &mut draw) {
         let (arrival, ids) = receive(&mut decoder, &packet);
@@ -60,8 +66,8 @@ fn check(window: u8, share: (u8, u8), link: &Link, first: u32, count: u32, seed:
         assert!(ids.iter().all(|id| passed.insert(*id)), "{ids:?} again");
     }
     let stats = decoder.stats();
-    assert_eq!(stats.evicted + stats.garbled + stats.astray, 0);
-    assert_eq!(stats.data + stats.restored, passed.len() as u64);
+    assert_eq!(stats.repairs_evicted + stats.corrupt + stats.late, 0);
+    assert_eq!(stats.data + stats.recovered, passed.len() as u64);
 }
 
 proptest! {
@@ -115,10 +121,13 @@ fn too_many_equations_give_way() {
             duplicates: 0.0,
         };
         let overcode = Overcode::of_block(10, 4);
-        let mut encoder = encoder(EncoderConfig::new(60, PACKET_MAX), overcode);
+        let mut encoder = encoder(&windows_of(60), overcode);
         let sent = send(&mut encoder, 0, 1000);
-        let config = DecoderConfig::new(60, PACKET_MAX).repairs(5);
-        let mut decoder = WindowDecoder::new(config);
+        let config = DecoderConfig {
+            repairs: 5,
+            ..spans_of(60)
+        };
+        let mut decoder = WindowDecoder::new(&config).unwrap();
         let mut passed = BTreeSet::new();
         for packet in link.carry(sent, &mut Draw::new(seed)) {
             let (_, ids) = receive(&mut decoder, &packet);
@@ -134,8 +143,8 @@ fn too_many_equations_give_way() {
             assert!(decoder.pending() <= 5, "seed {seed}");
         }
         let stats = decoder.stats();
-        assert!(stats.evicted > 0, "seed {seed}: {stats:?}");
-        assert_eq!(stats.garbled, 0, "seed {seed}: {stats:?}");
+        assert!(stats.repairs_evicted > 0, "seed {seed}: {stats:?}");
+        assert_eq!(stats.corrupt, 0, "seed {seed}: {stats:?}");
     }
 }
 
@@ -144,7 +153,10 @@ fn too_many_equations_give_way() {
 fn what_is_not_restored_is_given_up() {
     let first = 0u32.wrapping_sub(30_000);
     let mut encoder = encoder(
-        EncoderConfig::new(50, PACKET_MAX).first(first),
+        &EncoderConfig {
+            first_id: first,
+            ..windows_of(50)
+        },
         Overcode::of_block(100, 8),
     );
     let sent = send(&mut encoder, first, 60_000);
@@ -158,10 +170,10 @@ fn what_is_not_restored_is_given_up() {
         receive(&mut decoder, &packet);
     }
     let stats = decoder.stats();
-    assert!(stats.restored > 2_000 && stats.given_up > 0, "{stats:?}");
-    let all = stats.data + stats.restored + stats.given_up;
+    assert!(stats.recovered > 2_000 && stats.lost > 0, "{stats:?}");
+    let all = stats.data + stats.recovered + stats.lost;
     // What is missing among the last 128 has not been given up yet.
     assert!((59_940..=60_000).contains(&all), "{all}: {stats:?}");
-    let kept = stats.repairs - stats.spare - stats.outside;
-    assert!(stats.expired + stats.restored <= kept, "{stats:?}");
+    let kept = stats.repairs - stats.repairs_spare - stats.repairs_far;
+    assert!(stats.repairs_expired + stats.recovered <= kept, "{stats:?}");
 }

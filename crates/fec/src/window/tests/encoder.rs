@@ -21,17 +21,11 @@ fn pattern(sent: &[Packet]) -> String {
 
 #[test]
 fn repair_packets_come_evenly() {
-    let mut five = encoder(EncoderConfig::new(8, PACKET_MAX), Overcode::of_block(5, 1));
+    let mut five = encoder(&windows_of(8), Overcode::of_block(5, 1));
     assert_eq!(pattern(&send(&mut five, 0, 15)), "dddddRdddddRdddddR");
-    let mut half_more = encoder(
-        EncoderConfig::new(128, PACKET_MAX),
-        Overcode::of_block(2, 3),
-    );
+    let mut half_more = encoder(&windows_of(128), Overcode::of_block(2, 3));
     assert_eq!(pattern(&send(&mut half_more, 0, 6)), "dRdRRdRdRRdRdRR");
-    let mut odd = encoder(
-        EncoderConfig::new(128, PACKET_MAX),
-        Overcode::of_block(100, 7),
-    );
+    let mut odd = encoder(&windows_of(128), Overcode::of_block(100, 7));
     let sent = pattern(&send(&mut odd, 0, 10_000));
     assert_eq!(sent.matches('R').count(), 700);
     assert!(sent.split('R').all(|data| data.len() <= 15));
@@ -39,7 +33,7 @@ fn repair_packets_come_evenly() {
 
 #[test]
 fn one_repair_packet_a_message_over_the_last_three() {
-    let mut encoder = encoder(EncoderConfig::new(3, PACKET_MAX), Overcode::of_block(1, 1));
+    let mut encoder = encoder(&windows_of(3), Overcode::of_block(1, 1));
     let sent = send(&mut encoder, 0, 5);
     let repairs: Vec<Packet> = sent
         .into_iter()
@@ -52,7 +46,13 @@ fn one_repair_packet_a_message_over_the_last_three() {
 
 #[test]
 fn a_repair_symbol_is_as_long_as_the_longest_packet_of_its_window() {
-    let mut encoder = encoder(EncoderConfig::new(2, 100), Overcode::of_block(1, 1));
+    let mut encoder = encoder(
+        &EncoderConfig {
+            payload_max: 100,
+            ..windows_of(2)
+        },
+        Overcode::of_block(1, 1),
+    );
     for (length, symbol) in [(10, 12), (0, 12), (0, 2), (100, 102), (3, 102), (4, 6)] {
         encoder.handle_data(&vec![1; length], ms(0)).unwrap();
         assert_eq!(encoder.poll_repair().unwrap().1.len(), symbol);
@@ -66,7 +66,7 @@ fn a_repair_symbol_is_as_long_as_the_longest_packet_of_its_window() {
 fn the_tail_gets_what_it_lacks_once() {
     // As theory asks for: proportionally more for few.
     let overcode = || Overcode::from_fn(|k| [1, 2, 3][usize::from(k > 2) + usize::from(k > 10)]);
-    let mut encoder = encoder(EncoderConfig::new(128, PACKET_MAX), overcode());
+    let mut encoder = encoder(&windows_of(128), overcode());
     assert_eq!(
         send(&mut encoder, 0, 7).len(),
         7,
@@ -80,16 +80,13 @@ fn the_tail_gets_what_it_lacks_once() {
     send(&mut encoder, 7, 1);
     encoder.handle_drained(ms(1));
     assert_eq!(windows(&repairs(&mut encoder)), [(0, 8)]);
-    assert_eq!(encoder.stats().tail, 3);
+    assert_eq!(encoder.stats().repairs_tail, 3);
 }
 
 #[test]
 fn the_tail_in_proportion_is_one_packet_at_most() {
     for count in 1..60 {
-        let mut encoder = encoder(
-            EncoderConfig::new(50, PACKET_MAX),
-            Overcode::of_block(20, 6),
-        );
+        let mut encoder = encoder(&windows_of(50), Overcode::of_block(20, 6));
         let before = send(&mut encoder, 0, count).len() - count as usize;
         encoder.handle_drained(ms(0));
         let tail = repairs(&mut encoder).len();
@@ -104,8 +101,11 @@ fn the_tail_in_proportion_is_one_packet_at_most() {
 
 #[test]
 fn no_packet_stays_bare_for_long() {
-    let config = EncoderConfig::new(50, PACKET_MAX).hold(ms(20));
-    let mut encoder = encoder(config, Overcode::of_block(50, 1));
+    let config = EncoderConfig {
+        hold: ms(20),
+        ..windows_of(50)
+    };
+    let mut encoder = encoder(&config, Overcode::of_block(50, 1));
     assert_eq!(encoder.poll_timeout(), None);
     encoder.handle_data(b"one", ms(5)).unwrap();
     encoder.handle_data(b"two", ms(15)).unwrap();
@@ -126,8 +126,11 @@ fn no_packet_stays_bare_for_long() {
 
 #[test]
 fn delayed_repair_packets_are_over_the_window_of_their_turn() {
-    let config = EncoderConfig::new(3, PACKET_MAX).delay(ms(25));
-    let mut encoder = encoder(config, Overcode::of_block(1, 1));
+    let config = EncoderConfig {
+        delay: ms(25),
+        ..windows_of(3)
+    };
+    let mut encoder = encoder(&config, Overcode::of_block(1, 1));
     for i in 0..3 {
         encoder
             .handle_data(&packet_of(i), ms(10 * u64::from(i)))
@@ -152,18 +155,21 @@ fn delayed_repair_packets_are_over_the_window_of_their_turn() {
 
 #[test]
 fn when_too_many_wait_the_first_go_sooner() {
-    let config = EncoderConfig::new(8, PACKET_MAX).delay(ms(1000));
-    let mut encoder = encoder(config, Overcode::of_block(1, 1));
+    let config = EncoderConfig {
+        delay: ms(1000),
+        ..windows_of(8)
+    };
+    let mut encoder = encoder(&config, Overcode::of_block(1, 1));
     let sent = send(&mut encoder, 0, 40);
     assert_eq!(sent.len() - 40, 40 - 16);
     encoder.handle_timeout(ms(1000));
     assert_eq!(repairs(&mut encoder).len(), 16);
-    assert_eq!(encoder.stats().hurried, 24);
+    assert_eq!(encoder.stats().repairs_early, 24);
 }
 
 #[test]
 fn overcode_can_be_switched_on_at_any_time() {
-    let mut encoder = encoder(EncoderConfig::new(10, PACKET_MAX), Overcode::none());
+    let mut encoder = encoder(&windows_of(10), Overcode::none());
     assert_eq!(send(&mut encoder, 0, 100).len(), 100);
     assert_eq!(encoder.poll_timeout(), None);
     encoder.handle_drained(ms(0));
@@ -178,8 +184,11 @@ fn overcode_can_be_switched_on_at_any_time() {
 /// Data goes out at once: its header is there when the call returns, whatever is owed or waits.
 #[test]
 fn data_is_never_delayed() {
-    let config = EncoderConfig::new(20, PACKET_MAX).delay(ms(30));
-    let mut encoder = encoder(config, Overcode::of_block(1, 1));
+    let config = EncoderConfig {
+        delay: ms(30),
+        ..windows_of(20)
+    };
+    let mut encoder = encoder(&config, Overcode::of_block(1, 1));
     for id in 0..1000u32 {
         let now = ms(id.into());
         let header = encoder.handle_data(&packet_of(id), now).unwrap();
@@ -193,7 +202,7 @@ fn data_is_never_delayed() {
 #[test]
 fn repair_packets_computed_together_are_those_computed_alone() {
     let run = |at_once: bool| {
-        let mut encoder = encoder(EncoderConfig::new(20, PACKET_MAX), Overcode::none());
+        let mut encoder = encoder(&windows_of(20), Overcode::none());
         send(&mut encoder, 0, 30);
         let mut all = Vec::new();
         for h in if at_once { 11..12 } else { 1..12 } {

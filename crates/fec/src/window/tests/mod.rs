@@ -27,8 +27,27 @@ fn packet_of(id: u32) -> Vec<u8> {
     packet
 }
 
-fn encoder(config: EncoderConfig, overcode: Overcode) -> WindowEncoder {
-    WindowEncoder::new(config, overcode)
+fn windows_of(window: u8) -> EncoderConfig {
+    EncoderConfig {
+        window,
+        payload_max: PACKET_MAX,
+        ..EncoderConfig::default()
+    }
+}
+
+fn spans_of(window: u8) -> DecoderConfig {
+    DecoderConfig {
+        payload_max: PACKET_MAX,
+        ..DecoderConfig::for_window(window)
+    }
+}
+
+fn encoder(config: &EncoderConfig, overcode: Overcode) -> WindowEncoder {
+    let config = EncoderConfig {
+        overcode,
+        ..config.clone()
+    };
+    WindowEncoder::new(config).unwrap()
 }
 
 /// Feeds the encoder so many packets, and returns what it gives, in the order of sending.
@@ -53,7 +72,7 @@ fn repairs(encoder: &mut WindowEncoder) -> Vec<Packet> {
 }
 
 fn decoder(window: u8) -> WindowDecoder {
-    WindowDecoder::new(DecoderConfig::new(window, PACKET_MAX))
+    WindowDecoder::new(&spans_of(window)).unwrap()
 }
 
 /// Takes out what has been restored, and checks its content.

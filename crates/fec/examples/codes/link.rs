@@ -1,0 +1,220 @@
+//! A stream of packets over a link that loses some, with a code around it, in virtual time: in
+//! every slot one packet is sent, data or repair.
+
+use std::{collections::HashMap, time::Duration};
+
+use fec::{
+    block::{self, BlockDecoder, BlockEncoder},
+    overcode::Overcode,
+    scheme::{Decoder, Encoder},
+    theory::{Channel, Draws},
+    window::{self, WindowDecoder, WindowEncoder},
+    wire::Header,
+};
+
+/// Longer than any run: no timers.
+const NEVER: Duration = Duration::from_secs(1 << 30);
+
+const PAYLOAD: usize = 8;
+
+/// A code to send with.
+#[derive(Clone, Copy, Debug)]
+pub enum Code {
+    /// Blocks of k packets and h repair packets, so many of them interleaved.
+    Block { k: u8, h: u8, depth: usize },
+    /// A window, and h repair packets for k data packets.
+    Window { window: u8, k: u8, h: u8 },
+}
+
+impl Code {
+    pub fn name(self) -> String {
+        match self {
+            Self::Block { k, h, depth: 1 } => format!("blocks of {k} + {h}"),
+            Self::Block { k, h, depth } => format!("blocks of {k} + {h}, {depth} interleaved"),
+            Self::Window { window, k, h } => format!("window of {window}, {h} for {k}"),
+        }
+    }
+
+    fn encoder(self) -> Box<dyn Encoder> {
+        match self {
+            Self::Block { k, h, depth } => {
+                let config = block::EncoderConfig {
+                    k,
+                    depth,
+                    block_time: NEVER,
+                    payload_max: PAYLOAD,
+                    overcode: Overcode::of_block(k, h),
+                    ..block::EncoderConfig::default()
+                };
+                Box::new(BlockEncoder::new(config).expect("a code"))
+            }
+            Self::Window { window, k, h } => {
+                let config = window::EncoderConfig {
+                    window,
+                    payload_max: PAYLOAD,
+                    overcode: Overcode::of_block(k, h),
+                    hold: NEVER,
+                    ..window::EncoderConfig::default()
+                };
+                Box::new(WindowEncoder::new(config).expect("a code"))
+            }
+        }
+    }
+
+    fn decoder(self) -> Box<dyn Decoder> {
+        match self {
+            Self::Block { .. } => {
+                let config = block::DecoderConfig {
+                    payload_max: PAYLOAD,
+                    ..block::DecoderConfig::default()
+                };
+                Box::new(BlockDecoder::new(&config).expect("a code"))
+            }
+            Self::Window { window, .. } => {
+                let config = window::DecoderConfig {
+                    payload_max: PAYLOAD,
+                    ..window::DecoderConfig::for_window(window)
+                };
+                Box::new(WindowDecoder::new(&config).expect("a code"))
+            }
+        }
+    }
+}
+
+/// What came of a run. Delays are in slots.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Repair packets for each data packet.
+    pub overcode: f64,
+    /// The share of data packets that the link lost.
+    pub lost: f64,
+    /// The share that stayed lost.
+    pub residual: f64,
+    /// From when a lost packet would have come to when it was recovered.
+    pub recovery: Delays,
+    /// How much later than sent packets are there with all before them that ever come; of all
+    /// packets.
+    pub in_order: Delays,
+}
+
+#[derive(Debug)]
+pub struct Delays {
+    pub mean: f64,
+    pub p95: usize,
+    pub p99: usize,
+}
+
+impl Delays {
+    fn of(mut delays: Vec<usize>) -> Self {
+        delays.sort_unstable();
+        let at = |percent| delays.get(delays.len() * percent / 100).copied();
+        Self {
+            mean: delays.iter().sum::<usize>() as f64 / delays.len().max(1) as f64,
+            p95: at(95).unwrap_or(0),
+            p99: at(99).unwrap_or(0),
+        }
+    }
+}
+
+/// The receiving side and what it has seen.
+struct Receiver {
+    decoder: Box<dyn Decoder>,
+    losses: Draws,
+    /// The packets that have not been passed on, by their headers.
+    open: HashMap<Header, usize>,
+    /// Of each packet the slots when it was sent and when passed on.
+    packets: Vec<(usize, Option<usize>)>,
+    slot: usize,
+}
+
+/// Sends so many packets.
+pub fn run(code: Code, channel: &Channel, packets: usize, seed: u64) -> Outcome {
+    let mut encoder = code.encoder();
+    let mut receiver = Receiver {
+        decoder: code.decoder(),
+        losses: channel.draws(seed),
+        open: HashMap::new(),
+        packets: Vec::with_capacity(packets),
+        slot: 0,
+    };
+    for number in 0..packets {
+        let payload = number.to_be_bytes();
+        let header = encoder.handle_data(&payload, Duration::ZERO);
+        let header = header.expect("a short packet");
+        receiver.open.insert(header, number);
+        receiver.packets.push((receiver.slot, None));
+        receiver.send(header, &payload);
+        if number + 1 == packets {
+            encoder.handle_drained(Duration::ZERO);
+        }
+        while let Some((header, symbol)) = encoder.poll_repair() {
+            receiver.send(header, symbol);
+        }
+    }
+    receiver.outcome()
+}
+
+impl Receiver {
+    /// A slot with a packet, which may get lost.
+    fn send(&mut self, header: Header, payload: &[u8]) {
+        if self.losses.next() == Some(false) {
+            if header.is_data() {
+                pass_on(
+                    &mut self.open,
+                    &mut self.packets,
+                    self.slot,
+                    header,
+                    payload,
+                );
+            }
+            let arrival = self.decoder.handle(header, payload);
+            arrival.expect("a good packet");
+            while let Some((header, payload)) = self.decoder.poll_recovered() {
+                pass_on(
+                    &mut self.open,
+                    &mut self.packets,
+                    self.slot,
+                    header,
+                    payload,
+                );
+            }
+        }
+        self.slot += 1;
+    }
+
+    fn outcome(self) -> Outcome {
+        let count = self.packets.len();
+        let mut recovery = Vec::new();
+        let mut in_order = Vec::with_capacity(count);
+        let mut reached = 0;
+        for (sent, came) in &self.packets {
+            let Some(came) = *came else { continue };
+            if came > *sent {
+                recovery.push(came - sent);
+            }
+            reached = reached.max(came);
+            in_order.push(reached - sent);
+        }
+        let residual = (count - in_order.len()) as f64 / count as f64;
+        Outcome {
+            overcode: (self.slot - count) as f64 / count as f64,
+            lost: residual + recovery.len() as f64 / count as f64,
+            residual,
+            recovery: Delays::of(recovery),
+            in_order: Delays::of(in_order),
+        }
+    }
+}
+
+/// Notes that a packet is there, for the first and only time and as it was sent.
+fn pass_on(
+    open: &mut HashMap<Header, usize>,
+    packets: &mut [(usize, Option<usize>)],
+    slot: usize,
+    header: Header,
+    payload: &[u8],
+) {
+    let number = open.remove(&header).expect("a packet, once");
+    assert_eq!(payload, number.to_be_bytes());
+    packets[number].1 = Some(slot);
+}
