@@ -10,6 +10,7 @@
 //! - [`serial`], numbers that count on modulo 2^32
 //! - [`window`], a sliding window code: repair packets over the last few packets
 //! - [`overcode`], how many repair packets there are for how many data packets
+//! - [`control`], overcode that follows the link: loss measured, fitted, and answered
 //! - [`theory`], how often a code fails on a link that loses packets, alone or in bursts
 //!
 //! Nothing here reads a clock or does I/O: packets, events and the time go in; packets and a
@@ -19,6 +20,7 @@
 
 pub mod block;
 pub mod code;
+pub mod control;
 pub mod gf256;
 #[expect(unsafe_code, reason = "vectors are read and written through pointers")]
 pub mod kernel;

@@ -52,4 +52,5 @@ mod tests;
 pub use block::{BlockError, BlockOdds};
 pub use channel::{Channel, ChannelError};
 pub use draw::Draws;
+pub(crate) use rows::rows_needed_into;
 pub use rows::{block_of_window, rows_needed};

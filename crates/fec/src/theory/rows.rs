@@ -32,24 +32,33 @@ use crate::code::SYMBOLS_MAX;
 /// If `depth` or `target` is zero, or `target` negative or no number.
 #[must_use]
 pub fn rows_needed(channel: &Channel, depth: usize, target: f64, k_max: usize) -> Vec<f64> {
+    let mut needed = vec![f64::INFINITY; k_max];
+    rows_needed_into(channel, depth, target, &mut needed);
+    needed
+}
+
+/// The same, for as many lengths as there is room for.
+pub(crate) fn rows_needed_into(channel: &Channel, depth: usize, target: f64, needed: &mut [f64]) {
     assert!(
         depth > 0,
-        "packets of a block are at least one packet apart"
+        "packets of a block are one packet apart at least"
     );
     assert!(target > 0.0, "no overcode makes failure impossible");
+    needed.fill(f64::INFINITY);
     let mut walk = Walk::new(channel, depth);
-    let mut needed = Vec::with_capacity(k_max);
+    let mut blocks = needed.iter_mut().peekable();
+    let mut h = 0;
     // Of a block of the data packets that are looked at and one row less than h.
     let mut failure_before = 1.0;
-    let mut h = 0;
     for _ in 0..SYMBOLS_MAX {
-        if needed.len() == k_max {
-            break;
-        }
+        let Some(block) = blocks.peek_mut() else {
+            return;
+        };
         walk.step();
         let failure = walk.tail(h);
         if failure <= target {
-            needed.push(between(h, failure_before, failure, target));
+            **block = between(h, failure_before, failure, target);
+            blocks.next();
             // The next block has one packet more, and was this long with one row less.
             failure_before = match h {
                 0 => 1.0,
@@ -60,8 +69,6 @@ pub fn rows_needed(channel: &Channel, depth: usize, target: f64, k_max: usize) -
             failure_before = failure;
         }
     }
-    needed.resize(k_max, f64::INFINITY);
-    needed
 }
 
 /// Where between `h - 1` and `h` rows the probability of failure meets the target.
