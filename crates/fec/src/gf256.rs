@@ -3,9 +3,6 @@
 
 const POLYNOMIAL: u16 = 0x11d;
 
-/// What x^8 is, by the polynomial.
-pub(crate) const REDUCTION: u8 = POLYNOMIAL as u8;
-
 /// The order of the multiplicative group: logarithms are counted modulo this.
 const ORDER: usize = 255;
 

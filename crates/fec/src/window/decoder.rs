@@ -101,7 +101,7 @@ impl WindowDecoder {
             moved: 0,
             packets: vec![slot.clone(); span],
             repairs: vec![slot; repairs + 1],
-            system: System::new(span, repairs),
+            system: System::new(span, repairs, kernel),
             restorer: Restorer::new(kernel, span + repairs + 1),
             solved: Vec::with_capacity(repairs + 1),
             restored: VecDeque::with_capacity(span),

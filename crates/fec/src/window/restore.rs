@@ -115,12 +115,10 @@ impl Restorer {
 /// Lists the known packets and the repair symbols that have a part in any of the rows, the
 /// packets first. Returns how many there are.
 fn find_parts(system: &System, solved: &[Solved], span: usize, parts: &mut [u16]) -> usize {
-    let cells = system.cells(solved[0].row).len();
     let mut count = 0;
-    for part in 0..cells {
-        let used = solved
-            .iter()
-            .any(|solved| system.cells(solved.row)[part] != 0);
+    for part in 0..span + system.places() {
+        let mut cells = solved.iter().map(|solved| system.cells(solved.row)[part]);
+        let used = cells.any(|cell| cell != 0);
         if used && (part >= span || !system.is_missing(part)) {
             parts[count] = part as u16;
             count += 1;

@@ -15,14 +15,18 @@
 //! to rid the others of the oldest symbol in it, so that what is given up last is what can be
 //! of use longest.
 
-use crate::{gf256, serial};
+use crate::{gf256, kernel::Kernel, serial};
 
 /// The mark of a packet that is missing; as a mask for its column.
 const MISSING: u8 = 0xff;
 const KNOWN: u8 = 0;
 
+/// Rows are multiples of so many bytes, which is how kernels like them.
+const ROW_UNIT: usize = 64;
+
 #[derive(Clone, Debug)]
 pub(super) struct System {
+    kernel: Kernel,
     /// How many packets have a column.
     span: usize,
     /// For each packet, whether it is missing.
@@ -38,6 +42,8 @@ pub(super) struct System {
     free: Vec<u16>,
     /// No repair symbol in use has a first packet before this.
     oldest: u32,
+    /// Room for a row.
+    room: Box<[u8]>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,14 +61,16 @@ pub(super) struct Solved {
 
 impl System {
     /// For `span` packets, all missing, and at most `repairs` equations.
-    pub(super) fn new(span: usize, repairs: usize) -> Self {
+    pub(super) fn new(span: usize, repairs: usize, kernel: Kernel) -> Self {
         // One more, so that a new one can be there before it is decided which one gives way.
         let places = repairs + 1;
         let row = Row {
             pivot: 0,
-            cells: vec![0; span + places].into_boxed_slice(),
+            cells: vec![0; (span + places).next_multiple_of(ROW_UNIT)].into_boxed_slice(),
         };
         Self {
+            kernel,
+            room: row.cells.clone(),
             span,
             missing: vec![MISSING; span].into_boxed_slice(),
             pivots: vec![None; span].into_boxed_slice(),
@@ -77,6 +85,11 @@ impl System {
     /// How many equations there are.
     pub(super) fn len(&self) -> usize {
         self.used
+    }
+
+    /// How many places for repair symbols there are.
+    pub(super) fn places(&self) -> usize {
+        self.firsts.len()
     }
 
     pub(super) fn is_missing(&self, column: usize) -> bool {
@@ -134,7 +147,7 @@ impl System {
         cells[self.span + symbol] = 1;
         for row in rows {
             let factor = cells[row.pivot as usize];
-            add(cells, &row.cells, factor);
+            add(self.kernel, cells, &row.cells, factor);
         }
         self.used += 1;
         self.settle(self.used - 1);
@@ -195,9 +208,9 @@ impl System {
         };
         let factor = gf256::inv(cells[pivot]);
         if factor != 1 {
-            cells
-                .iter_mut()
-                .for_each(|cell| *cell = gf256::mul(*cell, factor));
+            self.kernel
+                .combine(&[factor], &[cells], &mut [&mut self.room]);
+            std::mem::swap(cells, &mut self.room);
         }
         self.rows[row].pivot = pivot as u16;
         self.pivots[pivot] = Some(row as u16);
@@ -258,7 +271,7 @@ impl System {
         for (i, other) in self.rows[..self.used].iter_mut().enumerate() {
             if i != row {
                 let factor = gf256::mul(other.cells[cell], inverse);
-                add(&mut other.cells, &by, factor);
+                add(self.kernel, &mut other.cells, &by, factor);
             }
         }
         self.rows[row].cells = by;
@@ -271,36 +284,8 @@ fn older(a: u32, b: u32) -> u32 {
 }
 
 /// Adds `factor` times `row` to `sum`.
-fn add(sum: &mut [u8], row: &[u8], factor: u8) {
-    if factor == 0 {
-        return;
-    }
-    // Bit by bit of the factor, without tables or branches: the compiler makes vectors of it, and the
-    // rows are too short for a kernel to pay.
-    let bits: [u8; 8] = std::array::from_fn(|bit| 0u8.wrapping_sub(factor >> bit & 1));
-    for (sum, cell) in sum.iter_mut().zip(row) {
-        let mut shifted = *cell;
-        for bit in bits {
-            *sum ^= shifted & bit;
-            let carry = (shifted.cast_signed() >> 7).cast_unsigned();
-            shifted = (shifted << 1) ^ (carry & gf256::REDUCTION);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_added_in_the_field() {
-        let row: Vec<u8> = (0..=255).collect();
-        for factor in 0..=255 {
-            let mut sum: Vec<u8> = row.iter().map(|cell| cell ^ 0x5a).collect();
-            add(&mut sum, &row, factor);
-            for (cell, sum) in row.iter().zip(sum) {
-                assert_eq!(sum, cell ^ 0x5a ^ gf256::mul(*cell, factor));
-            }
-        }
+fn add(kernel: Kernel, sum: &mut [u8], row: &[u8], factor: u8) {
+    if factor != 0 {
+        kernel.accumulate(&[factor], &[row], &mut [sum]);
     }
 }
