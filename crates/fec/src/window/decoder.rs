@@ -23,20 +23,29 @@ use crate::{
 /// repair packets whose windows lie within. From these it restores every packet that can be
 /// restored, at the first moment possible.
 ///
-/// Packets that do not fit into the span do not move it far at once. A data packet ahead moves
-/// it by no more than half; others, ahead or behind, are passed on
-/// ([`Arrival::Late`]) and kept aside, and only three in a row ahead, or eight behind, move the
-/// span to where they are. So a packet that is out of all proportion does no harm, an encoder that
+/// Packets that do not fit into the span do not move it far at once. A packet ahead moves it by no
+/// more than half of it. Data packets further ahead, or behind, are passed on ([`Arrival::Late`])
+/// and kept aside, and only three of them in a row ahead, or eight behind, move the span to where
+/// they are. So a packet that is out of all proportion does no harm, an encoder that
 /// begins anew is followed after eight packets, and none of those is lost to decoding.
 ///
 /// # Memory and time
 ///
 /// Nothing is allocated after construction. There are `span + repairs + 9` symbols, and
-/// `repairs + 1` rows of `span + repairs + 1` bytes. A packet costs at most `2 x repairs` operations on
-/// rows (a byte-wise multiplication and addition), a restored one as many again, and one
-/// multiplication and addition of symbols for each packet and repair packet that it is made of: at most
-/// `span + repairs`, usually `window + lost`. Data that arrives while there is nothing to solve
-/// costs a copy.
+/// `repairs + 2` rows of `span + repairs + 1` bytes.
+///
+/// Data that arrives while there is nothing to solve costs a copy, and a repair packet of whose
+/// window nothing is missing costs a look at the window. Else, with n equations pending:
+///
+/// - a packet costs at most 2 n + 1 operations on rows (a multiplication and addition of a row);
+/// - a restored packet costs up to n more, unless all are restored at once;
+/// - its content costs a multiplication and addition of a symbol for each packet and repair symbol
+///   that it is made of, usually the window and n, at most `span + repairs`.
+///
+/// n is at most `repairs`, whatever comes, so no packet costs more than 2 `repairs` operations on
+/// rows and, for each packet that it restores, `repairs` on rows and `span + repairs` on symbols.
+/// With AVX2 and packets of 1,400 bytes, a repair packet over 128 of which 32 are missing is taken
+/// in in 10 us, and the last of 32 restores them in 0.2 ms, 6 us each.
 ///
 /// # Forged packets
 ///

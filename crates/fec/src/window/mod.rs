@@ -18,6 +18,31 @@
 //! addition of a packet for each packet in the window). Windows are from 3 packets (a message now
 //! and then, each with a repair packet) to some 128 (streams).
 //!
+//! What that buys, of a million packets each (`cargo run --release -p fec --example codes`; in order: how
+//! many packets later than sent one is there with all before it; recovered: the same of lost ones):
+//!
+//! ```text
+//! lost               overcode  code           stays lost   recovered       in order
+//!                                                          mean  p95  p99  mean  p95  p99
+//! 2 %, independent      7 %    blocks of 100    8.0e-5       53   98  102  23.4   79   93
+//!                              window of 50     7.2e-5       15   44   73   2.2   13   39
+//!                              window of 128    none         15   45   75   2.3   13   40
+//! 5 %, independent     20 %    blocks of 50     4.9e-5       28   51   53  14.5   43   49
+//!                              window of 50     none        5.6   16   28   0.8    5   14
+//! 2 %, bursts of 4     20 %    blocks of 50     4.5e-3       30   52   56   2.6   23   42
+//!                              blocks of 100    8.3e-4       58  102  109   9.3   62   88
+//!                              window of 128    2.9e-5       41  105  165   2.6   17   61
+//! 5.5 %, bursts of 6.7 20 %    blocks of 100    1.8e-2       61  106  113    14   74   96
+//!                              window of 50     2.9e-2       37   69   91   3.7   29   56
+//!                              window of 128    6.1e-3       84  202  284    15   97  184
+//! 5 %, independent    100 %    copies           2.5e-3        1    1    1   0.0    0    1
+//!                              window of 3      1.1e-5      1.1    3    3   0.1    1    1
+//! ```
+//!
+//! Where there is too little overcode for the losses, a long window goes on trying for long: at 5 %
+//! with 7 % of overcode, one of 128 loses 0.6 %, blocks of 100 lose 1.4 %, but what it restores is
+//! 80 packets late, blocks 55.
+//!
 //! The field is that of RFC 8681, GF(2^8) with the polynomial 0x11d, and so are the coefficients
 //! ([`coefficients`]). Headers are our own ([`crate::wire`]), and packets become symbols in our own
 //! way ([`crate::symbol`]).

@@ -7,7 +7,7 @@ use super::{
 use crate::kernel::Kernel;
 
 /// How many packets are restored at once, so that what they are made of is read once.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 8;
 
 /// The most packets and repair symbols that a packet can be made of.
 const SOURCES: usize = super::SPAN_MAX + super::REPAIRS_MAX + 1;
@@ -75,7 +75,7 @@ impl Restorer {
         results: &mut [Slot],
     ) -> bool {
         let mut parts = [0u16; SOURCES];
-        let count = find_parts(system, solved, packets.len(), &mut parts);
+        let count = find_parts(system, solved, &mut parts);
         let parts = &parts[..count];
         let slot = |part: &u16| -> &Slot {
             let part = usize::from(*part);
@@ -114,15 +114,18 @@ impl Restorer {
 
 /// Lists the known packets and the repair symbols that have a part in any of the rows, the
 /// packets first. Returns how many there are.
-fn find_parts(system: &System, solved: &[Solved], span: usize, parts: &mut [u16]) -> usize {
+fn find_parts(system: &System, solved: &[Solved], parts: &mut [u16]) -> usize {
+    let mut any = [0; SOURCES];
+    for Solved { row, .. } in solved {
+        let cells = any.iter_mut().zip(system.cells(*row));
+        cells.for_each(|(any, cell)| *any |= cell);
+    }
+    let known = any.iter_mut().zip(system.missing());
+    known.for_each(|(any, missing)| *any &= !missing);
     let mut count = 0;
-    for part in 0..span + system.places() {
-        let mut cells = solved.iter().map(|solved| system.cells(solved.row)[part]);
-        let used = cells.any(|cell| cell != 0);
-        if used && (part >= span || !system.is_missing(part)) {
-            parts[count] = part as u16;
-            count += 1;
-        }
+    for (part, _) in any.iter().enumerate().filter(|(_, any)| **any != 0) {
+        parts[count] = part as u16;
+        count += 1;
     }
     count
 }

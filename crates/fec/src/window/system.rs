@@ -87,9 +87,9 @@ impl System {
         self.used
     }
 
-    /// How many places for repair symbols there are.
-    pub(super) fn places(&self) -> usize {
-        self.firsts.len()
+    /// For each column a byte that is all ones if its packet is missing, else zero.
+    pub(super) fn missing(&self) -> &[u8] {
+        &self.missing
     }
 
     pub(super) fn is_missing(&self, column: usize) -> bool {
