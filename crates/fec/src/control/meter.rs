@@ -11,7 +11,7 @@ use super::Run;
 /// - what was sent during a silence, if the caller says so ([`leave_out`](Self::leave_out));
 /// - more than [`outage_packets`](MeterConfig::outage_packets) lost in a row.
 ///
-/// Memory is a byte for each packet of `reorder`; a packet takes constant time, unless numbers
+/// Memory is a byte or two for each packet of `reorder`; a packet takes constant time, unless numbers
 /// jump: then `reorder` steps at most, however far.
 ///
 /// ```
@@ -30,7 +30,7 @@ use super::Run;
 #[derive(Clone, Debug)]
 pub struct LossMeter {
     config: MeterConfig,
-    /// What is known of the numbers from `settled` to `end`, by number modulo its length.
+    /// What is known of the numbers from `settled` to `end`, by number modulo its length: a power of two.
     window: Box<[Fate]>,
     settled: u64,
     end: u64,
@@ -81,8 +81,9 @@ impl LossMeter {
     /// A meter that starts with the first packet that arrives.
     #[must_use]
     pub fn new(config: MeterConfig) -> Self {
-        // One more, as a window is never empty.
-        let window = vec![Fate::Missing; usize::from(config.reorder) + 1];
+        // One more, as a number is entered before the oldest one is settled.
+        let length = (usize::from(config.reorder) + 1).next_power_of_two();
+        let window = vec![Fate::Missing; length];
         Self {
             config,
             window: window.into_boxed_slice(),
@@ -145,8 +146,8 @@ impl LossMeter {
     }
 
     fn fate(&mut self, number: u64) -> &mut Fate {
-        let length = self.window.len() as u64;
-        &mut self.window[(number % length) as usize]
+        let mask = self.window.len() - 1;
+        &mut self.window[number as usize & mask]
     }
 
     /// All numbers up to `end` have been sent, those that are new with this fate.
