@@ -137,7 +137,7 @@ pub enum Standing {
 /// row above what the best fit asks for. So with a good estimate, and between 3 and 20 rows, it is the
 /// least number or one more.
 ///
-/// It follows a rise of loss as soon as that is beyond doubt, from 1 to 8 % after 200 packets; a fall
+/// It follows a rise of loss as soon as that is beyond doubt, from 1 to 8 % within 100 to 500 packets; a fall
 /// as soon as that is, plus 1,500 packets. Otherwise it averages over all that is remembered
 /// ([`memory`](ControlConfig::memory)). While the caller says that loss looks like congestion the
 /// overcode never grows, as more packets would make it worse; what was lost then does not count as the

@@ -121,3 +121,43 @@ fn a_link_at_the_threshold_does_not_make_the_rows_flutter() {
         }
     }
 }
+
+/// After how many packets from a step on the rows are as `done` says, for each seed, sorted; a link
+/// that has been as it was for 20 s.
+fn delays(from: f64, to: f64, done: impl Fn(usize) -> bool) -> Vec<u64> {
+    let delay = |seed| {
+        let before = Channel::iid(from).unwrap();
+        let mut link = Link::new(&before, ControlConfig::default(), seed);
+        link.send(20_000, 0..=0);
+        link.change(&Channel::iid(to).unwrap());
+        let mut packets = 0;
+        while !done(link.rows()) {
+            link.send(1, 0..=0);
+            packets += 1;
+            assert!(packets < 100_000, "seed {seed}");
+        }
+        packets
+    };
+    let mut delays: Vec<u64> = seeds(100).map(delay).collect();
+    delays.sort_unstable();
+    delays
+}
+
+#[test]
+fn overcode_rises_quickly_and_falls_slowly() {
+    for (from, to, rows, least, most) in [
+        (0.0, 0.02, 1, 0, 500),
+        (0.0, 0.02, 4, 0, 1_000),
+        (0.01, 0.08, 7, 0, 700),
+        (0.02, 0.08, 7, 0, 1_000),
+        (0.08, 0.01, 4, 1_500, 3_000),
+        (0.01, 0.0, 0, 1_500, 3_000),
+    ] {
+        let reached = |now: usize| if to > from { now >= rows } else { now <= rows };
+        let delays = delays(from, to, reached);
+        let [first, median, late] = [0, 50, 95].map(|i| delays[i * delays.len() / 100]);
+        println!("{from} to {to}, {rows} rows: after {first}, {median}, {late} packets");
+        assert!(first >= least, "{from} to {to}: {first}");
+        assert!(late <= most, "{from} to {to}: {late}");
+    }
+}
