@@ -51,6 +51,9 @@
 //! +---------------+
 //! ```
 
+#[cfg(test)]
+mod tests;
+
 /// The header of a packet. Parsing checks what it can without knowing the other packets; what
 /// [`Header::parse`] returns, [`Header::emit`] writes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
