@@ -39,6 +39,8 @@ pub struct DecoderStats {
     /// Of these the ones that were of no use: their block was complete or had given way, they
     /// were duplicates, or their number was far off.
     pub repairs_spare: u64,
+    /// Of these the ones whose block's number was far off.
+    pub repairs_far: u64,
     /// Duplicates of data packets that had been received or recovered before.
     pub duplicates: u64,
     /// Data packets whose block's number was so far off that it could not be known whether they

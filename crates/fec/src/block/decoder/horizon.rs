@@ -2,10 +2,12 @@
 
 use crate::serial;
 
-/// So many packets in a row with numbers far from the newest, but near each other, are taken for
-/// the stream itself: the sender was started again, or an outage was long. Fewer are taken for
-/// strays.
-const STRAYS: u32 = 8;
+/// So many packets in a row with numbers far ahead of the newest, but near each other, are taken
+/// for the stream itself, after an outage: nothing else can come then. Fewer are taken for strays.
+const AHEAD: u32 = 3;
+
+/// The same far behind, where stragglers may be too: the sender was started again.
+const BEHIND: u32 = 8;
 
 /// Follows the numbers of a stream modulo 2^32.
 #[derive(Debug)]
@@ -55,7 +57,8 @@ impl Horizon {
             1
         };
         self.stray = number;
-        if self.strays < STRAYS {
+        let ahead = serial::before(newest, number);
+        if self.strays < if ahead { AHEAD } else { BEHIND } {
             return Place::Far;
         }
         self.newest = Some(number);
@@ -74,28 +77,26 @@ mod tests {
 
     #[test]
     fn a_stray_is_left_alone_and_a_run_of_them_is_followed() {
-        let mut horizon = Horizon::new(100);
-        assert_eq!(horizon.place(u32::MAX), Place::Near);
-        assert_eq!(
-            horizon.place(50),
-            Place::Near,
-            "numbers go on after the last"
-        );
-        for i in 0..STRAYS - 1 {
-            assert_eq!(horizon.place(10_000 + i), Place::Far);
-        }
-        assert_eq!(horizon.place(51), Place::Near, "the stream itself goes on");
-        for i in 0..STRAYS - 1 {
+        for (far, run) in [(10_000, AHEAD), (10_000u32.wrapping_neg(), BEHIND)] {
+            let mut horizon = Horizon::new(100);
+            assert_eq!(horizon.place(u32::MAX), Place::Near);
             assert_eq!(
-                horizon.place(10_000 + i),
-                Place::Far,
-                "counted from the start"
+                horizon.place(50),
+                Place::Near,
+                "numbers go on after the last"
             );
+            for i in 0..run - 1 {
+                assert_eq!(horizon.place(far + i), Place::Far);
+            }
+            assert_eq!(horizon.place(51), Place::Near, "the stream itself goes on");
+            for i in 0..run - 1 {
+                assert_eq!(horizon.place(far + i), Place::Far, "counted from the start");
+            }
+            assert_eq!(horizon.place(far + 7), Place::Moved);
+            assert_eq!(horizon.place(51), Place::Far);
+            assert_eq!(horizon.place(far + 107), Place::Near);
+            assert_eq!(horizon.place(far + 7), Place::Near);
         }
-        assert_eq!(horizon.place(10_007), Place::Moved);
-        assert_eq!(horizon.place(51), Place::Far);
-        assert_eq!(horizon.place(10_107), Place::Near);
-        assert_eq!(horizon.place(10_007), Place::Near);
     }
 
     #[test]

@@ -37,12 +37,12 @@ use crate::{
 /// Whatever comes, nothing panics and memory stays within its bounds. Packets that contradict
 /// others of their block are refused: the first ones are believed. A packet whose block number is
 /// far from the newest (by more than half of [`memory`](DecoderConfig::memory)) is left alone; its
-/// data is [`Arrival::Late`]. The eighth such packet in a row, all near each other, moves the
-/// decoder there: the encoder was started again or the link was away for long. So a stray number
-/// costs nothing, or one block in work if it is near, and eight packets go by without protection
-/// when the stream really jumps. If an encoder is started again with numbers that are still
-/// remembered, its blocks take the place of the remembered ones as soon as one packet is seen to
-/// differ; until then its packets look like duplicates.
+/// data is [`Arrival::Late`]. The third such packet in a row ahead, or the eighth behind, all near
+/// each other, moves the decoder there: the link was away for long, or the encoder was started
+/// again. So a stray number costs nothing, or one block in work if it is near, and two or seven
+/// packets go by without protection when the stream really jumps. If an encoder is started again
+/// with numbers that are still remembered, its blocks take the place of the remembered ones as soon
+/// as one packet is seen to differ; until then its packets look like duplicates.
 ///
 /// Wrong *content* cannot be told from right: a forged repair packet gives wrong data, of which
 /// only some is recognised by its impossible length or padding. **The caller authenticates packets
@@ -163,6 +163,7 @@ impl<C: ErasureCode> BlockDecoder<C> {
             return Err(Refused::Length(symbol.len()));
         }
         if !self.near(block) {
+            self.stats.repairs_far += 1;
             return Ok(self.count_repair(false));
         }
         let record = self.blocks.open(block, &mut self.stats);

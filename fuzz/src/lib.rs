@@ -1,0 +1,28 @@
+//! What the fuzz targets do, as a library, so that a plain test can do it too (tests/seeds.rs).
+//!
+//! `scripts/fuzz` runs the targets.
+
+pub mod block;
+pub mod link;
+pub mod window;
+
+use fec::wire::{Header, HeaderError};
+
+/// Whatever bytes come: what is parsed is emitted again, and its length is what it says.
+pub fn header(packet: &[u8]) {
+    match Header::parse(packet) {
+        Ok((header, payload)) => {
+            assert_eq!(header.len() + payload.len(), packet.len());
+            assert!(header.len() <= Header::LEN_MAX);
+            let mut emitted = Vec::new();
+            header.emit(&mut emitted);
+            assert_eq!(emitted, packet[..header.len()]);
+        }
+        Err(HeaderError::Short(length)) => {
+            assert_eq!(length, packet.len());
+            assert!(length < Header::LEN_MAX);
+        }
+        Err(HeaderError::Unknown(kind)) => assert_eq!(kind, packet[0]),
+        Err(HeaderError::Range { .. }) => {}
+    }
+}

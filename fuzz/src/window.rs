@@ -1,0 +1,221 @@
+//! Sliding windows: an encoder, a link that does anything, a decoder.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use arbitrary::Arbitrary;
+use fec::{
+    overcode::Overcode,
+    scheme::Arrival,
+    serial,
+    window::{DecoderConfig, EncoderConfig, SPAN_MAX, WindowDecoder, WindowEncoder},
+    wire::Header,
+};
+
+use crate::link::{self, Event, PAYLOAD_MAX, Receiver, Sender};
+
+/// Settings, and what happens.
+#[derive(Arbitrary, Clone, Debug)]
+pub struct Case {
+    window: u8,
+    share: (u8, u8),
+    span: u16,
+    repairs: u8,
+    delay: u8,
+    first: u32,
+    hostile: bool,
+    events: Vec<Event>,
+}
+
+/// Nothing panics, memory is bounded, and
+///
+/// - without hostile packets, what is passed on was sent, once unless the decoder says that it does
+///   not know, and nothing is refused; and what alone is missing of a repair packet's window is
+///   restored at once;
+/// - after hostile packets, an honest stream that begins anywhere else is soon decoded.
+pub fn run(case: &Case) {
+    let window = case.window.max(1);
+    let least = 2 * usize::from(window);
+    let overcode = Overcode::of_block(case.share.0.max(1), case.share.1);
+    let encoder = EncoderConfig {
+        delay: Duration::from_millis(case.delay.into()),
+        ..encoder(window, overcode, case.first)
+    };
+    let decoder = DecoderConfig {
+        window,
+        payload_max: PAYLOAD_MAX,
+        span: least + usize::from(case.span) % (SPAN_MAX + 1 - least),
+        repairs: case.repairs.max(1).into(),
+    };
+    let mut sender = Sender::new(WindowEncoder::new(encoder).expect("in range"));
+    let mut checker = Checker::new(decoder);
+    for events in case.events.chunks(8) {
+        link::play(&mut sender, &mut checker, events, case.hostile, case.first);
+        for packet in &sender.sent[checker.sent..] {
+            if let Header::WindowData { id } = packet.header {
+                checker.data.insert(id, packet.payload.clone());
+            }
+        }
+        checker.sent = sender.sent.len();
+        if !case.hostile {
+            checker.check_honest();
+        }
+    }
+    if case.hostile {
+        checker.recovers(case.first.rotate_left(16));
+    }
+}
+
+fn encoder(window: u8, overcode: Overcode, first_id: u32) -> EncoderConfig {
+    EncoderConfig {
+        window,
+        payload_max: PAYLOAD_MAX,
+        overcode,
+        first_id,
+        ..EncoderConfig::default()
+    }
+}
+
+struct Checker {
+    config: DecoderConfig,
+    decoder: WindowDecoder,
+    /// How many packets sent are known here, and the data among them.
+    sent: usize,
+    data: BTreeMap<u32, Vec<u8>>,
+    /// What was passed on since the last check.
+    passed_on: Vec<(u32, Vec<u8>)>,
+    /// What the decoder knows to have been passed on.
+    once: BTreeSet<u32>,
+    twice: bool,
+    /// Whatever number was in a header.
+    touched: BTreeSet<u32>,
+    /// What the decoder had done before the packet at hand.
+    before: fec::window::DecoderStats,
+    /// Something should have been restored.
+    owed: bool,
+}
+
+impl Checker {
+    fn new(config: DecoderConfig) -> Self {
+        let decoder = WindowDecoder::new(&config).expect("in range");
+        Self {
+            config,
+            before: decoder.stats(),
+            decoder,
+            sent: 0,
+            data: BTreeMap::new(),
+            passed_on: Vec::new(),
+            once: BTreeSet::new(),
+            twice: false,
+            touched: BTreeSet::new(),
+            owed: false,
+        }
+    }
+
+    fn check_honest(&mut self) {
+        for (id, payload) in self.passed_on.drain(..) {
+            assert_eq!(self.data.get(&id), Some(&payload), "as sent");
+        }
+        let stats = self.decoder.stats();
+        assert_eq!((stats.corrupt, stats.refused()), (0, 0));
+        if stats.resyncs == 0 {
+            assert!(!self.twice, "passed on twice");
+            assert!(!self.owed, "not restored");
+        }
+    }
+
+    /// A new encoder at `first`: it is decoded once a window of it has come, unless hostile packets
+    /// have numbers around there.
+    fn recovers(&mut self, first: u32) {
+        let window = self.config.window;
+        // With a shorter span, what follows a loss may be too far ahead of it.
+        if self.config.span < usize::from(window) + 8 {
+            return;
+        }
+        let around = first.wrapping_sub(4096);
+        if self
+            .touched
+            .iter()
+            .any(|id| serial::within(*id, around, 3 * 4096))
+        {
+            return;
+        }
+        let config = encoder(window, Overcode::of_block(2, 1), first);
+        let mut sender = Sender::new(WindowEncoder::new(config).expect("in range"));
+        let mut next = 0;
+        for i in 0..120u32 {
+            sender.data(30);
+            let lost = i > 40 && i % 8 == 0;
+            let skipped = next + usize::from(lost);
+            for packet in &sender.sent[skipped..] {
+                link::deliver(self, packet.header, &packet.payload);
+            }
+            next = sender.sent.len();
+        }
+        // A window of one packet sees every second packet only.
+        for i in (40..110).filter(|i| i % 8 != 0 || window > 1) {
+            assert!(self.once.contains(&first.wrapping_add(i)), "packet {i}");
+        }
+    }
+
+    fn pass_on(&mut self, header: Header, payload: &[u8]) {
+        let Header::WindowData { id } = header else {
+            panic!("{header:?} passed on");
+        };
+        self.passed_on.push((id, payload.to_vec()));
+    }
+
+    /// How many of a window are not known to have been passed on.
+    fn missing(&self, first: u32, count: u16) -> usize {
+        let ids = (0..count.into()).map(|i| first.wrapping_add(i));
+        ids.filter(|id| !self.once.contains(id)).count()
+    }
+}
+
+impl Receiver for Checker {
+    type Decoder = WindowDecoder;
+
+    fn decoder(&mut self) -> &mut WindowDecoder {
+        &mut self.decoder
+    }
+
+    fn arrives(&mut self, header: Header) {
+        self.before = self.decoder.stats();
+        match header {
+            Header::WindowData { id } => self.touched.insert(id),
+            Header::WindowRepair { first, .. } => self.touched.insert(first),
+            _ => return,
+        };
+    }
+
+    fn arrived(&mut self, header: Header, payload: &[u8], arrival: Option<Arrival>) {
+        assert!(self.decoder.pending() <= self.config.repairs);
+        match header {
+            Header::WindowData { id } => {
+                if arrival == Some(Arrival::Data) {
+                    self.twice |= !self.once.insert(id);
+                }
+                if matches!(arrival, Some(Arrival::Data | Arrival::Late)) {
+                    self.pass_on(header, payload);
+                }
+            }
+            Header::WindowRepair { first, count, .. } => {
+                let (before, after) = (self.before, self.decoder.stats());
+                let kept = arrival.is_some()
+                    && after.repairs_far == before.repairs_far
+                    && after.repairs_evicted == before.repairs_evicted;
+                self.owed |= kept && self.missing(first, count) == 1;
+            }
+            _ => assert_eq!(arrival, None, "of another scheme"),
+        }
+    }
+
+    fn recovered(&mut self, header: Header, payload: &[u8]) {
+        if let Header::WindowData { id } = header {
+            self.twice |= !self.once.insert(id);
+        }
+        self.pass_on(header, payload);
+    }
+}

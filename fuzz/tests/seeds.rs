@@ -1,0 +1,47 @@
+//! The bodies of the fuzz targets over bytes drawn at random: quick, and with any compiler.
+
+use arbitrary::{Arbitrary, Unstructured};
+
+/// Bytes drawn from a seed (SplitMix64).
+fn bytes(seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let length = next() % 4000;
+    (0..length).map(|_| next() as u8).collect()
+}
+
+fn cases<C: for<'a> Arbitrary<'a>>(run: impl Fn(&C)) {
+    for seed in 0..3000 {
+        let bytes = bytes(seed);
+        let case = C::arbitrary_take_rest(Unstructured::new(&bytes));
+        if let Ok(case) = case {
+            run(&case);
+        }
+    }
+}
+
+#[test]
+fn headers() {
+    for seed in 0..3000 {
+        let mut packet = bytes(seed);
+        if let Some(kind) = packet.first_mut() {
+            *kind &= 0x31;
+        }
+        pepd_fuzz::header(&packet);
+    }
+}
+
+#[test]
+fn blocks() {
+    cases(pepd_fuzz::block::run);
+}
+
+#[test]
+fn windows() {
+    cases(pepd_fuzz::window::run);
+}
