@@ -18,7 +18,7 @@ const AT_ONCE: usize = 6;
 /// Gives repair packets over the last packets of a stream.
 ///
 /// They come evenly spaced, as many to the data packets as the [`Overcode`] says
-/// ([`Overcode::ratio`]). When data pauses, by what the caller says
+/// ([`Overcode::rows_of_window`]). When data pauses, by what the caller says
 /// ([`handle_drained`](Encoder::handle_drained)) or because a packet has been without repair packet
 /// for too long, the last packets get what they lack: the last one, the last two, and so on up to
 /// the last window, each have as many repair packets behind their first as the overcode

@@ -3,6 +3,7 @@ mod encoder;
 mod hostile;
 mod model;
 mod no_loss_of_place;
+mod system;
 
 use std::time::Duration;
 

@@ -95,7 +95,7 @@ impl Model {
 }
 
 /// Gauss and Jordan.
-fn reduce(rows: &mut [Vec<u8>]) {
+pub(super) fn reduce(rows: &mut [Vec<u8>]) {
     let mut done = 0;
     for column in 0..rows.first().map_or(0, Vec::len) {
         let Some(pivot) = (done..rows.len()).find(|row| rows[*row][column] != 0) else {
