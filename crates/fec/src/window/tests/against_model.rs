@@ -30,7 +30,7 @@ impl Link {
 
 /// After every single packet the decoder has restored what a solution of all equations from
 /// scratch gives, no more and no less, each packet once, and with the right content.
-fn check(config: DecoderConfig, share: (u8, u8), link: &Link, first: u32, count: u32, seed: u64) {
+fn check(config: &DecoderConfig, share: (u8, u8), link: &Link, first: u32, count: u32, seed: u64) {
     let mut draw = Draw::new(seed);
     let sender = EncoderConfig {
         first_id: first,
@@ -42,7 +42,7 @@ fn check(config: DecoderConfig, share: (u8, u8), link: &Link, first: u32, count:
     sent.extend(repairs(&mut encoder));
     let config = DecoderConfig {
         repairs: 255,
-        ..config
+        ..config.clone()
     };
     let mut decoder = WindowDecoder::new(&config).unwrap();
     let mut model = Model::new(config.span.next_power_of_two() as u32);
@@ -84,7 +84,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let link = Link { loss, jitter, duplicates };
-        check(spans_of(window), (rows, 8), &link, 0u32.wrapping_sub(before_wrap), 300, seed);
+        check(&spans_of(window), (rows, 8), &link, 0u32.wrapping_sub(before_wrap), 300, seed);
     }
 
     #[test]
@@ -97,7 +97,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let link = Link { loss, jitter, duplicates: 0.02 };
-        check(spans_of(window), (rows, 16), &link, 0u32.wrapping_sub(before_wrap), 300, seed);
+        check(&spans_of(window), (rows, 16), &link, 0u32.wrapping_sub(before_wrap), 300, seed);
     }
 }
 
@@ -107,7 +107,7 @@ proptest! {
     #[test]
     fn long_windows(window in 64u8.., rows in 1u8..=10, loss in 0.0..0.12f64, seed in any::<u64>()) {
         let link = Link { loss, jitter: 5, duplicates: 0.01 };
-        check(spans_of(window), (rows, 50), &link, 0u32.wrapping_sub(400), 800, seed);
+        check(&spans_of(window), (rows, 50), &link, 0u32.wrapping_sub(400), 800, seed);
     }
 }
 
@@ -125,7 +125,7 @@ proptest! {
     ) {
         let config = DecoderConfig { span: 2 * usize::from(window), ..spans_of(window) };
         let link = Link { loss: excess * f64::from(rows) / 32.0, jitter: 1, duplicates: 0.0 };
-        check(config, (rows, 32), &link, 0, 1000, seed);
+        check(&config, (rows, 32), &link, 0, 1000, seed);
     }
 }
 
