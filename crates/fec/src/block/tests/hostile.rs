@@ -304,6 +304,45 @@ fn blocks_that_never_end_give_way() {
 }
 
 #[test]
+fn a_block_whose_memory_another_takes_gives_way_to_it() {
+    let config = DecoderConfig {
+        payload_max: 100,
+        memory: 4,
+        ..DecoderConfig::default()
+    };
+    let mut decoder = BlockDecoder::new(&config).unwrap();
+    decoder.handle(data(0, 1), b"x").unwrap();
+    for block in 1..4 {
+        decoder.handle(data(block, 0), b"x").unwrap();
+        decoder.handle(repair(block, 0, 1), b"\0\x01x").unwrap();
+    }
+    assert_eq!((decoder.blocks(), decoder.stats().evicted), (1, 0));
+    decoder.handle(data(4, 0), b"x").unwrap();
+    assert_eq!((decoder.blocks(), decoder.packets()), (1, 1));
+    assert_eq!((decoder.stats().evicted, decoder.stats().lost), (1, 1));
+}
+
+#[test]
+fn a_block_that_wants_room_does_not_give_way_to_itself() {
+    let mut decoder = BlockDecoder::new(&DecoderConfig {
+        payload_max: 100,
+        packets: 256,
+        ..DecoderConfig::default()
+    })
+    .unwrap();
+    decoder.handle(data(0, 0), b"x").unwrap();
+    for index in 0..200 {
+        decoder.handle(data(1, index), b"x").unwrap();
+    }
+    for index in 1..=55 {
+        decoder.handle(data(0, index), b"x").unwrap();
+    }
+    assert_eq!((decoder.blocks(), decoder.packets()), (2, 256));
+    decoder.handle(data(0, 56), b"x").unwrap();
+    assert_eq!((decoder.blocks(), decoder.packets()), (1, 57));
+}
+
+#[test]
 fn noise_neither_panics_nor_takes_memory_and_the_stream_goes_on_after_it() {
     for_seeds(60, |draw| {
         let mut decoder = decoder();
