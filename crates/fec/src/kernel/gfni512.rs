@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::{
     __m512i, _mm512_gf2p8affine_epi64_epi8, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8,
-    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_ternarylogic_epi32, _mm512_xor_si512,
 };
 
 use super::{
@@ -88,7 +88,7 @@ unsafe fn strip<const P: usize, const V: usize>(
             let products = multiply(bytes, *matrices[p]);
             let second = multiply(second, *second_matrices[p]);
             for v in 0..V {
-                sums[p][v] = _mm512_ternarylogic_epi64::<XOR3>(sums[p][v], products[v], second[v]);
+                sums[p][v] = _mm512_ternarylogic_epi32::<XOR3>(sums[p][v], products[v], second[v]);
             }
         }
     }
