@@ -6,7 +6,7 @@
 //! the sum of two look-ups of four bits each in a table of 16 bytes that fits in a register.
 //!
 //! Each source is read once for up to six outputs, whose sums stay in registers until all sources
-//! have been added; see [`pass`].
+//! have been added; see `pass`.
 //!
 //! This is the only part of the crate with `unsafe` code: what reads and writes vectors does so
 //! through pointers, and what uses an instruction must know that the machine has it. The latter
