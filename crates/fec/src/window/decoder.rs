@@ -176,6 +176,7 @@ impl WindowDecoder {
             self.stats.repairs_far += 1;
         } else if self.keep_repair(first, count.into(), key, symbol) {
             self.solve();
+            self.stats.repairs_evicted += u64::from(self.system.make_room());
         } else {
             self.stats.repairs_spare += 1;
         }
@@ -206,9 +207,7 @@ impl WindowDecoder {
         let mut coefficients = [0; u8::MAX as usize];
         coefficients::draw(key, &mut coefficients[..count]);
         let cells = to_end.chain(0..wrapped).zip(coefficients);
-        let place = self
-            .system
-            .insert(first, cells, &mut self.stats.repairs_evicted);
+        let place = self.system.insert(first, cells);
         if let Some(place) = place {
             self.repairs[place].set_symbol(symbol);
         }

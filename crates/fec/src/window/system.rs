@@ -127,13 +127,11 @@ impl System {
     }
 
     /// Takes an equation over a window whose first packet is `first`. Returns the place of its
-    /// symbol, or `None` if it says nothing new. `evicted` counts equations that gave way because
-    /// there were too many.
+    /// symbol, or `None` if it says nothing new. [`Self::make_room`] before the next one.
     pub(super) fn insert(
         &mut self,
         first: u32,
         coefficients: impl Iterator<Item = (usize, u8)>,
-        evicted: &mut u64,
     ) -> Option<usize> {
         let symbol = self.free.pop()? as usize;
         if self.used == 0 || serial::before(first, self.oldest) {
@@ -151,10 +149,6 @@ impl System {
         }
         self.used += 1;
         self.settle(self.used - 1);
-        if self.free.is_empty() {
-            self.drop_oldest();
-            *evicted += 1;
-        }
         self.firsts[symbol].map(|_| symbol)
     }
 
@@ -228,6 +222,16 @@ impl System {
         {
             self.release(row, symbol);
         }
+    }
+
+    /// Sees to it that there is room for another equation; returns whether one had to give way. After what
+    /// could be solved has been, as that makes room too.
+    pub(super) fn make_room(&mut self) -> bool {
+        let full = self.free.is_empty();
+        if full {
+            self.drop_oldest();
+        }
+        full
     }
 
     fn drop_oldest(&mut self) {

@@ -170,3 +170,31 @@ fn a_packet_that_comes_after_it_was_restored_is_a_duplicate() {
     assert_eq!(restored, [3]);
     assert_eq!(receive(&mut decoder, &data(3)).0, Arrival::Duplicate);
 }
+
+/// The repair packet that a late one brings is used before anything gives way to it, or it to others.
+#[test]
+fn where_there_is_room_for_few_repair_packets_the_newest_is_used_first() {
+    let config = EncoderConfig {
+        first_id: 100,
+        ..windows_of(3)
+    };
+    let mut encoder = encoder(&config, Overcode::of_block(3, 1));
+    let sent = without(send(&mut encoder, 100, 9), &[101, 104, 105, 107, 108]);
+    let (late, rest): (Vec<_>, Vec<_>) = sent
+        .into_iter()
+        .partition(|(header, _)| matches!(header, Header::WindowRepair { first: 100, .. }));
+    assert_eq!(late.len(), 1);
+    let config = DecoderConfig {
+        repairs: 2,
+        ..spans_of(3)
+    };
+    let mut decoder = WindowDecoder::new(&config).unwrap();
+    for (header, payload) in rest.iter().chain(&late) {
+        decoder.handle(*header, payload).unwrap();
+    }
+    assert_eq!(decoder.pending(), 2);
+    let (header, packet) = decoder.poll_recovered().expect("packet 101");
+    assert_eq!(header, Header::WindowData { id: 101 });
+    assert_eq!(packet, packet_of(101));
+    assert_eq!(decoder.stats().repairs_evicted, 0);
+}

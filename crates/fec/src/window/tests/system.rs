@@ -23,7 +23,8 @@ impl Both {
         let ids = first..first + draw.between(1, 8) as u32;
         let row: BTreeMap<u32, u8> = ids.map(|id| (id, draw.below(2) as u8)).collect();
         let cells = row.iter().map(|(id, cell)| ((id % SPAN) as usize, *cell));
-        self.system.insert(first, cells, &mut 0);
+        self.system.insert(first, cells);
+        self.system.make_room();
         self.equations.push((first, row));
     }
 
