@@ -61,7 +61,9 @@ impl Slot {
         };
         let used = LENGTH_BYTES + packet.len();
         let padded = self.bytes[used..self.used].iter().all(|byte| *byte == 0);
-        self.used = used;
+        if padded {
+            self.used = used; // else what is behind would be in nobody's way, and stay
+        }
         padded
     }
 
@@ -70,5 +72,20 @@ impl Slot {
             self.bytes[used..self.used].fill(0);
         }
         self.used = used;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_what_turned_out_to_be_no_packet_nothing_is_left() {
+        let mut slot = Slot::new(10);
+        slot.room(12).fill(1);
+        slot.bytes[..2].copy_from_slice(&[0, 3]);
+        assert!(!slot.trim(), "its padding is not zero");
+        slot.set_packet(&[7; 4]);
+        assert_eq!(slot.padded(12), [0, 4, 7, 7, 7, 7, 0, 0, 0, 0, 0, 0]);
     }
 }
