@@ -131,6 +131,12 @@ impl WindowEncoder {
         }
     }
 
+    /// When a packet will have been without any repair packet for too long.
+    fn hold_ends(&self) -> Option<Duration> {
+        let since = self.bare_since?;
+        Some(since.saturating_add(self.config.hold))
+    }
+
     /// Owes what the last packets lack if no more come.
     fn close(&mut self) {
         let window = self.packets.len();
@@ -172,7 +178,7 @@ impl WindowEncoder {
 
     /// Puts results into the outbox.
     fn post(&mut self, rows: usize) {
-        let due = self.now + self.config.delay;
+        let due = self.now.saturating_add(self.config.delay);
         let (first, count) = (self.next.wrapping_sub(self.len as u32), self.len as u16);
         for result in &mut self.results[..rows] {
             let key = self.key;
@@ -213,17 +219,13 @@ impl Encoder for WindowEncoder {
 
     fn handle_timeout(&mut self, now: Duration) {
         self.now = now;
-        if self
-            .bare_since
-            .is_some_and(|since| now >= since + self.config.hold)
-        {
+        if self.hold_ends().is_some_and(|end| end <= now) {
             self.close();
         }
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
-        let hold = self.bare_since.map(|since| since + self.config.hold);
-        hold.into_iter().chain(self.outbox.due()).min()
+        self.hold_ends().into_iter().chain(self.outbox.due()).min()
     }
 
     fn poll_repair(&mut self) -> Option<(Header, &[u8])> {
@@ -243,7 +245,10 @@ impl Encoder for WindowEncoder {
     }
 
     fn set_overcode(&mut self, overcode: Overcode) {
+        let (_, packets) = self.ratio;
         self.ratio = overcode.rows_of_window(self.packets.len());
+        // The same share of a repair packet.
+        self.part = self.part * self.ratio.1 / packets;
         self.config.overcode = overcode;
         if self.ratio.0 == 0 {
             self.bare_since = None;

@@ -216,3 +216,34 @@ fn repair_packets_computed_together_are_those_computed_alone() {
     assert_eq!(together.len(), 11);
     assert_eq!(together, run(false));
 }
+
+/// What has come together towards the next repair packet is a share of one, whatever follows.
+#[test]
+fn another_overcode_never_brings_more_than_one_repair_packet_at_once() {
+    let mut encoder = encoder(&windows_of(10), Overcode::of_block(255, 1));
+    assert_eq!(send(&mut encoder, 0, 254).len(), 254);
+    encoder.set_overcode(Overcode::of_block(3, 1));
+    assert_eq!(pattern(&send(&mut encoder, 254, 6)), "dRdddRdd");
+}
+
+#[test]
+fn times_without_end_are_no_trouble() {
+    for (hold, delay, now) in [
+        (Duration::MAX, ms(0), ms(1)),
+        (ms(20), Duration::MAX, ms(1)),
+        (ms(20), ms(30), Duration::MAX),
+    ] {
+        let config = EncoderConfig {
+            hold,
+            delay,
+            ..windows_of(10)
+        };
+        let mut encoder = encoder(&config, Overcode::of_block(5, 1));
+        for _ in 0..12 {
+            encoder.handle_data(&[1], now).unwrap();
+            encoder.poll_repair();
+            encoder.handle_timeout(now);
+            assert!(encoder.poll_timeout().is_none_or(|time| time >= now));
+        }
+    }
+}
