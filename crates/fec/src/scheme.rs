@@ -71,7 +71,8 @@ pub enum Arrival {
     Data,
     /// Data that has been passed on before, or restored: to be dropped.
     Duplicate,
-    /// Data of so long ago, or so far ahead, that nobody knows whether it has been passed on.
+    /// Data of so long ago, or so far ahead, that nobody knows whether it has been passed on; or
+    /// other data than that which had its number before.
     /// Whoever can tell should drop a duplicate; otherwise to be passed on, as a network may
     /// deliver twice.
     Late,

@@ -26,8 +26,10 @@ use crate::{
 /// Packets that do not fit into the span do not move it far at once. A packet ahead moves it by no
 /// more than half of it. Data packets further ahead, or behind, are passed on ([`Arrival::Late`])
 /// and kept aside, and only three of them in a row ahead, or eight behind, move the span to where
-/// they are. So a packet that is out of all proportion does no harm, an encoder that
-/// begins anew is followed after eight packets, and none of those is lost to decoding.
+/// they are. Data packets with the numbers of others, but with other content, are treated like
+/// those behind: an encoder has begun anew with the same numbers. So a packet that is out of all
+/// proportion does no harm, an encoder that begins anew is followed after eight packets, and none
+/// of those is lost to decoding.
 ///
 /// # Memory and time
 ///
@@ -141,17 +143,27 @@ impl WindowDecoder {
             Place::Beyond => return Ok(self.handle_stray(id, packet, strays::AHEAD)),
             Place::Behind => return Ok(self.handle_stray(id, packet, strays::BEHIND)),
         }
-        self.strays.clear();
         let column = self.column(id);
         if !self.system.is_missing(column) {
-            self.stats.duplicates += 1;
-            return Ok(Arrival::Duplicate);
+            return Ok(self.handle_again(id, packet));
         }
+        self.strays.clear();
         self.packets[column].set_packet(packet);
         self.system.known(column);
         self.stats.data += 1;
         self.solve();
         Ok(Arrival::Data)
+    }
+
+    /// Takes a packet whose number has been there: a duplicate, unless it has other content, which
+    /// only another encoder can have sent.
+    fn handle_again(&mut self, id: u32, packet: &[u8]) -> Arrival {
+        if self.packets[self.column(id)].packet() != Some(packet) {
+            return self.handle_stray(id, packet, strays::BEHIND);
+        }
+        self.strays.clear();
+        self.stats.duplicates += 1;
+        Arrival::Duplicate
     }
 
     fn handle_repair(

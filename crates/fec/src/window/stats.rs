@@ -42,7 +42,7 @@ pub struct DecoderStats {
     /// Duplicates of data packets that had been received or recovered before.
     pub duplicates: u64,
     /// Data packets behind the span or too far ahead of it, so that it could not be known whether
-    /// they had been passed on before.
+    /// they had been passed on before; and those with the number of another, but other content.
     pub late: u64,
     /// Times that so many packets in a row were far off that everything was forgotten and the span
     /// put where they were.

@@ -198,3 +198,38 @@ fn where_there_is_room_for_few_repair_packets_the_newest_is_used_first() {
     assert_eq!(packet, packet_of(101));
     assert_eq!(decoder.stats().repairs_evicted, 0);
 }
+
+/// Numbers say that its packets are duplicates, but what is in them is not what was.
+#[test]
+fn an_encoder_that_begins_anew_with_the_same_numbers_loses_nothing() {
+    for count in [9, 40, 300] {
+        let mut decoder = decoder(20);
+        for packet in sent_by(20, 0, count) {
+            receive(&mut decoder, &packet);
+        }
+        for id in 0..count {
+            let packet = [b"anew", &id.to_be_bytes()[..]].concat();
+            let header = Header::WindowData { id };
+            let arrival = decoder.handle(header, &packet).unwrap();
+            assert_ne!(arrival, Arrival::Duplicate, "{id} of {count}");
+            let late = arrival == Arrival::Late;
+            assert!(!late || id < 8, "{id} of {count}");
+            let again = decoder.handle(header, &packet).unwrap();
+            assert_eq!(again, Arrival::Duplicate, "{id} of {count}");
+        }
+        assert_eq!(decoder.stats().resyncs, 1);
+    }
+}
+
+#[test]
+fn stragglers_of_an_encoder_that_has_begun_anew_pull_nothing_back() {
+    let mut decoder = decoder(20);
+    for id in 0..100 {
+        let header = Header::WindowData { id };
+        receive(&mut decoder, &data(id));
+        let old = decoder.handle(header, b"old").unwrap();
+        assert_eq!(old, Arrival::Late);
+        assert_eq!(receive(&mut decoder, &data(id)).0, Arrival::Duplicate);
+    }
+    assert_eq!(decoder.stats().resyncs, 0);
+}
