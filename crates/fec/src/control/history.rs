@@ -4,6 +4,10 @@ use super::Counts;
 /// small.
 pub(super) const PIECE_PACKETS: u64 = 64;
 
+/// More packets than any link brings between two reports: what claims more is taken for this many,
+/// so that sums of them stay in range.
+const PACKETS_MAX: u64 = 1 << 48;
+
 /// How many pieces are told apart. With as many, each is short compared with its age.
 const PIECES_MAX: usize = 64;
 
@@ -52,7 +56,7 @@ impl History {
             pieces: Vec::with_capacity(PIECES_MAX + 2),
             total: Counts::default(),
             before: Counts::default(),
-            memory,
+            memory: memory.min(PACKETS_MAX),
         }
     }
 
@@ -62,6 +66,7 @@ impl History {
     }
 
     pub(super) fn add(&mut self, counts: Counts) -> News {
+        let counts = counts.at_most(PACKETS_MAX);
         match self.pieces.last_mut() {
             Some(last) if last.packets() < PIECE_PACKETS => *last += counts,
             _ => self.pieces.push(counts),

@@ -66,6 +66,8 @@ pub struct ControlConfig {
     /// A threshold as of ramakrishnan2000 (section 5.5): on a clean link overcode only costs.
     pub threshold: f64,
     /// How many packets are remembered if the link does not change, at least; twice as many at most.
+    /// From 1,000; never fewer than it takes to see that loss is below half the threshold, which
+    /// is two divided by the threshold.
     pub memory: u64,
 }
 
@@ -205,9 +207,10 @@ impl Control {
         in_range("block", config.block > 0, config.block.into())?;
         in_range("depth", config.depth > 0, config.depth as f64)?;
         in_range("memory", config.memory >= 1000, config.memory as f64)?;
+        let memory = config.memory.max((1.0 / (OFF * config.threshold)) as u64);
         Ok(Self {
-            history: History::new(config.memory),
-            before_congestion: History::new(config.memory),
+            history: History::new(memory),
+            before_congestion: History::new(memory),
             congested: false,
             lossy: false,
             needed: Needed::new(config.block),

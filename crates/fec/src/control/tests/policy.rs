@@ -1,4 +1,5 @@
 use super::*;
+use crate::testing::Draw;
 
 fn counts(packets: u64, lost: u64) -> Counts {
     Counts::new(packets, lost, lost).unwrap()
@@ -237,5 +238,50 @@ fn values_out_of_range_are_refused() {
             panic!("{config:?} is taken");
         };
         assert_eq!(found, name);
+    }
+}
+
+/// However little is to be remembered, that is enough to see that a link is clean.
+#[test]
+fn overcode_ends_on_a_clean_link_with_any_memory() {
+    for (memory, threshold) in [(1000, 5e-4), (1000, 1e-3), (1 << 16, 1e-5)] {
+        let mut control = Control::new(ControlConfig {
+            memory,
+            threshold,
+            ..ControlConfig::default()
+        })
+        .unwrap();
+        report(&mut control, 20, 5);
+        assert_eq!(control.standing(), Standing::Met);
+        report(&mut control, 10_000, 0);
+        assert_eq!(control.standing(), Standing::Clean, "{threshold}");
+    }
+}
+
+/// Reports come from the other side, who may say anything.
+#[test]
+fn reports_beyond_all_measure_are_no_trouble() {
+    for seed in seeds(30) {
+        let mut draw = Draw::new(seed);
+        let memory = [1000, 1 << 16, u64::MAX][draw.below(3)];
+        let mut control = Control::new(ControlConfig {
+            memory,
+            ..ControlConfig::default()
+        })
+        .unwrap();
+        for _ in 0..300 {
+            let packets = draw.next() >> draw.below(64);
+            let lost = packets - packets.min(draw.next() >> draw.below(64));
+            let bursts = lost.min(packets - lost).min(draw.next() >> draw.below(64));
+            control.on_counts(Counts::new(packets, lost, bursts).unwrap());
+            control.on_congestion(draw.chance(0.1));
+            assert_ne!(control.standing(), Standing::Manual);
+            assert!(control.estimate().loss().value <= 1.0);
+        }
+        if memory < u64::MAX {
+            control.on_congestion(false);
+            report(&mut control, memory / 20, 0);
+            assert_eq!(control.standing(), Standing::Clean, "seed {seed}");
+        }
     }
 }
