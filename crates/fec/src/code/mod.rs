@@ -54,6 +54,28 @@ pub trait ErasureCode {
     ) -> Result<(), CodeError>;
 }
 
+/// One that is chosen at run time ([`Backend::code`]).
+impl<C: ErasureCode + ?Sized> ErasureCode for Box<C> {
+    fn encode(
+        &mut self,
+        data: &[&[u8]],
+        first_row: usize,
+        rows: &mut [&mut [u8]],
+    ) -> Result<(), CodeError> {
+        (**self).encode(data, first_row, rows)
+    }
+
+    fn decode(
+        &mut self,
+        k: usize,
+        received: &[(u8, &[u8])],
+        lost: &[u8],
+        restored: &mut [&mut [u8]],
+    ) -> Result<(), CodeError> {
+        (**self).decode(k, received, lost, restored)
+    }
+}
+
 /// Why a block cannot be coded. All of these are mistakes of the caller, who should check what
 /// came from a network first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

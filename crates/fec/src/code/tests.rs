@@ -1,7 +1,13 @@
+use std::time::Duration;
+
 use proptest::{prelude::*, sample::Index};
 
 use super::*;
-use crate::kernel::Kernel;
+use crate::{
+    block::{BlockDecoder, BlockEncoder, DecoderConfig, EncoderConfig},
+    kernel::Kernel,
+    scheme::{Decoder, Encoder},
+};
 
 /// A block of k data symbols and its first rows.
 #[derive(Debug)]
@@ -322,4 +328,19 @@ fn back_ends_are_found_by_name() {
         "reed-solomon-erasure".parse::<Backend>(),
         Err(UnknownBackend::NotBuilt)
     );
+}
+
+#[test]
+fn a_back_end_chosen_by_name_codes_packets() {
+    for name in ["auto", "scalar", "reed-solomon-erasure"] {
+        let code = || name.parse::<Backend>().unwrap().code();
+        let config = EncoderConfig::default();
+        let mut encoder = BlockEncoder::with_code(config, code()).unwrap();
+        let mut decoder = BlockDecoder::with_code(&DecoderConfig::default(), code()).unwrap();
+        encoder.handle_data(b"lost", Duration::ZERO).unwrap();
+        encoder.handle_drained(Duration::ZERO);
+        let (header, symbol) = encoder.poll_repair().unwrap();
+        decoder.handle(header, symbol).unwrap();
+        assert_eq!(decoder.poll_recovered().unwrap().1, b"lost");
+    }
 }

@@ -41,7 +41,7 @@ impl Channel {
     ///
     /// If no block has this size, or `depth` is zero.
     pub fn block(&self, k: usize, h: usize, depth: usize) -> Result<BlockOdds, BlockError> {
-        if k == 0 || k + h > SYMBOLS_MAX {
+        if k == 0 || k.saturating_add(h) > SYMBOLS_MAX {
             return Err(BlockError::Size { k, h });
         }
         if depth == 0 {

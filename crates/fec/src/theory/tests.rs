@@ -286,3 +286,12 @@ fn what_makes_no_channel_or_block_is_refused() {
     assert_eq!(channel.block(20, 6, 0), Err(BlockError::Depth));
     assert!(channel.block(200, 56, 1).is_ok());
 }
+
+#[test]
+fn sizes_beyond_all_measure_are_refused_too() {
+    let channel = Channel::iid(0.1).unwrap();
+    for (k, h) in [(usize::MAX, 1), (1, usize::MAX), (usize::MAX, usize::MAX)] {
+        let refused = Err(BlockError::Size { k, h });
+        assert_eq!(channel.block(k, h, 1), refused);
+    }
+}
