@@ -49,7 +49,8 @@ pub struct DecoderStats {
     /// Times that so many packets in a row were far off that everything was forgotten and their
     /// block taken for the newest.
     pub resyncs: u64,
-    /// Blocks begun anew because a data packet had other content than before.
+    /// Times that a block and those behind it were begun anew because a data packet had other
+    /// content than before.
     pub restarted: u64,
     /// Blocks that gave way to others before all their data was known to be there.
     pub evicted: u64,

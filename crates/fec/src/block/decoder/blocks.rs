@@ -6,7 +6,7 @@ use super::{
     record::{Record, State},
     work::{Number, Work},
 };
-use crate::symbol::LENGTH_BYTES;
+use crate::{serial, symbol::LENGTH_BYTES};
 
 /// Records of many blocks, and the packets of a few.
 #[derive(Debug)]
@@ -45,19 +45,28 @@ impl Blocks {
         &mut self.records[place]
     }
 
-    /// Forgets a block if it is certain that this data packet is of another one with the same
-    /// number, and says whether it did.
-    pub(super) fn restart(&mut self, block: u32, index: u8, packet: &[u8]) -> bool {
-        let place = self.place(block);
-        let record = &self.records[place];
+    /// If it is certain that this data packet is of another block with the same number, forgets
+    /// that and those up to `newest`: the encoder has begun anew, and will use their numbers again,
+    /// too. Says whether it did.
+    pub(super) fn restart(&mut self, block: u32, newest: u32, index: u8, packet: &[u8]) -> bool {
+        let record = &self.records[self.place(block)];
         let other = record.is_of(block) && record.contradicts(index, packet);
         if other {
-            if let State::InWork(slot) = record.state {
-                self.works[usize::from(slot)].end(&mut self.pool);
-            }
-            self.records[place] = Record::EMPTY;
+            let ahead = serial::distance(block, newest).max(0).cast_unsigned();
+            (0..=ahead).for_each(|ahead| self.forget_one(block.wrapping_add(ahead)));
         }
         other
+    }
+
+    fn forget_one(&mut self, block: u32) {
+        let place = self.place(block);
+        if !self.records[place].is_of(block) {
+            return;
+        }
+        if let State::InWork(slot) = self.records[place].state {
+            self.works[usize::from(slot)].end(&mut self.pool);
+        }
+        self.records[place] = Record::EMPTY;
     }
 
     pub(super) fn work(&self, slot: u16) -> &Work {

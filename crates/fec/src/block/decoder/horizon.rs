@@ -41,6 +41,11 @@ impl Horizon {
         }
     }
 
+    /// The newest number, if there has been any.
+    pub(super) fn newest(&self) -> Option<u32> {
+        self.newest
+    }
+
     /// Takes the number of a packet that has arrived.
     pub(super) fn place(&mut self, number: u32) -> Place {
         let newest = *self.newest.get_or_insert(number);

@@ -41,8 +41,10 @@ use crate::{
 /// each other, moves the decoder there: the link was away for long, or the encoder was started
 /// again. So a stray number costs nothing, or one block in work if it is near, and two or seven
 /// packets go by without protection when the stream really jumps. If an encoder is started again
-/// with numbers that are still remembered, its blocks take the place of the remembered ones as soon
-/// as one packet is seen to differ; until then its packets look like duplicates.
+/// with numbers that are still remembered, its block and all further ones take the place of the
+/// remembered ones as soon as one packet is seen to differ: that whose number was the first to
+/// arrive of its block before. Until then its packets look like duplicates, and what is restored
+/// may be of both; so encoders should begin with random numbers.
 ///
 /// Wrong *content* cannot be told from right: a forged repair packet gives wrong data, of which
 /// only some is recognised by its impossible length or padding. **The caller authenticates packets
@@ -126,7 +128,8 @@ impl<C: ErasureCode> BlockDecoder<C> {
             self.stats.late += 1;
             return Ok(Arrival::Late);
         }
-        if self.blocks.restart(block, index, packet) {
+        let newest = self.horizon.newest().unwrap_or(block);
+        if self.blocks.restart(block, newest, index, packet) {
             self.stats.restarted += 1;
         }
         let record = self.blocks.open(block, &mut self.stats);
