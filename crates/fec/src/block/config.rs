@@ -42,8 +42,9 @@ pub struct EncoderConfig {
     /// [`set_overcode`](crate::scheme::Encoder::set_overcode).
     pub overcode: Overcode,
     /// The number of the first block. Default: 0. An encoder that takes the place of another
-    /// before the same decoder should begin with a random number: blocks that the decoder
-    /// remembers would otherwise be taken for duplicates.
+    /// before the same decoder must begin with a random number, or with one that is far from all that
+    /// the other has used: of blocks that the decoder remembers, new packets may otherwise be taken for
+    /// duplicates, until it notices that they differ.
     pub first_block: u32,
 }
 
@@ -85,7 +86,8 @@ pub struct DecoderConfig {
     pub packets: usize,
     /// Of how many blocks it is remembered which packets have been passed on, 2 to 2^20, rounded
     /// up to a power of two. Default: 1024. Blocks up to half as far before or behind the newest
-    /// one are taken to be of the same stream.
+    /// one are taken to be of the same stream, so it should be several times
+    /// [`blocks`](Self::blocks); with fewer, interleaved packets are late.
     pub memory: usize,
 }
 

@@ -4,6 +4,9 @@ use crate::theory::Channel;
 /// Standard errors of a two-sided interval of 95 %.
 const INTERVAL_ERRORS: f64 = 1.96;
 
+/// More standard errors than anybody means.
+const ERRORS_MAX: f64 = 1e3;
+
 /// How sure it must be that losses come in bursts before they are taken to: the logarithm of the
 /// likelihood ratio. Without bursts that is met in one of 400 cases.
 const BURSTY: f64 = 4.0;
@@ -92,9 +95,14 @@ impl Estimate {
 
     /// The channel that is worse than the best fit by so many standard errors, or better if they
     /// are negative. In bursts, where two parameters are uncertain, each has its share of
-    /// that: the root of one half.
+    /// that: the root of one half. Beyond a thousand it is as at a thousand.
     #[must_use]
     pub fn channel_at(&self, errors: f64) -> Channel {
+        let errors = if errors.is_nan() {
+            0.0
+        } else {
+            errors.clamp(-ERRORS_MAX, ERRORS_MAX)
+        };
         let (received, lost) = (self.counts.received() as f64, self.counts.lost() as f64);
         let bursts = self.counts.bursts() as f64;
         let channel = if self.bursty {

@@ -1,7 +1,7 @@
 //! AVX2: 32 bytes at a time, two look-ups of four bits each.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, _mm_load_si128, _mm256_and_si256, _mm256_broadcastsi128_si256,
+    __m128i, __m256i, _mm_loadu_si128, _mm256_and_si256, _mm256_broadcastsi128_si256,
     _mm256_loadu_si256, _mm256_set1_epi8, _mm256_setzero_si256, _mm256_shuffle_epi8,
     _mm256_srli_epi64, _mm256_storeu_si256, _mm256_xor_si256,
 };
@@ -73,8 +73,8 @@ impl Overlapping for Avx2 {
 #[target_feature(enable = "avx2")]
 #[inline]
 fn twice(table: &[u8; 16]) -> __m256i {
-    // SAFETY: 16 bytes, which begin at a multiple of 16 as tables are aligned to 32.
-    _mm256_broadcastsi128_si256(unsafe { _mm_load_si128(table.as_ptr().cast::<__m128i>()) })
+    // SAFETY: 16 bytes; nothing is asked of their alignment.
+    _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(table.as_ptr().cast::<__m128i>()) })
 }
 
 /// # Safety

@@ -12,6 +12,9 @@ use crate::{
     wire::Header,
 };
 
+/// The most repair packets that may be owed: twice what one data packet can bring.
+const OWED_MAX: usize = 2 * u8::MAX as usize;
+
 /// How many repair packets are computed at once, so that the window is read once.
 const AT_ONCE: usize = 6;
 
@@ -124,6 +127,9 @@ impl WindowEncoder {
 
     /// Owes repair packets.
     fn owe(&mut self, repairs: usize) {
+        let owed = repairs.min(OWED_MAX - self.owed);
+        self.stats.repairs_dropped += (repairs - owed) as u64;
+        let repairs = owed;
         if repairs > 0 {
             self.owed += repairs;
             self.given = self.given.wrapping_add(repairs as u32);

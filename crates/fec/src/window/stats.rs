@@ -15,6 +15,8 @@ pub struct EncoderStats {
     pub repairs_tail: u64,
     /// Repair packets that were sent before their delay was over, because too many waited.
     pub repairs_early: u64,
+    /// Repair packets that were never made, as nobody fetched those before them.
+    pub repairs_dropped: u64,
     /// Packets refused because they were too long.
     pub too_long: u64,
 }

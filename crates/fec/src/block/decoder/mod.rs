@@ -32,6 +32,10 @@ use crate::{
 /// configuration allows, and used again; where it does not suffice the block that was begun first
 /// gives way.
 ///
+/// A packet costs at most the decoding of one block, which is k multiplications and additions of a packet
+/// for each one restored: 128 of 128 packets of 1500 bytes take some milliseconds. One that shows
+/// that the stream is another costs a look at all that is remembered.
+///
 /// # What it withstands
 ///
 /// Whatever comes, nothing panics and memory stays within its bounds. Packets that contradict

@@ -108,3 +108,13 @@ fn impossible_counts_are_refused_and_huge_ones_bear_no_harm() {
         assert!((0.0..=1.0).contains(&loss.value), "{loss:?}");
     }
 }
+
+#[test]
+fn an_absurd_number_of_errors_is_still_a_channel() {
+    for counts in [Counts::default(), Counts::new(1000, 60, 10).unwrap()] {
+        let estimate = Estimate::new(counts);
+        for errors in [f64::NAN, f64::INFINITY, -1e308, 1e308, 1e3] {
+            assert!((0.0..=1.0).contains(&estimate.channel_at(errors).loss()));
+        }
+    }
+}

@@ -247,3 +247,14 @@ fn times_without_end_are_no_trouble() {
         }
     }
 }
+
+#[test]
+fn what_nobody_fetches_is_bounded() {
+    let mut encoder = encoder(&windows_of(3), Overcode::of_block(1, 2));
+    for id in 0..10_000 {
+        encoder.handle_data(&packet_of(id), Duration::ZERO).unwrap();
+    }
+    let fetched = repairs(&mut encoder).len();
+    assert!(fetched < 600, "{fetched}");
+    assert_eq!(encoder.stats().repairs_dropped + fetched as u64, 20_000);
+}
