@@ -4,8 +4,9 @@
 //! Masks see to any length, so no strip overlaps another.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_gf2p8affine_epi64_epi8, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8,
-    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_ternarylogic_epi32, _mm512_xor_si512,
+    __m512i, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_mask_storeu_epi8,
+    _mm512_maskz_loadu_epi8, _mm512_set1_epi64, _mm512_setzero_si512, _mm512_storeu_si512,
+    _mm512_ternarylogic_epi32, _mm512_xor_si512,
 };
 
 use super::{
@@ -37,27 +38,35 @@ impl Lanes for Gfni512 {
         let length = outputs[0].len();
         let starts = outputs.each_mut().map(|output| output.as_mut_ptr());
         let mut at = 0;
-        while at + (V - 1) * WIDTH < length {
-            // SAFETY: the caller's word: sources and outputs are of that length.
-            unsafe { strip::<P, V>(group, at, length, starts) };
+        while at + V * WIDTH <= length {
+            // SAFETY: the caller's word: sources and outputs are of that length, so the strip is whole.
+            unsafe { strip::<P, V, true>(group, at, length, starts) };
+            at += V * WIDTH;
+        }
+        if at + (V - 1) * WIDTH < length {
+            // SAFETY: as above, where it need not be whole.
+            unsafe { strip::<P, V, false>(group, at, length, starts) };
             at += V * WIDTH;
         }
         while at < length {
             // SAFETY: as above.
-            unsafe { strip::<P, 1>(group, at, length, starts) };
+            unsafe { strip::<P, 1, false>(group, at, length, starts) };
             at += WIDTH;
         }
     }
 }
 
-/// Makes one strip of `P` outputs, `V` vectors from byte `at` on as far as there are bytes.
+/// Makes one strip of `P` outputs, `V` vectors from byte `at` on: all of them if it is `WHOLE`, else as
+/// far as there are bytes. Masks, even of all ones, cost an instruction more for each vector that is
+/// read, and some processors write slowly with them.
 ///
 /// # Safety
 ///
-/// The machine has the instructions, and sources and outputs are of `length` bytes.
+/// The machine has the instructions, sources and outputs are of `length` bytes, and if the strip is
+/// `WHOLE`, it ends there at the latest.
 #[target_feature(enable = "avx512f,avx512bw,gfni")]
 #[inline]
-unsafe fn strip<const P: usize, const V: usize>(
+unsafe fn strip<const P: usize, const V: usize, const WHOLE: bool>(
     group: &Group<'_, u64, P>,
     at: usize,
     length: usize,
@@ -67,12 +76,12 @@ unsafe fn strip<const P: usize, const V: usize>(
     let mut sums = [[_mm512_setzero_si512(); V]; P];
     if group.accumulate {
         // SAFETY: the caller's word, and the masks are for what there is.
-        sums = outputs.map(|output| unsafe { load(output, at, masks) });
+        sums = outputs.map(|output| unsafe { load::<V, WHOLE>(output, at, masks) });
     }
     let mut sources = group.iter();
     while let Some((source, matrices)) = sources.next() {
         // SAFETY: as above.
-        let bytes = unsafe { load(source.as_ptr(), at, masks) };
+        let bytes = unsafe { load::<V, WHOLE>(source.as_ptr(), at, masks) };
         let Some((second, second_matrices)) = sources.next() else {
             for (sums, matrix) in sums.iter_mut().zip(matrices) {
                 let products = multiply(bytes, *matrix);
@@ -83,7 +92,7 @@ unsafe fn strip<const P: usize, const V: usize>(
             break;
         };
         // SAFETY: as above.
-        let second = unsafe { load(second.as_ptr(), at, masks) };
+        let second = unsafe { load::<V, WHOLE>(second.as_ptr(), at, masks) };
         for p in 0..P {
             let products = multiply(bytes, *matrices[p]);
             let second = multiply(second, *second_matrices[p]);
@@ -96,7 +105,13 @@ unsafe fn strip<const P: usize, const V: usize>(
         for v in 0..V {
             let place = output.wrapping_add(at + v * WIDTH);
             // SAFETY: the caller's word, and the mask is for what there is.
-            unsafe { _mm512_mask_storeu_epi8(place.cast(), masks[v], sums[v]) };
+            unsafe {
+                if WHOLE {
+                    _mm512_storeu_si512(place.cast(), sums[v]);
+                } else {
+                    _mm512_mask_storeu_epi8(place.cast(), masks[v], sums[v]);
+                }
+            }
         }
     }
 }
@@ -119,13 +134,24 @@ fn multiply<const V: usize>(bytes: [__m512i; V], matrix: u64) -> [__m512i; V] {
 
 /// # Safety
 ///
-/// What `masks` are for can be read from byte `at` of `bytes` on. The rest is not touched.
+/// What `masks` are for can be read from byte `at` of `bytes` on, `WHOLE` vectors if so. The rest is not
+/// touched.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-unsafe fn load<const V: usize>(bytes: *const u8, at: usize, masks: [u64; V]) -> [__m512i; V] {
+unsafe fn load<const V: usize, const WHOLE: bool>(
+    bytes: *const u8,
+    at: usize,
+    masks: [u64; V],
+) -> [__m512i; V] {
     std::array::from_fn(|v| {
         let place = bytes.wrapping_add(at + v * WIDTH);
         // SAFETY: the caller's word.
-        unsafe { _mm512_maskz_loadu_epi8(masks[v], place.cast()) }
+        unsafe {
+            if WHOLE {
+                _mm512_loadu_si512(place.cast())
+            } else {
+                _mm512_maskz_loadu_epi8(masks[v], place.cast())
+            }
+        }
     })
 }
