@@ -158,25 +158,20 @@ impl Receiver {
     /// A slot with a packet, which may get lost.
     fn send(&mut self, header: Header, payload: &[u8]) {
         if self.losses.next() == Some(false) {
+            let (open, packets, slot) = (&mut self.open, &mut self.packets, self.slot);
+            // Each is there for the first and only time and as it was sent.
+            let mut pass_on = |header: Header, payload: &[u8]| {
+                let number = open.remove(&header).expect("a packet, once");
+                assert_eq!(payload, number.to_be_bytes());
+                packets[number].1 = Some(slot);
+            };
             if header.is_data() {
-                pass_on(
-                    &mut self.open,
-                    &mut self.packets,
-                    self.slot,
-                    header,
-                    payload,
-                );
+                pass_on(header, payload);
             }
             let arrival = self.decoder.handle(header, payload);
             arrival.expect("a good packet");
             while let Some((header, payload)) = self.decoder.poll_recovered() {
-                pass_on(
-                    &mut self.open,
-                    &mut self.packets,
-                    self.slot,
-                    header,
-                    payload,
-                );
+                pass_on(header, payload);
             }
         }
         self.slot += 1;
@@ -204,17 +199,4 @@ impl Receiver {
             in_order: Delays::of(in_order),
         }
     }
-}
-
-/// Notes that a packet is there, for the first and only time and as it was sent.
-fn pass_on(
-    open: &mut HashMap<Header, usize>,
-    packets: &mut [(usize, Option<usize>)],
-    slot: usize,
-    header: Header,
-    payload: &[u8],
-) {
-    let number = open.remove(&header).expect("a packet, once");
-    assert_eq!(payload, number.to_be_bytes());
-    packets[number].1 = Some(slot);
 }

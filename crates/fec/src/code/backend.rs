@@ -24,8 +24,8 @@ const REFERENCE: &str = "reed-solomon-erasure";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownBackend {
     /// It is no kernel of this machine either.
-    #[error("neither auto nor reed-solomon-erasure")]
-    Kernel(#[source] KernelError),
+    #[error("neither auto nor reed-solomon-erasure, and {0}")]
+    Kernel(KernelError),
     /// This program was built without the feature `reference`.
     #[error("built without the code of reed-solomon-erasure")]
     NotBuilt,

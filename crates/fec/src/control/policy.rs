@@ -106,12 +106,14 @@ impl Manual {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ControlError {
     /// A value out of range; its name is the field's.
-    #[error("{name} {value} out of range")]
+    #[error("{name} is {value}, where {accepted} is possible")]
     Range {
         /// The field of [`ControlConfig`] or [`Manual`].
         name: &'static str,
         /// The value given.
         value: f64,
+        /// What is possible, in words.
+        accepted: &'static str,
     },
 }
 
@@ -196,17 +198,21 @@ impl Control {
     /// that is negative or no number, an empty block, a depth of zero, or a memory of less than
     /// 1,000 packets.
     pub fn new(config: ControlConfig) -> Result<Self, ControlError> {
-        let open = |value: f64| value > 0.0 && value < 1.0;
-        in_range("target", open(config.target), config.target)?;
-        in_range("threshold", open(config.threshold), config.threshold)?;
-        in_range(
-            "overhead_max",
-            config.overhead_max >= 0.0,
-            config.overhead_max,
-        )?;
-        in_range("block", config.block > 0, config.block.into())?;
-        in_range("depth", config.depth > 0, config.depth as f64)?;
-        in_range("memory", config.memory >= 1000, config.memory as f64)?;
+        let share = |name, value: f64| {
+            let inside = value > 0.0 && value < 1.0;
+            in_range(name, inside, value, "more than 0 and less than 1")
+        };
+        share("target", config.target)?;
+        share("threshold", config.threshold)?;
+        let overhead = config.overhead_max;
+        in_range("overhead_max", overhead >= 0.0, overhead, "0 or more")?;
+        for (name, value, least, accepted) in [
+            ("block", config.block.into(), 1.0, "1 to 255"),
+            ("depth", config.depth as f64, 1.0, "1 or more"),
+            ("memory", config.memory as f64, 1000.0, "1000 or more"),
+        ] {
+            in_range(name, value >= least, value, accepted)?;
+        }
         let memory = config.memory.max((1.0 / (OFF * config.threshold)) as u64);
         Ok(Self {
             history: History::new(memory),
@@ -232,7 +238,7 @@ impl Control {
             block: manual.k,
             ..ControlConfig::default()
         };
-        in_range("k", manual.k > 0, manual.k.into())?;
+        in_range("k", manual.k > 0, manual.k.into(), "1 to 255")?;
         let mut control = Self::new(config)?;
         control.manual = true;
         control.overcode = Overcode::of_block(manual.k, manual.h);
@@ -428,10 +434,18 @@ impl Needed {
     }
 }
 
-fn in_range(name: &'static str, inside: bool, value: f64) -> Result<(), ControlError> {
+fn in_range(
+    name: &'static str,
+    inside: bool,
+    value: f64,
+    accepted: &'static str,
+) -> Result<(), ControlError> {
     if inside {
-        Ok(())
-    } else {
-        Err(ControlError::Range { name, value })
+        return Ok(());
     }
+    Err(ControlError::Range {
+        name,
+        value,
+        accepted,
+    })
 }

@@ -189,8 +189,9 @@ impl<C: ErasureCode> BlockDecoder<C> {
         if work.has_row(number) {
             return Ok(self.count_repair(false));
         }
-        self.blocks.open(block, &mut self.stats).k = k;
-        let complete = self.blocks.open(block, &mut self.stats).complete();
+        let record = self.blocks.open(block, &mut self.stats);
+        record.k = k;
+        let complete = record.complete();
         if !complete {
             let stats = &mut self.stats;
             self.blocks.keep(slot, Number::Row(number), symbol, stats);

@@ -146,6 +146,7 @@ fn manual_overcode_stays_as_it_is_chosen() {
     let none = Err(ControlError::Range {
         name: "k",
         value: 0.0,
+        accepted: "1 to 255",
     });
     assert_eq!(Control::manual(Manual { k: 0, h: 2 }).map(|_| ()), none);
 }
