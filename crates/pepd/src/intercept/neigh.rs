@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 use super::{
     held::HeldLegs,
     neigh_socket::{Hop, NeighbourSocket},
-    route::{Netlink, RouteError, interface},
+    netlink::{Netlink, RouteError, interface},
     unanswered::{PROMPT, Unanswered},
 };
 

@@ -6,8 +6,8 @@ use caps::{CapSet, Capability, errors::CapsError};
 use pep_core::config::Config;
 
 use super::{
+    netlink::RouteError,
     nft::{Nft, NftError, probe_transaction},
-    route::RouteError,
     rules::{self, Features, Term},
 };
 

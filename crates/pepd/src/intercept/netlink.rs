@@ -1,0 +1,151 @@
+//! Asking the kernel's routing, and setting up the TUN devices, over rtnetlink.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use futures_util::TryStreamExt as _;
+use netlink_packet_route::{
+    address::AddressScope,
+    link::LinkMessage,
+    route::{RouteAttribute, RouteMessage},
+};
+use rtnetlink::{Error, Handle, LinkUnspec, RouteMessageBuilder};
+use tokio::task::JoinHandle;
+
+/// IPv4's dummy address (RFC 7600, section 6), of no use to anybody, for TUN devices: on an
+/// interface without any address the loose reverse path check drops everything
+/// (`__fib_validate_source`, "last resort").
+const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+
+/// Packets a TUN holds until we read them: 100 ms of a flood of 40,000 SYNs a second.
+const TUN_QUEUE_PACKETS: u32 = 4096;
+
+/// Why a rule, a route or a link could not be set.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct RouteError {
+    what: String,
+    #[source]
+    err: io::Error,
+}
+
+impl RouteError {
+    pub(super) fn new(what: impl Into<String>, err: Error) -> Self {
+        let err = match err {
+            Error::NetlinkError(message) => message.to_io(),
+            other => io::Error::other(other.to_string()),
+        };
+        Self {
+            what: what.into(),
+            err,
+        }
+    }
+}
+
+/// A connection to the kernel's routing.
+#[derive(Debug)]
+pub struct Netlink {
+    pub(super) handle: Handle,
+    connection: JoinHandle<()>,
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Netlink {
+    /// Connects; to be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When there is no socket to be had.
+    pub fn connect() -> Result<Self, RouteError> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(|err| RouteError {
+            what: "cannot open a netlink socket".to_owned(),
+            err,
+        })?;
+        let connection = tokio::spawn(connection);
+        Ok(Self { handle, connection })
+    }
+
+    /// Sets a TUN up, without multicast: it has neither groups to join nor routers to seek.
+    /// Returns its interface index.
+    ///
+    /// # Errors
+    /// When there is no such interface or it cannot be changed.
+    pub async fn set_up(&self, name: &str) -> Result<u32, RouteError> {
+        let what = || format!("cannot set up interface {name}");
+        let index = self.index(name).await?;
+        let mut address = self.handle.address().add(index, DUMMY_ADDRESS.into(), 32);
+        address.message_mut().header.scope = AddressScope::Host;
+        let added = address.execute().await;
+        added.map_err(|err| RouteError::new(what(), err))?;
+        let message = LinkUnspec::new_with_index(index)
+            .multicast(false)
+            .txqueuelen(TUN_QUEUE_PACKETS)
+            .up()
+            .build();
+        let set = self.handle.link().set(message).execute().await;
+        set.map_err(|err| RouteError::new(what(), err))?;
+        Ok(index)
+    }
+
+    /// The route of a packet of ours with this mark. `None` when there is none.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn look_up(
+        &self,
+        destination: IpAddr,
+        mark: u32,
+    ) -> Result<Option<RouteMessage>, RouteError> {
+        let query = match destination {
+            IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(address, 32)
+                .mark(mark)
+                .build(),
+            IpAddr::V6(address) => RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(address, 128)
+                .mark(mark)
+                .build(),
+        };
+        let mut routes = self.handle.route().get(query).execute();
+        match routes.try_next().await {
+            Ok(route) => Ok(route),
+            Err(Error::NetlinkError(_)) => Ok(None),
+            Err(err) => Err(RouteError::new("cannot look a route up", err)),
+        }
+    }
+
+    async fn index(&self, name: &str) -> Result<u32, RouteError> {
+        let what = || format!("there is no interface {name}");
+        let mut links = self
+            .handle
+            .link()
+            .get()
+            .match_name(name.to_owned())
+            .execute();
+        let link: Option<LinkMessage> = links
+            .try_next()
+            .await
+            .map_err(|err| RouteError::new(what(), err))?;
+        link.map(|link| link.header.index)
+            .ok_or_else(|| RouteError {
+                what: what(),
+                err: io::ErrorKind::NotFound.into(),
+            })
+    }
+}
+
+/// The interface that a route leads to.
+pub(super) fn interface(route: &RouteMessage) -> Option<u32> {
+    let attributes = route.attributes.iter();
+    let mut interfaces = attributes.filter_map(|attribute| match attribute {
+        RouteAttribute::Oif(interface) => Some(*interface),
+        _ => None,
+    });
+    interfaces.next()
+}
