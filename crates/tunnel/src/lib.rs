@@ -1,0 +1,27 @@
+//! The paired transport between two pepds: many streams over one bad hop, encrypted, repaired by
+//! resending and by overcode, paced at the link's rate, and deaf to outages.
+//!
+//! ```text
+//!   flows' bytes                                                     datagrams
+//!   ------------  Store   +---------+  packets   +----------+       -----------
+//!   open, written ------> | session | ---------> | endpoint | ----> to the peer
+//!   events        <------ |         | <--------- |          | <---- from the peer
+//!                         +---------+            +----------+
+//!                  streams, reports, repair      handshake, seals, replay window,
+//!                  pacing, classes, outages      cookies, rekeying, many peers
+//! ```
+//!
+//! - [`session`], one tunnel: packets and streams in plain text
+//! - [`wire`], what is in a packet
+//! - [`store`], where the streams' bytes are: with the caller
+//! - [`class`], which bytes go first
+//!
+//! Nothing here reads a clock or does I/O: bytes, events and the time go in; bytes, events and a
+//! deadline come out. `now` is the time since any moment that is the same for all calls.
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+pub mod class;
+pub mod session;
+pub mod store;
+pub mod wire;

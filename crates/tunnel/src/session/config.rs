@@ -1,0 +1,52 @@
+//! What a session is told at its beginning.
+
+use std::time::Duration;
+
+/// How a session behaves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionConfig {
+    /// Whether this side began it: its streams are then the even ones.
+    pub initiator: bool,
+    /// How fast to send.
+    pub rate: Rate,
+    /// How fast the way back is, in bits a second, as far as known; reports take half of it at most.
+    pub return_rate: Option<u64>,
+    /// The round trip time to begin with, before it is measured.
+    pub rtt: Duration,
+    /// The longest packet to begin with, in bytes of plain text. The path is searched for longer ones
+    /// up to `packet_max`.
+    pub packet_start: usize,
+    /// The longest packet that may be tried, in bytes of plain text.
+    pub packet_max: usize,
+    /// What a packet costs the link beyond its plain text: seal, UDP, IP, and what the link adds.
+    pub overhead: usize,
+    /// When to stop sending into silence.
+    pub outages: Outages,
+    /// How many bytes of a stream may be on their way before the receiver has allowed more; the same
+    /// at both ends.
+    pub stream_credit: u64,
+    /// Streams that may be open at a time, of each side.
+    pub streams_max: u32,
+    /// Repair packets per data packet at most, for what is protected by overcode.
+    pub overhead_max: f64,
+}
+
+/// How fast to send.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// The link carries so many bits a second, all that is on it counted.
+    Stated(u64),
+    /// Unknown: measured.
+    Auto,
+}
+
+/// When to stop sending into silence, apart from gentle probing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outages {
+    /// Never: what is not acknowledged is sent again and again. For a link that nobody shares.
+    Never,
+    /// After so long.
+    After(Duration),
+    /// As soon as it is noticed.
+    AtOnce,
+}
