@@ -15,6 +15,7 @@
 //! - [`wire`], what is in a packet
 //! - [`store`], where the streams' bytes are: with the caller
 //! - [`class`], which bytes go first
+//! - [`path`], what is known of the way to the peer
 //!
 //! Nothing here reads a clock or does I/O: bytes, events and the time go in; bytes, events and a
 //! deadline come out. `now` is the time since any moment that is the same for all calls.
@@ -22,6 +23,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod class;
+pub mod path;
 pub mod session;
 pub mod store;
 pub mod wire;

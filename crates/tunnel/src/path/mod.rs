@@ -1,0 +1,5 @@
+//! What is known of the way to the peer.
+
+mod sample;
+
+pub use sample::PathSample;
