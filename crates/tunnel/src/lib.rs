@@ -16,14 +16,18 @@
 //! - [`store`], where the streams' bytes are: with the caller
 //! - [`class`], which bytes go first
 //! - [`path`], what is known of the way to the peer
+//! - [`rate`], how fast to send, and when the next packet may leave
+//! - [`cause`], why packets did not arrive
 //!
 //! Nothing here reads a clock or does I/O: bytes, events and the time go in; bytes, events and a
 //! deadline come out. `now` is the time since any moment that is the same for all calls.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod cause;
 pub mod class;
 pub mod path;
+pub mod rate;
 pub mod session;
 pub mod store;
 pub mod wire;

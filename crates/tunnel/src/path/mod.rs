@@ -1,5 +1,7 @@
 //! What is known of the way to the peer.
 
+mod mtu;
 mod sample;
 
+pub use mtu::{Mtu, MtuProbe};
 pub use sample::PathSample;

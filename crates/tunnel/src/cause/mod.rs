@@ -1,0 +1,23 @@
+//! Why packets did not arrive.
+
+/// Why packets did not arrive, as far as it can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The link damaged them. Says nothing of the rate.
+    Link,
+    /// They found a full queue: the rate is too high.
+    Congestion,
+    /// The link was not there for a while. Says nothing of the rate.
+    Outage,
+}
+
+/// Packets that followed each other and did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LossEvent {
+    /// The number of the first one.
+    pub first: u64,
+    /// How many.
+    pub packets: u64,
+    /// Why.
+    pub cause: Cause,
+}

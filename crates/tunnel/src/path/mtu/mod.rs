@@ -1,0 +1,207 @@
+//! How long a packet may be (datagram packetization layer path MTU discovery, RFC 8899).
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::VecDeque, time::Duration};
+
+/// Tries of a size before it is taken for too long (RFC 8899 §5.1.2).
+const PROBES_MAX: u32 = 3;
+/// When everything is tried anew (RFC 8899 §5.1.1).
+const RAISE: Duration = Duration::from_secs(600);
+/// Sizes closer than this are not told apart.
+const STEP_MIN: usize = 16;
+/// What comes through everywhere (RFC 8899 §5.1.2 and RFC 9000 §14), in bytes of plain text.
+pub const FLOOR: usize = 1200 - 25;
+/// Long packets lost in a row, none arriving, before the path is taken for a black hole.
+const BLACK_HOLE_LONG: u32 = 8;
+/// Short ones that must have arrived meanwhile: in an outage they do not.
+const BLACK_HOLE_SHORT: u32 = 3;
+/// Probes whose late answers still count.
+const REMEMBERED: usize = 8;
+
+/// A packet of that size, to be padded, is to be sent with that identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MtuProbe {
+    /// In the frame.
+    pub id: u16,
+    /// Bytes of plain text.
+    pub size: usize,
+}
+
+/// Finds the longest packet that comes through, and notices when it no longer does.
+///
+/// ```text
+///            answered, nothing longer to try
+///  +-----------+ --------------------------> +----------+
+///  | searching |                             | complete |
+///  +-----------+ <-------------------------- +----------+
+///            600 s later, or black hole (begins at the floor)
+/// ```
+///
+/// The longest size is tried first, then the middle between the longest that came through and the
+/// shortest that did not.
+#[derive(Clone, Debug)]
+pub struct Mtu {
+    floor: usize,
+    max: usize,
+    /// The longest that is known to come through.
+    good: usize,
+    /// The shortest that is known not to; above `max` if there is none.
+    bad: usize,
+    outstanding: Option<Outstanding>,
+    tries: u32,
+    next_id: u16,
+    sent: VecDeque<MtuProbe>,
+    /// When the next search begins.
+    raise_at: Option<Duration>,
+    lost_long: u32,
+    arrived_short: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Outstanding {
+    size: usize,
+    until: Duration,
+}
+
+impl Mtu {
+    /// Begins with packets of `start` bytes of plain text and searches up to `max`.
+    pub fn new(start: usize, max: usize) -> Self {
+        let max = max.max(start);
+        Self {
+            floor: start.min(FLOOR),
+            max,
+            good: start,
+            bad: max + 1,
+            outstanding: None,
+            tries: 0,
+            next_id: 0,
+            sent: VecDeque::new(),
+            raise_at: None,
+            lost_long: 0,
+            arrived_short: 0,
+        }
+    }
+
+    /// The longest packet to send, in bytes of plain text.
+    pub fn size(&self) -> usize {
+        self.good
+    }
+
+    /// What to try next, if anything. `timeout` is how long an answer may take: a few round trips. Not to
+    /// be asked while the link is thought to be down.
+    pub fn next_probe(&mut self, now: Duration, timeout: Duration) -> Option<MtuProbe> {
+        self.expire(now);
+        if self.outstanding.is_some() {
+            return None;
+        }
+        let Some(size) = self.candidate() else {
+            self.raise_at.get_or_insert(now.saturating_add(RAISE));
+            return None;
+        };
+        let probe = MtuProbe {
+            id: self.next_id,
+            size,
+        };
+        self.next_id = self.next_id.wrapping_add(1);
+        if self.sent.len() == REMEMBERED {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(probe);
+        let until = now.saturating_add(timeout);
+        self.outstanding = Some(Outstanding { size, until });
+        Some(probe)
+    }
+
+    /// When [`next_probe`](Self::next_probe) may have something to say.
+    pub fn deadline(&self) -> Option<Duration> {
+        match self.outstanding {
+            Some(probe) => Some(probe.until),
+            None if self.candidate().is_some() => Some(Duration::ZERO),
+            None => self.raise_at,
+        }
+    }
+
+    /// The peer has that probe. Unknown identifiers are ignored.
+    pub fn on_ack(&mut self, id: u16) {
+        let Some(probe) = self.sent.iter().find(|probe| probe.id == id).copied() else {
+            return;
+        };
+        if probe.size > self.good {
+            self.good = probe.size;
+            // It may have come through at the third try, or late.
+            self.bad = if self.bad <= probe.size {
+                self.max + 1
+            } else {
+                self.bad
+            };
+        }
+        self.lost_long = 0;
+        if self.outstanding.is_some_and(|o| o.size <= self.good) {
+            self.outstanding = None;
+            self.tries = 0;
+        }
+    }
+
+    /// The link is down: what is under way says nothing.
+    pub fn on_outage(&mut self) {
+        self.outstanding = None;
+        self.lost_long = 0;
+        self.arrived_short = 0;
+    }
+
+    /// A packet of that size has arrived, which was no probe.
+    pub fn on_arrived(&mut self, size: usize) {
+        if size > self.floor {
+            self.lost_long = 0;
+            self.arrived_short = 0;
+        } else if self.lost_long > 0 {
+            self.arrived_short = self.arrived_short.saturating_add(1);
+        }
+    }
+
+    /// A packet of that size was lost, which was no probe. Returns whether the path has become a black hole:
+    /// [`size`](Self::size) is smaller now.
+    pub fn on_lost(&mut self, size: usize) -> bool {
+        if size > self.floor && size <= self.good {
+            self.lost_long = self.lost_long.saturating_add(1);
+        }
+        let black = self.lost_long >= BLACK_HOLE_LONG && self.arrived_short >= BLACK_HOLE_SHORT;
+        if black {
+            *self = Self {
+                good: self.floor,
+                next_id: self.next_id,
+                floor: self.floor,
+                ..Self::new(self.floor, self.max)
+            };
+        }
+        black
+    }
+
+    fn expire(&mut self, now: Duration) {
+        if self.outstanding.is_some_and(|probe| probe.until <= now) {
+            let size = self.outstanding.take().map_or(0, |probe| probe.size);
+            self.tries += 1;
+            if self.tries >= PROBES_MAX {
+                self.bad = self.bad.min(size);
+                self.tries = 0;
+            }
+        }
+        if self.raise_at.is_some_and(|at| at <= now) {
+            self.raise_at = None;
+            self.bad = self.max + 1;
+        }
+    }
+
+    fn candidate(&self) -> Option<usize> {
+        if self.raise_at.is_some() || self.good >= self.max {
+            return None;
+        }
+        if self.bad > self.max {
+            return Some(self.max);
+        }
+        let middle = self.good + (self.bad - self.good) / 2;
+        (self.bad - self.good > STEP_MIN).then_some(middle)
+    }
+}

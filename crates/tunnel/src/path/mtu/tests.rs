@@ -1,0 +1,106 @@
+use std::time::Duration;
+
+use super::*;
+
+const RTT: Duration = Duration::from_millis(600);
+
+/// Answers each probe that the path lets through; returns how many were sent.
+fn search(
+    mtu: &mut Mtu,
+    now: &mut Duration,
+    path: usize,
+    mut lost: impl FnMut(u32) -> bool,
+) -> u32 {
+    let mut sent = 0;
+    for _ in 0..200 {
+        if let Some(probe) = mtu.next_probe(*now, 2 * RTT) {
+            sent += 1;
+            if probe.size <= path && !lost(sent) {
+                mtu.on_ack(probe.id);
+            }
+        }
+        *now += RTT;
+    }
+    sent
+}
+
+#[test]
+fn any_path_is_found_within_the_step() {
+    for path in 1200..=1500 {
+        let mut mtu = Mtu::new(1200, 1472);
+        search(&mut mtu, &mut Duration::ZERO, path, |_| false);
+        let want = path.min(1472);
+        assert!(
+            mtu.size() <= want && want - mtu.size() <= STEP_MIN,
+            "{path}: {}",
+            mtu.size()
+        );
+    }
+}
+
+#[test]
+fn the_longest_is_tried_first() {
+    let mut mtu = Mtu::new(1200, 1472);
+    assert_eq!(search(&mut mtu, &mut Duration::ZERO, 1500, |_| false), 1);
+    assert_eq!(mtu.size(), 1472);
+}
+
+#[test]
+fn two_lost_probes_of_three_do_not_mislead() {
+    let mut mtu = Mtu::new(1200, 1472);
+    search(&mut mtu, &mut Duration::ZERO, 1400, |n| n % 3 != 0);
+    assert!((1384..=1400).contains(&mtu.size()), "{}", mtu.size());
+}
+
+#[test]
+fn a_late_answer_counts() {
+    let mut mtu = Mtu::new(1200, 1472);
+    let probe = mtu.next_probe(Duration::ZERO, RTT).unwrap();
+    let again = mtu.next_probe(RTT, RTT).unwrap();
+    assert_ne!(probe.id, again.id);
+    mtu.on_ack(probe.id);
+    assert_eq!(mtu.size(), 1472);
+    assert_eq!(mtu.next_probe(2 * RTT, RTT), None);
+}
+
+#[test]
+fn after_ten_minutes_a_longer_path_is_found() {
+    let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
+    search(&mut mtu, &mut now, 1300, |_| false);
+    assert!(mtu.size() <= 1300);
+    let raise = mtu.deadline().unwrap();
+    assert!(raise > now && raise <= RAISE + now);
+    search(&mut mtu, &mut raise.clone(), 1500, |_| false);
+    assert_eq!(mtu.size(), 1472);
+}
+
+#[test]
+fn a_black_hole_is_left_and_an_outage_is_none() {
+    let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
+    search(&mut mtu, &mut now, 1500, |_| false);
+    // An outage: nothing short arrives either.
+    assert!((0..1000).all(|_| !mtu.on_lost(1472)));
+    mtu.on_arrived(1400);
+    // Loss of every second packet is no black hole.
+    for _ in 0..1000 {
+        assert!(!mtu.on_lost(1472));
+        mtu.on_arrived(100);
+        mtu.on_arrived(1472);
+    }
+    let mut fell = false;
+    for _ in 0..BLACK_HOLE_LONG {
+        mtu.on_arrived(100);
+        fell |= mtu.on_lost(1472);
+    }
+    assert!(fell);
+    assert_eq!(mtu.size(), FLOOR);
+    search(&mut mtu, &mut now, 1350, |_| false);
+    assert!((1334..=1350).contains(&mtu.size()), "{}", mtu.size());
+}
+
+#[test]
+fn unknown_answers_are_ignored() {
+    let mut mtu = Mtu::new(1200, 1472);
+    mtu.on_ack(7);
+    assert_eq!(mtu.size(), 1200);
+}

@@ -1,0 +1,13 @@
+//! How fast to send: stated, or measured; and when the next packet may leave.
+
+mod controller;
+mod pacer;
+
+pub use controller::{Controller, ControllerConfig};
+pub use pacer::{Batch, Pacer};
+
+/// The time that so many bytes take at a rate in bits a second, which is taken for 1 if it is 0.
+pub(crate) fn time_of(bytes: u64, rate: u64) -> std::time::Duration {
+    let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(rate.max(1));
+    std::time::Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}

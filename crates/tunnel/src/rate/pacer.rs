@@ -1,0 +1,112 @@
+//! When the next packet may leave.
+
+use std::time::Duration;
+
+use super::time_of;
+
+/// What a late wake-up may catch up.
+const LATE: Duration = Duration::from_millis(1);
+
+/// How many packets may leave together, so that one system call sends them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// At most so many packets.
+    pub packets: u32,
+    /// At most what the rate allows in that time: a packet that is alone waits so long at most.
+    pub time: Duration,
+}
+
+impl Default for Batch {
+    /// What Linux takes in one segmented datagram costs the link's queue no more than a millisecond.
+    fn default() -> Self {
+        Self {
+            packets: 16,
+            time: Duration::from_millis(1),
+        }
+    }
+}
+
+/// Spaces packets evenly at a rate, alone or in small batches.
+///
+/// Over any span, no more leaves than the rate allows plus a batch and [`LATE`]'s worth; and no less as
+/// long as it is asked no later than `LATE` after its [deadline](Self::deadline).
+///
+/// ```text
+///   next: when the packet after the last one is due
+///   closed --(now >= next + hold)--> open --(a packet is sent, now < next)--> closed
+///   hold = min(time, (packets - 1) x a packet's time)
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Pacer {
+    rate: u64,
+    batch: Batch,
+    next: Duration,
+    open: bool,
+    /// Of the last packets, slowly forgotten: how long a batch takes depends on it.
+    bytes_max: u64,
+}
+
+impl Pacer {
+    /// A pacer at so many bits a second, whose first packet may leave at once.
+    pub fn new(rate: u64, batch: Batch) -> Self {
+        Self {
+            rate: rate.max(1),
+            batch,
+            next: Duration::ZERO,
+            open: true,
+            bytes_max: 0,
+        }
+    }
+
+    /// The rate in bits a second.
+    pub fn rate(&self) -> u64 {
+        self.rate
+    }
+
+    /// From now on at so many bits a second. What is still to be waited shrinks or grows with it.
+    pub fn set_rate(&mut self, now: Duration, rate: u64) {
+        let rate = rate.max(1);
+        if rate != self.rate && self.next > now {
+            let wait = (self.next - now).as_secs_f64() * self.rate as f64 / rate as f64;
+            let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX);
+            self.next = now.saturating_add(wait);
+        }
+        self.rate = rate;
+    }
+
+    /// When to ask next.
+    pub fn deadline(&self) -> Duration {
+        if self.open {
+            self.next
+        } else {
+            self.next.saturating_add(self.hold())
+        }
+    }
+
+    /// Whether a packet may leave now.
+    pub fn may_send(&mut self, now: Duration) -> bool {
+        self.open |= now >= self.deadline();
+        self.open && now >= self.next
+    }
+
+    /// A packet has left that takes so many bytes on the link, everything counted. May be called without
+    /// asking: what is urgent goes at once, and the others wait for it.
+    pub fn on_sent(&mut self, now: Duration, bytes: u64) {
+        self.bytes_max = bytes.max(self.bytes_max - self.bytes_max / 64);
+        let oldest = now.saturating_sub(LATE + self.hold());
+        let time = time_of(bytes, self.rate);
+        self.next = self.next.max(oldest).saturating_add(time);
+        self.open = now >= self.next;
+    }
+
+    fn hold(&self) -> Duration {
+        let packets = u64::from(self.batch.packets.saturating_sub(1));
+        let bytes = self.bytes_max.saturating_mul(packets);
+        let whole = time_of(self.bytes_max.max(1), self.rate);
+        // Where one packet takes longer than a batch may, there is no batch.
+        if whole > self.batch.time {
+            return Duration::ZERO;
+        }
+        time_of(bytes, self.rate).min(self.batch.time)
+    }
+}
