@@ -15,6 +15,8 @@
 //! - [`wire`], what is in a packet
 //! - [`store`], where the streams' bytes are: with the caller
 //! - [`class`], which bytes go first
+//! - [`delivery`], [`arrival`], which segments have arrived: the sender's and the receiver's side of it
+//! - [`outage`], whether the link is there
 //! - [`path`], what is known of the way to the peer
 //! - [`rate`], how fast to send, and when the next packet may leave
 //! - [`cause`], why packets did not arrive
@@ -24,10 +26,15 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod arrival;
 pub mod cause;
 pub mod class;
+pub mod delivery;
+pub mod outage;
 pub mod path;
+mod ranges;
 pub mod rate;
 pub mod session;
 pub mod store;
+mod window;
 pub mod wire;

@@ -1,0 +1,87 @@
+//! Packet numbers that are missing between two that arrived.
+
+use std::collections::VecDeque;
+
+use crate::wire::Gap;
+
+/// So many are told in a report.
+const TOLD_MAX: usize = 16;
+/// Each is told in so many reports, as one may be lost.
+const TIMES: u8 = 2;
+/// So many are kept, for those that wait to be told.
+const KEPT_MAX: usize = TOLD_MAX * TIMES as usize;
+
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    gap: Gap,
+    times: u8,
+}
+
+/// The newest gaps, oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gaps {
+    kept: VecDeque<Kept>,
+    /// Found since the last report.
+    new: usize,
+}
+
+impl Gaps {
+    /// There are so many that more would not all be told in time.
+    pub(super) fn pressing(&self) -> bool {
+        self.new >= TOLD_MAX / usize::from(TIMES)
+    }
+
+    pub(super) fn push(&mut self, gap: Gap) {
+        if self.kept.len() == KEPT_MAX {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Kept { gap, times: 0 });
+        self.new += 1;
+    }
+
+    /// A packet came late. What it leaves of its gap is two gaps, or one, or none; each as often told as the whole.
+    pub(super) fn fill(&mut self, number: u64, arrived_us: u64) {
+        let index = self.kept.partition_point(|kept| kept.gap.before < number);
+        let Some(index) = index.checked_sub(1) else {
+            return;
+        };
+        let Kept { gap, times } = self.kept[index];
+        let before = number - gap.before - 1;
+        let Some(after) = gap.missing.checked_sub(before + 1) else {
+            return;
+        };
+        self.kept.remove(index);
+        let left = Gap {
+            missing: before,
+            ..gap
+        };
+        let right = Gap {
+            before: number,
+            missing: after,
+            // It belongs before what came after the gap, though it came later.
+            before_us: arrived_us.min(gap.after_us),
+            ..gap
+        };
+        for gap in [right, left] {
+            if gap.missing > 0 {
+                self.kept.insert(index, Kept { gap, times });
+            }
+        }
+        if self.kept.len() > KEPT_MAX {
+            self.kept.pop_front();
+        }
+    }
+
+    /// Those for a report.
+    pub(super) fn tell(&mut self) -> Vec<Gap> {
+        self.new = 0;
+        let from = self.kept.len().saturating_sub(TOLD_MAX);
+        let told = self.kept.range_mut(from..).map(|kept| {
+            kept.times += 1;
+            kept.gap
+        });
+        let told = told.collect();
+        self.kept.retain(|kept| kept.times < TIMES);
+        told
+    }
+}

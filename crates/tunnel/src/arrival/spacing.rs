@@ -1,0 +1,67 @@
+//! How often there are reports. Both ends reckon with the same rules, so each knows when it may miss one.
+
+use std::time::Duration;
+
+/// Reports in a round trip, at most.
+const PER_ROUND_TRIP: u32 = 16;
+const SPACING_MIN: Duration = Duration::from_millis(1);
+/// What a report is taken to cost on the link, in bytes: it varies, but both ends must agree.
+const REPORT_BYTES: u64 = 160;
+/// A beacon is a report with little to say.
+const BEACON_BYTES: u64 = 100;
+/// Reports take this share of the way they go, at most.
+const REPORT_SHARE: f64 = 0.5;
+/// And beacons this one.
+const BEACON_SHARE: f64 = 0.01;
+const BEACON_MIN: Duration = Duration::from_millis(1);
+const BEACON_MAX: Duration = Duration::from_millis(50);
+/// Without streams nobody waits for the link to be back.
+pub const IDLE_BEACON: Duration = Duration::from_secs(1);
+
+/// What the pace of one direction's reports follows from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Timing {
+    /// The round trip time.
+    pub rtt: Duration,
+    /// How fast the way is that the reports go, in bits a second, as far as known.
+    pub rate: Option<u64>,
+}
+
+impl Timing {
+    /// The time between two reports while packets arrive: max(RTT/16, 1 ms, 160 bytes at half the rate).
+    pub fn spacing(&self) -> Duration {
+        (self.rtt / PER_ROUND_TRIP).max(self.least_spacing())
+    }
+
+    /// There is never less time between two reports.
+    pub fn least_spacing(&self) -> Duration {
+        SPACING_MIN.max(self.time(REPORT_BYTES, REPORT_SHARE))
+    }
+
+    /// The time between two beacons while nothing arrives that asks for a report: RTT/4, from 1 ms to 50 ms, and no more
+    /// than a hundredth of the rate for `bytes` each.
+    pub fn beacon(&self, bytes: u64) -> Duration {
+        let wanted = (self.rtt / 4).clamp(BEACON_MIN, BEACON_MAX);
+        wanted
+            .max(self.time(bytes, BEACON_SHARE))
+            .max(self.least_spacing())
+    }
+
+    /// The longest time for which a peer that reports at this pace is silent of its own accord.
+    pub fn pause(&self) -> Duration {
+        // Reports wait for a second packet for as long again.
+        (self.spacing() * 2).max(self.beacon(BEACON_BYTES))
+    }
+
+    fn time(&self, bytes: u64, share: f64) -> Duration {
+        let seconds = self.rate.map_or(0.0, |rate| {
+            bytes as f64 * 8.0 / (rate.max(1) as f64 * share)
+        });
+        Duration::from_secs_f64(seconds)
+    }
+}
+
+/// What a beacon costs on the link, until one has been measured.
+pub(super) const fn beacon_bytes() -> u64 {
+    BEACON_BYTES
+}

@@ -1,0 +1,526 @@
+//! The sending side of a session: which segments have arrived, which are lost, and what to send again.
+//!
+//! ```text
+//!            push, on_sent                     a report shows it
+//!   (new) ------------------> in flight --------------------------------> acknowledged: gone
+//!                              |     ^                                          ^
+//!                 a report     |     | on_sent: again, under a                  |
+//!                 does not     v     | new packet number                        |
+//!                             lost --+------------------------------------------+
+//! ```
+//!
+//! Every packet has a number of its own, which is never used again; every segment has one that it keeps, however
+//! often it is sent. Reports speak of segments, and of the highest packet that has arrived. So any report is
+//! enough to act on, whatever became of others, and nothing here needs a timer: a loss is found when a report
+//! comes that shows it, and reports come for ever.
+//!
+//! A segment is lost if a report that speaks of it does not have it, and either
+//!
+//! - three later packets had arrived when the report was made (RFC 9002 §6.1.1), and the last of them was
+//!   sent later by what this path reorders (as RFC 8985 does); zero until something came late; or
+//! - its time is over: a round trip, a bit more, and that time again. Reports that were held on their way,
+//!   by a queue or by a modem that waited for its link, are judged by when they were made.
+//!
+//! Packets under overcode have a longer guard, until their repairs have had their chance.
+
+mod log;
+mod reorder;
+mod rtt;
+mod segments;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use log::Log;
+use reorder::{Front, Reorder};
+use rtt::{Lateness, Rtt};
+use segments::{Segment, Segments, Sending};
+
+use crate::{path::PathSample, wire::Report};
+
+/// The window is so many times what fits into a round trip: a segment may be lost twice, and the flow goes on.
+const WINDOW_ROUND_TRIPS: u64 = 4;
+/// It is never less than so many segments, so that losses show on the slowest link.
+const WINDOW_SEGMENTS_MIN: usize = 64;
+/// Nor more: numbers are 32 bits on the wire, and this is 10 Gbit/s for a second.
+const WINDOW_SEGMENTS_MAX: usize = 1 << 20;
+/// Reports may come so many spacings late.
+const WINDOW_SPACINGS: u32 = 3;
+/// How much more may be on its way while nothing is heard and nothing stops: what then goes the first time need not go
+/// when the link is back.
+pub const BLIND_BYTES: u64 = 16 << 20;
+/// Nothing is repeated into silence more often than so many times in a round trip.
+const REPEATS_PER_ROUND_TRIP: u32 = 16;
+const REPEAT_MIN: Duration = Duration::from_millis(1);
+/// When packets were sent is known for four round trips and this.
+const LOG_MIN: Duration = Duration::from_millis(250);
+
+/// What the sender of segments knows of them. `T` is what a segment consists of.
+#[derive(Clone, Debug)]
+pub struct Delivery<T> {
+    log: Log,
+    segments: Segments<T>,
+    /// Segments in the order of their last sending, the first ones least recently: plain ones, and those under
+    /// overcode. Entries are left when a segment is acknowledged, and count for nothing then.
+    flights: [VecDeque<Flight>; 2],
+    /// Lost as far as time goes, but no report has spoken of them; with the packets' numbers.
+    undecided: BTreeMap<u64, u64>,
+    lost: BTreeSet<u64>,
+    in_flight: InFlight,
+    highest: Option<u64>,
+    /// When the newest report was made, by the receiver's clock.
+    newest_us: u64,
+    rtt: Rtt,
+    lateness: Lateness,
+    reorder: Reorder,
+    guard: Guard,
+    app_limited_until: u64,
+    /// Packets sent before are no measure of the round trip.
+    resumed: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    number: u64,
+    seq: u64,
+}
+
+/// For how much longer packets under overcode are not taken for lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Guard {
+    /// So many later packets must have arrived, if that is more than three.
+    pub packets: u64,
+    /// So much time must have passed.
+    pub time: Duration,
+}
+
+/// What has been sent and is neither acknowledged nor lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InFlight {
+    /// Segments.
+    pub segments: u64,
+    /// Bytes of their packets.
+    pub bytes: u64,
+}
+
+/// What a report has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Segments that are acknowledged now.
+    pub acked: u64,
+    /// Bytes of their packets.
+    pub acked_bytes: u64,
+    /// Segments that are lost now.
+    pub lost: u64,
+    /// Whether the report says of a packet that it is the highest so far.
+    pub progress: bool,
+    /// What the report says of the path; there is none if nothing new can be learnt.
+    pub sample: Option<PathSample>,
+}
+
+/// A report that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReportError {
+    /// It has a packet or a segment that was never sent.
+    #[error("the report has {0}, which was never sent")]
+    NeverSent(u64),
+    /// Its ranges are not in order, or empty.
+    #[error("the report's ranges are out of order at {0}")]
+    Order(u64),
+}
+
+impl<T> Delivery<T> {
+    /// Nothing has been sent. `rtt` is a guess of the round trip time.
+    pub fn new(rtt: Duration) -> Self {
+        Self {
+            log: Log::default(),
+            segments: Segments::new(),
+            flights: [VecDeque::new(), VecDeque::new()],
+            undecided: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            in_flight: InFlight::default(),
+            highest: None,
+            newest_us: 0,
+            rtt: Rtt::new(rtt),
+            lateness: Lateness::new(),
+            reorder: Reorder::new(),
+            guard: Guard::default(),
+            app_limited_until: 0,
+            resumed: Duration::ZERO,
+        }
+    }
+
+    /// Takes a new segment; its packet has `size` bytes on the link. It must be sent next, with
+    /// [`on_sent`](Self::on_sent). Its number is returned.
+    pub fn push(&mut self, content: T, size: usize) -> u64 {
+        self.segments.push(content, size)
+    }
+
+    /// The number that the next packet will have.
+    pub fn next_number(&self) -> u64 {
+        self.log.next()
+    }
+
+    /// A packet of `size` bytes on the link is sent, with the next number, which is returned. To be called for every
+    /// packet; `seq` is the segment in it, if any, and `coded` says that overcode protects it.
+    pub fn on_sent(&mut self, now: Duration, seq: Option<u64>, size: usize, coded: bool) -> u64 {
+        let horizon = now.saturating_sub(self.rtt.smoothed() * 4 + LOG_MIN);
+        let number = self.log.push(now, horizon);
+        if let Some(seq) = seq {
+            self.on_segment_sent(seq, Sending { number, at: now }, size, coded);
+        }
+        number
+    }
+
+    fn on_segment_sent(&mut self, seq: u64, sending: Sending, size: usize, coded: bool) {
+        // One that is acknowledged in the meantime is nobody's concern.
+        let Some(segment) = self.segments.get_mut(seq) else {
+            return;
+        };
+        if segment.flying {
+            self.in_flight.remove(segment.size);
+        }
+        segment.on_sent(sending, size, coded);
+        self.in_flight.add(size);
+        self.lost.remove(&seq);
+        self.undecided.remove(&seq);
+        self.flights[usize::from(coded)].push_back(Flight {
+            number: sending.number,
+            seq,
+        });
+    }
+
+    /// What is in flight.
+    pub fn in_flight(&self) -> InFlight {
+        self.in_flight
+    }
+
+    /// Whether there is nothing that the receiver may lack.
+    pub fn is_empty(&self) -> bool {
+        self.segments.span().0 == 0
+    }
+
+    /// Whether a new segment may be sent. `rate` is in bytes a second, `spacing` that of reports; `blind` is for a
+    /// silence into which everything is sent nevertheless.
+    pub fn window_open(&self, rate: u64, spacing: Duration, blind: bool) -> bool {
+        let (segments, bytes) = self.segments.span();
+        let time = self.rtt.smoothed().as_secs_f64() * WINDOW_ROUND_TRIPS as f64
+            + (spacing * WINDOW_SPACINGS).as_secs_f64();
+        let window = (rate as f64 * time) as u64 + if blind { BLIND_BYTES } else { 0 };
+        segments < WINDOW_SEGMENTS_MAX && (segments < WINDOW_SEGMENTS_MIN || bytes < window)
+    }
+
+    /// The lost segment that goes next, the oldest first; its content, and its packet's size the last time. It
+    /// stays lost until it is sent.
+    pub fn next_resend(&mut self) -> Option<(u64, &mut T, usize)> {
+        let seq = *self.lost.first()?;
+        let segment = self.segments.get_mut(seq)?;
+        Some((seq, &mut segment.content, segment.size))
+    }
+
+    /// Whether something is lost and not sent again.
+    pub fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
+    /// The segment in flight that was sent least recently, to be sent once more though it may have arrived: for
+    /// silence, when there is nothing better. None if even that one has just been sent; see
+    /// [`repeat_at`](Self::repeat_at).
+    pub fn repeat_oldest(&mut self, now: Duration) -> Option<(u64, &mut T, usize)> {
+        let (seq, at) = self.oldest()?;
+        if now < at + self.repeat_pause() {
+            return None;
+        }
+        let segment = self.segments.get_mut(seq)?;
+        Some((seq, &mut segment.content, segment.size))
+    }
+
+    /// When there will be a segment to repeat.
+    pub fn repeat_at(&mut self) -> Option<Duration> {
+        let (_, at) = self.oldest()?;
+        Some(at + self.repeat_pause())
+    }
+
+    fn repeat_pause(&self) -> Duration {
+        (self.rtt.smoothed() / REPEATS_PER_ROUND_TRIP).max(REPEAT_MIN)
+    }
+
+    fn oldest(&mut self) -> Option<(u64, Duration)> {
+        if let Some((seq, number)) = self.undecided.first_key_value() {
+            let segment = self.segments.sent_as(*seq, *number)?;
+            return Some((*seq, segment.last.at));
+        }
+        let segments = &self.segments;
+        let fronts = self.flights.each_mut().map(|flight| {
+            let live = |f: &Flight| segments.sent_as(f.seq, f.number).is_some();
+            while flight.front().is_some_and(|front| !live(front)) {
+                flight.pop_front();
+            }
+            flight.front().copied()
+        });
+        let first = fronts
+            .into_iter()
+            .flatten()
+            .min_by_key(|front| front.number)?;
+        let segment = segments.sent_as(first.seq, first.number)?;
+        Some((first.seq, segment.last.at))
+    }
+
+    /// Changes what a segment consists of; of no effect if it is acknowledged.
+    pub fn replace(&mut self, seq: u64, content: T) {
+        if let Some(segment) = self.segments.get_mut(seq) {
+            segment.content = content;
+        }
+    }
+
+    /// What a segment consists of, until it is acknowledged.
+    pub fn content_mut(&mut self, seq: u64) -> Option<&mut T> {
+        self.segments
+            .get_mut(seq)
+            .map(|segment| &mut segment.content)
+    }
+
+    /// How long packets under overcode are left to their repairs.
+    pub fn set_coded_guard(&mut self, guard: Guard) {
+        self.guard = guard;
+    }
+
+    /// There is less to send than the rate allows: what is in flight and the next packet say nothing of how fast the path is.
+    pub fn set_app_limited(&mut self) {
+        self.app_limited_until = self.log.next();
+    }
+
+    /// A silence is over. Packets sent before tell nothing of the round trip: they, or the reports of them, may
+    /// have been held all the time.
+    pub fn resume(&mut self, now: Duration) {
+        self.resumed = now;
+    }
+
+    /// When a packet was sent, unless it was long ago.
+    pub fn sent_at(&self, number: u64) -> Option<Duration> {
+        self.log.get(number)
+    }
+
+    /// When the packet was sent that is so many after the highest that has arrived: since then there should
+    /// have been an answer, after a round trip.
+    pub fn unanswered_since(&self, packets: u64) -> Option<Duration> {
+        let number = self
+            .highest
+            .map_or(packets, |highest| highest.saturating_add(packets));
+        self.log.get(number)
+    }
+
+    /// The round trip time, smoothed (RFC 6298); what was guessed until there is a sample.
+    pub fn smoothed_rtt(&self) -> Duration {
+        self.rtt.smoothed()
+    }
+
+    /// How much it varies (RFC 6298).
+    pub fn rtt_variation(&self) -> Duration {
+        self.rtt.variation()
+    }
+
+    /// The least one of the last 10 to 20 s.
+    pub fn least_rtt(&self) -> Duration {
+        self.rtt.least()
+    }
+
+    /// For how long to wait for what has been overtaken; zero unless the path reorders.
+    pub fn reorder_time(&self) -> Duration {
+        self.reorder.time(self.rtt.smoothed())
+    }
+
+    /// Takes a report. Contents of segments that are acknowledged for the first time are given to `acked`.
+    ///
+    /// # Errors
+    /// If it makes no sense; nothing is changed then.
+    pub fn on_report(
+        &mut self,
+        now: Duration,
+        report: &Report,
+        acked: impl FnMut(T),
+    ) -> Result<Outcome, ReportError> {
+        self.check(report)?;
+        let created_us = report
+            .highest
+            .map(|highest| highest.arrived_us.saturating_add(highest.held_us));
+        let as_of = created_us.map(|us| now.saturating_sub(self.lateness.on_report(now, us)));
+        let sample = self.take_sample(now, report);
+        let sent_at = report
+            .highest
+            .and_then(|highest| self.log.get(highest.number));
+        let front = Front::new(report, sent_at, now);
+        let mut outcome = Outcome {
+            progress: sample.is_some(),
+            sample: sample.flatten(),
+            ..Outcome::default()
+        };
+        // One that was overtaken by a later one says nothing of what is missing.
+        let newest = created_us.is_some_and(|us| us >= self.newest_us);
+        let front = front.filter(|_| newest);
+        self.acknowledge(now, report, front.as_ref(), &mut outcome, acked);
+        if let (Some(front), Some(as_of), Some(us)) = (front, as_of, created_us) {
+            self.newest_us = us;
+            outcome.lost = self.find_lost(&front, as_of);
+            self.reorder.on_report(front);
+        }
+        Ok(outcome)
+    }
+
+    fn check(&self, report: &Report) -> Result<(), ReportError> {
+        let highest = report.highest.map(|highest| highest.number);
+        if let Some(number) = highest.filter(|number| *number >= self.log.next()) {
+            return Err(ReportError::NeverSent(number));
+        }
+        let mut end = report.below;
+        for range in &report.ranges {
+            if range.start < end || range.is_empty() {
+                return Err(ReportError::Order(range.start));
+            }
+            end = range.end;
+        }
+        if end > self.segments.next() {
+            return Err(ReportError::NeverSent(end - 1));
+        }
+        Ok(())
+    }
+
+    /// `None` if the highest packet is not higher than before, or nothing is known of it; within that, a sample if one may be
+    /// taken of it.
+    fn take_sample(&mut self, now: Duration, report: &Report) -> Option<Option<PathSample>> {
+        let highest = report.highest?;
+        if self.highest.is_some_and(|known| highest.number <= known) {
+            return None;
+        }
+        self.highest = Some(highest.number);
+        let sample = self.log.get(highest.number).and_then(|sent_at| {
+            let held = Duration::from_micros(highest.held_us);
+            let rtt = now.checked_sub(sent_at)?.checked_sub(held)?;
+            (sent_at >= self.resumed).then_some(PathSample {
+                now,
+                number: highest.number,
+                sent_at,
+                received_us: highest.arrived_us,
+                rtt,
+                packets: report.packets,
+                bytes: report.bytes,
+                marked: report.marked,
+                sent_packets: highest.number + 1,
+                app_limited: highest.number <= self.app_limited_until,
+            })
+        });
+        if let Some(sample) = sample {
+            self.rtt.on_sample(now, sample.rtt);
+        }
+        Some(sample)
+    }
+
+    fn acknowledge(
+        &mut self,
+        now: Duration,
+        report: &Report,
+        front: Option<&Front>,
+        outcome: &mut Outcome,
+        mut acked: impl FnMut(T),
+    ) {
+        let Self {
+            segments,
+            lost,
+            undecided,
+            in_flight,
+            reorder,
+            ..
+        } = self;
+        let mut on_acked = |seq: u64, segment: Segment<T>| {
+            lost.remove(&seq);
+            undecided.remove(&seq);
+            if segment.flying {
+                in_flight.remove(segment.size);
+            }
+            if let Some(front) = front {
+                reorder.on_acked(now, front, seq, &segment);
+            }
+            outcome.acked += 1;
+            outcome.acked_bytes += segment.size as u64;
+            acked(segment.content);
+        };
+        segments.acknowledge(0..report.below, &mut on_acked);
+        for range in &report.ranges {
+            segments.acknowledge(range.clone(), &mut on_acked);
+        }
+    }
+
+    fn find_lost(&mut self, front: &Front, as_of: Duration) -> u64 {
+        let mut found = self.decide_undecided(front);
+        let reorder = self.reorder.time(self.rtt.smoothed());
+        let patience = self.rtt.patience() + reorder;
+        let plain = (reorder::PACKETS, reorder, patience);
+        let guard = self.guard;
+        let coded = (
+            guard.packets.max(reorder::PACKETS),
+            guard.time.max(reorder),
+            patience + guard.time,
+        );
+        for (flight, (packets, time, patience)) in [plain, coded].into_iter().enumerate() {
+            while let Some(front_flight) = self.flights[flight].front().copied() {
+                let Flight { number, seq } = front_flight;
+                let sending = self
+                    .segments
+                    .sent_as(seq, number)
+                    .map(|segment| segment.last);
+                let overdue = sending.is_none_or(|sending| {
+                    front.overtook(sending, packets, time) || sending.at + patience <= as_of
+                });
+                if !overdue {
+                    break;
+                }
+                self.flights[flight].pop_front();
+                if sending.is_some() {
+                    found += self.decide(front, seq, number);
+                }
+            }
+        }
+        found
+    }
+
+    /// Of a segment whose time is over: lost if the report speaks of it.
+    fn decide(&mut self, front: &Front, seq: u64, number: u64) -> u64 {
+        if front.covers(seq) {
+            self.lose(seq)
+        } else {
+            self.undecided.insert(seq, number);
+            0
+        }
+    }
+
+    fn decide_undecided(&mut self, front: &Front) -> u64 {
+        let missing: Vec<_> = front.of(&self.undecided).collect();
+        for seq in &missing {
+            self.undecided.remove(seq);
+        }
+        missing.into_iter().map(|seq| self.lose(seq)).sum()
+    }
+
+    fn lose(&mut self, seq: u64) -> u64 {
+        let Some(segment) = self.segments.get_mut(seq).filter(|segment| segment.flying) else {
+            return 0;
+        };
+        segment.flying = false;
+        self.in_flight.remove(segment.size);
+        u64::from(self.lost.insert(seq))
+    }
+}
+
+impl InFlight {
+    fn add(&mut self, size: usize) {
+        self.segments += 1;
+        self.bytes += size as u64;
+    }
+
+    fn remove(&mut self, size: usize) {
+        self.segments -= 1;
+        self.bytes -= size as u64;
+    }
+}

@@ -1,0 +1,109 @@
+//! Round trip times, and how old a report is that comes late.
+
+use std::time::Duration;
+
+use crate::window::{Extreme, Windowed};
+
+/// Before there is a sample the path may be so much slower than it was said to be (RFC 9002 §6.2.2 takes
+/// three times its guess, too).
+const UNKNOWN_FACTOR: u32 = 3;
+/// One sample counts for at most this many times what was known, and a bit: a queue that stood still for
+/// minutes is no round trip.
+const JUMP: u32 = 8;
+const JUMP_FLOOR: Duration = Duration::from_millis(100);
+/// For how long a least value is remembered at least; twice as long at most.
+const MEMORY: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(1);
+
+/// Estimates as in RFC 6298 and RFC 9002 §5.
+#[derive(Clone, Debug)]
+pub(super) struct Rtt {
+    smoothed: Duration,
+    variation: Duration,
+    latest: Duration,
+    least: Windowed,
+    sampled: bool,
+}
+
+impl Rtt {
+    pub(super) fn new(guess: Duration) -> Self {
+        Self {
+            smoothed: guess,
+            variation: Duration::ZERO,
+            latest: guess,
+            least: Windowed::new(Extreme::Least, MEMORY),
+            sampled: false,
+        }
+    }
+
+    pub(super) fn on_sample(&mut self, now: Duration, sample: Duration) {
+        self.least.add(now, sample);
+        self.latest = sample;
+        if !self.sampled {
+            self.sampled = true;
+            (self.smoothed, self.variation) = (sample, Duration::ZERO);
+            return;
+        }
+        let sample = sample.min(self.smoothed * JUMP + JUMP_FLOOR);
+        self.latest = sample;
+        self.variation = (self.variation * 3 + self.smoothed.abs_diff(sample)) / 4;
+        self.smoothed = (self.smoothed * 7 + sample) / 8;
+    }
+
+    pub(super) fn smoothed(&self) -> Duration {
+        self.smoothed
+    }
+
+    pub(super) fn variation(&self) -> Duration {
+        self.variation
+    }
+
+    pub(super) fn least(&self) -> Duration {
+        self.least.get().unwrap_or(self.smoothed)
+    }
+
+    /// After this time a packet has arrived, and its receiver has said so, or it is lost.
+    pub(super) fn patience(&self) -> Duration {
+        if !self.sampled {
+            return self.smoothed * UNKNOWN_FACTOR;
+        }
+        let margin = (self.smoothed / 8).max(self.variation * 4).max(TICK);
+        self.smoothed.max(self.latest) + margin
+    }
+}
+
+/// How fast two clocks drift apart at most, as a share of the time: crystals are good to 50 ppm each.
+const DRIFT: u32 = 10_000;
+
+/// Tells reports that were held on their way, by a queue or by a modem that waited for its link, from
+/// those that came straight: what they say is older.
+#[derive(Clone, Debug)]
+pub(super) struct Lateness {
+    /// Our clock minus the receiver's when a report came, in microseconds, moved into the positive: the least one.
+    least: Windowed,
+    origin: Option<i128>,
+    last: Duration,
+}
+
+impl Lateness {
+    pub(super) fn new() -> Self {
+        Self {
+            least: Windowed::new(Extreme::Least, MEMORY),
+            origin: None,
+            last: Duration::ZERO,
+        }
+    }
+
+    /// A report of `created_us` by the receiver's clock is here: for how long it was held on the way.
+    pub(super) fn on_report(&mut self, now: Duration, created_us: u64) -> Duration {
+        let difference = now.as_micros() as i128 - i128::from(created_us);
+        // Some origin so far away that no difference of a working clock lies before it.
+        let origin = *self.origin.get_or_insert(difference - i128::from(u32::MAX));
+        let transit = u64::try_from(difference - origin).unwrap_or(0);
+        let transit = Duration::from_micros(transit);
+        self.least.raise(now.saturating_sub(self.last) / DRIFT);
+        self.last = now;
+        self.least.add(now, transit);
+        transit.saturating_sub(self.least.get().unwrap_or(transit))
+    }
+}

@@ -1,0 +1,136 @@
+//! The segments that are not acknowledged, by their numbers.
+
+use std::{collections::VecDeque, ops::Range, time::Duration};
+
+use crate::ranges::RangeSet;
+
+/// One that has not been sent.
+const NEVER: u64 = u64::MAX;
+
+/// When and as which packet a segment was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sending {
+    pub(super) number: u64,
+    pub(super) at: Duration,
+}
+
+/// A segment until it is acknowledged.
+#[derive(Clone, Debug)]
+pub(super) struct Segment<T> {
+    pub(super) content: T,
+    /// Bytes of its packet, when it was pushed or sent last.
+    pub(super) size: usize,
+    pub(super) last: Sending,
+    /// The sending before that one.
+    pub(super) before: Option<Sending>,
+    /// Whether it counts as in flight.
+    pub(super) flying: bool,
+    /// Whether it was ever sent under overcode: it may have been restored then, when others arrived.
+    pub(super) coded: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Slot<T> {
+    segment: Option<Segment<T>>,
+    /// Bytes that it takes of the window, even if it is acknowledged, while earlier ones are not.
+    size: usize,
+}
+
+/// All segments from the first that is not acknowledged on.
+#[derive(Clone, Debug)]
+pub(super) struct Segments<T> {
+    first: u64,
+    slots: VecDeque<Slot<T>>,
+    bytes: u64,
+    unacked: RangeSet,
+}
+
+impl<T> Segments<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            first: 0,
+            slots: VecDeque::new(),
+            bytes: 0,
+            unacked: RangeSet::default(),
+        }
+    }
+
+    /// The number of the next one.
+    pub(super) fn next(&self) -> u64 {
+        self.first + self.slots.len() as u64
+    }
+
+    /// How many there are from the first unacknowledged one on, and how many bytes their packets have.
+    pub(super) fn span(&self) -> (usize, u64) {
+        (self.slots.len(), self.bytes)
+    }
+
+    pub(super) fn push(&mut self, content: T, size: usize) -> u64 {
+        let seq = self.next();
+        let never = Sending {
+            number: NEVER,
+            at: Duration::ZERO,
+        };
+        let segment = Segment {
+            content,
+            size,
+            last: never,
+            before: None,
+            flying: false,
+            coded: false,
+        };
+        self.slots.push_back(Slot {
+            segment: Some(segment),
+            size,
+        });
+        self.bytes += size as u64;
+        self.unacked.insert(seq);
+        seq
+    }
+
+    /// One that is not acknowledged.
+    pub(super) fn get_mut(&mut self, seq: u64) -> Option<&mut Segment<T>> {
+        let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
+        self.slots.get_mut(index)?.segment.as_mut()
+    }
+
+    /// The one that was sent last as this packet, if it is not acknowledged.
+    pub(super) fn sent_as(&self, seq: u64, number: u64) -> Option<&Segment<T>> {
+        let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
+        let segment = self.slots.get(index)?.segment.as_ref()?;
+        (segment.last.number == number).then_some(segment)
+    }
+
+    /// Takes out those with these numbers that were not acknowledged, in rising order.
+    pub(super) fn acknowledge(&mut self, seqs: Range<u64>, mut acked: impl FnMut(u64, Segment<T>)) {
+        let (first, slots) = (self.first, &mut self.slots);
+        self.unacked.take(seqs, |run| {
+            for seq in run {
+                // What is in `unacked` has a slot with a segment.
+                let slot = slots.get_mut((seq - first) as usize);
+                if let Some(segment) = slot.and_then(|slot| slot.segment.take()) {
+                    acked(seq, segment);
+                }
+            }
+        });
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        while let Some(slot) = self.slots.front().filter(|slot| slot.segment.is_none()) {
+            self.bytes -= slot.size as u64;
+            self.first += 1;
+            self.slots.pop_front();
+        }
+    }
+}
+
+impl<T> Segment<T> {
+    pub(super) fn on_sent(&mut self, sending: Sending, size: usize, coded: bool) {
+        self.before = (self.last.number != NEVER).then_some(self.last);
+        self.last = sending;
+        self.size = size;
+        self.coded |= coded;
+        self.flying = true;
+    }
+}

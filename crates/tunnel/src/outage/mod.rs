@@ -1,0 +1,280 @@
+//! Whether the link is there, and whether to go on sending if it seems not to be.
+//!
+//! ```text
+//!                       nothing heard for the limit,
+//!                       or nothing answered
+//!          +--------+ ------------------------------> +--------+
+//!    ----> |   Up   |                                 | Silent |
+//!          +--------+ <------------------------------ +--------+
+//!            ^    ^         sign of life                  |
+//!            |    |                                       | as Outages says: at once,
+//!            |    |                                       | after a while, never
+//!            |    |         sign of life                  v
+//!            |    +---------------------------------- +---------+
+//!            |                                        | Stopped |  only beacons
+//!            +--------------------------------------- +---------+
+//!                     hint: up                            ^
+//!                                                         | hint: down, from any state
+//! ```
+//!
+//! A sign of life is any packet of the peer's; where packets came, but none that answers ours, it is one that
+//! does. To notice an outage late costs packets that go again; to see one where there is none costs throughput.
+//! So the limit is generous.
+
+use std::time::Duration;
+
+use crate::{
+    arrival::{IDLE_BEACON, Timing},
+    session::{LinkHint, Outages},
+};
+
+/// So many reports in a row are not lost by chance.
+const PAUSES: u32 = 3;
+const PACKETS: u32 = 3;
+const LIMIT_MARGIN: Duration = Duration::from_millis(1);
+/// Machines are late, too.
+const LIMIT_MIN: Duration = Duration::from_millis(20);
+/// So many packets must be without an answer.
+pub const UNANSWERED_PACKETS: u64 = 8;
+
+/// The state of the link, as seen from one end.
+#[derive(Clone, Debug)]
+pub struct Silence {
+    mode: Outages,
+    limit: Duration,
+    state: State,
+    /// When something was heard last, or was not to be expected yet.
+    heard: Duration,
+    /// When something was answered last, or it was taken to be.
+    answered: Duration,
+    idle: bool,
+    /// Until then, packets do not contradict those who said that the link is down.
+    told_until: Duration,
+}
+
+/// How the link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The peer is heard.
+    Up,
+    /// It is not, but sending goes on.
+    Silent {
+        /// Since when this is so.
+        since: Duration,
+        /// Of what kind.
+        kind: Kind,
+    },
+    /// Only beacons are sent.
+    Stopped {
+        /// Since when it has been silent.
+        since: Duration,
+        /// Of what kind the silence is.
+        kind: Kind,
+    },
+}
+
+/// What is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Any packet.
+    Unheard,
+    /// Reports that show that ours arrive.
+    Unanswered,
+    /// Nothing: somebody who knows has said that the link is down.
+    Told,
+}
+
+/// What has happened to the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is silent.
+    Down,
+    /// It is back.
+    Up,
+}
+
+/// What a silence depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    /// The pace of the peer's reports.
+    pub reports: Timing,
+    /// How long our packets take to send, and the peer's: the longer one.
+    pub packet: Duration,
+}
+
+impl Expected {
+    /// After how long without a packet the link is silent.
+    pub fn limit(&self) -> Duration {
+        let pause = self.reports.pause();
+        (pause * PAUSES + LIMIT_MARGIN)
+            .max(self.packet * PACKETS)
+            .max(LIMIT_MIN)
+    }
+}
+
+impl Silence {
+    /// The link is up at `now`.
+    pub fn new(mode: Outages, expected: &Expected, now: Duration) -> Self {
+        Self {
+            mode,
+            limit: expected.limit(),
+            state: State::Up,
+            heard: now + expected.reports.rtt,
+            answered: now,
+            idle: false,
+            told_until: Duration::ZERO,
+        }
+    }
+
+    /// The round trip or the rates have changed.
+    pub fn set_expected(&mut self, expected: &Expected) {
+        self.limit = expected.limit();
+    }
+
+    /// Whether there are no streams, and beacons are rare. When there are some again the peer has to hear of it
+    /// first, which takes `rtt`.
+    pub fn set_idle(&mut self, now: Duration, idle: bool, rtt: Duration) {
+        if self.idle && !idle {
+            self.heard = self.heard.max(now + rtt);
+        }
+        self.idle = idle;
+    }
+
+    /// After how long without a packet the link is silent.
+    pub fn limit(&self) -> Duration {
+        if self.idle {
+            self.limit.max(IDLE_BEACON * PAUSES)
+        } else {
+            self.limit
+        }
+    }
+
+    /// A packet of the peer's has come. `progress` says that it shows that a packet of ours arrived, later than all before.
+    pub fn on_packet(&mut self, now: Duration, progress: bool) -> Option<Change> {
+        self.heard = self.heard.max(now);
+        if progress {
+            self.answered = now;
+        }
+        let alive = match self.state {
+            State::Up => false,
+            State::Silent { kind, .. } | State::Stopped { kind, .. } => match kind {
+                Kind::Unheard => true,
+                Kind::Unanswered => progress,
+                // What was on its way when the link went down may still come.
+                Kind::Told => now > self.told_until,
+            },
+        };
+        alive.then(|| self.rise(now))
+    }
+
+    fn rise(&mut self, now: Duration) -> Change {
+        self.state = State::Up;
+        self.answered = now;
+        Change::Up
+    }
+
+    /// To be called at the [`deadline`](Self::deadline), or at any time. `unanswered` is when a packet was sent,
+    /// [`UNANSWERED_PACKETS`] after the last one of which the peer has told; `patience` is how long an answer may take.
+    pub fn on_time(
+        &mut self,
+        now: Duration,
+        unanswered: Option<Duration>,
+        patience: Duration,
+    ) -> Option<Change> {
+        let fallen = self.state == State::Up;
+        if fallen {
+            let kind = self.missing(now, unanswered, patience)?;
+            self.state = State::Silent { since: now, kind };
+        }
+        self.stop(now);
+        fallen.then_some(Change::Down)
+    }
+
+    fn missing(
+        &self,
+        now: Duration,
+        unanswered: Option<Duration>,
+        patience: Duration,
+    ) -> Option<Kind> {
+        let limit = self.limit();
+        let unanswered = unanswered.map(|at| at.max(self.answered) + patience + limit);
+        if now > self.heard + limit {
+            Some(Kind::Unheard)
+        } else {
+            unanswered.filter(|at| now > *at).map(|_| Kind::Unanswered)
+        }
+    }
+
+    fn stop(&mut self, now: Duration) {
+        let State::Silent { since, kind } = self.state else {
+            return;
+        };
+        let stop = match self.mode {
+            Outages::Never => false,
+            Outages::After(time) => now >= since + time,
+            Outages::AtOnce => true,
+        };
+        if stop {
+            self.state = State::Stopped { since, kind };
+        }
+    }
+
+    /// Somebody who knows says whether the link is there.
+    ///
+    /// "Down" holds until the same says "up", or until packets come that were sent after it.
+    pub fn hint(&mut self, now: Duration, hint: LinkHint, rtt: Duration) -> Option<Change> {
+        match hint {
+            LinkHint::Down => {
+                let fallen = self.state == State::Up;
+                let kind = Kind::Told;
+                self.told_until = now + rtt + self.limit();
+                self.state = State::Stopped { since: now, kind };
+                fallen.then_some(Change::Down)
+            }
+            LinkHint::Up => {
+                self.heard = now + rtt;
+                (self.state != State::Up).then(|| self.rise(now))
+            }
+        }
+    }
+
+    /// How the link is.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether anything but beacons may be sent.
+    pub fn may_send(&self) -> bool {
+        !matches!(self.state, State::Stopped { .. })
+    }
+
+    /// Whether to send into a silence, whatever it costs: the window is longer then.
+    pub fn is_blind(&self) -> bool {
+        self.mode == Outages::Never && matches!(self.state, State::Silent { .. })
+    }
+
+    /// Whether to repeat what may have arrived if there is nothing else to send: on a link that nobody shares, always;
+    /// otherwise in a silence, until sending stops.
+    pub fn may_repeat(&self) -> bool {
+        match self.state {
+            State::Up => self.mode == Outages::Never,
+            State::Silent { .. } => true,
+            State::Stopped { .. } => false,
+        }
+    }
+
+    /// When to call [`on_time`](Self::on_time), given what it would be given.
+    pub fn deadline(&self, unanswered: Option<Duration>, patience: Duration) -> Option<Duration> {
+        let tick = Duration::from_nanos(1);
+        match (self.state, self.mode) {
+            (State::Up, _) => {
+                let unheard = self.heard + self.limit() + tick;
+                let unanswered =
+                    unanswered.map(|at| at.max(self.answered) + patience + self.limit() + tick);
+                Some(unanswered.map_or(unheard, |at| at.min(unheard)))
+            }
+            (State::Silent { since, .. }, Outages::After(time)) => Some(since + time),
+            (State::Silent { .. } | State::Stopped { .. }, _) => None,
+        }
+    }
+}
