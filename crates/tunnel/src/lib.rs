@@ -12,6 +12,8 @@
 //! ```
 //!
 //! - [`session`], one tunnel: packets and streams in plain text
+//! - [`stream`], what is written, sent, acknowledged, allowed and received of each stream
+//! - [`coding`], overcode over packets
 //! - [`wire`], what is in a packet
 //! - [`store`], where the streams' bytes are: with the caller
 //! - [`class`], which bytes go first
@@ -29,6 +31,7 @@
 pub mod arrival;
 pub mod cause;
 pub mod class;
+pub mod coding;
 pub mod delivery;
 pub mod outage;
 pub mod path;
@@ -36,5 +39,6 @@ mod ranges;
 pub mod rate;
 pub mod session;
 pub mod store;
+pub mod stream;
 mod window;
 pub mod wire;

@@ -26,6 +26,46 @@ impl RangeSet {
         true
     }
 
+    /// Adds numbers; whether one of them was not there.
+    pub(crate) fn insert_range(&mut self, numbers: Range<u64>) -> bool {
+        if numbers.is_empty() {
+            return false;
+        }
+        let before = self.runs.range(..=numbers.start).next_back();
+        let before = before.map(|(start, end)| *start..*end);
+        let before = before.filter(|run| run.end >= numbers.start);
+        if before.as_ref().is_some_and(|run| run.end >= numbers.end) {
+            return false;
+        }
+        let start = before.map_or(numbers.start, |run| run.start);
+        let mut end = numbers.end;
+        while let Some((next, after)) = self.first_from(start)
+            && next <= end
+        {
+            self.runs.remove(&next);
+            end = end.max(after);
+        }
+        self.runs.insert(start, end);
+        true
+    }
+
+    /// Whether a number is there.
+    pub(crate) fn contains(&self, number: u64) -> bool {
+        let run = self.runs.range(..=number).next_back();
+        run.is_some_and(|(_, end)| number < *end)
+    }
+
+    /// The number after the highest one, or 0.
+    pub(crate) fn end(&self) -> u64 {
+        self.runs.last_key_value().map_or(0, |(_, end)| *end)
+    }
+
+    /// Takes out the first run if it begins at or before a number, and returns the number after it.
+    pub(crate) fn take_run_up_to(&mut self, number: u64) -> Option<u64> {
+        let first = self.runs.first_entry()?;
+        (*first.key() <= number).then(|| first.remove())
+    }
+
     /// Takes numbers out, and hands over those that were there, as runs in rising order.
     pub(crate) fn take(&mut self, numbers: Range<u64>, mut taken: impl FnMut(Range<u64>)) {
         if numbers.is_empty() {
@@ -86,11 +126,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(steps in prop::collection::vec((any::<bool>(), 0_u64..60, 0_u64..12), 1..200)) {
+        fn it_is_a_set(steps in prop::collection::vec((0..3, 0_u64..60, 0_u64..12), 1..200)) {
             let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
-            for (insert, from, length) in steps {
-                if insert {
+            for (step, from, length) in steps {
+                if step == 0 {
                     prop_assert_eq!(set.insert(from), model.insert(from));
+                } else if step == 1 {
+                    let before = model.len();
+                    model.extend(from..from + length);
+                    prop_assert_eq!(set.insert_range(from..from + length), model.len() > before);
                 } else {
                     let mut taken = Vec::new();
                     set.take(from..from + length, |run| taken.extend(run));
@@ -101,6 +145,8 @@ mod tests {
                 let runs: Vec<_> = set.from(0).collect();
                 prop_assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start));
                 prop_assert_eq!(runs.len(), set.runs_len());
+                prop_assert!((0..80).all(|n| set.contains(n) == model.contains(&n)));
+                prop_assert_eq!(set.end(), model.last().map_or(0, |last| last + 1));
                 prop_assert!(set.descending().eq(runs.iter().rev().cloned()));
                 prop_assert!(runs.into_iter().flatten().eq(model.iter().copied()));
             }

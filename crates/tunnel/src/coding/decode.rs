@@ -1,0 +1,77 @@
+//! The receiving side.
+
+use fec::{
+    scheme::{Arrival, Decoder, Refused},
+    window::{DecoderConfig, WindowDecoder},
+    wire::{Header, HeaderError},
+};
+
+use super::{CODED_OVERHEAD, Channel};
+
+/// Restores packets of both channels.
+#[derive(Debug)]
+pub struct Decoding {
+    content_max: usize,
+    /// Made when they are needed: each keeps some windows of packets.
+    decoders: [Option<Box<WindowDecoder>>; 2],
+}
+
+/// A protected packet that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodedError {
+    /// No such channel.
+    #[error("overcode channel {0}, where there are 0 and 1")]
+    Channel(u8),
+    /// Its header does not parse.
+    #[error("overcode: {0}")]
+    Header(#[from] HeaderError),
+    /// The decoder does not take it.
+    #[error("overcode: {0}")]
+    Refused(#[from] Refused),
+}
+
+impl Decoding {
+    /// For packets of at most `packet_max` bytes.
+    pub fn new(packet_max: usize) -> Self {
+        Self {
+            content_max: packet_max.saturating_sub(CODED_OVERHEAD).max(1),
+            decoders: [None, None],
+        }
+    }
+
+    /// Takes what is behind the channel of a protected packet, and gives each packet that there is now:
+    /// the one in it, and those that it restores.
+    ///
+    /// # Errors
+    /// If it makes no sense; nothing of it is kept then.
+    pub fn handle(
+        &mut self,
+        channel: u8,
+        protected: &[u8],
+        mut packet: impl FnMut(&[u8]),
+    ) -> Result<(), CodedError> {
+        let channel = Channel::from_wire(channel).ok_or(CodedError::Channel(channel))?;
+        let (header, payload) = Header::parse(protected)?;
+        let decoder = self.decoder(channel);
+        match decoder.handle(header, payload)? {
+            // Late ones may be new; segments have numbers of their own to tell.
+            Arrival::Data | Arrival::Late => packet(payload),
+            Arrival::Duplicate | Arrival::Repair => {}
+        }
+        while let Some((_, restored)) = decoder.poll_recovered() {
+            packet(restored);
+        }
+        Ok(())
+    }
+
+    fn decoder(&mut self, channel: Channel) -> &mut WindowDecoder {
+        let payload_max = self.content_max;
+        self.decoders[channel as usize].get_or_insert_with(|| {
+            let config = DecoderConfig {
+                payload_max,
+                ..DecoderConfig::for_window(channel.window())
+            };
+            Box::new(WindowDecoder::new(&config).expect("both windows are possible"))
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! The sending side.
+
+use std::time::Duration;
+
+use fec::{
+    control::{Control, ControlConfig, Counts},
+    overcode::Overcode,
+    scheme::Encoder,
+    theory::block_of_window,
+    window::{EncoderConfig, WindowEncoder},
+};
+
+use super::{CODED_OVERHEAD, Channel, WINDOW_NORMAL};
+use crate::wire::emit_coded_header;
+
+/// Protects packets of both channels.
+#[derive(Debug)]
+pub struct Encoding {
+    content_max: usize,
+    control: Control,
+    /// Made when they are needed: each keeps a window of packets.
+    encoders: [Option<Box<WindowEncoder>>; 2],
+    /// How the peer's counts stood.
+    counted: [u64; 3],
+}
+
+impl Encoding {
+    /// For packets of at most `packet_max` bytes, with at most `overhead_max` repair packets for each
+    /// packet of normal streams.
+    pub fn new(packet_max: usize, overhead_max: f64) -> Self {
+        let config = ControlConfig {
+            overhead_max: overhead_max.clamp(0.0, 1.0),
+            block: block_of_window(WINDOW_NORMAL.into()).min(255) as u8,
+            ..ControlConfig::default()
+        };
+        Self {
+            content_max: packet_max.saturating_sub(CODED_OVERHEAD).max(1),
+            control: Control::new(config).expect("the defaults, and a share"),
+            encoders: [None, None],
+            counted: [0; 3],
+        }
+    }
+
+    /// Writes a protected packet with this content to the end of `out`.
+    ///
+    /// # Panics
+    /// If the content is longer than the packets that this was made for can have.
+    pub fn protect(&mut self, channel: Channel, content: &[u8], now: Duration, out: &mut Vec<u8>) {
+        let encoder = self.encoder(channel);
+        let header = encoder.handle_data(content, now);
+        let header = header.expect("the session measures what it protects");
+        emit(channel, header, content, out);
+    }
+
+    /// Says that nothing more of a channel waits to be sent, so that its last packets get the overcode
+    /// that they lack.
+    pub fn drained(&mut self, channel: Channel, now: Duration) {
+        if let Some(encoder) = &mut self.encoders[channel as usize] {
+            encoder.handle_drained(now);
+        }
+    }
+
+    /// Writes the next repair packet of a channel that is due to the end of `out`, if there is one.
+    pub fn poll_repair(&mut self, channel: Channel, now: Duration, out: &mut Vec<u8>) -> bool {
+        let Some(encoder) = &mut self.encoders[channel as usize] else {
+            return false;
+        };
+        encoder.handle_timeout(now);
+        let Some((header, symbol)) = encoder.poll_repair() else {
+            return false;
+        };
+        emit(channel, header, symbol, out);
+        true
+    }
+
+    /// When a repair packet of a channel will be due.
+    pub fn deadline(&self, channel: Channel) -> Option<Duration> {
+        self.encoders[channel as usize].as_ref()?.poll_timeout()
+    }
+
+    /// Repair packets per packet of normal streams.
+    pub fn share(&self) -> f64 {
+        let (repairs, packets) = self.ratio();
+        repairs as f64 / packets as f64
+    }
+
+    fn ratio(&self) -> (usize, usize) {
+        let window = usize::from(WINDOW_NORMAL);
+        self.control.overcode().rows_of_window(window)
+    }
+
+    /// What became of our packets, as the peer counts it since the session began: looked at, lost, bursts.
+    /// What cannot be is left out.
+    pub fn on_counts(&mut self, counts: [u64; 3], congested: bool) {
+        let [packets, lost, bursts] = self.counted;
+        let news = Counts::new(
+            counts[0].saturating_sub(packets),
+            counts[1].saturating_sub(lost),
+            counts[2].saturating_sub(bursts),
+        );
+        if counts[0] < packets {
+            return; // A report that was overtaken.
+        }
+        self.counted = counts;
+        self.control.on_congestion(congested);
+        if let Ok(news) = news {
+            self.control.on_counts(news);
+        }
+        if let Some(overcode) = self.control.poll_overcode() {
+            let overcode = overcode.clone();
+            if let Some(encoder) = &mut self.encoders[Channel::Normal as usize] {
+                encoder.set_overcode(overcode);
+            }
+        }
+    }
+
+    fn encoder(&mut self, channel: Channel) -> &mut WindowEncoder {
+        let control = &self.control;
+        let payload_max = self.content_max;
+        self.encoders[channel as usize].get_or_insert_with(|| {
+            let overcode = match channel {
+                Channel::Interactive => Overcode::of_block(1, 1),
+                Channel::Normal => control.overcode().clone(),
+            };
+            let config = EncoderConfig {
+                window: channel.window(),
+                payload_max,
+                overcode,
+                ..EncoderConfig::default()
+            };
+            Box::new(WindowEncoder::new(config).expect("both windows are possible"))
+        })
+    }
+}
+
+fn emit(channel: Channel, header: fec::wire::Header, payload: &[u8], out: &mut Vec<u8>) {
+    emit_coded_header(channel as u8, out);
+    header.emit(out);
+    out.extend_from_slice(payload);
+}
