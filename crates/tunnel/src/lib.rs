@@ -16,7 +16,7 @@
 //! - [`coding`], overcode over packets
 //! - [`wire`], what is in a packet
 //! - [`store`], where the streams' bytes are: with the caller
-//! - [`class`], which bytes go first
+//! - [`class`], [`schedule`], which bytes go first
 //! - [`delivery`], [`arrival`], which segments have arrived: the sender's and the receiver's side of it
 //! - [`outage`], whether the link is there
 //! - [`path`], what is known of the way to the peer
@@ -37,6 +37,7 @@ pub mod outage;
 pub mod path;
 mod ranges;
 pub mod rate;
+pub mod schedule;
 pub mod session;
 pub mod store;
 pub mod stream;

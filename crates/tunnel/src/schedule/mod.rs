@@ -1,0 +1,218 @@
+//! Which stream may send next.
+//!
+//! ```text
+//!             +-> interactive ------ first of all
+//!  the next --+-> normal and bulk -- what interactive leaves
+//!             +-> delay tolerant --- what all others leave
+//!
+//!  each of these:   sites take turns, each sends as much in one as its weight says;
+//!                   a site's streams take turns within what the site has, all alike
+//! ```
+//!
+//! Turns are deficit round robin (M. Shreedhar, G. Varghese: Efficient Fair Queueing Using Deficit Round
+//! Robin, 1996), at both levels. As what a stream will send is not known before it is written, a turn lasts
+//! until what it allowed is used up, and what was sent beyond that is a debt to be made up for in the
+//! turns that follow. So over any time two streams of a site that are always ready differ by [`QUANTUM`] and
+//! two packets at most, and two sites, by their weights, likewise.
+
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use ring::Ring;
+
+use crate::{class::Class, wire::StreamId};
+
+/// What a stream may send in its turn, in bytes, and a site for each unit of its weight.
+pub const QUANTUM: i64 = 1500;
+/// Weights are from 1 to this.
+pub const WEIGHT_MAX: u32 = 256;
+
+/// Those of whom the higher go first: interactive, normal and bulk, delay tolerant.
+const LEVELS: usize = 3;
+
+/// Number of a site, by which its streams share the link with others'.
+pub type SiteId = u32;
+
+/// Says which stream may send next.
+///
+/// All calls take time logarithmic in the number of streams; [`next`](Self::next) amortised over the bytes that
+/// were sent. A number that is not known is ignored everywhere.
+#[derive(Clone, Debug, Default)]
+pub struct Scheduler {
+    streams: BTreeMap<StreamId, Stream>,
+    /// Of those that are not 1.
+    weights: BTreeMap<SiteId, u32>,
+    levels: [Level; LEVELS],
+}
+
+#[derive(Clone, Debug)]
+struct Stream {
+    class: Class,
+    site: SiteId,
+    ready: bool,
+}
+
+/// Streams that share what there is.
+#[derive(Clone, Debug, Default)]
+struct Level {
+    turns: Ring<SiteId>,
+    /// Those with a stream that is ready, or owes something.
+    sites: BTreeMap<SiteId, Ring<StreamId>>,
+}
+
+impl Scheduler {
+    /// Without streams.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A stream begins, with nothing to send. One that is there already stays as it is.
+    pub fn insert(&mut self, stream: StreamId, class: Class, site: SiteId) {
+        let ready = false;
+        let new = Stream { class, site, ready };
+        self.streams.entry(stream).or_insert(new);
+    }
+
+    /// A stream is over.
+    pub fn remove(&mut self, stream: StreamId) {
+        self.idle(stream);
+        if let Some(Stream { class, site, .. }) = self.streams.remove(&stream) {
+            self.levels[level(class)].forget(stream, site);
+        }
+    }
+
+    /// From now on the stream is of that class. It begins there without debts.
+    pub fn set_class(&mut self, stream: StreamId, class: Class) {
+        self.change(stream, |stream| stream.class = class);
+    }
+
+    /// From now on the stream is of that site. It begins there without debts.
+    pub fn set_site(&mut self, stream: StreamId, site: SiteId) {
+        self.change(stream, |stream| stream.site = site);
+    }
+
+    /// The site's share of the link beside other sites', from 1 (as without this) to [`WEIGHT_MAX`]; others are
+    /// brought into range.
+    pub fn set_weight(&mut self, site: SiteId, weight: u32) {
+        match weight.clamp(1, WEIGHT_MAX) {
+            1 => self.weights.remove(&site),
+            weight => self.weights.insert(site, weight),
+        };
+    }
+
+    /// The stream has something to send, and may.
+    pub fn ready(&mut self, stream: StreamId) {
+        let Some(entry) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        if !std::mem::replace(&mut entry.ready, true) {
+            self.levels[level(entry.class)].join(stream, entry.site);
+        }
+    }
+
+    /// The stream has nothing to send, or may not.
+    pub fn idle(&mut self, stream: StreamId) {
+        let Some(entry) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        if std::mem::replace(&mut entry.ready, false) {
+            self.levels[level(entry.class)].leave(stream, entry.site);
+        }
+    }
+
+    /// Whose turn it is: the same until something is said that changes it.
+    #[expect(clippy::should_implement_trait, reason = "it does not go on by itself")]
+    pub fn next(&mut self) -> Option<StreamId> {
+        let weights = &self.weights;
+        let weight = |site| weights.get(&site).copied().unwrap_or(1);
+        self.levels.iter_mut().find_map(|level| level.next(weight))
+    }
+
+    /// The stream has sent so many bytes, in its turn or out of it.
+    pub fn sent(&mut self, stream: StreamId, bytes: usize) {
+        let Some(Stream { class, site, .. }) = self.streams.get(&stream) else {
+            return;
+        };
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.levels[level(*class)].charge(stream, *site, bytes);
+    }
+
+    /// How the stream's bytes are sent.
+    #[must_use]
+    pub fn class(&self, stream: StreamId) -> Option<Class> {
+        self.streams.get(&stream).map(|stream| stream.class)
+    }
+
+    /// Whether the stream has something to send, and may.
+    #[must_use]
+    pub fn is_ready(&self, stream: StreamId) -> bool {
+        self.streams.get(&stream).is_some_and(|stream| stream.ready)
+    }
+
+    fn change(&mut self, stream: StreamId, change: impl FnOnce(&mut Stream)) {
+        let Some(before) = self.streams.get(&stream).cloned() else {
+            return;
+        };
+        let mut after = before.clone();
+        change(&mut after);
+        if (after.class, after.site) == (before.class, before.site) {
+            return;
+        }
+        self.remove(stream);
+        self.insert(stream, after.class, after.site);
+        if before.ready {
+            self.ready(stream);
+        }
+    }
+}
+
+fn level(class: Class) -> usize {
+    match class {
+        Class::Interactive => 0,
+        Class::Normal | Class::Bulk => 1,
+        Class::DelayTolerant => 2,
+    }
+}
+
+impl Level {
+    fn join(&mut self, stream: StreamId, site: SiteId) {
+        self.sites.entry(site).or_default().join(stream);
+        self.turns.join(site);
+    }
+
+    fn leave(&mut self, stream: StreamId, site: SiteId) {
+        if let Some(streams) = self.sites.get_mut(&site) {
+            streams.leave(stream);
+            if streams.is_idle() {
+                self.turns.leave(site);
+            }
+        }
+    }
+
+    /// A stream that has left is not known here any more.
+    fn forget(&mut self, stream: StreamId, site: SiteId) {
+        if let Some(streams) = self.sites.get_mut(&site) {
+            streams.forget(stream);
+            if streams.is_empty() {
+                self.sites.remove(&site);
+                self.turns.forget(site);
+            }
+        }
+    }
+
+    fn next(&mut self, weight: impl Fn(SiteId) -> u32) -> Option<StreamId> {
+        let site = self.turns.next(|site| i64::from(weight(site)) * QUANTUM)?;
+        self.sites.get_mut(&site)?.next(|_| QUANTUM)
+    }
+
+    fn charge(&mut self, stream: StreamId, site: SiteId, bytes: i64) {
+        if let Some(streams) = self.sites.get_mut(&site) {
+            streams.charge(stream, bytes);
+            self.turns.charge(site, bytes);
+        }
+    }
+}

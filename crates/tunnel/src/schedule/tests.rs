@@ -1,0 +1,291 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Sends packets of what the scheduler says until so many bytes are sent; how much of each stream.
+fn send(
+    scheduler: &mut Scheduler,
+    bytes: usize,
+    len: impl Fn(StreamId) -> usize,
+) -> BTreeMap<StreamId, usize> {
+    let (mut sent, mut sum) = (BTreeMap::new(), 0);
+    while sum < bytes {
+        let stream = scheduler.next().unwrap();
+        assert_eq!(scheduler.next(), Some(stream), "the same until it has sent");
+        scheduler.sent(stream, len(stream));
+        *sent.entry(stream).or_default() += len(stream);
+        sum += len(stream);
+    }
+    sent
+}
+
+fn with(streams: &[(StreamId, Class, SiteId)]) -> Scheduler {
+    let mut scheduler = Scheduler::new();
+    for (stream, class, site) in streams {
+        scheduler.insert(*stream, *class, *site);
+        scheduler.ready(*stream);
+    }
+    scheduler
+}
+
+/// R. Jain, D. Chiu, W. Hawe: A Quantitative Measure of Fairness, 1984.
+fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    sum * sum / (squares * shares.len() as f64)
+}
+
+#[test]
+fn interactive_goes_first_and_delay_tolerant_last() {
+    let mut scheduler = with(&[
+        (1, Class::DelayTolerant, 0),
+        (2, Class::Bulk, 0),
+        (3, Class::Normal, 1),
+        (4, Class::Interactive, 2),
+    ]);
+    assert_eq!(send(&mut scheduler, 10_000, |_| 1000)[&4], 10_000);
+    scheduler.idle(4);
+    let sent = send(&mut scheduler, 100_000, |_| 1000);
+    assert_eq!(sent.keys().collect::<Vec<_>>(), [&2, &3]);
+    scheduler.idle(2);
+    scheduler.idle(3);
+    assert_eq!(scheduler.next(), Some(1));
+    scheduler.ready(3);
+    assert_eq!(scheduler.next(), Some(3), "delay tolerant yields at once");
+    scheduler.set_class(1, Class::Interactive);
+    assert_eq!(scheduler.next(), Some(1));
+    scheduler.remove(1);
+    scheduler.remove(3);
+    assert_eq!(scheduler.next(), None);
+}
+
+#[test]
+fn sites_share_by_weight_however_many_streams_they_have() {
+    let streams: Vec<_> = (0..30)
+        .map(|stream| (stream, Class::Bulk, u32::from(stream > 0)))
+        .collect();
+    let mut scheduler = with(&streams);
+    let sent = send(&mut scheduler, 10_000_000, |_| 1400);
+    assert!(sent[&0].abs_diff(5_000_000) <= 10_000, "{}", sent[&0]);
+    scheduler.set_weight(0, 3);
+    let sent = send(&mut scheduler, 10_000_000, |_| 1400);
+    assert!(sent[&0].abs_diff(7_500_000) <= 20_000, "{}", sent[&0]);
+}
+
+#[test]
+fn what_is_sent_in_any_mix_is_fair() {
+    for streams in [2, 3, 10, 100] {
+        for small in [40, 100, 700, 1399] {
+            let all: Vec<_> = (0..streams).map(|i| (i, Class::Normal, 0)).collect();
+            let len = |stream| if stream % 2 == 0 { 1400 } else { small };
+            let sent = send(&mut with(&all), 20_000 * streams as usize, len);
+            let shares: Vec<_> = sent.values().map(|bytes| *bytes as f64).collect();
+            assert_eq!(shares.len(), all.len());
+            let index = jain(&shares);
+            assert!(index > 0.99, "{streams} streams, {small} B: {index}");
+        }
+    }
+}
+
+/// One that is idle now and then gets its share while it is not, and no more for having been idle.
+#[test]
+fn nothing_is_saved_up() {
+    let mut scheduler = with(&[(1, Class::Bulk, 0), (2, Class::Bulk, 0)]);
+    scheduler.idle(2);
+    send(&mut scheduler, 1_000_000, |_| 1400);
+    scheduler.ready(2);
+    let sent = send(&mut scheduler, 100_000, |_| 1400);
+    assert!(sent[&2].abs_diff(50_000) <= 4500, "{sent:?}");
+}
+
+/// A stream that becomes idle after each packet does not get more than one that never does.
+#[test]
+fn leaving_and_coming_back_gains_nothing() {
+    let mut scheduler = with(&[(1, Class::Bulk, 0), (2, Class::Bulk, 0)]);
+    let mut sent = [0; 2];
+    for _ in 0..10_000 {
+        let stream = scheduler.next().unwrap();
+        // Much in one go, so that the turn is overdrawn.
+        let len = if stream == 1 { 1400 } else { 1499 + 1400 };
+        scheduler.sent(stream, len);
+        sent[stream as usize - 1] += len;
+        if stream == 2 {
+            scheduler.idle(2);
+            scheduler.ready(2);
+        }
+    }
+    let shares = sent.map(|bytes| bytes as f64);
+    assert!(jain(&shares) > 0.999, "{sent:?}");
+}
+
+#[test]
+fn absurd_amounts_do_no_harm() {
+    let mut scheduler = with(&[(1, Class::Bulk, 0), (2, Class::Bulk, 1)]);
+    scheduler.set_weight(1, u32::MAX);
+    scheduler.sent(1, usize::MAX);
+    scheduler.sent(1, usize::MAX);
+    scheduler.sent(2, usize::MAX);
+    // As much as the other site may while this one makes up for what it owes.
+    let sent = send(&mut scheduler, 20_000_000, |_| 1000);
+    assert!(sent[&1] > 0 && sent[&2] > 0);
+    scheduler.idle(2);
+    assert_eq!(scheduler.next(), Some(1));
+    scheduler.sent(3, 1000);
+    scheduler.ready(3);
+    scheduler.remove(3);
+    assert_eq!(scheduler.next(), Some(1));
+}
+
+#[test]
+fn what_is_over_is_forgotten() {
+    let mut scheduler = Scheduler::new();
+    for stream in 0..1000 {
+        scheduler.insert(stream, Class::DelayTolerant, stream as u32);
+        scheduler.ready(stream);
+        scheduler.set_class(stream, Class::Bulk);
+        scheduler.set_site(stream, 7);
+        if stream % 2 == 0 {
+            scheduler.next();
+            scheduler.sent(stream, 1000);
+        }
+        scheduler.remove(stream);
+    }
+    assert!(scheduler.streams.is_empty());
+    assert!(
+        scheduler
+            .levels
+            .iter()
+            .all(|level| level.sites.is_empty() && level.turns.is_empty())
+    );
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Insert(StreamId, Class, SiteId),
+    Remove(StreamId),
+    Ready(StreamId),
+    Idle(StreamId),
+    Class(StreamId, Class),
+    Site(StreamId, SiteId),
+    Weight(SiteId, u32),
+    Send(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let stream = || 0..8u64;
+    let site = || 0..3u32;
+    let class = || prop::sample::select(Class::ALL.to_vec());
+    prop_oneof![
+        2 => (stream(), class(), site()).prop_map(|(id, class, site)| Step::Insert(id, class, site)),
+        1 => stream().prop_map(Step::Remove),
+        4 => stream().prop_map(Step::Ready),
+        2 => stream().prop_map(Step::Idle),
+        1 => (stream(), class()).prop_map(|(id, class)| Step::Class(id, class)),
+        1 => (stream(), site()).prop_map(|(id, site)| Step::Site(id, site)),
+        1 => (site(), 0..5u32).prop_map(|(site, weight)| Step::Weight(site, weight)),
+        8 => (1..3000usize).prop_map(Step::Send),
+    ]
+}
+
+/// Who is there, and ready; nothing about turns.
+#[derive(Debug, Default)]
+struct Model {
+    streams: BTreeMap<StreamId, (Class, SiteId, bool)>,
+}
+
+impl Model {
+    fn apply(&mut self, step: Step) {
+        match step {
+            Step::Insert(id, class, site) => {
+                self.streams.entry(id).or_insert((class, site, false));
+            }
+            Step::Remove(id) => {
+                self.streams.remove(&id);
+            }
+            Step::Ready(id) => self.change(id, |stream| stream.2 = true),
+            Step::Idle(id) => self.change(id, |stream| stream.2 = false),
+            Step::Class(id, class) => self.change(id, |stream| stream.0 = class),
+            Step::Site(id, site) => self.change(id, |stream| stream.1 = site),
+            Step::Weight(..) | Step::Send(_) => {}
+        }
+    }
+
+    fn change(&mut self, id: StreamId, change: impl FnOnce(&mut (Class, SiteId, bool))) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            change(stream);
+        }
+    }
+
+    /// The highest level of which a stream is ready.
+    fn level(&self) -> Option<usize> {
+        let ready = self.streams.values().filter(|stream| stream.2);
+        ready.map(|stream| level(stream.0)).min()
+    }
+}
+
+fn apply(scheduler: &mut Scheduler, step: Step) {
+    match step {
+        Step::Insert(id, class, site) => scheduler.insert(id, class, site),
+        Step::Remove(id) => scheduler.remove(id),
+        Step::Ready(id) => scheduler.ready(id),
+        Step::Idle(id) => scheduler.idle(id),
+        Step::Class(id, class) => scheduler.set_class(id, class),
+        Step::Site(id, site) => scheduler.set_site(id, site),
+        Step::Weight(site, weight) => scheduler.set_weight(site, weight),
+        Step::Send(bytes) => {
+            if let Some(stream) = scheduler.next() {
+                scheduler.sent(stream, bytes);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_next_one_is_ready_and_of_the_highest_level(steps in prop::collection::vec(step(), 1..200)) {
+        let (mut scheduler, mut model) = (Scheduler::new(), Model::default());
+        for step in steps {
+            apply(&mut scheduler, step);
+            model.apply(step);
+            let next = scheduler.next();
+            prop_assert_eq!(scheduler.next(), next);
+            let found = next.map(|id| model.streams[&id]);
+            prop_assert!(found.is_none_or(|stream| stream.2));
+            prop_assert_eq!(found.map(|stream| level(stream.0)), model.level());
+        }
+    }
+
+    /// Whatever happened before: from now on all that are ready get their shares, to within a few packets.
+    #[test]
+    fn shares_are_those_of_a_fluid(steps in prop::collection::vec(step(), 1..200), lens in prop::array::uniform8(40..1500usize)) {
+        let (mut scheduler, mut model) = (Scheduler::new(), Model::default());
+        for step in steps {
+            apply(&mut scheduler, step);
+            model.apply(step);
+        }
+        let Some(level) = model.level() else { return Ok(()) };
+        let mut sites: BTreeMap<SiteId, Vec<StreamId>> = BTreeMap::new();
+        for (id, (class, site, ready)) in model.streams {
+            if ready && super::level(class) == level {
+                sites.entry(site).or_default().push(id);
+            }
+        }
+        let weight = |site: &SiteId| f64::from(scheduler.weights.get(site).copied().unwrap_or(1));
+        let weights: f64 = sites.keys().map(weight).sum();
+        let fluid: BTreeMap<StreamId, f64> = sites.iter().flat_map(|(site, ids)| {
+            let share = weight(site) / weights / ids.len() as f64;
+            ids.iter().map(move |id| (*id, share))
+        }).collect();
+        // Debts of before are made up for first.
+        send(&mut scheduler, 200_000, |id| lens[id as usize]);
+        let total = 400_000;
+        let sent = send(&mut scheduler, total, |id| lens[id as usize]);
+        prop_assert_eq!(sent.len(), fluid.len());
+        for (id, share) in fluid {
+            let off = sent[&id] as f64 - share * total as f64;
+            prop_assert!(off.abs() <= 15_000.0, "{id}: {share} {off}");
+        }
+    }
+}
