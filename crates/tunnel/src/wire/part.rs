@@ -45,12 +45,16 @@ pub enum Part<'a> {
         /// Whether the stream ends after them.
         fin: bool,
     },
-    /// A stream is over in both directions at once, `0x46`: identifier, code (8 bits).
+    /// A stream is over in both directions at once, `0x46`: identifier, code (8 bits), position. Who gets it
+    /// without having sent one answers with one, so that both know how much counts against the
+    /// session's credit.
     Reset {
         /// Which one.
         stream: StreamId,
         /// Why.
         code: ResetCode,
+        /// The first position that the sender of this has never sent.
+        sent: u64,
     },
     /// The peer may send the stream's bytes below this position, `0x47`: identifier, position.
     Credit {
@@ -91,7 +95,8 @@ impl Part<'_> {
                 bytes,
                 fin,
             } => Data::of(stream, from, bytes.len(), fin).header_len(last) + bytes.len(),
-            Self::Reset { stream, .. } | Self::Reclass { stream, .. } => 2 + varint::len(stream),
+            Self::Reset { stream, sent, .. } => 2 + varint::len(stream) + varint::len(sent),
+            Self::Reclass { stream, .. } => 2 + varint::len(stream),
             Self::Credit { stream, until } => 1 + varint::len(stream) + varint::len(until),
             Self::SessionCredit { until } => 1 + varint::len(until),
         }
@@ -114,7 +119,10 @@ impl Part<'_> {
                 Data::of(stream, from, bytes.len(), fin).emit_header(last, out);
                 out.extend_from_slice(bytes);
             }
-            Self::Reset { stream, code } => emit_byte(RESET, stream, code as u8, out),
+            Self::Reset { stream, code, sent } => {
+                emit_byte(RESET, stream, code as u8, out);
+                varint::emit(sent, out);
+            }
             Self::Credit { stream, until } => emit_numbers(CREDIT, &[stream, until], out),
             Self::SessionCredit { until } => emit_numbers(SESSION_CREDIT, &[until], out),
             Self::Reclass { stream, class } => emit_byte(RECLASS, stream, class as u8, out),
@@ -177,6 +185,12 @@ impl Data {
             len,
             fin,
         }
+    }
+
+    /// The position after the last byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.from.saturating_add(self.len as u64)
     }
 
     /// How many bytes stand before the data, in a part that is the `last` one of its segment or not.
@@ -246,6 +260,7 @@ impl<'a> Parts<'a> {
             RESET => Part::Reset {
                 stream: reader.varint()?,
                 code: parse_reset_code(reader)?,
+                sent: reader.varint()?,
             },
             CREDIT => Part::Credit {
                 stream: reader.varint()?,

@@ -119,6 +119,7 @@ impl OwnedPart {
             4 => Part::Reset {
                 stream,
                 code: ResetCode::ALL[class as usize + 3],
+                sent: self.from,
             },
             5 => Part::Credit {
                 stream,
@@ -438,9 +439,10 @@ fn parts_are_as_they_are_drawn() {
             Part::Reset {
                 stream,
                 code: ResetCode::TimedOut,
+                sent: 9,
             },
             false,
-            &[0x46, 0x40, 0x45, 3],
+            &[0x46, 0x40, 0x45, 3, 9],
         ),
         (
             Part::Credit { stream, until: 9 },
