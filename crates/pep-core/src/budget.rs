@@ -50,6 +50,11 @@ impl MemoryBudget {
             .is_ok()
     }
 
+    /// Takes `bytes` whatever is left.
+    fn take(&self, bytes: u64) {
+        self.taken.fetch_add(bytes, Relaxed);
+    }
+
     /// Whether `bytes` could be taken now.
     pub fn has(&self, bytes: u64) -> bool {
         self.limit.saturating_sub(self.taken()) >= bytes
@@ -92,6 +97,13 @@ impl Share {
         let taken = self.budget.try_take_to_grow(bytes);
         self.bytes += if taken { bytes } else { 0 };
         taken
+    }
+
+    /// Takes `bytes` more whatever is left: for what has arrived already, which was bounded
+    /// when it was allowed.
+    pub fn grow(&mut self, bytes: u64) {
+        self.budget.take(bytes);
+        self.bytes += bytes;
     }
 
     /// Gives back `bytes` of it.
@@ -143,6 +155,17 @@ mod tests {
         assert!(share.try_grow(3));
         share.give_back(2);
         assert_eq!((share.bytes(), budget.taken()), (5, 5));
+        drop(share);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn what_has_arrived_counts_also_beyond_the_limit() {
+        let budget = Arc::new(MemoryBudget::new(10));
+        let mut share = Share::take(&budget, 4).unwrap();
+        share.grow(20);
+        assert_eq!((budget.taken(), budget.has(1)), (24, false));
+        assert!(Share::take(&budget, 1).is_none() && !share.try_grow(1));
         drop(share);
         assert_eq!(budget.taken(), 0);
     }

@@ -2,6 +2,8 @@
 //!
 //! - [`budget`], a sum of bytes that is never exceeded
 //! - [`config`], TOML text to checked types
+//! - [`greeting`], what is said of a flow at the far end of its tunnel
+//! - [`key`], keys of tunnels as text
 //! - [`relay`], what to do next with the two legs of a flow
 //! - [`ring`], where the bytes of a half are
 //! - [`share`], at which rate each flow may send into the link
@@ -13,6 +15,8 @@
 
 pub mod budget;
 pub mod config;
+pub mod greeting;
+pub mod key;
 pub mod relay;
 pub mod ring;
 pub mod share;

@@ -1,6 +1,6 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::os::fd::AsFd;
+use std::{os::fd::AsFd, path::Path};
 
 use bpf_cc::LoadError;
 
@@ -8,15 +8,12 @@ use nix::{
     net::if_::if_nametoindex,
     sys::resource::{Resource, getrlimit},
 };
-use pep_core::{
-    config::{Config, ConfigError, ConfigWarning, CongestionName, IfName},
-    site::Mode,
-};
+use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 use socket2::{Domain, Socket, Type};
 
 use crate::{
     congestion::{Catalogue, Means, WhyNot},
-    sys,
+    keys, sys,
 };
 
 /// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
@@ -51,6 +48,7 @@ pub fn check(config: &Config) -> Findings {
             format!("congestion controls not checked: {err}"),
         ),
     }
+    findings.check_keys(config);
     findings.check_interfaces(config);
     findings.check_descriptors(config);
     findings
@@ -69,7 +67,7 @@ impl Findings {
 
     fn check_congestion(&mut self, config: &Config, catalogue: &Catalogue) {
         let sites = config.sites.iter();
-        for (id, site) in sites.filter(|(_, site)| site.mode == Mode::Split) {
+        for (id, site) in sites.filter(|(_, site)| site.mode.takes_flows()) {
             for (name, wanted) in [
                 ("congestion", &site.congestion),
                 ("congestion_lan", &site.congestion_lan),
@@ -127,6 +125,54 @@ impl Findings {
                 format!("`{name}` is an eBPF program of another process, and gone with that"),
             ),
             _ => {}
+        }
+    }
+
+    /// Keys are read again when pepd runs, by then perhaps as another user.
+    fn check_keys(&mut self, config: &Config) {
+        let identity = config.identity.iter();
+        let own = identity.map(|identity| ("identity.key_file".to_owned(), &identity.key_file));
+        let shared = config.peers.iter().filter_map(|peer| {
+            let key = format!("peer.{}.psk_file", peer.name);
+            Some((key, peer.psk_file.as_ref()?))
+        });
+        for (key, path) in own.chain(shared) {
+            self.check_key(config, &key, path);
+        }
+        self.check_own_key(config);
+    }
+
+    fn check_key(&mut self, config: &Config, key: &str, path: &Path) {
+        match keys::read(path) {
+            Err(err) => self.errors.push(ConfigError {
+                line: config.line_of(key),
+                key: key.to_owned(),
+                message: format!("{err}; `pepd keygen --help` says how to make one"),
+            }),
+            Ok(_) if keys::is_open_to_others(path) => {
+                let path = path.display();
+                let message = format!("{path} can be read by others than its owner: chmod 600");
+                self.warn(config, key, message);
+            }
+            Ok(_) => {}
+        }
+    }
+
+    /// The key to be exchanged is the other's, which is easily mixed up.
+    fn check_own_key(&mut self, config: &Config) {
+        let own = config.identity.as_ref();
+        let Some(Ok(private)) = own.map(|identity| keys::read(&identity.key_file)) else {
+            return;
+        };
+        let public = keys::public_key(&private);
+        for peer in config.peers.iter().filter(|peer| peer.public_key == public) {
+            let key = format!("peer.{}.public_key", peer.name);
+            self.errors.push(ConfigError {
+                line: config.line_of(&key),
+                key,
+                message: "is our own key; expected the peer's, as its `pepd keygen` printed it"
+                    .to_owned(),
+            });
         }
     }
 

@@ -7,6 +7,7 @@
 //! - [`daemon`], build, run, drain
 //! - [`flow`], one connection: connect, relay, close
 //! - [`kernel`], whether this machine has what a configuration asks for
+//! - [`keys`], of tunnels: making them, files with them
 //! - [`intercept`], packet filter rules, routes and TUN devices
 //! - [`leg`], sockets and their options
 //! - [`limits`], how many flows there may be
@@ -28,6 +29,7 @@ pub mod flow;
 pub mod gate;
 pub mod intercept;
 pub mod kernel;
+pub mod keys;
 pub mod leg;
 pub mod limits;
 pub mod load;

@@ -74,7 +74,8 @@ pub fn load_file(path: &Path) -> Result<Loaded, LoadError> {
     let invalid = |errors| LoadError::Invalid(path.to_owned(), errors);
     let text = String::from_utf8(fs::read(path).map_err(unreadable)?);
     let text = text.map_err(|err| invalid(vec![not_text(&err)]))?;
-    let config = config::parse(&text).map_err(invalid)?;
+    let mut config = config::parse(&text).map_err(invalid)?;
+    config.resolve_paths(path.parent().unwrap_or(Path::new("")));
     let warnings = config.warnings.clone();
     Ok(Loaded {
         config,

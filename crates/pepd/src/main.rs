@@ -12,12 +12,13 @@ use std::{
 
 use clap::Parser;
 use pepd::{
-    cli::{CcCommand, CheckArgs, Cli, Command, ListArgs, RulesArgs, RunArgs},
+    cli::{CcCommand, CheckArgs, Cli, Command, KeygenArgs, ListArgs, RulesArgs, RunArgs},
     congestion::{Catalogue, listing::Listing},
     daemon,
     exit::ExitStatus,
     intercept,
     kernel::has_rto_max,
+    keys,
     load::{self, LoadError, Loaded},
     log,
     summary::Summary,
@@ -31,6 +32,10 @@ fn main() -> ExitCode {
         Command::Cc(args) => match args.command {
             CcCommand::List(args) => list_controls(&args),
         },
+        Command::Keygen(args) => keygen(&args).unwrap_or_else(|err| {
+            complain(format_args!("pepd: {err}"));
+            ExitStatus::Runtime
+        }),
     };
     status.into()
 }
@@ -113,6 +118,21 @@ fn list_controls(args: &ListArgs) -> ExitStatus {
     } else {
         print(format_args!("{listing}"))
     }
+}
+
+/// Makes keys, or shows the public one of a private one.
+fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    if let Some(path) = &args.public {
+        let public = keys::public_key(&keys::read(path)?);
+        return Ok(print(format_args!("{public}\n")));
+    }
+    let path = args.psk.as_ref().unwrap_or(&args.out);
+    let key = keys::generate()?;
+    keys::write(path, &key, args.force)?;
+    if args.psk.is_some() {
+        return Ok(ExitStatus::Success);
+    }
+    Ok(print(format_args!("{}\n", keys::public_key(&key))))
 }
 
 /// An error and all that led to it, in one line.

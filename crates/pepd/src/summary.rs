@@ -2,16 +2,17 @@
 
 use std::{
     fmt::{self, Display, Write as _},
+    path::Path,
     time::Duration,
 };
 
 use pep_core::{
-    config::{Config, CongestionName, Timeouts},
-    site::{Buffers, DscpPolicy, LinkLeg, Matcher, Mode, Site, SiteId, Source, SynHandling},
+    config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
+    site::{Buffers, Class, DscpPolicy, LinkLeg, Matcher, Mode, Site, SiteId, Source, SynHandling},
 };
 use units::{ByteSize, duration};
 
-use crate::congestion::Catalogue;
+use crate::{congestion::Catalogue, keys};
 
 /// The effective values of a configuration, as a text of several lines.
 pub struct Summary<'a> {
@@ -41,6 +42,7 @@ impl Display for Summary<'_> {
                 &"rto_max has no effect on this kernel: it needs Linux 6.15",
             )?;
         }
+        self.peers(f)?;
         writeln!(f, "\nsites, first match wins:")?;
         self.config
             .sites
@@ -122,16 +124,7 @@ impl Summary<'_> {
         if site.mode == Mode::Bypass {
             return detail(f, "mode", &"bypass: forwarded by the kernel, untouched");
         }
-        let port = self.config.listen_port(id);
-        detail(
-            f,
-            "mode",
-            &format!(
-                "split, port {port}, {}, {}",
-                syn(site.syn),
-                source(site.source)
-            ),
-        )?;
+        detail(f, "mode", &self.mode(id, site))?;
         detail(f, "link leg", &self.link_leg(site))?;
         detail(f, "host leg", &self.host_leg(site))?;
         if site.timeouts != self.config.timeouts {
@@ -141,6 +134,38 @@ impl Summary<'_> {
             DscpPolicy::Keep => Ok(()),
             DscpPolicy::Set(dscp) => detail(f, "dscp", &dscp),
         }
+    }
+
+    fn peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(identity) = &self.config.identity else {
+            return Ok(());
+        };
+        line(f, "identity", &own_key(&identity.key_file))?;
+        let listen = identity
+            .listen
+            .map_or("a port that the kernel chooses".to_owned(), |address| {
+                address.to_string()
+            });
+        line(f, "", &format!("peers reach us by UDP at {listen}"))?;
+        for (index, peer) in self.config.peers.iter().enumerate() {
+            line(f, if index == 0 { "peers" } else { "" }, &described(peer))?;
+        }
+        Ok(())
+    }
+
+    fn mode(&self, id: SiteId, site: &Site) -> String {
+        let port = self.config.listen_port(id);
+        let (syn, source) = (syn(site.syn), source(site.source));
+        let Some(peer) = self.config.peer_of(id).map(|peer| &self.config.peers[peer]) else {
+            return format!("split, port {port}, {syn}, {source}");
+        };
+        let else_ = match peer.on_peer_loss {
+            OnPeerLoss::Split => "split",
+            OnPeerLoss::Hold => "held",
+            OnPeerLoss::Bypass => "forwarded by the kernel",
+        };
+        let (name, class) = (&peer.name, class(site.class));
+        format!("tunnel to {name} as {class}, while it is gone {else_}; port {port}, {source}")
     }
 
     fn link_leg(&self, site: &Site) -> String {
@@ -215,6 +240,48 @@ fn source(source: Source) -> &'static str {
         Source::Client => "the server sees the client's address",
         Source::Self_ => "the server sees this machine's address",
     }
+}
+
+fn class(class: Class) -> &'static str {
+    match class {
+        Class::Interactive => "interactive",
+        Class::Normal => "normal",
+        Class::Bulk => "bulk",
+        Class::DelayTolerant => "delay_tolerant",
+    }
+}
+
+/// The file with our key, and what peers have to know of it where we may read it.
+fn own_key(path: &Path) -> String {
+    let public = keys::read(path).map(|key| keys::public_key(&key));
+    let public = public.map(|public| format!(", public key {public}"));
+    format!("{}{}", path.display(), public.unwrap_or_default())
+}
+
+fn described(peer: &Peer) -> String {
+    let called = match &peer.endpoint {
+        Some(endpoint) => format!("at {endpoint}"),
+        None => "calls us".to_owned(),
+    };
+    let rate = peer
+        .rate
+        .map_or("rate measured".to_owned(), |rate| rate.to_string());
+    let rtt = peer.rtt.map_or("unknown".to_owned(), duration::format);
+    let psk = if peer.psk_file.is_some() {
+        ", with a shared key"
+    } else {
+        ""
+    };
+    let dedicated = if peer.dedicated {
+        ", nobody else's link"
+    } else {
+        ""
+    };
+    let lost = duration::format(peer.lost_after);
+    let name = &peer.name;
+    format!(
+        "{name}: {called}{psk}, {rate}{dedicated}, round trip {rtt}, gone after {lost} of silence"
+    )
 }
 
 fn list<T: Display>(items: &[T]) -> String {

@@ -189,3 +189,51 @@ fn a_missing_file_and_a_wrong_command_line_have_their_own_codes() {
     assert_eq!(pepd(&["chekc"]).status.code(), Some(2));
     assert_eq!(pepd(&["--help"]).status.code(), Some(0));
 }
+
+#[test]
+fn keys_are_made_shown_and_never_overwritten_by_accident() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| {
+        let path = folder.path().join(name);
+        path.to_str().expect("text").to_owned()
+    };
+    let (key, psk) = (path("a.key"), path("a.psk"));
+    let made = pepd(&["keygen", "--out", &key]);
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
+    let public = text(&made.stdout);
+    assert!(public.len() == 45 && public.ends_with("=\n"), "{public:?}");
+    assert_eq!(text(&pepd(&["keygen", "--public", &key]).stdout), public);
+
+    let again = pepd(&["keygen", "--out", &key]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+    assert!(text(&again.stderr).contains("a.key: is there already; --force"));
+    assert!(again.stdout.is_empty(), "{again:?}");
+    let forced = pepd(&["keygen", "--force", "--out", &key]);
+    assert_ne!(text(&forced.stdout), public);
+
+    let shared = pepd(&["keygen", "--psk", &psk]);
+    assert_eq!(shared.status.code(), Some(0), "{shared:?}");
+    assert!(shared.stdout.is_empty(), "a shared key is not shown");
+    assert_eq!(fs::read_to_string(&psk).expect("written").len(), 45);
+    assert_eq!(
+        pepd(&["keygen", "--psk", &psk, "--public", &key])
+            .status
+            .code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn a_key_file_that_is_none_is_told_without_showing_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.key");
+    fs::write(&path, "hush\n").expect("writable");
+    let output = pepd(&["keygen", "--public", path.to_str().expect("text")]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = text(&output.stderr);
+    assert!(
+        message.contains("a.key: not a key; expected 32 bytes"),
+        "{message}"
+    );
+    assert!(!message.contains("hush"), "{message}");
+}

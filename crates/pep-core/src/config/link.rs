@@ -8,7 +8,7 @@ use super::{
     IfName,
     raw::Section,
     timeouts::KERNEL_RTO_MAX,
-    values::{BitRate, Map, Span, WordOr, text},
+    values::{BitRate, Map, Span, Switch, WordOr, text},
 };
 
 /// `[link]`: the bad hop. Optional; what it states is used to size buffers and pace senders.
@@ -21,6 +21,8 @@ pub struct Link {
     pub rate: Option<Rate>,
     /// Its round-trip time when idle, 1 us to 10 min. Default none: unknown.
     pub rtt: Option<Duration>,
+    /// Nobody else uses it; default false. What sites and peers say goes before.
+    pub dedicated: bool,
 }
 
 impl Link {
@@ -42,6 +44,7 @@ impl Link {
             "rtt",
             Span(Duration::from_micros(1)..=Duration::from_secs(600)),
         );
+        let dedicated = section.read("dedicated", Switch).unwrap_or(false);
         if rtt.is_some_and(|rtt| rtt >= KERNEL_RTO_MAX) {
             section.warning(
                 "rtt",
@@ -54,6 +57,7 @@ impl Link {
             interface: interface?,
             rate: rate.flatten(),
             rtt,
+            dedicated,
         })
     }
 }

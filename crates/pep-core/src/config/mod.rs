@@ -18,7 +18,7 @@ mod syntax;
 mod timeouts;
 mod values;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 pub use error::{ConfigError, ConfigWarning};
 pub use intercept::{Intercept, Marks};
@@ -26,6 +26,7 @@ pub use limits::Limits;
 pub use link::Link;
 pub use log::{LogConfig, LogFormat, LogLevel};
 pub use names::{CongestionName, IfName, NameError, TableName};
+pub use peers::{Endpoint, Identity, OnPeerLoss, Peer};
 pub use raw::closest;
 pub use timeouts::{Keepalive, Timeouts};
 
@@ -37,7 +38,7 @@ use self::{
     sites::Context,
     values::Span,
 };
-use crate::site::{SiteId, SiteTable};
+use crate::site::{Mode, SiteId, SiteTable};
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +58,10 @@ pub struct Config {
     pub log: LogConfig,
     /// The policies, in order of precedence, with the built-in `default` at the end.
     pub sites: SiteTable,
+    /// The far ends of tunnels, in the order of their names.
+    pub peers: Vec<Peer>,
+    /// Who we are to them; there is one wherever there are peers.
+    pub identity: Option<Identity>,
     /// What is allowed but can hardly be meant.
     pub warnings: Vec<ConfigWarning>,
     lines: Lines,
@@ -88,13 +93,18 @@ impl Config {
         let intercept = Intercept::read(root.section("intercept"));
         let link = Link::read(root.section("link"));
         let (timeouts, drain) = read_timeouts(root.section("timeouts"), link.as_ref());
-        let peers = peers::read_peers(root.named_tables("peer"));
-        peers::read_identity(root.section("identity"));
+        let (peers, names) = peers::read_peers(root.named_tables("peer"), link.as_ref());
+        let identity = peers::read_identity(root.section("identity"), &peers);
+        if !names.is_empty() && !root.has("identity") {
+            let message = "missing: tunnels need a key of ours; expected a section [identity] with \
+                           `key_file`, which `pepd keygen` writes";
+            findings.error(&format!("peer.{}", names[0]), message);
+        }
         let context = Context {
             intercept: &intercept,
             link: link.as_ref(),
             timeouts: &timeouts,
-            peers: &peers,
+            peers: &names,
             findings,
         };
         let sites = context.read_sites(root.tables("site"));
@@ -110,9 +120,25 @@ impl Config {
             drain,
             log,
             sites,
+            peers,
+            identity,
             warnings,
             lines,
         }
+    }
+
+    /// Takes the paths of files in it for relative to `folder`, where they are relative.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        peers::resolve_paths(self.identity.as_mut(), &mut self.peers, folder);
+    }
+
+    /// The peer at the far end of a site's tunnel, by its place in [`peers`](Self::peers); `None` for
+    /// other modes.
+    pub fn peer_of(&self, site: SiteId) -> Option<usize> {
+        let site = self.sites.get(site)?;
+        let name = site.peer.as_ref()?;
+        let peer = self.peers.iter().position(|peer| peer.name == *name);
+        peer.filter(|_| site.mode == Mode::Tunnel)
     }
 
     /// The line, from 1, on which the file sets a key (written as in [`ConfigError::key`]), or

@@ -1,71 +1,229 @@
-//! `[peer.NAME]` and `[identity]`: for tunnels. No mode uses them yet, so they are checked for
-//! their form, lest a typing error waits for the day they matter, and then dropped.
+//! `[peer.NAME]` and `[identity]`: the far ends of tunnels, and who we are to them.
 
-use std::net::SocketAddr;
-
-use toml::de::DeValue;
-
-use super::{
-    raw::Section,
-    values::{NonEmpty, Reading},
+use std::{
+    fmt,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
-/// Checks all `[peer.NAME]` sections and returns their names.
-pub(super) fn read_peers(sections: Vec<(String, Section<'_>)>) -> Vec<String> {
-    let read = |(name, mut section): (String, Section<'_>)| {
-        section.read("endpoint", Endpoint);
-        section.require(
-            "public_key",
-            NonEmpty("the peer's public key, as its `pepd keygen` printed it"),
-        );
-        section.read("psk_file", NonEmpty("the path of a file"));
-        section.finish();
-        name
-    };
-    sections.into_iter().map(read).collect()
+use toml::de::DeValue;
+use units::Rate;
+
+use super::{
+    Link,
+    raw::Section,
+    values::{BitRate, Map, NonEmpty, OneOf, Reading, Span, Switch, WordOr, text},
+};
+use crate::key::PublicKey;
+
+/// `[peer.NAME]`: a pepd at the far end of a tunnel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its name in this file; appears in logs.
+    pub name: String,
+    /// Where we call it. Default none: it calls us.
+    pub endpoint: Option<Endpoint>,
+    /// By which it is known.
+    pub public_key: PublicKey,
+    /// The file with the key that both ends share. Default none.
+    pub psk_file: Option<PathBuf>,
+    /// How fast we may send to it, in IP packets. Default that of `[link]`; `None`: measured.
+    pub rate: Option<Rate>,
+    /// The round trip to it to begin with. Default that of `[link]`; `None`: unknown.
+    pub rtt: Option<Duration>,
+    /// Nobody else uses the link to it, so that nothing is gained by silence during an outage. Default
+    /// that of `[link]`.
+    pub dedicated: bool,
+    /// What becomes of new flows while it is gone. Default [`OnPeerLoss::Split`].
+    pub on_peer_loss: OnPeerLoss,
+    /// After how long without a sign of life it counts as gone, 1 s to 1 h. Default 10 s: outages that
+    /// are shorter are none of the hosts' concern.
+    pub lost_after: Duration,
 }
 
-/// Checks `[identity]`.
-pub(super) fn read_identity(mut section: Section<'_>) {
-    if section.is_present() {
-        section.require(
-            "key_file",
-            NonEmpty("the path of the file that `pepd keygen` writes"),
-        );
-        section.read("listen", Listen);
+/// What becomes of new flows of a tunnel whose peer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnPeerLoss {
+    /// They are split, as with that mode (default).
+    #[default]
+    Split,
+    /// They are taken over, and wait for the peer.
+    Hold,
+    /// The kernel forwards them.
+    Bypass,
+}
+
+/// `[identity]`: who we are to peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The file with our private key.
+    pub key_file: PathBuf,
+    /// Where peers reach us. Default none: any address and a port that the kernel chooses.
+    pub listen: Option<SocketAddr>,
+}
+
+/// Where a peer is called: a host, by name or address, and a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its name or address.
+    pub host: String,
+    /// Its UDP port.
+    pub port: u16,
+}
+
+impl Endpoint {
+    /// Where it is, if that is stated by address.
+    pub fn address(&self) -> Option<SocketAddr> {
+        let ip = self.host.parse().ok()?;
+        Some(SocketAddr::new(ip, self.port))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address() {
+            Some(address) => address.fmt(f),
+            None => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+const ON_PEER_LOSS: OneOf<OnPeerLoss> = OneOf(&[
+    ("split", OnPeerLoss::Split),
+    ("hold", OnPeerLoss::Hold),
+    ("bypass", OnPeerLoss::Bypass),
+]);
+
+/// Reads all `[peer.NAME]` sections. Those without a readable key are left out, and reported; the names
+/// are complete.
+pub(super) fn read_peers(
+    sections: Vec<(String, Section<'_>)>,
+    link: Option<&Link>,
+) -> (Vec<Peer>, Vec<String>) {
+    let names = sections.iter().map(|(name, _)| name.clone()).collect();
+    let mut peers: Vec<Peer> = Vec::new();
+    for (name, mut section) in sections {
+        let peer = Peer::read(name, &mut section, link);
+        let known = |peer: &Peer| {
+            peers
+                .iter()
+                .find(|other| other.public_key == peer.public_key)
+        };
+        if let Some(other) = peer.as_ref().and_then(known) {
+            section.error(
+                "public_key",
+                format!(
+                    "is that of [peer.{}] too; accepted: a key of its own",
+                    other.name
+                ),
+            );
+        }
+        peers.extend(peer);
         section.finish();
+    }
+    (peers, names)
+}
+
+impl Peer {
+    fn read(name: String, s: &mut Section<'_>, link: Option<&Link>) -> Option<Self> {
+        let endpoint = s.read("endpoint", Endpoints);
+        let public_key = s.require(
+            "public_key",
+            text("the peer's public key, as its `pepd keygen` printed it"),
+        );
+        let psk_file = s.read("psk_file", NonEmpty("the path of a file"));
+        let rate = s.read("rate", WordOr("auto", None, Map(BitRate, Some)));
+        let rtt = Span(Duration::from_micros(1)..=Duration::from_secs(600));
+        let lost_after = Span(Duration::from_secs(1)..=Duration::from_secs(3600));
+        let peer = Self {
+            name,
+            endpoint,
+            public_key: PublicKey([0; 32]),
+            psk_file: psk_file.map(PathBuf::from),
+            rate: rate.unwrap_or(link.and_then(|link| link.rate)),
+            rtt: s.read("rtt", rtt).or(link.and_then(|link| link.rtt)),
+            dedicated: s
+                .read("dedicated", Switch)
+                .unwrap_or(link.is_some_and(|link| link.dedicated)),
+            on_peer_loss: s.read("on_peer_loss", ON_PEER_LOSS).unwrap_or_default(),
+            lost_after: s
+                .read("lost_after", lost_after)
+                .unwrap_or(Duration::from_secs(10)),
+        };
+        public_key.map(|public_key| Self { public_key, ..peer })
+    }
+}
+
+/// Reads `[identity]`, where there is one.
+pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<Identity> {
+    if !section.is_present() {
+        return None;
+    }
+    let key_file = section.require(
+        "key_file",
+        NonEmpty("the path of the file that `pepd keygen` writes"),
+    );
+    let listen = section.read("listen", Listen);
+    let callers: Vec<_> = peers
+        .iter()
+        .filter(|peer| peer.endpoint.is_none())
+        .collect();
+    if !section.has("listen") && !callers.is_empty() {
+        let names: Vec<_> = callers.iter().map(|peer| peer.name.as_str()).collect();
+        section.warning(
+            "listen",
+            format!(
+                "missing: nobody calls nobody. We cannot call {}, which has no `endpoint`, nor can it \
+                 know on which port to call us",
+                names.join(", ")
+            ),
+        );
+    }
+    section.finish();
+    Some(Identity {
+        key_file: PathBuf::from(key_file?),
+        listen,
+    })
+}
+
+/// Paths in a file are relative to the folder it is in.
+pub(super) fn resolve_paths(identity: Option<&mut Identity>, peers: &mut [Peer], folder: &Path) {
+    let files = peers.iter_mut().filter_map(|peer| peer.psk_file.as_mut());
+    let key_file = identity.map(|identity| &mut identity.key_file);
+    for file in files.chain(key_file) {
+        *file = folder.join(&*file);
     }
 }
 
 /// A host, by name or address, and a port.
-struct Endpoint;
+struct Endpoints;
 
-impl Reading for Endpoint {
-    type Value = ();
+impl Endpoints {
+    fn parse(text: &str) -> Option<Endpoint> {
+        let (host, port) = match text.parse::<SocketAddr>() {
+            Ok(address) => (address.ip().to_string(), address.port()),
+            Err(_) => {
+                let (host, port) = text.rsplit_once(':')?;
+                let of_name = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.';
+                let is_name = !host.is_empty() && host.bytes().all(of_name);
+                (is_name.then(|| host.to_owned())?, port.parse().ok()?)
+            }
+        };
+        (port > 0).then_some(Endpoint { host, port })
+    }
+}
+
+impl Reading for Endpoints {
+    type Value = Endpoint;
 
     fn expected(&self) -> String {
         "HOST:PORT such as \"192.0.2.1:5001\" or \"[2001:db8::1]:5001\"".to_owned()
     }
 
-    fn read(&self, value: &DeValue<'_>) -> Result<(), String> {
+    fn read(&self, value: &DeValue<'_>) -> Result<Endpoint, String> {
         let text = self.text_of(value)?;
-        let is_host = |host: &str| {
-            !host.is_empty()
-                && host
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.')
-        };
-        let is_endpoint = |(host, port): (&str, &str)| {
-            is_host(host) && port.parse::<u16>().is_ok_and(|port| port > 0)
-        };
-        if text
-            .parse::<SocketAddr>()
-            .is_ok_and(|address| address.port() > 0)
-            || text.rsplit_once(':').is_some_and(is_endpoint)
-        {
-            return Ok(());
-        }
-        Err(format!("`{text}` is not {}", self.expected()))
+        Self::parse(text).ok_or_else(|| format!("`{text}` is not {}", self.expected()))
     }
 }
 

@@ -16,7 +16,8 @@ use super::{
     },
 };
 use crate::site::{
-    Buffer, DscpPolicy, LinkLeg, Lowat, Matcher, Mode, Pacing, Sharing, Site, SiteTable, Source,
+    Buffer, Class, DscpPolicy, LinkLeg, Lowat, Matcher, Mode, Pacing, Sharing, Site, SiteTable,
+    Source, SynHandling,
 };
 
 /// The name of the built-in last site.
@@ -46,13 +47,16 @@ impl Context<'_> {
     }
 
     fn defaults(&self, name: &str) -> Site {
-        Site::with_defaults(name, self.intercept.syn, self.timeouts.clone())
+        Site {
+            dedicated: self.link.is_some_and(|link| link.dedicated),
+            ..Site::with_defaults(name, self.intercept.syn, self.timeouts.clone())
+        }
     }
 
     fn read_site(&self, mut section: Section<'_>) -> Site {
         let s = &mut section;
         let d = self.defaults("");
-        let site = Site {
+        let mut site = Site {
             name: s.require("name", SiteName).unwrap_or_default(),
             matcher: self.read_matcher(s.section("match")),
             mode: s.read("mode", Modes).unwrap_or(d.mode),
@@ -78,8 +82,10 @@ impl Context<'_> {
             share: s.read("share", SHARINGS).unwrap_or(d.share),
             link_buffer: s.read("link_buffer", buffer()).unwrap_or(d.link_buffer),
             lan_buffer: s.read("lan_buffer", buffer()).unwrap_or(d.lan_buffer),
+            peer: self.read_peer(s),
+            class: s.read("class", CLASSES).unwrap_or(d.class),
         };
-        self.read_peer(s);
+        check_tunnel(s, &mut site);
         congestion::check(s, &site, self.link);
         section.finish();
         site
@@ -96,10 +102,8 @@ impl Context<'_> {
     }
 
     /// A peer matters to tunnels only, but a name that is wrong now will be wrong then.
-    fn read_peer(&self, section: &mut Section<'_>) {
-        let Some(peer) = section.read("peer", NonEmpty("the name of a [peer.NAME] section")) else {
-            return;
-        };
+    fn read_peer(&self, section: &mut Section<'_>) -> Option<String> {
+        let peer = section.read("peer", NonEmpty("the name of a [peer.NAME] section"))?;
         if !self.peers.contains(&peer) {
             let known = if self.peers.is_empty() {
                 "none".to_owned()
@@ -111,6 +115,7 @@ impl Context<'_> {
                 format!("there is no [peer.{peer}]; peers in this file: {known}"),
             );
         }
+        Some(peer)
     }
 
     fn read_matcher(&self, mut section: Section<'_>) -> Matcher {
@@ -226,6 +231,33 @@ impl Context<'_> {
     }
 }
 
+/// What a tunnel needs, and what only a tunnel has.
+fn check_tunnel(section: &Section<'_>, site: &mut Site) {
+    if site.mode != Mode::Tunnel {
+        if section.has("class") {
+            section.warning("class", "has no effect: only mode \"tunnel\" has classes");
+        }
+        return;
+    }
+    if !section.has("peer") {
+        section.error(
+            "peer",
+            "missing: mode \"tunnel\" needs the name of a [peer.NAME] section",
+        );
+    }
+    if section.has("syn") && site.syn == SynHandling::Defer {
+        section.warning("syn", "has no effect: mode \"tunnel\" answers SYNs at once");
+    }
+    // Also what is split while the peer is gone.
+    site.syn = SynHandling::Spoof;
+}
+
+const CLASSES: OneOf<Class> = OneOf(&[
+    ("interactive", Class::Interactive),
+    ("normal", Class::Normal),
+    ("bulk", Class::Bulk),
+    ("delay_tolerant", Class::DelayTolerant),
+]);
 const LINK_LEGS: OneOf<LinkLeg> =
     OneOf(&[("server", LinkLeg::Server), ("client", LinkLeg::Client)]);
 const SHARINGS: OneOf<Sharing> = OneOf(&[("fair", Sharing::Fair), ("off", Sharing::Off)]);
@@ -255,10 +287,14 @@ fn pacing() -> impl Reading<Value = Pacing> {
     WordOr("auto", Pacing::Auto, rate)
 }
 
-/// The mode of a site; those that a later version builds are known by name.
+/// The mode of a site; the one that a later version builds is known by name.
 struct Modes;
 
-const MODES: OneOf<Mode> = OneOf(&[("split", Mode::Split), ("bypass", Mode::Bypass)]);
+const MODES: OneOf<Mode> = OneOf(&[
+    ("split", Mode::Split),
+    ("tunnel", Mode::Tunnel),
+    ("bypass", Mode::Bypass),
+]);
 
 impl Reading for Modes {
     type Value = Mode;
@@ -269,8 +305,8 @@ impl Reading for Modes {
 
     fn read(&self, value: &DeValue<'_>) -> Result<Mode, String> {
         match value.as_str() {
-            Some(mode @ ("tunnel" | "packet")) => Err(format!(
-                "mode \"{mode}\" is not built yet; use {}",
+            Some("packet") => Err(format!(
+                "mode \"packet\" is not built yet; use {}",
                 MODES.expected()
             )),
             _ => MODES.read(value),

@@ -49,6 +49,8 @@ impl Ranges {
 pub struct RingMap {
     head: u64,
     tail: u64,
+    /// The position after the last byte that was placed, if that is beyond the tail.
+    placed: u64,
     base: u64,
     size: u64,
     extent: u64,
@@ -64,6 +66,7 @@ impl RingMap {
         Self {
             head: 0,
             tail: 0,
+            placed: 0,
             base: 0,
             size,
             extent,
@@ -115,6 +118,24 @@ impl RingMap {
         self.ranges(self.head, self.len())
     }
 
+    /// Where bytes of the stream are that are held, from position `from` on; `None` where some of them are not.
+    pub fn held(&self, from: u64, len: u64) -> Option<Ranges> {
+        let end = from.checked_add(len)?;
+        (self.head <= from && end <= self.tail).then(|| self.ranges(from, len))
+    }
+
+    /// Where bytes go that are not the next ones of the stream: those before them are still
+    /// missing. `None` where some of them are before the tail or beyond the space. They count as held once the tail is
+    /// moved past them by [`fill`](Self::fill).
+    pub fn place(&mut self, from: u64, len: u64) -> Option<Ranges> {
+        let end = from.checked_add(len)?;
+        if from < self.tail || end > self.head.checked_add(self.size)? {
+            return None;
+        }
+        self.placed = self.placed.max(end);
+        Some(self.ranges(from, len))
+    }
+
     /// `count` bytes were written into [`space`](Self::space).
     ///
     /// # Panics
@@ -125,14 +146,14 @@ impl RingMap {
     }
 
     /// `count` bytes were taken from [`data`](Self::data). A ring that is empty then starts again
-    /// at offset 0, whose pages are the ones in the cache.
+    /// at offset 0, whose pages are the ones in the cache, unless something was placed ahead.
     ///
     /// # Panics
     /// When fewer were held.
     pub fn drain(&mut self, count: u64) {
         assert!(count <= self.len(), "{count} out of {self:?}");
         self.head += count;
-        if self.is_empty() {
+        if self.is_empty() && self.placed <= self.head {
             self.base = self.head;
         }
     }

@@ -7,14 +7,37 @@ use units::{ByteSize, Rate};
 use super::Matcher;
 use crate::config::{CongestionName, Link, Timeouts};
 
-/// How a site's flows are carried. `tunnel` and `packet` are not built yet.
+/// How a site's flows are carried. `packet` is not built yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Two legs of kernel TCP, joined here (default).
     #[default]
     Split,
+    /// To the site's peer, in a tunnel; split, held or left alone while that is gone.
+    Tunnel,
     /// Left alone: the kernel forwards the packets.
     Bypass,
+}
+
+impl Mode {
+    /// Whether flows of such a site come to us.
+    pub const fn takes_flows(self) -> bool {
+        !matches!(self, Self::Bypass)
+    }
+}
+
+/// What a tunnel's flows are to the people who wait for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Class {
+    /// Small messages that somebody waits for: before everything else, each with its repair.
+    Interactive,
+    /// Delay matters, and so does rate (default).
+    #[default]
+    Normal,
+    /// Only the rate matters.
+    Bulk,
+    /// Whenever nobody else needs the link.
+    DelayTolerant,
 }
 
 /// Which leg of a flow crosses the link.
@@ -152,7 +175,7 @@ pub struct Site {
     /// that paces (bbr, which some systems have by default) costs two to three times the
     /// processor time per byte there. None: the kernel's own choice.
     pub congestion_lan: Vec<CongestionName>,
-    /// Nobody else uses the link; default false. Without it, controls that leave nothing to others
+    /// Nobody else uses the link; default what the link says, which is false. Without it, controls that leave nothing to others
     /// ([`CongestionName::takes_the_whole_link`]) are refused.
     pub dedicated: bool,
     /// RTT0 of hybla and hybla_sat on the link leg, 1 ms to 1 s: they grow as if the round trip were
@@ -192,6 +215,10 @@ pub struct Site {
     pub link_buffer: Buffer,
     /// Buffers of the host leg; default [`Buffer::Auto`], which there is the kernel's autotuning.
     pub lan_buffer: Buffer,
+    /// The peer at the far end of its tunnel, by name. Default none; a site in [`Mode::Tunnel`] has one.
+    pub peer: Option<String>,
+    /// How its flows are carried in a tunnel; default [`Class::Normal`].
+    pub class: Class,
 }
 
 impl Site {
@@ -220,6 +247,8 @@ impl Site {
             share: Sharing::default(),
             link_buffer: Buffer::default(),
             lan_buffer: Buffer::default(),
+            peer: None,
+            class: Class::default(),
         }
     }
 

@@ -243,6 +243,36 @@ impl Slot {
         self.arena.memory.send(fd.as_fd(), extent, data)
     }
 
+    /// Copies bytes that are in the ring of a half, as many as `into` has room for.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn read(&self, direction: Direction, data: &Ranges, into: &mut [u8]) {
+        let extent = self.arena.extent(self.index, direction);
+        let (first, second) = into.split_at_mut(length(&data.first).min(into.len()));
+        assert!(second.len() <= length(&data.second));
+        for (range, bytes) in [(&data.first, first), (&data.second, second)] {
+            let at = extent + range.start as usize;
+            self.arena.memory.copy_out(at, bytes);
+        }
+    }
+
+    /// Copies bytes into the ring of a half. There has to be a page, or memory for one.
+    ///
+    /// # Panics
+    /// When the space is not of that length.
+    pub fn write(&mut self, direction: Direction, space: &Ranges, bytes: &[u8]) {
+        assert_eq!(space.len(), bytes.len() as u64);
+        let used = &mut self.used[direction as usize];
+        *used = (*used).max(space.first.end).max(space.second.end);
+        let extent = self.arena.extent(self.index, direction);
+        let (first, second) = bytes.split_at(length(&space.first));
+        for (range, bytes) in [(&space.first, first), (&space.second, second)] {
+            let at = extent + range.start as usize;
+            self.arena.memory.copy_in(at, bytes);
+        }
+    }
+
     /// Gives back the pages of a ring that is empty.
     pub fn punch(&mut self, direction: Direction) {
         let used = std::mem::take(&mut self.used[direction as usize]);
@@ -260,6 +290,10 @@ impl Slot {
             self.arena.punch_or_warn(self.index, direction, grown);
         }
     }
+}
+
+fn length(range: &Range<u64>) -> usize {
+    (range.end - range.start) as usize
 }
 
 impl Drop for Slot {

@@ -168,3 +168,55 @@ fn more_than_there_is_is_refused() {
     };
     assert!(Arena::new(geometry).is_err());
 }
+
+/// Every alignment of both ends, across the wrap and not, against a plain array.
+#[test]
+fn bytes_are_copied_in_and_out_and_leave_their_neighbours_alone() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let mut slot = arena.take_slot().unwrap();
+    let mut model = [0; 64];
+    slot.write(Direction::Up, &ranges(0..64, 0..0), &model);
+    let mut value = 0_u8;
+    for start in 0..24_u64 {
+        for len in 0..24_u64 {
+            let (first, second) = (start..start + len, 40..40 + start % 9);
+            let places: Vec<_> = first.clone().chain(second.clone()).collect();
+            let bytes: Vec<_> = places
+                .iter()
+                .map(|_| {
+                    value = value.wrapping_add(1);
+                    value
+                })
+                .collect();
+            for (place, byte) in places.iter().zip(&bytes) {
+                model[*place as usize] = *byte;
+            }
+            let at = ranges(first, second);
+            slot.write(Direction::Up, &at, &bytes);
+            let mut read = vec![0; bytes.len()];
+            slot.read(Direction::Up, &at, &mut read);
+            assert_eq!(read, bytes, "{at:?}");
+        }
+    }
+    let mut all = [0; 64];
+    slot.read(Direction::Up, &ranges(0..64, 0..0), &mut all);
+    assert_eq!(all, model);
+}
+
+#[test]
+fn what_is_copied_in_is_sent_and_what_is_received_is_copied_out() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    let mut slot = arena.take_slot().unwrap();
+    let (mut peer, leg) = UnixStream::pair().unwrap();
+    let at = ranges(65_533..65_536, 0..4);
+    slot.write(Direction::Down, &at, b"abcdefg");
+    assert_eq!(slot.send(&leg, Direction::Down, &at).unwrap(), 7);
+    let mut sent = [0; 7];
+    peer.read_exact(&mut sent).unwrap();
+    assert_eq!(&sent, b"abcdefg");
+    peer.write_all(b"hijklmn").unwrap();
+    assert_eq!(slot.receive(&leg, Direction::Up, &at).unwrap(), 7);
+    let mut received = [0; 5];
+    slot.read(Direction::Up, &at, &mut received);
+    assert_eq!(&received, b"hijkl");
+}

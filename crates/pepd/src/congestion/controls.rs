@@ -11,7 +11,7 @@ use std::{
 use bpf_cc::{Control, LoadError, Loaded};
 use pep_core::{
     config::{Config, CongestionName},
-    site::{Mode, RTT0_DEFAULT, Site, SiteId},
+    site::{RTT0_DEFAULT, Site, SiteId},
 };
 
 use super::{Catalogue, Means, WhyNot, catalogue::asks_in_vain};
@@ -78,7 +78,7 @@ impl Controls {
         let mut search = Search::new(catalogue);
         let mut of_sites = BTreeMap::new();
         let sites = config.sites.iter();
-        for (id, site) in sites.filter(|(_, site)| site.mode == Mode::Split) {
+        for (id, site) in sites.filter(|(_, site)| site.mode.takes_flows()) {
             let of_site = OfSite {
                 link: search.first_of(site, "congestion", &site.congestion)?,
                 host: search.first_of(site, "congestion_lan", &site.congestion_lan)?,

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use pep_core::{
     config::{Config, Link, Timeouts},
     relay::Side,
-    site::{DscpPolicy, IpVersion, LinkLeg, Mode, Site, SiteId, Source, SynHandling},
+    site::{DscpPolicy, IpVersion, LinkLeg, Site, SiteId, Source, SynHandling},
 };
 
 use super::options::{Congestion, LegOptions, PayloadRate};
@@ -46,7 +46,7 @@ impl SiteRuntime {
         config
             .sites
             .iter()
-            .filter(|(_, site)| site.mode == Mode::Split)
+            .filter(|(_, site)| site.mode.takes_flows())
             .map(|(id, site)| Arc::new(Self::new(config, controls, id, site)))
             .collect()
     }

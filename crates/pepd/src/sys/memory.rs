@@ -1,15 +1,15 @@
 //! A shared mapping of a memfd that the kernel reads from and writes to, and sockets that move bytes
 //! through it.
 //!
-//! No Rust reference to the bytes of a ring is ever made: they are only named to the kernel. Headers
-//! are seen as atomics, for which any value is valid whoever wrote it.
+//! No plain Rust reference to the bytes of a ring is ever made: they are named to the kernel, or seen as
+//! atomics, as headers are, for which any value is valid whoever wrote it.
 
 use std::{
     io,
     num::NonZeroUsize,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
-    sync::atomic::AtomicU64,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use nix::{
@@ -73,6 +73,66 @@ impl SharedMemory {
         // SAFETY: within the mapping, which lives as long as `self`, aligned, valid for every
         // value, and never accessed by this process except through such atomics.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().byte_add(offset).cast()) }
+    }
+
+    /// Copies what is at `offset` out of the mapping, until `into` is full.
+    ///
+    /// # Panics
+    /// When it is not within the mapping.
+    pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
+        let skew = offset % 8;
+        let mut words = self.words(offset - skew, skew + into.len()).iter();
+        let mut word = || {
+            let word = words.next().expect("as many as were asked for");
+            word.load(Relaxed).to_ne_bytes()
+        };
+        let (edge, rest) = into.split_at_mut(edge(skew, into.len()));
+        if !edge.is_empty() {
+            edge.copy_from_slice(&word()[skew..skew + edge.len()]);
+        }
+        let mut whole = rest.chunks_exact_mut(8);
+        for bytes in &mut whole {
+            bytes.copy_from_slice(&word());
+        }
+        let last = whole.into_remainder();
+        if !last.is_empty() {
+            last.copy_from_slice(&word()[..last.len()]);
+        }
+    }
+
+    /// Copies bytes to `offset` in the mapping. Of words of which only a part is written the rest is kept, if
+    /// nobody else writes it at the same time.
+    ///
+    /// # Panics
+    /// When it is not within the mapping.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        let skew = offset % 8;
+        let mut words = self.words(offset - skew, skew + bytes.len()).iter();
+        let mut next = || words.next().expect("as many as were asked for");
+        let (edge, rest) = bytes.split_at(edge(skew, bytes.len()));
+        if !edge.is_empty() {
+            patch(next(), skew, edge);
+        }
+        let (whole, last) = rest.as_chunks::<8>();
+        for bytes in whole {
+            next().store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
+        if !last.is_empty() {
+            patch(next(), 0, last);
+        }
+    }
+
+    /// The words in which `len` bytes from `offset` on are.
+    fn words(&self, offset: usize, len: usize) -> &[AtomicU64] {
+        let count = len.div_ceil(8);
+        let end = count.checked_mul(8).and_then(|len| len.checked_add(offset));
+        assert!(offset.is_multiple_of(8) && end.is_some_and(|end| end <= self.len.get()));
+        // SAFETY: within the mapping, which lives as long as `self`, aligned, valid for every
+        // value, and never accessed by this process except through atomics of this size.
+        unsafe {
+            let first = self.base.as_ptr().byte_add(offset).cast();
+            std::slice::from_raw_parts(first, count)
+        }
     }
 
     /// Receives into `space`, whose offsets count from `extent`, without blocking.
@@ -176,6 +236,18 @@ fn code_of_file(line: &str) -> Option<(usize, usize)> {
     let of_file = fields.nth(3)?.starts_with('/');
     let address = |text| usize::from_str_radix(text, 16).ok();
     (is_code && of_file).then_some((address(start)?, address(end)?))
+}
+
+/// Bytes before the first whole word.
+fn edge(skew: usize, len: usize) -> usize {
+    ((8 - skew) % 8).min(len)
+}
+
+/// Writes some bytes of a word.
+fn patch(word: &AtomicU64, at: usize, bytes: &[u8]) {
+    let mut all = word.load(Relaxed).to_ne_bytes();
+    all[at..at + bytes.len()].copy_from_slice(bytes);
+    word.store(u64::from_ne_bytes(all), Relaxed);
 }
 
 fn message(vectors: &mut [libc::iovec; 2]) -> libc::msghdr {

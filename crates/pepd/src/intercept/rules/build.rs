@@ -186,7 +186,7 @@ impl Builder<'_> {
             .config
             .sites
             .iter()
-            .filter(|(_, site)| site.mode == Mode::Split);
+            .filter(|(_, site)| site.mode.takes_flows());
         split.map(|(id, site)| chain(&site_chain(id), None, self.listener(id, site)))
     }
 

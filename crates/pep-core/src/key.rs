@@ -1,0 +1,126 @@
+//! Keys of tunnels as people write them: 32 bytes in base64, 44 characters, as WireGuard's.
+
+use std::{fmt, str::FromStr};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 32;
+
+/// Why a text is no key. Says what would be, and nothing of the text, which may be secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// It is no base64 of 32 bytes.
+    #[error(
+        "not a key; expected 32 bytes as 44 characters of base64, as `pepd keygen` prints them"
+    )]
+    Form,
+    /// All bytes are zero, which no key generator makes.
+    #[error("a key of zeros only, which is nobody's; expected one that `pepd keygen` has made")]
+    Zero,
+}
+
+fn parse(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
+    let bytes = BASE64_STANDARD.decode(text.trim());
+    let bytes = bytes.map_err(|_| KeyError::Form)?;
+    let key: [u8; KEY_BYTES] = bytes.try_into().map_err(|_| KeyError::Form)?;
+    if key == [0; KEY_BYTES] {
+        return Err(KeyError::Zero);
+    }
+    Ok(key)
+}
+
+/// An X25519 public key (RFC 7748): by it a pepd is known to its peers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PublicKey(pub [u8; KEY_BYTES]);
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        parse(text).map(Self)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&BASE64_STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A private key, or one that two peers share. Shows itself only when asked to.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretKey([u8; KEY_BYTES]);
+
+impl SecretKey {
+    /// The key of these bytes.
+    pub const fn new(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub const fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+
+    /// As it stands in a file.
+    pub fn reveal(&self) -> String {
+        BASE64_STANDARD.encode(self.0)
+    }
+}
+
+impl FromStr for SecretKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        parse(text).map(Self)
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+
+    #[test]
+    fn text_and_bytes_agree() {
+        let key: PublicKey = TEXT.parse().expect("a key");
+        assert_eq!(key.0[..3], [1, 2, 3]);
+        assert_eq!(key.to_string(), TEXT);
+        let secret: SecretKey = format!(" {TEXT}\n").parse().expect("a key");
+        assert_eq!((secret.bytes(), secret.reveal()), (&key.0, TEXT.to_owned()));
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_and_secrets_are_not_shown() {
+        let short = &TEXT[4..];
+        let url_safe = TEXT.replace('H', "-");
+        for text in [
+            "",
+            "AAAA",
+            short,
+            &url_safe,
+            &TEXT[..43],
+            "not base64 at all",
+        ] {
+            assert_eq!(text.parse::<PublicKey>(), Err(KeyError::Form), "{text}");
+        }
+        let zero = format!("{}=", "A".repeat(43));
+        assert_eq!(zero.parse::<SecretKey>(), Err(KeyError::Zero));
+        let secret: SecretKey = TEXT.parse().expect("a key");
+        assert_eq!(format!("{secret:?}"), "(secret)");
+    }
+}
