@@ -38,7 +38,11 @@ fn parse_with(section: &str, key: &str, value: Option<&str>) -> Result<Config, V
             text += &format!("{key} = {value}\n");
         }
     }
-    config::parse(&text)
+    // Warnings say in which line something stands, and a key more moves it.
+    config::parse(&text).map(|config| Config {
+        warnings: Vec::new(),
+        ..config
+    })
 }
 
 /// What stands in backquotes after a word.
