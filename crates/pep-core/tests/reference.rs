@@ -39,9 +39,9 @@ fn parse_with(section: &str, key: &str, value: Option<&str>) -> Result<Config, V
         }
     }
     // Warnings say in which line something stands, and a key more moves it.
-    config::parse(&text).map(|config| Config {
-        warnings: Vec::new(),
-        ..config
+    config::parse(&text).map(|mut config| {
+        config.warnings.clear();
+        config
     })
 }
 
