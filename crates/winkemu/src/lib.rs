@@ -8,7 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod lab;
-pub mod link;
+pub use winkemu_link as link;
 pub mod netns;
 pub mod presets;
 pub mod shell;

@@ -9,7 +9,7 @@ use super::{
 /// A link with two directions. Feed it packets and the time; ask it for packets and a deadline.
 ///
 /// ```
-/// use winkemu::link::{Direction, Engine, LinkOptions};
+/// use winkemu_link::{Direction, Engine, LinkOptions};
 ///
 /// let options: LinkOptions = "rate=10mbit,delay=264ms".parse()?;
 /// let mut link = Engine::new(&options.resolve_without_files()?, 1);
@@ -19,7 +19,7 @@ use super::{
 /// assert!(link.poll_deliver(due - 1).is_none());
 /// let (direction, packet) = link.poll_deliver(due).expect("it is due");
 /// assert_eq!((direction, packet.bytes.len()), (Direction::AtoB, 1250));
-/// # Ok::<(), winkemu::link::OptionError>(())
+/// # Ok::<(), winkemu_link::OptionError>(())
 /// ```
 #[derive(Debug)]
 pub struct Engine {

@@ -9,7 +9,7 @@ use super::{
     nanos,
     text::{ValueError, named, read, serialize_as_text, words},
 };
-use crate::link::Nanos;
+use crate::Nanos;
 
 serialize_as_text!(Wink, Periodic, OnOff, Spans);
 
