@@ -1,19 +1,29 @@
 //! Streams by positions: what was written, sent, acknowledged, allowed and received of each.
 //!
 //! ```text
-//!              open, or opened by the peer
+//!            open, or opened by the peer
 //!                        |
-//!                        v           both ends have finished, all acknowledged
-//!                     +------+ --------------------------------------------------> +--------+
-//!                     | open |            reset, by either side                    | closed |
-//!                     +------+ --------------------------------------------------> +--------+
-//!   half-closed: one direction has its end, the other goes on
+//!                        v         both directions finished, all acknowledged
+//!                    +------+ ---------------------------------------------------> +--------+
+//!                    | open | reset by the peer, which gets a reset in return      | closed |
+//!                    |      | ---------------------------------------------------> |        |
+//!                    +------+           +-----------+    its reset, or its end     |        |
+//!                        | reset by us  | resetting | ---------------------------> |        |
+//!                        +------------> +-----------+                              +--------+
 //! ```
+//!
+//! Each direction of an open stream ends by itself (half-close). A stream that is resetting is over for
+//! its owner, and remembered only until it is known how much the peer has sent of it, which counts against the
+//! session's credit though it may never arrive. Of closed streams nothing is remembered: numbers rise, so a
+//! number that was opened and is not there was closed.
 
+mod credit;
 mod ids;
 mod receive;
 mod send;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use receive::{News, ReceiveHalf};
 pub use send::SendHalf;
@@ -52,7 +62,13 @@ pub enum StreamError {
         /// The other.
         other: u64,
     },
-    /// A stream that only we could have opened, and have not.
+    /// More pieces with something missing between them than fit into one window.
+    #[error("stream {0} comes in too many pieces")]
+    Pieces(StreamId),
+    /// More streams than the peer may have, by far.
+    #[error("stream {0} is one of too many")]
+    TooMany(StreamId),
+    /// A stream that only we could have opened, and have not; or one so far ahead that the peer cannot have.
     #[error("stream {0} was never opened")]
     NeverOpened(StreamId),
     /// A stream opened with a number of ours.

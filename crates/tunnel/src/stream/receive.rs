@@ -1,7 +1,11 @@
 //! The receiving direction of a stream.
 
-use super::StreamError;
+use super::{StreamError, credit::Allowance};
 use crate::{ranges::RangeSet, wire::Data};
+
+/// The most pieces of a stream that may have arrived without what is before them. A window of 300 MB
+/// of packets of which every tenth is lost makes a third of that.
+const PIECES_MAX: usize = 1 << 16;
 
 /// What has been received and allowed of a stream.
 #[derive(Clone, Debug)]
@@ -10,51 +14,47 @@ pub struct ReceiveHalf {
     readable: u64,
     /// And these.
     beyond: RangeSet,
-    /// After the highest byte that has been received.
+    /// After the highest byte that the peer has sent, as far as we know.
     highest: u64,
     /// Where the stream ends.
     end: Option<u64>,
-    /// Bytes below this may come.
-    allowed: u64,
-    /// What the peer was last told that it may send.
-    told: u64,
+    allowance: Allowance,
 }
 
 /// What data has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Bytes that were not there before, or some of them.
+    /// Bytes that were not there before, or some of them: they are to be placed.
     pub is_new: bool,
     /// The first position that is missing, if that has changed.
     pub readable: Option<u64>,
     /// Everything is there, for the first time.
     pub finished: bool,
-    /// By how much the highest position has risen.
-    pub risen: u64,
+    /// The peer should be told now what it may send of the stream ([`ReceiveHalf::allow`]).
+    pub tell: bool,
 }
 
 impl ReceiveHalf {
     /// One to which `allowed` bytes may be sent to begin with.
+    #[must_use]
     pub fn new(allowed: u64) -> Self {
         Self {
             readable: 0,
             beyond: RangeSet::default(),
             highest: 0,
             end: None,
-            allowed,
-            told: allowed,
+            allowance: Allowance::new(allowed),
         }
     }
 
     /// By how much data would raise the highest position.
     ///
     /// # Errors
-    /// If it is beyond what was allowed, or beyond the end, or ends elsewhere. Nothing changes.
+    /// If it is beyond what was allowed, or beyond the end, or ends elsewhere (RFC 9000 §4.5); or more pieces have
+    /// come than fit together. Nothing changes.
     pub fn check(&self, data: Data) -> Result<u64, StreamError> {
-        let Data { stream, .. } = data;
-        let end = data.from + data.len as u64;
-        if end > self.allowed {
-            let allowed = self.allowed;
+        let (stream, end, allowed) = (data.stream, data.end(), self.allowed());
+        if end > allowed {
             return Err(StreamError::Credit {
                 stream,
                 end,
@@ -66,51 +66,63 @@ impl ReceiveHalf {
             let (one, other) = (known, end);
             return Err(StreamError::FinalSize { stream, one, other });
         }
+        if self.beyond.runs_len() >= PIECES_MAX {
+            return Err(StreamError::Pieces(stream));
+        }
         Ok(end.saturating_sub(self.highest))
     }
 
     /// Takes data that has been [checked](Self::check).
     pub fn on_data(&mut self, data: Data) -> News {
-        let end = data.from + data.len as u64;
-        let was_finished = self.is_finished();
-        let before = self.readable;
-        let risen = end.saturating_sub(self.highest);
-        self.highest = self.highest.max(end);
-        if data.fin {
-            self.end = Some(end);
-        }
-        let start = data.from.max(self.readable);
-        let is_new = start < end && self.beyond.insert_range(start..end);
-        while let Some(end) = self.beyond.take_run_up_to(self.readable) {
-            self.readable = self.readable.max(end);
+        let (was_finished, before) = (self.is_finished(), self.readable);
+        self.note(data);
+        let numbers = data.from.max(self.readable)..data.end();
+        let is_new = self.beyond.insert_range(numbers);
+        if let Some(end) = self.beyond.take_run_up_to(self.readable) {
+            self.readable = end;
         }
         News {
             is_new,
             readable: (self.readable > before).then_some(self.readable),
             finished: !was_finished && self.is_finished(),
-            risen,
+            tell: self.allow(0),
         }
     }
 
-    /// Bytes below `until` may come. Whether the peer should be told: when a quarter of what it may send at a
-    /// time has been added, or it has little left.
-    pub fn allow(&mut self, until: u64) -> bool {
-        self.allowed = self.allowed.max(until);
-        let window = self.allowed - self.readable;
-        let worth = self.allowed - self.told >= window / 4 || self.told < self.highest + window / 2;
-        let tell = self.allowed > self.told && worth && self.end.is_none();
-        if tell {
-            self.told = self.allowed;
+    /// Takes note of how far data goes that nobody wants any more.
+    pub(super) fn note(&mut self, data: Data) {
+        self.highest = self.highest.max(data.end());
+        if data.fin {
+            self.end = Some(data.end());
         }
-        tell
+    }
+
+    /// Nobody wants the stream any more: what is beyond a missing byte is forgotten.
+    pub(super) fn discard(&mut self) {
+        self.beyond = RangeSet::default();
+    }
+
+    /// Bytes below `until` may come. Whether the peer should be told, which then counts as done: when a quarter of
+    /// what it may send at a time has been added, or it has used up all it knows of.
+    pub fn allow(&mut self, until: u64) -> bool {
+        let tell = self.allowance.raise(until, self.readable, self.highest);
+        tell && self.end.is_none()
     }
 
     /// Bytes below this may come.
+    #[must_use]
     pub fn allowed(&self) -> u64 {
-        self.allowed
+        self.allowance.allowed()
+    }
+
+    /// Whether it is known where the stream ends.
+    #[must_use]
+    pub fn has_end(&self) -> bool {
+        self.end.is_some()
     }
 
     /// Whether everything is there.
+    #[must_use]
     pub fn is_finished(&self) -> bool {
         self.end == Some(self.readable)
     }

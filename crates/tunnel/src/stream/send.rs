@@ -2,7 +2,7 @@
 
 use crate::{
     ranges::RangeSet,
-    wire::{Data, StreamId},
+    wire::{Data, StreamId, varint},
 };
 
 /// What has been written, sent and acknowledged of a stream.
@@ -42,7 +42,7 @@ impl SendHalf {
     /// Bytes below `until` are there. Of no effect if they were, or after the end.
     pub fn written(&mut self, until: u64) {
         if !self.finished {
-            self.written = self.written.max(until);
+            self.written = self.written.max(until.min(varint::MAX));
         }
     }
 
@@ -75,15 +75,11 @@ impl SendHalf {
     /// The peer has these bytes. Returns the first position that it lacks if that has changed.
     pub fn on_acked(&mut self, data: Data) -> Option<u64> {
         self.fin_acked |= data.fin;
-        let end = data.from + data.len as u64;
         let before = self.acked;
-        if data.from <= self.acked {
-            self.acked = self.acked.max(end);
-        } else {
-            self.acked_beyond.insert_range(data.from..end);
-        }
-        while let Some(end) = self.acked_beyond.take_run_up_to(self.acked) {
-            self.acked = self.acked.max(end);
+        let numbers = data.from.max(self.acked)..data.end();
+        self.acked_beyond.insert_range(numbers);
+        if let Some(end) = self.acked_beyond.take_run_up_to(self.acked) {
+            self.acked = end;
         }
         (self.acked > before).then_some(self.acked)
     }

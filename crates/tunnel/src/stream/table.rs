@@ -1,15 +1,15 @@
 //! All streams of a session.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
-use super::{News, ReceiveHalf, SendHalf, StreamError, ids::Ids};
+use super::{News, ReceiveHalf, SendHalf, StreamError, credit::SessionCredit, ids::Ids};
 use crate::{
     class::Class,
     wire::{Data, StreamId},
 };
 
-/// How many streams of the peer may be missing before the newest: what is further ahead is nonsense.
-const AHEAD_MAX: u64 = 1 << 16;
+/// Of the peer's streams beyond what it may have open, so many are as yet refused one by one.
+const MORE_MAX: u32 = 64;
 
 /// What becomes of a stream that the peer opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,27 +18,24 @@ pub enum Opening {
     New,
     /// It was opened before.
     Known,
-    /// There are more than the peer may have; it is over at once.
+    /// There are more than the peer may have: it has been reset, and nothing of it was sent.
     TooMany,
 }
 
 /// The streams of a session, those of both sides.
 #[derive(Debug)]
 pub struct Streams {
-    streams: HashMap<StreamId, Stream>,
+    streams: BTreeMap<StreamId, Stream>,
+    /// Those that we have reset, while it is not known how much the peer has sent of them.
+    pub(super) resetting: BTreeMap<StreamId, ReceiveHalf>,
     initiator: bool,
     stream_credit: u64,
     streams_max: u32,
-    /// Open ones: ours, the peer's.
-    count: [u32; 2],
+    /// Open and resetting ones: ours, the peer's.
+    pub(super) count: [u32; 2],
     next: StreamId,
     opened_by_peer: Ids,
-    /// Sums of the highest positions sent and received, and what they may be.
-    sent: u64,
-    credit: u64,
-    received: u64,
-    allowed: u64,
-    told: u64,
+    pub(super) session: SessionCredit,
 }
 
 #[derive(Debug)]
@@ -54,23 +51,20 @@ impl Streams {
     /// No streams. `session_credit` bytes may be on their way of all together to begin with.
     pub fn new(initiator: bool, stream_credit: u64, streams_max: u32, session_credit: u64) -> Self {
         Self {
-            streams: HashMap::new(),
+            streams: BTreeMap::new(),
+            resetting: BTreeMap::new(),
             initiator,
             stream_credit,
             streams_max,
             count: [0; 2],
             next: u64::from(!initiator),
             opened_by_peer: Ids::default(),
-            sent: 0,
-            credit: session_credit,
-            received: 0,
-            allowed: session_credit,
-            told: session_credit,
+            session: SessionCredit::new(session_credit),
         }
     }
 
     fn is_ours(&self, stream: StreamId) -> bool {
-        (stream % 2 == 0) == self.initiator
+        stream.is_multiple_of(2) == self.initiator
     }
 
     fn insert(&mut self, stream: StreamId, class: Class, unannounced: bool) {
@@ -101,26 +95,37 @@ impl Streams {
     /// The peer opens a stream.
     ///
     /// # Errors
-    /// If it is not the peer's to open.
+    /// If it is not the peer's to open, or there are far more than it may have open.
     pub fn open_by_peer(&mut self, stream: StreamId, class: Class) -> Result<Opening, StreamError> {
         if self.is_ours(stream) {
             return Err(StreamError::NotYours(stream));
         }
-        if !self.opened_by_peer.insert(stream) {
+        if !self.may_be_opened(stream)? {
             return Ok(Opening::Known);
         }
+        if self.count[1] >= self.peers_max() {
+            return Err(StreamError::TooMany(stream));
+        }
+        self.opened_by_peer.insert(stream);
+        self.insert(stream, class, false);
         // The peer may know that a stream is over while we do not yet.
-        if self.count[1] >= self.streams_max.saturating_mul(2) {
+        if self.count[1] > self.streams_max.saturating_mul(2) {
+            self.reset(stream);
             return Ok(Opening::TooMany);
         }
-        self.insert(stream, class, false);
         Ok(Opening::New)
+    }
+
+    /// How many streams of the peer there are at most.
+    pub(super) fn peers_max(&self) -> u32 {
+        self.streams_max.saturating_mul(4).saturating_add(MORE_MAX)
     }
 
     /// Whether it may be one that the peer has opened without our having heard of it yet.
     ///
     /// # Errors
-    /// If it is one of ours, and we have not opened it; or the peer cannot have come that far.
+    /// If it is one of ours, and we have not opened it; or the peer cannot have come that far, as each one that is missing
+    /// is open.
     pub fn may_be_opened(&self, stream: StreamId) -> Result<bool, StreamError> {
         if self.is_ours(stream) {
             if stream >= self.next {
@@ -128,7 +133,7 @@ impl Streams {
             }
             return Ok(false);
         }
-        if stream / 2 > self.opened_by_peer.end() + AHEAD_MAX {
+        if self.opened_by_peer.missing(stream) > self.peers_max().into() {
             return Err(StreamError::NeverOpened(stream));
         }
         Ok(!self.opened_by_peer.contains(stream))
@@ -188,13 +193,41 @@ impl Streams {
         }
     }
 
-    /// Takes the stream away; whether it was there.
+    /// Takes away a stream that [is over](Self::is_over); whether it was there.
     pub fn remove(&mut self, stream: StreamId) -> bool {
         let was_there = self.streams.remove(&stream).is_some();
         if was_there {
-            self.count[usize::from(!self.is_ours(stream))] -= 1;
+            self.forget(stream);
         }
         was_there
+    }
+
+    /// One less.
+    fn forget(&mut self, stream: StreamId) {
+        self.count[usize::from(!self.is_ours(stream))] -= 1;
+    }
+
+    /// Ends a stream in both directions. Returns what the peer is to be told that was sent of it, if the stream
+    /// was there; if it is still [unannounced](Self::is_unannounced) then, it must be announced even so.
+    pub fn reset(&mut self, stream: StreamId) -> Option<u64> {
+        let mut gone = self.streams.remove(&stream)?;
+        if gone.receive.has_end() {
+            self.forget(stream);
+        } else {
+            gone.receive.discard();
+            self.resetting.insert(stream, gone.receive);
+        }
+        Some(gone.send.sent())
+    }
+
+    /// The peer has reset a stream of which it has sent so many bytes. If the stream was there, it is no more: returns
+    /// what the peer is to be told in return that was sent of it.
+    ///
+    /// # Errors
+    /// If the peer may not have sent so much, or has sent more.
+    pub fn on_reset(&mut self, stream: StreamId, sent: u64) -> Result<Option<u64>, StreamError> {
+        self.on_data(Data::of(stream, sent, 0, true))?;
+        Ok(self.reset(stream))
     }
 
     /// Whether there is something of a stream that may be sent.
@@ -204,7 +237,7 @@ impl Streams {
 
     /// What has not been sent of a stream and may be.
     pub fn unsent(&self, stream: StreamId) -> Option<Data> {
-        let session = self.credit - self.sent;
+        let session = self.session.left();
         self.streams.get(&stream)?.send.unsent(stream, session)
     }
 
@@ -212,7 +245,7 @@ impl Streams {
     pub fn on_sent(&mut self, data: Data) {
         if let Some(stream) = self.streams.get_mut(&data.stream) {
             stream.send.on_sent(data.len, data.fin);
-            self.sent += data.len as u64;
+            self.session.on_sent(data.len as u64);
         }
     }
 
@@ -230,30 +263,32 @@ impl Streams {
 
     /// The peer takes so many bytes of all streams. Returns those that have waited for it, perhaps.
     pub fn on_session_credit(&mut self, until: u64) -> Vec<StreamId> {
-        let waited = self.credit == self.sent && until > self.credit;
-        self.credit = self.credit.max(until);
-        if waited {
+        if self.session.on_credit(until) {
             self.streams.keys().copied().collect()
         } else {
             Vec::new()
         }
     }
 
-    /// Data of a stream has come; what is new, or `None` if the stream is no more.
+    /// Data of a stream has come; what is new, or `None` if nobody wants the stream any more.
     ///
     /// # Errors
     /// If the peer may not send that.
     pub fn on_data(&mut self, data: Data) -> Result<Option<News>, StreamError> {
-        let Some(stream) = self.streams.get_mut(&data.stream) else {
-            return Ok(None);
-        };
-        let risen = stream.receive.check(data)?;
-        let (sum, allowed) = (self.received.saturating_add(risen), self.allowed);
-        if sum > allowed {
-            return Err(StreamError::SessionCredit { sum, allowed });
+        if let Some(stream) = self.streams.get_mut(&data.stream) {
+            let risen = stream.receive.check(data)?;
+            self.session.on_received(risen)?;
+            return Ok(Some(stream.receive.on_data(data)));
         }
-        self.received = sum;
-        Ok(Some(stream.receive.on_data(data)))
+        if let Some(half) = self.resetting.get_mut(&data.stream) {
+            self.session.on_received(half.check(data)?)?;
+            half.note(data);
+            if half.has_end() {
+                self.resetting.remove(&data.stream);
+                self.forget(data.stream);
+            }
+        }
+        Ok(None)
     }
 
     /// The peer may send bytes of a stream below `until`; whether it should be told.
@@ -262,15 +297,10 @@ impl Streams {
         stream.is_some_and(|stream| stream.receive.allow(until))
     }
 
-    /// The peer may send so many bytes of all streams together; whether it should be told.
+    /// The peer may send so many bytes of all streams together; whether it should be told. To be asked with 0, too, when
+    /// something has arrived: perhaps the peer has used up what it knows of.
     pub fn allow_session(&mut self, until: u64) -> bool {
-        self.allowed = self.allowed.max(until);
-        let window = self.allowed - self.received;
-        let tell = self.allowed - self.told > window / 4;
-        if tell {
-            self.told = self.allowed;
-        }
-        tell
+        self.session.allow(until)
     }
 
     /// What the peer may send of a stream.
@@ -281,7 +311,7 @@ impl Streams {
 
     /// What the peer may send of all together.
     pub fn session_allowed(&self) -> u64 {
-        self.allowed
+        self.session.allowed()
     }
 
     /// Whether both directions have come to their end, and the peer knows of ours.
