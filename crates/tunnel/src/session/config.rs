@@ -25,6 +25,9 @@ pub struct SessionConfig {
     /// How many bytes of a stream may be on their way before the receiver has allowed more; the same
     /// at both ends.
     pub stream_credit: u64,
+    /// How many bytes of all streams together may be on their way before the receiver has allowed more; the
+    /// same at both ends.
+    pub session_credit: u64,
     /// Streams that may be open at a time, of each side.
     pub streams_max: u32,
     /// Repair packets per data packet at most, for what is protected by overcode.

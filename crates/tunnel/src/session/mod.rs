@@ -1,103 +1,99 @@
 //! One tunnel: streams, and the packets that carry them over the link, in plain text.
+//!
+//! ```text
+//!   open, written, finish          +-----------+  segment   +----------+  new number   +-------+
+//!   ---------------> streams ----> |   pack    | ---------> | delivery | ------------> | coding| --> packet
+//!                    scheduler     +-----------+            +----------+  or again     +-------+
+//!                                                                ^ acknowledged, lost
+//!                                                                |
+//!   events, Store    +----------+    segment   +----------+   reports      +--------+
+//!   <--------------- |  parts   | <----------- | arrivals | <------------- | decode | <---------- packet
+//!                    +----------+              +----------+                +--------+
+//! ```
+//!
+//! Every packet has a number, used once. What must arrive is in segments, which have numbers of their own and
+//! are sent until they are acknowledged; a segment is known by the positions of its bytes, which stay with the
+//! caller.
 
 mod config;
+mod error;
 mod event;
+mod feedback;
+mod held;
+mod pack;
+mod parts;
+mod receive;
+mod segment;
+mod send;
+mod stats;
+#[cfg(test)]
+mod tests;
 
-use std::time::Duration;
+use std::{collections::HashMap, collections::VecDeque, time::Duration};
 
 pub use config::{Outages, Rate, SessionConfig};
+pub use error::{PacketError, TooManyStreams};
 pub use event::Event;
+use held::Held;
+use segment::{Segment, Sent};
+use send::Sending;
+pub use stats::SessionStats;
 
 use crate::{
+    arrival::{Arrivals, Timing},
     class::Class,
-    store::Store,
-    wire::{ResetCode, StreamId},
+    coding::{Decoding, Encoding},
+    delivery::Delivery,
+    outage::{Expected, Silence},
+    path::Mtu,
+    rate::{Batch, Controller, ControllerConfig, Pacer, time_of},
+    schedule::Scheduler,
+    stream::Streams,
+    wire::{CloseCode, ResetCode, StreamId},
 };
+
+/// What the seal of a packet takes in its datagram.
+const SEAL: u64 = 25;
 
 /// One side of a tunnel.
 #[derive(Debug)]
-pub struct Session {}
+pub struct Session {
+    config: SessionConfig,
+    streams: Streams,
+    scheduler: Scheduler,
+    /// What the openings of streams say that the peer has not acknowledged yet.
+    openings: HashMap<StreamId, Box<[u8]>>,
+    /// What is to be said before streams' bytes.
+    control: VecDeque<Sent>,
+    delivery: Delivery<Segment>,
+    encoding: Encoding,
+    pacer: Pacer,
+    controller: Controller,
+    mtu: Mtu,
+    silence: Silence,
+    arrivals: Arrivals,
+    /// `None` only while it is at work.
+    decoding: Option<Decoding>,
+    held: Held,
+    /// An MTU probe that is to be acknowledged.
+    mtu_arrived: Option<u16>,
+    closing: Option<(CloseCode, String)>,
+    events: VecDeque<Event>,
+    /// The pace of the peer's reports.
+    spacing: Duration,
+    /// A segment in the making.
+    scratch: Vec<u8>,
+    sending: Sending,
+    /// What a report has acknowledged, while it is handled.
+    acked: Vec<Segment>,
+    stats: SessionStats,
+}
 
 /// A packet that has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Its number, which no other packet of this side ever has.
     pub number: u64,
-}
-
-impl Session {
-    /// A session that begins at `now`.
-    pub fn new(_config: SessionConfig, _now: Duration) -> Self {
-        Self {}
-    }
-
-    /// Takes a packet that has arrived for the first time, with its number and whether the network marked
-    /// it (congestion experienced). `datagram` is its length on the wire, without IP and UDP.
-    ///
-    /// # Errors
-    /// If what it says makes no sense; the session should then be closed.
-    pub fn handle_packet(
-        &mut self,
-        _now: Duration,
-        _number: u64,
-        _packet: &[u8],
-        _datagram: usize,
-        _marked: bool,
-        _store: &mut impl Store,
-    ) -> Result<(), PacketError> {
-        Ok(())
-    }
-
-    /// Writes the next packet to be sent now to the end of `out`, if there is one.
-    pub fn poll_packet(
-        &mut self,
-        _now: Duration,
-        _out: &mut Vec<u8>,
-        _store: &impl Store,
-    ) -> Option<Written> {
-        None
-    }
-
-    /// When to call [`poll_packet`](Self::poll_packet) again though nothing else has happened.
-    pub fn deadline(&self) -> Option<Duration> {
-        None
-    }
-
-    /// What has happened; ask until there is nothing.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        None
-    }
-
-    /// Opens a stream. `site` and `weight` say with whom it shares the link, and how.
-    ///
-    /// # Errors
-    /// If there are as many streams as there may be.
-    pub fn open(
-        &mut self,
-        _class: Class,
-        _site: u32,
-        _greeting: &[u8],
-    ) -> Result<StreamId, TooManyStreams> {
-        Err(TooManyStreams)
-    }
-
-    /// The stream's bytes below `until` can be read from the store.
-    pub fn written(&mut self, _stream: StreamId, _until: u64) {}
-
-    /// The stream ends after what is written.
-    pub fn finish(&mut self, _stream: StreamId) {}
-
-    /// Ends the stream in both directions at once.
-    pub fn reset(&mut self, _stream: StreamId, _code: ResetCode) {}
-
-    /// The peer may send the stream's bytes below `until`.
-    pub fn allow(&mut self, _stream: StreamId, _until: u64) {}
-
-    /// From now on the stream is of that class.
-    pub fn set_class(&mut self, _stream: StreamId, _class: Class) {}
-
-    /// Somebody who knows says whether the link is there.
-    pub fn hint(&mut self, _now: Duration, _link: LinkHint) {}
 }
 
 /// What a modem, an interface or a contact plan says of the link.
@@ -109,12 +105,160 @@ pub enum LinkHint {
     Up,
 }
 
-/// There are as many streams as the peer takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("as many streams are open as the peer takes")]
-pub struct TooManyStreams;
+impl Session {
+    /// A session that begins at `now`.
+    pub fn new(config: SessionConfig, now: Duration) -> Self {
+        let packet = (config.packet_max + config.overhead) as u64;
+        let controller = Controller::new(
+            &ControllerConfig {
+                rate: config.rate,
+                rtt: config.rtt,
+                packet,
+                overhead: (config.overhead as u64).saturating_sub(SEAL),
+                remembered: None,
+            },
+            now,
+        );
+        let rate = controller.rate();
+        let back = config.return_rate.unwrap_or(rate);
+        let timing = |rate| Timing {
+            rtt: config.rtt,
+            rate: Some(rate),
+        };
+        let expected = Expected {
+            reports: timing(back),
+            packet: time_of(packet, rate.min(back)),
+        };
+        Self {
+            streams: Streams::new(
+                config.initiator,
+                config.stream_credit,
+                config.streams_max,
+                config.session_credit,
+            ),
+            scheduler: Scheduler::new(),
+            openings: HashMap::new(),
+            control: VecDeque::new(),
+            delivery: Delivery::new(config.rtt),
+            encoding: Encoding::new(config.packet_max, config.overhead_max),
+            pacer: Pacer::new(rate, Batch::default()),
+            controller,
+            mtu: Mtu::new(config.packet_start, config.packet_max),
+            silence: Silence::new(config.outages, &expected, now),
+            arrivals: Arrivals::new(timing(rate), now),
+            decoding: Some(Decoding::new(config.packet_max)),
+            held: Held::default(),
+            mtu_arrived: None,
+            closing: None,
+            events: VecDeque::new(),
+            spacing: expected.reports.spacing(),
+            scratch: Vec::new(),
+            sending: Sending::default(),
+            acked: Vec::new(),
+            stats: SessionStats::default(),
+            config,
+        }
+    }
 
-/// A packet, though sealed by the peer, that makes no sense.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PacketError(pub String);
+    /// What it has done so far.
+    pub fn stats(&self) -> SessionStats {
+        self.stats
+    }
+
+    /// What has happened; ask until there is nothing.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Opens a stream. Streams of the same site share what their class gets of the link.
+    ///
+    /// # Errors
+    /// If there are as many streams as the peer takes, or the greeting is too long.
+    pub fn open(
+        &mut self,
+        class: Class,
+        site: u32,
+        greeting: &[u8],
+    ) -> Result<StreamId, TooManyStreams> {
+        let stream = self.streams.open(class).ok_or(TooManyStreams)?;
+        self.openings.insert(stream, greeting.into());
+        self.scheduler.insert(stream, class, site);
+        self.update_readiness(stream);
+        Ok(stream)
+    }
+
+    /// The stream's bytes below `until` can be read from the store.
+    pub fn written(&mut self, stream: StreamId, until: u64) {
+        self.streams.written(stream, until);
+        self.update_readiness(stream);
+    }
+
+    /// The stream ends after what is written.
+    pub fn finish(&mut self, stream: StreamId) {
+        self.streams.finish(stream);
+        self.update_readiness(stream);
+    }
+
+    /// Ends the stream in both directions at once.
+    pub fn reset(&mut self, stream: StreamId, code: ResetCode) {
+        // The peer cannot make sense of a reset without an opening.
+        self.control.extend(self.opening(stream));
+        if let Some(sent) = self.streams.reset(stream) {
+            self.forget(stream);
+            self.control.push_back(Sent::Reset(stream, code, sent));
+        }
+    }
+
+    /// The peer may send the stream's bytes below `until`.
+    pub fn allow(&mut self, stream: StreamId, until: u64) {
+        if self.streams.allow(stream, until) {
+            self.control.push_back(Sent::Credit(stream));
+        }
+    }
+
+    /// The peer may send so many bytes of all streams together, since the session began.
+    pub fn allow_session(&mut self, until: u64) {
+        if self.streams.allow_session(until) {
+            self.control.push_back(Sent::SessionCredit);
+        }
+    }
+
+    /// From now on the stream is of that class, at both ends.
+    pub fn set_class(&mut self, stream: StreamId, class: Class) {
+        if self.streams.class(stream).is_some_and(|old| old != class) {
+            self.reclass(stream, class);
+            self.control.push_back(Sent::Reclass(stream, class));
+        }
+    }
+
+    /// Somebody who knows says whether the link is there.
+    pub fn hint(&mut self, now: Duration, link: LinkHint) {
+        let rtt = self.delivery.smoothed_rtt();
+        let change = self.silence.hint(now, link, rtt);
+        self.tell(now, change);
+    }
+
+    /// Ends the session: says so to the peer, once.
+    pub fn close(&mut self, code: CloseCode, reason: &str) {
+        self.closing = Some((code, reason.to_owned()));
+    }
+
+    fn reclass(&mut self, stream: StreamId, class: Class) {
+        self.streams.set_class(stream, class);
+        self.scheduler.set_class(stream, class);
+    }
+
+    /// Tells the scheduler whether a stream has something to send.
+    fn update_readiness(&mut self, stream: StreamId) {
+        if self.streams.has_unsent(stream) {
+            self.scheduler.ready(stream);
+        } else {
+            self.scheduler.idle(stream);
+        }
+    }
+
+    /// The stream is no more.
+    fn forget(&mut self, stream: StreamId) {
+        self.scheduler.remove(stream);
+    }
+}

@@ -1,0 +1,120 @@
+//! What the peer has received, and what follows from it.
+
+use std::time::Duration;
+
+use super::{
+    Event, PacketError, Session,
+    segment::{Segment, Sent},
+};
+use crate::{
+    arrival::Timing,
+    delivery::Guard,
+    outage::{Change, Expected},
+    rate::time_of,
+    wire::{Data, Report},
+};
+
+impl Session {
+    /// Whether it shows that a packet of ours has arrived, later than all before.
+    pub(super) fn handle_report(
+        &mut self,
+        now: Duration,
+        report: &Report,
+    ) -> Result<bool, PacketError> {
+        let mut acked = std::mem::take(&mut self.acked);
+        let take = |segment| acked.push(segment);
+        let outcome = self.delivery.on_report(now, report, take)?;
+        for segment in acked.drain(..) {
+            self.on_acked(&segment);
+        }
+        self.acked = acked;
+        if let Some(sample) = &outcome.sample {
+            self.controller.on_sample(sample, &[]);
+            self.pacer.set_rate(now, self.controller.rate());
+            self.expect();
+        }
+        self.encoding.on_counts(report.counts, false);
+        self.guard_coded();
+        Ok(outcome.progress)
+    }
+
+    /// The round trip or the rate may have changed: so does the pace of reports, and what is silence.
+    pub(super) fn expect(&mut self) {
+        let rtt = self.delivery.smoothed_rtt();
+        let rate = self.controller.link_rate();
+        let back = self.config.return_rate.unwrap_or(rate);
+        let ours = Timing {
+            rtt,
+            rate: Some(rate),
+        };
+        let reports = Timing {
+            rtt,
+            rate: Some(back),
+        };
+        self.arrivals.set_timing(ours);
+        self.spacing = reports.spacing();
+        let bytes = (self.config.packet_max + self.config.overhead) as u64;
+        self.silence.set_expected(&Expected {
+            reports,
+            packet: time_of(bytes, rate.min(back)),
+        });
+    }
+
+    /// Takes note of what has happened to the link.
+    pub(super) fn tell(&mut self, now: Duration, change: Option<Change>) {
+        match change {
+            None => {}
+            Some(Change::Down) => {
+                self.stats.outages += 1;
+                self.controller.on_outage(now);
+                self.mtu.on_outage();
+                self.events.push_back(Event::LinkDown);
+            }
+            Some(Change::Up) => {
+                self.delivery.resume(now);
+                self.controller.on_resume(now);
+                self.pacer.set_rate(now, self.controller.rate());
+                self.events.push_back(Event::LinkUp);
+            }
+        }
+    }
+
+    /// How long an answer may take.
+    pub(super) fn patience(&self) -> Duration {
+        self.delivery.smoothed_rtt() + self.delivery.rtt_variation() * 4 + self.spacing
+    }
+
+    fn on_acked(&mut self, segment: &Segment) {
+        for sent in &segment.parts {
+            match *sent {
+                Sent::Data(data) => self.on_data_acked(data),
+                Sent::Open(stream, _) => {
+                    self.openings.remove(&stream);
+                }
+                Sent::Reset(..) | Sent::Credit(_) | Sent::SessionCredit | Sent::Reclass(..) => {}
+            }
+        }
+    }
+
+    fn on_data_acked(&mut self, data: Data) {
+        let stream = data.stream;
+        if let Some(until) = self.streams.on_acked(data) {
+            self.events.push_back(Event::Acked { stream, until });
+        }
+        self.close_if_over(stream);
+    }
+
+    /// How long losses are left to overcode: until as many repairs have come as may be needed.
+    fn guard_coded(&mut self) {
+        let share = self.encoding.share();
+        let packets = if share > 0.0 {
+            (4.0 / share).min(400.0) as u64
+        } else {
+            0
+        };
+        self.delivery.set_coded_guard(Guard {
+            packets,
+            time: Duration::ZERO,
+        });
+    }
+}

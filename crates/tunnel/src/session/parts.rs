@@ -1,0 +1,115 @@
+//! What the peer says of streams.
+
+use super::{Event, PacketError, Session, segment::Sent};
+use crate::{
+    class::Class,
+    store::Store,
+    stream::Opening,
+    wire::{Data, Part, ResetCode, StreamId},
+};
+
+impl Session {
+    pub(super) fn handle_part(
+        &mut self,
+        part: Part<'_>,
+        store: &mut impl Store,
+    ) -> Result<(), PacketError> {
+        match part {
+            Part::Open {
+                stream,
+                class,
+                greeting,
+            } => self.handle_open(stream, class, greeting)?,
+            Part::Data {
+                stream,
+                from,
+                bytes,
+                fin,
+            } => self.handle_data(stream, from, bytes, fin, store)?,
+            Part::Reset { stream, code, sent } => self.handle_reset(stream, code, sent)?,
+            Part::Credit { stream, until } => {
+                self.streams.on_credit(stream, until);
+                self.update_readiness(stream);
+            }
+            Part::SessionCredit { until } => {
+                for stream in self.streams.on_session_credit(until) {
+                    self.update_readiness(stream);
+                }
+            }
+            Part::Reclass { stream, class } => self.reclass(stream, class),
+        }
+        Ok(())
+    }
+
+    fn handle_open(
+        &mut self,
+        stream: StreamId,
+        class: Class,
+        greeting: &[u8],
+    ) -> Result<(), PacketError> {
+        match self.streams.open_by_peer(stream, class)? {
+            Opening::New => {
+                self.scheduler.insert(stream, class, 0);
+                self.events.push_back(Event::Opened {
+                    stream,
+                    class,
+                    greeting: greeting.to_vec(),
+                });
+            }
+            Opening::TooMany => self
+                .control
+                .push_back(Sent::Reset(stream, ResetCode::Limit, 0)),
+            Opening::Known => {}
+        }
+        Ok(())
+    }
+
+    fn handle_data(
+        &mut self,
+        stream: StreamId,
+        from: u64,
+        bytes: &[u8],
+        fin: bool,
+        store: &mut impl Store,
+    ) -> Result<(), PacketError> {
+        let data = Data::of(stream, from, bytes.len(), fin);
+        let Some(news) = self.streams.on_data(data)? else {
+            return Ok(());
+        };
+        if news.is_new {
+            store.place(stream, from, bytes);
+        }
+        if let Some(until) = news.readable {
+            self.events.push_back(Event::Readable { stream, until });
+        }
+        if news.finished {
+            self.events.push_back(Event::Finished { stream });
+            self.close_if_over(stream);
+        }
+        Ok(())
+    }
+
+    /// Both sides end a stream at once; that of the peer's that comes second is of no effect.
+    fn handle_reset(
+        &mut self,
+        stream: StreamId,
+        code: ResetCode,
+        sent: u64,
+    ) -> Result<(), PacketError> {
+        if let Some(sent) = self.streams.on_reset(stream, sent)? {
+            self.forget(stream);
+            self.events.push_back(Event::Reset { stream, code });
+            // So that the peer knows how much of it counts against the session's credit.
+            self.control.push_back(Sent::Reset(stream, code, sent));
+        }
+        Ok(())
+    }
+
+    pub(super) fn close_if_over(&mut self, stream: StreamId) {
+        if self.streams.is_over(stream) {
+            self.streams.remove(stream);
+            self.forget(stream);
+            self.events.push_back(Event::Closed { stream });
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What comes in.
+
+use std::time::Duration;
+
+use super::{Event, PacketError, Session};
+use crate::{
+    arrival::Arrived,
+    store::Store,
+    wire::{Frame, Frames, Part, Parts, expand},
+};
+
+impl Session {
+    /// Takes a packet that has arrived for the first time, with its number and whether the network marked
+    /// it (congestion experienced). `datagram` is its length on the wire, without IP and UDP.
+    ///
+    /// # Errors
+    /// If what it says makes no sense; the session should then be closed.
+    pub fn handle_packet(
+        &mut self,
+        now: Duration,
+        number: u64,
+        packet: &[u8],
+        datagram: usize,
+        marked: bool,
+        store: &mut impl Store,
+    ) -> Result<(), PacketError> {
+        self.stats.packets_received += 1;
+        let (mut progress, mut eliciting) = (false, false);
+        for frame in Frames::new(packet) {
+            let frame = frame?;
+            eliciting |= !matches!(frame, Frame::Report(_) | Frame::Padding);
+            progress |= self.handle_frame(now, frame, store)?;
+        }
+        let arrived = Arrived {
+            number,
+            datagram,
+            marked,
+            eliciting,
+        };
+        let limit = self.silence.limit();
+        self.arrivals.on_packet(now, &arrived, limit);
+        let change = self.silence.on_packet(now, progress);
+        self.tell(now, change);
+        Ok(())
+    }
+
+    /// Whether it shows that a packet of ours has arrived, later than all before.
+    fn handle_frame(
+        &mut self,
+        now: Duration,
+        frame: Frame<'_>,
+        store: &mut impl Store,
+    ) -> Result<bool, PacketError> {
+        match frame {
+            Frame::Padding => {}
+            Frame::Probe => self.arrivals.ask(),
+            Frame::Report(report) => return self.handle_report(now, &report),
+            Frame::MtuProbe { id } => self.mtu_arrived = Some(id),
+            Frame::MtuAck { id } => self.mtu.on_ack(id),
+            Frame::Close { code, reason } => self.events.push_back(Event::PeerClosed {
+                code,
+                reason: reason.to_owned(),
+            }),
+            Frame::Segment { seq, parts } => self.handle_segment(seq, parts, store)?,
+            Frame::Coded { channel, protected } => self.handle_coded(channel, protected, store)?,
+        }
+        Ok(false)
+    }
+
+    fn handle_coded(
+        &mut self,
+        channel: u8,
+        protected: &[u8],
+        store: &mut impl Store,
+    ) -> Result<(), PacketError> {
+        // Taken out, so that what it restores can be handled while it is at it.
+        let Some(mut decoding) = self.decoding.take() else {
+            return Ok(());
+        };
+        let mut outcome = Ok(());
+        let decoded = decoding.handle(channel, protected, |packet| {
+            if outcome.is_ok() {
+                outcome = self.handle_content(packet, store);
+            }
+        });
+        self.decoding = Some(decoding);
+        decoded?;
+        outcome
+    }
+
+    /// What was protected: a segment, nothing else.
+    fn handle_content(
+        &mut self,
+        content: &[u8],
+        store: &mut impl Store,
+    ) -> Result<(), PacketError> {
+        match Frames::new(content).next() {
+            Some(Ok(Frame::Segment { seq, parts })) => self.handle_segment(seq, parts, store),
+            Some(Err(error)) => Err(error.into()),
+            _ => Err(PacketError::Content),
+        }
+    }
+
+    fn handle_segment(
+        &mut self,
+        seq: u32,
+        parts: &[u8],
+        store: &mut impl Store,
+    ) -> Result<(), PacketError> {
+        let seq = expand(seq, self.arrivals.below());
+        let wait = self.lacks_opening(parts)?;
+        if wait && !self.held.has_room(parts) {
+            // It will be sent again.
+            self.stats.segments_not_held += 1;
+            return Ok(());
+        }
+        if !self.arrivals.on_segment(seq) {
+            self.stats.segments_doubled += 1;
+            return Ok(());
+        }
+        if wait {
+            self.held.push(parts);
+        } else if self.handle_parts(parts, store)? {
+            self.try_held(store)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a segment speaks of a stream that the peer has opened as far as it is concerned, while
+    /// we have not heard of it, neither here.
+    fn lacks_opening(&self, parts: &[u8]) -> Result<bool, PacketError> {
+        let mut opened = None;
+        for part in Parts::new(parts) {
+            let stream = match part? {
+                Part::Open { stream, .. } => {
+                    opened = Some(stream);
+                    continue;
+                }
+                Part::Data { stream, .. }
+                | Part::Reset { stream, .. }
+                | Part::Credit { stream, .. }
+                | Part::Reclass { stream, .. } => stream,
+                Part::SessionCredit { .. } => continue,
+            };
+            if opened != Some(stream) && self.streams.may_be_opened(stream)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Tries again what lacked an opening.
+    fn try_held(&mut self, store: &mut impl Store) -> Result<(), PacketError> {
+        for parts in self.held.take() {
+            if self.lacks_opening(&parts)? {
+                self.held.push(&parts);
+            } else {
+                self.handle_parts(&parts, store)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a stream was opened.
+    fn handle_parts(&mut self, parts: &[u8], store: &mut impl Store) -> Result<bool, PacketError> {
+        let mut opened = false;
+        for part in Parts::new(parts) {
+            let part = part?;
+            opened |= matches!(part, Part::Open { .. });
+            self.handle_part(part, store)?;
+        }
+        Ok(opened)
+    }
+}

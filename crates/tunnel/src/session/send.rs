@@ -1,0 +1,305 @@
+//! What goes out, and when.
+
+use std::time::Duration;
+
+use super::{Session, Written, pack, segment::Segment};
+use crate::{
+    class::Class,
+    coding::{CODED_OVERHEAD, Channel},
+    outage::{State, UNANSWERED_PACKETS},
+    store::Store,
+    wire::{Frame, SEGMENT_HEADER_LEN},
+};
+
+/// How much longer than some round trips the answer to an MTU probe may take.
+const PROBE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// What the packet in the making carries.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sending {
+    seq: Option<u64>,
+    coded: bool,
+}
+
+impl Session {
+    /// Writes the next packet to be sent now to the end of `out`, if there is one.
+    ///
+    /// Reports go out whenever they are due; all else waits for its turn by the rate, and the more urgent
+    /// goes first: repairs and bytes of interactive streams, what is lost, repairs of normal streams,
+    /// new bytes of the others as far as the window allows, and, into silence, what may have been lost.
+    pub fn poll_packet(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) -> Option<Written> {
+        self.look(now);
+        let begin = out.len();
+        let report = self.write_unpaced(now, out);
+        if out.len() == begin {
+            let sent = self.may_send(now) && self.write_paced(now, out, begin, store);
+            if !sent {
+                return None;
+            }
+        }
+        let size = out.len() - begin + self.config.overhead;
+        let Sending { seq, coded } = std::mem::take(&mut self.sending);
+        let number = self.delivery.on_sent(now, seq, size, coded);
+        self.arrivals.on_sent(now, report.then_some(size));
+        self.pacer.on_sent(now, size as u64);
+        self.controller.on_sent(now, size as u64);
+        self.stats.packets_sent += 1;
+        self.stats.bytes_sent += size as u64;
+        Some(Written { number })
+    }
+
+    /// When to call [`poll_packet`](Self::poll_packet) again though nothing else has happened.
+    pub fn deadline(&mut self) -> Option<Duration> {
+        let own = [Some(self.arrivals.deadline()), self.silence_deadline()];
+        let paced = if !self.silence.may_send() {
+            None
+        } else {
+            self.next_work().map(|due| due.max(self.pacer.deadline()))
+        };
+        own.into_iter().chain([paced]).flatten().min()
+    }
+
+    /// When there is something to send, if it is our turn then.
+    fn next_work(&mut self) -> Option<Duration> {
+        if self.has_work() {
+            return Some(Duration::ZERO);
+        }
+        let [interactive, normal] = Channel::ALL.map(|channel| self.encoding.deadline(channel));
+        let repeat = if self.silence.may_repeat() {
+            self.delivery.repeat_at()
+        } else {
+            None
+        };
+        let probe = if self.silence.state() != State::Up {
+            None
+        } else {
+            self.mtu.deadline()
+        };
+        [interactive, normal, repeat, probe]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn may_send(&mut self, now: Duration) -> bool {
+        self.silence.may_send() && self.pacer.may_send(now)
+    }
+
+    /// Looks whether the link is there.
+    fn look(&mut self, now: Duration) {
+        let idle = self.streams.is_empty() && self.delivery.is_empty();
+        let rtt = self.delivery.smoothed_rtt();
+        self.arrivals.set_idle(idle);
+        self.silence.set_idle(now, idle, rtt);
+        let unanswered = self.delivery.unanswered_since(UNANSWERED_PACKETS);
+        let change = self.silence.on_time(now, unanswered, self.patience());
+        self.tell(now, change);
+    }
+
+    fn silence_deadline(&self) -> Option<Duration> {
+        let unanswered = self.delivery.unanswered_since(UNANSWERED_PACKETS);
+        self.silence.deadline(unanswered, self.patience())
+    }
+
+    /// Whether there is a report among it.
+    fn write_unpaced(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        if let Some((code, reason)) = self.closing.take() {
+            let reason = &reason;
+            Frame::Close { code, reason }.emit(out);
+        }
+        if let Some(id) = self.mtu_arrived.take() {
+            Frame::MtuAck { id }.emit(out);
+        }
+        let report = self.arrivals.wants_report(now);
+        if report {
+            Frame::Report(self.arrivals.report(now)).emit(out);
+            self.stats.reports_sent += 1;
+        }
+        report
+    }
+
+    fn write_paced(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        begin: usize,
+        store: &impl Store,
+    ) -> bool {
+        self.write_repair(Channel::Interactive, now, out)
+            || self.write_mtu_probe(now, out, begin)
+            || self.write_urgent(now, out, store)
+            || self.write_again(now, out, store)
+            || self.write_repair(Channel::Normal, now, out)
+            || self.write_fresh(now, out, store)
+            || self.write_tail_repair(now, out)
+            || self.write_into_silence(now, out, store)
+    }
+
+    fn write_repair(&mut self, channel: Channel, now: Duration, out: &mut Vec<u8>) -> bool {
+        let begin = out.len();
+        if !self.encoding.poll_repair(channel, now, out) {
+            return false;
+        }
+        if out.len() - begin > self.mtu.size() {
+            // The path has become too small for it; resending does its work.
+            out.truncate(begin);
+            return false;
+        }
+        self.stats.repairs_sent += 1;
+        true
+    }
+
+    /// Nothing new waits: the last packets get the overcode that they lack.
+    fn write_tail_repair(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        if self.scheduler.next().is_some() {
+            return false;
+        }
+        self.encoding.drained(Channel::Normal, now);
+        self.write_repair(Channel::Normal, now, out)
+    }
+
+    fn write_mtu_probe(&mut self, now: Duration, out: &mut Vec<u8>, begin: usize) -> bool {
+        if self.silence.state() != State::Up {
+            return false;
+        }
+        let timeout = self.delivery.smoothed_rtt() * 3 + PROBE_PATIENCE;
+        let Some(probe) = self.mtu.next_probe(now, timeout) else {
+            return false;
+        };
+        Frame::MtuProbe { id: probe.id }.emit(out);
+        out.resize(begin + probe.size, 0);
+        true
+    }
+
+    /// What is to be said, and bytes of interactive streams: these do not wait for the window.
+    fn write_urgent(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
+        let class = self.scheduler.next().and_then(|id| self.streams.class(id));
+        let interactive = class == Some(Class::Interactive);
+        (interactive || !self.control.is_empty()) && self.write_new(now, class, out, store)
+    }
+
+    fn write_fresh(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
+        if !self.window_is_open() {
+            return false;
+        }
+        let class = self.scheduler.next().and_then(|id| self.streams.class(id));
+        class.is_some() && self.write_new(now, class, out, store)
+    }
+
+    fn write_new(
+        &mut self,
+        now: Duration,
+        class: Option<Class>,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) -> bool {
+        let channel = class.and_then(|class| self.channel_of(class));
+        let overhead = if channel.is_some() { CODED_OVERHEAD } else { 0 };
+        let max = self.mtu.size() - overhead;
+        let Some(segment) = self.pack(channel, max, store) else {
+            return false;
+        };
+        let size = self.scratch.len();
+        let seq = self.delivery.push(segment, size);
+        pack::number(seq, &mut self.scratch);
+        self.write_segment(seq, channel, now, out);
+        true
+    }
+
+    /// Writes the segment in `scratch`.
+    fn write_segment(
+        &mut self,
+        seq: u64,
+        channel: Option<Channel>,
+        now: Duration,
+        out: &mut Vec<u8>,
+    ) {
+        match channel {
+            Some(channel) => self.encoding.protect(channel, &self.scratch, now, out),
+            None => out.extend_from_slice(&self.scratch),
+        }
+        self.sending = Sending {
+            seq: Some(seq),
+            coded: channel.is_some(),
+        };
+    }
+
+    /// What is lost, the oldest first.
+    fn write_again(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
+        let Some((seq, segment, _)) = self.delivery.next_resend() else {
+            return false;
+        };
+        let segment = std::mem::take(segment);
+        self.stats.segments_resent += 1;
+        self.write_old(seq, segment, now, out, store);
+        true
+    }
+
+    /// What was sent longest ago and is not acknowledged: it may be lost, and nobody can say.
+    fn write_into_silence(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
+        if !self.silence.may_repeat() {
+            return false;
+        }
+        let Some((seq, segment, _)) = self.delivery.repeat_oldest(now) else {
+            return false;
+        };
+        let segment = std::mem::take(segment);
+        self.stats.segments_repeated += 1;
+        self.write_old(seq, segment, now, out, store);
+        true
+    }
+
+    fn write_old(
+        &mut self,
+        seq: u64,
+        segment: Segment,
+        now: Duration,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) {
+        self.repack(seq, &segment, store);
+        let segment = self.shorten(segment);
+        self.delivery.replace(seq, segment);
+        self.write_segment(seq, None, now, out);
+    }
+
+    /// If a segment has become too long for the path, what it held is said anew by others, and it goes
+    /// without, so that its number is not missing for ever.
+    fn shorten(&mut self, segment: Segment) -> Segment {
+        if self.scratch.len() <= self.mtu.size() {
+            return segment;
+        }
+        self.control.extend(segment.parts);
+        self.scratch.truncate(SEGMENT_HEADER_LEN);
+        Segment::default()
+    }
+
+    fn window_is_open(&self) -> bool {
+        let rate = self.controller.link_rate() / 8;
+        let blind = self.silence.is_blind();
+        self.delivery.window_open(rate, self.spacing, blind)
+    }
+
+    /// Whether there is something to send as soon as it is our turn.
+    fn has_work(&mut self) -> bool {
+        let class = self.scheduler.next().and_then(|id| self.streams.class(id));
+        let fresh = match class {
+            Some(Class::Interactive) => true,
+            Some(_) => self.window_is_open(),
+            None => false,
+        };
+        fresh || !self.control.is_empty() || self.delivery.has_lost()
+    }
+
+    /// What protects streams of a class at present.
+    pub(super) fn channel_of(&self, class: Class) -> Option<Channel> {
+        let channel = Channel::of(class)?;
+        let idle = channel == Channel::Normal && self.encoding.share() == 0.0;
+        (!idle).then_some(channel)
+    }
+}

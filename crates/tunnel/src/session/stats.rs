@@ -1,0 +1,29 @@
+//! What a session has done.
+
+/// Counts since the session began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Packets sent, of all kinds.
+    pub packets_sent: u64,
+    /// What they took on the link, in bytes.
+    pub bytes_sent: u64,
+    /// Reports among them.
+    pub reports_sent: u64,
+    /// Repair packets among them.
+    pub repairs_sent: u64,
+    /// Segments that were lost and went again.
+    pub segments_resent: u64,
+    /// Segments that went again into silence.
+    pub segments_repeated: u64,
+    /// Packets received, of all kinds.
+    pub packets_received: u64,
+    /// Segments received more than once.
+    pub segments_doubled: u64,
+    /// Segments restored by overcode.
+    pub segments_restored: u64,
+    /// Segments not taken, as they came before the opening of their stream and there was no room to
+    /// hold them.
+    pub segments_not_held: u64,
+    /// Times that nothing came from the peer for long.
+    pub outages: u64,
+}

@@ -1,0 +1,171 @@
+//! Two sessions, joined by a pipe of some delay that loses what a test says.
+
+mod streams;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use super::{Event, Outages, Rate, Session, SessionConfig};
+use crate::{store::Store, wire::StreamId};
+
+pub const DELAY: Duration = Duration::from_millis(50);
+
+pub fn config(initiator: bool) -> SessionConfig {
+    SessionConfig {
+        initiator,
+        rate: Rate::Stated(10_000_000),
+        return_rate: None,
+        rtt: 2 * DELAY,
+        packet_start: 1400,
+        packet_max: 1400,
+        overhead: 53,
+        outages: Outages::AtOnce,
+        stream_credit: 100_000,
+        session_credit: u64::MAX >> 2,
+        streams_max: 10,
+        overhead_max: 1.0,
+    }
+}
+
+/// Bytes of streams in plain vectors.
+#[derive(Debug, Default)]
+pub struct Bytes {
+    pub written: HashMap<StreamId, Vec<u8>>,
+    pub placed: HashMap<StreamId, Vec<u8>>,
+}
+
+impl Store for Bytes {
+    fn read(&self, stream: StreamId, from: u64, into: &mut [u8]) {
+        let from = from as usize;
+        into.copy_from_slice(&self.written[&stream][from..from + into.len()]);
+    }
+
+    fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]) {
+        let all = self.placed.entry(stream).or_default();
+        let end = from as usize + bytes.len();
+        all.resize(all.len().max(end), 0);
+        all[from as usize..end].copy_from_slice(bytes);
+    }
+}
+
+#[derive(Debug)]
+pub struct Side {
+    pub session: Session,
+    pub bytes: Bytes,
+    pub events: Vec<Event>,
+}
+
+impl Side {
+    fn new(config: SessionConfig) -> Self {
+        Self {
+            session: Session::new(config, Duration::ZERO),
+            bytes: Bytes::default(),
+            events: Vec::new(),
+        }
+    }
+
+    pub fn write(&mut self, stream: StreamId, bytes: &[u8]) {
+        let all = self.bytes.written.entry(stream).or_default();
+        all.extend_from_slice(bytes);
+        self.session.written(stream, all.len() as u64);
+    }
+
+    pub fn readable(&self, stream: StreamId) -> u64 {
+        let readable = self.events.iter().rev().find_map(|event| match event {
+            Event::Readable { stream: s, until } if *s == stream => Some(*until),
+            _ => None,
+        });
+        readable.unwrap_or(0)
+    }
+
+    pub fn has(&self, event: &Event) -> bool {
+        self.events.contains(event)
+    }
+}
+
+/// A packet under way: which side it goes to, its number and bytes.
+type Flying = (usize, u64, Vec<u8>);
+
+/// Both sides, and what is between them.
+pub struct Pair {
+    pub sides: [Side; 2],
+    pub now: Duration,
+    flying: BTreeMap<(Duration, u64), Flying>,
+    sent: u64,
+    /// Of packet `n` of all, sent by this side, with these bytes: whether it is lost.
+    pub loses: Box<dyn FnMut(u64, usize, &[u8]) -> bool>,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        Self::with(config)
+    }
+
+    pub fn with(config: impl Fn(bool) -> SessionConfig) -> Self {
+        Self {
+            sides: [true, false].map(|initiator| Side::new(config(initiator))),
+            now: Duration::ZERO,
+            flying: BTreeMap::new(),
+            sent: 0,
+            loses: Box::new(|_, _, _| false),
+        }
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            self.send();
+            let due = self.flying.keys().next().map(|key| key.0);
+            let deadlines = self.sides.each_mut().map(|side| side.session.deadline());
+            let next = deadlines.into_iter().chain([due]).flatten().min();
+            let next = next.unwrap_or(end).max(self.now);
+            if next >= end {
+                self.now = end;
+                return;
+            }
+            // A deadline that has come must lead to something: time stands still only for packets.
+            self.now = if next == self.now && due != Some(next) {
+                next + Duration::from_micros(1)
+            } else {
+                next
+            };
+            self.deliver();
+        }
+    }
+
+    fn send(&mut self) {
+        for (i, side) in self.sides.iter_mut().enumerate() {
+            loop {
+                let mut packet = Vec::new();
+                let written = side.session.poll_packet(self.now, &mut packet, &side.bytes);
+                let Some(written) = written else { break };
+                self.sent += 1;
+                if !(self.loses)(self.sent, i, &packet) {
+                    let key = (self.now + DELAY, self.sent);
+                    self.flying.insert(key, (1 - i, written.number, packet));
+                }
+            }
+            side.events
+                .extend(std::iter::from_fn(|| side.session.poll_event()));
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(entry) = self.flying.first_entry() {
+            if entry.key().0 > self.now {
+                return;
+            }
+            let (to, number, packet) = entry.remove();
+            let side = &mut self.sides[to];
+            let len = packet.len() + 25;
+            side.session
+                .handle_packet(self.now, number, &packet, len, false, &mut side.bytes)
+                .expect("what the other side wrote");
+            side.events
+                .extend(std::iter::from_fn(|| side.session.poll_event()));
+        }
+    }
+}

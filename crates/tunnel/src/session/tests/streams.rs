@@ -1,0 +1,159 @@
+use std::time::Duration;
+
+use super::{Pair, config};
+use crate::{
+    class::Class,
+    session::{Event, SessionConfig},
+    wire::{Frame, Frames, ResetCode},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+/// Whether a packet has a segment.
+fn has_segment(packet: &[u8]) -> bool {
+    let segment = |frame| matches!(frame, Ok(Frame::Segment { .. } | Frame::Coded { .. }));
+    Frames::new(packet).any(segment)
+}
+
+#[test]
+fn the_first_bytes_come_with_the_opening_after_half_a_round_trip() {
+    for class in Class::ALL {
+        let mut pair = Pair::new();
+        let [near, _] = &mut pair.sides;
+        let stream = near.session.open(class, 0, b"to whom").expect("few");
+        near.write(stream, b"hello");
+        pair.run(super::DELAY + Duration::from_millis(10));
+        let far = &pair.sides[1];
+        let greeting = b"to whom".to_vec();
+        assert!(far.has(&Event::Opened {
+            stream,
+            class,
+            greeting
+        }));
+        assert_eq!(far.bytes.placed[&stream], b"hello", "{class:?}");
+        assert_eq!(far.readable(stream), 5);
+    }
+}
+
+#[test]
+fn both_directions_end_on_their_own_and_then_the_stream_is_no_more() {
+    let mut pair = Pair::new();
+    let stream = pair.sides[0]
+        .session
+        .open(Class::Bulk, 0, b"")
+        .expect("few");
+    pair.sides[0].write(stream, &bytes(50_000));
+    pair.sides[0].session.finish(stream);
+    pair.run(SECOND);
+    assert!(pair.sides[1].has(&Event::Finished { stream }));
+    assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(50_000));
+    assert!(!pair.sides[1].has(&Event::Closed { stream }));
+    pair.sides[1].write(stream, b"an answer after the end");
+    pair.sides[1].session.finish(stream);
+    pair.run(SECOND);
+    for side in &pair.sides {
+        assert!(side.has(&Event::Closed { stream }));
+    }
+    assert_eq!(
+        pair.sides[0].bytes.placed[&stream],
+        b"an answer after the end"
+    );
+}
+
+#[test]
+fn no_more_is_sent_than_is_allowed_and_more_when_it_is() {
+    let mut pair = Pair::new();
+    let stream = pair.sides[0]
+        .session
+        .open(Class::Normal, 0, b"")
+        .expect("few");
+    pair.sides[0].write(stream, &bytes(300_000));
+    pair.run(SECOND);
+    assert_eq!(pair.sides[1].readable(stream), 100_000);
+    pair.sides[1].session.allow(stream, 250_000);
+    pair.run(SECOND);
+    assert_eq!(pair.sides[1].readable(stream), 250_000);
+    pair.sides[1].session.allow(stream, 400_000);
+    pair.run(SECOND);
+    assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(300_000));
+    assert!(pair.sides[0].has(&Event::Acked {
+        stream,
+        until: 300_000
+    }));
+}
+
+#[test]
+fn a_reset_ends_both_directions_at_both_ends() {
+    let mut pair = Pair::new();
+    let stream = pair.sides[0]
+        .session
+        .open(Class::Bulk, 0, b"")
+        .expect("few");
+    pair.sides[0].write(stream, &bytes(90_000));
+    pair.run(super::DELAY * 3 / 2);
+    pair.sides[1].session.reset(stream, ResetCode::Refused);
+    pair.run(SECOND);
+    let code = ResetCode::Refused;
+    assert!(pair.sides[0].has(&Event::Reset { stream, code }));
+    // And nothing is left that keeps them busy.
+    pair.run(60 * SECOND);
+    let sent = pair.sides[0].session.stats().segments_resent;
+    assert_eq!(sent, 0);
+}
+
+#[test]
+fn what_comes_before_the_opening_waits_for_it() {
+    let mut pair = Pair::new();
+    let mut segments = 0;
+    pair.loses = Box::new(move |_, side, packet| {
+        segments += u32::from(side == 0 && has_segment(packet));
+        side == 0 && has_segment(packet) && segments == 1
+    });
+    let stream = pair.sides[0]
+        .session
+        .open(Class::Bulk, 0, b"lost")
+        .expect("few");
+    pair.sides[0].write(stream, &bytes(20_000));
+    pair.run(super::DELAY * 2);
+    assert!(pair.sides[1].events.is_empty());
+    pair.run(SECOND);
+    assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(20_000));
+    // The lost one only; what had come before it was kept.
+    assert_eq!(pair.sides[0].session.stats().segments_resent, 1);
+}
+
+#[test]
+fn the_number_of_streams_is_limited() {
+    let mut pair = Pair::new();
+    for _ in 0..10 {
+        pair.sides[0]
+            .session
+            .open(Class::Bulk, 0, b"")
+            .expect("ten");
+    }
+    assert!(pair.sides[0].session.open(Class::Bulk, 0, b"").is_err());
+}
+
+#[test]
+fn a_path_that_becomes_too_small_loses_nothing() {
+    let with = |initiator| SessionConfig {
+        packet_max: 1400,
+        ..config(initiator)
+    };
+    let mut pair = Pair::with(with);
+    let stream = pair.sides[0]
+        .session
+        .open(Class::Bulk, 0, b"")
+        .expect("few");
+    pair.sides[1].session.allow(stream, 10_000_000);
+    pair.sides[0].write(stream, &bytes(2_000_000));
+    pair.run(SECOND);
+    pair.loses = Box::new(|_, _, packet| packet.len() > 1250);
+    pair.run(60 * SECOND);
+    assert_eq!(pair.sides[1].readable(stream), 2_000_000);
+    assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(2_000_000));
+}
