@@ -28,6 +28,10 @@ impl Session {
             self.on_acked(&segment);
         }
         self.acked = acked;
+        if outcome.progress && outcome.acked == 0 {
+            // It was one of our reports: what is short arrives.
+            self.mtu.on_arrived(0);
+        }
         if let Some(sample) = &outcome.sample {
             self.controller.on_sample(sample, &[]);
             self.pacer.set_rate(now, self.controller.rate());
@@ -85,6 +89,7 @@ impl Session {
     }
 
     fn on_acked(&mut self, segment: &Segment) {
+        self.mtu.on_arrived(segment.len);
         for sent in &segment.parts {
             match *sent {
                 Sent::Data(data) => self.on_data_acked(data),

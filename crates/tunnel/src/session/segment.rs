@@ -15,6 +15,8 @@ pub(super) struct Segment {
     pub parts: SmallVec<[Sent; 2]>,
     /// What protected it when it was sent first.
     pub channel: Option<Channel>,
+    /// How long its packet was, without the seal.
+    pub len: usize,
 }
 
 /// A part of a segment. Written again, it says what is true then: of a stream that is no more

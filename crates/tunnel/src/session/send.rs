@@ -219,9 +219,13 @@ impl Session {
         now: Duration,
         out: &mut Vec<u8>,
     ) {
+        let begin = out.len();
         match channel {
             Some(channel) => self.encoding.protect(channel, &self.scratch, now, out),
             None => out.extend_from_slice(&self.scratch),
+        }
+        if let Some(segment) = self.delivery.content_mut(seq) {
+            segment.len = out.len() - begin;
         }
         self.sending = Sending {
             seq: Some(seq),
@@ -235,6 +239,7 @@ impl Session {
             return false;
         };
         let segment = std::mem::take(segment);
+        self.mtu.on_lost(segment.len);
         self.stats.segments_resent += 1;
         self.write_old(seq, segment, now, out, store);
         true

@@ -149,6 +149,7 @@ fn a_path_that_becomes_too_small_loses_nothing() {
         .session
         .open(Class::Bulk, 0, b"")
         .expect("few");
+    pair.run(super::DELAY * 2);
     pair.sides[1].session.allow(stream, 10_000_000);
     pair.sides[0].write(stream, &bytes(2_000_000));
     pair.run(SECOND);
