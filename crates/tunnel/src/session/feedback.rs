@@ -9,7 +9,7 @@ use super::{
 use crate::{
     arrival::Timing,
     delivery::Guard,
-    outage::{Change, Expected},
+    outage::{Change, Expected, Kind, State},
     rate::time_of,
     wire::{Data, Report},
 };
@@ -71,10 +71,19 @@ impl Session {
             Some(Change::Down) => {
                 self.stats.outages += 1;
                 self.controller.on_outage(now);
-                self.mtu.on_outage();
+                self.unheard = match self.silence.state() {
+                    State::Up => false,
+                    State::Silent { kind, .. } | State::Stopped { kind, .. } => {
+                        kind != Kind::Unanswered
+                    }
+                };
                 self.events.push_back(Event::LinkDown);
             }
             Some(Change::Up) => {
+                // Where only our own packets did not get through, they may have been too long.
+                if std::mem::take(&mut self.unheard) {
+                    self.mtu.on_outage();
+                }
                 self.delivery.resume(now);
                 self.controller.on_resume(now);
                 self.pacer.set_rate(now, self.controller.rate());

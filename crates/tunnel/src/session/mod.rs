@@ -71,6 +71,8 @@ pub struct Session {
     controller: Controller,
     mtu: Mtu,
     silence: Silence,
+    /// The outage that lasts is one of both directions.
+    unheard: bool,
     arrivals: Arrivals,
     /// `None` only while it is at work.
     decoding: Option<Decoding>,
@@ -145,6 +147,7 @@ impl Session {
             controller,
             mtu: Mtu::new(config.packet_start, config.packet_max),
             silence: Silence::new(config.outages, &expected, now),
+            unheard: false,
             arrivals: Arrivals::new(timing(rate), now),
             decoding: Some(Decoding::new(config.packet_max)),
             held: Held::default(),
