@@ -11,6 +11,7 @@
 //!                  pacing, classes, outages      cookies, rekeying, many peers
 //! ```
 //!
+//! - [`endpoint`], tunnels to many peers: handshakes, sealed datagrams; [`crypto`], their secrets
 //! - [`session`], one tunnel: packets and streams in plain text
 //! - [`stream`], what is written, sent, acknowledged, allowed and received of each stream
 //! - [`coding`], overcode over packets
@@ -32,7 +33,9 @@ pub mod arrival;
 pub mod cause;
 pub mod class;
 pub mod coding;
+pub mod crypto;
 pub mod delivery;
+pub mod endpoint;
 pub mod outage;
 pub mod path;
 mod ranges;

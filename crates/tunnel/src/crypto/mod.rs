@@ -1,0 +1,42 @@
+//! Secrets: the handshake, the seals of datagrams, what tells old packets from new ones, and cookies.
+//!
+//! The handshake is Noise_IKpsk2_25519_AESGCM_SHA256 (The Noise Protocol Framework, revision 34,
+//! sections 7.5 and 9), by snow. Whatever is random comes from seeds that are handed in.
+//! docs/tunnel.md says what is in each message.
+
+mod cookie;
+mod mac;
+mod noise;
+mod resolver;
+mod seal;
+mod window;
+
+pub(crate) use cookie::{CookieJar, CookieKey, SEALED_COOKIE_LEN};
+pub(crate) use mac::{MAC_LEN, Mac, MacKey};
+pub(crate) use noise::{INITIATION_OVERHEAD, Identity, Initiating, RESPONSE_OVERHEAD, Responding};
+pub(crate) use seal::{Keys, TAG_LEN};
+pub(crate) use window::Window;
+
+use snow::{
+    params::DHChoice,
+    resolvers::{CryptoResolver, DefaultResolver},
+};
+
+/// A key of X25519, private or public, or one that two peers share.
+pub type Key = [u8; 32];
+
+/// The public key that belongs to a private one (X25519, RFC 7748; any 32 bytes are a private key).
+pub fn public_key(private: &Key) -> Key {
+    let mut public = [0; 32];
+    if let Some(mut dh) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) {
+        dh.set(private);
+        public.copy_from_slice(dh.pubkey());
+    }
+    public
+}
+
+/// Compares in a time that does not depend on where the difference is.
+pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
+    let difference = a.iter().zip(b).fold(0, |sum, (a, b)| sum | (a ^ b));
+    a.len() == b.len() && std::hint::black_box(difference) == 0
+}

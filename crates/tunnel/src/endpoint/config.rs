@@ -1,0 +1,81 @@
+//! What an endpoint and its peers are told at their beginning.
+
+use std::{fmt, net::SocketAddr, time::Duration};
+
+use crate::{crypto::Key, session::SessionConfig};
+
+/// One end of tunnels.
+pub struct EndpointConfig {
+    /// Our private key ([`crate::crypto::public_key`] gives what the peers need).
+    pub private_key: Key,
+    /// Where all randomness comes from. From the system's generator, and new at each start: with the
+    /// same seed as before, old ephemeral keys would come again.
+    pub seed: Key,
+    /// What it does in a second at most, and when it looks for new keys.
+    pub limits: Limits,
+}
+
+impl fmt::Debug for EndpointConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &mut f.debug_struct("EndpointConfig");
+        shown.field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// The other end of a tunnel.
+#[derive(Clone)]
+pub struct PeerConfig {
+    /// Who it is.
+    pub public_key: Key,
+    /// What only the two ends know, besides their private keys; zeros if there is nothing.
+    pub psk: Key,
+    /// Where it is, if it can be called; else it calls us.
+    pub address: Option<SocketAddr>,
+    /// How sessions with it behave. `initiator` is set by the endpoint.
+    pub session: SessionConfig,
+}
+
+impl fmt::Debug for PeerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &mut f.debug_struct("PeerConfig");
+        shown.field("address", &self.address);
+        shown.field("session", &self.session);
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// Bounds and intervals. The defaults are what docs/tunnel.md names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Initiations answered in a second without a cookie, and as many at once. 20.
+    pub initiations_open: u32,
+    /// Initiations with a cookie answered in a second, and as many at once. Each costs about 0.3 ms. 100.
+    pub initiations: u32,
+    /// Of these, from one address (IPv6: from one /64). 5.
+    pub initiations_per_source: u32,
+    /// Responses looked at in a second, and as many at once. 100.
+    pub responses: u32,
+    /// New keys after so many packets in either direction. 2^23 (RFC 9001, section 6.6).
+    pub rekey_packets: u64,
+    /// New keys after so long. Ten minutes.
+    pub rekey_after: Duration,
+    /// Between two initiations without an answer, give or take a fifth. A second.
+    pub retry: Duration,
+    /// An initiation is sent when nothing has come from the peer for so long. Three seconds.
+    pub silence: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            initiations_open: 20,
+            initiations: 100,
+            initiations_per_source: 5,
+            responses: 100,
+            rekey_packets: 1 << 23,
+            rekey_after: Duration::from_secs(600),
+            retry: Duration::from_secs(1),
+            silence: Duration::from_secs(3),
+        }
+    }
+}

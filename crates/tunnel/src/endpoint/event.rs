@@ -1,0 +1,56 @@
+//! What an endpoint tells its owner.
+
+use std::net::SocketAddr;
+
+use crate::session::Event;
+
+/// What has happened with a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PeerEvent {
+    /// A session has begun, without streams.
+    Up,
+    /// The session is over, and its streams are gone.
+    Down(DownReason),
+    /// Something has happened in the session.
+    Session(Event),
+    /// The peer sends from there now, and gets there what we send.
+    Roamed(SocketAddr),
+    /// The peer's handshake leads to nothing. Told once until a handshake succeeds.
+    Failed(HandshakeError),
+}
+
+/// Why a session is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DownReason {
+    /// Another one begins: the peer, or its memory of this one, was gone.
+    Replaced,
+    /// The peer closed it.
+    PeerClosed,
+    /// The peer sent what makes no sense.
+    Protocol(String),
+}
+
+/// Why there are no keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// Update one of the two pepds.
+    #[error("the peer speaks version {0} of the protocol, we speak {ours}", ours = super::VERSION)]
+    Version(u8),
+    /// Compare `psk` and the public keys at both ends. Or somebody in between damages what is sent.
+    #[error("the peer's answer does not fit its key and the shared secret")]
+    Keys,
+}
+
+/// A peer that cannot be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddPeerError {
+    /// Its public key is another peer's.
+    #[error("there is a peer with this public key")]
+    Known,
+    /// Its public key is our own.
+    #[error("the public key is our own")]
+    Ourselves,
+    /// There are 65,536 peers.
+    #[error("there are as many peers as there may be")]
+    TooMany,
+}

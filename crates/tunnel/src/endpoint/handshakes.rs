@@ -1,0 +1,219 @@
+//! Messages of the handshake that arrive.
+
+use std::{net::SocketAddr, time::Duration};
+
+use super::{
+    Endpoint, HandshakeError, PeerId, REPLIES, Reply, Transmit, VERSION,
+    datagram::{
+        self, COOKIE, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED, RESPONSE,
+        RESPONSE_HEADER, RESPONSE_SIGNED,
+    },
+    guard::Admission,
+    live::Generation,
+    peer::{Arrival, Peer, Pending},
+    terms::{TERMS_LEN, Terms},
+};
+use crate::crypto::{MAC_LEN, Mac, Responding};
+
+impl Endpoint {
+    pub(super) fn on_initiation(
+        &mut self,
+        now: Duration,
+        from: SocketAddr,
+        sender: u32,
+        datagram: &[u8],
+    ) -> Option<PeerId> {
+        let mac1 = self.checked_mac1(datagram, INITIATION_SIGNED)?;
+        if self.guard.is_known(&mac1) {
+            self.stats.repeated += 1;
+            return None;
+        }
+        let (signed, mac2) = datagram.split_at(INITIATION_LEN - MAC_LEN);
+        match self.guard.admit(now, from, signed, mac2) {
+            Admission::Read => self.read_initiation(now, from, sender, datagram, mac1),
+            Admission::Cookie => {
+                self.send_cookie(now, from, sender, &mac1);
+                None
+            }
+            Admission::Ignore => {
+                self.stats.refused += 1;
+                None
+            }
+        }
+    }
+
+    /// The first MAC, if it is right.
+    fn checked_mac1(&mut self, datagram: &[u8], signed: usize) -> Option<Mac> {
+        let (signed, macs) = datagram.split_at_checked(signed)?;
+        let mac1 = *macs.first_chunk()?;
+        if !self.local.mac.verify(signed, &mac1) {
+            self.stats.not_for_us += 1;
+            return None;
+        }
+        Some(mac1)
+    }
+
+    fn send_cookie(&mut self, now: Duration, from: SocketAddr, sender: u32, mac1: &Mac) {
+        let mut reply = Vec::new();
+        datagram::begin(COOKIE, sender, &mut reply);
+        let cookie = self.guard.cookies.bake(now, from);
+        let nonce = self.local.random();
+        self.local.cookie.seal(nonce, mac1, cookie, &mut reply);
+        self.stats.cookies += 1;
+        self.reply(None, from, reply);
+    }
+
+    fn read_initiation(
+        &mut self,
+        now: Duration,
+        from: SocketAddr,
+        sender: u32,
+        datagram: &[u8],
+        mac1: Mac,
+    ) -> Option<PeerId> {
+        self.stats.handshakes_read += 1;
+        let (seed, mut payload) = (self.local.seed(), [0; TERMS_LEN]);
+        let message = &datagram[INITIATION_HEADER..INITIATION_SIGNED];
+        let us = &self.local.identity;
+        let Ok(handshake) = Responding::read(us, seed, message, &mut payload) else {
+            self.stats.forged += 1;
+            return None;
+        };
+        self.guard.remember(mac1);
+        let terms = Terms::parse(&payload);
+        let id = self.find_peer(&handshake.peer)?;
+        let peer = self.slots[usize::from(id.slot())].peer.as_deref_mut()?;
+        if terms.version != VERSION {
+            peer.failed(HandshakeError::Version(terms.version));
+            return None;
+        }
+        if peer.greater && peer.initiations.take_precedence(now, &self.local.limits) {
+            return None;
+        }
+        self.answer(now, from, sender, id, handshake, terms)
+    }
+
+    /// Offers keys to somebody who has the peer's private key, or has recorded an initiation of the peer's.
+    fn answer(
+        &mut self,
+        now: Duration,
+        from: SocketAddr,
+        sender: u32,
+        id: PeerId,
+        handshake: Responding,
+        terms: Terms,
+    ) -> Option<PeerId> {
+        let peer = self.slots[usize::from(id.slot())].peer.as_deref_mut()?;
+        let continues = terms.continues.filter(|session| peer.knows(*session));
+        let next = match (&peer.live, continues) {
+            (Some(live), Some(_)) => live.next,
+            _ => 0,
+        };
+        let offer = Terms::of(&peer.config.session, continues, next);
+        let index = peer.new_index(&mut self.local);
+        let mut reply = Vec::new();
+        datagram::begin(RESPONSE, index, &mut reply);
+        reply.extend_from_slice(&sender.to_be_bytes());
+        let psk = &peer.config.psk;
+        let keys = handshake.answer(psk, &offer.emit(), &mut reply).ok()?;
+        let mac1 = peer.mac.mac(&reply);
+        reply.extend_from_slice(&mac1);
+        let generation = Generation {
+            index,
+            peer_index: sender,
+            keys,
+            base: if continues.is_some() { terms.next } else { 0 },
+            ours: false,
+            confirmed: false,
+            since: now,
+        };
+        peer.offered(Pending {
+            generation,
+            continues,
+            terms,
+        });
+        self.stats.answered += 1;
+        self.reply(Some(id), from, reply);
+        Some(id)
+    }
+
+    fn reply(&mut self, peer: Option<PeerId>, to: SocketAddr, datagram: Vec<u8>) {
+        if self.replies.len() < REPLIES {
+            let transmit = Transmit { peer, to };
+            self.replies.push_back(Reply { transmit, datagram });
+        }
+    }
+
+    pub(super) fn on_response(
+        &mut self,
+        arrival: &Arrival,
+        sender: u32,
+        datagram: &[u8],
+    ) -> Option<PeerId> {
+        let peer = self.owner(arrival.index)?;
+        if !peer.initiations.has(arrival.index) {
+            self.stats.repeated += 1;
+            return None;
+        }
+        self.checked_mac1(datagram, RESPONSE_SIGNED)?;
+        if !self.responses.take(arrival.now) {
+            self.stats.refused += 1;
+            return None;
+        }
+        self.stats.handshakes_read += 1;
+        let message = &datagram[RESPONSE_HEADER..RESPONSE_SIGNED];
+        let peer = self.owner(arrival.index)?;
+        let id = peer.id;
+        if !finish(peer, arrival, sender, message) {
+            self.stats.forged += 1;
+            return None;
+        }
+        Some(id)
+    }
+
+    pub(super) fn on_cookie(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Option<PeerId> {
+        let peer = self.owner(arrival.index)?;
+        let sealed = &mut datagram[INITIATION_HEADER..];
+        let open = |mac1: &Mac| peer.cookie.open(mac1, sealed).ok();
+        peer.initiations.on_cookie(arrival.now, arrival.index, open);
+        None
+    }
+}
+
+/// Takes the peer's answer to an initiation of ours, if it is that.
+fn finish(peer: &mut Peer, arrival: &Arrival, sender: u32, message: &[u8]) -> bool {
+    let Some(sent) = peer.initiations.get(arrival.index) else {
+        return false;
+    };
+    let (rtt, mut payload) = (arrival.now.saturating_sub(sent.sent), [0; TERMS_LEN]);
+    let Ok(keys) = sent.handshake.finish(message, &mut payload) else {
+        peer.failed(HandshakeError::Keys);
+        return false;
+    };
+    let terms = Terms::parse(&payload);
+    if terms.version != VERSION {
+        peer.failed(HandshakeError::Version(terms.version));
+        return true;
+    }
+    let generation = Generation {
+        index: arrival.index,
+        peer_index: sender,
+        keys,
+        base: if terms.continues.is_some() {
+            terms.next
+        } else {
+            0
+        },
+        ours: true,
+        confirmed: false,
+        since: arrival.now,
+    };
+    let continues = terms.continues;
+    let agreed = Pending {
+        generation,
+        continues,
+        terms,
+    };
+    peer.agreed(arrival.from, agreed, rtt);
+    true
+}

@@ -1,0 +1,118 @@
+//! Initiations that we have sent, and when to send another one.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{
+    Limits, PeerConfig,
+    datagram::{self, INITIATION},
+    local::Local,
+    terms::Terms,
+};
+use crate::crypto::{Initiating, MAC_LEN, Mac, MacKey};
+
+/// As many seconds may an answer take: after so many more it is forgotten.
+const OUTSTANDING: usize = 16;
+
+/// For so many tries the greater key does not answer the other one's initiations.
+const PRECEDENCE: u32 = 3;
+
+/// A cookie is used for so long.
+const COOKIE_LIFE: Duration = Duration::from_secs(120);
+
+#[derive(Default)]
+pub(super) struct Initiations {
+    outstanding: VecDeque<Outstanding>,
+    /// Not before.
+    pub next: Duration,
+    /// Without success.
+    pub tries: u32,
+    cookie: Option<(Mac, Duration)>,
+}
+
+/// An initiation without an answer.
+pub(super) struct Outstanding {
+    pub index: u32,
+    pub handshake: Initiating,
+    pub sent: Duration,
+    mac1: Mac,
+    with_cookie: bool,
+}
+
+impl Initiations {
+    pub fn has(&self, index: u32) -> bool {
+        self.outstanding.iter().any(|sent| sent.index == index)
+    }
+
+    pub fn get(&mut self, index: u32) -> Option<&mut Outstanding> {
+        self.outstanding.iter_mut().find(|sent| sent.index == index)
+    }
+
+    /// Whether, of two who initiate at the same time, the one with the greater key should wait for its answer. Not
+    /// for long: perhaps it cannot be heard.
+    pub fn take_precedence(&self, now: Duration, limits: &Limits) -> bool {
+        let recent = |sent: &Outstanding| sent.sent + limits.retry * 2 > now;
+        self.tries <= PRECEDENCE && self.outstanding.back().is_some_and(recent)
+    }
+
+    /// There are new keys.
+    pub fn succeeded(&mut self, now: Duration) {
+        self.outstanding.clear();
+        self.tries = 0;
+        self.next = now;
+    }
+
+    /// The responder wants a cookie with the next initiation, which is then due at once.
+    pub fn on_cookie(&mut self, now: Duration, index: u32, open: impl FnOnce(&Mac) -> Option<Mac>) {
+        let Some(sent) = self.outstanding.iter().find(|sent| sent.index == index) else {
+            return;
+        };
+        if let Some(cookie) = open(&sent.mac1) {
+            self.cookie = Some((cookie, now));
+            // If the cookie that it had was no good, the regular retry is soon enough.
+            if !sent.with_cookie {
+                self.next = self.next.min(now);
+            }
+        }
+    }
+
+    /// Appends an initiation to `out`.
+    #[expect(clippy::too_many_arguments, reason = "all of it is in the message")]
+    pub fn write(
+        &mut self,
+        now: Duration,
+        index: u32,
+        terms: &Terms,
+        peer: &PeerConfig,
+        mac: &MacKey,
+        local: &mut Local,
+        out: &mut Vec<u8>,
+    ) {
+        self.next = now + local.retry();
+        self.tries = self.tries.saturating_add(1);
+        let seed = local.seed();
+        let (us, start) = (&local.identity, out.len());
+        datagram::begin(INITIATION, index, out);
+        let (key, psk) = (&peer.public_key, &peer.psk);
+        let Ok(handshake) = Initiating::begin(us, key, psk, seed, &terms.emit(), out) else {
+            out.truncate(start);
+            return;
+        };
+        let mac1 = mac.mac(&out[start..]);
+        out.extend_from_slice(&mac1);
+        let cookie = self.cookie.filter(|(_, at)| *at + COOKIE_LIFE > now);
+        let mac2 = cookie.map_or([0; MAC_LEN], |(cookie, _)| {
+            MacKey::new(&cookie).mac(&out[start..])
+        });
+        out.extend_from_slice(&mac2);
+        if self.outstanding.len() == OUTSTANDING {
+            self.outstanding.pop_front();
+        }
+        self.outstanding.push_back(Outstanding {
+            index,
+            handshake,
+            sent: now,
+            mac1,
+            with_cookie: cookie.is_some(),
+        });
+    }
+}

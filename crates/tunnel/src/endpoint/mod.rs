@@ -1,0 +1,389 @@
+//! One end of tunnels to many peers: sealed datagrams on one side, sessions on the other.
+//!
+//! ```text
+//!   session         Up: a session            RESPONSE ok     +-----------+
+//!   or none   ---------------------+   +-------------------> |  offered  |  the responder waits for proof
+//!      ^                           |   |  INITIATION         |  (<= 32)  |  that the initiator is there
+//!      |    CONFIRMATION or DATA   v   |                     +-----------+
+//!      +------------------------  keys that both have  <----------+
+//! ```
+
+mod config;
+mod datagram;
+mod event;
+mod guard;
+mod handshakes;
+mod initiations;
+mod live;
+mod local;
+mod peer;
+mod terms;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    time::Duration,
+};
+
+pub use config::{EndpointConfig, Limits, PeerConfig};
+pub use datagram::DATAGRAM_OVERHEAD;
+pub use event::{AddPeerError, DownReason, HandshakeError, PeerEvent};
+pub use terms::VERSION;
+
+use self::{
+    datagram::{CONFIRMATION_HEADER, Kind},
+    guard::{Bucket, Guard},
+    live::Refused,
+    local::Local,
+    peer::{Arrival, Peer},
+};
+#[cfg(not(test))]
+use crate::session::Session;
+use crate::{crypto::Key, store::Store};
+// What is above sessions is tested with one that does as it is told.
+#[cfg(test)]
+use tests::fake::Session;
+
+/// A peer of an endpoint, which no other one ever is of the same endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(u32);
+
+/// Datagrams to a peer before another one's are asked for: as many as one system call may send.
+const TURN: u32 = 32;
+
+/// Replies to handshakes that wait to be sent.
+const REPLIES: usize = 64;
+
+/// Where the bytes of all peers' streams are.
+pub trait Stores {
+    /// That of one peer.
+    type Store: Store;
+
+    /// The bytes of the streams of the session with that peer.
+    fn of(&mut self, peer: PeerId) -> &mut Self::Store;
+}
+
+/// A datagram to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Whose it is; none if it goes to somebody who has yet to show a cookie.
+    pub peer: Option<PeerId>,
+    /// Where it goes.
+    pub to: SocketAddr,
+}
+
+/// How a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerState {
+    /// Where it is, or should be.
+    pub address: Option<SocketAddr>,
+    /// There is a session.
+    pub up: bool,
+    /// When something of it last arrived, in this session.
+    pub heard: Option<Duration>,
+    /// Since when the keys are used.
+    pub keys_since: Option<Duration>,
+    /// Initiations without success.
+    pub unanswered: u32,
+}
+
+/// What an endpoint has seen since it began, in datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets that were opened and passed on.
+    pub packets: u64,
+    /// Neither a known type nor a length that fits it.
+    pub malformed: u64,
+    /// For an index that nobody has.
+    pub unknown: u64,
+    /// Damaged, or not the peer's.
+    pub forged: u64,
+    /// A second time, or too late.
+    pub repeated: u64,
+    /// Initiations without a valid first MAC, and responses.
+    pub not_for_us: u64,
+    /// Initiations refused as there were too many.
+    pub refused: u64,
+    /// Handshake messages that were read, successfully or not: each costs DH.
+    pub handshakes_read: u64,
+    /// Initiations that were answered.
+    pub answered: u64,
+    /// Initiations that were answered by a cookie.
+    pub cookies: u64,
+}
+
+struct Slot {
+    generation: u16,
+    peer: Option<Box<Peer>>,
+}
+
+struct Reply {
+    transmit: Transmit,
+    datagram: Vec<u8>,
+}
+
+/// One end of tunnels.
+pub struct Endpoint {
+    local: Local,
+    guard: Guard,
+    responses: Bucket,
+    slots: Vec<Slot>,
+    by_key: BTreeMap<Key, PeerId>,
+    replies: VecDeque<Reply>,
+    /// Whose turn it is, and for how many more datagrams.
+    turn: (usize, u32),
+    stats: Stats,
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shown = &mut f.debug_struct("Endpoint");
+        shown.field("peers", &self.by_key.len());
+        shown.field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
+impl Endpoint {
+    /// One without peers.
+    pub fn new(config: &EndpointConfig) -> Self {
+        let mut local = Local::new(config);
+        let (secret, source_key) = (local.seed(), u64::from_be_bytes(local.random()));
+        Self {
+            guard: Guard::new(&config.limits, &secret, source_key),
+            responses: Bucket::new(config.limits.responses),
+            local,
+            slots: Vec::new(),
+            by_key: BTreeMap::new(),
+            replies: VecDeque::new(),
+            turn: (0, TURN),
+            stats: Stats::default(),
+        }
+    }
+
+    /// What peers know us by.
+    pub fn public_key(&self) -> Key {
+        self.local.identity.public
+    }
+
+    /// What was seen so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// From now on there are tunnels to that peer; if its address is known, it is called at once.
+    ///
+    /// # Errors
+    /// If there is one with that key, or the key is our own, or there are too many.
+    pub fn add_peer(&mut self, config: PeerConfig) -> Result<PeerId, AddPeerError> {
+        if config.public_key == self.public_key() {
+            return Err(AddPeerError::Ourselves);
+        }
+        if self.by_key.contains_key(&config.public_key) {
+            return Err(AddPeerError::Known);
+        }
+        let slot = self.free_slot()?;
+        let id = PeerId::new(slot, self.slots[usize::from(slot)].generation);
+        self.by_key.insert(config.public_key, id);
+        let peer = Peer::new(id, config, &self.local);
+        self.slots[usize::from(slot)].peer = Some(Box::new(peer));
+        Ok(id)
+    }
+
+    fn free_slot(&mut self) -> Result<u16, AddPeerError> {
+        let free = |slot: &Slot| slot.peer.is_none() && slot.generation < u16::MAX;
+        let place = self.slots.iter().position(free).unwrap_or(self.slots.len());
+        let slot = u16::try_from(place).map_err(|_| AddPeerError::TooMany)?;
+        match self.slots.get_mut(place) {
+            Some(slot) => slot.generation += 1,
+            None => self.slots.push(Slot {
+                generation: 0,
+                peer: None,
+            }),
+        }
+        Ok(slot)
+    }
+
+    /// Forgets a peer and its session. It is not told.
+    pub fn remove_peer(&mut self, peer: PeerId) {
+        if let Some(peer) = self.slot(peer).and_then(|slot| slot.peer.take()) {
+            self.by_key.remove(&peer.config.public_key);
+        }
+    }
+
+    fn slot(&mut self, peer: PeerId) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(usize::from(peer.slot()))?;
+        (slot.generation == peer.generation()).then_some(slot)
+    }
+
+    /// The peer with that public key.
+    pub fn find_peer(&self, public_key: &Key) -> Option<PeerId> {
+        self.by_key.get(public_key).copied()
+    }
+
+    /// How a peer is.
+    pub fn peer_state(&self, peer: PeerId) -> Option<PeerState> {
+        let slot = self.slots.get(usize::from(peer.slot()))?;
+        let peer_there = slot.peer.as_ref().filter(|there| there.id == peer);
+        peer_there.map(|peer| peer.state())
+    }
+
+    /// The session with a peer, if there is one. Ask for [datagrams](Self::poll_transmit) and
+    /// [events](Self::poll_event) afterwards.
+    pub fn session(&mut self, peer: PeerId) -> Option<&mut Session> {
+        self.slot(peer)?.peer.as_mut()?.session()
+    }
+
+    /// Takes a datagram that has arrived, which is opened where it is. `marked` says whether
+    /// the network marked it (congestion experienced). Whose it was, if it was anybody's.
+    pub fn handle_datagram(
+        &mut self,
+        now: Duration,
+        from: SocketAddr,
+        marked: bool,
+        datagram: &mut [u8],
+        stores: &mut impl Stores,
+    ) -> Option<PeerId> {
+        let Some(kind) = Kind::of(datagram) else {
+            self.stats.malformed += 1;
+            return None;
+        };
+        let arrival = |index| Arrival {
+            now,
+            from,
+            marked,
+            index,
+        };
+        match kind {
+            Kind::Data { receiver, number } => {
+                self.on_data(&arrival(receiver), number, datagram, stores)
+            }
+            Kind::Confirmation { receiver } => self.on_confirmation(&arrival(receiver), datagram),
+            Kind::Initiation { sender } => self.on_initiation(now, from, sender, datagram),
+            Kind::Response { sender, receiver } => {
+                self.on_response(&arrival(receiver), sender, datagram)
+            }
+            Kind::Cookie { receiver } => self.on_cookie(&arrival(receiver), datagram),
+        }
+    }
+
+    fn on_data(
+        &mut self,
+        arrival: &Arrival,
+        number: u32,
+        datagram: &mut [u8],
+        stores: &mut impl Stores,
+    ) -> Option<PeerId> {
+        let peer = self.owner(arrival.index)?;
+        let id = peer.id;
+        let taken = peer.on_data(arrival, number, datagram, stores.of(id));
+        self.count(taken)?;
+        self.stats.packets += 1;
+        Some(id)
+    }
+
+    fn on_confirmation(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Option<PeerId> {
+        let peer = self.owner(arrival.index)?;
+        let id = peer.id;
+        let taken = peer.on_confirmation(arrival, CONFIRMATION_HEADER, datagram);
+        self.count(taken)?;
+        Some(id)
+    }
+
+    fn count(&mut self, taken: Result<(), Refused>) -> Option<()> {
+        match taken {
+            Ok(()) => return Some(()),
+            Err(Refused::Forged) => self.stats.forged += 1,
+            Err(Refused::Repeated) => self.stats.repeated += 1,
+        }
+        None
+    }
+
+    /// Whose index it is; perhaps not any more.
+    fn owner(&mut self, index: u32) -> Option<&mut Peer> {
+        let slot = self.slots.get_mut(PeerId::slot_of(index));
+        let peer = slot.and_then(|slot| slot.peer.as_deref_mut());
+        if peer.is_none() {
+            self.stats.unknown += 1;
+        }
+        peer
+    }
+
+    /// Writes the next datagram to be sent now to the end of `out`, if there is one. Ask until there is none,
+    /// after everything that happens, and at the [deadline](Self::deadline).
+    pub fn poll_transmit(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        stores: &mut impl Stores,
+    ) -> Option<Transmit> {
+        if let Some(reply) = self.replies.pop_front() {
+            out.extend_from_slice(&reply.datagram);
+            return Some(reply.transmit);
+        }
+        for _ in 0..=self.slots.len() {
+            if let Some(transmit) = self.poll_turn(now, out, stores) {
+                self.turn.1 = self.turn.1.saturating_sub(1);
+                return Some(transmit);
+            }
+            self.turn = ((self.turn.0 + 1) % self.slots.len().max(1), TURN);
+        }
+        None
+    }
+
+    fn poll_turn(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        stores: &mut impl Stores,
+    ) -> Option<Transmit> {
+        let (slot, left) = self.turn;
+        let peer = self.slots.get_mut(slot)?.peer.as_deref_mut()?;
+        if left == 0 || peer.due(&self.local).is_none_or(|at| at > now) {
+            return None;
+        }
+        let to = peer.poll(now, &mut self.local, out, stores.of(peer.id))?;
+        let peer = Some(peer.id);
+        Some(Transmit { peer, to })
+    }
+
+    /// When to call [`poll_transmit`](Self::poll_transmit) again though nothing else has happened. What
+    /// is past means at once.
+    pub fn deadline(&self) -> Option<Duration> {
+        if !self.replies.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let peers = self.slots.iter().filter_map(|slot| slot.peer.as_ref());
+        peers.filter_map(|peer| peer.due(&self.local)).min()
+    }
+
+    /// What has happened; ask until there is nothing.
+    pub fn poll_event(&mut self) -> Option<(PeerId, PeerEvent)> {
+        let mut peers = self.slots.iter_mut().filter_map(|slot| slot.peer.as_mut());
+        peers.find_map(|peer| Some((peer.id, peer.poll_event()?)))
+    }
+}
+
+impl PeerId {
+    fn new(slot: u16, generation: u16) -> Self {
+        Self(u32::from(generation) << 16 | u32::from(slot))
+    }
+
+    fn slot(self) -> u16 {
+        self.0 as u16
+    }
+
+    fn generation(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// An index by which the peer addresses us: it says which slot the peer has.
+    fn index(self, random: u16) -> u32 {
+        u32::from(self.slot()) << 16 | u32::from(random)
+    }
+
+    fn slot_of(index: u32) -> usize {
+        (index >> 16) as usize
+    }
+}

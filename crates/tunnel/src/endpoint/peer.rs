@@ -1,0 +1,395 @@
+//! One peer: its session, and the handshakes that are to renew or begin one.
+
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+
+use super::{
+    DownReason, HandshakeError, PeerConfig, PeerEvent, PeerId, PeerState, Session,
+    initiations::Initiations,
+    live::{Generation, Live, Opened, Refused, open},
+    local::Local,
+    terms::Terms,
+};
+use crate::{
+    crypto::{CookieKey, MacKey, Window},
+    session::Event,
+    store::Store,
+};
+
+/// Answered initiations of which it is not known whether they were the peer's: more than come in a round trip
+/// without cookies.
+const PENDING: usize = 32;
+
+/// Offered keys are good for so long: as long as a peer waits for them, and then as long as its proof may take.
+const PENDING_LIFE: Duration = Duration::from_secs(30);
+
+pub(super) struct Peer {
+    pub id: PeerId,
+    pub config: PeerConfig,
+    /// Our public key is the greater one.
+    pub greater: bool,
+    /// Of messages to the peer.
+    pub mac: MacKey,
+    /// Opens cookies that the peer gives.
+    pub cookie: CookieKey,
+    /// Where it is, as far as known from what it sealed.
+    pub address: Option<SocketAddr>,
+    pub live: Option<Live>,
+    pub initiations: Initiations,
+    pending: VecDeque<Pending>,
+    events: VecDeque<PeerEvent>,
+    /// A failure was told, and nothing has succeeded since.
+    failed: bool,
+    /// When to ask the session for packets.
+    wake: Duration,
+    /// The session may have events.
+    stirred: bool,
+}
+
+/// Keys that we have offered.
+pub(super) struct Pending {
+    pub generation: Generation,
+    /// The session that goes on, or none.
+    pub continues: Option<u64>,
+    pub terms: Terms,
+}
+
+impl Peer {
+    pub fn new(id: PeerId, config: PeerConfig, local: &Local) -> Self {
+        Self {
+            id,
+            greater: local.identity.public > config.public_key,
+            mac: MacKey::of_recipient(&config.public_key),
+            cookie: CookieKey::of_responder(&config.public_key),
+            config,
+            address: None,
+            live: None,
+            initiations: Initiations::default(),
+            pending: VecDeque::new(),
+            events: VecDeque::new(),
+            failed: false,
+            wake: Duration::ZERO,
+            stirred: false,
+        }
+    }
+
+    pub fn state(&self) -> PeerState {
+        PeerState {
+            address: self.address.or(self.config.address),
+            up: self.live.is_some(),
+            heard: self.live.as_ref().map(|live| live.heard),
+            keys_since: self.live.as_ref().map(|live| live.current().since),
+            unanswered: self.initiations.tries,
+        }
+    }
+
+    /// The session, to do something with it.
+    pub fn session(&mut self) -> Option<&mut Session> {
+        self.stir();
+        Some(&mut self.live.as_mut()?.session)
+    }
+
+    fn stir(&mut self) {
+        self.wake = Duration::ZERO;
+        self.stirred = true;
+    }
+
+    /// An index by which the peer may address us, that is none of those in use.
+    pub fn new_index(&self, local: &mut Local) -> u32 {
+        loop {
+            let index = self.id.index(u16::from_be_bytes(local.random()));
+            if !self.is_used(index) {
+                return index;
+            }
+        }
+    }
+
+    fn is_used(&self, index: u32) -> bool {
+        self.live.as_ref().is_some_and(|live| live.has(index))
+            || self
+                .pending
+                .iter()
+                .any(|pending| pending.generation.index == index)
+            || self.initiations.has(index)
+    }
+
+    /// Whether the peer can go on with that session.
+    pub fn knows(&self, session: u64) -> bool {
+        self.live.as_ref().is_some_and(|live| live.id == session)
+    }
+
+    // --- what arrives ---
+
+    /// Keys were offered to the peer.
+    pub fn offered(&mut self, pending: Pending) {
+        if self.pending.len() == PENDING {
+            self.pending.pop_front();
+        }
+        self.pending.push_back(pending);
+    }
+
+    /// The peer has answered an initiation of ours.
+    pub fn agreed(&mut self, from: SocketAddr, agreed: Pending, rtt: Duration) {
+        if self.install(agreed, rtt, true) {
+            self.move_to(from);
+        }
+    }
+
+    /// Takes a sealed packet for one of our indices.
+    pub fn on_data(
+        &mut self,
+        arrival: &Arrival,
+        number: u32,
+        datagram: &mut [u8],
+        store: &mut impl Store,
+    ) -> Result<(), Refused> {
+        let length = datagram.len();
+        let opened = self.open(arrival, number, datagram)?;
+        if opened.newest {
+            self.move_to(arrival.from);
+        }
+        self.stir();
+        let Some(live) = &mut self.live else {
+            return Ok(());
+        };
+        let Opened { number, packet, .. } = opened;
+        let session = &mut live.session;
+        if let Err(error) =
+            session.handle_packet(arrival.now, number, packet, length, arrival.marked, store)
+        {
+            self.end(DownReason::Protocol(error.to_string()));
+        }
+        Ok(())
+    }
+
+    fn open<'a>(
+        &mut self,
+        arrival: &Arrival,
+        number: u32,
+        datagram: &'a mut [u8],
+    ) -> Result<Opened<'a>, Refused> {
+        if let Some(live) = self.live.as_mut().filter(|live| live.has(arrival.index)) {
+            return live.open(arrival.now, arrival.index, number, datagram);
+        }
+        let at = self.pending_at(arrival.index).ok_or(Refused::Forged)?;
+        let pending = &self.pending[at];
+        let new = Window::default();
+        let window = match &self.live {
+            Some(live) if pending.continues == Some(live.id) => &live.window,
+            _ => &new,
+        };
+        let (number, packet) = open(&pending.generation, window, number, datagram)?;
+        self.promote(arrival.now, at)?;
+        let live = self.live.as_mut().ok_or(Refused::Forged)?;
+        Ok(live.opened(arrival.now, number, packet))
+    }
+
+    /// Takes the peer's word that it has the keys which we have offered.
+    pub fn on_confirmation(
+        &mut self,
+        arrival: &Arrival,
+        header: usize,
+        datagram: &mut [u8],
+    ) -> Result<(), Refused> {
+        let at = self.pending_at(arrival.index).ok_or(Refused::Repeated)?;
+        let keys = &self.pending[at].generation.keys;
+        if !keys.is_confirmation(header, datagram) {
+            return Err(Refused::Forged);
+        }
+        self.promote(arrival.now, at)?;
+        if let Some(live) = &mut self.live {
+            live.heard = arrival.now;
+        }
+        self.move_to(arrival.from);
+        Ok(())
+    }
+
+    fn pending_at(&self, index: u32) -> Option<usize> {
+        let mut pending = self.pending.iter();
+        pending.position(|pending| pending.generation.index == index)
+    }
+
+    /// The peer has the keys that we have offered: it is there, and wants them.
+    fn promote(&mut self, now: Duration, at: usize) -> Result<(), Refused> {
+        let mut pending = self.pending.remove(at).ok_or(Refused::Forged)?;
+        let offered = pending.generation.since;
+        if offered + PENDING_LIFE < now {
+            return Err(Refused::Repeated);
+        }
+        pending.generation.confirmed = true;
+        if !self.crosses(offered) {
+            pending.generation.since = now;
+            let installed = self.install(pending, now.saturating_sub(offered), false);
+            // Whoever has these keys has forgotten the others.
+            self.pending.clear();
+            return if installed {
+                Ok(())
+            } else {
+                Err(Refused::Repeated)
+            };
+        }
+        match &mut self.live {
+            Some(live) if pending.continues == Some(live.id) => live.accept(pending.generation),
+            _ => return Err(Refused::Repeated),
+        }
+        Ok(())
+    }
+
+    /// Both ends have initiated before they heard of each other: keys that were offered before ours were agreed give
+    /// way if ours is the greater key.
+    fn crosses(&self, offered: Duration) -> bool {
+        let Some(live) = &self.live else {
+            return false;
+        };
+        let keys = live.current();
+        self.greater && keys.ours && !keys.confirmed && offered <= keys.since
+    }
+
+    /// Goes on with these keys, in the same session or in a new one; not if theirs is over.
+    fn install(&mut self, agreed: Pending, rtt: Duration, initiator: bool) -> bool {
+        let now = agreed.generation.since;
+        match &mut self.live {
+            Some(live) if agreed.continues == Some(live.id) => live.renew(agreed.generation),
+            _ if agreed.continues.is_some() => return false,
+            _ => self.begin(agreed, rtt, initiator),
+        }
+        self.failed = false;
+        self.initiations.succeeded(now);
+        self.stir();
+        true
+    }
+
+    fn begin(&mut self, agreed: Pending, rtt: Duration, initiator: bool) {
+        self.end(DownReason::Replaced);
+        let mut config = agreed.terms.agree(&self.config.session);
+        config.initiator = initiator;
+        if !rtt.is_zero() {
+            config.rtt = rtt;
+        }
+        let session = Session::new(config, agreed.generation.since);
+        self.live = Some(Live::new(session, agreed.generation));
+        self.events.push_back(PeerEvent::Up);
+    }
+
+    /// The session is over, if there is one.
+    fn end(&mut self, reason: DownReason) {
+        if self.live.take().is_some() {
+            self.events.push_back(PeerEvent::Down(reason));
+        }
+    }
+
+    fn move_to(&mut self, from: SocketAddr) {
+        if self.address != Some(from) {
+            self.address = Some(from);
+            self.events.push_back(PeerEvent::Roamed(from));
+        }
+    }
+
+    /// A handshake has led to nothing.
+    pub fn failed(&mut self, error: HandshakeError) {
+        if !self.failed {
+            self.failed = true;
+            self.events.push_back(PeerEvent::Failed(error));
+        }
+    }
+
+    // --- what is to be sent ---
+
+    /// When there may be something to send.
+    pub fn due(&self, local: &Local) -> Option<Duration> {
+        let initiation = self.initiation_due(local);
+        let Some(live) = &self.live else {
+            return initiation;
+        };
+        let times = [initiation, live.wants_to_confirm(), Some(self.wake)];
+        times
+            .into_iter()
+            .flatten()
+            .min()
+            .filter(|at| *at < Duration::MAX)
+    }
+
+    fn initiation_due(&self, local: &Local) -> Option<Duration> {
+        self.address.or(self.config.address)?;
+        let wanted = self
+            .live
+            .as_ref()
+            .map(|live| live.wants_keys(&local.limits));
+        Some(wanted.unwrap_or_default().max(self.initiations.next))
+    }
+
+    /// Where to call the peer: in turn where it was and where it should be.
+    fn number_to_call(&self) -> Option<SocketAddr> {
+        let (was, should) = (self.address, self.config.address);
+        if self.initiations.tries % 2 == 1 {
+            should.or(was)
+        } else {
+            was.or(should)
+        }
+    }
+
+    /// Writes one datagram, if there is one to be sent now; where to.
+    pub fn poll(
+        &mut self,
+        now: Duration,
+        local: &mut Local,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) -> Option<SocketAddr> {
+        if let Some(live) = &mut self.live
+            && live.wants_to_confirm().is_some_and(|at| at <= now)
+        {
+            live.confirm(now + local.limits.retry, out);
+            return self.address;
+        }
+        if self.initiation_due(local).is_some_and(|at| at <= now) {
+            let to = self.number_to_call();
+            self.initiate(now, local, out);
+            return to;
+        }
+        let live = self.live.as_mut()?;
+        if live.seal(now, out, store).is_none() {
+            self.wake = live.session.deadline().unwrap_or(Duration::MAX);
+            return None;
+        }
+        self.stirred = true;
+        self.address
+    }
+
+    fn initiate(&mut self, now: Duration, local: &mut Local, out: &mut Vec<u8>) {
+        let index = self.new_index(local);
+        let (continues, next) = match &self.live {
+            Some(live) => (Some(live.id), live.next),
+            None => (None, 0),
+        };
+        let terms = Terms::of(&self.config.session, continues, next);
+        self.initiations
+            .write(now, index, &terms, &self.config, &self.mac, local, out);
+    }
+
+    /// What has happened.
+    pub fn poll_event(&mut self) -> Option<PeerEvent> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        if !self.stirred {
+            return None;
+        }
+        let event = self
+            .live
+            .as_mut()
+            .and_then(|live| live.session.poll_event());
+        self.stirred = event.is_some();
+        if let Some(Event::PeerClosed { .. }) = event {
+            self.end(DownReason::PeerClosed);
+        }
+        event.map(PeerEvent::Session)
+    }
+}
+
+/// How a datagram has come, and for whom.
+pub(super) struct Arrival {
+    pub now: Duration,
+    pub from: SocketAddr,
+    pub marked: bool,
+    pub index: u32,
+}

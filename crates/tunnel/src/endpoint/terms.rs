@@ -1,0 +1,111 @@
+//! What the two sides tell each other in the handshake.
+
+use crate::session::{Rate, SessionConfig};
+
+/// The protocol that is described in docs/tunnel.md.
+pub const VERSION: u8 = 1;
+
+/// The payload of both messages of the handshake.
+///
+/// ```text
+///  0        1        2                        10               18             20            24              32         40
+///  | version| flags  | session                | next           | packet_max   | streams_max | stream_credit | rate     |
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// Of the protocol; what follows is as here if it is [`VERSION`].
+    pub version: u8,
+    /// The session that goes on under new keys, or none: a session begins.
+    pub continues: Option<u64>,
+    /// Packets of the sender under the new keys have this number or a higher one.
+    pub next: u64,
+    /// The longest packet that the sender takes, in bytes.
+    pub packet_max: u16,
+    /// Streams that the sender lets the other side have open.
+    pub streams_max: u32,
+    /// Bytes of each stream that the other side may send unasked.
+    pub stream_credit: u64,
+    /// How fast the sender sends, in bits a second, if that is known.
+    pub rate: Option<u64>,
+}
+
+pub(super) const TERMS_LEN: usize = 40;
+
+/// In flags: a session goes on.
+const CONTINUES: u8 = 1;
+
+impl Terms {
+    /// Those of a side with that configuration.
+    pub fn of(config: &SessionConfig, continues: Option<u64>, next: u64) -> Self {
+        Self {
+            version: VERSION,
+            continues,
+            next,
+            packet_max: config.packet_max.try_into().unwrap_or(u16::MAX),
+            streams_max: config.streams_max,
+            stream_credit: config.stream_credit,
+            rate: match config.rate {
+                Rate::Stated(rate) => Some(rate),
+                Rate::Auto => None,
+            },
+        }
+    }
+
+    pub fn emit(&self) -> [u8; TERMS_LEN] {
+        let mut out = [0; TERMS_LEN];
+        out[0] = self.version;
+        out[1] = if self.continues.is_some() {
+            CONTINUES
+        } else {
+            0
+        };
+        out[2..10].copy_from_slice(&self.continues.unwrap_or(0).to_be_bytes());
+        out[10..18].copy_from_slice(&self.next.to_be_bytes());
+        out[18..20].copy_from_slice(&self.packet_max.to_be_bytes());
+        out[20..24].copy_from_slice(&self.streams_max.to_be_bytes());
+        out[24..32].copy_from_slice(&self.stream_credit.to_be_bytes());
+        out[32..40].copy_from_slice(&self.rate.unwrap_or(0).to_be_bytes());
+        out
+    }
+
+    /// Flags and bytes without a meaning are ignored; a version that is not ours is for the caller to see.
+    pub fn parse(bytes: &[u8; TERMS_LEN]) -> Self {
+        let long = |at: usize| {
+            bytes[at..]
+                .first_chunk()
+                .copied()
+                .map_or(0, u64::from_be_bytes)
+        };
+        let word = |at: usize| {
+            bytes[at..]
+                .first_chunk()
+                .copied()
+                .map_or(0, u32::from_be_bytes)
+        };
+        Self {
+            version: bytes[0],
+            continues: (bytes[1] & CONTINUES != 0).then(|| long(2)),
+            next: long(10).min(u64::MAX >> 1),
+            packet_max: u16::from_be_bytes([bytes[18], bytes[19]]),
+            streams_max: word(20),
+            stream_credit: long(24),
+            rate: Some(long(32)).filter(|rate| *rate > 0),
+        }
+    }
+
+    /// How a session behaves whose other side has these terms: of each limit the lower one.
+    pub fn agree(&self, ours: &SessionConfig) -> SessionConfig {
+        let packet_max = ours.packet_max.min(self.packet_max.max(PACKET_MIN).into());
+        SessionConfig {
+            packet_max,
+            packet_start: ours.packet_start.min(packet_max),
+            streams_max: ours.streams_max.min(self.streams_max),
+            stream_credit: ours.stream_credit.min(self.stream_credit),
+            return_rate: ours.return_rate.or(self.rate),
+            ..ours.clone()
+        }
+    }
+}
+
+/// Whatever a peer says, packets may be so long: what IPv6 carries, without 100 bytes of headers (RFC 8200, section 5).
+const PACKET_MIN: u16 = 1180;

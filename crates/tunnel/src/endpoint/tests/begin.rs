@@ -1,0 +1,229 @@
+//! How sessions begin, and begin again.
+
+use super::*;
+
+#[test]
+fn a_session_begins_within_a_round_trip_and_a_half() {
+    let mut net = Net::pair(false);
+    net.run(2 * DELAY);
+    assert!(net.nodes[0].is_up() && !net.nodes[1].is_up());
+    net.run(DELAY);
+    assert!(net.nodes[1].is_up());
+    for at in 0..2 {
+        let events = net.nodes[at].take_events();
+        let peer = net.nodes[1 - at].address;
+        assert_eq!(events, [PeerEvent::Up, PeerEvent::Roamed(peer)]);
+        assert_eq!(net.nodes[at].session().unwrap().config.initiator, at == 0);
+        assert_eq!(net.nodes[at].session().unwrap().config.rtt, 2 * DELAY);
+    }
+    assert_eq!(net.transfer(0, &packets(0, 100)), packets(0, 100));
+    assert_eq!(net.transfer(1, &packets(100, 100)), packets(100, 100));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_datagrams() {
+    let run = |seed| {
+        let mut net = Net::pair(true);
+        net.restart(0, seed, true);
+        net.run(10 * S);
+        net.log
+            .into_iter()
+            .map(|datagram| datagram.bytes)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(run(9), run(9));
+    assert_ne!(run(9), run(10));
+}
+
+#[test]
+fn what_the_ends_say_of_themselves_is_agreed() {
+    let mut net = Net::pair(false);
+    let mut config = peer_config(1, false);
+    config.session.packet_max = 1300;
+    config.session.stream_credit = 5000;
+    config.session.streams_max = 2000;
+    config.session.rate = Rate::Stated(64_000);
+    net.nodes[1] = Node::new(2, 2, Limits::default());
+    net.two().endpoint.add_peer(config).unwrap();
+    net.run(S);
+    for node in &mut net.nodes {
+        let config = &node.session().unwrap().config;
+        assert_eq!((config.packet_max, config.packet_start), (1300, 1200));
+        assert_eq!((config.stream_credit, config.streams_max), (5000, 1000));
+    }
+    let rates = [Some(64_000), Some(10_000_000)];
+    assert_eq!(
+        net.nodes
+            .iter_mut()
+            .map(|node| node.session().unwrap().config.return_rate)
+            .collect::<Vec<_>>(),
+        rates
+    );
+}
+
+#[test]
+fn both_call_at_once_and_one_session_results() {
+    let mut net = Net::pair(true);
+    net.run(20 * S);
+    let ups = |net: &Net, at: usize| {
+        let events = net.nodes[at].events.iter();
+        events.filter(|event| **event == PeerEvent::Up).count()
+    };
+    assert_eq!((ups(&net, 0), ups(&net, 1)), (1, 1));
+    let initiators = net
+        .nodes
+        .iter_mut()
+        .map(|node| node.session().unwrap().config.initiator);
+    assert_eq!(initiators.filter(|initiator| *initiator).count(), 1);
+    assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+}
+
+/// Whatever the network does to two that call each other, in the end they have the same session, and keep it.
+#[test]
+fn loss_reordering_and_duplication_delay_a_session_only() {
+    for seed in 0..60u64 {
+        let mut net = Net::pair(seed % 2 == 0);
+        let mut random = Random(seed);
+        let slow = if seed % 5 == 0 { 4000 } else { 300 };
+        net.fate = Box::new(move |now, _| {
+            let bad = now < 60 * S;
+            let copies = if !bad {
+                1
+            } else {
+                [0, 0, 1, 1, 1, 2][random.below(6) as usize]
+            };
+            (0..copies)
+                .map(|_| MS * random.below(slow) as u32)
+                .collect()
+        });
+        net.run(90 * S);
+        assert_eq!(net.transfer(0, &packets(0, 3)).len(), 3, "seed {seed}");
+        for node in &mut net.nodes {
+            node.take_events();
+        }
+        net.run(30 * S);
+        let restless = net
+            .nodes
+            .iter()
+            .any(|node| node.events.contains(&PeerEvent::Up));
+        assert!(!restless, "seed {seed}");
+        let mut arrived = net.transfer(1, &packets(0, 30));
+        arrived.sort();
+        let mut sent = packets(0, 30);
+        sent.sort();
+        assert_eq!(arrived, sent, "seed {seed}");
+    }
+}
+
+#[test]
+fn whoever_restarts_gets_a_new_session() {
+    for (at, calls, within) in [(0, true, S), (1, true, S), (1, false, 6 * S)] {
+        let mut net = Net::up();
+        net.run(30 * S);
+        net.restart(at, 33, calls);
+        net.run(within);
+        let other = net.nodes[1 - at].take_events();
+        let expected = [PeerEvent::Down(DownReason::Replaced), PeerEvent::Up];
+        assert_eq!(other, expected, "{at} {calls}");
+        let arrived = net.transfer(at, &packets(0, 10));
+        assert_eq!(arrived, packets(0, 10), "{at} {calls}");
+        assert_eq!(net.transfer(1 - at, &packets(0, 10)), packets(0, 10));
+    }
+}
+
+#[test]
+fn an_outage_of_hours_ends_nothing() {
+    let mut net = Net::up();
+    let back = net.now + 10 * 3600 * S;
+    net.fate = Box::new(move |now, _| if now < back { vec![] } else { vec![DELAY] });
+    let sent = net.nodes[0].sent;
+    net.run(10 * 3600 * S);
+    // An initiation a second, and two packets.
+    let sent = net.nodes[0].sent - sent;
+    assert!((36_000 * 2..36_000 * 4).contains(&sent), "{sent}");
+    assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
+    assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+    assert_eq!(net.one().take_events(), []);
+    assert_eq!(net.two().take_events(), []);
+}
+
+#[test]
+fn a_wrong_psk_is_told_once_and_opens_nothing() {
+    let mut net = Net::pair(true);
+    let mut config = peer_config(1, true);
+    config.psk = [8; 32];
+    net.nodes[1] = Node::new(2, 2, Limits::default());
+    net.two().endpoint.add_peer(config).unwrap();
+    net.run(20 * S);
+    for node in &mut net.nodes {
+        assert_eq!(
+            node.take_events(),
+            [PeerEvent::Failed(HandshakeError::Keys)]
+        );
+        assert!(!node.is_up());
+    }
+}
+
+#[test]
+fn strangers_get_no_answer() {
+    let mut net = Net::pair(false);
+    let mut stranger = Node::new(3, 3, Limits::default());
+    stranger.peer(2, true);
+    net.nodes[0] = stranger;
+    net.run(20 * S);
+    assert!(net.nodes[1].endpoint.stats().handshakes_read >= 15);
+    assert_eq!(net.nodes[1].sent, 0);
+    assert_eq!(net.nodes[1].events, []);
+}
+
+#[test]
+fn nonsense_ends_a_session_and_another_one_begins() {
+    let mut net = Net::up();
+    net.one().write(fake::NONSENSE);
+    net.run(10 * S);
+    let down = DownReason::Protocol("nonsense".into());
+    assert_eq!(
+        net.two().take_events(),
+        [PeerEvent::Down(down), PeerEvent::Up]
+    );
+    let down = PeerEvent::Down(DownReason::Replaced);
+    assert_eq!(net.one().take_events(), [down, PeerEvent::Up]);
+    assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+}
+
+#[test]
+fn peers_are_added_once_and_removed() {
+    let mut node = Node::new(1, 1, Limits::default());
+    let first = node.peer(2, false);
+    let add = |node: &mut Node, host| node.endpoint.add_peer(peer_config(host, false));
+    assert_eq!(add(&mut node, 2), Err(crate::endpoint::AddPeerError::Known));
+    assert_eq!(
+        add(&mut node, 1),
+        Err(crate::endpoint::AddPeerError::Ourselves)
+    );
+    node.endpoint.remove_peer(first);
+    let second = add(&mut node, 2).unwrap();
+    assert_ne!(first, second);
+    assert_eq!(node.endpoint.peer_state(first), None);
+    assert!(node.endpoint.peer_state(second).is_some());
+    assert_eq!(
+        node.endpoint.find_peer(&public_key(&private(2))),
+        Some(second)
+    );
+}
+
+/// SplitMix64.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}

@@ -1,0 +1,83 @@
+//! A session that sends what it is given, and remembers what it gets.
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::{
+    session::{Event, PacketError, SessionConfig, Written},
+    store::Store,
+};
+
+/// A packet that the fake session takes for nonsense.
+pub(crate) const NONSENSE: &[u8] = b"nonsense";
+
+#[derive(Debug)]
+pub struct Session {
+    pub config: SessionConfig,
+    pub outbox: VecDeque<Vec<u8>>,
+    pub inbox: Vec<(u64, Vec<u8>)>,
+    pub events: VecDeque<Event>,
+    /// It says something that often.
+    pub beacon: Duration,
+    pub next: u64,
+    deadline: Duration,
+}
+
+impl Session {
+    pub fn new(config: SessionConfig, now: Duration) -> Self {
+        Self {
+            config,
+            outbox: VecDeque::new(),
+            inbox: Vec::new(),
+            events: VecDeque::new(),
+            beacon: Duration::from_millis(500),
+            next: 0,
+            deadline: now,
+        }
+    }
+
+    pub fn handle_packet(
+        &mut self,
+        _now: Duration,
+        number: u64,
+        packet: &[u8],
+        _datagram: usize,
+        _marked: bool,
+        _store: &mut impl Store,
+    ) -> Result<(), PacketError> {
+        if packet == NONSENSE {
+            return Err(PacketError("nonsense".into()));
+        }
+        if !packet.is_empty() {
+            self.inbox.push((number, packet.to_vec()));
+        }
+        Ok(())
+    }
+
+    pub fn poll_packet(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        _store: &impl Store,
+    ) -> Option<Written> {
+        match self.outbox.pop_front() {
+            Some(packet) => out.extend_from_slice(&packet),
+            None if now < self.deadline => return None,
+            None => {}
+        }
+        self.deadline = now + self.beacon;
+        let number = self.next;
+        self.next += 1;
+        Some(Written { number })
+    }
+
+    pub fn deadline(&self) -> Option<Duration> {
+        match self.outbox.is_empty() {
+            true => Some(self.deadline),
+            false => Some(Duration::ZERO),
+        }
+    }
+
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
