@@ -9,6 +9,8 @@ mod mac;
 mod noise;
 mod resolver;
 mod seal;
+#[cfg(test)]
+mod tests;
 mod window;
 
 pub(crate) use cookie::{CookieJar, CookieKey, SEALED_COOKIE_LEN};

@@ -9,6 +9,7 @@ use super::{
 use crate::{
     crypto::{Keys, Window},
     store::Store,
+    wire::expand,
 };
 
 /// Generations of keys that a session is received with: the present ones, those before, and those of a
@@ -209,16 +210,5 @@ pub(super) fn open<'a>(
     match keys.keys.open(number, DATA_HEADER, datagram) {
         Ok(packet) => Ok((number, packet)),
         Err(_) => Err(Refused::Forged),
-    }
-}
-
-/// The number with these low bits that is closest to the expected one (RFC 9000, appendix A.3).
-fn expand(low: u32, expected: u64) -> u64 {
-    const HALF: u64 = 1 << 31;
-    let ahead = u64::from(low.wrapping_sub(expected as u32));
-    let number = expected + ahead;
-    match number.checked_sub(2 * HALF) {
-        Some(below) if ahead >= HALF => below,
-        _ => number,
     }
 }

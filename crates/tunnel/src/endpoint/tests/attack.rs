@@ -1,1 +1,198 @@
+//! A hundred thousand datagrams by somebody who hears everything and has no key.
 
+use super::*;
+use begin::Random;
+
+const ATTACKS: u32 = 100_000;
+
+/// What he sends next.
+fn forge(random: &mut Random, recorded: &[Datagram]) -> Datagram {
+    let mut datagram = recorded[random.below(recorded.len() as u64) as usize].clone();
+    let bytes = &mut datagram.bytes;
+    match random.below(7) {
+        // As it was.
+        0 => {}
+        1 => {
+            let bit = random.below(8 * bytes.len() as u64) as usize;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        2 => bytes.truncate(random.below(bytes.len() as u64) as usize),
+        // Back to its sender.
+        3 => std::mem::swap(&mut datagram.from, &mut datagram.to),
+        // Noise, with a header that fits.
+        4 => bytes[9.min(bytes.len())..]
+            .iter_mut()
+            .for_each(|byte| *byte = random.next() as u8),
+        5 => {
+            *bytes = (0..random.below(1500))
+                .map(|_| random.next() as u8)
+                .collect()
+        }
+        // Another packet number.
+        _ => bytes
+            .iter_mut()
+            .skip(5)
+            .take(4)
+            .for_each(|byte| *byte = random.next() as u8),
+    }
+    if random.below(2) == 0 {
+        datagram.from = address(200 + random.below(50) as u8);
+    }
+    datagram
+}
+
+/// Initiations to the second node by one without its psk and by one whom it does not know.
+fn initiations() -> Vec<Datagram> {
+    let mut all = Vec::new();
+    for (host, psk) in [(1, 9), (3, 7)] {
+        let mut node = Node::new(host, 55, Limits::default());
+        let psk = [psk; 32];
+        let config = PeerConfig {
+            psk,
+            ..peer_config(2, true)
+        };
+        node.endpoint.add_peer(config).unwrap();
+        for second in 1..100 {
+            let mut bytes = Vec::new();
+            let sent = node
+                .endpoint
+                .poll_transmit(2 * second * S, &mut bytes, &mut NoStore);
+            assert!(sent.is_some());
+            let (from, to) = (address(host), address(2));
+            all.push(Datagram { from, to, bytes });
+        }
+    }
+    all
+}
+
+fn handshakes(net: &Net) -> u64 {
+    net.nodes
+        .iter()
+        .map(|node| node.endpoint.stats().handshakes_read)
+        .sum()
+}
+
+#[test]
+fn a_session_does_not_notice_an_attack() {
+    let mut net = Net::pair(true);
+    net.run(S);
+    net.nodes
+        .iter_mut()
+        .for_each(|node| drop(node.take_events()));
+    let (mut random, mut arrived) = (Random(1), [0; 2]);
+    let (mut injected, mut replies) = (0, 0);
+    let forged = initiations();
+    let begin = (net.now, handshakes(&net));
+    for step in 0..ATTACKS / 100 {
+        for at in 0..2 {
+            packets(step * 5, 5)
+                .iter()
+                .for_each(|packet| net.nodes[at].write(packet));
+            arrived[at] += net.nodes[at].inbox().len();
+        }
+        net.run(5 * MS);
+        // Only what has arrived is recorded: what overtakes the original is the original.
+        let end = net.log.len().saturating_sub(200);
+        for _ in 0..100 {
+            let recorded = match random.below(10) {
+                0 => &forged[..],
+                _ => &net.log[end.saturating_sub(3000)..end.max(1)],
+            };
+            let datagram = forge(&mut random, recorded);
+            injected += datagram.bytes.len() as u64;
+            net.deliver(&datagram);
+        }
+        let sent = |net: &Net| net.nodes.iter().map(|node| node.sent_bytes).sum::<u64>();
+        let before = sent(&net);
+        net.run(Duration::ZERO);
+        replies += sent(&net) - before;
+    }
+    net.run(S);
+    for at in 0..2 {
+        arrived[at] += net.nodes[at].inbox().len();
+        assert_eq!(net.nodes[at].take_events(), []);
+    }
+    assert_eq!(arrived, [5000, 5000]);
+    assert!(replies < injected / 100, "{replies} of {injected}");
+    let seconds = (net.now - begin.0).as_secs() + 1;
+    let handshakes = handshakes(&net) - begin.1;
+    // 20 at once and 20 a second at each end, and as many more with cookies, if there were any.
+    assert!(
+        handshakes <= 2 * 20 * (seconds + 1) + 8,
+        "{handshakes} in {seconds} s"
+    );
+}
+
+/// Old initiations of the peer's own, from everywhere: they get one answer each, and change nothing.
+#[test]
+fn recorded_initiations_displace_nothing() {
+    let mut net = Net::pair(false);
+    net.fate = Box::new(|_, datagram| {
+        if datagram.bytes[0] == 2 {
+            vec![]
+        } else {
+            vec![DELAY]
+        }
+    });
+    net.run(100 * S);
+    let old: Vec<_> = net
+        .log
+        .iter()
+        .filter(|sent| sent.bytes[0] == 1)
+        .cloned()
+        .collect();
+    assert!(old.len() > 90);
+    net.fate = Box::new(|_, _| vec![DELAY]);
+    net.run(10 * S);
+    net.restart(1, 44, false);
+    net.run(10 * S);
+    net.nodes
+        .iter_mut()
+        .for_each(|node| drop(node.take_events()));
+    let before = net.nodes[1].endpoint.stats().answered;
+    for at in 0..2000 {
+        let replay = Datagram {
+            from: address(60),
+            ..old[at % old.len()].clone()
+        };
+        net.deliver(&replay);
+        net.run(10 * MS);
+    }
+    let answered = net.nodes[1].endpoint.stats().answered - before;
+    assert!(answered <= old.len() as u64, "{answered}");
+    assert_eq!(net.two().take_events(), []);
+    assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
+}
+
+#[test]
+fn nobody_can_be_kept_from_a_session_by_recorded_initiations() {
+    let mut net = Net::pair(false);
+    net.fate = Box::new(|_, datagram| {
+        if datagram.bytes[0] == 2 {
+            vec![]
+        } else {
+            vec![DELAY]
+        }
+    });
+    net.run(100 * S);
+    let old: Vec<_> = net
+        .log
+        .iter()
+        .filter(|sent| sent.bytes[0] == 1)
+        .cloned()
+        .collect();
+    net.fate = Box::new(|_, _| vec![300 * MS]);
+    net.restart(0, 45, true);
+    net.restart(1, 44, false);
+    for replay in old.iter().cycle().take(500) {
+        net.deliver(replay);
+        net.run(20 * MS);
+    }
+    assert!(net.nodes.iter().all(Node::is_up));
+    let ups = net.nodes[1]
+        .events
+        .iter()
+        .filter(|event| **event == PeerEvent::Up)
+        .count();
+    assert_eq!(ups, 1);
+}

@@ -57,7 +57,7 @@ pub(super) fn address(host: u8) -> SocketAddr {
     ([192, 0, 2, host], 5001).into()
 }
 
-/// The greater the number, the greater the public key, for the numbers of a test.
+/// Of these, the second one's public key is greater than the first one's.
 pub(super) fn private(seed: u8) -> Key {
     [seed; 32]
 }

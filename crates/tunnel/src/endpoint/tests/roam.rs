@@ -1,1 +1,90 @@
+//! Peers that send from elsewhere.
 
+use super::*;
+
+#[test]
+fn a_peer_that_moves_under_load_loses_nothing() {
+    let mut net = Net::up();
+    let mut arrived = [Vec::new(), Vec::new()];
+    for step in 0..40u32 {
+        for at in 0..2 {
+            packets(step * 10, 10)
+                .iter()
+                .for_each(|packet| net.nodes[at].write(packet));
+            arrived[at].extend(net.nodes[at].inbox());
+        }
+        if step % 10 == 5 {
+            net.one().address = address(100 + step as u8);
+        }
+        net.run(DELAY / 4);
+    }
+    net.run(S);
+    let moved = net.nodes[1].take_events();
+    let expected = [105, 115, 125, 135].map(|host| PeerEvent::Roamed(address(host)));
+    assert_eq!(moved, expected);
+    arrived[1].extend(net.two().inbox());
+    // What goes from the first one arrives; what is on the way to where it was does not.
+    assert_eq!(arrived[1].len(), 400);
+    let sent_to_old = net
+        .log
+        .iter()
+        .filter(|datagram| datagram.to == address(1))
+        .count();
+    assert!(sent_to_old > 0);
+    assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+}
+
+#[test]
+fn only_the_newest_packet_says_where_a_peer_is() {
+    let mut net = Net::up();
+    net.write_to_log(3);
+    let sent = net.log.split_off(net.log.len() - 3);
+    let moved = |datagram: &Datagram, host| Datagram {
+        from: address(host),
+        ..datagram.clone()
+    };
+    net.deliver(&moved(&sent[2], 77));
+    net.deliver(&moved(&sent[0], 78));
+    net.deliver(&moved(&sent[2], 79));
+    assert_eq!(net.two().take_events(), [PeerEvent::Roamed(address(77))]);
+}
+
+impl Net {
+    /// Writes packets that are sent and never arrive.
+    fn write_to_log(&mut self, count: u32) {
+        self.fate = Box::new(|_, _| vec![]);
+        packets(0, count)
+            .iter()
+            .for_each(|packet| self.nodes[0].write(packet));
+        self.run(Duration::ZERO);
+        self.fate = Box::new(|_, _| vec![DELAY]);
+    }
+}
+
+/// It is called where it was and where it should be, in turn.
+#[test]
+fn a_peer_that_comes_back_to_its_address_is_found() {
+    let mut net = Net::up();
+    net.two().address = address(50);
+    net.two().write(b"from here");
+    net.run(S);
+    assert_eq!(net.one().take_events(), [PeerEvent::Roamed(address(50))]);
+    net.restart(1, 9, false);
+    net.run(10 * S);
+    assert!(net.two().is_up());
+    assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
+}
+
+#[test]
+fn a_moved_initiator_begins_anew_from_there() {
+    let mut net = Net::up();
+    net.restart(0, 9, true);
+    net.one().address = address(50);
+    net.run(S);
+    assert!(
+        net.two()
+            .take_events()
+            .contains(&PeerEvent::Roamed(address(50)))
+    );
+    assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+}
