@@ -20,8 +20,9 @@ fn forge(random: &mut Random, recorded: &[Datagram]) -> Datagram {
         // Back to its sender.
         3 => std::mem::swap(&mut datagram.from, &mut datagram.to),
         // Noise, with a header that fits.
-        4 => bytes[9.min(bytes.len())..]
+        4 => bytes
             .iter_mut()
+            .skip(9)
             .for_each(|byte| *byte = random.next() as u8),
         5 => {
             *bytes = (0..random.below(1500))

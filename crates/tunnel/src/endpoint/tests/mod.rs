@@ -10,8 +10,8 @@ mod roam;
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use super::{
-    DATAGRAM_OVERHEAD, DownReason, Endpoint, EndpointConfig, HandshakeError, Limits, PeerConfig,
-    PeerEvent, PeerId, Stats, Stores, Transmit,
+    DownReason, Endpoint, EndpointConfig, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId,
+    Stores, Transmit,
 };
 use crate::{
     crypto::{Key, public_key},
