@@ -45,3 +45,15 @@ fn blocks() {
 fn windows() {
     cases(pepd_fuzz::window::run);
 }
+
+#[test]
+fn frames() {
+    for seed in 0..3000 {
+        let mut packet = bytes(seed);
+        // A small alphabet makes more of it frames and parts.
+        for byte in &mut packet {
+            *byte &= [0xff, 0x0f, 0x47, 0x03][seed as usize % 4];
+        }
+        pepd_fuzz::frames::run(&packet);
+    }
+}
