@@ -67,7 +67,7 @@ pub struct Arrivals {
     /// The next report is to go as soon as may be.
     at_once: bool,
     last_arrival: Duration,
-    last_report: Option<Duration>,
+    last_report: Duration,
     last_sent: Duration,
     /// Where the next sweep over ranges goes on, if there are too many for a report.
     sweep: u64,
@@ -95,7 +95,7 @@ impl Arrivals {
             others: 0,
             at_once: false,
             last_arrival: now,
-            last_report: None,
+            last_report: now,
             last_sent: now,
             sweep: 0,
             newest_next: false,
@@ -208,14 +208,8 @@ impl Arrivals {
     /// When a report is due if nothing else happens. There is always one.
     pub fn deadline(&self) -> Duration {
         let beacon = self.last_sent + self.beacon();
-        let Some(last) = self.last_report else {
-            return if self.asking > 0 {
-                self.last_arrival
-            } else {
-                beacon
-            };
-        };
-        beacon.min(last + self.pause())
+        self.pause()
+            .map_or(beacon, |pause| beacon.min(self.last_report + pause))
     }
 
     fn beacon(&self) -> Duration {
@@ -227,23 +221,23 @@ impl Arrivals {
         }
     }
 
-    /// From the last report to the next, if something is sent all the time.
-    fn pause(&self) -> Duration {
+    /// From the last report to the next, even if something is sent all the time.
+    fn pause(&self) -> Option<Duration> {
         if self.at_once || self.gaps.pressing() {
-            return self.timing.least_spacing();
+            return Some(self.timing.least_spacing());
         }
         match (self.asking, self.others) {
+            (0, 0) => None,
+            (0, _) => Some(self.timing.unasked()),
             // A second one makes the report worth its while.
-            (1, _) => self.timing.spacing() * 2,
-            (0, 0) => Duration::MAX - self.last_report.unwrap_or_default(),
-            (0, _) => (self.timing.rtt * 2).max(self.beacon()),
-            _ => self.timing.spacing(),
+            (1, _) => Some(self.timing.spacing() * 2),
+            _ => Some(self.timing.spacing()),
         }
     }
 
     /// Reports what has arrived.
     pub fn report(&mut self, now: Duration) -> Report {
-        self.last_report = Some(now);
+        self.last_report = now;
         (self.asking, self.others, self.at_once) = (0, 0, false);
         let (span, ranges) = self.ranges();
         Report {

@@ -47,6 +47,11 @@ impl Timing {
             .max(self.least_spacing())
     }
 
+    /// The time between two reports of packets that ask for none, as reports are, while something else is sent all the time.
+    pub fn unasked(&self) -> Duration {
+        (self.rtt * 2).max(self.beacon(BEACON_BYTES))
+    }
+
     /// The longest time for which a peer that reports at this pace is silent of its own accord.
     pub fn pause(&self) -> Duration {
         // Reports wait for a second packet for as long again.

@@ -39,15 +39,16 @@ impl Rtt {
     pub(super) fn on_sample(&mut self, now: Duration, sample: Duration) {
         self.least.add(now, sample);
         self.latest = sample;
+        let counted = sample.min(self.smoothed * JUMP + JUMP_FLOOR);
         if !self.sampled {
             self.sampled = true;
-            (self.smoothed, self.variation) = (sample, Duration::ZERO);
+            self.smoothed = counted;
             return;
         }
-        let sample = sample.min(self.smoothed * JUMP + JUMP_FLOOR);
-        self.latest = sample;
-        self.variation = (self.variation * 3 + self.smoothed.abs_diff(sample)) / 4;
-        self.smoothed = (self.smoothed * 7 + sample) / 8;
+        self.variation = (self.variation * 3 + self.smoothed.abs_diff(counted)) / 4;
+        // No path is shorter by accident.
+        let weight = if counted < self.smoothed / 2 { 2 } else { 8 };
+        self.smoothed = (self.smoothed * (weight - 1) + counted) / weight;
     }
 
     pub(super) fn smoothed(&self) -> Duration {

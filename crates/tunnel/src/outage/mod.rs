@@ -42,6 +42,8 @@ pub const UNANSWERED_PACKETS: u64 = 8;
 pub struct Silence {
     mode: Outages,
     limit: Duration,
+    /// What an answer may take beyond that.
+    unasked: Duration,
     state: State,
     /// When something was heard last, or was not to be expected yet.
     heard: Duration,
@@ -118,6 +120,7 @@ impl Silence {
         Self {
             mode,
             limit: expected.limit(),
+            unasked: expected.reports.unasked(),
             state: State::Up,
             heard: now + expected.reports.rtt,
             answered: now,
@@ -129,6 +132,7 @@ impl Silence {
     /// The round trip or the rates have changed.
     pub fn set_expected(&mut self, expected: &Expected) {
         self.limit = expected.limit();
+        self.unasked = expected.reports.unasked();
     }
 
     /// Whether there are no streams, and beacons are rare. When there are some again the peer has to hear of it
@@ -197,12 +201,16 @@ impl Silence {
         patience: Duration,
     ) -> Option<Kind> {
         let limit = self.limit();
-        let unanswered = unanswered.map(|at| at.max(self.answered) + patience + limit);
         if now > self.heard + limit {
             Some(Kind::Unheard)
         } else {
-            unanswered.filter(|at| now > *at).map(|_| Kind::Unanswered)
+            let over = now > self.answer_by(unanswered?, patience);
+            over.then_some(Kind::Unanswered)
         }
+    }
+
+    fn answer_by(&self, unanswered: Duration, patience: Duration) -> Duration {
+        unanswered.max(self.answered) + patience + self.unasked + self.limit()
     }
 
     fn stop(&mut self, now: Duration) {
@@ -269,8 +277,7 @@ impl Silence {
         match (self.state, self.mode) {
             (State::Up, _) => {
                 let unheard = self.heard + self.limit() + tick;
-                let unanswered =
-                    unanswered.map(|at| at.max(self.answered) + patience + self.limit() + tick);
+                let unanswered = unanswered.map(|at| self.answer_by(at, patience) + tick);
                 Some(unanswered.map_or(unheard, |at| at.min(unheard)))
             }
             (State::Silent { since, .. }, Outages::After(time)) => Some(since + time),

@@ -1,0 +1,3 @@
+mod bare;
+mod figures;
+mod schedules;

@@ -1,0 +1,94 @@
+//! Whatever the link does, each segment is delivered once and acknowledged once.
+
+use std::time::Duration;
+
+use super::bare::{Bare, Setup, ms};
+use crate::session::Outages;
+
+/// Numbers that follow from a seed (splitmix64, Steele et al., OOPSLA 2014).
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+
+    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+}
+
+/// One that ends: the link is never down for ever.
+fn schedule(seed: u64) -> Setup {
+    let mut draws = Draws(seed);
+    let rate = draws.of(&[200_000, 1_000_000, 20_000_000]);
+    let rtt = draws.of(&[0, 1, 20, 150, 600]);
+    let path = |draws: &mut Draws| {
+        let loss = draws.of(&["", "", ",loss=3%", ",loss=30%", ",gilbert=p=0.02,q=0.2"]);
+        let order = draws.of(&[
+            "",
+            "",
+            ",jitter=5ms,reorder=true",
+            ",jitter=60ms,exponential,reorder=true",
+        ]);
+        let double = draws.of(&["", "", ",duplicate=5%"]);
+        let outage = draws.of(&[
+            "",
+            "",
+            ",wink=p=0.4,i=50ms",
+            ",onoff=up=1s,down=400ms",
+            ",outages=300ms+2s,4s+20s",
+            ",periodic=up=200ms,down=90ms",
+        ]);
+        let held = draws.of(&[
+            "",
+            ",queued=hold",
+            ",in-flight=hold,queued=hold",
+            ",in-flight=drop",
+        ]);
+        // What takes longer than the link is ever up would never arrive.
+        let held = if rtt > 20 {
+            held.replace("drop", "pass")
+        } else {
+            held.to_owned()
+        };
+        format!("{loss}{order}{double}{outage}{held}")
+    };
+    let (there, back) = (path(&mut draws), path(&mut draws));
+    let back = if draws.below(2) == 0 {
+        String::new()
+    } else {
+        back[back.len().min(1)..].to_owned()
+    };
+    let queue = draws.of(&["10p", "100%bdp", "1000p"]);
+    Setup {
+        link: format!(
+            "rate={rate}bit/s,delay={}us,queue={queue}{there}",
+            rtt * 500
+        ),
+        back,
+        rates: [
+            draws.of(&[rate, rate / 2, rate * 5 / 4]),
+            draws.of(&[rate, rate / 4]),
+        ],
+        rtt: draws.of(&[ms(rtt), ms(rtt), ms(100)]),
+        outages: draws.of(&[Outages::Never, Outages::AtOnce, Outages::After(ms(200))]),
+        segments: [draws.of(&[1, 30, 300]), draws.of(&[0, 1, 300])],
+        seed,
+    }
+}
+
+#[test]
+fn each_segment_comes_once_and_is_acknowledged_once() {
+    for seed in 0..150 {
+        let setup = schedule(seed);
+        println!("seed {seed}: {setup:?}");
+        let mut bare = Bare::new(&setup);
+        bare.run_to_the_end(Duration::from_secs(2000));
+        bare.check_done();
+    }
+}
