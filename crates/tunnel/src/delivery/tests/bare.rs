@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use winkemu::link::{Direction, Engine, LinkConfig, LinkOptions};
+use winkemu_link::{Direction, Engine, LinkConfig, LinkOptions};
 
 use crate::{
     arrival::{Arrivals, Arrived, Timing},
@@ -48,7 +48,7 @@ impl Setup {
     /// For what share of the time until then the way there is not down.
     pub(super) fn up_share(&self, until: Duration) -> f64 {
         let mut link = self.link();
-        link.ab.rate = winkemu::link::RateModel::Unlimited;
+        link.ab.rate = winkemu_link::RateModel::Unlimited;
         link.ab.loss = Default::default();
         let mut engine = Engine::new(&link, self.seed);
         let instants = until.as_micros() as u64 / 500;
