@@ -1,0 +1,97 @@
+//! Many plans, one after the other and side by side.
+
+use std::{
+    ops::Range,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+};
+
+use crate::{
+    plan::{Plan, Scope},
+    side::Side,
+    violation::Failure,
+    world::{Summary, World},
+};
+
+/// What many runs were together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// How many there were.
+    pub runs: u64,
+    /// Packets in all.
+    pub packets: u64,
+    /// Bytes of streams in all.
+    pub bytes: u64,
+    /// Virtual time in all, in seconds.
+    pub seconds: f64,
+    /// The most memory that an end held.
+    pub memory: u64,
+}
+
+impl Totals {
+    fn add(&mut self, summary: &Summary) {
+        self.runs += 1;
+        self.packets += summary.packets;
+        self.bytes += summary.bytes;
+        self.seconds += summary.took.as_secs_f64();
+        self.memory = self.memory.max(summary.memory);
+    }
+}
+
+/// Runs the plans of these seeds on as many threads as there are processors; stops at the first failure.
+///
+/// # Errors
+/// The failure of the lowest seed that was found to fail.
+pub fn explore<S: Side>(seeds: Range<u64>, scope: &Scope) -> Result<Totals, Box<Failure>> {
+    let next = AtomicU64::new(seeds.start);
+    let failed = AtomicBool::new(false);
+    let found: Mutex<(Totals, Vec<Box<Failure>>)> = Mutex::default();
+    let work = || {
+        while !failed.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            let outcome = World::<S>::run(Plan::draw(seed, scope), false);
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            match outcome {
+                Ok(summary) => found.0.add(&summary),
+                Err(failure) => {
+                    found.1.push(failure);
+                    failed.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    thread::scope(|threads| {
+        for _ in 0..thread::available_parallelism().map_or(1, Into::into) {
+            threads.spawn(work);
+        }
+    });
+    let (totals, mut failures) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    failures.sort_by_key(|failure| failure.plan.seed);
+    failures.into_iter().next().map_or(Ok(totals), Err)
+}
+
+/// The simplest plan found that fails in the same way, after at most so many runs.
+pub fn simplify<S: Side>(failure: Box<Failure>, runs: u32) -> Box<Failure> {
+    let (mut best, mut left) = (failure, runs);
+    'again: loop {
+        for plan in best.plan.simpler() {
+            if left == 0 {
+                return best;
+            }
+            left -= 1;
+            if let Err(found) = World::<S>::run(plan, false)
+                && found.violation.kind() == best.violation.kind()
+            {
+                best = found;
+                continue 'again;
+            }
+        }
+        return best;
+    }
+}

@@ -1,0 +1,383 @@
+//! What was asked, written, placed and told, by both ends: the model they are held against.
+
+use std::{cell::RefCell, collections::HashMap, time::Duration};
+
+use allocation_counter::opt_out;
+use tunnel::{
+    class::Class,
+    session::Event,
+    store::Store,
+    wire::{ResetCode, StreamId},
+};
+
+use crate::{
+    flow::{Flow, State, index_of},
+    plan::StreamPlan,
+    side::End,
+    violation::Violation,
+};
+
+/// All streams of a run. The first violation stays.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    /// Every stream there was, in the order in which they were opened.
+    pub flows: Vec<Flow>,
+    /// Whether times are noted.
+    pub notes: bool,
+    ids: [HashMap<StreamId, usize>; 2],
+    opened: [HashMap<StreamId, Vec<usize>>; 2],
+    violation: RefCell<Option<(End, Violation)>>,
+}
+
+impl Ledger {
+    /// The first violation, if any.
+    pub fn violation(&self) -> Option<(End, Violation)> {
+        self.violation.borrow().clone()
+    }
+
+    /// Notes a violation; only the first counts.
+    pub fn blame(&self, end: End, violation: Violation) {
+        self.violation.borrow_mut().get_or_insert((end, violation));
+    }
+
+    /// The flow that an end knows by that number, in the session it has now.
+    pub fn flow(&self, end: End, stream: StreamId) -> Option<usize> {
+        self.ids[end].get(&stream).copied()
+    }
+
+    /// The greeting of the next flow.
+    pub fn greeting(&self, plan: &StreamPlan) -> Vec<u8> {
+        Flow::new(self.flows.len(), 0, plan.clone(), [0; 2]).greeting
+    }
+
+    /// A stream was opened; `credits` is what each end allows without asking.
+    pub fn open(&mut self, id: StreamId, plan: StreamPlan, credits: [u64; 2], most: u32) -> usize {
+        let (end, index) = (plan.opener, self.flows.len());
+        let alive = |flow: &&Flow| flow.plan.opener == end && flow.at[end].state == State::Alive;
+        let open = self.flows.iter().filter(alive).count() + 1;
+        if open > most as usize {
+            self.blame(end, Violation::ManyStreams { open, most });
+        }
+        self.flows.push(Flow::new(index, id, plan, credits));
+        self.opened[end].entry(id).or_default().push(index);
+        if self.ids[end].insert(id, index).is_some() {
+            self.blame(end, Violation::NoSuchStream { stream: id });
+        }
+        index
+    }
+
+    /// The streams that an end knows are no more, with their session.
+    pub fn orphan(&mut self, end: End) {
+        for index in self.ids[end].drain().map(|(_, index)| index) {
+            let local = &mut self.flows[index].at[end];
+            if local.state == State::Alive {
+                local.state = State::Orphan;
+            }
+        }
+    }
+
+    /// An end that has just begun does not know the streams that the other has opened in an older session.
+    pub fn forget_older(&mut self, end: End) {
+        for flow in &mut self.flows {
+            let (here, there) = (end, 1 - end);
+            if flow.at[there].state == State::Orphan && !flow.at[here].known {
+                flow.at[here].state = State::Orphan;
+            }
+        }
+    }
+
+    /// Whether all streams have ended at both ends.
+    pub fn is_over(&self) -> bool {
+        self.flows
+            .iter()
+            .all(|flow| flow.is_over(0) && flow.is_over(1))
+    }
+
+    /// What an event says is compared with what is true. Returns the flow it is about.
+    pub fn tell(&mut self, now: Duration, end: End, event: &Event) -> Option<usize> {
+        let stream = match event {
+            Event::Opened {
+                stream,
+                class,
+                greeting,
+            } => {
+                return self.opened(end, *stream, *class, greeting);
+            }
+            Event::Readable { stream, .. }
+            | Event::Finished { stream }
+            | Event::Acked { stream, .. }
+            | Event::Reset { stream, .. }
+            | Event::Closed { stream } => *stream,
+            Event::LinkDown | Event::LinkUp => return None,
+            Event::PeerClosed { .. } => {
+                self.blame(
+                    end,
+                    Violation::SessionEnded {
+                        event: event.clone(),
+                    },
+                );
+                return None;
+            }
+        };
+        let known = self
+            .flow(end, stream)
+            .filter(|index| self.flows[*index].at[end].known);
+        let Some(index) = known else {
+            self.blame(
+                end,
+                Violation::OutOfPlace {
+                    event: event.clone(),
+                },
+            );
+            return None;
+        };
+        if let Err(violation) = self.check(now, end, index, event) {
+            self.blame(end, violation);
+        }
+        Some(index)
+    }
+
+    fn opened(
+        &mut self,
+        end: End,
+        stream: StreamId,
+        class: Class,
+        greeting: &[u8],
+    ) -> Option<usize> {
+        let index = index_of(greeting).filter(|index| {
+            self.flows.get(*index).is_some_and(|flow| {
+                flow.plan.opener != end
+                    && flow.id == stream
+                    && flow.greeting == greeting
+                    && (flow.class == class || flow.plan.reclass.is_some())
+                    && !flow.at[end].known
+            })
+        });
+        let bound = self.flow(end, stream);
+        let Some(index) = index.filter(|index| bound.is_none_or(|bound| bound == *index)) else {
+            self.blame(end, Violation::OpenedUnasked { stream, class });
+            return None;
+        };
+        self.ids[end].insert(stream, index);
+        self.flows[index].at[end].known = true;
+        Some(index)
+    }
+
+    fn check(
+        &mut self,
+        now: Duration,
+        end: End,
+        index: usize,
+        event: &Event,
+    ) -> Result<(), Violation> {
+        let (notes, flow) = (self.notes, &mut self.flows[index]);
+        let [here, there] = if end == 0 {
+            let [a, b] = &mut flow.at;
+            [a, b]
+        } else {
+            let [a, b] = &mut flow.at;
+            [b, a]
+        };
+        let event_of = || event.clone();
+        if here.state != State::Alive {
+            return Err(Violation::OutOfPlace { event: event_of() });
+        }
+        match *event {
+            Event::Readable { stream, until } => {
+                let placed = here.placed.prefix();
+                if until > placed {
+                    return Err(Violation::ReadableUnplaced {
+                        stream,
+                        until,
+                        placed,
+                    });
+                }
+                if until <= here.readable || here.told_finished {
+                    return Err(Violation::NoNews { event: event_of() });
+                }
+                here.readable = until;
+                if notes {
+                    here.readable_log.push((now, until));
+                }
+            }
+            Event::Finished { stream } => {
+                let (readable, written) = (here.readable, there.written);
+                if !there.finished || readable != written {
+                    let finished = there.finished;
+                    return Err(Violation::FinishedEarly {
+                        stream,
+                        readable,
+                        written,
+                        finished,
+                    });
+                }
+                if here.told_finished {
+                    return Err(Violation::NoNews { event: event_of() });
+                }
+                here.told_finished = true;
+            }
+            Event::Acked { stream, until } => {
+                let placed = there.placed.prefix();
+                // A peer that has reset it takes the bytes to throw them away.
+                if until > here.written || (until > placed && there.reset.is_none()) {
+                    return Err(Violation::AckedUnplaced {
+                        stream,
+                        until,
+                        placed,
+                    });
+                }
+                if until <= here.acked {
+                    return Err(Violation::NoNews { event: event_of() });
+                }
+                here.acked = until;
+            }
+            Event::Reset { stream, code } => {
+                if there.reset != Some(code) {
+                    return Err(Violation::ResetUnasked { stream, code });
+                }
+                here.state = State::ResetByPeer;
+            }
+            Event::Closed { stream } => {
+                let sent = here.finished && here.acked == here.written;
+                if !sent || !here.told_finished {
+                    return Err(Violation::ClosedEarly { stream });
+                }
+                here.state = State::Closed;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// An end has reset a stream.
+    pub fn reset(&mut self, end: End, index: usize, code: ResetCode) {
+        let local = &mut self.flows[index].at[end];
+        local.reset = Some(code);
+        local.state = State::Reset;
+    }
+
+    fn place(
+        &mut self,
+        end: End,
+        stream: StreamId,
+        from: u64,
+        bytes: &[u8],
+    ) -> Result<(), Violation> {
+        let index = self
+            .flow(end, stream)
+            .or_else(|| self.bind(end, stream, from, bytes));
+        let flow = index.map(|index| &mut self.flows[index]);
+        let Some(flow) = flow.filter(|flow| flow.at[end].state == State::Alive) else {
+            return Err(Violation::NoSuchStream { stream });
+        };
+        let (until, written) = (from + bytes.len() as u64, flow.at[1 - end].written);
+        let local = &flow.at[end];
+        let (allowed, readable) = (local.allowed, local.readable);
+        if until > written {
+            return Err(Violation::PlacedUnwritten {
+                stream,
+                until,
+                written,
+            });
+        }
+        if until > allowed {
+            return Err(Violation::PlacedBeyond {
+                stream,
+                until,
+                allowed,
+            });
+        }
+        if from < readable {
+            return Err(Violation::PlacedAgain {
+                stream,
+                from,
+                readable,
+            });
+        }
+        if let Some(at) = flow.first_wrong(1 - end, from, bytes) {
+            return Err(Violation::WrongByte { stream, at });
+        }
+        flow.at[end].placed.insert(from..until);
+        Ok(())
+    }
+
+    /// Bytes may come before their stream is reported opened: the bytes tell which one it is.
+    fn bind(&mut self, end: End, stream: StreamId, from: u64, bytes: &[u8]) -> Option<usize> {
+        let candidates = self.opened[1 - end].get(&stream)?;
+        let fits = |index: &&usize| {
+            let flow = &self.flows[**index];
+            !flow.at[end].known && flow.first_wrong(1 - end, from, bytes).is_none()
+        };
+        let index = *candidates.iter().rev().find(fits).or(candidates.last())?;
+        self.ids[end].insert(stream, index);
+        Some(index)
+    }
+
+    fn read(
+        &self,
+        now: Duration,
+        end: End,
+        stream: StreamId,
+        from: u64,
+        into: &mut [u8],
+    ) -> Result<(), Violation> {
+        let flow = self.flow(end, stream).map(|index| &self.flows[index]);
+        let Some(flow) = flow.filter(|flow| flow.at[end].state == State::Alive) else {
+            return Err(Violation::NoSuchStream { stream });
+        };
+        let (until, local) = (from + into.len() as u64, &flow.at[end]);
+        let (written, acked) = (local.written, local.acked);
+        if until > written {
+            return Err(Violation::ReadUnwritten {
+                stream,
+                until,
+                written,
+            });
+        }
+        if from < acked {
+            return Err(Violation::ReadAcked {
+                stream,
+                from,
+                acked,
+            });
+        }
+        if self.notes {
+            let mut log = local.read_log.borrow_mut();
+            if log.last().is_none_or(|(_, last)| *last < until) {
+                log.push((now, until));
+            }
+        }
+        flow.fill(end, from, into);
+        Ok(())
+    }
+}
+
+/// The streams' bytes as one end has them.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// All streams.
+    pub ledger: &'a mut Ledger,
+    /// Whose.
+    pub end: End,
+    /// When.
+    pub now: Duration,
+}
+
+impl Store for View<'_> {
+    fn read(&self, stream: StreamId, from: u64, into: &mut [u8]) {
+        // What the model needs is not the side's memory.
+        opt_out(|| {
+            if let Err(violation) = self.ledger.read(self.now, self.end, stream, from, into) {
+                self.ledger.blame(self.end, violation);
+            }
+        });
+    }
+
+    fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]) {
+        opt_out(|| {
+            if let Err(violation) = self.ledger.place(self.end, stream, from, bytes) {
+                self.ledger.blame(self.end, violation);
+            }
+        });
+    }
+}

@@ -1,0 +1,456 @@
+//! Plans by chance.
+
+use std::{fmt::Write, time::Duration};
+
+use tunnel::{
+    class::Class,
+    session::{Outages, Rate, SessionConfig},
+    wire::{GREETING_MAX, ResetCode},
+};
+
+use super::{Habits, Plan, Step, StreamPlan};
+use crate::{flow::GREETING_MIN, rng::Rng, wire::HEADERS};
+
+/// What plans are about.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scope {
+    /// Bytes of all streams of a plan, about, at most.
+    pub bytes_max: u64,
+    /// The longest delay of the link, one way.
+    pub delay_max: Duration,
+    /// The lowest rate, in bit/s.
+    pub rate_min: u64,
+    /// Bytes that a datagram is longer than its packet.
+    pub seal: usize,
+    /// Whether ends begin anew and move.
+    pub restarts: bool,
+    /// Whether the rate may be unknown.
+    pub auto: bool,
+    /// How much longer than a link at its rate it may take.
+    pub patience: u32,
+}
+
+impl Scope {
+    /// Sessions.
+    pub const SESSION: Self = Self {
+        bytes_max: 200_000,
+        delay_max: Duration::from_millis(300),
+        rate_min: 50_000,
+        seal: 25,
+        restarts: false,
+        auto: true,
+        patience: 20,
+    };
+    /// Endpoints.
+    pub const ENDPOINT: Self = Self {
+        restarts: true,
+        ..Self::SESSION
+    };
+    /// What sends one packet a round trip.
+    pub const STOP_AND_WAIT: Self = Self {
+        bytes_max: 20_000,
+        delay_max: Duration::from_millis(20),
+        rate_min: 500_000,
+        auto: false,
+        patience: 200,
+        ..Self::SESSION
+    };
+}
+
+/// What is drawn of the link, for what depends on it.
+struct Link {
+    options: String,
+    only: [String; 2],
+    rate: u64,
+    /// From end 1 to end 0.
+    back: u64,
+    delay: Duration,
+    quiet_from: Duration,
+    /// The share of packets that get through, about, at least.
+    through: f64,
+}
+
+impl Plan {
+    /// The plan of that number.
+    pub fn draw(seed: u64, scope: &Scope) -> Self {
+        let mut rng = Rng::new(seed);
+        let link = Link::draw(&mut rng, scope);
+        let sessions = sessions(&mut rng, scope, &link);
+        let streams = streams(&mut rng, scope);
+        let steps = steps(&mut rng, scope, &link);
+        let mtu = mtu(&mut rng, &sessions[0], scope);
+        let lateness = rng.one(&[
+            Duration::ZERO,
+            Duration::from_micros(100),
+            Duration::from_millis(4),
+        ]);
+        let mut plan = Self {
+            seed,
+            link: link.options.clone(),
+            ab: link.only[0].clone(),
+            ba: link.only[1].clone(),
+            mtu,
+            sessions,
+            lateness,
+            streams,
+            steps,
+            quiet_from: link.quiet_from,
+            patience: Duration::ZERO,
+            memory_max: 0,
+        };
+        plan.patience = plan.patience(scope, &link);
+        plan.memory_max = 3 * (link.rate / 8 * link.delay.as_millis() as u64 / 500) + (2 << 20);
+        plan
+    }
+
+    /// Long for whoever works, short against for ever.
+    fn patience(&self, scope: &Scope, link: &Link) -> Duration {
+        let rate = link.rate.min(link.back) as f64;
+        let packets = Duration::from_secs_f64(4.0 * 12_000.0 / rate);
+        let round = 2 * link.delay + Duration::from_millis(50) + packets;
+        let slow = f64::from(scope.patience) / 20.0;
+        let mut work = Duration::from_secs(30) + 100 * round;
+        for stream in &self.streams {
+            work += stream.at + stream.reset.map_or(Duration::ZERO, |(_, after, _)| after);
+            work += 3 * round;
+            for (habits, reader) in stream.habits.iter().zip(stream.habits.iter().rev()) {
+                let seconds = habits.bytes as f64 * 8.0 / (rate * link.through);
+                // A packet a credit and a round trip, where credits are tiny.
+                let turn = reader.window.min(habits.buffer).min(habits.chunk);
+                let turns = habits.bytes / turn.max(1) + 1;
+                let chunks = habits.bytes / habits.chunk.max(1);
+                work += Duration::from_secs_f64(seconds * f64::from(scope.patience))
+                    + round.mul_f64(slow * turns as f64 * 2.0 / link.through)
+                    + habits.gap.mul_f64(chunks as f64)
+                    + habits.stall.map_or(Duration::ZERO, |(_, time)| time);
+            }
+        }
+        for (at, _, step) in &self.steps {
+            work += *at;
+            if let Step::Freeze(time) = step {
+                work += *time;
+            }
+        }
+        work.mul_f64(1.0 / link.through)
+    }
+}
+
+impl Link {
+    fn draw(rng: &mut Rng, scope: &Scope) -> Self {
+        let rate = rng.sized(scope.rate_min, 100_000_000);
+        let delay_max = scope.delay_max.as_secs_f64() * 1000.0;
+        let delay = Duration::from_micros((rng.scale(0.1, delay_max) * 1000.0) as u64);
+        let mut link = Self {
+            options: format!("rate={rate},delay={}us", delay.as_micros()),
+            only: [String::new(), String::new()],
+            rate,
+            back: rate,
+            delay,
+            quiet_from: Duration::ZERO,
+            through: 1.0,
+        };
+        link.queue(rng);
+        link.loss(rng);
+        link.disorder(rng);
+        link.outages(rng);
+        link
+    }
+
+    fn queue(&mut self, rng: &mut Rng) {
+        let queue = rng.one(&["100%bdp", "100%bdp", "20p", "400%bdp", "1MB", "5p"]);
+        let _ = write!(self.options, ",queue={queue}");
+        if rng.happens(0.1) {
+            self.options.push_str(",aqm=codel");
+        } else if rng.happens(0.1) {
+            self.options.push_str(",aqm=head");
+        }
+        // A way back that is much slower, as over satellites.
+        if rng.happens(0.1) {
+            self.back = (self.rate / rng.between(2, 50)).max(20_000);
+            let _ = write!(self.only[1], "rate={}", self.back);
+        }
+    }
+
+    fn loss(&mut self, rng: &mut Rng) {
+        let loss = match rng.between(0, 9) {
+            0..=3 => return,
+            4..=7 => rng.scale(0.001, 0.1),
+            _ => rng.scale(0.1, 0.4),
+        };
+        self.through *= (1.0 - loss) * (1.0 - loss);
+        let place = match rng.between(0, 4) {
+            0 => &mut self.only[0],
+            1 => &mut self.only[1],
+            _ => &mut self.options,
+        };
+        let comma = if place.is_empty() { "" } else { "," };
+        let _ = match rng.between(0, 3) {
+            0 => {
+                let burst = rng.scale(1.5, 20.0);
+                let to_bad = (loss / (1.0 - loss) / burst).min(1.0);
+                write!(place, "{comma}gilbert={to_bad:.6},{:.6}", 1.0 / burst)
+            }
+            1 => write!(place, "{comma}ber={:.9}", loss / 12_000.0),
+            _ => write!(place, "{comma}loss={loss:.6}"),
+        };
+    }
+
+    fn disorder(&mut self, rng: &mut Rng) {
+        if rng.happens(0.3) {
+            let jitter = self.delay.mul_f64(rng.scale(0.01, 2.0)) + Duration::from_micros(10);
+            let _ = write!(self.options, ",jitter={}us", jitter.as_micros());
+            if rng.happens(0.7) {
+                self.options.push_str(",reorder=true");
+            }
+        }
+        if rng.happens(0.2) {
+            let _ = write!(self.options, ",duplicate={:.4}", rng.scale(0.001, 0.5));
+        }
+        if rng.happens(0.2) {
+            let corrupt = rng.scale(0.001, 0.2);
+            self.through *= (1.0 - corrupt) * (1.0 - corrupt);
+            let _ = write!(self.options, ",corrupt={corrupt:.4}");
+        }
+    }
+
+    fn outages(&mut self, rng: &mut Rng) {
+        match rng.between(0, 9) {
+            0..=4 => {}
+            5..=6 => self.spans(rng),
+            7 => {
+                let p = rng.one(&[0.1, 0.2, 0.4, 0.8]);
+                let interval = rng.one(&[1_u64, 10, 40, 100, 260]);
+                self.through *= 1.0 - p;
+                // What is shorter than a round trip has to come through twice.
+                if Duration::from_millis(interval) < 4 * self.delay {
+                    self.through *= 1.0 - p;
+                }
+                let _ = write!(self.options, ",wink=p={p},i={interval}ms");
+            }
+            8 => {
+                self.spans(rng);
+                let held = rng.one(&["queued=hold", "in-flight=drop", "in-flight=hold"]);
+                let _ = write!(self.options, ",{held}");
+            }
+            _ => self.one_way(rng),
+        }
+    }
+
+    fn spans(&mut self, rng: &mut Rng) {
+        let (text, end) = spans(rng);
+        let _ = write!(self.options, ",outages={text}");
+        self.quiet_from = end;
+    }
+
+    fn one_way(&mut self, rng: &mut Rng) {
+        let (text, end) = spans(rng);
+        let which = rng.between(0, 1) as usize;
+        let comma = if self.only[which].is_empty() { "" } else { "," };
+        let _ = write!(self.only[which], "{comma}outages={text}");
+        self.quiet_from = end;
+    }
+}
+
+fn spans(rng: &mut Rng) -> (String, Duration) {
+    let (mut text, mut end) = (String::new(), 0);
+    for i in 0..rng.between(1, 3) {
+        let begin = end + rng.sized(1, 800);
+        let length = rng.sized(5, 4000);
+        let _ = write!(
+            text,
+            "{}{begin}ms+{length}ms",
+            if i == 0 { "" } else { "," }
+        );
+        end = begin + length;
+    }
+    (text, Duration::from_millis(end))
+}
+
+fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
+    let packet_start = rng.one(&[1200_usize, 1200, 576, 1375]);
+    let packet_max = packet_start.max(rng.one(&[1200_usize, 1400, 1447]));
+    let stream_credit = rng.one(&[1_u64 << 16, 1 << 20, 4000, 100, 1 << 18]);
+    let streams_max = rng.one(&[1_u32, 2, 10, 100, 1000]);
+    let rtt = rng.one(&[2 * link.delay, 2 * link.delay, Duration::from_millis(100)]);
+    let outages = rng.one(&[
+        Outages::Never,
+        Outages::After(Duration::from_secs(1)),
+        Outages::AtOnce,
+    ]);
+    let know = rng.one(&[1.0, 1.0, 0.95, 0.5, 1.3]);
+    let auto = scope.auto && rng.happens(0.25);
+    let overhead_max = rng.one(&[0.0, 0.1, 0.5, 1.0]);
+    let known_back = rng.happens(0.5);
+    [0, 1].map(|end| {
+        let rates = if end == 0 {
+            [link.rate, link.back]
+        } else {
+            [link.back, link.rate]
+        };
+        SessionConfig {
+            initiator: end == 0,
+            rate: if auto {
+                Rate::Auto
+            } else {
+                Rate::Stated((rates[0] as f64 * know) as u64)
+            },
+            return_rate: known_back.then_some(rates[1]),
+            rtt,
+            packet_start,
+            packet_max,
+            overhead: scope.seal + HEADERS,
+            outages: if auto { Outages::AtOnce } else { outages },
+            stream_credit,
+            streams_max,
+            overhead_max,
+        }
+    })
+}
+
+fn mtu(rng: &mut Rng, session: &SessionConfig, scope: &Scope) -> Vec<(Duration, usize)> {
+    let least = session.packet_start + scope.seal + HEADERS;
+    let most = session.packet_max + scope.seal + HEADERS;
+    match rng.between(0, 9) {
+        0..=6 => Vec::new(),
+        7..=8 => vec![(
+            Duration::ZERO,
+            rng.between(least as u64, most as u64) as usize,
+        )],
+        // It becomes less on the way.
+        _ => vec![
+            (Duration::ZERO, most),
+            (rng.time(Duration::from_secs(3)), least),
+        ],
+    }
+}
+
+fn streams(rng: &mut Rng, scope: &Scope) -> Vec<StreamPlan> {
+    let count = match rng.between(0, 9) {
+        0..=6 => rng.between(1, 5),
+        7..=8 => rng.between(5, 12),
+        _ => rng.between(20, 60),
+    };
+    (0..count)
+        .map(|_| stream(rng, scope, scope.bytes_max / count))
+        .collect()
+}
+
+const CLASSES: [Class; 6] = [
+    Class::Interactive,
+    Class::Normal,
+    Class::Normal,
+    Class::Bulk,
+    Class::Bulk,
+    Class::DelayTolerant,
+];
+
+const CODES: [ResetCode; 7] = [
+    ResetCode::Host,
+    ResetCode::Refused,
+    ResetCode::Unreachable,
+    ResetCode::TimedOut,
+    ResetCode::Limit,
+    ResetCode::Restarted,
+    ResetCode::Internal,
+];
+
+fn stream(rng: &mut Rng, scope: &Scope, bytes: u64) -> StreamPlan {
+    let slow = scope.delay_max.max(Duration::from_millis(50));
+    StreamPlan {
+        opener: rng.between(0, 1) as usize,
+        at: if rng.happens(0.5) {
+            Duration::ZERO
+        } else {
+            rng.time(Duration::from_secs(2))
+        },
+        class: rng.one(&CLASSES),
+        site: rng.between(0, 3) as u32,
+        greeting: rng.one(&[GREETING_MIN, 20, GREETING_MAX]),
+        habits: both_habits(rng, bytes),
+        reset: rng.happens(0.2).then(|| {
+            let who = rng.between(0, 1) as usize;
+            let after = if rng.happens(0.2) {
+                Duration::ZERO
+            } else {
+                rng.time(4 * slow)
+            };
+            (who, after, rng.one(&CODES))
+        }),
+        reclass: rng
+            .happens(0.1)
+            .then(|| (rng.time(4 * slow), rng.one(&CLASSES))),
+    }
+}
+
+fn both_habits(rng: &mut Rng, most: u64) -> [Habits; 2] {
+    let answers = rng.happens(0.3);
+    let mut both = [writes(rng, most, false), writes(rng, most, answers)];
+    for reader in 0..2 {
+        let bytes = both[1 - reader].bytes;
+        let few = (bytes / 50).max(1);
+        both[reader].window = rng.one(&[1 << 20, 1 << 16, 3000.max(few), few]);
+        both[reader].stall = rng
+            .happens(0.2)
+            .then(|| (rng.between(0, bytes), rng.time(Duration::from_secs(2))));
+    }
+    both
+}
+
+/// How one end writes.
+fn writes(rng: &mut Rng, most: u64, answers: bool) -> Habits {
+    let bytes = match rng.between(0, 5) {
+        0 => 0,
+        1 => rng.between(1, 10),
+        _ => rng.sized(1, most),
+    };
+    let few = (bytes / 50).max(1);
+    Habits {
+        bytes,
+        chunk: rng.one(&[u64::MAX, u64::MAX, 4096.max(few), few]),
+        gap: if rng.happens(0.6) {
+            Duration::ZERO
+        } else {
+            rng.time(Duration::from_millis(40))
+        },
+        buffer: rng.one(&[u64::MAX, 1 << 20, 10_000.max(few)]),
+        answers,
+        ..Habits::default()
+    }
+}
+
+fn steps(rng: &mut Rng, scope: &Scope, link: &Link) -> Vec<(Duration, usize, Step)> {
+    let mut steps = Vec::new();
+    let mut step = |rng: &mut Rng, step| {
+        let end = rng.between(0, 1) as usize;
+        steps.push((rng.time(Duration::from_secs(3)), end, step));
+    };
+    if rng.happens(0.15) {
+        let time = Duration::from_micros(rng.sized(10, 1_500_000));
+        step(rng, Step::Freeze(time));
+    }
+    // Whoever says that the link is down says when it is up again.
+    if link.quiet_from > Duration::ZERO && rng.happens(0.3) {
+        step(rng, Step::HintDown);
+    }
+    if scope.restarts {
+        if rng.happens(0.15) {
+            step(rng, Step::Restart);
+        }
+        if rng.happens(0.15) {
+            step(rng, Step::Roam);
+        }
+    }
+    let down: Vec<_> = steps
+        .iter()
+        .filter(|(_, _, step)| *step == Step::HintDown)
+        .copied()
+        .collect();
+    for (at, end, _) in down {
+        steps.push((
+            at.max(link.quiet_from) + Duration::from_millis(1),
+            end,
+            Step::HintUp,
+        ));
+    }
+    steps
+}

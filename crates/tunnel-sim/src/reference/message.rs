@@ -1,0 +1,94 @@
+//! What the reference session says.
+
+use tunnel::{
+    class::Class,
+    wire::{ResetCode, StreamId},
+};
+
+/// One thing said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    Open {
+        id: StreamId,
+        class: Class,
+        greeting: Vec<u8>,
+    },
+    /// The bytes follow.
+    Data {
+        id: StreamId,
+        from: u64,
+        length: u64,
+        fin: bool,
+    },
+    Reset {
+        id: StreamId,
+        code: ResetCode,
+    },
+    Credit {
+        id: StreamId,
+        until: u64,
+    },
+}
+
+const CODES: [ResetCode; 7] = [
+    ResetCode::Host,
+    ResetCode::Refused,
+    ResetCode::Unreachable,
+    ResetCode::TimedOut,
+    ResetCode::Limit,
+    ResetCode::Restarted,
+    ResetCode::Internal,
+];
+
+impl Message {
+    pub(super) fn id(&self) -> StreamId {
+        match self {
+            Self::Open { id, .. }
+            | Self::Data { id, .. }
+            | Self::Reset { id, .. }
+            | Self::Credit { id, .. } => *id,
+        }
+    }
+
+    pub(super) fn emit(&self, out: &mut Vec<u8>) {
+        let (kind, detail, number) = match self {
+            Self::Open { class, .. } => (0, *class as u8, 0),
+            Self::Data { from, fin, .. } => (1, u8::from(*fin), *from),
+            Self::Reset { code, .. } => (2, *code as u8, 0),
+            Self::Credit { until, .. } => (3, 0, *until),
+        };
+        out.extend([kind, detail]);
+        out.extend(self.id().to_be_bytes());
+        out.extend(number.to_be_bytes());
+        if let Self::Open { greeting, .. } = self {
+            out.extend(greeting);
+        }
+    }
+
+    /// The message of a packet, and its bytes.
+    pub(super) fn parse(packet: &[u8]) -> Option<(Self, &[u8])> {
+        let (&[kind, detail], rest) = packet.split_first_chunk()?;
+        let (id, rest) = rest.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (id, number) = (u64::from_be_bytes(*id), u64::from_be_bytes(*number));
+        let message = match kind {
+            0 => Self::Open {
+                id,
+                class: Class::from_wire(detail)?,
+                greeting: rest.to_vec(),
+            },
+            1 => Self::Data {
+                id,
+                from: number,
+                length: rest.len() as u64,
+                fin: detail != 0,
+            },
+            2 => Self::Reset {
+                id,
+                code: *CODES.get(usize::from(detail))?,
+            },
+            _ => Self::Credit { id, until: number },
+        };
+        Some((message, rest))
+    }
+}

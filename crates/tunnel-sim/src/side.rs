@@ -1,0 +1,108 @@
+//! What the simulator drives.
+
+use std::{fmt::Debug, time::Duration};
+
+use tunnel::{
+    class::Class,
+    session::{Event, LinkHint, SessionConfig, TooManyStreams},
+    store::Store,
+    wire::{ResetCode, StreamId},
+};
+
+/// One end of the tunnel: 0 began it, at the link's end A; 1 is the other.
+pub type End = usize;
+
+/// Where an end is in the network; it may move.
+pub type Address = u16;
+
+/// What an end is made from.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Which one it is.
+    pub end: End,
+    /// Of the plan: for keys and the like.
+    pub seed: u64,
+    /// How many there were at this end before it.
+    pub incarnation: u64,
+    /// Where the other end is, if this one may know.
+    pub peer: Option<Address>,
+    /// How the session behaves.
+    pub session: SessionConfig,
+}
+
+/// What a side tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// A session has begun: the streams of one before it are gone.
+    Fresh,
+    /// Of the session.
+    Session(Event),
+}
+
+/// One side of a tunnel, as far as the simulator can tell: a session, an endpoint with one peer, or
+/// something that is to show that the simulator finds what is wrong.
+pub trait Side: Sized {
+    /// A side that begins at `now`.
+    fn new(setup: &Setup, now: Duration) -> Self;
+
+    /// See [`tunnel::session::Session::open`].
+    ///
+    /// # Errors
+    /// If there may be no more streams now.
+    fn open(
+        &mut self,
+        class: Class,
+        site: u32,
+        greeting: &[u8],
+    ) -> Result<StreamId, TooManyStreams>;
+
+    /// See [`tunnel::session::Session::written`].
+    fn written(&mut self, stream: StreamId, until: u64);
+
+    /// See [`tunnel::session::Session::finish`].
+    fn finish(&mut self, stream: StreamId);
+
+    /// See [`tunnel::session::Session::reset`].
+    fn reset(&mut self, stream: StreamId, code: ResetCode);
+
+    /// See [`tunnel::session::Session::allow`].
+    fn allow(&mut self, stream: StreamId, until: u64);
+
+    /// See [`tunnel::session::Session::set_class`].
+    fn set_class(&mut self, stream: StreamId, class: Class);
+
+    /// See [`tunnel::session::Session::hint`].
+    fn hint(&mut self, now: Duration, link: LinkHint);
+
+    /// Takes a datagram, which may have been damaged on the way.
+    ///
+    /// # Errors
+    /// If the peer must have gone mad.
+    fn handle_datagram(
+        &mut self,
+        now: Duration,
+        from: Address,
+        datagram: &mut [u8],
+        store: &mut impl Store,
+    ) -> Result<(), String>;
+
+    /// Writes the next datagram to the end of `out`, if one is due, and says where it goes; nothing is where
+    /// the peer has always been.
+    fn poll_datagram(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) -> Option<Option<Address>>;
+
+    /// When to ask again.
+    fn deadline(&self) -> Option<Duration>;
+
+    /// What has happened; asked until there is nothing.
+    fn poll_event(&mut self) -> Option<News>;
+
+    /// What is in a datagram, for those who look for a fault.
+    fn describe(_datagram: &[u8]) -> String {
+        String::new()
+    }
+}

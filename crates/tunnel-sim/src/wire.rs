@@ -1,0 +1,41 @@
+//! IP packets around datagrams: what the link sees.
+
+use crate::{rng::mix, side::Address};
+
+/// IP and UDP headers, in bytes.
+pub const HEADERS: usize = 28;
+
+/// A packet as the network sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Where it comes from.
+    pub from: Address,
+    /// Where it goes.
+    pub to: Address,
+}
+
+impl Header {
+    /// Begins a packet; the datagram follows it.
+    pub fn emit(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.from.to_be_bytes());
+        out.extend_from_slice(&self.to.to_be_bytes());
+        out.extend_from_slice(&self.sum().to_be_bytes());
+        out.resize(out.len() + HEADERS - 12, 0);
+    }
+
+    /// The header and the datagram of a packet; nothing if the header was damaged.
+    pub fn parse(packet: &mut [u8]) -> Option<(Self, &mut [u8])> {
+        let (header, datagram) = packet.split_at_mut_checked(HEADERS)?;
+        let (from, rest) = header.split_first_chunk()?;
+        let (to, rest) = rest.split_first_chunk()?;
+        let parsed = Self {
+            from: Address::from_be_bytes(*from),
+            to: Address::from_be_bytes(*to),
+        };
+        (*rest.first_chunk()? == parsed.sum().to_be_bytes()).then_some((parsed, datagram))
+    }
+
+    fn sum(self) -> u64 {
+        mix(u64::from(self.from) << 16 | u64::from(self.to))
+    }
+}

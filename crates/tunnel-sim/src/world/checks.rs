@@ -1,0 +1,94 @@
+//! What an end must not do, apart from what it says: to spin, to flood, to hoard.
+
+use std::{cmp::Reverse, time::Duration};
+
+use tunnel::session::Rate;
+
+use super::{Task, World};
+use crate::{
+    side::{End, Side},
+    violation::Violation,
+};
+
+/// How often a deadline may have passed already when there was nothing to do.
+const SPINS_MAX: u32 = 8;
+/// Bytes that may be sent at once ahead of a stated rate: what a segmenting socket takes.
+const BURST: f64 = 64_000.0;
+/// How much later than planned an end that keeps to its rate may find out that it is late.
+const LATE: Duration = Duration::from_millis(5);
+
+impl<S: Side> World<S> {
+    /// Whether there is nothing left to do of the plan.
+    pub(super) fn is_over(&self) -> bool {
+        let opens = |task: &Task| matches!(task, Task::Open(_) | Task::Step(_));
+        self.ledger.is_over() && !self.agenda.iter().any(|Reverse((_, _, task))| opens(task))
+    }
+
+    pub(super) fn stuck(&self) -> Violation {
+        let flows = self.ledger.flows.iter();
+        let open = flows.filter(|flow| !flow.is_over(0) || !flow.is_over(1));
+        let mut open: Vec<_> = open.map(super::super::flow::Flow::describe).collect();
+        for Reverse((_, _, task)) in &self.agenda {
+            if let Task::Open(plan) = task {
+                open.push(format!("stream {plan} of the plan could not be opened"));
+            }
+        }
+        Violation::Stuck { open }
+    }
+
+    /// A packet is about to be sent.
+    pub(super) fn check_packet(&mut self, end: End, length: usize) -> Result<(), (End, Violation)> {
+        let session = &self.plan.sessions[end];
+        let most = session.packet_max + session.overhead;
+        if length > most {
+            return Err((end, Violation::Oversized { length, most }));
+        }
+        let (seat, now) = (&mut self.seats[end], self.now);
+        seat.sent += 1;
+        let Rate::Stated(rate) = session.rate else {
+            return Ok(());
+        };
+        let per_second = rate as f64 / 8.0;
+        let (ahead, since) = seat.ahead;
+        let caught_up = per_second * (now - since).as_secs_f64();
+        let ahead = (ahead - caught_up).max(0.0) + length as f64;
+        seat.ahead = (ahead, now);
+        let allowed = BURST + per_second * LATE.as_secs_f64();
+        if ahead > allowed {
+            let (bytes, allowed) = (ahead as u64, allowed as u64);
+            return Err((end, Violation::Flood { bytes, allowed }));
+        }
+        Ok(())
+    }
+
+    /// An end has done everything it can do now: when is it to be woken again?
+    pub(super) fn rest(&mut self, end: End, did: usize) -> Result<(), (End, Violation)> {
+        let (now, late) = (self.now, self.rng.time(self.plan.lateness));
+        let seat = &mut self.seats[end];
+        if did == 0 && seat.wake.is_some_and(|wake| wake <= now) {
+            seat.idle_wakes += 1;
+        }
+        seat.due = false;
+        let deadline = seat.side.deadline();
+        seat.wake = deadline.map(|deadline| deadline.max(now) + late);
+        if seat.spins.1 != now {
+            seat.spins = (0, now);
+        }
+        if let Some(deadline) = deadline.filter(|deadline| *deadline <= now) {
+            seat.spins.0 += 1;
+            if seat.spins.0 > SPINS_MAX {
+                return Err((end, Violation::BusyLoop { deadline }));
+            }
+        }
+        let busy = 4 * (seat.sent + seat.received) + (now.as_secs_f64() * 2500.0) as u64;
+        if seat.idle_wakes > 1000 + busy {
+            let wakes = seat.idle_wakes;
+            return Err((end, Violation::IdleWakes { wakes }));
+        }
+        let (held, most) = (seat.held.max(0) as u64, self.plan.memory_max);
+        if held > most {
+            return Err((end, Violation::Memory { held, most }));
+        }
+        Ok(())
+    }
+}

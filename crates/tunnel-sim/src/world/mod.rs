@@ -1,0 +1,366 @@
+//! Two ends, the link between them, and the clock that jumps from deadline to deadline.
+
+mod apps;
+mod checks;
+mod seat;
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use winkemu_link::{Direction, Engine, PathStats};
+
+use crate::{
+    ledger::Ledger,
+    plan::Plan,
+    rng::Rng,
+    side::{End, Side},
+    violation::{Failure, Violation},
+    wire::Header,
+};
+use seat::Seat;
+
+/// What is to be done at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    /// Opens the stream of the plan.
+    Open(usize),
+    /// Writes to the flow.
+    Write(usize, End),
+    /// Goes on reading the flow.
+    Resume(usize, End),
+    /// Resets the flow.
+    Reset(usize, End),
+    /// Gives the flow another class.
+    Reclass(usize),
+    /// What else the plan has.
+    Step(usize),
+}
+
+/// Two sides and the link between them.
+#[derive(Debug)]
+pub struct World<S> {
+    /// What is to happen.
+    pub plan: Plan,
+    /// What both ends did and were told.
+    pub ledger: Ledger,
+    /// Whether packets and events are printed.
+    pub trace: bool,
+    /// Called before a datagram is sent, with the sender: what it did is not held against it here.
+    now: Duration,
+    link: Engine,
+    seats: [Seat<S>; 2],
+    agenda: BinaryHeap<Reverse<(Duration, u64, Task)>>,
+    tasks: u64,
+    restarts: u64,
+    rng: Rng,
+    packet: Vec<u8>,
+}
+
+/// How a run went that violated nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Summary {
+    /// How long it took, in virtual time.
+    pub took: Duration,
+    /// Packets that were sent, by both.
+    pub packets: u64,
+    /// Bytes that streams carried, both ways.
+    pub bytes: u64,
+    /// The most memory that an end held.
+    pub memory: u64,
+}
+
+impl<S: Side> World<S> {
+    /// The world of a plan, at time 0.
+    ///
+    /// # Panics
+    /// If winkemu does not take the plan's link.
+    pub fn new(plan: Plan) -> Self {
+        let config = plan
+            .link()
+            .unwrap_or_else(|error| panic!("{error}: {}", plan.link));
+        let mut world = Self {
+            ledger: Ledger::default(),
+            trace: false,
+            now: Duration::ZERO,
+            link: Engine::new(&config, plan.seed),
+            seats: [0, 1].map(|end| Seat::new(&plan, end)),
+            agenda: BinaryHeap::new(),
+            tasks: 0,
+            restarts: 0,
+            rng: Rng::new(plan.seed ^ 0x77),
+            packet: Vec::with_capacity(2048),
+            plan,
+        };
+        for i in 0..world.plan.streams.len() {
+            world.at(world.plan.streams[i].at, Task::Open(i));
+        }
+        for i in 0..world.plan.steps.len() {
+            world.at(world.plan.steps[i].0, Task::Step(i));
+        }
+        world
+    }
+
+    /// Runs the plan of that number until all its streams have ended.
+    ///
+    /// # Errors
+    /// If something was violated on the way.
+    pub fn run(plan: Plan, trace: bool) -> Result<Summary, Box<Failure>> {
+        let mut world = Self::new(plan);
+        world.trace = trace;
+        let outcome = catch_unwind(AssertUnwindSafe(|| world.run_to_end()));
+        let (end, violation) = match outcome {
+            Ok(Ok(())) => return Ok(world.summary()),
+            Ok(Err(failed)) => failed,
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&s| s.to_owned()));
+                let message = text.unwrap_or_default();
+                (0, Violation::Panicked { message })
+            }
+        };
+        Err(Box::new(Failure {
+            violation,
+            end,
+            at: world.now,
+            plan: Box::new(world.plan),
+        }))
+    }
+
+    fn run_to_end(&mut self) -> Result<(), (End, Violation)> {
+        let last = self.plan.quiet_from + self.plan.patience;
+        while !self.is_over() {
+            if !self.step(last)? {
+                return Err((0, self.stuck()));
+            }
+        }
+        // What comes late must do no harm.
+        let round_trip = self.plan.sessions[0].rtt;
+        self.run_until(self.now + Duration::from_millis(500) + 2 * round_trip)
+    }
+
+    /// Runs until `until`, whatever has happened then.
+    ///
+    /// # Errors
+    /// If something was violated on the way.
+    pub fn run_until(&mut self, until: Duration) -> Result<(), (End, Violation)> {
+        while self.step(until)? {}
+        self.now = self.now.max(until);
+        Ok(())
+    }
+
+    /// Goes on to the next thing that happens, if that is not after `until`.
+    fn step(&mut self, until: Duration) -> Result<bool, (End, Violation)> {
+        let first = self.now.is_zero() && self.seats.iter().all(|seat| seat.wake.is_none());
+        let Some(next) = self.next().filter(|next| *next <= until) else {
+            if first {
+                self.settle_all()?;
+                return Ok(self.next().is_some_and(|next| next <= until));
+            }
+            return Ok(false);
+        };
+        self.now = self.now.max(next);
+        self.thaw()?;
+        self.deliver()?;
+        self.do_tasks();
+        for end in 0..2 {
+            let due = self.seats[end].wake.is_some_and(|wake| wake <= self.now);
+            self.seats[end].due |= due;
+        }
+        self.settle_all()?;
+        Ok(true)
+    }
+
+    /// When something happens next.
+    fn next(&self) -> Option<Duration> {
+        let task = self.agenda.peek().map(|Reverse((at, ..))| *at);
+        let link = self.link.poll_timeout().map(Duration::from_nanos);
+        let wakes = self.seats.iter().filter_map(Seat::next_wake);
+        wakes.chain(task).chain(link).min()
+    }
+
+    /// Puts something on the agenda.
+    fn at(&mut self, at: Duration, task: Task) {
+        self.tasks += 1;
+        self.agenda.push(Reverse((at, self.tasks, task)));
+    }
+
+    fn do_tasks(&mut self) {
+        while let Some(Reverse((at, _, task))) = self.agenda.peek().copied() {
+            if at > self.now {
+                break;
+            }
+            self.agenda.pop();
+            let frozen = self.end_of(task).map(|end| self.seats[end].frozen_until);
+            match frozen.filter(|until| *until > self.now) {
+                Some(until) => self.at(until, task),
+                None => self.do_task(task),
+            }
+        }
+    }
+
+    fn end_of(&self, task: Task) -> Option<End> {
+        match task {
+            Task::Open(i) => Some(self.plan.streams[i].opener),
+            Task::Write(_, end) | Task::Resume(_, end) | Task::Reset(_, end) => Some(end),
+            Task::Reclass(flow) => Some(self.ledger.flows[flow].plan.opener),
+            Task::Step(_) => None,
+        }
+    }
+
+    /// What has frozen goes on: everything that has come in the meantime is there at once.
+    fn thaw(&mut self) -> Result<(), (End, Violation)> {
+        for end in 0..2 {
+            if self.seats[end].frozen_until > self.now {
+                continue;
+            }
+            while let Some((from, mut datagram)) = self.seats[end].inbox.pop_front() {
+                self.hand_over(end, from, &mut datagram)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what is due out of the link.
+    fn deliver(&mut self) -> Result<(), (End, Violation)> {
+        let nanos = self.now.as_nanos() as u64;
+        while let Some((direction, mut packet)) = self.link.poll_deliver(nanos) {
+            let end = usize::from(direction == Direction::AtoB);
+            let parsed = Header::parse(&mut packet.bytes);
+            let parsed = parsed.filter(|(header, _)| header.to == self.seats[end].address);
+            if let Some((header, datagram)) = parsed {
+                if self.seats[end].frozen_until > self.now {
+                    self.seats[end].keep(header.from, datagram);
+                } else {
+                    self.hand_over(end, header.from, datagram)?;
+                }
+            }
+            self.link.recycle(packet);
+        }
+        Ok(())
+    }
+
+    fn hand_over(
+        &mut self,
+        end: End,
+        from: u16,
+        datagram: &mut [u8],
+    ) -> Result<(), (End, Violation)> {
+        if self.trace {
+            println!(
+                "{:>12.6} {end} < {}",
+                self.now.as_secs_f64(),
+                S::describe(datagram)
+            );
+        }
+        let now = self.now;
+        let seat = &mut self.seats[end];
+        seat.received += 1;
+        seat.due = true;
+        let handled = seat.with(&mut self.ledger, end, now, |side, view| {
+            side.handle_datagram(now, from, datagram, view)
+        });
+        handled.map_err(|why| (end, Violation::Refused { why }))
+    }
+
+    fn settle_all(&mut self) -> Result<(), (End, Violation)> {
+        let start = self.now.is_zero();
+        for end in 0..2 {
+            let seat = &self.seats[end];
+            if (seat.due || start) && seat.frozen_until <= self.now {
+                self.settle(end)?;
+            }
+        }
+        self.ledger.violation().map_or(Ok(()), Err)
+    }
+
+    /// Lets an end do and tell everything that it has to.
+    fn settle(&mut self, end: End) -> Result<(), (End, Violation)> {
+        let mut did = 0;
+        loop {
+            let before = did;
+            while let Some(news) = self.seats[end].ask() {
+                self.on_news(end, news);
+                did += 1;
+            }
+            while self.send(end)? {
+                did += 1;
+            }
+            if did == before {
+                break;
+            }
+            self.ledger.violation().map_or(Ok(()), Err)?;
+        }
+        self.rest(end, did)
+    }
+
+    fn send(&mut self, end: End) -> Result<bool, (End, Violation)> {
+        let (now, mut packet) = (self.now, std::mem::take(&mut self.packet));
+        packet.clear();
+        let (from, to) = (self.seats[end].address, self.seats[end].first_peer);
+        Header { from, to }.emit(&mut packet);
+        let sent = self.seats[end].with(&mut self.ledger, end, now, |side, view| {
+            side.poll_datagram(now, &mut packet, view)
+        });
+        if let Some(to) = sent {
+            let begun = &mut packet[..crate::wire::HEADERS];
+            if let Some(to) = to {
+                let mut header = Vec::with_capacity(begun.len());
+                Header { from, to }.emit(&mut header);
+                begun.copy_from_slice(&header);
+            }
+            self.offer(end, &packet)?;
+        }
+        self.packet = packet;
+        Ok(sent.is_some())
+    }
+
+    fn offer(&mut self, end: End, packet: &[u8]) -> Result<(), (End, Violation)> {
+        if self.trace {
+            let what = S::describe(&packet[crate::wire::HEADERS..]);
+            println!(
+                "{:>12.6} {end} > {} B {what}",
+                self.now.as_secs_f64(),
+                packet.len()
+            );
+        }
+        self.check_packet(end, packet.len())?;
+        if packet.len() <= self.plan.mtu(self.now) {
+            let direction = Direction::BOTH[end];
+            self.link
+                .handle_packet(direction, packet, self.now.as_nanos() as u64);
+        }
+        Ok(())
+    }
+
+    /// The time.
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// What the link did in the direction from that end.
+    pub fn link_stats(&self, from: End) -> PathStats {
+        self.link.stats(Direction::BOTH[from])
+    }
+
+    /// The most memory that an end held, beside the streams' bytes.
+    pub fn memory(&self, end: End) -> u64 {
+        self.seats[end].held_most as u64
+    }
+
+    fn summary(&self) -> Summary {
+        let sum = |count: fn(&Seat<S>) -> u64| self.seats.iter().map(count).sum();
+        let flows = self.ledger.flows.iter();
+        Summary {
+            took: self.now,
+            packets: sum(|seat| seat.sent),
+            bytes: flows
+                .map(|flow| flow.at[0].readable + flow.at[1].readable)
+                .sum(),
+            memory: self.memory(0).max(self.memory(1)),
+        }
+    }
+}
