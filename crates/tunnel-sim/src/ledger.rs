@@ -93,6 +93,16 @@ impl Ledger {
             .all(|flow| flow.is_over(0) && flow.is_over(1))
     }
 
+    /// Bytes of all streams together that an end has read, or will never read as the stream has ended.
+    pub fn done_with(&self, end: End) -> u64 {
+        let done = |flow: &Flow| match flow.at[end].state {
+            State::Alive => flow.at[end].consumed,
+            State::Orphan => 0,
+            _ => flow.at[1 - end].written,
+        };
+        self.flows.iter().map(done).sum()
+    }
+
     /// What an event says is compared with what is true. Returns the flow it is about.
     pub fn tell(&mut self, now: Duration, end: End, event: &Event) -> Option<usize> {
         let stream = match event {

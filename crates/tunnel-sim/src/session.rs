@@ -54,6 +54,10 @@ impl Side for Plain {
         self.session.allow(stream, until);
     }
 
+    fn allow_session(&mut self, until: u64) {
+        self.session.allow_session(until);
+    }
+
     fn set_class(&mut self, stream: StreamId, class: Class) {
         self.session.set_class(stream, class);
     }
@@ -97,7 +101,7 @@ impl Side for Plain {
         Some(None)
     }
 
-    fn deadline(&self) -> Option<Duration> {
+    fn deadline(&mut self) -> Option<Duration> {
         self.session.deadline()
     }
 

@@ -68,6 +68,9 @@ pub trait Side: Sized {
     /// See [`tunnel::session::Session::allow`].
     fn allow(&mut self, stream: StreamId, until: u64);
 
+    /// See [`tunnel::session::Session::allow_session`].
+    fn allow_session(&mut self, until: u64);
+
     /// See [`tunnel::session::Session::set_class`].
     fn set_class(&mut self, stream: StreamId, class: Class);
 
@@ -96,7 +99,7 @@ pub trait Side: Sized {
     ) -> Option<Option<Address>>;
 
     /// When to ask again.
-    fn deadline(&self) -> Option<Duration>;
+    fn deadline(&mut self) -> Option<Duration>;
 
     /// What has happened; asked until there is nothing.
     fn poll_event(&mut self) -> Option<News>;

@@ -12,8 +12,7 @@ use crate::{plan::Plan, side::End};
 
 /// Something that must not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it, and the texts below")]
-#[expect(clippy::allow_attributes, reason = "fields of variants only")]
+#[expect(missing_docs, reason = "the fields' names say it")]
 pub enum Violation {
     /// A byte was placed that is not the one that was written there.
     WrongByte { stream: StreamId, at: u64 },

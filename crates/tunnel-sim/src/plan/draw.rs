@@ -270,6 +270,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
     let packet_start = rng.one(&[1200_usize, 1200, 576, 1375]);
     let packet_max = packet_start.max(rng.one(&[1200_usize, 1400, 1447]));
     let stream_credit = rng.one(&[1_u64 << 16, 1 << 20, 4000, 100, 1 << 18]);
+    let session_credit = rng.one(&[1_u64 << 26, 1 << 20, 20_000]).max(stream_credit);
     let streams_max = rng.one(&[1_u32, 2, 10, 100, 1000]);
     let rtt = rng.one(&[2 * link.delay, 2 * link.delay, Duration::from_millis(100)]);
     let outages = rng.one(&[
@@ -301,6 +302,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             overhead: scope.seal + HEADERS,
             outages: if auto { Outages::AtOnce } else { outages },
             stream_credit,
+            session_credit,
             streams_max,
             overhead_max,
         }

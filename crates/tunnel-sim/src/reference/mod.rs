@@ -27,8 +27,7 @@ use message::Message;
 pub type Bug = u8;
 
 /// Every fault by name.
-#[allow(missing_docs, reason = "the names say it")]
-#[expect(clippy::allow_attributes, reason = "constants only")]
+#[expect(missing_docs, reason = "the names say it")]
 pub mod bug {
     use super::Bug;
 
@@ -385,6 +384,8 @@ impl<const BUG: Bug> Side for Reference<BUG> {
         }
     }
 
+    fn allow_session(&mut self, _: u64) {}
+
     fn set_class(&mut self, _: StreamId, _: Class) {}
 
     fn hint(&mut self, _: Duration, _: LinkHint) {}
@@ -487,7 +488,7 @@ impl<const BUG: Bug> Side for Reference<BUG> {
         Some(None)
     }
 
-    fn deadline(&self) -> Option<Duration> {
+    fn deadline(&mut self) -> Option<Duration> {
         match BUG {
             bug::SPINS if self.received > 10 => return Some(self.again_at),
             bug::CREEPS => return Some(self.now + Duration::from_nanos(1000)),

@@ -117,6 +117,7 @@ impl<S: Side> World<S> {
             Event::Opened { .. } => self.begin(flow, end),
             Event::Readable { .. } => self.read(flow, end),
             Event::Acked { .. } => self.write(flow, end),
+            Event::Reset { .. } | Event::Closed { .. } => self.allow_session(end),
             Event::Finished { .. } if self.ledger.flows[flow].habits(end).answers => {
                 self.write(flow, end);
             }
@@ -188,6 +189,15 @@ impl<S: Side> World<S> {
             local.allowed = allowed;
             self.seats[end].say(|side| side.allow(id, allowed));
         }
+        self.allow_session(end);
+    }
+
+    fn allow_session(&mut self, end: End) {
+        let allowed = self.ledger.done_with(end) + self.plan.sessions[end].session_credit;
+        if allowed > self.seats[end].allowed {
+            self.seats[end].allowed = allowed;
+            self.seats[end].say(|side| side.allow_session(allowed));
+        }
     }
 
     fn agenda_resume(&mut self, at: Duration, flow: usize, end: End) {
@@ -200,6 +210,7 @@ impl<S: Side> World<S> {
         if let Some((_, _, code)) = state.plan.reset.filter(|_| alive) {
             self.ledger.reset(end, flow, code);
             self.seats[end].say(|side| side.reset(id, code));
+            self.allow_session(end);
         }
     }
 

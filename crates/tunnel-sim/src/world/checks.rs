@@ -68,8 +68,8 @@ impl<S: Side> World<S> {
         if did == 0 && seat.wake.is_some_and(|wake| wake <= now) {
             seat.idle_wakes += 1;
         }
+        let deadline = seat.say(S::deadline);
         seat.due = false;
-        let deadline = seat.side.deadline();
         seat.wake = deadline.map(|deadline| deadline.max(now) + late);
         if seat.spins.1 != now {
             seat.spins = (0, now);

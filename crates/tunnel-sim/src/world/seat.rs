@@ -29,6 +29,8 @@ pub(super) struct Seat<S> {
     pub(super) incarnation: u64,
     pub(super) sessions: u64,
     pub(super) link_up: bool,
+    /// What was allowed of all streams together.
+    pub(super) allowed: u64,
     pub(super) held: i64,
     pub(super) held_most: i64,
     pub(super) sent: u64,
@@ -56,6 +58,7 @@ impl<S: Side> Seat<S> {
             incarnation: 0,
             sessions: 0,
             link_up: true,
+            allowed: plan.sessions[end].session_credit,
             held,
             held_most: held,
             sent: 0,

@@ -1,0 +1,53 @@
+//! Sessions over schedules by chance: no byte is lost, doubled or out of order, everything ends as it should.
+//!
+//! `TUNNEL_SEED=n` runs that one alone, simplifies it if it fails, and with `TUNNEL_TRACE=1` prints every packet;
+//! `TUNNEL_RUNS=n` runs so many.
+
+use std::{env, ops::Range};
+
+use tunnel_sim::{
+    Plan, Side, World,
+    explore::{explore, simplify},
+    plan::Scope,
+    session::Plain,
+};
+
+/// So many in every run of the tests.
+const RUNS: u64 = 10_000;
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name)
+        .ok()
+        .map(|text| text.parse().expect("a number"))
+}
+
+fn check<S: Side>(scope: &Scope, seeds: Range<u64>) {
+    if let Some(seed) = number("TUNNEL_SEED") {
+        return replay::<S>(scope, seed);
+    }
+    let seeds = number("TUNNEL_RUNS").map_or(seeds, |runs| 0..runs);
+    let expected = seeds.end - seeds.start;
+    match explore::<S>(seeds, scope) {
+        Ok(totals) => {
+            println!("{totals:?}");
+            assert_eq!(totals.runs, expected);
+        }
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+fn replay<S: Side>(scope: &Scope, seed: u64) {
+    let trace = env::var_os("TUNNEL_TRACE").is_some();
+    let Err(failure) = World::<S>::run(Plan::draw(seed, scope), trace) else {
+        return;
+    };
+    println!("{failure}");
+    let simple = simplify::<S>(failure, if trace { 0 } else { 500 });
+    panic!("simplified: {simple}");
+}
+
+#[test]
+#[ignore = "finds faults that are being mended"]
+fn sessions_keep_their_promises() {
+    check::<Plain>(&Scope::SESSION, 0..RUNS);
+}
