@@ -1,8 +1,8 @@
 //! What is on the wire: the five kinds of datagrams. Numbers are in network byte order.
 //!
 //! ```text
-//! INITIATION    1 | sender:32 | noise 1: 136 bytes | mac1:128 | mac2:128             173 bytes
-//! RESPONSE      2 | sender:32 | receiver:32 | noise 2: 88 bytes | mac1:128           113
+//! INITIATION    1 | sender:32 | noise 1: 144 bytes | mac1:128 | mac2:128             181 bytes
+//! RESPONSE      2 | sender:32 | receiver:32 | noise 2: 96 bytes | mac1:128           121
 //! COOKIE        3 | receiver:32 | nonce:96 | sealed cookie: 32 bytes                  49
 //! CONFIRMATION  4 | receiver:32 | tag:128                                             21
 //! DATA          5 | receiver:32 | packet number:32 | sealed packet | tag:128          25 and the packet

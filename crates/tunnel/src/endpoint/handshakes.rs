@@ -87,7 +87,7 @@ impl Endpoint {
             peer.failed(HandshakeError::Version(terms.version));
             return None;
         }
-        if peer.greater && peer.initiations.take_precedence(now, &self.local.limits) {
+        if peer.takes_precedence(now, &self.local.limits) {
             return None;
         }
         self.answer(now, from, sender, id, handshake, terms)
@@ -137,7 +137,7 @@ impl Endpoint {
         Some(id)
     }
 
-    fn reply(&mut self, peer: Option<PeerId>, to: SocketAddr, datagram: Vec<u8>) {
+    pub(super) fn reply(&mut self, peer: Option<PeerId>, to: SocketAddr, datagram: Vec<u8>) {
         if self.replies.len() < REPLIES {
             let transmit = Transmit { peer, to };
             self.replies.push_back(Reply { transmit, datagram });

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    Limits, PeerConfig,
+    PeerConfig,
     datagram::{self, INITIATION},
     local::Local,
     terms::Terms,
@@ -47,11 +47,14 @@ impl Initiations {
         self.outstanding.iter_mut().find(|sent| sent.index == index)
     }
 
-    /// Whether, of two who initiate at the same time, the one with the greater key should wait for its answer. Not
-    /// for long: perhaps it cannot be heard.
-    pub fn take_precedence(&self, now: Duration, limits: &Limits) -> bool {
-        let recent = |sent: &Outstanding| sent.sent + limits.retry * 2 > now;
-        self.tries <= PRECEDENCE && self.outstanding.back().is_some_and(recent)
+    /// When the last one was sent that waits for an answer.
+    pub fn last(&self) -> Option<Duration> {
+        self.outstanding.back().map(|sent| sent.sent)
+    }
+
+    /// Whether so few were sent that an answer is to be expected.
+    pub fn are_new(&self) -> bool {
+        self.tries <= PRECEDENCE
     }
 
     /// There are new keys.

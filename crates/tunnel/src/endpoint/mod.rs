@@ -278,7 +278,10 @@ impl Endpoint {
         let peer = self.owner(arrival.index)?;
         let id = peer.id;
         let taken = peer.on_data(arrival, number, datagram, stores.of(id));
-        self.count(taken)?;
+        let farewell = self.count(taken)?;
+        if !farewell.is_empty() {
+            self.reply(Some(id), arrival.from, farewell);
+        }
         self.stats.packets += 1;
         Some(id)
     }
@@ -291,9 +294,9 @@ impl Endpoint {
         Some(id)
     }
 
-    fn count(&mut self, taken: Result<(), Refused>) -> Option<()> {
+    fn count<T>(&mut self, taken: Result<T, Refused>) -> Option<T> {
         match taken {
-            Ok(()) => return Some(()),
+            Ok(taken) => return Some(taken),
             Err(Refused::Forged) => self.stats.forged += 1,
             Err(Refused::Repeated) => self.stats.repeated += 1,
         }

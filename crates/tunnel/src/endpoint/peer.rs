@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use super::{
-    DownReason, HandshakeError, PeerConfig, PeerEvent, PeerId, PeerState, Session,
+    DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Session,
     initiations::Initiations,
     live::{Generation, Live, Opened, Refused, open},
     local::Local,
@@ -13,6 +13,7 @@ use crate::{
     crypto::{CookieKey, MacKey, Window},
     session::Event,
     store::Store,
+    wire::CloseCode,
 };
 
 /// Answered initiations of which it is not known whether they were the peer's: more than come in a round trip
@@ -117,6 +118,16 @@ impl Peer {
         self.live.as_ref().is_some_and(|live| live.id == session)
     }
 
+    /// Whether, of two who initiate at the same time, it is we who wait for the answer, or have just got it. Not for
+    /// long: perhaps we cannot be heard, or the peer is not what it was.
+    pub fn takes_precedence(&self, now: Duration, limits: &Limits) -> bool {
+        let recent = |at: Duration| at + limits.retry * 2 > now;
+        let keys = self.live.as_ref().map(Live::current);
+        let agreed = keys.is_some_and(|keys| keys.ours && !keys.confirmed && recent(keys.since));
+        let waits = self.initiations.are_new() && self.initiations.last().is_some_and(recent);
+        self.greater && (agreed || waits)
+    }
+
     // --- what arrives ---
 
     /// Keys were offered to the peer.
@@ -134,14 +145,14 @@ impl Peer {
         }
     }
 
-    /// Takes a sealed packet for one of our indices.
+    /// Takes a sealed packet for one of our indices. Returns what is to be sent at once, if the session ends thereby.
     pub fn on_data(
         &mut self,
         arrival: &Arrival,
         number: u32,
         datagram: &mut [u8],
         store: &mut impl Store,
-    ) -> Result<(), Refused> {
+    ) -> Result<Vec<u8>, Refused> {
         let length = datagram.len();
         let opened = self.open(arrival, number, datagram)?;
         if opened.newest {
@@ -149,16 +160,19 @@ impl Peer {
         }
         self.stir();
         let Some(live) = &mut self.live else {
-            return Ok(());
+            return Ok(Vec::new());
         };
         let Opened { number, packet, .. } = opened;
-        let session = &mut live.session;
-        if let Err(error) =
-            session.handle_packet(arrival.now, number, packet, length, arrival.marked, store)
-        {
-            self.end(DownReason::Protocol(error.to_string()));
-        }
-        Ok(())
+        let (now, session) = (arrival.now, &mut live.session);
+        let handled = session.handle_packet(now, number, packet, length, arrival.marked, store);
+        let Err(error) = handled else {
+            return Ok(Vec::new());
+        };
+        let (mut farewell, reason) = (Vec::new(), error.to_string());
+        session.close(CloseCode::Protocol, &reason);
+        live.seal(now, &mut farewell, store);
+        self.end(DownReason::Protocol(reason));
+        Ok(farewell)
     }
 
     fn open<'a>(

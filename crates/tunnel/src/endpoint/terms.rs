@@ -8,8 +8,8 @@ pub const VERSION: u8 = 1;
 /// The payload of both messages of the handshake.
 ///
 /// ```text
-///  0        1        2                        10               18             20            24              32         40
-///  | version| flags  | session                | next           | packet_max   | streams_max | stream_credit | rate     |
+///  0         1       2         10     18           20            24              32               40     48
+///  | version | flags | session | next | packet_max | streams_max | stream_credit | session_credit | rate |
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
@@ -25,11 +25,13 @@ pub(super) struct Terms {
     pub streams_max: u32,
     /// Bytes of each stream that the other side may send unasked.
     pub stream_credit: u64,
+    /// Bytes of all streams together that the other side may send unasked.
+    pub session_credit: u64,
     /// How fast the sender sends, in bits a second, if that is known.
     pub rate: Option<u64>,
 }
 
-pub(super) const TERMS_LEN: usize = 40;
+pub(super) const TERMS_LEN: usize = 48;
 
 /// In flags: a session goes on.
 const CONTINUES: u8 = 1;
@@ -44,6 +46,7 @@ impl Terms {
             packet_max: config.packet_max.try_into().unwrap_or(u16::MAX),
             streams_max: config.streams_max,
             stream_credit: config.stream_credit,
+            session_credit: config.session_credit,
             rate: match config.rate {
                 Rate::Stated(rate) => Some(rate),
                 Rate::Auto => None,
@@ -64,7 +67,8 @@ impl Terms {
         out[18..20].copy_from_slice(&self.packet_max.to_be_bytes());
         out[20..24].copy_from_slice(&self.streams_max.to_be_bytes());
         out[24..32].copy_from_slice(&self.stream_credit.to_be_bytes());
-        out[32..40].copy_from_slice(&self.rate.unwrap_or(0).to_be_bytes());
+        out[32..40].copy_from_slice(&self.session_credit.to_be_bytes());
+        out[40..48].copy_from_slice(&self.rate.unwrap_or(0).to_be_bytes());
         out
     }
 
@@ -89,7 +93,8 @@ impl Terms {
             packet_max: u16::from_be_bytes([bytes[18], bytes[19]]),
             streams_max: word(20),
             stream_credit: long(24),
-            rate: Some(long(32)).filter(|rate| *rate > 0),
+            session_credit: long(32),
+            rate: Some(long(40)).filter(|rate| *rate > 0),
         }
     }
 
@@ -101,6 +106,7 @@ impl Terms {
             packet_start: ours.packet_start.min(packet_max),
             streams_max: ours.streams_max.min(self.streams_max),
             stream_credit: ours.stream_credit.min(self.stream_credit),
+            session_credit: ours.session_credit.min(self.session_credit),
             return_rate: ours.return_rate.or(self.rate),
             ..ours.clone()
         }

@@ -5,10 +5,14 @@ use std::{collections::VecDeque, time::Duration};
 use crate::{
     session::{Event, PacketError, SessionConfig, Written},
     store::Store,
+    wire::CloseCode,
 };
 
 /// A packet that the fake session takes for nonsense.
 pub(crate) const NONSENSE: &[u8] = b"nonsense";
+
+/// The packet that closes a fake session.
+pub(crate) const FAREWELL: &[u8] = b"farewell";
 
 #[derive(Debug)]
 pub struct Session {
@@ -45,12 +49,21 @@ impl Session {
         _store: &mut impl Store,
     ) -> Result<(), PacketError> {
         if packet == NONSENSE {
-            return Err(PacketError("nonsense".into()));
+            return Err(PacketError::Content);
+        }
+        if packet == FAREWELL {
+            let (code, reason) = (CloseCode::Protocol, String::new());
+            self.events.push_back(Event::PeerClosed { code, reason });
         }
         if !packet.is_empty() {
             self.inbox.push((number, packet.to_vec()));
         }
         Ok(())
+    }
+
+    pub fn close(&mut self, code: CloseCode, reason: &str) {
+        assert!(code == CloseCode::Protocol && !reason.is_empty());
+        self.outbox.push_front(FAREWELL.into());
     }
 
     pub fn poll_packet(

@@ -37,8 +37,8 @@ fn under_a_flood_only_who_shows_a_cookie_is_heard() {
     let stats = net.nodes[1].endpoint.stats();
     assert!(stats.cookies > 1900, "{stats:?}");
     // 20 at once, 20 in each of two seconds, and those of the honest one.
-    assert!((60..66).contains(&stats.handshakes_read), "{stats:?}");
-    let (sent, received) = (net.nodes[1].sent_bytes, 2000 * 173);
+    assert!((57..66).contains(&stats.handshakes_read), "{stats:?}");
+    let (sent, received) = (net.nodes[1].sent_bytes, 2000 * 181);
     assert!(sent < received / 3, "{sent}");
 }
 
@@ -53,7 +53,7 @@ fn a_source_with_cookies_cannot_take_all() {
         3,
         3,
         Limits {
-            retry: 5 * MS,
+            retry: 20 * MS,
             ..Limits::default()
         },
     );
@@ -61,7 +61,7 @@ fn a_source_with_cookies_cannot_take_all() {
     net.one().address = address(3);
     net.run(10 * S);
     let stats = net.nodes[1].endpoint.stats();
-    assert!(stats.refused > 500, "{stats:?}");
+    assert!(stats.refused > 300, "{stats:?}");
     // 1 a second without and 5 a second with a cookie, and as many at once.
     assert!((60..=68).contains(&stats.handshakes_read), "{stats:?}");
 }
@@ -73,15 +73,25 @@ fn a_cookie_of_another_address_is_none() {
         ..Limits::default()
     };
     let mut net = Net::with(limits, false);
-    let moved = Box::new(|_, _: &Datagram| vec![DELAY]);
-    net.fate = moved;
+    net.fate = Box::new(|_, datagram| match datagram.bytes.ends_with(&[0; 16]) {
+        false if datagram.bytes[0] == 1 => vec![],
+        _ => vec![DELAY],
+    });
     net.deliver(&initiations(3, 1)[0]);
     net.run(110 * MS);
-    // The first initiation has got a cookie; the next one comes from elsewhere, with that cookie.
-    assert_eq!(net.nodes[1].endpoint.stats().cookies, 1);
-    net.one().address = address(9);
-    net.run(S);
-    assert!(net.nodes[1].endpoint.stats().cookies > 1);
+    // The first initiation has got a cookie, with which there is now another one.
+    let stats = |net: &Net| net.nodes[1].endpoint.stats();
+    assert_eq!((stats(&net).cookies, stats(&net).handshakes_read), (1, 1));
+    let sent = net.log.last().unwrap().clone();
+    assert_eq!(sent.bytes[0], 1);
+    let from = address(9);
+    net.deliver(&Datagram {
+        from,
+        ..sent.clone()
+    });
+    assert_eq!((stats(&net).cookies, stats(&net).handshakes_read), (2, 1));
+    net.deliver(&sent);
+    assert_eq!((stats(&net).cookies, stats(&net).handshakes_read), (2, 2));
 }
 
 #[test]
@@ -120,11 +130,11 @@ fn damaged_responses_do_not_spoil_the_handshake() {
         .unwrap()
         .clone();
     let mac = crate::crypto::MacKey::of_recipient(&public_key(&private(1)));
-    for byte in 9..97 {
+    for byte in 9..105 {
         let mut damaged = response.clone();
         damaged.bytes[byte] ^= 1;
-        let signed = mac.mac(&damaged.bytes[..97]);
-        damaged.bytes[97..].copy_from_slice(&signed);
+        let signed = mac.mac(&damaged.bytes[..105]);
+        damaged.bytes[105..].copy_from_slice(&signed);
         net.deliver(&damaged);
         assert!(!net.nodes[0].is_up(), "{byte}");
     }

@@ -48,6 +48,7 @@ pub(super) fn session_config() -> SessionConfig {
         overhead: 68,
         outages: Outages::After(S),
         stream_credit: 1 << 20,
+        session_credit: 1 << 24,
         streams_max: 1000,
         overhead_max: 0.5,
     }
@@ -303,6 +304,6 @@ fn what_is_said_of_sizes_holds() {
     assert_eq!(DATAGRAM_OVERHEAD, 25);
     assert_eq!(
         [INITIATION_LEN, RESPONSE_LEN, COOKIE_LEN, CONFIRMATION_LEN],
-        [173, 113, 49, 21]
+        [181, 121, 49, 21]
     );
 }
