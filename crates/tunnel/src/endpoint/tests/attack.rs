@@ -5,6 +5,12 @@ use begin::Random;
 
 const ATTACKS: u32 = 100_000;
 
+fn randomise(bytes: Option<&mut [u8]>, random: &mut Random) {
+    for byte in bytes.into_iter().flatten() {
+        *byte = random.next() as u8;
+    }
+}
+
 /// What he sends next.
 fn forge(random: &mut Random, recorded: &[Datagram]) -> Datagram {
     let mut datagram = recorded[random.below(recorded.len() as u64) as usize].clone();
@@ -20,21 +26,13 @@ fn forge(random: &mut Random, recorded: &[Datagram]) -> Datagram {
         // Back to its sender.
         3 => std::mem::swap(&mut datagram.from, &mut datagram.to),
         // Noise, with a header that fits.
-        4 => bytes
-            .iter_mut()
-            .skip(9)
-            .for_each(|byte| *byte = random.next() as u8),
+        4 => randomise(bytes.get_mut(9..), random),
         5 => {
-            *bytes = (0..random.below(1500))
-                .map(|_| random.next() as u8)
-                .collect()
+            bytes.resize(random.below(1500) as usize, 0);
+            randomise(Some(bytes), random);
         }
         // Another packet number.
-        _ => bytes
-            .iter_mut()
-            .skip(5)
-            .take(4)
-            .for_each(|byte| *byte = random.next() as u8),
+        _ => randomise(bytes.get_mut(5..9), random),
     }
     if random.below(2) == 0 {
         datagram.from = address(200 + random.below(50) as u8);
@@ -77,20 +75,13 @@ fn handshakes(net: &Net) -> u64 {
 fn a_session_does_not_notice_an_attack() {
     let mut net = Net::pair(true);
     net.run(S);
-    net.nodes
-        .iter_mut()
-        .for_each(|node| drop(node.take_events()));
-    let (mut random, mut arrived) = (Random(1), [0; 2]);
+    net.forget_events();
+    let (mut random, mut arrived) = (Random(1), [Vec::new(), Vec::new()]);
     let (mut injected, mut replies) = (0, 0);
     let forged = initiations();
     let begin = (net.now, handshakes(&net));
     for step in 0..ATTACKS / 100 {
-        for at in 0..2 {
-            packets(step * 5, 5)
-                .iter()
-                .for_each(|packet| net.nodes[at].write(packet));
-            arrived[at] += net.nodes[at].inbox().len();
-        }
+        net.load(step * 5, [5, 5], &mut arrived);
         net.run(5 * MS);
         // Only what has arrived is recorded: what overtakes the original is the original.
         let end = net.log.len().saturating_sub(200);
@@ -109,11 +100,9 @@ fn a_session_does_not_notice_an_attack() {
         replies += sent(&net) - before;
     }
     net.run(S);
-    for at in 0..2 {
-        arrived[at] += net.nodes[at].inbox().len();
-        assert_eq!(net.nodes[at].take_events(), []);
-    }
-    assert_eq!(arrived, [5000, 5000]);
+    net.load(0, [0, 0], &mut arrived);
+    assert!(net.nodes.iter().all(|node| node.events.is_empty()));
+    assert!(arrived.iter().all(|packets| packets.len() == 5000));
     assert!(replies < injected / 100, "{replies} of {injected}");
     let seconds = (net.now - begin.0).as_secs() + 1;
     let handshakes = handshakes(&net) - begin.1;
@@ -147,9 +136,7 @@ fn recorded_initiations_displace_nothing() {
     net.run(10 * S);
     net.restart(1, 44, false);
     net.run(10 * S);
-    net.nodes
-        .iter_mut()
-        .for_each(|node| drop(node.take_events()));
+    net.forget_events();
     let before = net.nodes[1].endpoint.stats().answered;
     for at in 0..2000 {
         let replay = Datagram {

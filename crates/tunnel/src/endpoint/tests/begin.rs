@@ -97,9 +97,7 @@ fn loss_reordering_and_duplication_delay_a_session_only() {
         });
         net.run(90 * S);
         assert_eq!(net.transfer(0, &packets(0, 3)).len(), 3, "seed {seed}");
-        for node in &mut net.nodes {
-            node.take_events();
-        }
+        net.forget_events();
         net.run(30 * S);
         let restless = net
             .nodes
@@ -141,9 +139,7 @@ fn an_outage_of_hours_ends_nothing() {
         false,
     );
     net.run(S);
-    net.nodes
-        .iter_mut()
-        .for_each(|node| drop(node.take_events()));
+    net.forget_events();
     let back = net.now + 10 * 3600 * S;
     net.fate = Box::new(move |now, _| if now < back { vec![] } else { vec![DELAY] });
     let logged = net.log.len();

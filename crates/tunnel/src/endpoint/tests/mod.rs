@@ -179,9 +179,7 @@ impl Net {
         let mut net = Self::pair(false);
         net.run(S);
         assert!(net.nodes.iter().all(Node::is_up));
-        for node in &mut net.nodes {
-            node.take_events();
-        }
+        net.forget_events();
         net
     }
 
@@ -273,6 +271,23 @@ impl Net {
         let host = at as u8 + 1;
         self.nodes[at] = Node::new(host, seed, Limits::default());
         self.nodes[at].peer(3 - host, calls);
+    }
+
+    /// Each node gets so many packets to send, and what has arrived at each is taken.
+    pub fn load(&mut self, first: u32, counts: [u32; 2], arrived: &mut [Vec<Vec<u8>>; 2]) {
+        for ((node, arrived), count) in self.nodes.iter_mut().zip(arrived).zip(counts) {
+            for packet in packets(first, count) {
+                node.write(&packet);
+            }
+            arrived.extend(node.inbox());
+        }
+    }
+
+    /// What has happened until now is of no interest.
+    pub fn forget_events(&mut self) {
+        for node in &mut self.nodes {
+            node.take_events();
+        }
     }
 
     pub fn transfer(&mut self, from: usize, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {

@@ -18,24 +18,16 @@ fn new_keys_lose_nothing() {
         let mut random = begin::Random(seed);
         net.fate = Box::new(move |_, _| vec![MS * (40 + random.below(60) as u32)]);
         net.run(S);
-        for node in &mut net.nodes {
-            node.take_events();
-        }
+        net.forget_events();
         let mut arrived = [Vec::new(), Vec::new()];
         for step in 0..300 {
-            for at in 0..2 {
-                for packet in packets(step * 10, 10 - 5 * at as u32) {
-                    net.nodes[at].write(&packet);
-                }
-                arrived[at].extend(net.nodes[at].inbox());
-            }
+            net.load(step * 10, [10, 5], &mut arrived);
             net.run(100 * MS);
         }
         net.run(S);
-        for at in 0..2 {
-            arrived[at].extend(net.nodes[at].inbox());
-            assert_eq!(net.nodes[at].take_events(), [], "seed {seed}");
-        }
+        net.load(0, [0, 0], &mut arrived);
+        let quiet = net.nodes.iter().all(|node| node.events.is_empty());
+        assert!(quiet, "seed {seed}");
         assert_eq!(
             (arrived[0].len(), arrived[1].len()),
             (1500, 3000),

@@ -7,12 +7,7 @@ fn a_peer_that_moves_under_load_loses_nothing() {
     let mut net = Net::up();
     let mut arrived = [Vec::new(), Vec::new()];
     for step in 0..40u32 {
-        for at in 0..2 {
-            packets(step * 10, 10)
-                .iter()
-                .for_each(|packet| net.nodes[at].write(packet));
-            arrived[at].extend(net.nodes[at].inbox());
-        }
+        net.load(step * 10, [10, 10], &mut arrived);
         if step % 10 == 5 {
             net.one().address = address(100 + step as u8);
         }
