@@ -1,5 +1,11 @@
 //! Why packets did not arrive.
 
+mod classifier;
+
+use std::time::Duration;
+
+pub use classifier::{CauseCounts, Classifier};
+
 /// Why packets did not arrive, as far as it can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
@@ -18,6 +24,8 @@ pub struct LossEvent {
     pub first: u64,
     /// How many.
     pub packets: u64,
+    /// When the first one was sent.
+    pub sent_at: Duration,
     /// Why.
     pub cause: Cause,
 }

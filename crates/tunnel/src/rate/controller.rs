@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::auto::Auto;
 use crate::{cause::LossEvent, path::PathSample, session::Rate};
 
 /// What a controller is told at its beginning.
@@ -27,16 +28,16 @@ pub enum Controller {
         /// It.
         rate: u64,
     },
+    /// The rate is measured.
+    Auto(Box<Auto>),
 }
 
 impl Controller {
     /// A controller that begins at `now`.
-    pub fn new(config: &ControllerConfig, _now: Duration) -> Self {
+    pub fn new(config: &ControllerConfig, now: Duration) -> Self {
         match config.rate {
             Rate::Stated(rate) => Self::Stated { rate: rate.max(1) },
-            Rate::Auto => Self::Stated {
-                rate: config.remembered.unwrap_or(10_000_000).max(1),
-            },
+            Rate::Auto => Self::Auto(Box::new(Auto::new(config, now))),
         }
     }
 
@@ -44,6 +45,7 @@ impl Controller {
     pub fn rate(&self) -> u64 {
         match self {
             Self::Stated { rate } => *rate,
+            Self::Auto(auto) => auto.rate(),
         }
     }
 
@@ -52,18 +54,35 @@ impl Controller {
     pub fn link_rate(&self) -> u64 {
         match self {
             Self::Stated { rate } => *rate,
+            Self::Auto(auto) => auto.link_rate(),
         }
     }
 
     /// A packet has been sent that takes so many bytes on the link.
-    pub fn on_sent(&mut self, _now: Duration, _bytes: u64) {}
+    pub fn on_sent(&mut self, now: Duration, _bytes: u64) {
+        if let Self::Auto(auto) = self {
+            auto.on_sent(now);
+        }
+    }
 
     /// A report has come. `losses` are what was found lost since the last call.
-    pub fn on_sample(&mut self, _sample: &PathSample, _losses: &[LossEvent]) {}
+    pub fn on_sample(&mut self, sample: &PathSample, losses: &[LossEvent]) {
+        if let Self::Auto(auto) = self {
+            auto.on_sample(sample, losses);
+        }
+    }
 
     /// Nothing comes from the peer any more.
-    pub fn on_outage(&mut self, _now: Duration) {}
+    pub fn on_outage(&mut self, _now: Duration) {
+        if let Self::Auto(auto) = self {
+            auto.on_outage();
+        }
+    }
 
-    /// The peer is there again: at the remembered rate, watched closely for a round trip.
-    pub fn on_resume(&mut self, _now: Duration) {}
+    /// The peer is there again: at the remembered rate, and as attentive to queues as ever.
+    pub fn on_resume(&mut self, now: Duration) {
+        if let Self::Auto(auto) = self {
+            auto.on_resume(now);
+        }
+    }
 }

@@ -1,8 +1,10 @@
 //! How fast to send: stated, or measured; and when the next packet may leave.
 
+mod auto;
 mod controller;
 mod pacer;
 
+pub use auto::Auto;
 pub use controller::{Controller, ControllerConfig};
 pub use pacer::{Batch, Pacer};
 

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::{
-    Event, PacketError, Session,
+    Event, PacketError, Rate, Session,
     segment::{Segment, Sent},
 };
 use crate::{
     arrival::Timing,
     delivery::Guard,
     outage::{Change, Expected, Kind, State},
+    path::PathSample,
     rate::time_of,
     wire::{Data, Report},
 };
@@ -33,13 +34,38 @@ impl Session {
             self.mtu.on_arrived(0);
         }
         if let Some(sample) = &outcome.sample {
-            self.controller.on_sample(sample, &[]);
+            self.classify(sample, report);
+            self.controller.on_sample(sample, &self.losses);
             self.pacer.set_rate(now, self.controller.rate());
             self.expect();
         }
         self.encoding.on_counts(report.counts, false);
         self.guard_coded();
         Ok(outcome.progress)
+    }
+
+    /// Says of what has been found missing why it is.
+    fn classify(&mut self, sample: &PathSample, report: &Report) {
+        let packet = match self.config.rate {
+            // Who states the rate has the link for himself.
+            Rate::Stated(rate) => {
+                let bytes = self.mtu.size() + self.config.overhead;
+                Some(time_of(bytes as u64, rate))
+            }
+            Rate::Auto => None,
+        };
+        let late = self.delivery.reorder_time().as_micros();
+        let late = u64::try_from(late).unwrap_or(u64::MAX);
+        let settled = sample.received_us.saturating_sub(late);
+        self.losses.clear();
+        self.classifier.on_gaps(
+            &report.gaps,
+            packet,
+            settled,
+            |number| self.delivery.sent_at(number),
+            |event| self.losses.push(event),
+        );
+        self.classifier.on_sample(sample);
     }
 
     /// The round trip or the rate may have changed: so does the pace of reports, and what is silence.

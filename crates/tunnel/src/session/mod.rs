@@ -41,6 +41,7 @@ pub use stats::SessionStats;
 
 use crate::{
     arrival::{Arrivals, Timing},
+    cause::{Classifier, LossEvent},
     class::Class,
     coding::{Decoding, Encoding},
     delivery::Delivery,
@@ -69,6 +70,8 @@ pub struct Session {
     encoding: Encoding,
     pacer: Pacer,
     controller: Controller,
+    classifier: Classifier,
+    losses: Vec<LossEvent>,
     mtu: Mtu,
     silence: Silence,
     /// The outage that lasts is one of both directions.
@@ -121,7 +124,7 @@ impl Session {
             },
             now,
         );
-        let rate = controller.rate();
+        let rate = controller.link_rate();
         let back = config.return_rate.unwrap_or(rate);
         let timing = |rate| Timing {
             rtt: config.rtt,
@@ -143,8 +146,10 @@ impl Session {
             control: VecDeque::new(),
             delivery: Delivery::new(config.rtt),
             encoding: Encoding::new(config.packet_max, config.overhead_max),
-            pacer: Pacer::new(rate, Batch::default()),
+            pacer: Pacer::new(controller.rate(), Batch::default()),
             controller,
+            classifier: Classifier::new(),
+            losses: Vec::new(),
             mtu: Mtu::new(config.packet_start, config.packet_max),
             silence: Silence::new(config.outages, &expected, now),
             unheard: false,

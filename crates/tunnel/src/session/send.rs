@@ -46,8 +46,9 @@ impl Session {
         let Sending { seq, coded } = std::mem::take(&mut self.sending);
         let number = self.delivery.on_sent(now, seq, size, coded);
         self.arrivals.on_sent(now, report.then_some(size));
-        self.pacer.on_sent(now, size as u64);
         self.controller.on_sent(now, size as u64);
+        self.pacer.set_rate(now, self.controller.rate());
+        self.pacer.on_sent(now, size as u64);
         self.stats.packets_sent += 1;
         self.stats.bytes_sent += size as u64;
         Some(Written { number })

@@ -1,5 +1,8 @@
 //! When the next packet may leave.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use super::time_of;

@@ -1,0 +1,178 @@
+//! What the measured rate reaches over emulated links, in virtual time: `cargo run --release -p tunnel --example rates`.
+//!
+//! An argument picks a table (alone, steps, cubic); `trace` prints one run.
+
+#[path = "../tests/emulated/mod.rs"]
+mod emulated;
+
+use std::time::Duration;
+
+use emulated::{Run, Setup};
+
+const SEEDS: u64 = 5;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = |table: &str| arguments.is_empty() || arguments.iter().any(|a| a == table);
+    if arguments.first().is_some_and(|first| first == "trace") {
+        return trace(&arguments[1..]);
+    }
+    if wanted("alone") {
+        alone();
+    }
+    if wanted("steps") {
+        steps();
+    }
+    if wanted("cubic") {
+        cubic();
+    }
+}
+
+/// Median, least and most.
+fn spread(mut values: Vec<f64>) -> String {
+    values.sort_by(f64::total_cmp);
+    let (first, last) = (values[0], values[values.len() - 1]);
+    format!("{:.2} ({first:.2} to {last:.2})", values[values.len() / 2])
+}
+
+fn over_seeds(setup: &Setup, measure: impl Fn(&Run) -> f64) -> String {
+    spread(
+        (0..SEEDS)
+            .map(|seed| measure(&Run::new(setup, seed)))
+            .collect(),
+    )
+}
+
+fn setup(rate: f64, rtt_ms: u64, buffer: f64, loss: f64) -> Setup {
+    Setup {
+        rates: vec![(0.0, rate)],
+        rtt: Duration::from_millis(rtt_ms),
+        buffer,
+        options: format!(",loss={loss}%"),
+        cubic: None,
+        start: 0.0,
+        rounds: 80.0,
+    }
+}
+
+fn alone() {
+    println!("\n## Alone; median (least to most) of {SEEDS} seeds\n");
+    println!(
+        "| Mbit/s | RTT ms | buffer BDP | loss % | RTTs to 0.85 | use of rate x (1 - loss) | queue p50 RTT | p95 | dropped at the queue % |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for (rate, rtt) in [
+        (10.0, 20),
+        (10.0, 100),
+        (10.0, 600),
+        (100.0, 20),
+        (100.0, 100),
+        (2.0, 100),
+        (0.5, 528),
+    ] {
+        for (buffer, loss) in [(0.25, 0.0), (1.0, 0.0), (4.0, 0.0), (1.0, 2.0), (1.0, 5.0)] {
+            let setup = setup(rate * 1e6, rtt, buffer, loss);
+            let runs: Vec<_> = (0..SEEDS).map(|seed| Run::new(&setup, seed)).collect();
+            let all = |measure: &dyn Fn(&Run) -> f64| spread(runs.iter().map(measure).collect());
+            let good = rate * 1e6 * (1.0 - loss / 100.0);
+            println!(
+                "| {rate} | {rtt} | {buffer} | {loss} | {} | {} | {} | {} | {} |",
+                all(&|run| run.reaches(0.0, 0.85 * good)),
+                all(&|run| run.rate(0, 12.0, 80.0) / good),
+                all(&|run| run.queue(12.0, 80.0).0),
+                all(&|run| run.queue(12.0, 80.0).1),
+                all(&|run| 100.0 * run.overflow()),
+            );
+        }
+    }
+}
+
+fn steps() {
+    println!("\n## Steps 10 to 2 to 8 Mbit/s at 60 and 120 RTT, buffer 1 BDP of 10 Mbit/s\n");
+    println!(
+        "| RTT ms | loss % | RTTs until the queue is under 0.5 RTT | use of 2 | queue p95 from 15 RTT after | RTTs to 0.85 of 8 | use of 8 |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for rtt in [20, 100, 600] {
+        for loss in [0.0, 2.0] {
+            let setup = Setup {
+                rates: vec![(0.0, 1e7), (60.0, 2e6), (120.0, 8e6)],
+                rounds: 180.0,
+                ..setup(1e7, rtt, 1.0, loss)
+            };
+            let good = 1.0 - loss / 100.0;
+            println!(
+                "| {rtt} | {loss} | {} | {} | {} | {} | {} |",
+                over_seeds(&setup, falls),
+                over_seeds(&setup, |run| run.rate(0, 70.0, 120.0) / 2e6 / good),
+                over_seeds(&setup, |run| run.queue(75.0, 120.0).1),
+                over_seeds(&setup, |run| run.reaches(120.0, 0.85 * 8e6 * good)),
+                over_seeds(&setup, |run| run.rate(0, 140.0, 180.0) / 8e6 / good),
+            );
+        }
+    }
+}
+
+/// Round trips after the step until the queue is short for two round trips.
+fn falls(run: &Run) -> f64 {
+    let short = |quarter: &u32| {
+        let from = 60.0 + f64::from(*quarter) / 4.0;
+        run.queue(from, from + 2.0).1 < 0.5
+    };
+    (4..232)
+        .find(short)
+        .map_or(f64::INFINITY, |quarter| f64::from(quarter) / 4.0)
+}
+
+fn cubic() {
+    println!("\n## Beside one CUBIC flow, 10 Mbit/s; shares of the link\n");
+    println!(
+        "| RTT ms | buffer BDP | ours, begun 30 RTT before it | CUBIC's | ours, begun 60 RTT after it | CUBIC's | ours when it is gone |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for rtt in [20, 100, 600] {
+        for buffer in [0.25, 1.0, 4.0] {
+            let first = Setup {
+                cubic: Some((30.0, 330.0)),
+                rounds: 430.0,
+                ..setup(1e7, rtt, buffer, 0.0)
+            };
+            let second = Setup {
+                cubic: Some((0.0, 360.0)),
+                start: 60.0,
+                rounds: 360.0,
+                ..first.clone()
+            };
+            println!(
+                "| {rtt} | {buffer} | {} | {} | {} | {} | {} |",
+                over_seeds(&first, |run| run.rate(0, 60.0, 330.0) / 1e7),
+                over_seeds(&first, |run| run.rate(1, 60.0, 330.0) / 1e7),
+                over_seeds(&second, |run| run.rate(0, 90.0, 360.0) / 1e7),
+                over_seeds(&second, |run| run.rate(1, 90.0, 360.0) / 1e7),
+                over_seeds(&first, |run| run.rate(0, 400.0, 430.0) / 1e7),
+            );
+        }
+    }
+}
+
+/// `trace MBIT RTT BUFFER LOSS SEED [cubic FROM | step]`: what happened at each report.
+fn trace(arguments: &[String]) {
+    let number = |i: usize| arguments[i].parse::<f64>().expect("a number");
+    let mut setup = setup(number(0) * 1e6, number(1) as u64, number(2), number(3));
+    match arguments.get(5).map(String::as_str) {
+        Some("cubic") => {
+            setup.cubic = Some((30.0, 330.0));
+            setup.rounds = 360.0;
+        }
+        Some("step") => {
+            setup.rates = vec![(0.0, 1e7), (60.0, 2e6), (120.0, 8e6)];
+            setup.rounds = 180.0;
+        }
+        _ => {}
+    }
+    let run = Run::new(&setup, number(4) as u64);
+    let rtt = setup.rtt.as_secs_f64();
+    for (at, line) in &run.log {
+        println!("{:8.2} {line}", at / rtt);
+    }
+}

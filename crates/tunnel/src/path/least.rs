@@ -1,0 +1,83 @@
+//! The least and the most of a value over a while, in bounded memory.
+
+/// The least of a value over the last one to two halves of a window. Times in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Least {
+    now: f64,
+    before: f64,
+    since: f64,
+}
+
+impl Least {
+    pub(crate) fn new() -> Self {
+        Self {
+            now: f64::INFINITY,
+            before: f64::INFINITY,
+            since: 0.0,
+        }
+    }
+
+    pub(crate) fn note(&mut self, at: f64, value: f64, half: f64) {
+        if at - self.since > half {
+            (self.before, self.now, self.since) = (self.now, f64::INFINITY, at);
+        }
+        self.now = self.now.min(value);
+    }
+
+    /// Infinity if there was none.
+    pub(crate) fn get(&self) -> f64 {
+        self.now.min(self.before)
+    }
+}
+
+/// Halves of the window over which the least delay is looked for, in seconds and in round trips: two
+/// clocks that differ by 100 ppm run apart by 6 ms in twice that time.
+const BASE_HALF: (f64, f64) = (30.0, 100.0);
+/// Of the window of the least round trip, which no clock makes longer, in seconds: a longer way is
+/// believed after it.
+pub(crate) const RTT_HALF: f64 = 600.0;
+
+/// How long half of the window is at that round trip time, in seconds.
+fn base_half(rtt: f64) -> f64 {
+    BASE_HALF.0.max(BASE_HALF.1 * rtt)
+}
+
+/// The one-way delay above the least one: what queues add. The two ends' clocks need not agree; they may run
+/// apart. A queue that stands for longer than the delay's window shows in the round trip time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueDelay {
+    delay: Least,
+    rtt: Least,
+    rtt_ever: Least,
+}
+
+impl QueueDelay {
+    pub(crate) fn new() -> Self {
+        Self {
+            delay: Least::new(),
+            rtt: Least::new(),
+            rtt_ever: Least::new(),
+        }
+    }
+
+    /// A round trip took so long.
+    pub(crate) fn note_rtt(&mut self, at: f64, rtt: f64) {
+        self.rtt
+            .note(at, rtt, base_half(self.rtt_ever.get().min(rtt)));
+        self.rtt_ever.note(at, rtt, RTT_HALF);
+    }
+
+    /// A packet sent at `sent` arrived at `received`, by clocks of their own; its queueing delay in seconds.
+    pub(crate) fn note(&mut self, sent: f64, received: f64) -> f64 {
+        let rtt = self.rtt_ever.get();
+        let half = base_half(if rtt.is_finite() { rtt } else { 0.0 });
+        self.delay.note(sent, received - sent, half);
+        let standing = self.rtt.get() - rtt;
+        received - sent - self.delay.get()
+            + if standing.is_finite() {
+                standing.max(0.0)
+            } else {
+                0.0
+            }
+    }
+}

@@ -1,0 +1,177 @@
+//! What the samples say: the queue's delay, and the rates at both ends.
+
+use std::collections::VecDeque;
+
+use crate::path::{Least, PathSample, QueueDelay, RTT_HALF};
+
+/// Samples kept at most; a span has about eight.
+const SAMPLES_MAX: usize = 256;
+/// One sample, and the span that ends with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    /// When it came, in seconds.
+    pub(super) now: f64,
+    /// When its packet was sent.
+    pub(super) sent_at: f64,
+    /// One-way delay above the least seen, in seconds.
+    pub(super) queue: f64,
+    /// The least of that over the span.
+    pub(super) queue_least: f64,
+    /// Bits a second through the bottleneck: what arrived and what the link lost behind it.
+    pub(super) carried: f64,
+    /// Bits a second sent, of the same packets.
+    pub(super) sent: f64,
+    /// When the span's first packet was sent.
+    pub(super) span_from: f64,
+    /// Whether the sender had nothing to send in the span.
+    pub(super) app_limited: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    sent_at: f64,
+    received: f64,
+    /// Bits on the link since the session began.
+    carried: f64,
+    /// Packets sent.
+    sent: u64,
+    queue: f64,
+    app_limited: bool,
+}
+
+/// Turns samples into readings.
+#[derive(Clone, Debug)]
+pub(super) struct Signal {
+    overhead: f64,
+    /// Bits of a packet on the link, smoothed.
+    packet: f64,
+    delay: QueueDelay,
+    rtt: Least,
+    rtt_last: f64,
+    points: VecDeque<Point>,
+    /// Bits that the link lost behind the bottleneck.
+    link_lost: f64,
+    counted: (u64, u64),
+}
+
+impl Signal {
+    pub(super) fn new(packet: u64, overhead: u64, rtt: f64) -> Self {
+        Self {
+            overhead: overhead as f64,
+            packet: packet.max(1) as f64 * 8.0,
+            delay: QueueDelay::new(),
+            rtt: Least::new(),
+            rtt_last: rtt,
+            points: VecDeque::new(),
+            link_lost: 0.0,
+            counted: (0, 0),
+        }
+    }
+
+    /// Bits of a usual packet.
+    pub(super) fn packet(&self) -> f64 {
+        self.packet
+    }
+
+    /// The least round trip time seen lately, in seconds.
+    pub(super) fn rtt(&self) -> f64 {
+        let least = self.rtt.get();
+        if least.is_finite() {
+            least.max(1e-4)
+        } else {
+            self.rtt_last.max(1e-4)
+        }
+    }
+
+    /// The last round trip time, with its queue.
+    pub(super) fn rtt_last(&self) -> f64 {
+        self.rtt_last.max(1e-4)
+    }
+
+    /// Forgets the span, not the delays: what comes next does not follow what came before.
+    pub(super) fn cut(&mut self) {
+        self.points.clear();
+    }
+
+    /// A reading, if the span is long enough: `span` seconds and four packets.
+    pub(super) fn note(
+        &mut self,
+        sample: &PathSample,
+        lost_by_link: u64,
+        span: f64,
+    ) -> Option<Reading> {
+        let point = self.point(sample, lost_by_link);
+        if self
+            .points
+            .back()
+            .is_some_and(|last| point.received <= last.received)
+        {
+            return None;
+        }
+        self.points.push_back(point);
+        let keeps = |second: &Point| point.received - second.received >= span;
+        while self.points.len() > SAMPLES_MAX || self.points.get(1).is_some_and(keeps) {
+            self.points.pop_front();
+        }
+        self.reading(sample.now.as_secs_f64(), span)
+    }
+
+    /// The one-way delay above the least, of the last sample.
+    pub(super) fn queue(&self) -> f64 {
+        self.points.back().map_or(0.0, |point| point.queue)
+    }
+
+    fn point(&mut self, sample: &PathSample, lost_by_link: u64) -> Point {
+        let (received, sent_at) = (
+            sample.received_us as f64 / 1e6,
+            sample.sent_at.as_secs_f64(),
+        );
+        let now = sample.now.as_secs_f64();
+        let (packets, bytes) = (sample.packets, sample.bytes);
+        let new = packets.saturating_sub(self.counted.0);
+        if new > 0 {
+            let mean = bytes.saturating_sub(self.counted.1) as f64 / new as f64 + self.overhead;
+            self.packet += (mean * 8.0 - self.packet) * (new as f64 / 64.0).min(1.0);
+            self.counted = (packets, bytes);
+        }
+        self.link_lost += lost_by_link as f64 * self.packet;
+        self.rtt_last = sample.rtt.as_secs_f64();
+        self.rtt.note(now, self.rtt_last, RTT_HALF);
+        self.delay.note_rtt(now, self.rtt_last);
+        let queue = self.delay.note(sent_at, received);
+        Point {
+            sent_at,
+            received,
+            carried: (bytes as f64 + packets as f64 * self.overhead) * 8.0 + self.link_lost,
+            sent: sample.sent_packets,
+            queue,
+            app_limited: sample.app_limited,
+        }
+    }
+
+    fn reading(&self, now: f64, span: f64) -> Option<Reading> {
+        let (first, last) = (self.points.front()?, self.points.back()?);
+        let (time, sent_time) = (last.received - first.received, last.sent_at - first.sent_at);
+        let packets = last.sent.saturating_sub(first.sent);
+        if time < span || packets < 4 || sent_time <= 0.0 {
+            return None;
+        }
+        let sent = packets as f64 * self.packet / sent_time;
+        // More than was sent in that time cannot have been carried, but for what the numbers' order hides.
+        let slots = packets as f64 * self.packet / time;
+        Some(Reading {
+            now,
+            sent_at: last.sent_at,
+            queue: last.queue,
+            queue_least: self
+                .points
+                .iter()
+                .map(|p| p.queue)
+                .fold(f64::INFINITY, f64::min),
+            carried: ((last.carried - first.carried) / time).min(slots),
+            sent,
+            span_from: first.sent_at,
+            app_limited: self.points.iter().skip(1).any(|point| point.app_limited),
+        })
+    }
+}

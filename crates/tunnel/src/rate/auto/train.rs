@@ -1,0 +1,77 @@
+//! The first packets, sent as fast as can be: how far apart they arrive says the first rate.
+
+use crate::path::PathSample;
+
+/// Packets of the train.
+pub(super) const PACKETS: u64 = 16;
+/// Seconds between two packets that are of one train.
+const TOGETHER: f64 = 0.005;
+
+/// Reads the spread of the train: the first [`PACKETS`] packets that left together. Before, there was little
+/// to send.
+#[derive(Clone, Debug)]
+pub(super) struct Train {
+    /// Packets sent before it.
+    before: u64,
+    sent: u64,
+    last: f64,
+    first: Option<Point>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    packets: u64,
+    bytes: u64,
+    at: u64,
+}
+
+impl Train {
+    /// It is about to leave; or, if something is known already, there is none.
+    pub(super) fn new(wanted: bool) -> Self {
+        Self {
+            before: 0,
+            sent: if wanted { 0 } else { PACKETS },
+            last: 0.0,
+            first: None,
+        }
+    }
+
+    /// Whether the next packet belongs to it.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.sent < PACKETS
+    }
+
+    /// After which number packets are not of it.
+    pub(super) fn end(&self) -> u64 {
+        self.before + self.sent
+    }
+
+    pub(super) fn on_sent(&mut self, now: f64) {
+        if !self.is_leaving() {
+            return;
+        }
+        if now - self.last > TOGETHER {
+            (self.before, self.sent, self.first) = (self.end(), 0, None);
+        }
+        self.sent += 1;
+        self.last = now;
+    }
+
+    /// Bits a second between two samples of the train, if there are two.
+    pub(super) fn note(&mut self, sample: &PathSample, overhead: u64) -> Option<f64> {
+        if sample.sent_packets <= self.before || sample.sent_packets > self.end() {
+            return None;
+        }
+        let point = Point {
+            packets: sample.packets,
+            bytes: sample
+                .bytes
+                .saturating_add(sample.packets.saturating_mul(overhead)),
+            at: sample.received_us,
+        };
+        let first = *self.first.get_or_insert(point);
+        let time = point.at.checked_sub(first.at).filter(|us| *us > 0)?;
+        let enough = point.packets >= first.packets.saturating_add(4);
+        enough.then(|| point.bytes.saturating_sub(first.bytes) as f64 * 8e6 / time as f64)
+    }
+}

@@ -1,0 +1,72 @@
+//! A window like the one of a TCP beside us (CUBIC, RFC 9438), to hold our own against it.
+
+/// The multiplicative decrease (RFC 9438 §4.6).
+const BETA: f64 = 0.7;
+/// Packets per cubic second (RFC 9438 §5).
+const C: f64 = 0.4;
+/// Growth per round trip in Reno's region (RFC 9438 §4.3).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// Counted in packets, as CUBIC does; grows with time, and only congestion shortens it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub(super) packets: f64,
+    most: f64,
+    /// How long from the decrease until `most` is reached again, in seconds (RFC 9438 §4.2).
+    k: f64,
+    /// Where Reno would be.
+    reno: f64,
+    epoch: f64,
+    last: f64,
+    /// What was sent before this has been answered for by a decrease.
+    answered: f64,
+}
+
+impl Window {
+    pub(super) fn new(now: f64, packets: f64) -> Self {
+        let packets = packets.max(2.0);
+        Self {
+            packets,
+            most: packets,
+            k: 0.0,
+            reno: packets,
+            epoch: now,
+            last: now,
+            answered: now,
+        }
+    }
+
+    /// Time has passed; `rtt` with the queue.
+    pub(super) fn grow(&mut self, now: f64, rtt: f64) {
+        let rounds = ((now - self.last) / rtt).clamp(0.0, 1.0);
+        self.last = now;
+        self.reno += ALPHA * rounds;
+        let t = now - self.epoch + rtt;
+        let target = C * (t - self.k).powi(3) + self.most;
+        // At most half as much again per round trip (RFC 9438 §4.4).
+        let target = target.clamp(self.packets, 1.5 * self.packets);
+        self.packets += (target - self.packets) * rounds;
+        self.packets = self.packets.max(self.reno);
+    }
+
+    /// Goes on where it was, after a while in which it was not used.
+    pub(super) fn resume(&mut self, now: f64) {
+        self.epoch += now - self.last;
+        (self.last, self.answered) = (now, now);
+    }
+
+    /// Something that was sent at `sent_at` met a full queue.
+    pub(super) fn congestion(&mut self, now: f64, sent_at: f64) -> bool {
+        if sent_at <= self.answered {
+            return false;
+        }
+        // Fast convergence (RFC 9438 §4.7): who had to give way gives a little more.
+        let shrinking = self.packets < self.most;
+        self.most = self.packets * if shrinking { (1.0 + BETA) / 2.0 } else { 1.0 };
+        self.packets = (self.packets * BETA).max(2.0);
+        self.reno = self.packets;
+        self.k = ((self.most - self.packets).max(0.0) / C).cbrt();
+        (self.epoch, self.last, self.answered) = (now, now, now);
+        true
+    }
+}

@@ -1,0 +1,98 @@
+use super::*;
+
+const BYTES: u64 = 1468;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Sends whenever the pacer says so, asked `late` after each deadline, for a second; when packets left.
+fn run(rate: u64, late: Duration) -> Vec<Duration> {
+    let mut pacer = Pacer::new(rate, Batch::default());
+    let (mut now, mut left) = (Duration::ZERO, Vec::new());
+    while now < SECOND {
+        if pacer.may_send(now) {
+            pacer.on_sent(now, BYTES);
+            left.push(now);
+        } else {
+            now = pacer.deadline() + late;
+        }
+    }
+    left
+}
+
+#[test]
+fn the_rate_is_kept_however_late_it_is_asked_within_a_millisecond() {
+    for rate in [500_000, 2_000_000, 10_000_000, 100_000_000, 1_000_000_000] {
+        for late_us in [0, 100, 900] {
+            let left = run(rate, Duration::from_micros(late_us));
+            let bits = (left.len() as u64 * BYTES * 8) as f64;
+            let most = rate as f64 * 1.003 + 20.0 * BYTES as f64 * 8.0;
+            assert!(
+                bits > 0.995 * rate as f64 && bits < most,
+                "{rate} {late_us}: {bits}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_span_carries_more_than_the_rate_a_batch_and_what_was_late() {
+    for rate in [2_000_000, 20_000_000, 300_000_000] {
+        let left = run(rate, Duration::from_micros(700));
+        let batch = time_of(16 * BYTES, rate).min(Duration::from_millis(1));
+        for (i, from) in left.iter().enumerate() {
+            for (n, to) in left[i..].iter().enumerate().take(200) {
+                let due = time_of(n as u64 * BYTES, rate);
+                assert!(
+                    due <= *to - *from + 2 * batch + LATE,
+                    "{rate}: {n} packets from {from:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn slow_links_have_no_batches() {
+    let left = run(10_000_000, Duration::ZERO);
+    let spacing = time_of(BYTES, 10_000_000);
+    assert!(left.windows(2).all(|pair| pair[1] - pair[0] >= spacing));
+}
+
+#[test]
+fn fast_links_wake_once_a_batch() {
+    let left = run(1_000_000_000, Duration::ZERO);
+    let wakes = 1 + left.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(wakes * 12 < left.len(), "{wakes} for {}", left.len());
+}
+
+#[test]
+fn after_idle_one_packet_leaves_at_once_and_no_flood_follows() {
+    let mut pacer = Pacer::new(10_000_000, Batch::default());
+    pacer.on_sent(Duration::ZERO, BYTES);
+    let mut burst = 0;
+    while pacer.may_send(SECOND) {
+        pacer.on_sent(SECOND, BYTES);
+        burst += 1;
+    }
+    assert!((1..=2).contains(&burst), "{burst}");
+}
+
+#[test]
+fn a_new_rate_holds_for_what_is_still_to_be_waited() {
+    let mut pacer = Pacer::new(1, Batch::default());
+    pacer.on_sent(Duration::ZERO, BYTES);
+    assert!(pacer.deadline() > 10_000 * SECOND);
+    pacer.set_rate(Duration::ZERO, 10_000_000);
+    assert!(pacer.deadline() < Duration::from_millis(2));
+    pacer.set_rate(Duration::ZERO, 0);
+    assert_eq!(pacer.rate(), 1);
+    assert!(!pacer.may_send(SECOND));
+}
+
+#[test]
+fn absurd_values_do_not_overflow() {
+    let mut pacer = Pacer::new(u64::MAX, Batch::default());
+    pacer.on_sent(Duration::MAX, u64::MAX);
+    pacer.set_rate(Duration::ZERO, 1);
+    pacer.on_sent(Duration::ZERO, u64::MAX);
+    assert!(!pacer.may_send(SECOND));
+}
