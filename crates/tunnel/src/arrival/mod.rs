@@ -10,6 +10,8 @@
 
 mod gaps;
 mod spacing;
+#[cfg(test)]
+mod tests;
 
 use std::{ops::Range, time::Duration};
 

@@ -21,6 +21,9 @@
 //! does. To notice an outage late costs packets that go again; to see one where there is none costs throughput.
 //! So the limit is generous.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use crate::{

@@ -24,8 +24,8 @@ fn bulk(rate: u64, rtt: u64, more: &str) -> Setup {
 
 #[test]
 fn selective_repeat_is_at_the_bound() {
-    for (rate, rtt, secs) in [(10_000_000, 600, 25), (500_000, 528, 185)] {
-        for per in [0.0, 0.1, 1.0, 2.0, 5.0, 8.0] {
+    for (rate, rtt, secs) in [(10_000_000, 600, 15), (500_000, 528, 185)] {
+        for per in [0.0, 1.0, 2.0, 8.0] {
             let mut bare = Bare::new(&bulk(rate, rtt, &format!(",loss={per}%")));
             bare.run(s(secs));
             let goodput = bare.goodput(s(5), s(secs)) / (1.0 - per / 100.0);
@@ -118,7 +118,7 @@ fn winks_cost_what_the_way_back_takes_and_nothing_where_sending_never_stops() {
             (Outages::After(s(1)), 0.02),
             (Outages::Never, 0.02),
         ] {
-            let ratios = [1, 2].map(|seed| wink(rtt, p, i, outages, seed));
+            let ratios = [1].map(|seed| wink(rtt, p, i, outages, seed));
             println!("RTT {rtt} ms, ({p}, {i} ms), {outages:?}: {ratios:.3?}");
             for ratio in ratios {
                 assert!(
@@ -133,8 +133,12 @@ fn winks_cost_what_the_way_back_takes_and_nothing_where_sending_never_stops() {
 #[test]
 fn the_first_new_byte_comes_a_round_trip_after_the_link() {
     for (rate, rtt) in [(10_000_000, 600), (100_000_000, 20), (500_000, 528)] {
-        for (length, modem) in [(2, "drop"), (20, "drop"), (600, "drop"), (20, "hold")] {
-            for outages in [Outages::AtOnce, Outages::After(s(1))] {
+        for (length, modem, outages) in [
+            (2, "drop", Outages::After(s(1))),
+            (600, "drop", Outages::AtOnce),
+            (20, "hold", Outages::After(s(1))),
+        ] {
+            {
                 let more = format!(",outages=10s+{length}s,queued={modem}");
                 let mut setup = bulk(rate, rtt, &more);
                 setup.outages = outages;

@@ -1,3 +1,4 @@
 mod bare;
 mod figures;
+mod rules;
 mod schedules;

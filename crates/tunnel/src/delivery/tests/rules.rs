@@ -1,0 +1,290 @@
+//! Each rule by itself.
+
+use std::time::Duration;
+
+use super::bare::ms;
+use crate::{
+    delivery::{Delivery, Guard, ReportError},
+    wire::{Highest, Report, Span},
+};
+
+const RTT: Duration = ms(100);
+
+/// Segments 0 to `count`, one each millisecond from 1000 ms on, as packets of the same numbers.
+fn sent(count: u64, coded: bool) -> Delivery<u64> {
+    let mut delivery = Delivery::new(RTT);
+    for seq in 0..count {
+        assert_eq!(delivery.push(seq, 1000), seq);
+        assert_eq!(
+            delivery.on_sent(ms(1000 + seq), Some(seq), 1000, coded),
+            seq
+        );
+    }
+    delivery
+}
+
+/// Made 50 ms before it comes, by a clock that is an hour ahead.
+fn report(now: u64, highest: u64, below: u64, ranges: &[(u64, u64)]) -> Report {
+    let number = highest;
+    Report {
+        highest: Some(Highest {
+            number,
+            arrived_us: 3_600_000_000 + (1000 + number + 50) * 1000,
+            held_us: (now - 50).saturating_sub(1000 + number + 50) * 1000,
+        }),
+        below,
+        ranges: ranges.iter().map(|(from, until)| *from..*until).collect(),
+        ..Report::default()
+    }
+}
+
+fn take(delivery: &mut Delivery<u64>, now: u64, report: &Report) -> (u64, Vec<u64>) {
+    let mut acked = Vec::new();
+    let outcome = delivery
+        .on_report(ms(now), report, |seq| acked.push(seq))
+        .unwrap();
+    (outcome.lost, acked)
+}
+
+#[test]
+fn three_later_packets_make_a_loss() {
+    let mut delivery = sent(6, false);
+    assert_eq!(
+        take(&mut delivery, 1103, &report(1103, 3, 1, &[(2, 4)])),
+        (0, vec![0, 2, 3])
+    );
+    assert_eq!(
+        take(&mut delivery, 1104, &report(1104, 4, 1, &[(2, 5)])),
+        (1, vec![4])
+    );
+    assert_eq!(delivery.next_resend(), Some((1, &mut 1, 1000)));
+    assert_eq!(
+        delivery.next_resend(),
+        Some((1, &mut 1, 1000)),
+        "until it is sent"
+    );
+    assert_eq!(delivery.in_flight().segments, 1);
+    assert_eq!(delivery.on_sent(ms(1105), Some(1), 900, false), 6);
+    assert_eq!(delivery.next_resend(), None);
+    assert_eq!(delivery.in_flight().bytes, 1900);
+    assert_eq!(
+        take(&mut delivery, 1205, &report(1205, 6, 6, &[])),
+        (0, vec![1, 5])
+    );
+    assert!(delivery.is_empty() && delivery.in_flight().bytes == 0);
+}
+
+#[test]
+fn the_last_ones_are_lost_when_their_time_is_over() {
+    let mut delivery = sent(3, false);
+    let lost = |delivery: &mut _, now| take(delivery, now, &report(now, 0, 1, &[])).0;
+    assert_eq!(lost(&mut delivery, 1100), 0);
+    // A round trip, and an eighth of it.
+    assert_eq!(lost(&mut delivery, 1113), 0);
+    assert_eq!(lost(&mut delivery, 1114), 1);
+    assert_eq!(lost(&mut delivery, 1200), 1);
+}
+
+#[test]
+fn a_report_that_was_held_is_judged_by_when_it_was_made() {
+    let mut delivery = sent(3, false);
+    take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
+    // Made at 1060, here at 1500.
+    assert_eq!(take(&mut delivery, 1500, &report(1110, 0, 1, &[])).0, 0);
+    assert_eq!(take(&mut delivery, 1501, &report(1501, 0, 1, &[])).0, 2);
+}
+
+#[test]
+fn a_modem_that_held_reports_is_given_time_to_deliver_ours() {
+    let mut delivery = sent(3, false);
+    take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
+    take(&mut delivery, 9000, &report(1110, 0, 1, &[]));
+    delivery.resume(ms(9000));
+    assert_eq!(take(&mut delivery, 9001, &report(9001, 0, 1, &[])).0, 0);
+    assert_eq!(take(&mut delivery, 9112, &report(9112, 0, 1, &[])).0, 0);
+    assert_eq!(take(&mut delivery, 9113, &report(9113, 0, 1, &[])).0, 2);
+    // One that drops has nothing to deliver.
+    let mut delivery = sent(3, false);
+    take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
+    delivery.resume(ms(9000));
+    assert_eq!(take(&mut delivery, 9001, &report(9001, 0, 1, &[])).0, 2);
+}
+
+#[test]
+fn what_no_report_speaks_of_is_not_lost() {
+    let mut delivery = sent(40, false);
+    let mut later = report(1139, 39, 0, &[(1, 2), (9, 10)]);
+    later.span = Span { from: 1, until: 10 };
+    // All but the last three, as it is missing by definition what `below` is.
+    assert_eq!(take(&mut delivery, 1139, &later).0, 1 + 7);
+    let mut rest = report(1140, 39, 0, &[(30, 40)]);
+    rest.span = Span {
+        from: 20,
+        until: u64::MAX,
+    };
+    assert_eq!(take(&mut delivery, 1140, &rest).0, 10);
+    assert_eq!(
+        take(&mut delivery, 1141, &report(1141, 39, 0, &[(10, 40)])),
+        (0, (10..30).collect())
+    );
+}
+
+#[test]
+fn coded_packets_wait_for_their_repairs() {
+    let guard = Guard {
+        packets: 10,
+        time: ms(30),
+    };
+    for (coded, packets_later, time) in [(false, 3, 114), (true, 30, 144)] {
+        let mut delivery = sent(60, coded);
+        delivery.set_coded_guard(guard);
+        let first = (1..60).find(|highest| {
+            let report = report(1100 + highest, *highest, 0, &[(1, highest + 1)]);
+            take(&mut delivery, 1100 + highest, &report).0 == 1
+        });
+        // A packet a millisecond: the time is what counts.
+        assert_eq!(first, Some(packets_later));
+        let mut delivery = sent(2, coded);
+        delivery.set_coded_guard(guard);
+        let first =
+            (1101..1200).find(|now| take(&mut delivery, *now, &report(*now, 0, 1, &[])).0 == 1);
+        assert_eq!(first, Some(1000 + time));
+    }
+}
+
+#[test]
+fn a_late_arrival_teaches_to_wait() {
+    let mut delivery = sent(60, false);
+    assert_eq!(delivery.reorder_time(), Duration::ZERO);
+    assert_eq!(
+        take(&mut delivery, 1110, &report(1110, 10, 0, &[(1, 11)])).0,
+        1
+    );
+    delivery.on_sent(ms(1110), Some(0), 1000, false);
+    assert_eq!(
+        take(&mut delivery, 1120, &report(1120, 20, 21, &[]))
+            .1
+            .len(),
+        11
+    );
+    // It came when it was 10 to 20 ms late.
+    assert_eq!(delivery.reorder_time(), Duration::from_micros(22_500));
+    assert_eq!(
+        take(&mut delivery, 1140, &report(1140, 40, 21, &[(22, 41)])).0,
+        0
+    );
+    assert_eq!(
+        take(&mut delivery, 1144, &report(1144, 44, 21, &[(22, 45)])).0,
+        1
+    );
+}
+
+#[test]
+fn in_silence_the_one_sent_least_recently_goes_again_but_not_all_the_time() {
+    let mut delivery = sent(3, false);
+    delivery.on_sent(ms(1003), Some(0), 1000, false);
+    assert_eq!(delivery.repeat_at(), Some(ms(1001) + RTT / 16));
+    assert_eq!(delivery.repeat_oldest(ms(1007)), None);
+    for (now, seq) in [(1100, 1), (1101, 2), (1102, 0)] {
+        assert_eq!(delivery.repeat_oldest(ms(now)).unwrap().0, seq);
+        delivery.on_sent(ms(now), Some(seq), 1000, false);
+    }
+    assert_eq!(delivery.repeat_oldest(ms(1103)), None);
+    assert_eq!(delivery.in_flight().segments, 3);
+    assert!(delivery.flights[0].len() <= 4);
+    assert_eq!(
+        take(&mut delivery, 1300, &report(1300, 6, 3, &[])).1,
+        [0, 1, 2]
+    );
+    assert_eq!(
+        (delivery.repeat_at(), delivery.in_flight().segments),
+        (None, 0)
+    );
+}
+
+#[test]
+fn the_window_is_round_trips_or_a_few_segments() {
+    let mut delivery = Delivery::new(RTT);
+    let open = |delivery: &Delivery<()>, rate| delivery.window_open(rate, ms(10), false);
+    for _ in 0..64 {
+        assert!(open(&delivery, 1));
+        delivery.push((), 1000);
+    }
+    assert!(!open(&delivery, 1));
+    // 8 round trips and 3 spacings: 830 ms.
+    assert!(!open(&delivery, 77_000) && open(&delivery, 77_200));
+    assert!(delivery.window_open(1, ms(10), true));
+}
+
+#[test]
+fn absurd_reports_are_refused_and_change_nothing() {
+    let mut delivery = sent(3, false);
+    delivery.push(3, 1000);
+    let refused = [
+        (report(1100, 3, 0, &[]), ReportError::NeverSent(3)),
+        (report(1100, 2, 5, &[]), ReportError::NeverSent(4)),
+        (
+            report(1100, 2, 0, &[(1, u64::MAX)]),
+            ReportError::NeverSent(u64::MAX - 1),
+        ),
+        (report(1100, 2, 2, &[(1, 3)]), ReportError::Order(1)),
+        (report(1100, 2, 0, &[(2, 3), (1, 2)]), ReportError::Order(1)),
+        (report(1100, 2, 0, &[(2, 2)]), ReportError::Order(2)),
+    ];
+    for (report, error) in refused {
+        let outcome = delivery.on_report(ms(1100), &report, |_| panic!("acknowledged"));
+        assert_eq!(outcome, Err(error));
+    }
+    assert_eq!(delivery.in_flight().segments, 3);
+    // Times may say anything.
+    for (arrived_us, held_us) in [
+        (0, 0),
+        (u64::MAX, u64::MAX),
+        (u64::MAX, 0),
+        (0, u64::MAX),
+        (5, 5),
+    ] {
+        let mut report = report(1100, 2, 0, &[]);
+        let number = report.highest.unwrap().number;
+        report.highest = Some(Highest {
+            number,
+            arrived_us,
+            held_us,
+        });
+        take(&mut delivery, 1100, &report);
+    }
+    assert_eq!(delivery.smoothed_rtt(), ms(98));
+    assert_eq!(
+        take(&mut delivery, 1200, &report(1200, 2, 3, &[])).1,
+        [0, 1, 2]
+    );
+}
+
+#[test]
+fn a_sample_is_taken_of_each_highest_packet_and_not_across_a_silence() {
+    let mut delivery = sent(10, false);
+    delivery.set_app_limited();
+    let sample = |delivery: &mut Delivery<u64>, now, highest| {
+        let report = report(now, highest, 0, &[]);
+        delivery.on_report(ms(now), &report, |_| ()).unwrap().sample
+    };
+    let first = sample(&mut delivery, 1104, 4).unwrap();
+    assert_eq!((first.number, first.sent_at, first.rtt), (4, ms(1004), RTT));
+    assert_eq!((first.sent_packets, first.app_limited), (5, true));
+    assert_eq!(sample(&mut delivery, 1110, 4), None);
+    assert_eq!(sample(&mut delivery, 1110, 3), None);
+    assert_eq!(delivery.unanswered_since(3), Some(ms(1007)));
+    assert_eq!(delivery.unanswered_since(30), None);
+    for number in 10..20 {
+        delivery.on_sent(ms(1000 + number), None, 100, false);
+    }
+    delivery.resume(ms(1012));
+    assert_eq!(
+        sample(&mut delivery, 1111, 11),
+        None,
+        "sent before the silence ended"
+    );
+    let last = sample(&mut delivery, 1113, 13).unwrap();
+    assert!(!last.app_limited);
+    assert_eq!(delivery.sent_at(13), Some(ms(1013)));
+}

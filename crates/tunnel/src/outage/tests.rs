@@ -1,0 +1,155 @@
+use super::*;
+
+const RTT: Duration = Duration::from_millis(20);
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn expected() -> Expected {
+    Expected {
+        reports: Timing {
+            rtt: RTT,
+            rate: Some(100_000_000),
+        },
+        packet: Duration::from_micros(117),
+    }
+}
+
+/// Heard at 1000 ms for the last time.
+fn silence(mode: Outages) -> Silence {
+    let mut silence = Silence::new(mode, &expected(), Duration::ZERO);
+    assert_eq!(silence.on_packet(ms(1000), true), None);
+    silence
+}
+
+#[test]
+fn the_limit_is_three_missing_reports_or_packets_and_never_short() {
+    assert_eq!(expected().limit(), ms(20));
+    let of = |rtt, rate, packet| Expected {
+        reports: Timing {
+            rtt: ms(rtt),
+            rate: Some(rate),
+        },
+        packet: ms(packet),
+    };
+    assert_eq!(
+        of(600, 10_000_000, 2).limit(),
+        ms(226),
+        "three times twice 37.5 ms, and 1 ms"
+    );
+    assert_eq!(
+        of(10, 1_000_000, 12).limit(),
+        ms(241),
+        "three beacons of 80 ms"
+    );
+    assert_eq!(of(10, 100_000_000, 12).limit(), ms(36), "three packets");
+}
+
+#[test]
+fn each_mode_stops_when_it_says() {
+    for (mode, stops_after) in [
+        (Outages::AtOnce, Some(0)),
+        (Outages::After(ms(300)), Some(300)),
+        (Outages::Never, None),
+    ] {
+        let mut silence = silence(mode);
+        assert_eq!(silence.on_time(ms(1020), None, RTT), None, "{mode:?}");
+        let down = silence.deadline(None, RTT).unwrap();
+        assert!(down > ms(1020) && down < ms(1021), "{mode:?}: {down:?}");
+        assert_eq!(
+            silence.on_time(down, None, RTT),
+            Some(Change::Down),
+            "{mode:?}"
+        );
+        assert_eq!(silence.on_time(down, None, RTT), None, "said once");
+        assert_eq!(silence.may_send(), stops_after != Some(0), "{mode:?}");
+        assert_eq!(silence.is_blind(), mode == Outages::Never);
+        assert_eq!(silence.may_repeat(), silence.may_send());
+        if stops_after == Some(300) {
+            let stop = silence.deadline(None, RTT).unwrap();
+            assert_eq!(stop, down + ms(300));
+            assert_eq!(silence.on_time(stop, None, RTT), None);
+        }
+        silence.on_time(ms(1_000_000), None, RTT);
+        assert_eq!(silence.may_send(), stops_after.is_none(), "{mode:?}");
+        assert_eq!(silence.deadline(None, RTT), None, "{mode:?}");
+        assert_eq!(
+            silence.on_packet(ms(1_000_001), false),
+            Some(Change::Up),
+            "{mode:?}"
+        );
+        assert_eq!(silence.state(), State::Up);
+        assert!(silence.may_send() && !silence.is_blind());
+    }
+}
+
+#[test]
+fn a_peer_that_is_heard_but_does_not_hear_is_silent_too() {
+    let mut silence = silence(Outages::AtOnce);
+    let unanswered = Some(ms(1010));
+    let by = silence.deadline(unanswered, RTT).unwrap().max(ms(1021));
+    for now in 1001..2000 {
+        silence.on_packet(ms(now), false);
+        let due = silence.deadline(unanswered, RTT).unwrap();
+        let change = silence.on_time(ms(now), unanswered, RTT);
+        assert_eq!(change.is_some(), ms(now) >= due, "at {now}");
+        if change.is_some() {
+            // Round trip, two more in which others are reported, and the limit.
+            assert_eq!(now, 1010 + 20 + 40 + 20 + 1);
+            break;
+        }
+    }
+    assert!(by > ms(1020) && !silence.may_send());
+    assert_eq!(
+        silence.on_packet(ms(3000), false),
+        None,
+        "heard, but no answer"
+    );
+    assert_eq!(silence.on_packet(ms(3001), true), Some(Change::Up));
+    assert_eq!(
+        silence.on_time(ms(3002), Some(ms(1010)), RTT),
+        None,
+        "time begins anew"
+    );
+}
+
+#[test]
+fn hints_count_at_once() {
+    for mode in [Outages::Never, Outages::AtOnce] {
+        let mut silence = silence(mode);
+        assert_eq!(
+            silence.hint(ms(1001), LinkHint::Down, RTT),
+            Some(Change::Down)
+        );
+        assert!(!silence.may_send());
+        assert_eq!(silence.hint(ms(1002), LinkHint::Down, RTT), None);
+        assert_eq!(silence.on_packet(ms(1010), true), None, "was on its way");
+        assert_eq!(silence.hint(ms(9000), LinkHint::Up, RTT), Some(Change::Up));
+        assert!(silence.may_send());
+        assert_eq!(
+            silence.on_time(ms(9039), None, RTT),
+            None,
+            "nothing can have come yet"
+        );
+        assert_eq!(silence.on_time(ms(9041), None, RTT), Some(Change::Down));
+    }
+}
+
+#[test]
+fn a_hint_that_packets_contradict_is_wrong() {
+    let mut silence = silence(Outages::Never);
+    silence.hint(ms(1001), LinkHint::Down, RTT);
+    assert_eq!(silence.on_packet(ms(1041), false), None);
+    assert_eq!(silence.on_packet(ms(1042), false), Some(Change::Up));
+}
+
+#[test]
+fn without_streams_beacons_are_rare_and_with_some_the_peer_must_hear_of_it_first() {
+    let mut silence = silence(Outages::AtOnce);
+    silence.set_idle(ms(1000), true, RTT);
+    assert_eq!(silence.on_time(ms(4000), None, RTT), None);
+    silence.set_idle(ms(2000), false, RTT);
+    assert_eq!(silence.on_time(ms(2040), None, RTT), None);
+    assert_eq!(silence.on_time(ms(2041), None, RTT), Some(Change::Down));
+}
