@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::bare::{Bare, CEILING, PACKET, Setup, ms};
+use super::{
+    bare::{Bare, CEILING, PACKET, ms},
+    setup::Setup,
+};
 use crate::{outage::Change, session::Outages};
 
 const fn s(seconds: u64) -> Duration {

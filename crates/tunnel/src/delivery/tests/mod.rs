@@ -2,3 +2,4 @@ mod bare;
 mod figures;
 mod rules;
 mod schedules;
+mod setup;

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::bare::{Bare, Setup, ms};
+use super::{
+    bare::{Bare, ms},
+    setup::Setup,
+};
 use crate::session::Outages;
 
 /// Numbers that follow from a seed (splitmix64, Steele et al., OOPSLA 2014).
