@@ -73,11 +73,16 @@ impl Session {
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
         let data = Data::of(stream, from, bytes.len(), fin);
-        let Some(news) = self.streams.on_data(data)? else {
+        let news = self.streams.on_data(data)?;
+        self.allow_session(0);
+        let Some(news) = news else {
             return Ok(());
         };
         if news.is_new {
-            store.place(stream, from, bytes);
+            store.place(stream, from + news.known as u64, &bytes[news.known..]);
+        }
+        if news.tell {
+            self.control.push_back(Sent::Credit(stream));
         }
         if let Some(until) = news.readable {
             self.events.push_back(Event::Readable { stream, until });

@@ -24,8 +24,10 @@ pub struct ReceiveHalf {
 /// What data has brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Bytes that were not there before, or some of them: they are to be placed.
+    /// Bytes that were not there before, or some of them: they are to be placed, but for the first `known`.
     pub is_new: bool,
+    /// How many of the bytes are below what was readable before; their owner may have given up their place.
+    pub known: usize,
     /// The first position that is missing, if that has changed.
     pub readable: Option<u64>,
     /// Everything is there, for the first time.
@@ -76,6 +78,8 @@ impl ReceiveHalf {
     pub fn on_data(&mut self, data: Data) -> News {
         let (was_finished, before) = (self.is_finished(), self.readable);
         self.note(data);
+        let known = self.readable.saturating_sub(data.from);
+        let known = usize::try_from(known).map_or(data.len, |known| known.min(data.len));
         let numbers = data.from.max(self.readable)..data.end();
         let is_new = self.beyond.insert_range(numbers);
         if let Some(end) = self.beyond.take_run_up_to(self.readable) {
@@ -83,6 +87,7 @@ impl ReceiveHalf {
         }
         News {
             is_new,
+            known,
             readable: (self.readable > before).then_some(self.readable),
             finished: !was_finished && self.is_finished(),
             tell: self.allow(0),

@@ -309,6 +309,12 @@ impl Streams {
         Some(stream.receive.allowed())
     }
 
+    /// What has come of all together, as far as it counts against what the peer may send: to the highest positions, with
+    /// what was lost of streams that were reset.
+    pub fn session_received(&self) -> u64 {
+        self.session.received
+    }
+
     /// What the peer may send of all together.
     pub fn session_allowed(&self) -> u64 {
         self.session.allowed()

@@ -189,6 +189,8 @@ impl Side {
         if let Some(news) = news {
             let model = self.models.get_mut(&stream).unwrap();
             let (before, was_complete) = (model.readable(), model.is_complete());
+            let known = before.saturating_sub(data.from).min(data.len as u64);
+            assert_eq!(news.known as u64, known);
             let is_new = model.take(data);
             let readable = Some(model.readable()).filter(|readable| *readable > before);
             let finished = model.is_complete() && !was_complete;
@@ -442,7 +444,14 @@ fn a_stream_ends_once_and_where_it_was_said_to() {
     let finished = streams.on_data(data(0, 10, false)).unwrap().unwrap();
     assert!(finished.finished);
     let again = streams.on_data(data(0, 20, true)).unwrap();
-    assert_eq!(again, Some(News::default()));
+    let known = 20;
+    assert_eq!(
+        again,
+        Some(News {
+            known,
+            ..News::default()
+        })
+    );
 }
 
 #[test]
