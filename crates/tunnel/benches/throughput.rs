@@ -70,6 +70,7 @@ fn end(key: u8, other: u8, port: u16) -> End {
         stream_credit: 1 << 20,
         session_credit: 1 << 40,
         streams_max: 100,
+        memory: None,
         overhead_max: 1.0,
     };
     let peer = endpoint.add_peer(PeerConfig {

@@ -28,6 +28,7 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
         stream_credit: 1 << 20,
         session_credit: 1 << 40,
         streams_max: 1000,
+        memory: None,
         overhead_max: 1.0,
     }
 }

@@ -207,6 +207,11 @@ impl Arrivals {
         now >= self.deadline()
     }
 
+    /// Whether a report that goes now is a beacon: nothing has been sent for so long.
+    pub fn is_beacon(&self, now: Duration) -> bool {
+        now >= self.last_sent + self.beacon()
+    }
+
     /// When a report is due if nothing else happens. There is always one.
     pub fn deadline(&self) -> Duration {
         let beacon = self.last_sent + self.beacon();

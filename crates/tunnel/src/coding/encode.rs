@@ -84,6 +84,11 @@ impl Encoding {
         repairs as f64 / packets as f64
     }
 
+    /// The share of our packets that is lost, as far as known.
+    pub fn loss(&self) -> f64 {
+        self.control.estimate().loss().value
+    }
+
     fn ratio(&self) -> (usize, usize) {
         let window = usize::from(WINDOW_NORMAL);
         self.control.overcode().rows_of_window(window)

@@ -273,6 +273,10 @@ impl Peer {
     }
 
     fn begin(&mut self, agreed: Pending, rtt: Duration, initiator: bool) {
+        let now = agreed.generation.since;
+        if let Some(live) = &self.live {
+            self.config.session.memory = Some(live.session.memory(now));
+        }
         self.end(DownReason::Replaced);
         let mut config = agreed.terms.agree(&self.config.session);
         config.initiator = initiator;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::path::PathMemory;
+
 /// How a session behaves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionConfig {
@@ -30,6 +32,8 @@ pub struct SessionConfig {
     pub session_credit: u64,
     /// Streams that may be open at a time, of each side.
     pub streams_max: u32,
+    /// What an earlier session has learnt of the path; its times are on the clock of `now`.
+    pub memory: Option<PathMemory>,
     /// Repair packets per data packet at most, for what is protected by overcode.
     pub overhead_max: f64,
 }

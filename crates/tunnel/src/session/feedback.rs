@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     arrival::Timing,
+    cause::{Cause, LossEvent},
     delivery::Guard,
     outage::{Change, Expected, Kind, State},
     path::PathSample,
@@ -39,7 +40,9 @@ impl Session {
             self.pacer.set_rate(now, self.controller.rate());
             self.expect();
         }
-        self.encoding.on_counts(report.counts, false);
+        let congested = |loss: &LossEvent| loss.cause == Cause::Congestion;
+        let congested = self.losses.iter().any(congested);
+        self.encoding.on_counts(report.counts, congested);
         self.guard_coded();
         Ok(outcome.progress)
     }

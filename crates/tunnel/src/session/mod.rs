@@ -37,16 +37,16 @@ pub use event::Event;
 use held::Held;
 use segment::{Segment, Sent};
 use send::Sending;
-pub use stats::SessionStats;
+pub use stats::{PathState, SessionStats};
 
 use crate::{
     arrival::{Arrivals, Timing},
-    cause::{Classifier, LossEvent},
+    cause::{CauseCounts, Classifier, LossEvent},
     class::Class,
     coding::{Decoding, Encoding},
     delivery::Delivery,
     outage::{Expected, Silence},
-    path::Mtu,
+    path::{Mtu, PathMemory},
     rate::{Batch, Controller, ControllerConfig, Pacer, time_of},
     schedule::Scheduler,
     stream::Streams,
@@ -120,7 +120,9 @@ impl Session {
                 rtt: config.rtt,
                 packet,
                 overhead: (config.overhead as u64).saturating_sub(SEAL),
-                remembered: None,
+                remembered: config
+                    .memory
+                    .and_then(|memory| memory.first_rate(now, None)),
             },
             now,
         );
@@ -171,6 +173,37 @@ impl Session {
     /// What it has done so far.
     pub fn stats(&self) -> SessionStats {
         self.stats
+    }
+
+    /// Why our packets did not arrive, as far as can be told.
+    pub fn causes(&self) -> CauseCounts {
+        self.classifier.counts()
+    }
+
+    /// How things are on the path.
+    pub fn path(&self) -> PathState {
+        PathState {
+            rate: self.controller.rate(),
+            link_rate: self.controller.link_rate(),
+            rtt: self.delivery.smoothed_rtt(),
+            rtt_least: self.delivery.least_rtt(),
+            loss: self.encoding.loss(),
+            overcode: self.encoding.share(),
+            packet: self.mtu.size(),
+            link: self.silence.state(),
+        }
+    }
+
+    /// What a later session may begin with.
+    pub fn memory(&self, now: Duration) -> PathMemory {
+        let path = self.path();
+        PathMemory {
+            at: now,
+            rate: path.link_rate,
+            rtt: path.rtt_least,
+            loss: path.loss,
+            packet: path.packet,
+        }
     }
 
     /// What has happened; ask until there is nothing.

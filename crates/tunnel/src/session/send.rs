@@ -39,6 +39,7 @@ impl Session {
         if out.len() == begin {
             let sent = self.may_send(now) && self.write_paced(now, out, begin, store);
             if !sent {
+                self.note_idleness(now);
                 return None;
             }
         }
@@ -87,6 +88,13 @@ impl Session {
             .min()
     }
 
+    /// Where it is our turn and there is nothing to send, what arrives says nothing of the link's rate.
+    fn note_idleness(&mut self, now: Duration) {
+        if self.may_send(now) {
+            self.delivery.set_app_limited();
+        }
+    }
+
     fn may_send(&mut self, now: Duration) -> bool {
         self.silence.may_send() && self.pacer.may_send(now)
     }
@@ -117,6 +125,10 @@ impl Session {
             Frame::MtuAck { id }.emit(out);
         }
         let report = self.arrivals.wants_report(now);
+        if report && self.arrivals.is_beacon(now) && !self.delivery.is_empty() {
+            // All that was sent may be lost, so that the peer sees no need of a report.
+            Frame::Probe.emit(out);
+        }
         if report {
             Frame::Report(self.arrivals.report(now)).emit(out);
             self.stats.reports_sent += 1;

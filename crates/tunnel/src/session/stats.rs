@@ -1,5 +1,30 @@
 //! What a session has done.
 
+use std::time::Duration;
+
+use crate::outage::State;
+
+/// How things are on the path to the peer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathState {
+    /// How fast we send, in bits a second.
+    pub rate: u64,
+    /// What the link is thought to carry for us, in bits a second.
+    pub link_rate: u64,
+    /// The round trip time, smoothed.
+    pub rtt: Duration,
+    /// The least round trip time of late.
+    pub rtt_least: Duration,
+    /// The share of our packets that the link loses, 0 to 1.
+    pub loss: f64,
+    /// Repair packets per packet of normal streams.
+    pub overcode: f64,
+    /// The longest packet, in bytes of plain text.
+    pub packet: usize,
+    /// Whether the link is there.
+    pub link: State,
+}
+
 /// Counts since the session began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionStats {

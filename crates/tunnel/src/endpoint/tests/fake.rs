@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use crate::{
+    path::PathMemory,
     session::{Event, PacketError, SessionConfig, Written},
     store::Store,
     wire::CloseCode,
@@ -59,6 +60,13 @@ impl Session {
             self.inbox.push((number, packet.to_vec()));
         }
         Ok(())
+    }
+
+    pub fn memory(&self, at: Duration) -> PathMemory {
+        PathMemory {
+            at,
+            ..PathMemory::default()
+        }
     }
 
     pub fn close(&mut self, code: CloseCode, reason: &str) {

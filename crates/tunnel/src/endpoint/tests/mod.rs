@@ -50,6 +50,7 @@ pub(super) fn session_config() -> SessionConfig {
         stream_credit: 1 << 20,
         session_credit: 1 << 24,
         streams_max: 1000,
+        memory: None,
         overhead_max: 0.5,
     }
 }

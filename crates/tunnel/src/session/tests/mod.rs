@@ -25,6 +25,7 @@ pub fn config(initiator: bool) -> SessionConfig {
         stream_credit: 100_000,
         session_credit: u64::MAX >> 2,
         streams_max: 10,
+        memory: None,
         overhead_max: 1.0,
     }
 }
@@ -88,14 +89,16 @@ impl Side {
 /// A packet under way: which side it goes to, its number and bytes.
 type Flying = (usize, u64, Vec<u8>);
 
+/// Of packet `n` of all, sent by this side, with these bytes: whether it is lost.
+type Loses = dyn FnMut(u64, usize, &[u8]) -> bool;
+
 /// Both sides, and what is between them.
 pub struct Pair {
     pub sides: [Side; 2],
     pub now: Duration,
     flying: BTreeMap<(Duration, u64), Flying>,
     sent: u64,
-    /// Of packet `n` of all, sent by this side, with these bytes: whether it is lost.
-    pub loses: Box<dyn FnMut(u64, usize, &[u8]) -> bool>,
+    pub loses: Box<Loses>,
 }
 
 impl Pair {
