@@ -134,7 +134,7 @@ impl Session {
                 Sent::Open(stream, _) => {
                     self.openings.remove(&stream);
                 }
-                Sent::Reset(..) | Sent::Credit(_) | Sent::SessionCredit | Sent::Reclass(..) => {}
+                Sent::Reset(..) | Sent::Credit(_) | Sent::SessionCredit | Sent::Reclass(_) => {}
             }
         }
     }

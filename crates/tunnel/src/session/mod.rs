@@ -29,7 +29,10 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 pub use config::{Outages, Rate, SessionConfig};
 pub use error::{PacketError, TooManyStreams};
@@ -48,7 +51,7 @@ use crate::{
     outage::{Expected, Silence},
     path::{Mtu, PathMemory},
     rate::{Batch, Controller, ControllerConfig, Pacer, time_of},
-    schedule::Scheduler,
+    schedule::{Scheduler, SiteId},
     stream::Streams,
     wire::{CloseCode, ResetCode, StreamId},
 };
@@ -63,7 +66,7 @@ pub struct Session {
     streams: Streams,
     scheduler: Scheduler,
     /// What the openings of streams say that the peer has not acknowledged yet.
-    openings: HashMap<StreamId, Box<[u8]>>,
+    openings: BTreeMap<StreamId, Box<[u8]>>,
     /// What is to be said before streams' bytes.
     control: VecDeque<Sent>,
     delivery: Delivery<Segment>,
@@ -144,7 +147,7 @@ impl Session {
                 config.session_credit,
             ),
             scheduler: Scheduler::new(),
-            openings: HashMap::new(),
+            openings: BTreeMap::new(),
             control: VecDeque::new(),
             delivery: Delivery::new(config.rtt),
             encoding: Encoding::new(config.packet_max, config.overhead_max),
@@ -218,7 +221,7 @@ impl Session {
     pub fn open(
         &mut self,
         class: Class,
-        site: u32,
+        site: SiteId,
         greeting: &[u8],
     ) -> Result<StreamId, TooManyStreams> {
         let stream = self.streams.open(class).ok_or(TooManyStreams)?;
@@ -257,6 +260,13 @@ impl Session {
         }
     }
 
+    /// How many bytes of all streams together the peer has sent, those included that were lost and will
+    /// not come again as their stream was reset. What it may send from here on is to be added to this, for
+    /// [`allow_session`](Self::allow_session).
+    pub fn session_received(&self) -> u64 {
+        self.streams.session_received()
+    }
+
     /// The peer may send so many bytes of all streams together, since the session began.
     pub fn allow_session(&mut self, until: u64) {
         if self.streams.allow_session(until) {
@@ -264,11 +274,22 @@ impl Session {
         }
     }
 
+    /// From now on the stream shares what its class gets of the link with those of that site. Streams that the
+    /// peer opens are of site 0 to begin with.
+    pub fn set_site(&mut self, stream: StreamId, site: SiteId) {
+        self.scheduler.set_site(stream, site);
+    }
+
+    /// How much a site gets beside others, 1 to begin with.
+    pub fn set_weight(&mut self, site: SiteId, weight: u32) {
+        self.scheduler.set_weight(site, weight);
+    }
+
     /// From now on the stream is of that class, at both ends.
     pub fn set_class(&mut self, stream: StreamId, class: Class) {
         if self.streams.class(stream).is_some_and(|old| old != class) {
             self.reclass(stream, class);
-            self.control.push_back(Sent::Reclass(stream, class));
+            self.control.push_back(Sent::Reclass(stream));
         }
     }
 

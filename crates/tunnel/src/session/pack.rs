@@ -163,7 +163,10 @@ impl Session {
             Sent::SessionCredit => Part::SessionCredit {
                 until: self.streams.session_allowed(),
             },
-            Sent::Reclass(stream, class) => Part::Reclass { stream, class },
+            Sent::Reclass(stream) => Part::Reclass {
+                stream,
+                class: self.streams.class(stream)?,
+            },
         })
     }
 

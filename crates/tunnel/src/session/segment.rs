@@ -34,5 +34,5 @@ pub(super) enum Sent {
     /// The peer was allowed more in all.
     SessionCredit,
     /// A stream's class was changed.
-    Reclass(StreamId, Class),
+    Reclass(StreamId),
 }

@@ -117,6 +117,7 @@ impl Session {
 
     /// Whether there is a report among it.
     fn write_unpaced(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
+        let begin = out.len();
         if let Some((code, reason)) = self.closing.take() {
             let reason = &reason;
             Frame::Close { code, reason }.emit(out);
@@ -130,7 +131,9 @@ impl Session {
             Frame::Probe.emit(out);
         }
         if report {
-            Frame::Report(self.arrivals.report(now)).emit(out);
+            let mut report = self.arrivals.report(now);
+            report.shorten((begin + self.mtu.size()).saturating_sub(out.len()));
+            Frame::Report(report).emit(out);
             self.stats.reports_sent += 1;
         }
         report

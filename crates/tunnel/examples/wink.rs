@@ -1,0 +1,108 @@
+//! Files over links that wink (reynolds2006 §3.2.1): what was delivered, as a share of what the link could
+//! have carried while it was up, and the time it took against the bound T0 / (1 - p).
+//!
+//!     cargo run --release -p tunnel --example wink [SEEDS [RTT_MS...]]
+
+mod rig;
+
+use std::time::Duration;
+
+use rig::{Rig, config, spread};
+use tunnel::{class::Class, session::Outages};
+use winkemu_link::{Direction, Engine, LinkOptions};
+
+const RATE: u64 = 100_000_000;
+const PS: [f64; 6] = [0.1, 0.2, 0.3, 0.4, 0.6, 0.8];
+const INTERVALS_MS: [u64; 6] = [40, 100, 200, 260, 500, 1100];
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Outcome {
+    /// Delivered, as a share of what the link could have carried.
+    share: f64,
+    /// Time, as a share of the bound.
+    time: f64,
+}
+
+fn options(rtt_us: u64, p: f64, interval_ms: u64) -> String {
+    let delay = rtt_us / 2;
+    format!("rate=100mbit,delay={delay}us,queue=100%bdp,wink=p={p},i={interval_ms}ms")
+}
+
+/// Bytes of packets that pass the link from its beginning on, if there is always one.
+fn capacity(link: &str, seed: u64, time: Duration) -> f64 {
+    let options: LinkOptions = link.parse().expect("options of a link");
+    let options = options.resolve_without_files().expect("no files");
+    let mut engine = Engine::new(&options, seed);
+    let gap = 1500 * 8 * 1_000_000_000 / RATE;
+    let mut now = 0;
+    while now < time.as_nanos() as u64 {
+        engine.handle_packet(Direction::AtoB, &[0; 1500], now);
+        while let Some((_, packet)) = engine.poll_deliver(now) {
+            engine.recycle(packet);
+        }
+        now += gap;
+    }
+    let stats = engine.stats(Direction::AtoB);
+    let lost = stats.dropped.outage + stats.dropped.outage_in_flight;
+    (stats.offered - lost) as f64 * 1500.0
+}
+
+fn measure(link: &str, rtt_us: u64, bytes: u64, p: f64, seed: u64, mode: Outages) -> Outcome {
+    let rtt = Duration::from_micros(rtt_us);
+    let sides = [true, false].map(|initiator| {
+        let mut config = config(initiator, RATE, rtt);
+        config.outages = mode;
+        config
+    });
+    let mut rig = Rig::new(link, seed, sides);
+    let stream = rig.upload(Class::Bulk, bytes);
+    rig.run(HOUR, |rig| rig.finished(stream).is_some());
+    let time = rig.finished(stream).expect("within an hour");
+    let bound = bytes as f64 * 8.0 / RATE as f64 / (1.0 - p);
+    Outcome {
+        share: bytes as f64 / capacity(link, seed, time - rtt / 2),
+        time: time.as_secs_f64() / bound,
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let seeds: u64 = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(5);
+    let rtts: Vec<u64> = arguments
+        .filter_map(|rtt| rtt.parse::<f64>().ok())
+        .map(|ms| (ms * 1000.0) as u64)
+        .collect();
+    let rtts = if rtts.is_empty() {
+        vec![500, 20_000, 600_000]
+    } else {
+        rtts
+    };
+    println!(
+        "| RTT ms | p | interval ms | default: share | least..most | time / bound | dedicated: share | least..most | time / bound |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for rtt_us in rtts {
+        for interval_ms in INTERVALS_MS {
+            for p in PS {
+                if rtt_us == 600_000 && interval_ms < 500 {
+                    continue;
+                }
+                let bytes = if interval_ms >= 500 { 200 } else { 20 } * 1_000_000;
+                let link = options(rtt_us, p, interval_ms);
+                let mut row = String::new();
+                for mode in [Outages::After(Duration::from_secs(1)), Outages::Never] {
+                    let outcomes =
+                        (0..seeds).map(|seed| measure(&link, rtt_us, bytes, p, seed, mode));
+                    let (mut shares, mut times): (Vec<_>, Vec<_>) = outcomes
+                        .map(|outcome| (outcome.share, outcome.time))
+                        .unzip();
+                    let (median, least, most) = spread(&mut shares);
+                    let time = times.iter().sum::<f64>() / times.len() as f64;
+                    times.clear();
+                    row += &format!(" {median:.3} | {least:.3}..{most:.3} | {time:.3} |");
+                }
+                println!("| {} | {p} | {interval_ms} |{row}", rtt_us as f64 / 1000.0);
+            }
+        }
+    }
+}
