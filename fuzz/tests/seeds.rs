@@ -16,7 +16,11 @@ fn bytes(seed: u64) -> Vec<u8> {
 }
 
 fn cases<C: for<'a> Arbitrary<'a>>(run: impl Fn(&C)) {
-    for seed in 0..3000 {
+    some_cases(3000, run);
+}
+
+fn some_cases<C: for<'a> Arbitrary<'a>>(count: u64, run: impl Fn(&C)) {
+    for seed in 0..count {
         let bytes = bytes(seed);
         let case = C::arbitrary_take_rest(Unstructured::new(&bytes));
         if let Ok(case) = case {
@@ -56,4 +60,10 @@ fn frames() {
         }
         pepd_fuzz::frames::run(&packet);
     }
+}
+
+/// Fewer, as each begins with a handshake.
+#[test]
+fn endpoints() {
+    some_cases(300, pepd_fuzz::endpoint::run);
 }
