@@ -27,7 +27,11 @@ fn main() {
                 .collect();
             let worst = tables.iter().map(Confusion::overall).fold(1.0, f64::min);
             let mut all = Confusion::default();
-            tables.iter().for_each(|table| all.add(table));
+            for (i, row) in all.0.iter_mut().enumerate() {
+                for (j, cell) in row.iter_mut().enumerate() {
+                    *cell = tables.iter().map(|table| table.0[i][j]).sum();
+                }
+            }
             println!(
                 "| {} | {} | {} | {} | {} | {:.0} ({:.0}) |",
                 channel.name,

@@ -41,13 +41,6 @@ impl Confusion {
         let all: u64 = self.0.iter().flatten().sum();
         (0..3).map(|i| self.0[i][i]).sum::<u64>() as f64 / all as f64
     }
-
-    /// All of them together.
-    pub fn add(&mut self, other: &Self) {
-        for (mine, theirs) in self.0.iter_mut().flatten().zip(other.0.iter().flatten()) {
-            *mine += theirs;
-        }
-    }
 }
 
 /// Runs it for so many seconds; `alone`: the classifier knows the link's rate, and that nobody else is on it.

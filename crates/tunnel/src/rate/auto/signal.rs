@@ -132,6 +132,8 @@ impl Signal {
         if new > 0 {
             let mean = bytes.saturating_sub(self.counted.1) as f64 / new as f64 + self.overhead;
             self.packet += (mean * 8.0 - self.packet) * (new as f64 / 64.0).min(1.0);
+            // No IP packet is shorter, or longer.
+            self.packet = self.packet.clamp(8.0 * 28.0, 8.0 * 65_535.0);
             self.counted = (packets, bytes);
         }
         self.link_lost += lost_by_link as f64 * self.packet;

@@ -1,5 +1,8 @@
 //! Tells causes of loss apart, gap by gap.
 
+#[cfg(test)]
+mod tests;
+
 use std::{collections::VecDeque, time::Duration};
 
 use super::{Cause, LossEvent};
@@ -176,9 +179,11 @@ impl Classifier {
 
     fn count(&mut self, cause: Cause, packets: u64) {
         match cause {
-            Cause::Link => self.counts.link += packets,
-            Cause::Congestion => self.counts.congestion += packets,
-            Cause::Outage => self.counts.outage += packets,
+            Cause::Link => self.counts.link = self.counts.link.saturating_add(packets),
+            Cause::Congestion => {
+                self.counts.congestion = self.counts.congestion.saturating_add(packets);
+            }
+            Cause::Outage => self.counts.outage = self.counts.outage.saturating_add(packets),
         }
     }
 }

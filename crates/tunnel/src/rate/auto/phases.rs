@@ -1,0 +1,299 @@
+//! What a reading changes: from phase to phase.
+
+use super::{
+    Auto, CRUISE_ROUNDS, KEEP_ROUNDS, Phase, SHARE_ALONE, TRIAL_ROUNDS, signal::Reading,
+    window::Window,
+};
+
+impl Auto {
+    pub(super) fn on_reading(&mut self, reading: &Reading) {
+        self.carried = reading.carried;
+        self.remember(reading);
+        self.judge_pulse(reading);
+        if self.is_out_of_date(reading) {
+            self.believe(reading.now, reading.carried);
+            return self.drain(reading.now, reading.queue);
+        }
+        match self.phase {
+            Phase::Climb { .. } => self.climb(reading),
+            Phase::Drain { .. } => self.drained(reading),
+            Phase::Cruise { from } => self.cruise(reading, from),
+            Phase::Pulse { from, rate, idle } => self.pulse(reading, from, rate, idle),
+            Phase::Compete { trial_at } => self.keep_up(reading, trial_at),
+        }
+    }
+
+    /// Whether much less arrives than is sent while a long queue stands, though we are not draining yet from
+    /// about that rate.
+    fn is_out_of_date(&self, reading: &Reading) -> bool {
+        let free = !matches!(self.phase, Phase::Climb { .. } | Phase::Compete { .. });
+        let less = reading.carried < 0.8 * reading.sent && reading.carried < 0.8 * self.rate;
+        free && less && reading.queue > self.queue_high()
+    }
+
+    /// Keeps the highest rates of the last round trips; what was limited by the flows only raises.
+    fn remember(&mut self, reading: &Reading) {
+        if matches!(self.phase, Phase::Compete { .. }) {
+            return;
+        }
+        if reading.app_limited && reading.carried <= self.rate {
+            return;
+        }
+        let keep = KEEP_ROUNDS * self.signal.rtt().max(self.span());
+        self.highest.push_back((reading.now, reading.carried));
+        while self
+            .highest
+            .front()
+            .is_some_and(|first| first.0 + keep < reading.now)
+            || self.highest.len() > 512
+        {
+            self.highest.pop_front();
+        }
+        let best = self
+            .highest
+            .iter()
+            .map(|sample| sample.1)
+            .fold(0.0, f64::max);
+        let climbing = matches!(self.phase, Phase::Climb { .. });
+        self.rate = if climbing { self.rate.max(best) } else { best };
+    }
+
+    pub(super) fn best(&self) -> f64 {
+        self.highest
+            .iter()
+            .map(|sample| sample.1)
+            .fold(0.0, f64::max)
+    }
+
+    /// What was believed is out of date.
+    pub(super) fn believe(&mut self, now: f64, rate: f64) {
+        // Nothing is measured yet, or it is absurd.
+        let rate = rate.max(self.rate / 8.0).max(self.least());
+        self.highest.clear();
+        self.highest.push_back((now, rate));
+        self.rate = rate;
+    }
+
+    fn climb(&mut self, reading: &Reading) {
+        let Phase::Climb {
+            best,
+            flat,
+            round_end,
+        } = self.phase
+        else {
+            return;
+        };
+        if reading.queue > self.queue_rise() {
+            let best = self
+                .highest
+                .iter()
+                .map(|sample| sample.1)
+                .fold(0.0, f64::max);
+            self.rate = best.max(reading.carried);
+            return self.drain(reading.now, reading.queue);
+        }
+        if reading.now < round_end {
+            return;
+        }
+        let grown = reading.carried > best * 1.2 || reading.app_limited;
+        let flat = if grown { 0 } else { flat + 1 };
+        self.phase = Phase::Climb {
+            best: best.max(reading.carried),
+            flat,
+            round_end: reading.now + self.signal.rtt(),
+        };
+        if flat >= 3 {
+            let best = self
+                .highest
+                .iter()
+                .map(|sample| sample.1)
+                .fold(0.0, f64::max);
+            self.rate = best.max(reading.carried);
+            self.drain(reading.now, reading.queue);
+        }
+    }
+
+    /// How much slower than the link to send, so that a queue of so many seconds goes away.
+    fn drain_gain(&self, queue: f64) -> f64 {
+        match queue / self.signal.rtt() {
+            deep if deep > 1.0 => (4.0 * self.least() / self.rate).clamp(0.1, 0.5),
+            long if long > 0.3 => 0.5,
+            _ => 0.75,
+        }
+    }
+
+    pub(super) fn drain(&mut self, now: f64, queue: f64) {
+        let gain = self.drain_gain(queue);
+        // Its first part still finds the queue that we made.
+        self.calm_since = now + self.signal.rtt() / 2.0 + queue;
+        self.phase = Phase::Drain {
+            gain,
+            from: now,
+            rate: self.rate,
+        };
+    }
+
+    fn drained(&mut self, reading: &Reading) {
+        let Phase::Drain { gain, from, rate } = self.phase else {
+            return;
+        };
+        // What is in flight shows what will be queued before it can be seen.
+        let deeper = self.drain_gain(self.excess / self.rate).min(gain);
+        self.phase = Phase::Drain {
+            gain: deeper,
+            from,
+            rate,
+        };
+        // Alone, what arrives does not fall as long as a queue stands, however slowly we send.
+        let stands = reading.span_from >= from && reading.queue_least > self.queue_rise();
+        if stands && reading.sent < 0.9 * rate && share(rate, reading) < SHARE_ALONE {
+            return self.compete(reading.now, false);
+        }
+        let slack = (self.rate * self.signal.rtt() / 32.0).max(1.5 * self.signal.packet());
+        if self.excess <= slack {
+            self.calm_since = self.calm_since.min(reading.now);
+            self.phase = Phase::Cruise { from: reading.now };
+        }
+    }
+
+    fn cruise(&mut self, reading: &Reading, from: f64) {
+        // Only what was sent since then says how it went.
+        if reading.sent_at < from {
+            return;
+        }
+        if reading.queue < self.queue_low() {
+            self.foreign = 0;
+        }
+        self.end_trial(reading);
+        if reading.span_from >= from && reading.queue_least > self.queue_high() {
+            return self.queue_stands(reading);
+        }
+        let wait = self.cruise_rounds * self.signal.rtt().max(self.span() / 2.0);
+        if reading.now - from > wait + self.signal.rtt() && self.judging.is_none() {
+            let idle = reading.queue_least < self.queue_low();
+            self.phase = Phase::Pulse {
+                from: reading.now,
+                rate: self.rate,
+                idle,
+            };
+            self.calm_since = f64::INFINITY;
+        }
+    }
+
+    /// We sent no more than the link is thought to carry, and yet there is a queue.
+    fn queue_stands(&mut self, reading: &Reading) {
+        self.foreign += 1;
+        if self.foreign > 2 {
+            return self.compete(reading.now, false);
+        }
+        self.believe(reading.now, reading.carried);
+        self.drain(reading.now, reading.queue);
+    }
+
+    fn pulse(&mut self, reading: &Reading, from: f64, rate: f64, idle: bool) {
+        let long = self.signal.rtt().max(1.25 * self.span());
+        let seen = reading.sent_at >= from && reading.queue > self.queue_rise();
+        if reading.now - from >= long || seen {
+            self.judging = Some((from, reading.now, rate, idle));
+            self.drain(reading.now, 0.0);
+        }
+    }
+
+    /// A pulse that arrived as fast as it was sent found room.
+    fn judge_pulse(&mut self, reading: &Reading) {
+        let Some((from, until, rate, idle)) = self.judging else {
+            return;
+        };
+        if matches!(self.phase, Phase::Climb { .. } | Phase::Compete { .. }) {
+            self.judging = None;
+            return;
+        }
+        let within = reading.span_from >= from && reading.sent_at <= until;
+        let more = 1.0 + 0.6 * (self.pulse_gain() - 1.0);
+        if within && idle && reading.carried > more * rate && reading.queue < self.queue_rise() {
+            self.judging = None;
+            self.phase = Phase::Climb {
+                best: reading.carried,
+                flat: 0,
+                round_end: reading.now + self.signal.rtt(),
+            };
+        } else if reading.sent_at > until + self.span() {
+            self.judging = None;
+            let sent = rate * (until - from) / self.signal.packet();
+            let usual = 2.0 * self.link_loss * sent + 2.0;
+            let overflowed = std::mem::take(&mut self.overflowed) as f64 > usual;
+            let factor = if overflowed { 2.0 } else { 0.5 };
+            self.cruise_rounds =
+                (self.cruise_rounds * factor).clamp(CRUISE_ROUNDS.0, CRUISE_ROUNDS.1);
+            if !idle {
+                // There was a queue: what we gained was another's.
+                self.highest
+                    .iter_mut()
+                    .for_each(|sample| sample.1 = sample.1.min(rate * 1.02));
+            }
+        }
+    }
+
+    pub(super) fn compete(&mut self, now: f64, congested: bool) {
+        let rtt = self.signal.rtt_last();
+        let was = self.trial_since.take();
+        if was.is_some() {
+            self.trial_rounds = (self.trial_rounds * 2.0).min(TRIAL_ROUNDS.1);
+            self.window.resume(now);
+        } else {
+            self.trial_rounds = TRIAL_ROUNDS.0;
+            self.window = Window::new(
+                now,
+                self.carried.min(self.rate) * rtt / self.signal.packet(),
+            );
+        }
+        if congested {
+            self.window.congestion(now, now);
+        }
+        self.foreign = 0;
+        self.judging = None;
+        self.phase = Phase::Compete {
+            trial_at: now + self.trial_rounds * self.signal.rtt(),
+        };
+    }
+
+    fn keep_up(&mut self, reading: &Reading, trial_at: f64) {
+        let rtt = self.signal.rtt_last();
+        if !reading.app_limited {
+            self.window.grow(reading.now, rtt);
+        }
+        self.rate = self.window.packets * self.signal.packet() / rtt;
+        if reading.now >= trial_at {
+            self.trial_since = Some(reading.now);
+            self.believe(reading.now, reading.carried);
+            self.drain(
+                reading.now,
+                reading
+                    .queue
+                    .max(0.31 * self.signal.rtt())
+                    .min(self.signal.rtt()),
+            );
+        }
+    }
+
+    /// Half a minute of round trips without anybody's queue: we are alone.
+    fn end_trial(&mut self, reading: &Reading) {
+        if self
+            .trial_since
+            .is_some_and(|since| reading.now - since > 60.0 * self.signal.rtt())
+        {
+            self.trial_since = None;
+        }
+    }
+}
+
+/// Our share of what goes through a queue that stands: we sent at `before` and it all arrived; now less is
+/// sent, and less arrives if others take our place. Bits a second in, 0 to 1 out.
+fn share(before: f64, reading: &Reading) -> f64 {
+    let (sent, carried) = (reading.sent, reading.carried);
+    if carried <= sent {
+        return 0.0;
+    }
+    let others = (sent * (before - carried) / (carried - sent)).max(0.0);
+    before / (before + others)
+}

@@ -1,0 +1,95 @@
+//! The measured rate over emulated links in virtual time: what holds, with a margin. The example `rates` prints it all.
+
+mod emulated;
+
+use std::time::Duration;
+
+use emulated::{Run, Setup};
+
+fn setup(rate: f64, rtt_ms: u64, buffer: f64, options: &str) -> Setup {
+    Setup {
+        rates: vec![(0.0, rate)],
+        rtt: Duration::from_millis(rtt_ms),
+        buffer,
+        options: options.to_owned(),
+        cubic: None,
+        start: 0.0,
+        rounds: 60.0,
+    }
+}
+
+#[test]
+fn a_link_of_its_own_is_used_within_six_round_trips_and_without_a_standing_queue() {
+    for (rate, rtt) in [(1e7, 20), (1e7, 100), (1e7, 600), (1e8, 20), (5e5, 528)] {
+        for (buffer, loss) in [(0.25, 0.0), (1.0, 0.02), (1.0, 0.05)] {
+            let options = format!(",loss={}%", loss * 100.0);
+            let run = Run::new(&setup(rate, rtt, buffer, &options), 1);
+            let good = rate * (1.0 - loss);
+            let what = format!("{rate} bit/s, {rtt} ms, buffer {buffer}, loss {loss}");
+            assert!(
+                run.reaches(0.0, 0.85 * good) < 6.0,
+                "{what}: {}",
+                run.reaches(0.0, 0.85 * good)
+            );
+            assert!(
+                run.rate(0, 12.0, 60.0) > 0.93 * good,
+                "{what}: {}",
+                run.rate(0, 12.0, 60.0)
+            );
+            assert!(
+                run.queue(12.0, 60.0).1 < 0.5,
+                "{what}: {:?}",
+                run.queue(12.0, 60.0)
+            );
+            assert!(run.overflow() < 0.02, "{what}: {}", run.overflow());
+        }
+    }
+}
+
+#[test]
+fn steps_down_and_up_are_followed_within_ten_round_trips() {
+    for (rtt, seed) in [(100, 1), (100, 2), (600, 1)] {
+        let setup = Setup {
+            rates: vec![(0.0, 1e7), (60.0, 2e6), (120.0, 8e6)],
+            rounds: 160.0,
+            ..setup(1e7, rtt, 1.0, ",loss=2%")
+        };
+        let run = Run::new(&setup, seed);
+        assert!(
+            run.queue(70.0, 120.0).1 < 0.5,
+            "{rtt} ms: {:?}",
+            run.queue(70.0, 120.0)
+        );
+        assert!(run.rate(0, 70.0, 120.0) > 0.9 * 2e6, "{rtt} ms");
+        let up = run.reaches(120.0, 0.85 * 8e6 * 0.98);
+        assert!(up < 10.0, "{rtt} ms: {up}");
+    }
+}
+
+#[test]
+fn beside_cubic_neither_starves() {
+    for (rtt, buffer) in [(20, 1.0), (100, 0.25), (100, 1.0), (100, 4.0), (600, 0.25)] {
+        let setup = Setup {
+            cubic: Some((30.0, 330.0)),
+            rounds: 330.0,
+            ..setup(1e7, rtt, buffer, "")
+        };
+        let run = Run::new(&setup, 1);
+        let shares = [0, 1].map(|flow| run.rate(flow, 60.0, 330.0) / 1e7);
+        assert!(
+            shares.iter().all(|share| *share > 0.18),
+            "{rtt} ms, {buffer}: {shares:?}"
+        );
+        assert!(
+            shares[0] + shares[1] > 0.9,
+            "{rtt} ms, {buffer}: {shares:?}"
+        );
+    }
+}
+
+#[test]
+fn a_run_is_the_same_for_the_same_seed() {
+    let setup = setup(1e7, 100, 1.0, ",loss=2%");
+    assert_eq!(Run::new(&setup, 3).log, Run::new(&setup, 3).log);
+    assert_ne!(Run::new(&setup, 3).log, Run::new(&setup, 4).log);
+}
