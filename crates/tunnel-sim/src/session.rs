@@ -1,12 +1,13 @@
 //! A session without an endpoint: what the endpoint would do for it, without keys.
 
-use std::time::Duration;
+use std::{fmt::Write, time::Duration};
 
+use fec::wire::Header;
 use tunnel::{
     class::Class,
     session::{LinkHint, Session, TooManyStreams},
     store::Store,
-    wire::{ResetCode, StreamId},
+    wire::{Frame, Frames, Part, Parts, ResetCode, StreamId},
 };
 
 use crate::{
@@ -108,6 +109,53 @@ impl Side for Plain {
     fn poll_event(&mut self) -> Option<News> {
         self.session.poll_event().map(News::Session)
     }
+
+    fn describe(datagram: &[u8]) -> String {
+        match sealed::open(datagram) {
+            None => "damaged".to_owned(),
+            Some((number, packet)) => format!("#{number}{}", describe(packet)),
+        }
+    }
+}
+
+/// The frames of a packet in words.
+pub fn describe(packet: &[u8]) -> String {
+    let mut text = String::new();
+    for frame in Frames::new(packet) {
+        let _ = match frame {
+            Ok(Frame::Padding) => Ok(()),
+            Ok(Frame::Segment { seq, parts }) => write!(text, " segment {seq}:{}", parts_of(parts)),
+            Ok(Frame::Coded { channel, protected }) => {
+                let data = match Header::parse(protected) {
+                    Ok((Header::WindowData { .. }, content)) => describe(content),
+                    other => format!("{:?}", other.map(|(header, _)| header)),
+                };
+                write!(text, " coded {channel} {data}")
+            }
+            other => write!(text, " {other:?}"),
+        };
+    }
+    text
+}
+
+fn parts_of(parts: &[u8]) -> String {
+    let mut text = String::new();
+    for part in Parts::new(parts) {
+        let _ = match part {
+            Ok(Part::Data {
+                stream,
+                from,
+                bytes,
+                fin,
+            }) => {
+                let fin = if fin { " fin" } else { "" };
+                write!(text, " {stream}@{from}+{}{fin}", bytes.len())
+            }
+            Ok(Part::Open { stream, .. }) => write!(text, " open {stream}"),
+            other => write!(text, " {other:?}"),
+        };
+    }
+    text
 }
 
 /// Packet numbers a window of which is remembered.
