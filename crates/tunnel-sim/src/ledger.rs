@@ -228,8 +228,10 @@ impl Ledger {
             }
             Event::Acked { stream, until } => {
                 let placed = there.placed.prefix();
-                // A peer that has reset it takes the bytes to throw them away.
-                if until > here.written || (until > placed && there.reset.is_none()) {
+                // A peer that has reset it takes the bytes to throw them away; one that has not heard of it keeps
+                // them itself.
+                let elsewhere = there.reset.is_some() || !there.known;
+                if until > here.written || (until > placed && !elsewhere) {
                     return Err(Violation::AckedUnplaced {
                         stream,
                         until,

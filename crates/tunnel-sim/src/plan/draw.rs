@@ -38,7 +38,7 @@ impl Scope {
         rate_min: 50_000,
         seal: 25,
         restarts: false,
-        auto: true,
+        auto: false,
         patience: 20,
     };
     /// Endpoints.

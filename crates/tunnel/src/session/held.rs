@@ -1,17 +1,22 @@
-//! Segments that came before the opening of a stream that they speak of.
+//! Parts of segments that came before the opening of the stream that they speak of.
 //!
 //! They count as received, so that they need not come again: an opening that was lost
-//! delays its stream, but what follows it is not sent twice.
+//! delays its stream, but what follows it is not sent twice, and no other stream waits.
 
 use std::collections::VecDeque;
+
+use crate::wire::Part;
 
 /// The most bytes that are held.
 const HELD_MAX: usize = 1 << 20;
 
-/// Segments that wait, in the order in which they came.
+/// What a part needs beside its bytes, about.
+const PART_COST: usize = 48;
+
+/// Parts that wait, in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    segments: VecDeque<Box<[u8]>>,
+    parts: VecDeque<Box<[u8]>>,
     bytes: usize,
 }
 
@@ -21,15 +26,17 @@ impl Held {
         self.bytes + parts.len() <= HELD_MAX
     }
 
-    /// Holds the parts of a segment.
-    pub fn push(&mut self, parts: &[u8]) {
-        self.bytes += parts.len();
-        self.segments.push_back(parts.into());
+    /// Holds a part.
+    pub fn push(&mut self, part: &Part<'_>) {
+        let mut bytes = Vec::with_capacity(part.len(true));
+        part.emit(true, &mut bytes);
+        self.bytes += bytes.len() + PART_COST;
+        self.parts.push_back(bytes.into());
     }
 
     /// Takes all of them out, to be tried again.
     pub fn take(&mut self) -> VecDeque<Box<[u8]>> {
         self.bytes = 0;
-        std::mem::take(&mut self.segments)
+        std::mem::take(&mut self.parts)
     }
 }

@@ -289,7 +289,10 @@ impl Session {
     pub fn set_class(&mut self, stream: StreamId, class: Class) {
         if self.streams.class(stream).is_some_and(|old| old != class) {
             self.reclass(stream, class);
-            self.control.push_back(Sent::Reclass(stream));
+            // An opening still to be sent says it.
+            if !self.streams.is_unannounced(stream) {
+                self.control.push_back(Sent::Reclass(stream));
+            }
         }
     }
 

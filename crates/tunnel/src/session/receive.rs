@@ -118,9 +118,7 @@ impl Session {
             self.stats.segments_doubled += 1;
             return Ok(());
         }
-        if wait {
-            self.held.push(parts);
-        } else if self.handle_parts(parts, store)? {
+        if self.handle_parts(parts, store)? {
             self.try_held(store)?;
         }
         Ok(())
@@ -131,41 +129,42 @@ impl Session {
     fn lacks_opening(&self, parts: &[u8]) -> Result<bool, PacketError> {
         let mut opened = None;
         for part in Parts::new(parts) {
-            let stream = match part? {
-                Part::Open { stream, .. } => {
-                    opened = Some(stream);
-                    continue;
-                }
-                Part::Data { stream, .. }
-                | Part::Reset { stream, .. }
-                | Part::Credit { stream, .. }
-                | Part::Reclass { stream, .. } => stream,
-                Part::SessionCredit { .. } => continue,
-            };
-            if opened != Some(stream) && self.streams.may_be_opened(stream)? {
+            let part = part?;
+            if let Part::Open { stream, .. } = part {
+                opened = Some(stream);
+            } else if part.stream() != opened && self.is_early(&part)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
+    /// Whether a part speaks of a stream that we have not heard of yet.
+    fn is_early(&self, part: &Part<'_>) -> Result<bool, PacketError> {
+        let stream = match part {
+            Part::Open { .. } => None,
+            part => part.stream(),
+        };
+        Ok(stream.map_or(Ok(false), |stream| self.streams.may_be_opened(stream))?)
+    }
+
     /// Tries again what lacked an opening.
     fn try_held(&mut self, store: &mut impl Store) -> Result<(), PacketError> {
         for parts in self.held.take() {
-            if self.lacks_opening(&parts)? {
-                self.held.push(&parts);
-            } else {
-                self.handle_parts(&parts, store)?;
-            }
+            self.handle_parts(&parts, store)?;
         }
         Ok(())
     }
 
-    /// Whether a stream was opened.
+    /// Whether a stream was opened. Parts that lack an opening are held; others do not wait for them.
     fn handle_parts(&mut self, parts: &[u8], store: &mut impl Store) -> Result<bool, PacketError> {
         let mut opened = false;
         for part in Parts::new(parts) {
             let part = part?;
+            if self.is_early(&part)? {
+                self.held.push(&part);
+                continue;
+            }
             opened |= matches!(part, Part::Open { .. });
             self.handle_part(part, store)?;
         }

@@ -270,6 +270,8 @@ impl Session {
             return false;
         };
         let segment = std::mem::take(segment);
+        // While it goes again and again it is never found lost; short packets tell whether it is an outage.
+        self.mtu.on_lost(segment.len);
         self.stats.segments_repeated += 1;
         self.write_old(seq, segment, now, out, store);
         true

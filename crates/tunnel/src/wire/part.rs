@@ -78,6 +78,19 @@ pub enum Part<'a> {
 }
 
 impl Part<'_> {
+    /// The stream that it is about; none if it is about all of them.
+    #[must_use]
+    pub fn stream(&self) -> Option<StreamId> {
+        match *self {
+            Self::Open { stream, .. }
+            | Self::Data { stream, .. }
+            | Self::Reset { stream, .. }
+            | Self::Credit { stream, .. }
+            | Self::Reclass { stream, .. } => Some(stream),
+            Self::SessionCredit { .. } => None,
+        }
+    }
+
     /// How many bytes it takes. `last` says that no other part follows in its segment: data then needs
     /// no length.
     #[must_use]
