@@ -11,6 +11,10 @@ use crate::{
 /// Of the peer's streams beyond what it may have open, so many are as yet refused one by one.
 const MORE_MAX: u32 = 64;
 
+/// Of the peer's streams, so many at least may be over for it, though we have not heard of that: short ones come and go
+/// while reports are lost.
+const LATE: u32 = 32;
+
 /// What becomes of a stream that the peer opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
@@ -108,8 +112,9 @@ impl Streams {
         }
         self.opened_by_peer.insert(stream);
         self.insert(stream, class, false);
-        // The peer may know that a stream is over while we do not yet.
-        if self.count[1] > self.streams_max.saturating_mul(2) {
+        // The peer may know that some are over while we do not yet.
+        let late = self.streams_max.max(LATE);
+        if self.count[1] > self.streams_max.saturating_add(late) {
             self.reset(stream);
             return Ok(Opening::TooMany);
         }
