@@ -305,6 +305,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             session_credit,
             streams_max,
             overhead_max,
+            memory: None,
         }
     })
 }

@@ -84,13 +84,6 @@ impl Session {
         if news.tell {
             self.control.push_back(Sent::Credit(stream));
         }
-        // The peer may have used up what it knows of, though more was allowed long ago.
-        if news.tell {
-            self.control.push_back(Sent::Credit(stream));
-        }
-        if self.streams.allow_session(0) {
-            self.control.push_back(Sent::SessionCredit);
-        }
         if let Some(until) = news.readable {
             self.events.push_back(Event::Readable { stream, until });
         }
