@@ -33,11 +33,11 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
     }
 }
 
-/// Bytes that nobody looks at; when they were placed is what matters.
+/// Bytes that follow from their position, so that they need not be kept.
 #[derive(Debug, Default)]
 pub struct Positions {
-    /// By stream: bytes that have arrived, each counted once... as far as they are in order.
-    pub arrived: HashMap<StreamId, u64>,
+    /// New bytes that have arrived, in order or not.
+    pub arrived: u64,
 }
 
 impl Store for Positions {
@@ -56,6 +56,7 @@ impl Store for Positions {
                 .all(|(i, byte)| *byte == (from as u8).wrapping_add(i as u8)),
             "wrong bytes of stream {stream} at {from}"
         );
+        self.arrived += bytes.len() as u64;
     }
 }
 
@@ -82,7 +83,10 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(link: &str, seed: u64, configs: [SessionConfig; 2]) -> Self {
-        let options: LinkOptions = link.parse().expect("options of a link");
+        Self::with_options(&link.parse().expect("options of a link"), seed, configs)
+    }
+
+    pub fn with_options(options: &LinkOptions, seed: u64, configs: [SessionConfig; 2]) -> Self {
         let options = options.resolve_without_files().expect("no files");
         Self {
             link: Engine::new(&options, seed),
@@ -102,6 +106,11 @@ impl Rig {
         self.sessions[0].written(stream, bytes);
         self.sessions[0].finish(stream);
         stream
+    }
+
+    /// New bytes that have arrived at side 1, in order or not.
+    pub fn arrived(&self) -> u64 {
+        self.stores[1].arrived
     }
 
     pub fn readable(&self, stream: StreamId) -> u64 {
