@@ -23,13 +23,15 @@ pub enum EndReason {
     UserTimeout,
     /// pepd was stopped and the flow outlived `timeouts.drain`.
     Drained,
+    /// The peer at the far end of the tunnel has begun anew, and knows nothing of the flow.
+    PeerRestarted,
     /// Something failed here; the log says what.
     Error,
 }
 
 impl EndReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Closed,
         Self::ClientReset,
         Self::ServerReset,
@@ -39,6 +41,7 @@ impl EndReason {
         Self::IdleTimeout,
         Self::UserTimeout,
         Self::Drained,
+        Self::PeerRestarted,
         Self::Error,
     ];
 
@@ -54,6 +57,7 @@ impl EndReason {
             Self::IdleTimeout => "idle_timeout",
             Self::UserTimeout => "user_timeout",
             Self::Drained => "drained",
+            Self::PeerRestarted => "peer_restarted",
             Self::Error => "error",
         }
     }
@@ -107,6 +111,8 @@ counters! {
     ended_user_timeout,
     /// Flows that ended as [`EndReason::Drained`].
     ended_drained,
+    /// Flows that ended as [`EndReason::PeerRestarted`].
+    ended_peer_restarted,
     /// Flows that ended as [`EndReason::Error`].
     ended_error,
     /// Bytes relayed from clients to servers.
@@ -137,6 +143,20 @@ counters! {
     link_level_bits,
     /// Flows whose server leg got another source port because the client's was taken.
     source_port_changed,
+    /// Peers of tunnels that are there now.
+    tunnel_peers_here,
+    /// Flows that went into a tunnel here.
+    tunnel_flows_near,
+    /// Flows that came out of one here.
+    tunnel_flows_far,
+    /// Datagrams of tunnels that were sent, or at least given to the kernel.
+    tunnel_datagrams_sent,
+    /// Datagrams of tunnels that the kernel did not take.
+    tunnel_datagrams_unsent,
+    /// Datagrams that arrived on the port of tunnels, from whomever.
+    tunnel_datagrams_received,
+    /// Of these, those that were not a peer's: damaged, repeated, forged, or not meant for us.
+    tunnel_datagrams_refused,
     /// SYNs held (`syn = "defer"`) now.
     syns_held,
     /// Held SYNs released to the listener because the server answered.
@@ -168,6 +188,7 @@ impl Stats {
             EndReason::IdleTimeout => &mut self.ended_idle_timeout,
             EndReason::UserTimeout => &mut self.ended_user_timeout,
             EndReason::Drained => &mut self.ended_drained,
+            EndReason::PeerRestarted => &mut self.ended_peer_restarted,
             EndReason::Error => &mut self.ended_error,
         } += 1;
     }

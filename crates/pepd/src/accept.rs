@@ -23,6 +23,7 @@ use crate::{
     leg::{self, Family, ReservedLeg, SiteRuntime},
     limits::Resource,
     sys::{reactor, socket},
+    tunnel::Route,
 };
 
 /// Where one worker gets a site's connections of one family. The kernel spreads them over the
@@ -35,6 +36,8 @@ pub struct Listener {
     pub family: Family,
     /// It.
     pub socket: Socket,
+    /// Into which tunnel its flows go, if into one.
+    pub route: Option<Route>,
 }
 
 impl Listener {
@@ -62,6 +65,7 @@ pub struct Acceptor {
     site: Arc<SiteRuntime>,
     family: Family,
     listener: AsyncFd<OwnedFd>,
+    route: Option<Route>,
     reserve: Option<Reserve>,
 }
 
@@ -85,6 +89,7 @@ impl Acceptor {
             site: listener.site,
             family: listener.family,
             listener: reactor::register(listener.socket.into(), Interest::READABLE)?,
+            route: listener.route,
             reserve: None,
         })
     }
@@ -106,7 +111,7 @@ impl Acceptor {
     /// error is reported once somebody has come.
     fn reserve_ahead(&mut self) {
         if self.reserve.is_none() {
-            self.reserve = Reserve::new(&self.context, &self.site, self.family).ok();
+            self.reserve = self.new_reserve().ok();
         }
     }
 
@@ -116,8 +121,7 @@ impl Acceptor {
         let mut ready = ready.map_err(AcceptError::Queue)?;
         let reserve = match self.reserve.take() {
             Some(reserve) => reserve,
-            None => Reserve::new(&self.context, &self.site, self.family)
-                .map_err(AcceptError::Reserve)?,
+            None => self.new_reserve().map_err(AcceptError::Reserve)?,
         };
         match ready.try_io(|listener| socket::accept(listener.as_fd())) {
             Ok(Ok((fd, client))) => self.begin(fd, client, reserve).map_err(AcceptError::Queue),
@@ -130,6 +134,17 @@ impl Acceptor {
                 Ok(())
             }
         }
+    }
+
+    /// A flow that goes into a tunnel needs no leg here.
+    fn new_reserve(&self) -> io::Result<Reserve> {
+        let connects = self.site.syn == SynHandling::Spoof && self.tunnel().is_none();
+        Reserve::new(&self.context, &self.site, self.family, connects)
+    }
+
+    /// The tunnel into which a flow goes that comes now.
+    fn tunnel(&self) -> Option<&Route> {
+        self.route.as_ref().filter(|route| route.takes_flows())
     }
 
     /// What is not to be had now is asked for again when a flow has ended, or a moment later.
@@ -154,6 +169,11 @@ impl Acceptor {
             destination,
             site: Arc::clone(&self.site),
         };
+        if let Some(tunnel) = self.tunnel() {
+            let dscp = self.keep_dscp(&fd);
+            tunnel.hand_over(&self.context, ends, dscp, reserve.memory, fd);
+            return Ok(());
+        }
         let context = Arc::clone(&self.context);
         match self.server_leg(&fd, &ends, reserve.leg) {
             Ok(server) => {
@@ -174,13 +194,17 @@ impl Acceptor {
         if !leg::may_be_host(ends.destination.ip()) {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
-        match reserved {
-            Some(leg) => {
-                let dscp = self.keep_dscp(client);
-                self.connect(leg, ends, dscp).map(ServerLeg::Connecting)
-            }
-            None => self.take_held(client, ends).map(ServerLeg::Connected),
+        if self.site.syn == SynHandling::Defer {
+            return self.take_held(client, ends).map(ServerLeg::Connected);
         }
+        let leg = match reserved {
+            Some(leg) => leg,
+            // The tunnel was lost after the reservation.
+            None => ReservedLeg::new(&self.site, self.family)?,
+        };
+        let dscp = self.keep_dscp(client);
+        let leg = connect(&self.context, leg, self.family, ends, dscp);
+        leg.map(ServerLeg::Connecting)
     }
 
     /// The leg whose server has answered already; without one the client has to be reset: it
@@ -214,31 +238,44 @@ impl Acceptor {
         }
         dscp
     }
+}
 
-    fn connect(&self, leg: ReservedLeg, ends: &Ends, dscp: u8) -> io::Result<OwnedFd> {
-        match leg.connect(&self.site, ends.destination, ends.client, dscp) {
-            Err(err) if is_address_taken(&err) => {
-                self.context
-                    .counters
-                    .update(|stats| stats.source_port_changed += 1);
-                let leg = ReservedLeg::new(&self.site, self.family)?;
-                let address = ends.client.ip();
-                leg.connect_from_any_port(&self.site, ends.destination, address, dscp)
-            }
-            result => result,
+/// Begins to connect for a flow; from another port of the client's where its own is taken.
+///
+/// # Errors
+/// As [`ReservedLeg::connect`].
+pub(crate) fn connect(
+    context: &FlowContext,
+    leg: ReservedLeg,
+    family: Family,
+    ends: &Ends,
+    dscp: u8,
+) -> io::Result<OwnedFd> {
+    match leg.connect(&ends.site, ends.destination, ends.client, dscp) {
+        Err(err) if is_address_taken(&err) => {
+            context
+                .counters
+                .update(|stats| stats.source_port_changed += 1);
+            let leg = ReservedLeg::new(&ends.site, family)?;
+            let address = ends.client.ip();
+            leg.connect_from_any_port(&ends.site, ends.destination, address, dscp)
         }
+        result => result,
     }
 }
 
 impl Reserve {
-    fn new(context: &FlowContext, site: &SiteRuntime, family: Family) -> io::Result<Self> {
+    fn new(
+        context: &FlowContext,
+        site: &SiteRuntime,
+        family: Family,
+        connects: bool,
+    ) -> io::Result<Self> {
         let memory = context
             .take_memory()
             .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        let leg = match site.syn {
-            SynHandling::Spoof => Some(ReservedLeg::new(site, family)?),
-            SynHandling::Defer => None,
-        };
+        let leg = connects.then(|| ReservedLeg::new(site, family));
+        let leg = leg.transpose()?;
         Ok(Self { memory, leg })
     }
 }

@@ -55,6 +55,7 @@ fn while_legs_are_refused_the_gate_is_closed_and_the_acceptor_waits() {
         site: Arc::new(site),
         family: Family::V4,
         socket: listener.into(),
+        route: None,
     };
     let context = context();
     let runtime = runtime::Builder::new_current_thread().enable_all().build();

@@ -15,6 +15,7 @@
 //! - [`log`], to standard error
 //! - [`share`], how fast each flow may send into the link
 //! - [`stats`], counters
+//! - [`tunnel`], flows to and from peers
 //! - [`sys`], system calls without a safe wrapper
 //! - [`workers`], the threads that carry flows
 #![deny(unsafe_code)]
@@ -40,4 +41,5 @@ pub mod stats;
 pub mod summary;
 #[expect(unsafe_code, reason = "system calls; nowhere else")]
 pub mod sys;
+pub mod tunnel;
 pub mod workers;

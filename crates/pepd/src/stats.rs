@@ -40,10 +40,13 @@ macro_rules! counters_line {
 counters_line! {
     flows_accepted, flows_open, flows_open_max,
     ended_closed, ended_client_reset, ended_server_reset, ended_refused, ended_unreachable,
-    ended_connect_timeout, ended_idle_timeout, ended_user_timeout, ended_drained, ended_error,
+    ended_connect_timeout, ended_idle_timeout, ended_user_timeout, ended_drained, ended_peer_restarted,
+    ended_error,
     up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
     syns_passed_gate, gate_closed, descriptors_short, memory_short, legs_failed,
     ring_growth_denied, ring_bytes, link_senders, link_level_bits, source_port_changed,
+    tunnel_peers_here, tunnel_flows_near, tunnel_flows_far, tunnel_datagrams_sent, tunnel_datagrams_unsent,
+    tunnel_datagrams_received, tunnel_datagrams_refused,
     syns_held, syns_released, syns_refused, syns_unreachable, syns_repeated, syns_expired,
     syns_orphaned, syns_passed_held,
 }

@@ -237,3 +237,60 @@ fn a_key_file_that_is_none_is_told_without_showing_it() {
     );
     assert!(!message.contains("hush"), "{message}");
 }
+
+/// A pepd with a peer, in a folder of its own with its keys.
+fn with_a_peer(folder: &std::path::Path, public_key: &str, more: &str) -> Output {
+    let path = folder.join("pepd.toml");
+    let config = format!(
+        "[intercept]\nlan = [\"lo\"]\n[identity]\nkey_file = \"pepd.key\"\n[peer.hub]\n\
+         endpoint = \"192.0.2.1:5001\"\npublic_key = \"{public_key}\"\npsk_file = \"hub.psk\"\n{more}"
+    );
+    fs::write(&path, config).expect("writable");
+    pepd(&["check", "--config", path.to_str().expect("text")])
+}
+
+const SOMEBODY: &str = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+
+#[test]
+fn a_check_needs_the_keys_and_shows_the_tunnel() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tunnel = "[[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nclass = \"bulk\"\n";
+    let output = with_a_peer(folder.path(), SOMEBODY, tunnel);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let errors = text(&output.stderr);
+    for (line, key, file) in [
+        (4, "identity.key_file", "pepd.key"),
+        (8, "peer.hub.psk_file", "hub.psk"),
+    ] {
+        let place = format!("pepd.toml:{line}: {key}: ");
+        let error = errors.lines().find(|error| error.contains(&place));
+        let error = error.unwrap_or_else(|| panic!("{place} in {errors}"));
+        assert!(
+            error.contains(&format!("{file}: cannot be read: ")),
+            "{error}"
+        );
+        assert!(error.contains("pepd keygen"), "{error}");
+    }
+
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    let public = text(&pepd(&["keygen", "--out", &path("pepd.key")]).stdout);
+    pepd(&["keygen", "--psk", &path("hub.psk")]);
+    let output = with_a_peer(folder.path(), SOMEBODY, tunnel);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let summary = text(&output.stdout);
+    for part in [
+        &format!("public key {}", public.trim()),
+        "hub: at 192.0.2.1:5001, with a shared key, rate measured",
+        "tunnel to hub as bulk, while it is gone split; port 5000",
+    ] {
+        assert!(summary.contains(part), "{part} in {summary}");
+    }
+
+    let output = with_a_peer(folder.path(), public.trim(), tunnel);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert!(
+        errors.contains(":7: peer.hub.public_key: is our own key"),
+        "{errors}"
+    );
+}

@@ -103,6 +103,11 @@ impl RingMap {
         self.head == self.tail
     }
 
+    /// Whether it holds nothing, and nothing was placed ahead either.
+    pub fn is_clear(&self) -> bool {
+        self.is_empty() && self.placed <= self.head
+    }
+
     /// Whether it has no space left.
     pub fn is_full(&self) -> bool {
         self.len() == self.size
@@ -153,7 +158,7 @@ impl RingMap {
     pub fn drain(&mut self, count: u64) {
         assert!(count <= self.len(), "{count} out of {self:?}");
         self.head += count;
-        if self.is_empty() && self.placed <= self.head {
+        if self.is_clear() {
             self.base = self.head;
         }
     }

@@ -178,6 +178,7 @@ fn bytes_placed_ahead_stay_where_they_are() {
     assert_eq!(ring.place(u64::MAX, 2), None);
     ring.drain(3);
     assert_eq!(ring.base(), 0, "as 5..8 are where they are");
+    assert!(ring.is_empty() && !ring.is_clear());
     let wrapped = ring.place(8, 3).expect("there is space now");
     assert_eq!((wrapped.first, wrapped.second), (0..3, 0..0));
     ring.fill(8);

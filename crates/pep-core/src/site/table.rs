@@ -57,7 +57,7 @@ impl SiteTable {
     }
 
     /// The sites in order of precedence.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (SiteId, &Site)> {
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (SiteId, &Site)> + DoubleEndedIterator {
         self.sites
             .iter()
             .enumerate()

@@ -179,7 +179,7 @@ fn bytes_are_copied_in_and_out_and_leave_their_neighbours_alone() {
     let mut value = 0_u8;
     for start in 0..24_u64 {
         for len in 0..24_u64 {
-            let (first, second) = (start..start + len, 40..40 + start % 9);
+            let (first, second) = (start..start + len, 48..48 + start % 9);
             let places: Vec<_> = first.clone().chain(second.clone()).collect();
             let bytes: Vec<_> = places
                 .iter()

@@ -24,6 +24,7 @@ use crate::{
     marks::MarkSet,
     share::SharedLink,
     stats::Counters,
+    tunnel::{self, Tunnels, setup::Prepared},
     workers::Workers,
 };
 
@@ -41,13 +42,15 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
     let controls = Controls::obtain(config)?;
     privileges::drop_those_of_loading(&controls);
     let sites = SiteRuntime::all(config, &controls);
+    let tunnels = Prepared::new(config, &controls)?;
     let listeners = listeners(&sites)?;
     let config = Arc::new(config.clone());
     let mut interception = Interception::install(&config)
         .await
         .map_err(DaemonError::Intercept)?;
-    match start(&config, descriptors, &sites, listeners, &mut interception) {
-        Ok((context, defer, workers)) => Ok(Daemon {
+    let prepared = (listeners, tunnels);
+    match start(&config, descriptors, &sites, prepared, &mut interception) {
+        Ok((context, defer, workers, tunnels)) => Ok(Daemon {
             claim,
             controls,
             neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
@@ -55,6 +58,7 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
             interception,
             defer,
             workers,
+            tunnels,
             sites,
             drain: config.drain,
             spare: Spare::default(),
@@ -67,20 +71,36 @@ pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
     }
 }
 
+type Started = (
+    Arc<FlowContext>,
+    Option<DeferTask>,
+    Workers,
+    Option<Tunnels>,
+);
+
 /// What needs the interception in place. Nobody accepts before the workers run.
 fn start(
     config: &Arc<Config>,
     descriptors: u64,
     sites: &[Arc<SiteRuntime>],
-    listeners: Vec<Vec<Listener>>,
+    (mut listeners, tunnels): (Vec<Vec<Listener>>, Option<Prepared>),
     interception: &mut Interception,
-) -> Result<(Arc<FlowContext>, Option<DeferTask>, Workers), DaemonError> {
+) -> Result<Started, DaemonError> {
     let defer = interception
         .defer_task(config, sites)
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
     let context = context(config, descriptors, held)?;
     let later = later_descriptors(&listeners);
+    let tunnels = tunnels
+        .map(|prepared| Tunnels::start(prepared, &context))
+        .transpose()
+        .map_err(DaemonError::system("start the tunnels"))?;
+    if let Some(tunnels) = &tunnels {
+        for listener in listeners.iter_mut().flatten() {
+            listener.route = tunnels.route(listener.site.id);
+        }
+    }
     let workers =
         Workers::start(&context, listeners).map_err(DaemonError::system("start the workers"))?;
     let others = open_descriptors() + later;
@@ -89,7 +109,7 @@ fn start(
     if cap < config.limits.flows {
         warn_of_few_descriptors(&config.limits, cap, descriptors, others);
     }
-    Ok((context, defer, workers))
+    Ok((context, defer, workers, tunnels))
 }
 
 fn warn_of_few_descriptors(limits: &Limits, cap: u32, descriptors: u64, others: u64) {
@@ -148,7 +168,7 @@ fn context(
     let cap = flow_cap(limits, descriptors, 0);
     let geometry = Geometry {
         slots: cap.saturating_add(SLACK_FLOWS),
-        extent: limits.ring_max.bytes(),
+        extent: extent(config),
         initial: limits.ring_initial.bytes(),
     };
     let counters = Arc::new(Counters::default());
@@ -167,6 +187,16 @@ fn context(
         unanswered: Arc::default(),
         link: shared_link(config),
     }))
+}
+
+/// Room for the largest ring: those of tunnels are of one size from the beginning.
+fn extent(config: &Config) -> u64 {
+    let ring_max = config.limits.ring_max.bytes();
+    if config.peers.is_empty() {
+        ring_max
+    } else {
+        ring_max.max(tunnel::setup::ring(config))
+    }
 }
 
 /// As many descriptors as the hard limit allows. Returns how many that are.
@@ -194,6 +224,7 @@ fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Vec<Listener>>, DaemonErr
                     site,
                     family,
                     socket,
+                    route: None,
                 });
             }
         }

@@ -15,6 +15,7 @@ use crate::{
     exit::ExitStatus,
     intercept::{InterceptError, claim::ClaimError},
     leg::OptionError,
+    tunnel::TunnelError,
 };
 
 /// Why the daemon did not start, or could not go on.
@@ -37,6 +38,9 @@ pub enum DaemonError {
         #[source]
         err: OptionError,
     },
+    /// A key is missing, or the port for peers in use.
+    #[error(transparent)]
+    Tunnel(#[from] TunnelError),
     /// Rules, routes or TUN devices cannot be put in place.
     #[error("cannot intercept connections")]
     Intercept(#[source] InterceptError),
@@ -55,9 +59,11 @@ impl DaemonError {
     /// The exit code that says so.
     pub fn status(&self) -> ExitStatus {
         match self {
-            Self::Congestion(_) | Self::Claim(_) | Self::Listen { .. } | Self::Intercept(_) => {
-                ExitStatus::Setup
-            }
+            Self::Congestion(_)
+            | Self::Claim(_)
+            | Self::Listen { .. }
+            | Self::Tunnel(_)
+            | Self::Intercept(_) => ExitStatus::Setup,
             Self::System { .. } => ExitStatus::Runtime,
         }
     }

@@ -1,8 +1,8 @@
 //! Running and draining.
 
-use std::{convert::Infallible, io, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, convert::Infallible, io, sync::Arc, time::Duration};
 
-use pep_core::stats::Stats;
+use pep_core::{site::SiteId, stats::Stats};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -24,6 +24,7 @@ use crate::{
     leg::SiteRuntime,
     share::Sampler,
     stats,
+    tunnel::Tunnels,
     workers::Workers,
 };
 
@@ -39,6 +40,7 @@ pub(super) struct Daemon {
     pub(super) defer: Option<DeferTask>,
     pub(super) neighbours: Option<NeighbourWatch>,
     pub(super) workers: Workers,
+    pub(super) tunnels: Option<Tunnels>,
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     pub(super) drain: Duration,
     pub(super) spare: Spare,
@@ -67,6 +69,7 @@ enum Event {
     Stop,
     Report,
     Gate(Gate),
+    Bypassed(BTreeSet<SiteId>),
     Tick,
 }
 
@@ -107,6 +110,11 @@ impl Daemon {
     /// Until the first signal to stop.
     async fn serve(&mut self, signals: &mut Signals) {
         let mut gate = self.context.admission.gate();
+        let mut bypassed = Bypassed(
+            self.tunnels
+                .as_ref()
+                .map(|tunnels| tunnels.statuses().bypassed()),
+        );
         let mut failed = None;
         self.spare.fill();
         let mut tick = interval(Self::TICK);
@@ -117,12 +125,14 @@ impl Daemon {
                 _ = signals.interrupt.recv() => Event::Stop,
                 _ = signals.report.recv() => Event::Report,
                 gate = changed(&mut gate) => Event::Gate(gate),
+                sites = bypassed.next() => Event::Bypassed(sites),
                 _ = tick.tick() => Event::Tick,
             };
             match event {
                 Event::Stop => return,
                 Event::Report => self.report().await,
                 Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
+                Event::Bypassed(sites) => self.set_bypassed(sites).await,
                 Event::Tick => {
                     // Whoever moves the gate would wait for as long as it is borrowed.
                     let now = *gate.borrow();
@@ -151,6 +161,17 @@ impl Daemon {
         let stats = collect(&self.context, &self.interception).await;
         self.spare.fill();
         stats::log(&stats);
+    }
+
+    /// What fails is tried again with the table, by the chores, once it is gone, or with the next change.
+    async fn set_bypassed(&mut self, sites: BTreeSet<SiteId>) {
+        self.spare.release();
+        let result = self.interception.set_bypassed(sites).await;
+        self.spare.fill();
+        if let Err(err) = result {
+            let error = &err as &dyn std::error::Error;
+            tracing::error!(error, "cannot move the flows of a site");
+        }
     }
 
     /// Fails with the gate that could not be set.
@@ -223,6 +244,9 @@ impl Daemon {
     async fn end(self, status: ExitStatus) -> ExitStatus {
         let flows = self.context.admission.open_flows();
         self.workers.stop();
+        if let Some(tunnels) = self.tunnels {
+            tunnels.stop();
+        }
         stats::log(&collect(&self.context, &self.interception).await);
         self.interception.remove_or_warn().await;
         match status {
@@ -246,6 +270,21 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
         std::future::pending::<()>().await;
     }
     *gate.borrow_and_update()
+}
+
+/// Sites whose flows the kernel is to forward, where there are tunnels.
+struct Bypassed(Option<watch::Receiver<BTreeSet<SiteId>>>);
+
+impl Bypassed {
+    /// When they have changed.
+    async fn next(&mut self) -> BTreeSet<SiteId> {
+        if let Some(receiver) = &mut self.0
+            && receiver.changed().await.is_ok()
+        {
+            return receiver.borrow_and_update().clone();
+        }
+        std::future::pending().await
+    }
 }
 
 /// All counters.

@@ -3,16 +3,20 @@
 use std::{
     future::{Future, poll_fn},
     io,
+    net::IpAddr,
     pin::{Pin, pin},
     task::{Context, Poll},
     time::Duration,
 };
 
 use pep_core::{relay::Side, stats::EndReason};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 
-use super::{Flow, relaying};
-use crate::{intercept::unanswered::PROMPT, sys::socket};
+use super::{Flow, LegIo, relaying};
+use crate::{
+    intercept::unanswered::{PROMPT, Unanswered},
+    sys::socket,
+};
 
 /// What came first.
 enum Answer {
@@ -106,8 +110,36 @@ impl Flow {
     }
 }
 
+/// Waits for the server to answer on a leg whose client is somebody else's concern.
+pub(crate) async fn connected(
+    leg: &LegIo,
+    unanswered: &Unanswered,
+    destination: IpAddr,
+    limit: Duration,
+) -> Result<(), io::Error> {
+    let prompt = limit.min(PROMPT);
+    if let Ok(answer) = timeout(prompt, answered(leg)).await {
+        return answer;
+    }
+    // An ICMP error that came while connect() was still running wakes nobody.
+    if let Some(err) = leg.take_error() {
+        return Err(err);
+    }
+    let mut waiting = unanswered.wait(destination);
+    tokio::select! {
+        answer = answered(leg) => answer,
+        () = waiting.failed() => Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH)),
+        () = sleep(limit - prompt) => Err(io::Error::from_raw_os_error(libc::ETIMEDOUT)),
+    }
+}
+
+async fn answered(leg: &LegIo) -> Result<(), io::Error> {
+    poll_fn(|cx| leg.poll_writable(cx)).await;
+    leg.take_error().map_or(Ok(()), Err)
+}
+
 /// What an error of connect() says of the server.
-pub(super) fn reason(err: &io::Error) -> EndReason {
+pub(crate) fn reason(err: &io::Error) -> EndReason {
     match err.raw_os_error() {
         Some(libc::ECONNREFUSED) => EndReason::Refused,
         Some(libc::ETIMEDOUT) => EndReason::ConnectTimeout,

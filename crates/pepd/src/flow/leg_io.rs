@@ -17,26 +17,26 @@ use crate::{leg, sys::reactor};
 /// reports edges, and forgets one only in an attempt that blocked after it, so that
 /// none is lost.
 #[derive(Debug)]
-pub(super) struct LegIo(AsyncFd<Arc<OwnedFd>>);
+pub(crate) struct LegIo(AsyncFd<Arc<OwnedFd>>);
 
 impl LegIo {
     /// Closes the leg where it fails.
-    pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         reactor::register(Arc::new(fd), interest).map(Self)
     }
 
     /// The socket, for those who only look at it.
-    pub(super) fn shared(&self) -> &Arc<OwnedFd> {
+    pub(crate) fn shared(&self) -> &Arc<OwnedFd> {
         self.0.get_ref()
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()
     }
 
     /// Attempts a call whatever is known of readiness: what is not known yet may be so.
-    pub(super) fn attempt<T>(
+    pub(crate) fn attempt<T>(
         &self,
         interest: Interest,
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
@@ -50,12 +50,12 @@ impl LegIo {
     }
 
     /// Ready when an attempt to receive may succeed.
-    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_read_ready(cx).map(drop)
     }
 
     /// Ready when an attempt to send may succeed.
-    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_write_ready(cx).map(drop)
     }
 
@@ -65,7 +65,7 @@ impl LegIo {
     ///
     /// A leg on which both ends have sent FIN is reported as hung up, too, but without an
     /// error: it is whole, cannot break any more, and may still have something to be read.
-    pub(super) fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    pub(crate) fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let mut guard = match self.0.poll_write_ready(cx) {
                 Poll::Ready(Ok(guard)) => guard,
@@ -80,7 +80,7 @@ impl LegIo {
     }
 
     /// The leg's pending error.
-    pub(super) fn take_error(&self) -> Option<io::Error> {
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
         leg::so_error(self.fd()).unwrap_or_else(Some)
     }
 }

@@ -34,7 +34,8 @@ use crate::{
     share::{FlowShare, SharedLink},
     stats::Counters,
 };
-use leg_io::LegIo;
+pub(crate) use connecting::{connected, reason};
+pub(crate) use leg_io::LegIo;
 use wakefulness::Wakefulness;
 
 /// What all flows share.
@@ -87,8 +88,8 @@ impl FlowContext {
 /// Memory of one flow.
 #[derive(Debug)]
 pub struct FlowMemory {
-    slot: Slot,
-    share: Share,
+    pub(crate) slot: Slot,
+    pub(crate) share: Share,
 }
 
 /// Who talks to whom, under which policy.
@@ -144,7 +145,7 @@ pub fn refuse(context: &FlowContext, ends: &Ends, client: OwnedFd, err: &io::Err
 
 fn tell_refused(context: &FlowContext, ends: &Ends, err: &io::Error) {
     let end = FlowEnd {
-        reason: connecting::reason(err),
+        reason: reason(err),
         error: Some(err),
         ..FlowEnd::default()
     };
@@ -268,15 +269,15 @@ impl Drop for Flow {
 }
 
 /// What is told of a flow at its end.
-struct FlowEnd<'a> {
-    reason: EndReason,
-    up: u64,
-    down: u64,
-    up_undelivered: u64,
-    down_undelivered: u64,
-    growth_denied: u64,
-    duration: Duration,
-    error: Option<&'a io::Error>,
+pub(crate) struct FlowEnd<'a> {
+    pub(crate) reason: EndReason,
+    pub(crate) up: u64,
+    pub(crate) down: u64,
+    pub(crate) up_undelivered: u64,
+    pub(crate) down_undelivered: u64,
+    pub(crate) growth_denied: u64,
+    pub(crate) duration: Duration,
+    pub(crate) error: Option<&'a io::Error>,
 }
 
 impl Default for FlowEnd<'_> {
@@ -296,7 +297,7 @@ impl Default for FlowEnd<'_> {
 
 impl FlowEnd<'_> {
     /// Bytes delivered are counted while the flow lives.
-    fn count(&self, context: &FlowContext) {
+    pub(crate) fn count(&self, context: &FlowContext) {
         context.counters.update(|stats| {
             stats.on_flow_end(self.reason);
             stats.up_undelivered_bytes += self.up_undelivered;
@@ -305,7 +306,7 @@ impl FlowEnd<'_> {
         });
     }
 
-    fn log(&self, ends: &Ends) {
+    pub(crate) fn log(&self, ends: &Ends) {
         ends.span().in_scope(|| {
             if let Some(err) = self.error {
                 tracing::debug!(error = %err, "a leg failed");

@@ -5,12 +5,14 @@
 //! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
 //! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
 //! - [`tun`], devices into which held SYNs are routed
+//! - `bypass`, leaving the flows of a site to the kernel for a while
 //! - [`upkeep`], putting back what others have removed
 //! - [`setup`], what must hold before, and what to do when it does not; [`claim`], whether
 //!   another pepd is in the way
 //!
 //! The picture is in `docs/interception.md`.
 
+mod bypass;
 pub mod claim;
 pub mod defer;
 pub mod held;
@@ -38,6 +40,7 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
+use bypass::Bypass;
 use defer::DeferTask;
 use netlink::Netlink;
 use nft::{Nft, NftError};
@@ -65,6 +68,7 @@ pub struct Interception {
     tun_indices: Vec<(usize, u32)>,
     /// What has installed the table.
     transaction: Value,
+    bypass: Bypass,
 }
 
 impl Interception {
@@ -95,6 +99,7 @@ impl Interception {
             tuns: Vec::new(),
             tun_indices: Vec::new(),
             transaction: Value::Null,
+            bypass: Bypass::default(),
         };
         match interception.build(config, features).await {
             Ok(()) => Ok(interception),
@@ -139,7 +144,9 @@ impl Interception {
     }
 
     async fn try_table(&mut self, config: &Config, features: Features) -> Result<(), NftError> {
-        self.transaction = nft::install_transaction(&Ruleset::new(config, features));
+        let ruleset = Ruleset::new(config, features);
+        self.transaction = nft::install_transaction(&ruleset);
+        self.bypass = Bypass::new(config, &ruleset);
         self.nft.apply(&self.transaction).await
     }
 

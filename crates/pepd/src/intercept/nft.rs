@@ -7,7 +7,9 @@ mod text;
 
 pub(super) use ask::table_exists;
 pub use command::{Nft, NftError};
-pub use json::{gate_transaction, install_transaction, probe_transaction, remove_transaction};
+pub use json::{
+    chain_transaction, gate_transaction, install_transaction, probe_transaction, remove_transaction,
+};
 pub use text::ruleset as text;
 
 use super::rules::{Family, Hook};

@@ -15,6 +15,8 @@
 
 mod build;
 
+pub(super) use build::site_chain;
+
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
     config::Config,
@@ -273,6 +275,17 @@ pub fn gate(gate: Gate) -> Vec<Rule> {
             ),
         ],
     }
+}
+
+/// The rules of a site's chain while its flows are left to the kernel.
+pub fn bypassed() -> Vec<Rule> {
+    vec![
+        rule(
+            "a handshake that has begun goes on",
+            [Term::SocketTransparent, Term::Return],
+        ),
+        rule("its peer is gone: new flows pass", [Term::Accept]),
+    ]
 }
 
 #[cfg(test)]

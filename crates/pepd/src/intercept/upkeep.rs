@@ -59,6 +59,7 @@ impl Interception {
             let installed = self.nft.apply(&self.transaction).await;
             installed.map_err(cannot("install the nft table"))?;
             self.set_gate(gate).await?;
+            self.put_back_bypassed().await?;
         }
         Ok(())
     }

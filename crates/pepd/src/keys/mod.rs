@@ -7,10 +7,6 @@ mod file;
 
 use pep_core::key::{KEY_BYTES, PublicKey, SecretKey};
 use ring::rand::{SecureRandom as _, SystemRandom};
-use snow::{
-    params::DHChoice,
-    resolvers::{CryptoResolver as _, DefaultResolver},
-};
 
 pub use file::{KeyFileError, is_open_to_others, read, write};
 
@@ -41,13 +37,7 @@ pub fn generate() -> Result<SecretKey, NoRandomness> {
 
 /// The public key that belongs to a private one (RFC 7748), by the code that the handshakes use.
 pub fn public_key(private: &SecretKey) -> PublicKey {
-    let mut dh = DefaultResolver
-        .resolve_dh(&DHChoice::Curve25519)
-        .expect("it always has X25519");
-    dh.set(private.bytes());
-    let mut key = [0; KEY_BYTES];
-    key.copy_from_slice(dh.pubkey());
-    PublicKey(key)
+    PublicKey(tunnel::crypto::public_key(private.bytes()))
 }
 
 #[cfg(test)]

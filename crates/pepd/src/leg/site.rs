@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use pep_core::{
     config::{Config, Link, Timeouts},
     relay::Side,
-    site::{DscpPolicy, IpVersion, LinkLeg, Site, SiteId, Source, SynHandling},
+    site::{DscpPolicy, IpVersion, LinkLeg, Sharing, Site, SiteId, Source, SynHandling},
 };
 
 use super::options::{Congestion, LegOptions, PayloadRate};
@@ -49,6 +49,19 @@ impl SiteRuntime {
             .filter(|(_, site)| site.mode.takes_flows())
             .map(|(id, site)| Arc::new(Self::new(config, controls, id, site)))
             .collect()
+    }
+
+    /// The server legs of flows that peers open: as those of the built-in site, but none of them
+    /// crosses the link.
+    pub fn far(config: &Config, controls: &Controls) -> Self {
+        let last = config.sites.iter().next_back();
+        let (id, site) = last.expect("the built-in site");
+        let site = Site {
+            link_leg: LinkLeg::Client,
+            share: Sharing::Off,
+            ..site.clone()
+        };
+        Self::new(config, controls, id, &site)
     }
 
     fn new(config: &Config, controls: &Controls, id: SiteId, site: &Site) -> Self {

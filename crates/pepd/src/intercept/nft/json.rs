@@ -44,11 +44,15 @@ pub fn install_transaction(ruleset: &Ruleset) -> Value {
 
 /// Commands that open or close the gate of an installed table.
 pub fn gate_transaction(table: &str, mask: u32, gate: Gate) -> Value {
+    chain_transaction(table, mask, "gate", &rules::gate(gate))
+}
+
+/// Commands that give a chain of an installed table these rules instead of those that it has.
+pub fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rule]) -> Value {
     let writer = Writer::new(table, mask);
-    let chain = json!({"chain": {"family": "inet", "table": table, "name": "gate"}});
+    let chain = json!({"chain": {"family": "inet", "table": table, "name": name}});
     let mut commands = vec![json!({"flush": chain})];
-    let rules = rules::gate(gate);
-    commands.extend(rules.iter().map(|rule| writer.rule("gate", rule)));
+    commands.extend(rules.iter().map(|rule| writer.rule(name, rule)));
     transaction(commands)
 }
 

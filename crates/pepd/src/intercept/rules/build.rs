@@ -283,7 +283,7 @@ impl Builder<'_> {
     }
 }
 
-fn site_chain(id: SiteId) -> String {
+pub(in crate::intercept) fn site_chain(id: SiteId) -> String {
     format!("site_{id}")
 }
 

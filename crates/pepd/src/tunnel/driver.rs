@@ -1,0 +1,278 @@
+//! Datagrams in and out, and the time: the one task that moves the endpoint.
+
+use std::{
+    future::poll_fn,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use nix::sys::{
+    time::TimeSpec,
+    timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::mpsc::UnboundedReceiver,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use super::{
+    Handed, TunnelError,
+    core::{Core, Shared},
+    near,
+    setup::Prepared,
+    socket::Sockets,
+};
+use crate::{flow::FlowContext, sys::reactor};
+
+/// Datagrams sent, and calls that receive some, before others have their turn.
+const SEND_TURN: usize = 256;
+const RECEIVE_TURN: usize = 8;
+/// Flows begun before others have their turn.
+const BEGIN_TURN: usize = 64;
+/// Good-byes have so long.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+/// Why the tunnels have ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DriverError {
+    /// A peer cannot be had.
+    #[error(transparent)]
+    Setup(#[from] TunnelError),
+    /// A descriptor is missing.
+    #[error("cannot make a timer or wait for a socket")]
+    System(#[from] io::Error),
+}
+
+/// Runs all tunnels until `stopped`.
+pub(super) async fn run(
+    prepared: Prepared,
+    context: Arc<FlowContext>,
+    incoming: UnboundedReceiver<Handed>,
+    stopped: impl Future<Output = ()>,
+) -> Result<(), DriverError> {
+    let ring = prepared.ring();
+    let mut endpoint = prepared.endpoint;
+    let peers = Prepared::add_peers(&mut endpoint, &prepared.peers, &context, ring)?;
+    let core = Core::new(context, endpoint, peers, prepared.statuses, prepared.far);
+    let mut driver = Driver {
+        core: Rc::clone(&core),
+        sockets: Sockets::new(prepared.sockets)?,
+        incoming,
+        timer: Timer::new()?,
+        datagram: Vec::with_capacity(1 << 16),
+    };
+    tokio::task::spawn_local(tick(Rc::clone(&core)));
+    for (index, (peer, config)) in prepared.peers.into_iter().enumerate() {
+        if let (Some(endpoint), None) = (peer.endpoint, config.address) {
+            let core = Rc::clone(&core);
+            tokio::task::spawn_local(super::name::resolve(core, index, endpoint, config));
+        }
+    }
+    tokio::select! {
+        () = poll_fn(|cx| driver.poll(cx)) => {}
+        () = stopped => {}
+    }
+    core.borrow_mut().close();
+    // What is under way is nobody's concern any more.
+    let _ = timeout(FAREWELL, poll_fn(|cx| driver.poll(cx))).await;
+    Ok(())
+}
+
+async fn tick(core: Shared) {
+    let mut tick = interval(Duration::from_secs(1));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        core.borrow_mut().tick();
+    }
+}
+
+/// Moves the endpoint.
+struct Driver {
+    core: Shared,
+    sockets: Sockets,
+    incoming: UnboundedReceiver<Handed>,
+    timer: Timer,
+    /// The datagram that is being written.
+    datagram: Vec<u8>,
+}
+
+impl Driver {
+    /// Never ready: ends when it is dropped.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.core.borrow_mut().driver = Some(cx.waker().clone());
+        self.begin_flows(cx);
+        self.receive(cx);
+        Core::dispatch(&self.core);
+        let blocked = self.send(cx);
+        // Sending tells whether the link is there.
+        Core::dispatch(&self.core);
+        self.count();
+        if !blocked {
+            self.wait(cx);
+        }
+        Poll::Pending
+    }
+
+    fn begin_flows(&mut self, cx: &mut Context<'_>) {
+        for _ in 0..BEGIN_TURN {
+            match self.incoming.poll_recv(cx) {
+                Poll::Ready(Some(handed)) => {
+                    let flow = near::serve(Rc::clone(&self.core), handed);
+                    tokio::task::spawn_local(flow);
+                }
+                Poll::Ready(None) | Poll::Pending => return,
+            }
+        }
+        cx.waker().wake_by_ref();
+    }
+
+    fn receive(&mut self, cx: &mut Context<'_>) {
+        let core = &mut *self.core.borrow_mut();
+        for _ in 0..RECEIVE_TURN {
+            let any = self.sockets.poll_receive(cx, |arrived| {
+                let (from, to) = (arrived.from, arrived.to);
+                core.handle_datagram(from, to, arrived.marked, arrived.datagram);
+            });
+            if !any {
+                return;
+            }
+        }
+        cx.waker().wake_by_ref();
+    }
+
+    /// Sends what is due. Returns whether the kernel takes no more for now.
+    fn send(&mut self, cx: &mut Context<'_>) -> bool {
+        let core = &mut *self.core.borrow_mut();
+        for _ in 0..SEND_TURN {
+            if !self.sockets.has_room() && flush(&mut self.sockets, core, cx).is_pending() {
+                return true;
+            }
+            self.datagram.clear();
+            let Some((to, from)) = core.poll_transmit(&mut self.datagram) else {
+                return flush(&mut self.sockets, core, cx).is_pending();
+            };
+            self.sockets.push(to, from, &self.datagram);
+        }
+        cx.waker().wake_by_ref();
+        flush(&mut self.sockets, core, cx).is_pending()
+    }
+
+    /// Until there is something to do without anything having happened.
+    fn wait(&mut self, cx: &mut Context<'_>) {
+        let core = self.core.borrow();
+        let (deadline, now) = (core.endpoint.deadline(), core.now());
+        if self.timer.poll(cx, deadline, now).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    fn count(&mut self) {
+        let counted = std::mem::take(&mut self.sockets.counted);
+        if counted == Default::default() {
+            return;
+        }
+        let core = self.core.borrow();
+        core.context.counters.update(|stats| {
+            stats.tunnel_datagrams_received += counted.received;
+            stats.tunnel_datagrams_sent += counted.sent;
+            stats.tunnel_datagrams_unsent += counted.unsent;
+        });
+    }
+}
+
+fn flush(sockets: &mut Sockets, core: &mut Core, cx: &mut Context<'_>) -> Poll<()> {
+    sockets.poll_flush(cx, |to| core.on_send_failed(to))
+}
+
+/// A timer with the grain of the kernel's: those of the runtime have a millisecond's, in which a fast link carries
+/// dozens of packets.
+struct Timer {
+    timer: TimerFd,
+    watch: AsyncFd<OwnedFd>,
+    /// When it expires.
+    set: Option<Duration>,
+}
+
+/// A deadline that is past though everything was done is looked at again so soon.
+const SOON: Duration = Duration::from_micros(20);
+
+impl Timer {
+    fn new() -> io::Result<Self> {
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        let watch = timer.as_fd().try_clone_to_owned()?;
+        Ok(Self {
+            timer,
+            watch: reactor::register(watch, Interest::READABLE)?,
+            set: None,
+        })
+    }
+
+    /// Ready at the deadline, if there is one.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: Option<Duration>,
+        now: Duration,
+    ) -> Poll<()> {
+        if self.set != deadline {
+            self.set = deadline;
+            if let Err(err) = self.set_to(deadline.map(|at| at.saturating_sub(now))) {
+                tracing::error!(error = %err, "cannot set a timer");
+            }
+        }
+        // Setting it has forgotten an earlier expiry.
+        loop {
+            let Ok(mut ready) = ready!(self.watch.poll_read_ready(cx)) else {
+                return Poll::Ready(());
+            };
+            let mut count = [0; 8];
+            let expired = ready.try_io(|fd| Ok(nix::unistd::read(fd, &mut count)?));
+            if let Ok(result) = expired {
+                self.set = None;
+                if let Err(err) = result {
+                    tracing::error!(error = %err, "cannot read a timer");
+                }
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    fn set_to(&self, after: Option<Duration>) -> nix::Result<()> {
+        let Some(after) = after else {
+            return self.timer.unset();
+        };
+        let after = TimeSpec::from_duration(after.max(SOON));
+        let flags = TimerSetTimeFlags::empty();
+        self.timer.set(Expiration::OneShot(after), flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_timer_expires_is_set_anew_and_unset() {
+        let mut timer = Timer::new().expect("a timer");
+        let now = Duration::from_secs(1000);
+        let soon = Some(now + Duration::from_micros(300));
+        poll_fn(|cx| timer.poll(cx, soon, now)).await;
+        let never = poll_fn(|cx| {
+            let late = Some(now + Duration::from_secs(3600));
+            assert!(timer.poll(cx, late, now).is_pending());
+            timer.poll(cx, None, now)
+        });
+        let waited = timeout(Duration::from_millis(20), never).await;
+        assert!(waited.is_err());
+        // A deadline that is past, twice.
+        poll_fn(|cx| timer.poll(cx, Some(Duration::ZERO), now)).await;
+        poll_fn(|cx| timer.poll(cx, Some(Duration::ZERO), now)).await;
+    }
+}

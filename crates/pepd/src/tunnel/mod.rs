@@ -1,0 +1,175 @@
+//! Tunnels: flows to and from peers, over UDP.
+//!
+//! ```text
+//!   workers                       one thread, "tunnels"                          the other pepd
+//!   accept --hand over--> flow <-> table, rings <-> endpoint <-> driver, UDP <=====> driver ...
+//!                          |                                                     flow -- connect --> server
+//!                       client leg                                                server leg
+//! ```
+//!
+//! Everything that belongs to a tunnel is on one thread: the sockets, the [`Endpoint`](tunnel::endpoint::Endpoint)
+//! with all peers, and the legs of their flows, each flow as a task. So nothing is locked, and what one
+//! datagram brings for many flows is one turn.
+//!
+//! - [`setup`], from the configuration to sockets, endpoint and peers
+//! - `driver`, datagrams in and out, and the time
+//! - `core`, what the driver and the flows share
+//! - `table`, the flows of a peer and their bytes
+//! - `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
+//! - `socket`, UDP; `name`, peers called by name
+//! - [`peers`], what others may know: who is there
+
+mod core;
+mod driver;
+mod far;
+mod flow;
+mod name;
+mod near;
+pub mod peers;
+pub mod setup;
+mod socket;
+mod table;
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use pep_core::site::SiteId;
+use tokio::sync::{mpsc, watch};
+use tunnel::class::Class;
+
+use crate::{
+    flow::{Ends, FlowContext, FlowMemory},
+    limits::Permit,
+};
+use peers::{PeerStatus, Statuses};
+pub use setup::TunnelError;
+
+/// An accepted client whose flow goes into a tunnel.
+#[derive(Debug)]
+struct Handed {
+    peer: usize,
+    site: SiteId,
+    class: Class,
+    ends: Ends,
+    dscp: u8,
+    memory: FlowMemory,
+    client: OwnedFd,
+    permit: Permit,
+}
+
+/// By which a site's acceptors hand flows over.
+#[derive(Debug, Clone)]
+pub struct Route {
+    peer: usize,
+    site: SiteId,
+    class: Class,
+    status: Arc<PeerStatus>,
+    handed: mpsc::UnboundedSender<Handed>,
+}
+
+impl Route {
+    /// Whether a flow that comes now goes into the tunnel.
+    pub fn takes_flows(&self) -> bool {
+        self.status.takes_flows() && !self.handed.is_closed()
+    }
+
+    /// Gives a flow to the tunnel. `dscp` is that of the client's SYN.
+    pub fn hand_over(
+        &self,
+        context: &FlowContext,
+        ends: Ends,
+        dscp: u8,
+        memory: FlowMemory,
+        client: OwnedFd,
+    ) {
+        let permit = context.admission.admit();
+        let handed = Handed {
+            peer: self.peer,
+            site: self.site,
+            class: self.class,
+            ends,
+            dscp,
+            memory,
+            client,
+            permit,
+        };
+        // The thread ends after the workers; should it have died, the client gets RST.
+        let _ = self.handed.send(handed);
+    }
+}
+
+/// The running thread. Stops when this is dropped; [`stop`](Self::stop) also waits for it.
+#[derive(Debug)]
+pub struct Tunnels {
+    thread: JoinHandle<()>,
+    stop: watch::Sender<()>,
+    handed: mpsc::UnboundedSender<Handed>,
+    statuses: Statuses,
+    routes: Vec<(SiteId, usize, Class)>,
+}
+
+impl Tunnels {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When a thread or its event loop cannot be had.
+    pub fn start(prepared: setup::Prepared, context: &Arc<FlowContext>) -> io::Result<Self> {
+        let (handed, incoming) = mpsc::unbounded_channel();
+        let stop = watch::Sender::new(());
+        let mut stopped = stop.subscribe();
+        let (statuses, routes) = (prepared.statuses.clone(), prepared.routes.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let context = Arc::clone(context);
+        let thread = thread::Builder::new()
+            .name("tunnels".to_owned())
+            .spawn(move || {
+                let local = tokio::task::LocalSet::new();
+                local.block_on(&runtime, async move {
+                    // Nothing is ever sent: this ends when the sender is gone.
+                    let stopped = async { while stopped.changed().await.is_ok() {} };
+                    if let Err(err) = driver::run(prepared, context, incoming, stopped).await {
+                        let error = &err as &dyn std::error::Error;
+                        tracing::error!(error, "tunnels have ended");
+                    }
+                });
+            })?;
+        Ok(Self {
+            thread,
+            stop,
+            handed,
+            statuses,
+            routes,
+        })
+    }
+
+    /// How a site's flows get here; `None` for sites of other modes.
+    pub fn route(&self, site: SiteId) -> Option<Route> {
+        let (site, peer, class) = self.routes.iter().find(|(id, ..)| *id == site)?;
+        Some(Route {
+            peer: *peer,
+            site: *site,
+            class: *class,
+            status: Arc::clone(self.statuses.of(*peer)),
+            handed: self.handed.clone(),
+        })
+    }
+
+    /// Who is there.
+    pub fn statuses(&self) -> &Statuses {
+        &self.statuses
+    }
+
+    /// Ends the thread. Flows that are still open are reset.
+    pub fn stop(self) {
+        drop((self.stop, self.handed));
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of tunnels had panicked");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! How a flow begins where its client is.
+
+use std::{future::poll_fn, rc::Rc, task::Poll};
+
+use pep_core::{
+    greeting::Greeting,
+    relay::Direction,
+    site::{DscpPolicy, Source},
+    stats::EndReason,
+};
+use tokio::time::timeout;
+use tunnel::wire::ResetCode;
+
+use super::{
+    Handed,
+    core::{Key, Shared},
+    flow::Joint,
+};
+
+/// Serves an accepted client to the end of its flow.
+pub(super) async fn serve(core: Shared, handed: Handed) {
+    let key = {
+        let core = &mut *core.borrow_mut();
+        let counters = &core.context.counters;
+        counters.update(|stats| stats.tunnel_flows_near += 1);
+        let peer = handed.peer;
+        let flow = core.table(peer).add(handed.memory, Direction::Up);
+        Key { peer, flow }
+    };
+    let greeting = Greeting {
+        destination: handed.ends.destination,
+        client: handed.ends.client,
+        as_client: handed.ends.site.source == Source::Client,
+        dscp: match handed.ends.site.dscp {
+            DscpPolicy::Keep => handed.dscp,
+            DscpPolicy::Set(dscp) => dscp,
+        },
+        site: handed.ends.site.name.clone(),
+    };
+    let limit = handed.ends.site.timeouts.connect;
+    let mut joint = Joint::new(Rc::clone(&core), key, handed.ends, true, handed.permit);
+    if let Err(err) = joint.set_leg(handed.client) {
+        return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
+    }
+    let opened = open(&core, &joint, key, &handed.class, handed.site.0, &greeting);
+    match timeout(limit, opened).await {
+        Ok(Opened::Stream) => joint.run().await,
+        Ok(Opened::ClientGone(err)) => {
+            joint.end(EndReason::ClientReset, ResetCode::Host, Some(err));
+        }
+        Err(_elapsed) => joint.end(EndReason::ConnectTimeout, ResetCode::TimedOut, None),
+    }
+}
+
+enum Opened {
+    Stream,
+    ClientGone(std::io::Error),
+}
+
+/// Opens a stream, once there is a session that takes one. The client's bytes wait in its socket.
+async fn open(
+    core: &Shared,
+    joint: &Joint,
+    key: Key,
+    class: &tunnel::class::Class,
+    site: u16,
+    greeting: &Greeting,
+) -> Opened {
+    poll_fn(|cx| {
+        let core = &mut *core.borrow_mut();
+        if core.open(key, *class, site.into(), greeting).is_ok() {
+            return Poll::Ready(Opened::Stream);
+        }
+        if let Some(entry) = core.entry(key) {
+            entry.waker = Some(cx.waker().clone());
+        }
+        match joint.poll_leg_broken(cx) {
+            Poll::Ready(err) => Poll::Ready(Opened::ClientGone(err)),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}

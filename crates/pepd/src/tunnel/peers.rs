@@ -1,0 +1,146 @@
+//! What others than the tunnels' thread know of peers: whether they are there.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use pep_core::{
+    config::{Config, OnPeerLoss},
+    site::SiteId,
+};
+use tokio::sync::watch;
+
+/// Whether a peer is there.
+#[derive(Debug)]
+pub struct PeerStatus {
+    is_here: AtomicBool,
+    on_loss: OnPeerLoss,
+    sites: Vec<SiteId>,
+}
+
+impl PeerStatus {
+    /// Whether new flows go into its tunnel, now.
+    pub fn takes_flows(&self) -> bool {
+        self.is_here.load(Relaxed) || self.on_loss == OnPeerLoss::Hold
+    }
+
+    fn bypassed(&self) -> impl Iterator<Item = SiteId> {
+        let bypassed = self.on_loss == OnPeerLoss::Bypass && !self.is_here.load(Relaxed);
+        self.sites.iter().copied().filter(move |_| bypassed)
+    }
+}
+
+/// All peers of a configuration, in its order.
+#[derive(Debug, Clone)]
+pub struct Statuses {
+    peers: Arc<[Arc<PeerStatus>]>,
+    /// Sites whose flows the kernel is to forward.
+    bypassed: watch::Sender<BTreeSet<SiteId>>,
+}
+
+impl Statuses {
+    /// Nobody is there yet.
+    pub fn new(config: &Config) -> Self {
+        let of_peer = |index| {
+            let sites = config.sites.iter().map(|(id, _)| id);
+            sites.filter(move |id| config.peer_of(*id) == Some(index))
+        };
+        let peers = config.peers.iter().enumerate();
+        let peers: Arc<[_]> = peers
+            .map(|(index, peer)| {
+                Arc::new(PeerStatus {
+                    is_here: AtomicBool::new(false),
+                    on_loss: peer.on_peer_loss,
+                    sites: of_peer(index).collect(),
+                })
+            })
+            .collect();
+        let statuses = Self {
+            peers,
+            bypassed: watch::Sender::default(),
+        };
+        statuses.tell();
+        statuses
+    }
+
+    /// One peer's.
+    pub fn of(&self, peer: usize) -> &Arc<PeerStatus> {
+        &self.peers[peer]
+    }
+
+    /// Peers that are there.
+    pub fn here(&self) -> usize {
+        let here = self.peers.iter();
+        here.filter(|peer| peer.is_here.load(Relaxed)).count()
+    }
+
+    /// Whether the peer is there from now on. Returns whether that is news.
+    pub(super) fn set(&self, peer: usize, is_here: bool) -> bool {
+        let changed = self.peers[peer].is_here.swap(is_here, Relaxed) != is_here;
+        if changed {
+            self.tell();
+        }
+        changed
+    }
+
+    fn tell(&self) {
+        let bypassed = self.peers.iter().flat_map(|peer| peer.bypassed()).collect();
+        self.bypassed.send_if_modified(|sent| {
+            let changed = *sent != bypassed;
+            *sent = bypassed;
+            changed
+        });
+    }
+
+    /// Sites whose flows the kernel is to forward, as long as their peers are gone.
+    pub fn bypassed(&self) -> watch::Receiver<BTreeSet<SiteId>> {
+        let mut bypassed = self.bypassed.subscribe();
+        bypassed.mark_changed();
+        bypassed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(on_loss: &str) -> Config {
+        let text = format!(
+            "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n\
+             [peer.hub]\nendpoint = \"192.0.2.1:1\"\non_peer_loss = \"{on_loss}\"\n\
+             public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+             [[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nmatch = {{ dport = 80 }}\n\
+             [[site]]\nname = \"b\"\npeer = \"hub\"\n"
+        );
+        pep_core::config::parse(&text).expect("valid")
+    }
+
+    #[test]
+    fn only_a_peer_that_is_there_takes_flows_unless_they_are_held() {
+        for (on_loss, held) in [("split", false), ("hold", true), ("bypass", false)] {
+            let statuses = Statuses::new(&config(on_loss));
+            assert_eq!(statuses.of(0).takes_flows(), held, "{on_loss}");
+            assert!(statuses.set(0, true) && !statuses.set(0, true));
+            assert!(statuses.of(0).takes_flows());
+            assert_eq!(statuses.here(), 1);
+            statuses.set(0, false);
+            assert_eq!(statuses.of(0).takes_flows(), held, "{on_loss}");
+        }
+    }
+
+    #[test]
+    fn sites_are_bypassed_while_their_peer_is_gone() {
+        let statuses = Statuses::new(&config("bypass"));
+        let mut bypassed = statuses.bypassed();
+        assert!(bypassed.has_changed().expect("it has a sender"));
+        assert_eq!(*bypassed.borrow_and_update(), BTreeSet::from([SiteId(0)]));
+        statuses.set(0, true);
+        assert!(bypassed.borrow_and_update().is_empty());
+        let split = Statuses::new(&config("split"));
+        assert!(split.bypassed().borrow().is_empty());
+    }
+}

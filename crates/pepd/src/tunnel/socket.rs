@@ -1,0 +1,424 @@
+//! The UDP sockets of tunnels: many datagrams a call, their ECN marks, and whose address they came to.
+
+use std::{
+    collections::VecDeque,
+    io::{self, IoSliceMut},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd,
+    task::{Context, Poll, ready},
+};
+
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::{io::Interest, net::UdpSocket};
+
+use crate::sys;
+
+/// Bytes that the kernel keeps for us while we are busy: 20 ms at 1 Gbit/s.
+const RECEIVE_BUFFER: i32 = 2 << 20;
+/// Bytes that the kernel takes from us ahead; the pacer keeps it almost empty.
+const SEND_BUFFER: i32 = 1 << 20;
+/// Buffers of one receive call, each of which the kernel may fill with many datagrams.
+const BUFFERS: usize = 8;
+/// Bytes of each: as many as the kernel joins at most.
+const BUFFER: usize = 64 << 10;
+/// Bytes of one send call at most, UDP's own limit.
+const SEND_MAX: usize = 65_000;
+
+/// Sockets that are bound, outside of any event loop.
+#[derive(Debug)]
+pub(super) struct Bound {
+    v4: Option<Socket>,
+    v6: Option<Socket>,
+}
+
+impl Bound {
+    /// Binds to `listen`; without it, and for the other version of IP, to any address and a port that the
+    /// kernel chooses. Where `listen` is any address, it is so for both versions.
+    ///
+    /// # Errors
+    /// When `listen` cannot be bound to, or nothing can.
+    pub(super) fn bind(listen: Option<SocketAddr>, mark: u32) -> io::Result<Self> {
+        let any = |ip: IpAddr| {
+            let port = listen.filter(|listen| listen.ip().is_unspecified());
+            SocketAddr::new(ip, port.map_or(0, |listen| listen.port()))
+        };
+        let wanted = |family: fn(&SocketAddr) -> bool, ip: IpAddr| {
+            let listen = listen.filter(family);
+            bind(listen.unwrap_or(any(ip)), mark).map(Some)
+        };
+        let v4 = wanted(SocketAddr::is_ipv4, Ipv4Addr::UNSPECIFIED.into());
+        let v6 = wanted(SocketAddr::is_ipv6, Ipv6Addr::UNSPECIFIED.into());
+        // Without one version of IP the other will do, unless it was asked for.
+        let (v4, v6) = match (listen, v4, v6) {
+            (Some(SocketAddr::V4(_)), v4, v6) => (v4?, v6.unwrap_or_default()),
+            (Some(SocketAddr::V6(_)), v4, v6) => (v4.unwrap_or_default(), v6?),
+            (None, Err(err), Err(_)) => return Err(err),
+            (None, v4, v6) => (v4.unwrap_or_default(), v6.unwrap_or_default()),
+        };
+        Ok(Self { v4, v6 })
+    }
+}
+
+fn bind(address: SocketAddr, mark: u32) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if mark != 0 {
+        socket.set_mark(mark)?;
+    }
+    for (option, bytes) in [
+        (libc::SO_RCVBUFFORCE, RECEIVE_BUFFER),
+        (libc::SO_SNDBUFFORCE, SEND_BUFFER),
+    ] {
+        sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, option, bytes)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// One socket in the event loop.
+#[derive(Debug)]
+struct Udp {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+impl Udp {
+    fn new(socket: Socket) -> io::Result<Self> {
+        let socket = UdpSocket::from_std(socket.into())?;
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        Ok(Self { socket, state })
+    }
+
+    fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        buffers: &mut [IoSliceMut<'_>],
+        metas: &mut [RecvMeta],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.socket.poll_recv_ready(cx))?;
+            let attempt = self.socket.try_io(Interest::READABLE, || {
+                let socket = UdpSockRef::from(&self.socket);
+                self.state.recv(socket, buffers, metas)
+            });
+            match attempt {
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    fn poll_send(&self, cx: &mut Context<'_>, transmit: &Transmit<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.socket.poll_send_ready(cx))?;
+            let attempt = self.socket.try_io(Interest::WRITABLE, || {
+                let socket = UdpSockRef::from(&self.socket);
+                self.state.try_send(socket, transmit)
+            });
+            match attempt {
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+}
+
+/// A datagram that has arrived.
+#[derive(Debug)]
+pub(super) struct Arrived<'a> {
+    /// Who sent it.
+    pub(super) from: SocketAddr,
+    /// Which of our addresses it came to.
+    pub(super) to: Option<IpAddr>,
+    /// Whether the network marked it (congestion experienced).
+    pub(super) marked: bool,
+    /// It.
+    pub(super) datagram: &'a mut [u8],
+}
+
+/// Datagrams of one size (but for the last) to one address, to be sent by one call.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    bytes: Vec<u8>,
+    segment: usize,
+    segments: usize,
+    complete: bool,
+    to: Option<SocketAddr>,
+    from: Option<IpAddr>,
+}
+
+impl Batch {
+    /// Takes a datagram, if it may go with those that it has.
+    pub(super) fn push(
+        &mut self,
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        datagram: &[u8],
+        most: usize,
+    ) -> bool {
+        if self.segments == 0 {
+            self.segment = datagram.len();
+            (self.to, self.from) = (Some(to), from);
+        }
+        let fits = !self.complete
+            && self.segments < most
+            && self.to == Some(to)
+            && self.from == from
+            && datagram.len() <= self.segment
+            && self.bytes.len() + datagram.len() <= SEND_MAX.max(self.segment);
+        if fits {
+            self.bytes.extend_from_slice(datagram);
+            self.segments += 1;
+            self.complete = datagram.len() < self.segment;
+        }
+        fits
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.segments = 0;
+        self.complete = false;
+        self.to = None;
+    }
+}
+
+/// Counted per datagram.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    /// Those that the kernel did not take.
+    pub(super) unsent: u64,
+}
+
+/// All sockets of the tunnels: one for each version of IP that there is.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    v4: Option<Udp>,
+    v6: Option<Udp>,
+    buffers: Vec<Vec<u8>>,
+    metas: [RecvMeta; BUFFERS],
+    /// What waits to be sent, for one call each.
+    queue: VecDeque<Batch>,
+    /// Used again.
+    spare: Vec<Batch>,
+    pub(super) counted: Counted,
+}
+
+/// Batches that wait at most: then the pacer's next packets wait instead.
+const QUEUE: usize = 4;
+
+impl Sockets {
+    /// Puts the sockets into the event loop this is called in.
+    ///
+    /// # Errors
+    /// When it does not take them.
+    pub(super) fn new(bound: Bound) -> io::Result<Self> {
+        Ok(Self {
+            v4: bound.v4.map(Udp::new).transpose()?,
+            v6: bound.v6.map(Udp::new).transpose()?,
+            buffers: vec![vec![0; BUFFER]; BUFFERS],
+            metas: [RecvMeta::default(); BUFFERS],
+            queue: VecDeque::new(),
+            spare: Vec::new(),
+            counted: Counted::default(),
+        })
+    }
+
+    /// Takes what one call receives from each socket. Returns whether there was anything.
+    pub(super) fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut take: impl FnMut(Arrived<'_>),
+    ) -> bool {
+        let mut any = false;
+        for udp in [&self.v4, &self.v6].into_iter().flatten() {
+            let mut slices: [_; BUFFERS] = {
+                let mut buffers = self.buffers.iter_mut();
+                std::array::from_fn(|_| IoSliceMut::new(buffers.next().expect("there are as many")))
+            };
+            match udp.poll_receive(cx, &mut slices, &mut self.metas) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(count)) => {
+                    any = true;
+                    let filled = self.metas[..count].iter().zip(&mut self.buffers);
+                    for (meta, buffer) in filled {
+                        self.counted.received += take_all(meta, buffer, &mut take);
+                    }
+                }
+                Poll::Ready(Err(err)) => {
+                    // ICMP errors of earlier sends, mostly.
+                    any = true;
+                    tracing::debug!(error = %err, "cannot receive a datagram");
+                }
+            }
+        }
+        any
+    }
+
+    /// How many datagrams one call may send.
+    pub(super) fn segments_max(&self, to: &SocketAddr) -> usize {
+        let udp = self.of(to);
+        udp.map_or(1, |udp| udp.state.max_gso_segments())
+    }
+
+    fn of(&self, to: &SocketAddr) -> Option<&Udp> {
+        if to.is_ipv4() {
+            self.v4.as_ref()
+        } else {
+            self.v6.as_ref()
+        }
+    }
+
+    /// Whether there is room for another datagram.
+    pub(super) fn has_room(&self) -> bool {
+        self.queue.len() < QUEUE
+    }
+
+    /// Puts a datagram into the queue.
+    pub(super) fn push(&mut self, to: SocketAddr, from: Option<IpAddr>, datagram: &[u8]) {
+        let most = self.segments_max(&to);
+        if let Some(last) = self.queue.back_mut()
+            && last.push(to, from, datagram, most)
+        {
+            return;
+        }
+        let mut batch = self.spare.pop().unwrap_or_default();
+        batch.push(to, from, datagram, most);
+        self.queue.push_back(batch);
+    }
+
+    /// Sends the queue. Pending when the kernel takes no more for now. Calls `failed` with the address that
+    /// could not be sent from.
+    pub(super) fn poll_flush(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut failed: impl FnMut(SocketAddr),
+    ) -> Poll<()> {
+        while let Some(mut batch) = self.queue.pop_front() {
+            match self.poll_send(cx, &batch) {
+                Poll::Pending => {
+                    self.queue.push_front(batch);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(())) => self.counted.sent += batch.segments as u64,
+                Poll::Ready(Err(err)) => {
+                    self.counted.unsent += batch.segments as u64;
+                    // A probe for the path's MTU may be too long for the interface.
+                    if !quinn_udp::is_msg_size_err(&err) {
+                        tracing::debug!(error = %err, to = ?batch.to, "cannot send a datagram");
+                        batch.to.into_iter().for_each(&mut failed);
+                    }
+                }
+            }
+            batch.clear();
+            self.spare.push(batch);
+        }
+        Poll::Ready(())
+    }
+
+    fn poll_send(&self, cx: &mut Context<'_>, batch: &Batch) -> Poll<io::Result<()>> {
+        let Some((to, udp)) = batch.to.and_then(|to| Some((to, self.of(&to)?))) else {
+            return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+        };
+        let transmit = Transmit {
+            destination: to,
+            ecn: Some(EcnCodepoint::Ect0),
+            contents: &batch.bytes,
+            segment_size: (batch.segments > 1).then_some(batch.segment),
+            src_ip: batch.from,
+        };
+        udp.poll_send(cx, &transmit)
+    }
+}
+
+/// Passes on every datagram of a buffer; how many there were.
+fn take_all(meta: &RecvMeta, buffer: &mut [u8], take: &mut impl FnMut(Arrived<'_>)) -> u64 {
+    let received = &mut buffer[..meta.len];
+    let mut count = 0;
+    for datagram in received.chunks_mut(meta.stride.max(1)) {
+        count += 1;
+        take(Arrived {
+            from: meta.addr,
+            to: meta.dst_ip,
+            marked: meta.ecn == Some(EcnCodepoint::Ce),
+            datagram,
+        });
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(batch: &mut Batch, to: u16, length: usize) -> bool {
+        let to = SocketAddr::from(([127, 0, 0, 1], to));
+        batch.push(to, None, &vec![0; length], 4)
+    }
+
+    #[test]
+    fn a_batch_is_of_one_size_and_to_one_address() {
+        let mut batch = Batch::default();
+        assert!(push(&mut batch, 1, 100) && push(&mut batch, 1, 100));
+        assert!(!push(&mut batch, 2, 100), "another address");
+        assert!(!push(&mut batch, 1, 101), "longer than the first");
+        assert!(push(&mut batch, 1, 60), "the last may be shorter");
+        assert!(!push(&mut batch, 1, 60), "and is the last then");
+        assert_eq!((batch.bytes.len(), batch.segments), (260, 3));
+        batch.clear();
+        for _ in 0..4 {
+            assert!(push(&mut batch, 2, 7));
+        }
+        assert!(!push(&mut batch, 2, 7), "as many as the kernel splits");
+    }
+
+    #[test]
+    fn a_batch_is_no_longer_than_udp_allows() {
+        let mut batch = Batch::default();
+        assert!(push(&mut batch, 1, 30_000) && push(&mut batch, 1, 30_000));
+        assert!(!push(&mut batch, 1, 30_000));
+    }
+
+    /// Over loopback, joined and split by the kernel where it can.
+    #[tokio::test(flavor = "current_thread")]
+    async fn datagrams_arrive_as_they_were_sent() {
+        let local: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let bound = |address| Bound::bind(Some(address), 0).expect("loopback");
+        let socket = |address| Sockets::new(bound(address)).expect("an event loop");
+        let (mut a, mut b) = (socket(local), socket(local));
+        let udp = b.v4.as_ref().expect("bound").socket.local_addr();
+        let to = udp.expect("bound");
+        for length in [1000, 1000, 1000, 300, 500] {
+            a.push(to, None, &vec![length as u8; length]);
+        }
+        let sent = std::future::poll_fn(|cx| a.poll_flush(cx, |_| panic!("not sent")));
+        sent.await;
+        let mut lengths = Vec::new();
+        std::future::poll_fn(|cx| {
+            while b.poll_receive(cx, |arrived| {
+                assert!(
+                    arrived
+                        .datagram
+                        .iter()
+                        .all(|b| usize::from(*b) == arrived.datagram.len() % 256)
+                );
+                assert_eq!(arrived.to, Some([127, 0, 0, 1].into()));
+                assert!(!arrived.marked);
+                lengths.push(arrived.datagram.len());
+            }) {}
+            if lengths.len() == 5 {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        assert_eq!(lengths, [1000, 1000, 1000, 300, 500]);
+        assert_eq!((a.counted.sent, b.counted.received), (5, 5));
+    }
+}
