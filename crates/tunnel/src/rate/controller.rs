@@ -73,9 +73,9 @@ impl Controller {
     }
 
     /// Nothing comes from the peer any more.
-    pub fn on_outage(&mut self, _now: Duration) {
+    pub fn on_outage(&mut self, now: Duration) {
         if let Self::Auto(auto) = self {
-            auto.on_outage();
+            auto.on_outage(now);
         }
     }
 

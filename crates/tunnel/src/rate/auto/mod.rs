@@ -13,7 +13,7 @@ use self::{signal::Signal, train::Train, window::Window};
 use super::ControllerConfig;
 use crate::{
     cause::{Cause, LossEvent},
-    path::PathSample,
+    path::{PathMemory, PathSample},
 };
 
 /// Round trips for which the highest rate is believed.
@@ -101,6 +101,8 @@ pub struct Auto {
     /// Since when we have had the link for ourselves again, as a trial.
     trial_since: Option<f64>,
     marked: u64,
+    /// As of the last outage.
+    memory: PathMemory,
 }
 
 impl Auto {
@@ -135,6 +137,7 @@ impl Auto {
             trial_rounds: TRIAL_ROUNDS.0,
             trial_since: None,
             marked: 0,
+            memory: PathMemory::default(),
         }
     }
 
@@ -173,18 +176,32 @@ impl Auto {
         self.train.on_sent(now.as_secs_f64());
     }
 
-    /// The link is down: what is under way says nothing of its rate.
-    pub fn on_outage(&mut self) {
+    /// The link is down: what is under way says nothing of its rate, which is remembered.
+    pub fn on_outage(&mut self, now: Duration) {
         self.signal.cut();
         self.judging = None;
         self.calm_since = f64::INFINITY;
+        let rtt = Duration::from_secs_f64(self.signal.rtt().min(1e6));
+        self.memory
+            .note(now, self.link_rate(), rtt, self.link_loss, 0);
     }
 
-    /// The link is there again. At the rate that it had; a queue slows us down as ever.
+    /// The link is there again. At the rate that it had, if that was not too long ago; a queue slows us
+    /// down as ever.
     pub fn on_resume(&mut self, now: Duration) {
         self.signal.cut();
+        let rate = self.memory.rate_after_outage(now).unwrap_or(0) as f64;
+        let rate = rate.max(self.least());
         let now = now.as_secs_f64();
-        if !matches!(self.phase, Phase::Compete { .. } | Phase::Climb { .. }) {
+        if rate < 0.9 * self.rate {
+            self.highest.clear();
+            self.rate = rate / 2.0;
+            self.phase = Phase::Climb {
+                best: 0.0,
+                flat: 0,
+                round_end: now,
+            };
+        } else if !matches!(self.phase, Phase::Compete { .. } | Phase::Climb { .. }) {
             self.phase = Phase::Cruise { from: now };
         }
     }

@@ -71,17 +71,22 @@ fn a_remembered_rate_needs_no_train() {
 }
 
 #[test]
-fn an_outage_changes_no_rate() {
+fn after_an_outage_the_rate_is_what_it_was_unless_that_is_long_ago() {
     let mut auto = Auto::new(&config(Some(8_000_000)), Duration::ZERO);
     for i in 1..200 {
         auto.on_sample(&sample(i * 6, i * 5), &[]);
     }
     let rate = auto.link_rate();
     assert!(rate > 9_000_000, "{rate}");
-    auto.on_outage();
-    auto.on_resume(Duration::from_secs(600));
+    let down = Duration::from_secs(2);
+    auto.on_outage(down);
+    auto.on_resume(down + Duration::from_secs(600));
     assert_eq!(auto.link_rate(), rate);
     assert!(auto.rate() >= rate);
+    // Hours later it is not believed any more: half of it, climbing.
+    auto.on_outage(down);
+    auto.on_resume(down + Duration::from_secs(7200));
+    assert!(auto.rate().abs_diff(rate / 2) < 10, "{}", auto.rate());
 }
 
 #[test]
@@ -142,7 +147,7 @@ proptest! {
             let loss = LossEvent { first: a, packets: b, sent_at: sample.sent_at, cause };
             auto.on_sample(&sample, &[loss]);
             if kind == 3 {
-                auto.on_outage();
+                auto.on_outage(sample.now);
                 auto.on_resume(sample.now);
             }
             let rate = auto.rate();
