@@ -165,6 +165,10 @@ impl<S: Side> World<S> {
         self.now = self.now.max(next);
         self.thaw()?;
         self.deliver()?;
+        // Applications act upon what they have been told.
+        for end in 0..2 {
+            self.listen(end);
+        }
         self.do_tasks();
         for end in 0..2 {
             let due = self.seats[end].wake.is_some_and(|wake| wake <= self.now);
@@ -269,8 +273,9 @@ impl<S: Side> World<S> {
     fn settle_all(&mut self) -> Result<(), (End, Violation)> {
         let start = self.now.is_zero();
         for end in 0..2 {
-            let seat = &self.seats[end];
+            let seat = &mut self.seats[end];
             if (seat.due || start) && seat.frozen_until <= self.now {
+                seat.due = true;
                 self.settle(end)?;
             }
         }
@@ -282,10 +287,7 @@ impl<S: Side> World<S> {
         let mut did = 0;
         loop {
             let before = did;
-            while let Some(news) = self.seats[end].ask() {
-                self.on_news(end, news);
-                did += 1;
-            }
+            did += self.listen(end);
             while self.send(end)? {
                 did += 1;
             }
@@ -295,6 +297,18 @@ impl<S: Side> World<S> {
             self.ledger.violation().map_or(Ok(()), Err)?;
         }
         self.rest(end, did)
+    }
+
+    /// Takes in what an end has to tell; how much that was.
+    fn listen(&mut self, end: End) -> usize {
+        let mut told = 0;
+        while self.seats[end].due
+            && let Some(news) = self.seats[end].ask()
+        {
+            self.on_news(end, news);
+            told += 1;
+        }
+        told
     }
 
     fn send(&mut self, end: End) -> Result<bool, (End, Violation)> {
