@@ -47,7 +47,6 @@ fn replay<S: Side>(scope: &Scope, seed: u64) {
 }
 
 #[test]
-#[ignore = "finds faults that are being mended"]
 fn sessions_keep_their_promises() {
     check::<Plain>(&Scope::SESSION, 0..RUNS);
 }

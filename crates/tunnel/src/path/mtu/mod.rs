@@ -17,6 +17,9 @@ pub const FLOOR: usize = 1200 - 25;
 const BLACK_HOLE_LONG: u32 = 8;
 /// Short ones that must have arrived meanwhile: in an outage they do not.
 const BLACK_HOLE_SHORT: u32 = 3;
+/// Outages in a row that long packets did not survive, none arriving in between, before it is so too: where
+/// little is to be sent, all of it long, a black hole looks like that.
+const BLACK_HOLE_OUTAGES: u32 = 8;
 /// Probes whose late answers still count.
 const REMEMBERED: usize = 8;
 
@@ -57,6 +60,7 @@ pub struct Mtu {
     raise_at: Option<Duration>,
     lost_long: u32,
     arrived_short: u32,
+    outages: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +85,7 @@ impl Mtu {
             raise_at: None,
             lost_long: 0,
             arrived_short: 0,
+            outages: 0,
         }
     }
 
@@ -138,6 +143,7 @@ impl Mtu {
             };
         }
         self.lost_long = 0;
+        self.outages = 0;
         if self.outstanding.is_some_and(|o| o.size <= self.good) {
             self.outstanding = None;
             self.tries = 0;
@@ -146,6 +152,10 @@ impl Mtu {
 
     /// The link is down: what is under way says nothing.
     pub fn on_outage(&mut self) {
+        self.outages += u32::from(self.lost_long > 0);
+        if self.outages >= BLACK_HOLE_OUTAGES {
+            self.begin_anew();
+        }
         self.outstanding = None;
         self.lost_long = 0;
         self.arrived_short = 0;
@@ -156,6 +166,7 @@ impl Mtu {
         if size > self.floor {
             self.lost_long = 0;
             self.arrived_short = 0;
+            self.outages = 0;
         } else if self.lost_long > 0 {
             self.arrived_short = self.arrived_short.saturating_add(1);
         }
@@ -169,14 +180,18 @@ impl Mtu {
         }
         let black = self.lost_long >= BLACK_HOLE_LONG && self.arrived_short >= BLACK_HOLE_SHORT;
         if black {
-            *self = Self {
-                good: self.floor,
-                next_id: self.next_id,
-                floor: self.floor,
-                ..Self::new(self.floor, self.max)
-            };
+            self.begin_anew();
         }
         black
+    }
+
+    fn begin_anew(&mut self) {
+        *self = Self {
+            good: self.floor,
+            next_id: self.next_id,
+            floor: self.floor,
+            ..Self::new(self.floor, self.max)
+        };
     }
 
     fn expire(&mut self, now: Duration) {

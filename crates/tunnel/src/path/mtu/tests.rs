@@ -103,6 +103,24 @@ fn a_black_hole_is_left_and_an_outage_is_none() {
 }
 
 #[test]
+fn many_outages_that_long_packets_do_not_survive_are_a_black_hole() {
+    let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
+    search(&mut mtu, &mut now, 1500, |_| false);
+    let outage = |mtu: &mut Mtu| {
+        mtu.on_lost(1472);
+        mtu.on_arrived(100);
+        mtu.on_outage();
+    };
+    (1..BLACK_HOLE_OUTAGES).for_each(|_| outage(&mut mtu));
+    // One gets through: it was none.
+    mtu.on_arrived(1472);
+    (1..BLACK_HOLE_OUTAGES).for_each(|_| outage(&mut mtu));
+    assert_eq!(mtu.size(), 1472);
+    outage(&mut mtu);
+    assert_eq!(mtu.size(), FLOOR);
+}
+
+#[test]
 fn unknown_answers_are_ignored() {
     let mut mtu = Mtu::new(1200, 1472);
     mtu.on_ack(7);
