@@ -22,4 +22,5 @@ mod sharing;
 mod sites;
 mod support;
 mod timeouts;
+mod tunnel;
 mod upkeep;

@@ -18,6 +18,7 @@
 //! * [`guest`]: programs on another kernel;
 //! * [`raw`]: single packets as no kernel would send them, and what is on the wire;
 //! * [`programs`]: real servers and clients, and which package has them;
+//! * [`tunnel`]: two pepds and a link between them;
 //! * [`wait`]: waiting for conditions.
 //!
 //! Functions here panic with a sentence rather than return errors: in a test there is nothing
@@ -42,4 +43,5 @@ pub mod programs;
 pub mod raw;
 pub mod serve;
 pub mod speed;
+pub mod tunnel;
 pub mod wait;

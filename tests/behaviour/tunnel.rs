@@ -1,0 +1,445 @@
+//! Flows in a tunnel between two pepds.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use pepd_tests::{
+    bed::Family,
+    echo::EchoServer,
+    host::Dial,
+    outcome::Ended,
+    payload::{Payload, receive},
+    pep::Pep,
+    serve::Server,
+    tunnel::{End, TunnelBed},
+    wait::{PATIENCE, wait_until},
+};
+
+use crate::support::{assert_reset_after_connect, echo_once};
+
+const LINK: &str = "rate=20Mbit/s,delay=20ms,queue=100kB";
+const STATED: &str = "rate = \"20Mbit/s\"\nrtt = \"40ms\"";
+const SITE: &str = "[[site]]\nname = \"all\"\nmode = \"tunnel\"\npeer = \"hub\"\n";
+const PORT: u16 = 7000;
+
+/// Both pepds, with a session between them.
+struct Running {
+    boat: Pep,
+    hub: Pep,
+}
+
+impl Running {
+    fn start(bed: &TunnelBed, peer: &str, site: &str) -> Self {
+        let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
+        let boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, peer, site));
+        let running = Self { boat, hub };
+        running.wait_for_session();
+        running
+    }
+
+    fn wait_for_session(&self) {
+        for pep in [&self.boat, &self.hub] {
+            pep.wait_counter("tunnel_peers_here", |peers| peers == 1);
+        }
+    }
+
+    fn assert_in_tunnel(&self, flows: u64) {
+        assert_eq!(self.boat.counter("tunnel_flows_near"), flows);
+        assert_eq!(self.hub.counter("tunnel_flows_far"), flows);
+    }
+
+    fn stop(mut self) {
+        for pep in [&mut self.boat, &mut self.hub] {
+            pep.assert_healthy();
+            pep.wait_idle();
+        }
+        self.boat.stop();
+        self.hub.stop();
+    }
+}
+
+fn connect(bed: &TunnelBed, family: Family) -> TcpStream {
+    let stream = bed.host("client").connect(bed.server_at(family, PORT));
+    let stream = stream.expect("pepd answers");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream
+}
+
+/// A server that takes a payload to its end and then sends another.
+fn exchange_server(bed: &TunnelBed, family: Family, len: u64) -> Server {
+    let listener = bed.host("server").listen(bed.server_at(family, PORT));
+    Server::start(listener, move |mut stream, _| {
+        let (received, sum) = receive(&mut stream).expect("a payload");
+        assert_eq!((received, sum), (len, Payload::new(1, len).sum()));
+        Payload::new(2, len).send(&mut stream).expect("connected");
+    })
+}
+
+fn exchange(bed: &TunnelBed, family: Family, len: u64) {
+    let mut stream = connect(bed, family);
+    Payload::new(1, len).send(&mut stream).expect("connected");
+    // Half-closed: what comes back comes after this.
+    stream.shutdown(Shutdown::Write).expect("connected");
+    let (received, sum) = receive(&mut stream).expect("in order");
+    assert_eq!((received, sum), (len, Payload::new(2, len).sum()));
+}
+
+#[test]
+fn bytes_arrive_whole_in_both_directions_and_each_half_closes_by_itself() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    for (flow, family) in [Family::V4, Family::V6].into_iter().enumerate() {
+        let _server = exchange_server(&bed, family, 2_000_000);
+        exchange(&bed, family, 2_000_000);
+        running.assert_in_tunnel(flow as u64 + 1);
+    }
+    for pep in [&running.boat, &running.hub] {
+        pep.wait_idle();
+        let ends = pep.flow_ends();
+        assert_eq!(ends.len(), 2, "{ends:?}");
+        for end in ends {
+            let told = (end.up_bytes, end.down_bytes, end.reason.as_str());
+            assert_eq!(told, (2_000_000, 2_000_000, "closed"), "{end:?}");
+        }
+    }
+    running.stop();
+}
+
+#[test]
+fn nothing_is_lost_on_a_link_that_loses() {
+    let bed = TunnelBed::new("rate=20Mbit/s,delay=10ms,queue=100kB,loss=3%");
+    let running = Running::start(&bed, "", SITE);
+    let _server = exchange_server(&bed, Family::V4, 3_000_000);
+    exchange(&bed, Family::V4, 3_000_000);
+    running.assert_in_tunnel(1);
+    running.stop();
+}
+
+#[test]
+fn the_server_sees_the_clients_address_or_the_hubs() {
+    for (source, name) in [("client", "client"), ("self", "hub")] {
+        let bed = TunnelBed::new(LINK);
+        let site = format!("{SITE}source = \"{source}\"\n");
+        let running = Running::start(&bed, "", &site);
+        let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+        let _server = Server::start(listener, |mut stream, peer| {
+            let _ = write!(stream, "{peer}");
+        });
+        let mut stream = connect(&bed, Family::V4);
+        let mut seen = String::new();
+        stream.read_to_string(&mut seen).expect("in order");
+        let expected = match source {
+            "client" => stream.local_addr().expect("connected").to_string(),
+            // The hub's side of its edge to the server.
+            _ => "10.77.2.1:".to_owned(),
+        };
+        assert!(
+            seen.starts_with(&expected),
+            "{name}: {seen}, not {expected}"
+        );
+        drop(stream);
+        running.stop();
+    }
+}
+
+#[test]
+fn resets_go_through_from_both_sides() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+    let (tell, told) = std::sync::mpsc::channel();
+    let _server = Server::start(listener, move |mut stream, _| {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a byte");
+        if byte == *b"r" {
+            // Bytes that nobody has read make a close a reset.
+            stream.write_all(b"last words").expect("connected");
+            let limit = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+            limit.expect("a socket");
+        } else {
+            stream.write_all(b"ok").expect("connected");
+            let _ = tell.send(Ended::of(&stream));
+        }
+    });
+
+    let mut by_server = connect(&bed, Family::V4);
+    by_server.write_all(b"r").expect("connected");
+    assert_eq!(Ended::of(&by_server), Ended::RESET);
+
+    let mut by_client = connect(&bed, Family::V4);
+    by_client.write_all(b"c").expect("connected");
+    by_client.read_exact(&mut [0; 2]).expect("an answer");
+    let reset = socket2::SockRef::from(&by_client).set_linger(Some(Duration::ZERO));
+    reset.expect("a socket");
+    drop(by_client);
+    let ended = told.recv_timeout(PATIENCE).expect("the server hears of it");
+    assert_eq!(ended, Ended::RESET);
+
+    for pep in [&running.boat, &running.hub] {
+        pep.wait_counter("ended_server_reset", |ends| ends == 1);
+        pep.wait_counter("ended_client_reset", |ends| ends == 1);
+    }
+    running.stop();
+}
+
+#[test]
+fn what_refuses_or_cannot_be_reached_shows_as_a_reset() {
+    let bed = TunnelBed::new(LINK);
+    bed.host("hub").ip("route add unreachable 10.99.0.0/24");
+    for (host, gateway) in [("boat", "10.77.1.2"), ("client", "10.77.0.2")] {
+        let route = format!("route add 10.99.0.0/24 via {gateway}");
+        bed.host(host).ip(&route);
+    }
+    let running = Running::start(&bed, "", SITE);
+    let refused = bed.server_at(Family::V4, 9);
+    assert_reset_after_connect(bed.host("client").connect(refused));
+    for pep in [&running.boat, &running.hub] {
+        pep.wait_counter("ended_refused", |ends| ends == 1);
+    }
+    let unreachable = "10.99.0.1:80".parse().expect("an address");
+    assert_reset_after_connect(bed.host("client").connect(unreachable));
+    for pep in [&running.boat, &running.hub] {
+        pep.wait_counter("ended_unreachable", |ends| ends == 1);
+    }
+    running.stop();
+}
+
+#[test]
+fn many_flows_at_a_time_have_their_own_bytes() {
+    const FLOWS: u64 = 300;
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut streams: Vec<_> = (0..FLOWS).map(|_| connect(&bed, Family::V4)).collect();
+    for round in 0..3 {
+        for (number, stream) in streams.iter_mut().enumerate() {
+            let message = format!("flow {number}, round {round}").repeat(10);
+            stream.write_all(message.as_bytes()).expect("connected");
+        }
+        for (number, stream) in streams.iter_mut().enumerate() {
+            let expected = format!("flow {number}, round {round}").repeat(10);
+            let mut answer = vec![0; expected.len()];
+            stream.read_exact(&mut answer).expect("an echo");
+            assert_eq!(answer, expected.as_bytes());
+        }
+    }
+    running.assert_in_tunnel(FLOWS);
+    drop(streams);
+    running.stop();
+}
+
+#[test]
+fn an_outage_of_seconds_loses_nothing() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let _server = exchange_server(&bed, Family::V4, 5_000_000);
+    thread::scope(|scope| {
+        let transfer = scope.spawn(|| exchange(&bed, Family::V4, 5_000_000));
+        for _ in 0..2 {
+            let before = running.hub.counter("tunnel_datagrams_received");
+            running
+                .hub
+                .wait_counter("tunnel_datagrams_received", |now| now > before + 300);
+            bed.cut_link();
+            thread::sleep(Duration::from_secs(3));
+            bed.mend_link();
+        }
+        transfer.join().expect("whole");
+    });
+    running.assert_in_tunnel(1);
+    running.stop();
+}
+
+#[test]
+fn a_hub_that_dies_resets_its_flows_and_has_new_ones_once_it_is_back() {
+    let bed = TunnelBed::new(LINK);
+    let mut running = Running::start(&bed, "", SITE);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut before = connect(&bed, Family::V4);
+    echo_once(&mut before, b"hello");
+    running.hub.kill();
+    running.hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
+    assert_eq!(Ended::of(&before), Ended::RESET);
+    running
+        .boat
+        .wait_counter("ended_peer_restarted", |ends| ends == 1);
+    running.wait_for_session();
+    echo_once(&mut connect(&bed, Family::V4), b"hello again");
+    assert_eq!(running.hub.counter("tunnel_flows_far"), 1);
+    for pep in [&mut running.boat, &mut running.hub] {
+        pep.assert_healthy();
+        pep.wait_idle();
+        assert_eq!(pep.terminate(), 0);
+    }
+}
+
+#[test]
+fn a_boat_that_ends_says_so() {
+    let bed = TunnelBed::new(LINK);
+    let mut running = Running::start(&bed, "", SITE);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut stream = connect(&bed, Family::V4);
+    echo_once(&mut stream, b"hello");
+    running.boat.signal(nix::sys::signal::Signal::SIGTERM);
+    running.boat.signal(nix::sys::signal::Signal::SIGTERM);
+    running.boat.wait();
+    assert_eq!(Ended::of(&stream), Ended::RESET);
+    running
+        .hub
+        .wait_counter("tunnel_peers_here", |peers| peers == 0);
+    running.hub.wait_idle();
+    running.boat.assert_nothing_left();
+}
+
+/// A hub that does not know the boat's key, or whom the boat takes for somebody else.
+#[test]
+fn a_wrong_key_never_connects_and_flows_are_split() {
+    let bed = TunnelBed::new(LINK);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let right = bed.config(End::Hub, STATED, "", "");
+    let wrong = right.replace(&bed.public_key("boat"), &bed.public_key("stranger"));
+    let mut hub = bed.start(End::Hub, &wrong);
+    let mut boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, "", SITE));
+    // Two initiations have come for nothing.
+    hub.wait_counter("tunnel_datagrams_received", |received| received >= 2);
+    echo_once(&mut connect(&bed, Family::V4), b"split");
+    assert_eq!(boat.counter("tunnel_peers_here"), 0);
+    assert_eq!(boat.counter("tunnel_flows_near"), 0);
+    assert_eq!(
+        hub.counter("tunnel_datagrams_sent"),
+        0,
+        "no word to strangers"
+    );
+    boat.wait_counter("ended_closed", |ends| ends == 1);
+    for pep in [&mut boat, &mut hub] {
+        pep.assert_healthy();
+    }
+}
+
+#[test]
+fn flows_are_held_until_the_peer_is_there() {
+    let bed = TunnelBed::new(LINK);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let boat = bed.config(End::Boat, STATED, "on_peer_loss = \"hold\"", SITE);
+    let boat = bed.start(End::Boat, &boat);
+    let mut stream = connect(&bed, Family::V4);
+    stream.write_all(b"hello").expect("connected");
+    boat.wait_counter("tunnel_flows_near", |flows| flows == 1);
+    let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).expect("an echo");
+    assert_eq!(&answer, b"hello");
+    drop(stream);
+    Running { boat, hub }.stop();
+}
+
+#[test]
+fn flows_are_left_to_the_kernel_while_the_peer_is_gone() {
+    let bed = TunnelBed::new(LINK);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let boat = bed.config(End::Boat, STATED, "on_peer_loss = \"bypass\"", SITE);
+    let boat = bed.start(End::Boat, &boat);
+    // The rule is there a moment after pepd is ready.
+    let listed = || {
+        bed.host("boat")
+            .run("nft", &["list", "chain", "inet", "pepd", "site_0"])
+    };
+    wait_until("the site to be bypassed", || {
+        listed().contains("accept comment")
+    });
+    echo_once(&mut connect(&bed, Family::V4), b"forwarded");
+    assert_eq!(boat.counter("flows_accepted"), 0);
+    let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
+    let running = Running { boat, hub };
+    running.wait_for_session();
+    wait_until("the site to be tunnelled", || listed().contains("tproxy"));
+    echo_once(&mut connect(&bed, Family::V4), b"in the tunnel");
+    running.assert_in_tunnel(1);
+    running.stop();
+}
+
+/// Silence for longer than `lost_after`.
+#[test]
+fn while_a_peer_is_silent_new_flows_are_split_and_open_ones_wait() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "lost_after = \"1s\"", SITE);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut open = connect(&bed, Family::V4);
+    echo_once(&mut open, b"hello");
+    // Only the tunnel is cut: what is split gets through.
+    bed.host("hub").nft(
+        "table inet mute {
+            chain from { type filter hook prerouting priority -400; udp dport 5001 drop; }
+            chain to { type filter hook output priority -400; udp sport 5001 drop; }
+        }",
+    );
+    running
+        .boat
+        .wait_counter("tunnel_peers_here", |peers| peers == 0);
+    open.write_all(b"later").expect("connected");
+    echo_once(&mut connect(&bed, Family::V4), b"split");
+    running.assert_in_tunnel(1);
+    bed.host("hub").nft("delete table inet mute");
+    let mut answer = [0; 5];
+    open.read_exact(&mut answer).expect("an echo");
+    assert_eq!(&answer, b"later");
+    running.wait_for_session();
+    echo_once(&mut connect(&bed, Family::V4), b"in the tunnel");
+    running.assert_in_tunnel(2);
+    drop(open);
+    running.stop();
+}
+
+/// The port of a client that is taken on the hub costs the flow only its port.
+#[test]
+fn a_client_may_use_a_port_again() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let from = "10.77.0.1:40000".parse().expect("an address");
+    for _ in 0..3 {
+        let dial = Dial::to(bed.server_at(Family::V4, PORT)).from(from);
+        let mut stream = bed.host("client").dial(&dial).expect("pepd answers");
+        echo_once(&mut stream, b"hello");
+        stream.shutdown(Shutdown::Write).expect("connected");
+        assert_eq!(Ended::of(&stream), Ended::EMPTY);
+        // Or TIME_WAIT would keep the port.
+        let reset = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+        reset.expect("a socket");
+        drop(stream);
+        running.boat.wait_idle();
+    }
+    running.stop();
+}
+
+/// Each boat's flows reach the server by the hub's one socket, and a boat that dies takes only its own with it.
+#[test]
+fn a_hub_serves_several_boats() {
+    let bed = TunnelBed::with_two_boats(LINK);
+    let second = bed.peer(End::Hub, End::SecondBoat);
+    let mut hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", &second));
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut boats: Vec<_> = [End::Boat, End::SecondBoat]
+        .map(|end| bed.start(end, &bed.config(end, STATED, "", SITE)))
+        .into();
+    hub.wait_counter("tunnel_peers_here", |peers| peers == 2);
+    let mut streams = ["client", "client2"].map(|client| {
+        let stream = bed.host(client).connect(bed.server_at(Family::V4, PORT));
+        let mut stream = stream.expect("pepd answers");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        echo_once(&mut stream, client.as_bytes());
+        stream
+    });
+    assert_eq!(hub.counter("tunnel_flows_far"), 2);
+    boats.remove(0).kill();
+    assert_eq!(Ended::of(&streams[0]), Ended::RESET);
+    echo_once(&mut streams[1], b"still there");
+    drop(streams);
+    for pep in boats.iter_mut().chain([&mut hub]) {
+        pep.assert_healthy();
+    }
+}

@@ -1,0 +1,208 @@
+//! Two pepds with a link between them.
+//!
+//! ```text
+//!   client --------- boat ~~~~~ link ~~~~~ hub --------- server
+//!   10.77.0.1       pepd       10.77.1.x      pepd |     10.77.2.2
+//!                                                  |
+//!   client2 -------- boat2 ~~~~ link ~~~~~~~~~~~~~~+       (where there are two)
+//! ```
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
+
+use tempfile::TempDir;
+use winkemu::{
+    lab::{LinkEdge, Topology, TopologyBuilder},
+    link::LinkOptions,
+};
+
+use crate::{bed::Family, host::Host, pep::Pep, pep_binary::pepd};
+
+/// Where the hub listens for its peers.
+const PORT: u16 = 5001;
+
+/// The two ends of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Where the clients are.
+    Boat,
+    /// Where the servers are.
+    Hub,
+    /// Where other clients are.
+    SecondBoat,
+}
+
+impl End {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Boat => "boat",
+            Self::Hub => "hub",
+            Self::SecondBoat => "boat2",
+        }
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::Boat | Self::SecondBoat => Self::Hub,
+            Self::Hub => Self::Boat,
+        }
+    }
+
+    /// The interface toward its own hosts.
+    const fn lan(self) -> &'static str {
+        match self {
+            Self::Boat => "client",
+            Self::Hub => "server",
+            Self::SecondBoat => "client2",
+        }
+    }
+}
+
+/// Five machines, and keys for the two that run pepd.
+#[derive(Debug)]
+pub struct TunnelBed {
+    nodes: Topology,
+    keys: TempDir,
+}
+
+impl TunnelBed {
+    /// Builds the machines, joined by a link of these options (as of `winkemu link`).
+    ///
+    /// # Panics
+    /// When the kernel refuses something.
+    pub fn new(link: &str) -> Self {
+        Self::build(link, &[("client", "boat")])
+    }
+
+    /// The same with a second boat and a second client.
+    ///
+    /// # Panics
+    /// When the kernel refuses something.
+    pub fn with_two_boats(link: &str) -> Self {
+        Self::build(link, &[("client", "boat"), ("client2", "boat2")])
+    }
+
+    fn build(link: &str, boats: &[(&str, &str)]) -> Self {
+        let link: LinkOptions = link.parse().expect("valid options");
+        let link = link.resolve_without_files().expect("no files");
+        let chain = |nodes: TopologyBuilder, (client, boat): &(&str, &str)| {
+            let edge = LinkEdge::new(boat, link.clone());
+            nodes.veth(client, boat).link(boat, "hub", edge)
+        };
+        let (first, others) = boats.split_first().expect("a boat at least");
+        let nodes = chain(Topology::builder(), first).veth("hub", "server");
+        let nodes = others.iter().fold(nodes, chain);
+        let nodes = nodes.build();
+        let nodes = nodes.expect("namespaces can be made (run the tests as root)");
+        let keys = tempfile::tempdir().expect("a temporary directory can be made");
+        let bed = Self { nodes, keys };
+        for name in ["boat", "boat2", "hub", "stranger"] {
+            bed.keygen(&["--out", &bed.key(name)]);
+        }
+        bed.keygen(&["--psk", &bed.key("psk")]);
+        bed
+    }
+
+    fn key(&self, name: &str) -> String {
+        let path: PathBuf = self.keys.path().join(name);
+        path.to_str()
+            .expect("a path that can be printed")
+            .to_owned()
+    }
+
+    fn keygen(&self, arguments: &[&str]) -> String {
+        let program = pepd().to_str().expect("a path that can be printed");
+        let words = [&["keygen"], arguments].concat();
+        self.host("client").run(program, &words).trim().to_owned()
+    }
+
+    /// The public key of `boat`, `hub` or `stranger`, whom nobody knows.
+    pub fn public_key(&self, name: &str) -> String {
+        self.keygen(&["--public", &self.key(name)])
+    }
+
+    /// A machine: `client`, `boat`, `hub` or `server`.
+    pub fn host(&self, name: &str) -> Host {
+        Host::of(self.nodes.node(name).netns())
+    }
+
+    /// A port of the server.
+    pub fn server_at(&self, family: Family, port: u16) -> SocketAddr {
+        SocketAddr::new(self.address("server", family), port)
+    }
+
+    /// The address of a machine on its first edge.
+    pub fn address(&self, name: &str, family: Family) -> IpAddr {
+        let node = self.nodes.node(name);
+        match family {
+            Family::V4 => node.ipv4().into(),
+            Family::V6 => node.ipv6().into(),
+        }
+    }
+
+    /// The configuration of an end without its peer and sites.
+    pub fn config_without_peer(&self, end: End, key: &str) -> String {
+        let listen = match end {
+            End::Boat | End::SecondBoat => String::new(),
+            End::Hub => format!("listen = \"0.0.0.0:{PORT}\""),
+        };
+        format!(
+            "[intercept]\nlan = [\"{}\"]\n[log]\nformat = \"json\"\nlevel = \"debug\"\n\
+             [identity]\nkey_file = \"{}\"\n{listen}\n",
+            end.lan(),
+            self.key(key),
+        )
+    }
+
+    /// The configuration of an end. `link` are keys of `[link]` such as its rate, `peer` those of the peer, `more`
+    /// whatever follows.
+    pub fn config(&self, end: End, link: &str, peer: &str, more: &str) -> String {
+        let other = end.other().name();
+        format!(
+            "{}[link]\ninterface = \"{other}\"\n{link}\n{}{peer}\n{more}\n",
+            self.config_without_peer(end, end.name()),
+            self.peer(end, end.other()),
+        )
+    }
+
+    /// The section of a peer in the configuration of an end.
+    pub fn peer(&self, end: End, peer: End) -> String {
+        let endpoint = match peer {
+            End::Hub => {
+                let hub = self.nodes.node("hub").interface(end.name()).ipv4.addr();
+                format!("endpoint = \"{hub}:{PORT}\"\n")
+            }
+            End::Boat | End::SecondBoat => String::new(),
+        };
+        let (name, psk) = (peer.name(), self.key("psk"));
+        format!(
+            "[peer.{name}]\npublic_key = \"{}\"\npsk_file = \"{psk}\"\n{endpoint}",
+            self.public_key(name),
+        )
+    }
+
+    /// Starts pepd at an end.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn start(&self, end: End, config: &str) -> Pep {
+        Pep::start(&self.host(end.name()), config)
+    }
+
+    /// Nothing crosses the link any more, without a word to anybody.
+    pub fn cut_link(&self) {
+        self.host("hub").nft(
+            "table inet outage {
+                chain from { type filter hook prerouting priority -400; iifname \"boat\" drop; }
+                chain to { type filter hook postrouting priority 400; oifname \"boat\" drop; }
+            }",
+        );
+    }
+
+    /// Ends [`cut_link`](Self::cut_link).
+    pub fn mend_link(&self) {
+        self.host("hub").nft("delete table inet outage");
+    }
+}
