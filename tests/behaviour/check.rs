@@ -66,7 +66,7 @@ struct Mistake {
     words: &'static [&'static str],
 }
 
-const MISTAKES: [Mistake; 10] = [
+const MISTAKES: [Mistake; 11] = [
     Mistake {
         line: "limits.flows = 0",
         words: &["limits.flows", "1", "1000000"],
@@ -100,8 +100,12 @@ const MISTAKES: [Mistake; 10] = [
         words: &["site[1].match.dscp", "63"],
     },
     Mistake {
+        line: "site = [{ name = \"a\", mode = \"packet\" }]",
+        words: &["site[1].mode", "packet", "split", "tunnel", "bypass"],
+    },
+    Mistake {
         line: "site = [{ name = \"a\", mode = \"tunnel\" }]",
-        words: &["site[1].mode", "tunnel", "split", "bypass"],
+        words: &["site[1].peer", "missing", "tunnel", "[peer.NAME]"],
     },
     Mistake {
         line: "site = [{ name = \"a\", congestion = [\"no_such_one\"] }]",
