@@ -1,6 +1,6 @@
 //! Every schedule of a range that fails, a line each, and what they violate.
 //!
-//!     cargo run -p tunnel-sim --example survey -- FROM UNTIL
+//!     cargo run -p tunnel-sim --example survey -- FROM UNTIL [session|unknown-rate|endpoint]
 
 use std::{
     collections::BTreeMap,
@@ -11,15 +11,22 @@ use std::{
     thread,
 };
 
-use tunnel_sim::{Plan, World, plan::Scope, session::Plain};
+use tunnel_sim::{Plan, Side, World, endpoint::Sealed, plan::Scope, session::Plain};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Result<Vec<u64>, _> = std::env::args().skip(1).map(|n| n.parse()).collect();
-    let arguments = arguments?;
-    let (from, until) = (
-        arguments.first().copied().unwrap_or(0),
-        arguments.get(1).copied().unwrap_or(1000),
-    );
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |at: usize, default| arguments.get(at).map_or(Ok(default), |text| text.parse());
+    let (from, until): (u64, u64) = (number(0, 0)?, number(1, 1000)?);
+    match arguments.get(2).map(String::as_str) {
+        None | Some("session") => survey::<Plain>(from, until, &Scope::SESSION),
+        Some("unknown-rate") => survey::<Plain>(from, until, &Scope::UNKNOWN_RATE),
+        Some("endpoint") => survey::<Sealed>(from, until, &Scope::ENDPOINT),
+        Some(other) => return Err(format!("{other}: what is that?").into()),
+    }
+    Ok(())
+}
+
+fn survey<S: Side>(from: u64, until: u64, scope: &Scope) {
     let next = AtomicU64::new(from);
     let kinds = Mutex::new(BTreeMap::<String, u64>::new());
     let work = || {
@@ -28,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             if seed >= until {
                 return;
             }
-            let Err(failure) = World::<Plain>::run(Plan::draw(seed, &Scope::SESSION), false) else {
+            let Err(failure) = World::<S>::run(Plan::draw(seed, scope), false) else {
                 continue;
             };
             let (end, at, what) = (failure.end, failure.at, &failure.violation);
@@ -45,9 +52,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             threads.spawn(work);
         }
     });
-    println!(
-        "{from}..{until}: {:?}",
-        kinds.lock().map(|kinds| kinds.clone())
-    );
-    Ok(())
+    let kinds = kinds.lock().map(|kinds| kinds.clone());
+    println!("{from}..{until}: {kinds:?}");
 }

@@ -25,6 +25,8 @@ pub struct Ledger {
     /// Whether times are noted.
     pub notes: bool,
     ids: [HashMap<StreamId, usize>; 2],
+    /// Streams of a session that an end has not been told of yet.
+    next_ids: [HashMap<StreamId, usize>; 2],
     opened: [HashMap<StreamId, Vec<usize>>; 2],
     violation: RefCell<Option<(End, Violation)>>,
 }
@@ -68,20 +70,14 @@ impl Ledger {
 
     /// The streams that an end knows are no more, with their session.
     pub fn orphan(&mut self, end: End) {
-        for index in self.ids[end].drain().map(|(_, index)| index) {
-            let local = &mut self.flows[index].at[end];
-            if local.state == State::Alive {
-                local.state = State::Orphan;
-            }
-        }
-    }
-
-    /// An end that has just begun does not know the streams that the other has opened in an older session.
-    pub fn forget_older(&mut self, end: End) {
-        for flow in &mut self.flows {
-            let (here, there) = (end, 1 - end);
-            if flow.at[there].state == State::Orphan && !flow.at[here].known {
-                flow.at[here].state = State::Orphan;
+        let next = std::mem::take(&mut self.next_ids[end]);
+        for (id, index) in std::mem::replace(&mut self.ids[end], next) {
+            let flow = &mut self.flows[index];
+            // Bytes of a new session's streams come before the session and they are reported.
+            if !flow.at[end].known {
+                self.ids[end].entry(id).or_insert(index);
+            } else if flow.at[end].state == State::Alive {
+                flow.at[end].state = State::Orphan;
             }
         }
     }
@@ -275,8 +271,15 @@ impl Ledger {
         from: u64,
         bytes: &[u8],
     ) -> Result<(), Violation> {
-        let index = self
-            .flow(end, stream)
+        // What the peer has lost may still be on its way, or these are bytes of a new session.
+        let fits = |index: &usize| {
+            let flow = &self.flows[*index];
+            flow.at[1 - end].state == State::Alive
+                || flow.first_wrong(1 - end, from, bytes).is_none()
+        };
+        let current = self.flow(end, stream).filter(fits);
+        let index = current
+            .or_else(|| self.next_ids[end].get(&stream).copied())
             .or_else(|| self.bind(end, stream, from, bytes));
         let flow = index.map(|index| &mut self.flows[index]);
         let Some(flow) = flow.filter(|flow| flow.at[end].state == State::Alive) else {
@@ -321,7 +324,11 @@ impl Ledger {
             !flow.at[end].known && flow.first_wrong(1 - end, from, bytes).is_none()
         };
         let index = *candidates.iter().rev().find(fits).or(candidates.last())?;
-        self.ids[end].insert(stream, index);
+        if self.ids[end].contains_key(&stream) {
+            self.next_ids[end].insert(stream, index);
+        } else {
+            self.ids[end].insert(stream, index);
+        }
         Some(index)
     }
 

@@ -14,6 +14,7 @@
 //! and how to see it again.
 #![forbid(unsafe_code)]
 
+pub mod endpoint;
 pub mod explore;
 pub mod flow;
 pub mod ledger;

@@ -91,7 +91,7 @@ impl Side for Plain {
         &mut self,
         now: Duration,
         out: &mut Vec<u8>,
-        store: &impl Store,
+        store: &mut impl Store,
     ) -> Option<Option<Address>> {
         let begin = sealed::begin(out);
         let Some(written) = self.session.poll_packet(now, out, store) else {

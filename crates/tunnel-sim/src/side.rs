@@ -35,6 +35,8 @@ pub struct Setup {
 pub enum News {
     /// A session has begun: the streams of one before it are gone.
     Fresh,
+    /// The session is over, and its streams are gone.
+    Gone,
     /// Of the session.
     Session(Event),
 }
@@ -95,7 +97,7 @@ pub trait Side: Sized {
         &mut self,
         now: Duration,
         out: &mut Vec<u8>,
-        store: &impl Store,
+        store: &mut impl Store,
     ) -> Option<Option<Address>>;
 
     /// When to ask again.

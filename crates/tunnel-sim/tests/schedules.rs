@@ -7,6 +7,7 @@ use std::{env, ops::Range};
 
 use tunnel_sim::{
     Plan, Side, World,
+    endpoint::Sealed,
     explore::{explore, simplify},
     plan::Scope,
     session::Plain,
@@ -49,4 +50,9 @@ fn replay<S: Side>(scope: &Scope, seed: u64) {
 #[test]
 fn sessions_keep_their_promises() {
     check::<Plain>(&Scope::SESSION, 0..RUNS);
+}
+
+#[test]
+fn endpoints_keep_their_promises() {
+    check::<Sealed>(&Scope::ENDPOINT, 0..RUNS / 5);
 }

@@ -41,6 +41,11 @@ impl Scope {
         auto: false,
         patience: 20,
     };
+    /// Sessions, some of which are not told the rate.
+    pub const UNKNOWN_RATE: Self = Self {
+        auto: true,
+        ..Self::SESSION
+    };
     /// Endpoints.
     pub const ENDPOINT: Self = Self {
         restarts: true,
@@ -439,9 +444,10 @@ fn steps(rng: &mut Rng, scope: &Scope, link: &Link) -> Vec<(Duration, usize, Ste
         if rng.happens(0.15) {
             step(rng, Step::Restart);
         }
-        if rng.happens(0.15) {
-            step(rng, Step::Roam);
-        }
+    }
+    // Who is called stays where it is: nobody could find it.
+    if scope.restarts && rng.happens(0.15) {
+        steps.push((rng.time(Duration::from_secs(3)), 0, Step::Roam));
     }
     let down: Vec<_> = steps
         .iter()

@@ -439,7 +439,7 @@ impl<const BUG: Bug> Side for Reference<BUG> {
         &mut self,
         now: Duration,
         out: &mut Vec<u8>,
-        store: &impl Store,
+        store: &mut impl Store,
     ) -> Option<Option<Address>> {
         self.now = now;
         if now < self.send_at && BUG != bug::FLOODS {

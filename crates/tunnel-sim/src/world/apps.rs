@@ -48,7 +48,6 @@ impl<S: Side> World<S> {
                 self.restarts += 1;
                 self.seats[end].restart(&self.plan, end, now);
                 self.ledger.orphan(end);
-                self.ledger.forget_older(end);
             }
             Step::Roam => self.seats[end].address += 2,
         }
@@ -90,6 +89,7 @@ impl<S: Side> World<S> {
         }
         match news {
             News::Fresh => self.on_fresh(end),
+            News::Gone => self.ledger.orphan(end),
             News::Session(event) => self.on_event(end, &event),
         }
     }
@@ -98,12 +98,12 @@ impl<S: Side> World<S> {
         let seat = &mut self.seats[end];
         seat.sessions += 1;
         seat.link_up = true;
-        // One to begin with, and each end that begins anew may cost two.
-        if seat.sessions > 1 + 2 * self.restarts {
+        // One to begin with, another one if nothing of it gets through at first, and each end that begins anew may
+        // cost two.
+        if seat.sessions > 2 + 2 * self.restarts {
             self.ledger.blame(end, Violation::FreshUnasked);
         }
         self.ledger.orphan(end);
-        self.ledger.forget_older(end);
     }
 
     fn on_event(&mut self, end: End, event: &Event) {

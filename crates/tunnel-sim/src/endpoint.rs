@@ -1,0 +1,169 @@
+//! An endpoint with one peer: handshakes, seals, new sessions, other addresses.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use tunnel::{
+    class::Class,
+    crypto::public_key,
+    endpoint::{
+        DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores,
+    },
+    session::{Event, LinkHint, Session, TooManyStreams},
+    store::Store,
+    wire::{CloseCode, ResetCode, StreamId},
+};
+
+use crate::{
+    rng::mix,
+    side::{Address, News, Setup, Side},
+};
+
+/// An endpoint that knows one other.
+#[derive(Debug)]
+pub struct Sealed {
+    endpoint: Endpoint,
+    peer: PeerId,
+}
+
+/// The bytes of the one peer.
+struct One<'a, S>(&'a mut S);
+
+impl<S: Store> Stores for One<'_, S> {
+    type Store = S;
+
+    fn of(&mut self, _: PeerId) -> &mut S {
+        self.0
+    }
+}
+
+fn key(of: u64) -> [u8; 32] {
+    let mut key = [0; 32];
+    for (i, word) in key.chunks_mut(8).enumerate() {
+        word.copy_from_slice(&mix(mix(of) ^ i as u64).to_be_bytes());
+    }
+    key
+}
+
+fn socket(address: Address) -> SocketAddr {
+    (Ipv4Addr::new(192, 0, 2, 1), address).into()
+}
+
+impl Sealed {
+    fn session(&mut self) -> Option<&mut Session> {
+        self.endpoint.session(self.peer)
+    }
+
+    fn with(&mut self, act: impl FnOnce(&mut Session)) {
+        if let Some(session) = self.session() {
+            act(session);
+        }
+    }
+}
+
+impl Side for Sealed {
+    fn new(setup: &Setup, _: Duration) -> Self {
+        let private = |end| key(setup.seed ^ (1 + end as u64));
+        let mut endpoint = Endpoint::new(&EndpointConfig {
+            private_key: private(setup.end),
+            seed: key(setup.seed ^ (77 + setup.incarnation * 2 + setup.end as u64)),
+            limits: Limits::default(),
+        });
+        let peer = endpoint.add_peer(PeerConfig {
+            public_key: public_key(&private(1 - setup.end)),
+            psk: key(setup.seed ^ 3),
+            address: setup.peer.map(socket),
+            session: setup.session.clone(),
+        });
+        Self {
+            endpoint,
+            peer: peer.expect("it is the only one"),
+        }
+    }
+
+    fn open(
+        &mut self,
+        class: Class,
+        site: u32,
+        greeting: &[u8],
+    ) -> Result<StreamId, TooManyStreams> {
+        let session = self.session().ok_or(TooManyStreams)?;
+        session.open(class, site, greeting)
+    }
+
+    fn written(&mut self, stream: StreamId, until: u64) {
+        self.with(|session| session.written(stream, until));
+    }
+
+    fn finish(&mut self, stream: StreamId) {
+        self.with(|session| session.finish(stream));
+    }
+
+    fn reset(&mut self, stream: StreamId, code: ResetCode) {
+        self.with(|session| session.reset(stream, code));
+    }
+
+    fn allow(&mut self, stream: StreamId, until: u64) {
+        self.with(|session| session.allow(stream, until));
+    }
+
+    fn allow_session(&mut self, until: u64) {
+        self.with(|session| session.allow_session(until));
+    }
+
+    fn set_class(&mut self, stream: StreamId, class: Class) {
+        self.with(|session| session.set_class(stream, class));
+    }
+
+    fn hint(&mut self, now: Duration, link: LinkHint) {
+        self.with(|session| session.hint(now, link));
+    }
+
+    fn handle_datagram(
+        &mut self,
+        now: Duration,
+        from: Address,
+        datagram: &mut [u8],
+        store: &mut impl Store,
+    ) -> Result<(), String> {
+        let stores = &mut One(store);
+        self.endpoint
+            .handle_datagram(now, socket(from), false, datagram, stores);
+        Ok(())
+    }
+
+    fn poll_datagram(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        store: &mut impl Store,
+    ) -> Option<Option<Address>> {
+        let transmit = self.endpoint.poll_transmit(now, out, &mut One(store))?;
+        Some(Some(transmit.to.port()))
+    }
+
+    fn deadline(&mut self) -> Option<Duration> {
+        self.endpoint.deadline()
+    }
+
+    fn poll_event(&mut self) -> Option<News> {
+        loop {
+            return Some(match self.endpoint.poll_event()?.1 {
+                PeerEvent::Up => News::Fresh,
+                PeerEvent::Down(DownReason::Protocol(reason)) => News::Session(Event::PeerClosed {
+                    code: CloseCode::Protocol,
+                    reason,
+                }),
+                PeerEvent::Down(_) => News::Gone,
+                PeerEvent::Session(event) => News::Session(event),
+                PeerEvent::Roamed(_) | PeerEvent::Failed(_) => continue,
+            });
+        }
+    }
+
+    fn describe(datagram: &[u8]) -> String {
+        format!("type {:?}, {} B", datagram.first(), datagram.len())
+    }
+}
