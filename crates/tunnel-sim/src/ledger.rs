@@ -324,11 +324,13 @@ impl Ledger {
             !flow.at[end].known && flow.first_wrong(1 - end, from, bytes).is_none()
         };
         let index = *candidates.iter().rev().find(fits).or(candidates.last())?;
-        if self.ids[end].contains_key(&stream) {
-            self.next_ids[end].insert(stream, index);
+        let is_known = self.ids[end].contains_key(&stream);
+        let ids = if is_known {
+            &mut self.next_ids[end]
         } else {
-            self.ids[end].insert(stream, index);
-        }
+            &mut self.ids[end]
+        };
+        ids.insert(stream, index);
         Some(index)
     }
 

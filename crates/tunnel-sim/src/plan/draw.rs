@@ -440,10 +440,8 @@ fn steps(rng: &mut Rng, scope: &Scope, link: &Link) -> Vec<(Duration, usize, Ste
     if link.quiet_from > Duration::ZERO && rng.happens(0.3) {
         step(rng, Step::HintDown);
     }
-    if scope.restarts {
-        if rng.happens(0.15) {
-            step(rng, Step::Restart);
-        }
+    if scope.restarts && rng.happens(0.15) {
+        step(rng, Step::Restart);
     }
     // Who is called stays where it is: nobody could find it.
     if scope.restarts && rng.happens(0.15) {
