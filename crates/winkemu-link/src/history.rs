@@ -81,7 +81,7 @@ impl Default for QueueHistory {
 
 impl QueueHistory {
     /// From `now` on so much is queued. Times must not decrease.
-    pub(crate) fn note(&mut self, now: Nanos, bytes: u64) {
+    pub fn note(&mut self, now: Nanos, bytes: u64) {
         self.extend(now);
         self.bytes = bytes;
     }

@@ -235,6 +235,8 @@ impl Arrivals {
         }
         match (self.asking, self.others) {
             (0, 0) => None,
+            // Without streams nobody needs to know of beacons sooner than by ours.
+            (0, _) if self.idle => None,
             (0, _) => Some(self.timing.unasked()),
             // A second one makes the report worth its while.
             (1, _) => Some(self.timing.spacing() * 2),
