@@ -46,7 +46,10 @@ impl Session {
         let size = out.len() - begin + self.config.overhead;
         let Sending { seq, coded } = std::mem::take(&mut self.sending);
         let number = self.delivery.on_sent(now, seq, size, coded);
-        self.arrivals.on_sent(now, report.then_some(size));
+        // Into silence, beacons go beside what is repeated: that may be too long for the path.
+        if report || self.silence.state() == State::Up {
+            self.arrivals.on_sent(now, report.then_some(size));
+        }
         self.controller.on_sent(now, size as u64);
         self.pacer.set_rate(now, self.controller.rate());
         self.pacer.on_sent(now, size as u64);
