@@ -156,13 +156,15 @@ impl Pep {
         found.unwrap_or_else(|| panic!("no such flow has ended, but {:#?}", self.flow_ends()))
     }
 
-    /// Waits for it to end.
+    /// Waits for it to end, and for the end of its log.
     ///
     /// # Panics
     /// When it does not, for [`PATIENCE`].
     pub fn wait(&mut self) -> ExitStatus {
-        self.wait_at_most(PATIENCE)
-            .unwrap_or_else(|| panic!("pepd does not end"))
+        let status = self.wait_at_most(PATIENCE);
+        let status = status.unwrap_or_else(|| panic!("pepd does not end"));
+        self.log.wait_end();
+        status
     }
 
     /// Waits for it to end for this long at most.

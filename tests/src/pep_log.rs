@@ -110,6 +110,14 @@ impl Log {
         self.lines.lock().expect("no holder of this lock panics")
     }
 
+    /// Waits until the last line has been read: that may be after the daemon's end.
+    ///
+    /// # Panics
+    /// When somebody else keeps its standard error open, for [`PATIENCE`].
+    pub fn wait_end(&self) {
+        wait_within(PATIENCE, || self.ended().then_some(())).expect("nobody else to hold the log");
+    }
+
     /// The number of lines so far: where [`events_since`](Self::events_since) is to begin.
     pub fn position(&self) -> usize {
         self.lock().raw.len()
