@@ -20,4 +20,9 @@ pub trait Store {
     /// Called only below what was allowed, and never for bytes that were reported
     /// [readable](crate::session::Event::Readable); but it may come twice, with the same bytes.
     fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]);
+
+    /// A new session with the peer begins, whose streams are numbered anew: those of before are no more. Called by an
+    /// [endpoint](crate::endpoint::Endpoint) before anything else of the new session, and before the events that tell of
+    /// it. Of no concern to whoever serves one session alone.
+    fn renew(&mut self) {}
 }

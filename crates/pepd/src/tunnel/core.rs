@@ -237,7 +237,8 @@ impl Core {
             PeerEvent::Up => {
                 tracing::info!(peer = name, "peer is there: a session has begun");
                 peer.silent_since = None;
-                peer.table.on_restart();
+                // It was cleared when the session began, before its first bytes were placed.
+                peer.table.wake_waiting();
                 self.set_here(index, true);
             }
             PeerEvent::Down(reason) => {
@@ -248,8 +249,12 @@ impl Core {
                     flows,
                     "the session with a peer is over"
                 );
-                peer.table.on_restart();
-                self.set_here(index, false);
+                // Where the next one has begun already, the table is of that one.
+                let next = self.endpoint.session(peer.id).is_some();
+                if !next {
+                    peer.table.on_restart();
+                }
+                self.set_here(index, next);
             }
             PeerEvent::Roamed(address) => {
                 tracing::info!(peer = name, %address, "peer sends from this address now");

@@ -373,6 +373,10 @@ impl Table {
 }
 
 impl Store for Table {
+    fn renew(&mut self) {
+        self.on_restart();
+    }
+
     fn read(&self, stream: StreamId, from: u64, into: &mut [u8]) {
         let flow = self.streams.get(&stream);
         let entry = flow.and_then(|flow| self.entries.get(flow));

@@ -259,13 +259,26 @@ impl Endpoint {
             Kind::Data { receiver, number } => {
                 self.on_data(&arrival(receiver), number, datagram, stores)
             }
-            Kind::Confirmation { receiver } => self.on_confirmation(&arrival(receiver), datagram),
+            Kind::Confirmation { receiver } => {
+                let peer = self.on_confirmation(&arrival(receiver), datagram);
+                self.renew(peer, stores)
+            }
             Kind::Initiation { sender } => self.on_initiation(now, from, sender, datagram),
             Kind::Response { sender, receiver } => {
-                self.on_response(&arrival(receiver), sender, datagram)
+                let peer = self.on_response(&arrival(receiver), sender, datagram);
+                self.renew(peer, stores)
             }
             Kind::Cookie { receiver } => self.on_cookie(&arrival(receiver), datagram),
         }
+    }
+
+    /// Tells the peer's store if a session has begun.
+    fn renew(&mut self, peer: Option<PeerId>, stores: &mut impl Stores) -> Option<PeerId> {
+        let id = peer?;
+        if let Some(peer) = self.slot(id).and_then(|slot| slot.peer.as_mut()) {
+            peer.renew(stores.of(id));
+        }
+        Some(id)
     }
 
     fn on_data(

@@ -44,6 +44,8 @@ pub(super) struct Peer {
     wake: Duration,
     /// The session may have events.
     stirred: bool,
+    /// A session has begun, and the store has not been told.
+    began: bool,
 }
 
 /// Keys that we have offered.
@@ -70,6 +72,14 @@ impl Peer {
             failed: false,
             wake: Duration::ZERO,
             stirred: false,
+            began: false,
+        }
+    }
+
+    /// Tells the store of a session that has just begun: before anything of that session reaches it.
+    pub fn renew(&mut self, store: &mut impl Store) {
+        if std::mem::take(&mut self.began) {
+            store.renew();
         }
     }
 
@@ -154,7 +164,9 @@ impl Peer {
         store: &mut impl Store,
     ) -> Result<Vec<u8>, Refused> {
         let length = datagram.len();
-        let opened = self.open(arrival, number, datagram)?;
+        let opened = self.open(arrival, number, datagram);
+        self.renew(store);
+        let opened = opened?;
         if opened.newest {
             self.move_to(arrival.from);
         }
@@ -285,6 +297,7 @@ impl Peer {
         }
         let session = Session::new(config, agreed.generation.since);
         self.live = Some(Live::new(session, agreed.generation));
+        self.began = true;
         self.events.push_back(PeerEvent::Up);
     }
 
