@@ -31,8 +31,8 @@ impl Default for Batch {
 
 /// Spaces packets evenly at a rate, alone or in small batches.
 ///
-/// Over any span, no more leaves than the rate allows plus a batch and [`LATE`]'s worth; and no less as
-/// long as it is asked no later than `LATE` after its [deadline](Self::deadline).
+/// Over any span, no more leaves than the rate allows plus a batch and a millisecond's worth; and no less as
+/// long as it is asked no later than that after its [deadline](Self::deadline).
 ///
 /// ```text
 ///   next: when the packet after the last one is due
