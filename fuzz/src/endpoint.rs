@@ -96,6 +96,7 @@ fn config() -> SessionConfig {
         stream_credit: 1 << 16,
         session_credit: 1 << 20,
         streams_max: 10,
+        memory: None,
         overhead_max: 0.5,
     }
 }
