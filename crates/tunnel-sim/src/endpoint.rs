@@ -6,14 +6,13 @@ use std::{
 };
 
 use tunnel::{
-    class::Class,
     crypto::public_key,
     endpoint::{
         DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores,
     },
-    session::{Event, LinkHint, Session, TooManyStreams},
+    session::{Event, Session},
     store::Store,
-    wire::{CloseCode, ResetCode, StreamId},
+    wire::CloseCode,
 };
 
 use crate::{
@@ -51,19 +50,9 @@ fn socket(address: Address) -> SocketAddr {
     (Ipv4Addr::new(192, 0, 2, 1), address).into()
 }
 
-impl Sealed {
-    fn session(&mut self) -> Option<&mut Session> {
-        self.endpoint.session(self.peer)
-    }
-
-    fn with(&mut self, act: impl FnOnce(&mut Session)) {
-        if let Some(session) = self.session() {
-            act(session);
-        }
-    }
-}
-
 impl Side for Sealed {
+    type Streams = Session;
+
     fn new(setup: &Setup, _: Duration) -> Self {
         let private = |end| key(setup.seed ^ (1 + end as u64));
         let mut endpoint = Endpoint::new(&EndpointConfig {
@@ -83,42 +72,8 @@ impl Side for Sealed {
         }
     }
 
-    fn open(
-        &mut self,
-        class: Class,
-        site: u32,
-        greeting: &[u8],
-    ) -> Result<StreamId, TooManyStreams> {
-        let session = self.session().ok_or(TooManyStreams)?;
-        session.open(class, site, greeting)
-    }
-
-    fn written(&mut self, stream: StreamId, until: u64) {
-        self.with(|session| session.written(stream, until));
-    }
-
-    fn finish(&mut self, stream: StreamId) {
-        self.with(|session| session.finish(stream));
-    }
-
-    fn reset(&mut self, stream: StreamId, code: ResetCode) {
-        self.with(|session| session.reset(stream, code));
-    }
-
-    fn allow(&mut self, stream: StreamId, until: u64) {
-        self.with(|session| session.allow(stream, until));
-    }
-
-    fn allow_session(&mut self, until: u64) {
-        self.with(|session| session.allow_session(until));
-    }
-
-    fn set_class(&mut self, stream: StreamId, class: Class) {
-        self.with(|session| session.set_class(stream, class));
-    }
-
-    fn hint(&mut self, now: Duration, link: LinkHint) {
-        self.with(|session| session.hint(now, link));
+    fn streams(&mut self) -> Option<&mut Session> {
+        self.endpoint.session(self.peer)
     }
 
     fn handle_datagram(

@@ -9,6 +9,8 @@
 //!     +-- ledger      what was asked, written, placed and told, by both; the model it is held against
 //! ```
 //!
+//! Beside it stands the [`rig`], two sessions and a link for who measures.
+//!
 //! A [`Plan`] is drawn from a number, and so is everything else: the same number is the same run. A run ends
 //! when all streams have ended as they should, or in a [`Failure`] that says what was violated, when, by whom,
 //! and how to see it again.
@@ -21,6 +23,7 @@ pub mod ledger;
 pub mod plan;
 pub mod ranges;
 pub mod reference;
+pub mod rig;
 pub mod rng;
 pub mod sealed;
 pub mod session;

@@ -1,27 +1,26 @@
 //! What stands for the seal of a datagram where nothing is encrypted: of the same length, and a damaged
 //! datagram is known.
 
-use crate::rng::mix;
+use tunnel::wire::DATAGRAM_OVERHEAD;
 
-/// Bytes that a datagram is longer than its packet.
-pub const SEAL: usize = 25;
+use crate::rng::mix;
 
 /// Begins a datagram; the packet follows it. Returns what [`seal`] needs.
 pub fn begin(out: &mut Vec<u8>) -> usize {
-    out.resize(out.len() + SEAL, 0);
-    out.len() - SEAL
+    out.resize(out.len() + DATAGRAM_OVERHEAD, 0);
+    out.len() - DATAGRAM_OVERHEAD
 }
 
 /// Seals the datagram that begins there.
 pub fn seal(out: &mut [u8], begin: usize, number: u64) {
-    let (head, packet) = out[begin..].split_at_mut(SEAL);
+    let (head, packet) = out[begin..].split_at_mut(DATAGRAM_OVERHEAD);
     head[..8].copy_from_slice(&number.to_be_bytes());
     head[8..16].copy_from_slice(&sum(number, packet).to_be_bytes());
 }
 
 /// The number and the packet of a datagram, if it is not damaged.
 pub fn open(datagram: &[u8]) -> Option<(u64, &[u8])> {
-    let (head, packet) = datagram.split_at_checked(SEAL)?;
+    let (head, packet) = datagram.split_at_checked(DATAGRAM_OVERHEAD)?;
     let number = u64::from_be_bytes(*head.first_chunk()?);
     let claimed = &head[8..16];
     (claimed == sum(number, packet).to_be_bytes()).then_some((number, packet))

@@ -4,10 +4,10 @@ use std::{fmt::Write, time::Duration};
 
 use fec::wire::Header;
 use tunnel::{
-    class::Class,
-    session::{LinkHint, Session, TooManyStreams},
+    crypto::Window,
+    session::Session,
     store::Store,
-    wire::{Frame, Frames, Part, Parts, ResetCode, StreamId},
+    wire::{Frame, Frames, Part, Parts},
 };
 
 use crate::{
@@ -19,52 +19,21 @@ use crate::{
 #[derive(Debug)]
 pub struct Plain {
     session: Session,
-    seen: Seen,
+    seen: Window,
 }
 
 impl Side for Plain {
+    type Streams = Session;
+
     fn new(setup: &Setup, now: Duration) -> Self {
         Self {
             session: Session::new(setup.session.clone(), now),
-            seen: Seen::default(),
+            seen: Window::default(),
         }
     }
 
-    fn open(
-        &mut self,
-        class: Class,
-        site: u32,
-        greeting: &[u8],
-    ) -> Result<StreamId, TooManyStreams> {
-        self.session.open(class, site, greeting)
-    }
-
-    fn written(&mut self, stream: StreamId, until: u64) {
-        self.session.written(stream, until);
-    }
-
-    fn finish(&mut self, stream: StreamId) {
-        self.session.finish(stream);
-    }
-
-    fn reset(&mut self, stream: StreamId, code: ResetCode) {
-        self.session.reset(stream, code);
-    }
-
-    fn allow(&mut self, stream: StreamId, until: u64) {
-        self.session.allow(stream, until);
-    }
-
-    fn allow_session(&mut self, until: u64) {
-        self.session.allow_session(until);
-    }
-
-    fn set_class(&mut self, stream: StreamId, class: Class) {
-        self.session.set_class(stream, class);
-    }
-
-    fn hint(&mut self, now: Duration, link: LinkHint) {
-        self.session.hint(now, link);
+    fn streams(&mut self) -> Option<&mut Session> {
+        Some(&mut self.session)
     }
 
     fn handle_datagram(
@@ -81,6 +50,7 @@ impl Side for Plain {
         if !self.seen.is_new(number) {
             return Ok(());
         }
+        self.seen.insert(number);
         let handled = self
             .session
             .handle_packet(now, number, packet, length, false, store);
@@ -156,41 +126,4 @@ fn parts_of(parts: &[u8]) -> String {
         };
     }
     text
-}
-
-/// Packet numbers a window of which is remembered.
-const WINDOW: u64 = 2048;
-
-/// Which of the newest packet numbers have arrived.
-#[derive(Debug)]
-struct Seen {
-    /// The first number that is higher than all that have arrived.
-    next: u64,
-    bits: [bool; WINDOW as usize],
-}
-
-impl Default for Seen {
-    fn default() -> Self {
-        Self {
-            next: 0,
-            bits: [false; WINDOW as usize],
-        }
-    }
-}
-
-impl Seen {
-    fn is_new(&mut self, number: u64) -> bool {
-        if number + WINDOW < self.next {
-            return false;
-        }
-        let first = self.next.max((number + 1).saturating_sub(WINDOW));
-        for skipped in first..number {
-            self.bits[(skipped % WINDOW) as usize] = false;
-        }
-        let bit = &mut self.bits[(number % WINDOW) as usize];
-        let is_new = number >= self.next || !*bit;
-        *bit = true;
-        self.next = self.next.max(number + 1);
-        is_new
-    }
 }

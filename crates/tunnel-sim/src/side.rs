@@ -4,7 +4,7 @@ use std::{fmt::Debug, time::Duration};
 
 use tunnel::{
     class::Class,
-    session::{Event, LinkHint, SessionConfig, TooManyStreams},
+    session::{Event, LinkHint, Session, SessionConfig, TooManyStreams},
     store::Store,
     wire::{ResetCode, StreamId},
 };
@@ -41,13 +41,9 @@ pub enum News {
     Session(Event),
 }
 
-/// One side of a tunnel, as far as the simulator can tell: a session, an endpoint with one peer, or
-/// something that is to show that the simulator finds what is wrong.
-pub trait Side: Sized {
-    /// A side that begins at `now`.
-    fn new(setup: &Setup, now: Duration) -> Self;
-
-    /// See [`tunnel::session::Session::open`].
+/// What an application says to one end of a session; as the methods of [`Session`] by these names.
+pub trait Streams {
+    /// Begins a stream.
     ///
     /// # Errors
     /// If there may be no more streams now.
@@ -58,26 +54,78 @@ pub trait Side: Sized {
         greeting: &[u8],
     ) -> Result<StreamId, TooManyStreams>;
 
-    /// See [`tunnel::session::Session::written`].
+    /// There are bytes up to there.
     fn written(&mut self, stream: StreamId, until: u64);
 
-    /// See [`tunnel::session::Session::finish`].
+    /// There will be no more.
     fn finish(&mut self, stream: StreamId);
 
-    /// See [`tunnel::session::Session::reset`].
+    /// The stream ends at once.
     fn reset(&mut self, stream: StreamId, code: ResetCode);
 
-    /// See [`tunnel::session::Session::allow`].
+    /// The peer may send up to there.
     fn allow(&mut self, stream: StreamId, until: u64);
 
-    /// See [`tunnel::session::Session::allow_session`].
+    /// The peer may send that much in all.
     fn allow_session(&mut self, until: u64);
 
-    /// See [`tunnel::session::Session::set_class`].
+    /// The stream is of another class from now on.
     fn set_class(&mut self, stream: StreamId, class: Class);
 
-    /// See [`tunnel::session::Session::hint`].
+    /// Somebody knows of the link.
     fn hint(&mut self, now: Duration, link: LinkHint);
+}
+
+impl Streams for Session {
+    fn open(
+        &mut self,
+        class: Class,
+        site: u32,
+        greeting: &[u8],
+    ) -> Result<StreamId, TooManyStreams> {
+        self.open(class, site, greeting)
+    }
+
+    fn written(&mut self, stream: StreamId, until: u64) {
+        self.written(stream, until);
+    }
+
+    fn finish(&mut self, stream: StreamId) {
+        self.finish(stream);
+    }
+
+    fn reset(&mut self, stream: StreamId, code: ResetCode) {
+        self.reset(stream, code);
+    }
+
+    fn allow(&mut self, stream: StreamId, until: u64) {
+        self.allow(stream, until);
+    }
+
+    fn allow_session(&mut self, until: u64) {
+        self.allow_session(until);
+    }
+
+    fn set_class(&mut self, stream: StreamId, class: Class) {
+        self.set_class(stream, class);
+    }
+
+    fn hint(&mut self, now: Duration, link: LinkHint) {
+        self.hint(now, link);
+    }
+}
+
+/// One side of a tunnel, as far as the simulator can tell: a session, an endpoint with one peer, or
+/// something that is to show that the simulator finds what is wrong.
+pub trait Side: Sized {
+    /// What applications talk to.
+    type Streams: Streams;
+
+    /// A side that begins at `now`.
+    fn new(setup: &Setup, now: Duration) -> Self;
+
+    /// What applications talk to, if there is a session.
+    fn streams(&mut self) -> Option<&mut Self::Streams>;
 
     /// Takes a datagram, which may have been damaged on the way.
     ///

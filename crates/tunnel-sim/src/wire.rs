@@ -1,9 +1,14 @@
 //! IP packets around datagrams: what the link sees.
 
+use tunnel::wire::DATAGRAM_OVERHEAD;
+
 use crate::{rng::mix, side::Address};
 
 /// IP and UDP headers, in bytes.
 pub const HEADERS: usize = 28;
+
+/// What the link sees of a packet beside its bytes.
+pub const OVERHEAD: usize = HEADERS + DATAGRAM_OVERHEAD;
 
 /// A packet as the network sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use tunnel::{
 };
 
 use super::{Habits, Plan, Step, StreamPlan};
-use crate::{flow::GREETING_MIN, rng::Rng, wire::HEADERS};
+use crate::{flow::GREETING_MIN, rng::Rng, wire::OVERHEAD};
 
 /// What plans are about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,8 +20,6 @@ pub struct Scope {
     pub delay_max: Duration,
     /// The lowest rate, in bit/s.
     pub rate_min: u64,
-    /// Bytes that a datagram is longer than its packet.
-    pub seal: usize,
     /// Whether ends begin anew and move.
     pub restarts: bool,
     /// Whether the rate may be unknown.
@@ -36,7 +34,6 @@ impl Scope {
         bytes_max: 200_000,
         delay_max: Duration::from_millis(300),
         rate_min: 50_000,
-        seal: 25,
         restarts: false,
         auto: false,
         patience: 20,
@@ -83,7 +80,7 @@ impl Plan {
         let sessions = sessions(&mut rng, scope, &link);
         let streams = streams(&mut rng, scope);
         let steps = steps(&mut rng, scope, &link);
-        let mtu = mtu(&mut rng, &sessions[0], scope);
+        let mtu = mtu(&mut rng, &sessions[0]);
         let lateness = rng.one(&[
             Duration::ZERO,
             Duration::from_micros(100),
@@ -304,7 +301,7 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             rtt,
             packet_start,
             packet_max,
-            overhead: scope.seal + HEADERS,
+            overhead: OVERHEAD,
             outages: if auto { Outages::AtOnce } else { outages },
             stream_credit,
             session_credit,
@@ -315,9 +312,9 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
     })
 }
 
-fn mtu(rng: &mut Rng, session: &SessionConfig, scope: &Scope) -> Vec<(Duration, usize)> {
-    let least = session.packet_start + scope.seal + HEADERS;
-    let most = session.packet_max + scope.seal + HEADERS;
+fn mtu(rng: &mut Rng, session: &SessionConfig) -> Vec<(Duration, usize)> {
+    let least = session.packet_start + OVERHEAD;
+    let most = session.packet_max + OVERHEAD;
     match rng.between(0, 9) {
         0..=6 => Vec::new(),
         7..=8 => vec![(
@@ -352,16 +349,6 @@ const CLASSES: [Class; 6] = [
     Class::DelayTolerant,
 ];
 
-const CODES: [ResetCode; 7] = [
-    ResetCode::Host,
-    ResetCode::Refused,
-    ResetCode::Unreachable,
-    ResetCode::TimedOut,
-    ResetCode::Limit,
-    ResetCode::Restarted,
-    ResetCode::Internal,
-];
-
 fn stream(rng: &mut Rng, scope: &Scope, bytes: u64) -> StreamPlan {
     let slow = scope.delay_max.max(Duration::from_millis(50));
     StreamPlan {
@@ -382,7 +369,7 @@ fn stream(rng: &mut Rng, scope: &Scope, bytes: u64) -> StreamPlan {
             } else {
                 rng.time(4 * slow)
             };
-            (who, after, rng.one(&CODES))
+            (who, after, rng.one(&ResetCode::ALL))
         }),
         reclass: rng
             .happens(0.1)

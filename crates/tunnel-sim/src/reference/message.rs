@@ -30,16 +30,6 @@ pub(super) enum Message {
     },
 }
 
-const CODES: [ResetCode; 7] = [
-    ResetCode::Host,
-    ResetCode::Refused,
-    ResetCode::Unreachable,
-    ResetCode::TimedOut,
-    ResetCode::Limit,
-    ResetCode::Restarted,
-    ResetCode::Internal,
-];
-
 impl Message {
     pub(super) fn id(&self) -> StreamId {
         match self {
@@ -85,7 +75,7 @@ impl Message {
             },
             2 => Self::Reset {
                 id,
-                code: *CODES.get(usize::from(detail))?,
+                code: ResetCode::from_wire(detail)?,
             },
             _ => Self::Credit { id, until: number },
         };

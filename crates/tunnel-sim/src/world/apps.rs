@@ -8,7 +8,7 @@ use super::{Task, World};
 use crate::{
     flow::State,
     plan::Step,
-    side::{End, News, Side},
+    side::{End, News, Side, Streams},
     violation::Violation,
 };
 
@@ -42,8 +42,8 @@ impl<S: Side> World<S> {
                 seat.frozen_until = seat.frozen_until.max(now + time);
                 seat.due = true;
             }
-            Step::HintDown => self.seats[end].say(|side| side.hint(now, LinkHint::Down)),
-            Step::HintUp => self.seats[end].say(|side| side.hint(now, LinkHint::Up)),
+            Step::HintDown => self.hint(end, LinkHint::Down),
+            Step::HintUp => self.hint(end, LinkHint::Up),
             Step::Restart => {
                 self.restarts += 1;
                 self.seats[end].restart(&self.plan, end, now);
@@ -53,12 +53,17 @@ impl<S: Side> World<S> {
         }
     }
 
+    fn hint(&mut self, end: End, link: LinkHint) {
+        let now = self.now;
+        self.seats[end].tell(|to| to.hint(now, link));
+    }
+
     fn open(&mut self, plan: usize) {
         let stream = self.plan.streams[plan].clone();
         let end = stream.opener;
         let greeting = self.ledger.greeting(&stream);
-        let opened = self.seats[end].say(|side| side.open(stream.class, stream.site, &greeting));
-        let Ok(id) = opened else {
+        let opened = self.seats[end].tell(|to| to.open(stream.class, stream.site, &greeting));
+        let Some(Ok(id)) = opened else {
             return self.at(self.now + OPEN_AGAIN, Task::Open(plan));
         };
         let credits = [0, 1].map(|end| self.plan.sessions[end].stream_credit);
@@ -154,14 +159,14 @@ impl<S: Side> World<S> {
                 local.written_log.push((now, local.written));
             }
             let until = local.written;
-            self.seats[end].say(|side| side.written(id, until));
+            self.seats[end].tell(|to| to.written(id, until));
             if !habits.gap.is_zero() && local.written < habits.bytes {
                 local.write_due = true;
                 return self.at(now + habits.gap, Task::Write(flow, end));
             }
         }
         local.finished = true;
-        self.seats[end].say(|side| side.finish(id));
+        self.seats[end].tell(|to| to.finish(id));
     }
 
     /// Reads what is there, unless it has stalled, and lets the other write more.
@@ -187,7 +192,7 @@ impl<S: Side> World<S> {
         let allowed = local.consumed + habits.window;
         if allowed > local.allowed {
             local.allowed = allowed;
-            self.seats[end].say(|side| side.allow(id, allowed));
+            self.seats[end].tell(|to| to.allow(id, allowed));
         }
         self.allow_session(end);
     }
@@ -196,7 +201,7 @@ impl<S: Side> World<S> {
         let allowed = self.ledger.done_with(end) + self.plan.sessions[end].session_credit;
         if allowed > self.seats[end].allowed {
             self.seats[end].allowed = allowed;
-            self.seats[end].say(|side| side.allow_session(allowed));
+            self.seats[end].tell(|to| to.allow_session(allowed));
         }
     }
 
@@ -209,7 +214,7 @@ impl<S: Side> World<S> {
         let (id, alive) = (state.id, state.at[end].state == State::Alive);
         if let Some((_, _, code)) = state.plan.reset.filter(|_| alive) {
             self.ledger.reset(end, flow, code);
-            self.seats[end].say(|side| side.reset(id, code));
+            self.seats[end].tell(|to| to.reset(id, code));
             self.allow_session(end);
         }
     }
@@ -219,7 +224,7 @@ impl<S: Side> World<S> {
         let (end, id) = (state.plan.opener, state.id);
         let alive = state.at[end].state == State::Alive;
         if let Some((_, class)) = state.plan.reclass.filter(|_| alive) {
-            self.seats[end].say(|side| side.set_class(id, class));
+            self.seats[end].tell(|to| to.set_class(id, class));
         }
     }
 }

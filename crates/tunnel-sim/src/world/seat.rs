@@ -98,7 +98,11 @@ impl<S: Side> Seat<S> {
         result.expect("done just now")
     }
 
-    /// What the application says to the side.
+    /// What the application says to the session, if there is one.
+    pub(super) fn tell<R>(&mut self, act: impl FnOnce(&mut S::Streams) -> R) -> Option<R> {
+        self.say(|side| side.streams().map(act))
+    }
+
     pub(super) fn say<R>(&mut self, act: impl FnOnce(&mut S) -> R) -> R {
         let mut result = None;
         let side = &mut self.side;

@@ -17,7 +17,7 @@ pub(crate) use cookie::{CookieJar, CookieKey, SEALED_COOKIE_LEN};
 pub(crate) use mac::{MAC_LEN, Mac, MacKey};
 pub(crate) use noise::{INITIATION_OVERHEAD, Identity, Initiating, RESPONSE_OVERHEAD, Responding};
 pub(crate) use seal::{Keys, TAG_LEN};
-pub(crate) use window::Window;
+pub use window::Window;
 
 use snow::{
     params::DHChoice,

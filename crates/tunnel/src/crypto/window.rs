@@ -7,7 +7,8 @@ pub(crate) const WINDOW: u64 = 2048;
 const WORDS: usize = WINDOW as usize / 64 + 1;
 
 /// Remembers the last [`WINDOW`] packet numbers and refuses whatever came before.
-pub(crate) struct Window {
+#[derive(Debug)]
+pub struct Window {
     /// After the highest number that has arrived.
     next: u64,
     words: [u64; WORDS],
@@ -24,11 +25,13 @@ impl Default for Window {
 
 impl Window {
     /// After the highest number that has arrived.
+    #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
     /// Whether the number is neither known nor so old that it may be.
+    #[must_use]
     pub fn is_new(&self, number: u64) -> bool {
         if number >= self.next {
             return true;

@@ -12,7 +12,10 @@
 //! reader asked for.
 
 use super::terms::TERMS_LEN;
-use crate::crypto::{INITIATION_OVERHEAD, MAC_LEN, RESPONSE_OVERHEAD, SEALED_COOKIE_LEN, TAG_LEN};
+use crate::{
+    crypto::{INITIATION_OVERHEAD, MAC_LEN, RESPONSE_OVERHEAD, SEALED_COOKIE_LEN, TAG_LEN},
+    wire::DATAGRAM_OVERHEAD,
+};
 
 pub(super) const INITIATION: u8 = 1;
 pub(super) const RESPONSE: u8 = 2;
@@ -27,8 +30,7 @@ pub(super) const CONFIRMATION_HEADER: usize = SHORT_HEADER;
 /// Type, index and packet number.
 pub(super) const DATA_HEADER: usize = SHORT_HEADER + 4;
 
-/// What a datagram adds to the packet that it seals.
-pub const DATAGRAM_OVERHEAD: usize = DATA_HEADER + TAG_LEN;
+const _: () = assert!(DATA_HEADER + TAG_LEN == DATAGRAM_OVERHEAD);
 
 /// The length of an initiation, always.
 pub(super) const INITIATION_LEN: usize =

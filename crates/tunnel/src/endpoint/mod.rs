@@ -27,8 +27,8 @@ use std::{
     time::Duration,
 };
 
+pub use crate::wire::DATAGRAM_OVERHEAD;
 pub use config::{EndpointConfig, Limits, PeerConfig};
-pub use datagram::DATAGRAM_OVERHEAD;
 pub use event::{AddPeerError, DownReason, HandshakeError, PeerEvent};
 pub use terms::VERSION;
 

@@ -53,11 +53,8 @@ use crate::{
     rate::{Batch, Controller, ControllerConfig, Pacer, time_of},
     schedule::{Scheduler, SiteId},
     stream::Streams,
-    wire::{CloseCode, ResetCode, StreamId},
+    wire::{CloseCode, DATAGRAM_OVERHEAD, ResetCode, StreamId},
 };
-
-/// What the seal of a packet takes in its datagram.
-const SEAL: u64 = 25;
 
 /// One side of a tunnel.
 #[derive(Debug)]
@@ -122,7 +119,7 @@ impl Session {
                 rate: config.rate,
                 rtt: config.rtt,
                 packet,
-                overhead: (config.overhead as u64).saturating_sub(SEAL),
+                overhead: (config.overhead as u64).saturating_sub(DATAGRAM_OVERHEAD as u64),
                 remembered: config
                     .memory
                     .and_then(|memory| memory.first_rate(now, None)),

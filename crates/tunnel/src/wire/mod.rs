@@ -28,6 +28,10 @@ pub use frame::{
 pub use part::{Data, Fit, GREETING_MAX, Part, Parts};
 pub use report::{GAPS_MAX, Gap, Highest, RANGES_MAX, Report, Span};
 
+/// What a datagram adds to the packet that it seals, in bytes: type, receiver, the low bits of the packet's number,
+/// and the tag.
+pub const DATAGRAM_OVERHEAD: usize = 1 + 4 + 4 + 16;
+
 /// The number of a stream: even ones are opened by the side that began the session, odd ones by
 /// the other.
 pub type StreamId = u64;

@@ -113,10 +113,8 @@ fn a_session_does_not_notice_an_attack() {
     );
 }
 
-/// Old initiations of the peer's own, from everywhere: they get one answer each, and change nothing.
-#[test]
-fn recorded_initiations_displace_nothing() {
-    let mut net = Net::pair(false);
+/// The initiations of a time without answers.
+fn old_initiations(net: &mut Net) -> Vec<Datagram> {
     net.fate = Box::new(|_, datagram| {
         if datagram.bytes[0] == 2 {
             vec![]
@@ -125,12 +123,15 @@ fn recorded_initiations_displace_nothing() {
         }
     });
     net.run(100 * S);
-    let old: Vec<_> = net
-        .log
-        .iter()
-        .filter(|sent| sent.bytes[0] == 1)
-        .cloned()
-        .collect();
+    let sent = net.log.iter();
+    sent.filter(|sent| sent.bytes[0] == 1).cloned().collect()
+}
+
+/// Old initiations of the peer's own, from everywhere: they get one answer each, and change nothing.
+#[test]
+fn recorded_initiations_displace_nothing() {
+    let mut net = Net::pair(false);
+    let old = old_initiations(&mut net);
     assert!(old.len() > 90);
     net.fate = Box::new(|_, _| vec![DELAY]);
     net.run(10 * S);
@@ -155,20 +156,7 @@ fn recorded_initiations_displace_nothing() {
 #[test]
 fn nobody_can_be_kept_from_a_session_by_recorded_initiations() {
     let mut net = Net::pair(false);
-    net.fate = Box::new(|_, datagram| {
-        if datagram.bytes[0] == 2 {
-            vec![]
-        } else {
-            vec![DELAY]
-        }
-    });
-    net.run(100 * S);
-    let old: Vec<_> = net
-        .log
-        .iter()
-        .filter(|sent| sent.bytes[0] == 1)
-        .cloned()
-        .collect();
+    let old = old_initiations(&mut net);
     net.fate = Box::new(|_, _| vec![300 * MS]);
     net.restart(0, 45, true);
     net.restart(1, 44, false);

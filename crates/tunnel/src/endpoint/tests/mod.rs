@@ -317,7 +317,7 @@ pub(super) fn packets(first: u32, count: u32) -> Vec<Vec<u8>> {
 #[test]
 fn what_is_said_of_sizes_holds() {
     use super::datagram::*;
-    assert_eq!(DATAGRAM_OVERHEAD, 25);
+    assert_eq!(crate::wire::DATAGRAM_OVERHEAD, 25);
     assert_eq!(
         [INITIATION_LEN, RESPONSE_LEN, COOKIE_LEN, CONFIRMATION_LEN],
         [181, 121, 49, 21]

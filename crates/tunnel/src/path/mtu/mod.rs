@@ -5,6 +5,8 @@ mod tests;
 
 use std::{collections::VecDeque, time::Duration};
 
+use crate::wire::DATAGRAM_OVERHEAD;
+
 /// Tries of a size before it is taken for too long (RFC 8899 §5.1.2).
 const PROBES_MAX: u32 = 3;
 /// When everything is tried anew (RFC 8899 §5.1.1).
@@ -12,7 +14,7 @@ const RAISE: Duration = Duration::from_secs(600);
 /// Sizes closer than this are not told apart.
 const STEP_MIN: usize = 16;
 /// What comes through everywhere (RFC 8899 §5.1.2 and RFC 9000 §14), in bytes of plain text.
-pub const FLOOR: usize = 1200 - 25;
+pub const FLOOR: usize = 1200 - DATAGRAM_OVERHEAD;
 /// Long packets lost in a row, none arriving, before the path is taken for a black hole.
 const BLACK_HOLE_LONG: u32 = 8;
 /// Short ones that must have arrived meanwhile: in an outage they do not.

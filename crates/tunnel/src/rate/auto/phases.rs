@@ -49,11 +49,7 @@ impl Auto {
         {
             self.highest.pop_front();
         }
-        let best = self
-            .highest
-            .iter()
-            .map(|sample| sample.1)
-            .fold(0.0, f64::max);
+        let best = self.best();
         let climbing = matches!(self.phase, Phase::Climb { .. });
         self.rate = if climbing { self.rate.max(best) } else { best };
     }
@@ -84,12 +80,7 @@ impl Auto {
             return;
         };
         if reading.queue > self.queue_rise() {
-            let best = self
-                .highest
-                .iter()
-                .map(|sample| sample.1)
-                .fold(0.0, f64::max);
-            self.rate = best.max(reading.carried);
+            self.rate = self.best().max(reading.carried);
             return self.drain(reading.now, reading.queue);
         }
         if reading.now < round_end {
@@ -103,12 +94,7 @@ impl Auto {
             round_end: reading.now + self.signal.rtt(),
         };
         if flat >= 3 {
-            let best = self
-                .highest
-                .iter()
-                .map(|sample| sample.1)
-                .fold(0.0, f64::max);
-            self.rate = best.max(reading.carried);
+            self.rate = self.best().max(reading.carried);
             self.drain(reading.now, reading.queue);
         }
     }

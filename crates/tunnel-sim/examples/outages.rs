@@ -1,14 +1,12 @@
 //! Long outages: when the first new byte arrives after the link is back, when the rate is back at 90 %, and
 //! what probing costs meanwhile. And an outage of the way back alone.
 //!
-//!     cargo run --release -p tunnel --example outages
-
-mod rig;
+//!     cargo run --release -p tunnel-sim --example outages
 
 use std::time::Duration;
 
-use rig::{Rig, config};
 use tunnel::{class::Class, session::Outages};
+use tunnel_sim::rig::{Rig, config};
 use winkemu_link::{Direction, LinkOptions};
 
 const BEGIN: Duration = Duration::from_secs(10);

@@ -1,14 +1,12 @@
 //! Files over links that wink (reynolds2006 §3.2.1): what was delivered, as a share of what the link could
 //! have carried while it was up, and the time it took against the bound T0 / (1 - p).
 //!
-//!     cargo run --release -p tunnel --example wink [SEEDS [RTT_MS...]]
-
-mod rig;
+//!     cargo run --release -p tunnel-sim --example wink [SEEDS [RTT_MS...]]
 
 use std::time::Duration;
 
-use rig::{Rig, config, spread};
 use tunnel::{class::Class, session::Outages};
+use tunnel_sim::rig::{Rig, config, spread};
 use winkemu_link::{Direction, Engine, LinkOptions};
 
 const RATE: u64 = 100_000_000;

@@ -1,13 +1,11 @@
 //! New flows over 600 ms: when the first byte of the answer comes, and all of it.
 //!
-//!     cargo run --release -p tunnel --example start [SEEDS]
-
-mod rig;
+//!     cargo run --release -p tunnel-sim --example start [SEEDS]
 
 use std::time::Duration;
 
-use rig::{Rig, config, spread};
 use tunnel::class::Class;
+use tunnel_sim::rig::{Rig, config, spread};
 
 const RTT: Duration = Duration::from_millis(600);
 

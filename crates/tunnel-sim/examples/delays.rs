@@ -1,14 +1,12 @@
 //! How long bytes take until they can be read in order: messages of an interactive stream beside bulk, and
 //! a normal stream of half the link's rate. 10 Mbit/s, 600 ms.
 //!
-//!     cargo run --release -p tunnel --example delays [SEEDS]
-
-mod rig;
+//!     cargo run --release -p tunnel-sim --example delays [SEEDS]
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
 
-use rig::{Rig, config, spread};
 use tunnel::{class::Class, wire::StreamId};
+use tunnel_sim::rig::{Rig, config, spread};
 
 const RATE: u64 = 10_000_000;
 const RTT: Duration = Duration::from_millis(600);

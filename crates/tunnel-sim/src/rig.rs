@@ -1,5 +1,4 @@
 //! Two sessions over a link of winkemu in virtual time, with bulk streams and messages, for measuring.
-#![allow(dead_code, reason = "each example needs another part of it")]
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,10 +10,12 @@ use tunnel::{
 };
 use winkemu_link::{Direction, Engine, LinkOptions};
 
-/// IPv4, UDP, seal.
-pub const OVERHEAD: usize = 20 + 8 + 25;
+use crate::wire::{HEADERS, OVERHEAD};
+
+/// Bytes of the longest packet on the link, headers included.
 const MTU: usize = 1500;
 
+/// A side that knows its link: bit/s and round trip.
 pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
     SessionConfig {
         initiator,
@@ -63,29 +64,47 @@ impl Store for Positions {
 /// What is kept of a stream at its receiver.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
+    /// Bytes that can be read in order.
     pub readable: u64,
+    /// When the last of them came.
     pub finished: Option<Duration>,
 }
 
+/// Told of everything readable: side, stream, from, until, when.
+pub type OnReadable = Box<dyn FnMut(usize, StreamId, u64, u64, Duration)>;
+
+/// Two sessions, their link and their time. What applications do is up to who holds it.
 pub struct Rig {
+    /// Between the two, A and B.
     pub link: Engine,
+    /// At A and at B.
     pub sessions: [Session; 2],
+    /// Since the beginning.
     pub now: Duration,
     /// By side and stream.
     pub progress: [HashMap<StreamId, Progress>; 2],
     /// How much a receiver takes ahead of what it has.
     pub window: u64,
     /// Everything readable, as it becomes so: side, stream, from, until, when.
-    pub on_readable: Box<dyn FnMut(usize, StreamId, u64, u64, Duration)>,
+    pub on_readable: OnReadable,
+    /// When either side heard the other again.
     pub links_up: Vec<Duration>,
     stores: [Positions; 2],
 }
 
 impl Rig {
+    /// Over a link of these options, as winkemu reads them.
+    ///
+    /// # Panics
+    /// If they are none.
     pub fn new(link: &str, seed: u64, configs: [SessionConfig; 2]) -> Self {
         Self::with_options(&link.parse().expect("options of a link"), seed, configs)
     }
 
+    /// The same, of options that have been read.
+    ///
+    /// # Panics
+    /// If they name files.
     pub fn with_options(options: &LinkOptions, seed: u64, configs: [SessionConfig; 2]) -> Self {
         let options = options.resolve_without_files().expect("no files");
         Self {
@@ -101,6 +120,9 @@ impl Rig {
     }
 
     /// A stream from side 0 with `bytes` written, ended behind them.
+    ///
+    /// # Panics
+    /// If there are too many.
     pub fn upload(&mut self, class: Class, bytes: u64) -> StreamId {
         let stream = self.sessions[0].open(class, 0, b"").expect("few");
         self.sessions[0].written(stream, bytes);
@@ -113,17 +135,22 @@ impl Rig {
         self.stores[1].arrived
     }
 
+    /// Bytes of a stream of side 0 that side 1 can read in order.
     pub fn readable(&self, stream: StreamId) -> u64 {
         self.progress[1]
             .get(&stream)
             .map_or(0, |progress| progress.readable)
     }
 
+    /// When side 1 had all of a stream.
     pub fn finished(&self, stream: StreamId) -> Option<Duration> {
         self.progress[1].get(&stream)?.finished
     }
 
     /// Lets time pass, until then or until something holds.
+    ///
+    /// # Panics
+    /// If a session violates the protocol or a wrong byte arrives.
     pub fn run(&mut self, until: Duration, mut done: impl FnMut(&Self) -> bool) {
         loop {
             self.send();
@@ -174,7 +201,7 @@ impl Rig {
             };
             let number = u64::from_be_bytes(packet.bytes[..8].try_into().expect("eight"));
             let plain = &packet.bytes[OVERHEAD..];
-            let len = packet.bytes.len() - 28;
+            let len = packet.bytes.len() - HEADERS;
             let store = &mut self.stores[side];
             self.sessions[side]
                 .handle_packet(self.now, number, plain, len, false, store)

@@ -1,13 +1,11 @@
 //! Goodput of a bulk stream on links that lose packets, as a share of rate x (1 - loss).
 //!
-//!     cargo run --release -p tunnel --example loss [SEEDS]
-
-mod rig;
+//!     cargo run --release -p tunnel-sim --example loss [SEEDS]
 
 use std::time::Duration;
 
-use rig::{Rig, config, spread};
 use tunnel::class::Class;
+use tunnel_sim::rig::{Rig, config, spread};
 use winkemu_link::Direction;
 
 struct Cell {
