@@ -254,6 +254,33 @@ fn an_outage_of_seconds_loses_nothing() {
     running.stop();
 }
 
+/// The interface tells, long before silence would: a link that is `dedicated` is never given up for silence.
+#[test]
+fn an_interface_that_loses_its_carrier_stops_the_sender_until_it_is_back() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "dedicated = true\n", SITE);
+    let _server = exchange_server(&bed, Family::V4, 5_000_000);
+    thread::scope(|scope| {
+        let transfer = scope.spawn(|| exchange(&bed, Family::V4, 5_000_000));
+        let under_way = |received| received > 300;
+        running
+            .hub
+            .wait_counter("tunnel_datagrams_received", under_way);
+        bed.host("boat").ip("link set hub carrier off");
+        let changed = "the link's interface has changed";
+        let down = running.boat.log().expect(changed);
+        assert_eq!(down.text("now"), "Down");
+        bed.host("boat").ip("link set hub carrier on");
+        transfer.join().expect("whole");
+        let changes = running.boat.log().events_since(0);
+        let changes = changes.iter().filter(|event| event.message() == changed);
+        let states: Vec<_> = changes.map(|event| event.text("now")).collect();
+        assert_eq!(states, ["Down", "Up"]);
+    });
+    running.assert_in_tunnel(1);
+    running.stop();
+}
+
 #[test]
 fn a_hub_that_dies_resets_its_flows_and_has_new_ones_once_it_is_back() {
     let bed = TunnelBed::new(LINK);

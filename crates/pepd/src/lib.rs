@@ -13,6 +13,7 @@
 //! - [`limits`], how many flows there may be
 //! - [`load`], [`summary`], a configuration file and what it comes to
 //! - [`log`], to standard error
+//! - `notices`, what the kernel tells unasked
 //! - [`share`], how fast each flow may send into the link
 //! - [`stats`], counters
 //! - [`tunnel`], flows to and from peers
@@ -36,6 +37,7 @@ pub mod limits;
 pub mod load;
 pub mod log;
 pub mod marks;
+mod notices;
 pub mod share;
 pub mod stats;
 pub mod summary;

@@ -6,22 +6,23 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    convert::Infallible,
     io,
     net::IpAddr,
     sync::Arc,
     time::Duration,
 };
 
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use tokio::{sync::mpsc, time::sleep};
 use tracing::{debug, warn};
 
 use super::{
     held::HeldLegs,
-    neigh_socket::{Hop, NeighbourSocket},
-    netlink::{Netlink, RouteError, interface},
+    hop::Hop,
+    netlink::{Netlink, RouteError},
     unanswered::{PROMPT, Unanswered},
 };
+use crate::notices::{Group, Notices, Retry};
 
 /// Look-ups of next hops before others get a turn: about 10 ms of work.
 const LOOKUPS_AT_ONCE: usize = 256;
@@ -29,10 +30,6 @@ const LOOKUPS_AT_ONCE: usize = 256;
 /// Between two such lots, so that even ten thousand dead destinations leave most of the
 /// processor to the living.
 const LOOKUPS_PAUSE: Duration = Duration::from_millis(50);
-
-/// Before the socket is opened again; doubled each time.
-const REOPEN_MIN: Duration = Duration::from_secs(1);
-const REOPEN_MAX: Duration = Duration::from_secs(60);
 
 /// Tells flows whose next hop does not answer.
 #[derive(Debug)]
@@ -61,20 +58,17 @@ impl NeighbourWatch {
 
     /// Runs for as long as it is polled.
     pub async fn run(self) {
-        let mut pause = REOPEN_MIN;
+        let mut retry = Retry::new("clients of dead next hops time out");
         loop {
             let Err(err) = self.watch().await;
-            warn!(error = %err, "cannot watch neighbours, trying again in {pause:?}: \
-                until then clients of dead next hops time out");
-            sleep(pause).await;
-            pause = (2 * pause).min(REOPEN_MAX);
+            retry.wait(&err).await;
         }
     }
 
-    async fn watch(&self) -> io::Result<std::convert::Infallible> {
-        let socket = NeighbourSocket::open()?;
+    async fn watch(&self) -> io::Result<Infallible> {
+        let notices = Notices::open(Group::Neighbour)?;
         loop {
-            let hops = socket.failed().await?;
+            let hops = notices.next(Hop::failed).await?.into_iter().collect();
             debug!(?hops, "neighbours do not answer");
             // Whose SYN waited for these neighbours says so only after a while. Failures that
             // come meanwhile wait in the socket.
@@ -96,7 +90,7 @@ impl NeighbourWatch {
         for lot in destinations.chunks(LOOKUPS_AT_ONCE) {
             for &destination in lot {
                 let route = netlink.look_up(destination, self.mark).await?;
-                let hop = route.and_then(|route| next_hop(&route, destination));
+                let hop = route.and_then(|route| Hop::of_route(&route, destination));
                 if hop.is_some_and(|hop| hops.contains(&hop)) {
                     self.fail(destination).await;
                 }
@@ -124,18 +118,4 @@ impl NeighbourWatch {
             let _ = held.failed.send(destination).await;
         }
     }
-}
-
-/// The neighbour by which a route reaches its destination.
-fn next_hop(route: &RouteMessage, destination: IpAddr) -> Option<Hop> {
-    let attributes = route.attributes.iter();
-    let mut gateways = attributes.filter_map(|attribute| match attribute {
-        RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(IpAddr::from(*address)),
-        RouteAttribute::Gateway(RouteAddress::Inet6(address)) => Some(IpAddr::from(*address)),
-        _ => None,
-    });
-    Some(Hop {
-        interface: interface(route)?,
-        address: gateways.next().unwrap_or(destination),
-    })
 }

@@ -14,7 +14,7 @@ use pep_core::{config::Peer, greeting::Greeting};
 use tunnel::{
     class::Class,
     endpoint::{Endpoint, PeerConfig, PeerEvent, PeerId, Stores},
-    session::{Event, Session, TooManyStreams},
+    session::{Event, LinkHint, Session, TooManyStreams},
     wire::{CloseCode, ResetCode, StreamId},
 };
 
@@ -398,6 +398,17 @@ impl Core {
         match self.endpoint.add_peer(config.clone()) {
             Ok(id) => self.peers.rename(index, id),
             Err(err) => tracing::error!(error = %err, "cannot add a peer again"),
+        }
+        self.wake_driver();
+    }
+
+    /// Somebody who knows says whether the link is there.
+    pub(super) fn hint(&mut self, hint: LinkHint) {
+        let now = self.now();
+        for peer in &self.peers.list {
+            if let Some(session) = self.endpoint.session(peer.id) {
+                session.hint(now, hint);
+            }
         }
         self.wake_driver();
     }

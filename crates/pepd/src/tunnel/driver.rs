@@ -23,7 +23,7 @@ use tokio::{
 use super::{
     Handed, TunnelError,
     core::{Core, Shared},
-    near,
+    interface, near,
     setup::Prepared,
     socket::Sockets,
 };
@@ -67,6 +67,9 @@ pub(super) async fn run(
         datagram: Vec::with_capacity(1 << 16),
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
+    if let Some(interface) = prepared.interface {
+        tokio::task::spawn_local(interface::watch(Rc::clone(&core), interface));
+    }
     for (index, (peer, config)) in prepared.peers.into_iter().enumerate() {
         if let (Some(endpoint), None) = (peer.endpoint, config.address) {
             let core = Rc::clone(&core);

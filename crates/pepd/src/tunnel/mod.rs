@@ -16,6 +16,7 @@
 //! - `core`, what the driver and the flows share
 //! - `table`, the flows of a peer and their bytes
 //! - `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
+//! - `interface`, whether the link is there;
 //! - `socket`, UDP; `name`, peers called by name
 //! - [`peers`], what others may know: who is there
 
@@ -23,6 +24,7 @@ mod core;
 mod driver;
 mod far;
 mod flow;
+mod interface;
 mod name;
 mod near;
 pub mod peers;

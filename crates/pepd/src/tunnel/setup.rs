@@ -3,7 +3,7 @@
 use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use pep_core::{
-    config::{Config, Identity, Peer},
+    config::{Config, Identity, IfName, Peer},
     key::SecretKey,
     site::{Class as SiteClass, Mode, SiteId},
 };
@@ -58,6 +58,8 @@ pub struct Prepared {
     pub(super) statuses: Statuses,
     pub(super) routes: Vec<(SiteId, usize, Class)>,
     pub(super) far: far::Sites,
+    /// The link's, where it is known.
+    pub(super) interface: Option<IfName>,
     /// Bytes of each ring of a flow.
     ring: u64,
 }
@@ -88,6 +90,7 @@ impl Prepared {
             statuses: Statuses::new(config),
             routes: routes(config),
             far: far::Sites::new(&SiteRuntime::far(config, controls)),
+            interface: config.link.as_ref().map(|link| link.interface.clone()),
             ring: ring(config),
         }))
     }

@@ -1,0 +1,89 @@
+//! Neighbours by which destinations are reached, in the kernel's messages.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourState},
+    route::{RouteAddress, RouteAttribute, RouteMessage},
+};
+
+use super::netlink::interface;
+
+/// A neighbour, or the next hop toward a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Hop {
+    pub(super) interface: u32,
+    pub(super) address: IpAddr,
+}
+
+impl Hop {
+    /// The neighbour that a notice says does not answer.
+    pub(super) fn failed(notice: &RouteNetlinkMessage) -> Option<Self> {
+        let RouteNetlinkMessage::NewNeighbour(message) = notice else {
+            return None;
+        };
+        if message.header.state != NeighbourState::Failed {
+            return None;
+        }
+        let mut addresses = message
+            .attributes
+            .iter()
+            .filter_map(|attribute| match attribute {
+                NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
+                    Some(IpAddr::from(*address))
+                }
+                NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => {
+                    Some(IpAddr::from(*address))
+                }
+                _ => None,
+            });
+        Some(Self {
+            interface: message.header.ifindex,
+            address: addresses.next()?,
+        })
+    }
+
+    /// The neighbour by which a route reaches its destination.
+    pub(super) fn of_route(route: &RouteMessage, destination: IpAddr) -> Option<Self> {
+        let attributes = route.attributes.iter();
+        let mut gateways = attributes.filter_map(|attribute| match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => Some(IpAddr::from(*address)),
+            RouteAttribute::Gateway(RouteAddress::Inet6(address)) => Some(IpAddr::from(*address)),
+            _ => None,
+        });
+        Some(Self {
+            interface: interface(route)?,
+            address: gateways.next().unwrap_or(destination),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::neighbour::NeighbourMessage;
+
+    use super::*;
+
+    fn neighbour(state: NeighbourState) -> RouteNetlinkMessage {
+        let mut message = NeighbourMessage::default();
+        message.header.ifindex = 3;
+        message.header.state = state;
+        let address = NeighbourAddress::Inet([192, 0, 2, 1].into());
+        message.attributes = vec![NeighbourAttribute::Destination(address)];
+        RouteNetlinkMessage::NewNeighbour(message)
+    }
+
+    #[test]
+    fn only_neighbours_that_do_not_answer_have_failed() {
+        let failed = Hop {
+            interface: 3,
+            address: [192, 0, 2, 1].into(),
+        };
+        assert_eq!(
+            Hop::failed(&neighbour(NeighbourState::Failed)),
+            Some(failed)
+        );
+        assert_eq!(Hop::failed(&neighbour(NeighbourState::Reachable)), None);
+    }
+}
