@@ -6,7 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 use arbitrary::Arbitrary;
 use tunnel::{
     crypto::public_key,
-    endpoint::{Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
+    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
     session::{Outages, Rate, SessionConfig},
     store::Store,
     wire::StreamId,
@@ -111,6 +111,7 @@ fn end(of: usize) -> (Endpoint, PeerId) {
         public_key: public_key(&[2 - of as u8; 32]),
         psk: [5; 32],
         address: (of == 0).then(|| address(1)),
+        carriers: Carriers::Udp,
         session: config(),
     });
     (endpoint, peer.expect("the first peer"))
@@ -154,7 +155,7 @@ impl Two {
                 return;
             };
             assert!(!bytes.is_empty());
-            if transmit.to != address(1 - by) {
+            if transmit.to.address != address(1 - by) {
                 self.astray += bytes.len();
                 continue;
             }

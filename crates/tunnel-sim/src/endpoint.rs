@@ -8,7 +8,8 @@ use std::{
 use tunnel::{
     crypto::public_key,
     endpoint::{
-        DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores,
+        Carriers, DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId,
+        Stores,
     },
     session::{Event, Session},
     store::Store,
@@ -64,6 +65,7 @@ impl Side for Sealed {
             public_key: public_key(&private(1 - setup.end)),
             psk: key(setup.seed ^ 3),
             address: setup.peer.map(socket),
+            carriers: Carriers::Udp,
             session: setup.session.clone(),
         });
         Self {
@@ -96,7 +98,7 @@ impl Side for Sealed {
         store: &mut impl Store,
     ) -> Option<Option<Address>> {
         let transmit = self.endpoint.poll_transmit(now, out, &mut One(store))?;
-        Some(Some(transmit.to.port()))
+        Some(Some(transmit.to.address.port()))
     }
 
     fn deadline(&mut self) -> Option<Duration> {

@@ -12,7 +12,7 @@ use std::{
 use tunnel::{
     class::Class,
     crypto::public_key,
-    endpoint::{Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
+    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
     session::{Event, Outages, Rate, SessionConfig},
     store::Store,
     wire::StreamId,
@@ -78,6 +78,7 @@ fn end(key: u8, other: u8, port: u16) -> End {
         public_key: public_key(&[other; 32]),
         psk: [7; 32],
         address: Some(SocketAddr::from(([127, 0, 0, 1], 3 - port))),
+        carriers: Carriers::Udp,
         session,
     });
     End {

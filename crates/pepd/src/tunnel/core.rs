@@ -256,7 +256,8 @@ impl Core {
                 }
                 self.set_here(index, next);
             }
-            PeerEvent::Roamed(address) => {
+            PeerEvent::Roamed(remote) => {
+                let address = remote.address;
                 tracing::info!(peer = name, %address, "peer sends from this address now");
             }
             PeerEvent::Failed(err) => {
@@ -450,15 +451,15 @@ impl Core {
         let local = transmit
             .peer
             .and_then(|peer| self.peers.of_id(peer).local)
-            .filter(|local| local.is_ipv4() == transmit.to.is_ipv4());
-        Some((transmit.to, local))
+            .filter(|local| local.is_ipv4() == transmit.to.address.is_ipv4());
+        Some((transmit.to.address, local))
     }
 
     /// It could not be sent there; perhaps the address is not ours any more from which it should have been.
     pub(super) fn on_send_failed(&mut self, to: SocketAddr) {
         for peer in &mut self.peers.list {
             let state = self.endpoint.peer_state(peer.id);
-            if state.is_some_and(|state| state.address == Some(to)) {
+            if state.is_some_and(|state| state.remote == Some(to.into())) {
                 peer.local = None;
             }
         }

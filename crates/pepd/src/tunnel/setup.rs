@@ -9,7 +9,7 @@ use pep_core::{
 };
 use tunnel::{
     class::Class,
-    endpoint::{DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig},
+    endpoint::{Carriers, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig},
     session::{Outages, Rate, SessionConfig},
 };
 
@@ -173,6 +173,7 @@ fn peer_config(config: &Config, index: usize, peer: &Peer) -> Result<PeerConfig,
         public_key: peer.public_key.0,
         psk: psk.as_ref().map_or([0; 32], |psk: &SecretKey| *psk.bytes()),
         address,
+        carriers: Carriers::Udp,
         session: session_config(config, index, peer, address),
     })
 }

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
+use super::Carriers;
 use crate::{crypto::Key, session::SessionConfig};
 
 /// One end of tunnels.
@@ -31,6 +32,8 @@ pub struct PeerConfig {
     pub psk: Key,
     /// Where it is, if it can be called; else it calls us.
     pub address: Option<SocketAddr>,
+    /// By what it is called, and may call.
+    pub carriers: Carriers,
     /// How sessions with it behave. `initiator` is set by the endpoint.
     pub session: SessionConfig,
 }
@@ -39,6 +42,7 @@ impl fmt::Debug for PeerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &mut f.debug_struct("PeerConfig");
         shown.field("address", &self.address);
+        shown.field("carriers", &self.carriers);
         shown.field("session", &self.session);
         shown.finish_non_exhaustive()
     }

@@ -1,7 +1,6 @@
 //! What an endpoint tells its owner.
 
-use std::net::SocketAddr;
-
+use super::Remote;
 use crate::session::Event;
 
 /// What has happened with a peer.
@@ -14,7 +13,7 @@ pub enum PeerEvent {
     /// Something has happened in the session.
     Session(Event),
     /// The peer sends from there now, and gets there what we send.
-    Roamed(SocketAddr),
+    Roamed(Remote),
     /// The peer's handshake leads to nothing. Told once until a handshake succeeds.
     Failed(HandshakeError),
 }

@@ -1,9 +1,9 @@
 //! Messages of the handshake that arrive.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use super::{
-    Endpoint, HandshakeError, PeerId, REPLIES, Reply, Transmit, VERSION,
+    Endpoint, HandshakeError, Limits, PeerId, REPLIES, Remote, Reply, Transmit, VERSION,
     datagram::{
         self, COOKIE, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED, RESPONSE,
         RESPONSE_HEADER, RESPONSE_SIGNED,
@@ -19,7 +19,7 @@ impl Endpoint {
     pub(super) fn on_initiation(
         &mut self,
         now: Duration,
-        from: SocketAddr,
+        from: Remote,
         sender: u32,
         datagram: &[u8],
     ) -> Option<PeerId> {
@@ -29,7 +29,7 @@ impl Endpoint {
             return None;
         }
         let (signed, mac2) = datagram.split_at(INITIATION_LEN - MAC_LEN);
-        match self.guard.admit(now, from, signed, mac2) {
+        match self.guard.admit(now, from.address, signed, mac2) {
             Admission::Read => self.read_initiation(now, from, sender, datagram, mac1),
             Admission::Cookie => {
                 self.send_cookie(now, from, sender, &mac1);
@@ -53,10 +53,10 @@ impl Endpoint {
         Some(mac1)
     }
 
-    fn send_cookie(&mut self, now: Duration, from: SocketAddr, sender: u32, mac1: &Mac) {
+    fn send_cookie(&mut self, now: Duration, from: Remote, sender: u32, mac1: &Mac) {
         let mut reply = Vec::new();
         datagram::begin(COOKIE, sender, &mut reply);
-        let cookie = self.guard.cookies.bake(now, from);
+        let cookie = self.guard.cookies.bake(now, from.address);
         let nonce = self.local.random();
         self.local.cookie.seal(nonce, mac1, cookie, &mut reply);
         self.stats.cookies += 1;
@@ -66,7 +66,7 @@ impl Endpoint {
     fn read_initiation(
         &mut self,
         now: Duration,
-        from: SocketAddr,
+        from: Remote,
         sender: u32,
         datagram: &[u8],
         mac1: Mac,
@@ -87,7 +87,10 @@ impl Endpoint {
             peer.failed(HandshakeError::Version(terms.version));
             return None;
         }
-        if peer.takes_precedence(now, &self.local.limits) {
+        if !peer.config.carriers.include(from.carrier) {
+            return None;
+        }
+        if peer.calls_by(from.carrier) && peer.takes_precedence(now, &self.local.limits) {
             return None;
         }
         self.answer(now, from, sender, id, handshake, terms)
@@ -97,7 +100,7 @@ impl Endpoint {
     fn answer(
         &mut self,
         now: Duration,
-        from: SocketAddr,
+        from: Remote,
         sender: u32,
         id: PeerId,
         handshake: Responding,
@@ -137,7 +140,7 @@ impl Endpoint {
         Some(id)
     }
 
-    pub(super) fn reply(&mut self, peer: Option<PeerId>, to: SocketAddr, datagram: Vec<u8>) {
+    pub(super) fn reply(&mut self, peer: Option<PeerId>, to: Remote, datagram: Vec<u8>) {
         if self.replies.len() < REPLIES {
             let transmit = Transmit { peer, to };
             self.replies.push_back(Reply { transmit, datagram });
@@ -162,9 +165,10 @@ impl Endpoint {
         }
         self.stats.handshakes_read += 1;
         let message = &datagram[RESPONSE_HEADER..RESPONSE_SIGNED];
+        let limits = self.local.limits;
         let peer = self.owner(arrival.index)?;
         let id = peer.id;
-        if !finish(peer, arrival, sender, message) {
+        if !finish(peer, arrival, sender, message, &limits) {
             self.stats.forged += 1;
             return None;
         }
@@ -181,7 +185,13 @@ impl Endpoint {
 }
 
 /// Takes the peer's answer to an initiation of ours, if it is that.
-fn finish(peer: &mut Peer, arrival: &Arrival, sender: u32, message: &[u8]) -> bool {
+fn finish(
+    peer: &mut Peer,
+    arrival: &Arrival,
+    sender: u32,
+    message: &[u8],
+    limits: &Limits,
+) -> bool {
     let Some(sent) = peer.initiations.get(arrival.index) else {
         return false;
     };
@@ -214,6 +224,6 @@ fn finish(peer: &mut Peer, arrival: &Arrival, sender: u32, message: &[u8]) -> bo
         continues,
         terms,
     };
-    peer.agreed(arrival.from, agreed, rtt);
+    peer.agreed(arrival.from, agreed, rtt, limits);
     true
 }

@@ -8,6 +8,7 @@
 //!      +------------------------  keys that both have  <----------+
 //! ```
 
+mod carriers;
 mod config;
 mod datagram;
 mod event;
@@ -23,11 +24,11 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::SocketAddr,
     time::Duration,
 };
 
 pub use crate::wire::DATAGRAM_OVERHEAD;
+pub use carriers::{Carrier, Carriers, Remote};
 pub use config::{EndpointConfig, Limits, PeerConfig};
 pub use event::{AddPeerError, DownReason, HandshakeError, PeerEvent};
 pub use terms::VERSION;
@@ -71,14 +72,14 @@ pub struct Transmit {
     /// Whose it is; none if it goes to somebody who has yet to show a cookie.
     pub peer: Option<PeerId>,
     /// Where it goes.
-    pub to: SocketAddr,
+    pub to: Remote,
 }
 
 /// How a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerState {
     /// Where it is, or should be.
-    pub address: Option<SocketAddr>,
+    pub remote: Option<Remote>,
     /// There is a session.
     pub up: bool,
     /// When something of it last arrived, in this session.
@@ -240,7 +241,7 @@ impl Endpoint {
     pub fn handle_datagram(
         &mut self,
         now: Duration,
-        from: SocketAddr,
+        from: impl Into<Remote>,
         marked: bool,
         datagram: &mut [u8],
         stores: &mut impl Stores,
@@ -249,6 +250,7 @@ impl Endpoint {
             self.stats.malformed += 1;
             return None;
         };
+        let from = from.into();
         let arrival = |index| Arrival {
             now,
             from,
@@ -288,9 +290,10 @@ impl Endpoint {
         datagram: &mut [u8],
         stores: &mut impl Stores,
     ) -> Option<PeerId> {
+        let limits = self.local.limits;
         let peer = self.owner(arrival.index)?;
         let id = peer.id;
-        let taken = peer.on_data(arrival, number, datagram, stores.of(id));
+        let taken = peer.on_data(arrival, number, datagram, &limits, stores.of(id));
         let farewell = self.count(taken)?;
         if !farewell.is_empty() {
             self.reply(Some(id), arrival.from, farewell);
@@ -300,9 +303,10 @@ impl Endpoint {
     }
 
     fn on_confirmation(&mut self, arrival: &Arrival, datagram: &mut [u8]) -> Option<PeerId> {
+        let limits = self.local.limits;
         let peer = self.owner(arrival.index)?;
         let id = peer.id;
-        let taken = peer.on_confirmation(arrival, CONFIRMATION_HEADER, datagram);
+        let taken = peer.on_confirmation(arrival, CONFIRMATION_HEADER, datagram, &limits);
         self.count(taken)?;
         Some(id)
     }
@@ -362,6 +366,32 @@ impl Endpoint {
         let to = peer.poll(now, &mut self.local, out, stores.of(peer.id))?;
         let peer = Some(peer.id);
         Some(Transmit { peer, to })
+    }
+
+    /// There is no room for more on the way to a peer: until it is [released](Self::release), or is elsewhere,
+    /// there are no datagrams for it but those of handshakes.
+    pub fn hold(&mut self, peer: PeerId, remote: Remote) {
+        if let Some(peer) = self.peer(peer) {
+            peer.hold(remote);
+        }
+    }
+
+    /// There is room again.
+    pub fn release(&mut self, peer: PeerId, remote: Remote) {
+        if let Some(peer) = self.peer(peer) {
+            peer.release(remote);
+        }
+    }
+
+    /// The connection to a peer is gone. It is called at once, if it can be, and held until then.
+    pub fn lose(&mut self, peer: PeerId, remote: Remote) {
+        if let Some(peer) = self.peer(peer) {
+            peer.lose(remote);
+        }
+    }
+
+    fn peer(&mut self, peer: PeerId) -> Option<&mut Peer> {
+        self.slot(peer)?.peer.as_deref_mut()
     }
 
     /// When to call [`poll_transmit`](Self::poll_transmit) again though nothing else has happened. What

@@ -1,9 +1,10 @@
 //! One peer: its session, and the handshakes that are to renew or begin one.
 
-use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Session,
+    DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote, Session,
+    carriers::Ways,
     initiations::Initiations,
     live::{Generation, Live, Opened, Refused, open},
     local::Local,
@@ -33,11 +34,14 @@ pub(super) struct Peer {
     /// Opens cookies that the peer gives.
     pub cookie: CookieKey,
     /// Where it is, as far as known from what it sealed.
-    pub address: Option<SocketAddr>,
+    pub remote: Option<Remote>,
+    /// Nothing more can be sent there for now, but for handshakes.
+    pub held: bool,
+    pub ways: Ways,
     pub live: Option<Live>,
     pub initiations: Initiations,
-    pending: VecDeque<Pending>,
-    events: VecDeque<PeerEvent>,
+    pub pending: VecDeque<Pending>,
+    pub events: VecDeque<PeerEvent>,
     /// A failure was told, and nothing has succeeded since.
     failed: bool,
     /// When to ask the session for packets.
@@ -64,7 +68,9 @@ impl Peer {
             mac: MacKey::of_recipient(&config.public_key),
             cookie: CookieKey::of_responder(&config.public_key),
             config,
-            address: None,
+            remote: None,
+            held: false,
+            ways: Ways::default(),
             live: None,
             initiations: Initiations::default(),
             pending: VecDeque::new(),
@@ -85,7 +91,7 @@ impl Peer {
 
     pub fn state(&self) -> PeerState {
         PeerState {
-            address: self.address.or(self.config.address),
+            remote: self.remote.or(self.should_be()),
             up: self.live.is_some(),
             heard: self.live.as_ref().map(|live| live.heard),
             keys_since: self.live.as_ref().map(|live| live.current().since),
@@ -99,7 +105,7 @@ impl Peer {
         Some(&mut self.live.as_mut()?.session)
     }
 
-    fn stir(&mut self) {
+    pub fn stir(&mut self) {
         self.wake = Duration::ZERO;
         self.stirred = true;
     }
@@ -146,12 +152,20 @@ impl Peer {
             self.pending.pop_front();
         }
         self.pending.push_back(pending);
+        self.on_initiations();
     }
 
     /// The peer has answered an initiation of ours.
-    pub fn agreed(&mut self, from: SocketAddr, agreed: Pending, rtt: Duration) {
+    pub fn agreed(&mut self, from: Remote, agreed: Pending, rtt: Duration, limits: &Limits) {
+        let now = agreed.generation.since;
+        let goes_on = agreed.continues.is_some_and(|session| self.knows(session));
+        if goes_on && !self.prefers(now, from, limits) {
+            self.initiations.succeeded(now);
+            return;
+        }
         if self.install(agreed, rtt, true) {
-            self.move_to(from);
+            self.move_to(now, from, limits);
+            self.release(from);
         }
     }
 
@@ -161,6 +175,7 @@ impl Peer {
         arrival: &Arrival,
         number: u32,
         datagram: &mut [u8],
+        limits: &Limits,
         store: &mut impl Store,
     ) -> Result<Vec<u8>, Refused> {
         let length = datagram.len();
@@ -168,7 +183,7 @@ impl Peer {
         self.renew(store);
         let opened = opened?;
         if opened.newest {
-            self.move_to(arrival.from);
+            self.move_to(arrival.now, arrival.from, limits);
         }
         self.stir();
         let Some(live) = &mut self.live else {
@@ -215,6 +230,7 @@ impl Peer {
         arrival: &Arrival,
         header: usize,
         datagram: &mut [u8],
+        limits: &Limits,
     ) -> Result<(), Refused> {
         let at = self.pending_at(arrival.index).ok_or(Refused::Repeated)?;
         let keys = &self.pending[at].generation.keys;
@@ -225,7 +241,8 @@ impl Peer {
         if let Some(live) = &mut self.live {
             live.heard = arrival.now;
         }
-        self.move_to(arrival.from);
+        self.move_to(arrival.now, arrival.from, limits);
+        self.release(arrival.from);
         Ok(())
     }
 
@@ -308,13 +325,6 @@ impl Peer {
         }
     }
 
-    fn move_to(&mut self, from: SocketAddr) {
-        if self.address != Some(from) {
-            self.address = Some(from);
-            self.events.push_back(PeerEvent::Roamed(from));
-        }
-    }
-
     /// A handshake has led to nothing.
     pub fn failed(&mut self, error: HandshakeError) {
         if !self.failed {
@@ -331,7 +341,8 @@ impl Peer {
         let Some(live) = &self.live else {
             return initiation;
         };
-        let times = [initiation, live.wants_to_confirm(), Some(self.wake)];
+        let wake = (!self.held).then_some(self.wake);
+        let times = [initiation, self.probe_due(), live.wants_to_confirm(), wake];
         times
             .into_iter()
             .flatten()
@@ -340,22 +351,10 @@ impl Peer {
     }
 
     fn initiation_due(&self, local: &Local) -> Option<Duration> {
-        self.address.or(self.config.address)?;
-        let wanted = self
-            .live
-            .as_ref()
-            .map(|live| live.wants_keys(&local.limits));
+        self.remote.or(self.should_be())?;
+        let live = self.live.as_ref().filter(|_| !self.is_called_for());
+        let wanted = live.map(|live| live.wants_keys(&local.limits));
         Some(wanted.unwrap_or_default().max(self.initiations.next))
-    }
-
-    /// Where to call the peer: in turn where it was and where it should be.
-    fn number_to_call(&self) -> Option<SocketAddr> {
-        let (was, should) = (self.address, self.config.address);
-        if self.initiations.tries % 2 == 1 {
-            should.or(was)
-        } else {
-            was.or(should)
-        }
     }
 
     /// Writes one datagram, if there is one to be sent now; where to.
@@ -365,17 +364,25 @@ impl Peer {
         local: &mut Local,
         out: &mut Vec<u8>,
         store: &impl Store,
-    ) -> Option<SocketAddr> {
+    ) -> Option<Remote> {
         if let Some(live) = &mut self.live
             && live.wants_to_confirm().is_some_and(|at| at <= now)
         {
             live.confirm(now + local.limits.retry, out);
-            return self.address;
+            return self.remote;
         }
         if self.initiation_due(local).is_some_and(|at| at <= now) {
-            let to = self.number_to_call();
+            let to = self.number_to_call(now, &local.limits);
             self.initiate(now, local, out);
             return to;
+        }
+        if self.probe_due().is_some_and(|at| at <= now) {
+            let to = self.number_to_probe(now);
+            self.initiate(now, local, out);
+            return to;
+        }
+        if self.held {
+            return None;
         }
         let live = self.live.as_mut()?;
         if live.seal(now, out, store).is_none() {
@@ -383,7 +390,7 @@ impl Peer {
             return None;
         }
         self.stirred = true;
-        self.address
+        self.remote
     }
 
     fn initiate(&mut self, now: Duration, local: &mut Local, out: &mut Vec<u8>) {
@@ -420,7 +427,7 @@ impl Peer {
 /// How a datagram has come, and for whom.
 pub(super) struct Arrival {
     pub now: Duration,
-    pub from: SocketAddr,
+    pub from: Remote,
     pub marked: bool,
     pub index: u32,
 }

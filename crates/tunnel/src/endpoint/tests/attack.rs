@@ -35,7 +35,7 @@ fn forge(random: &mut Random, recorded: &[Datagram]) -> Datagram {
         _ => randomise(bytes.get_mut(5..9), random),
     }
     if random.below(2) == 0 {
-        datagram.from = address(200 + random.below(50) as u8);
+        datagram.from = address(200 + random.below(50) as u8).into();
     }
     datagram
 }
@@ -57,7 +57,7 @@ fn initiations() -> Vec<Datagram> {
                 .endpoint
                 .poll_transmit(2 * second * S, &mut bytes, &mut NoStore);
             assert!(sent.is_some());
-            let (from, to) = (address(host), address(2));
+            let (from, to) = (address(host).into(), address(2).into());
             all.push(Datagram { from, to, bytes });
         }
     }
@@ -141,7 +141,7 @@ fn recorded_initiations_displace_nothing() {
     let before = net.nodes[1].endpoint.stats().answered;
     for at in 0..2000 {
         let replay = Datagram {
-            from: address(60),
+            from: address(60).into(),
             ..old[at % old.len()].clone()
         };
         net.deliver(&replay);

@@ -13,7 +13,7 @@ fn a_session_begins_within_a_round_trip_and_a_half() {
     for at in 0..2 {
         let events = net.nodes[at].take_events();
         let peer = net.nodes[1 - at].address;
-        assert_eq!(events, [PeerEvent::Up, PeerEvent::Roamed(peer)]);
+        assert_eq!(events, [PeerEvent::Up, PeerEvent::Roamed(peer.into())]);
         assert_eq!(net.nodes[at].session().unwrap().config.initiator, at == 0);
         assert_eq!(net.nodes[at].session().unwrap().config.rtt, 2 * DELAY);
     }

@@ -11,7 +11,7 @@ fn initiations(host: u8, count: u32) -> Vec<Datagram> {
     while all.len() < count as usize {
         let mut bytes = Vec::new();
         let sent = node.endpoint.poll_transmit(now, &mut bytes, &mut NoStore);
-        let (from, to) = (address(host), address(2));
+        let (from, to) = (address(host).into(), address(2).into());
         match sent {
             Some(_) => all.push(Datagram { from, to, bytes }),
             None => now += S,
@@ -26,7 +26,7 @@ fn under_a_flood_only_who_shows_a_cookie_is_heard() {
     let flood = initiations(3, 2000);
     // A thousand a second, from addresses that are not the sender's.
     for (number, datagram) in flood.iter().enumerate() {
-        let from = address(100 + (number % 100) as u8);
+        let from = address(100 + (number % 100) as u8).into();
         net.deliver(&Datagram {
             from,
             ..datagram.clone()
@@ -84,7 +84,7 @@ fn a_cookie_of_another_address_is_none() {
     assert_eq!((stats(&net).cookies, stats(&net).handshakes_read), (1, 1));
     let sent = net.log.last().unwrap().clone();
     assert_eq!(sent.bytes[0], 1);
-    let from = address(9);
+    let from = address(9).into();
     net.deliver(&Datagram {
         from,
         ..sent.clone()

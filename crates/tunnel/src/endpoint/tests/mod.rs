@@ -2,6 +2,7 @@
 
 mod attack;
 mod begin;
+mod carriers;
 pub(crate) mod fake;
 mod guard;
 mod rekey;
@@ -10,8 +11,8 @@ mod roam;
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use super::{
-    DownReason, Endpoint, EndpointConfig, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId,
-    Stores, Transmit,
+    Carriers, DownReason, Endpoint, EndpointConfig, HandshakeError, Limits, PeerConfig, PeerEvent,
+    PeerId, Remote, Stores, Transmit,
 };
 use crate::{
     crypto::{Key, public_key},
@@ -126,6 +127,7 @@ pub(super) fn peer_config(host: u8, calls: bool) -> PeerConfig {
         public_key: public_key(&private(host)),
         psk: [7; 32],
         address: calls.then_some(address(host)),
+        carriers: Carriers::Udp,
         session: session_config(),
     }
 }
@@ -133,8 +135,8 @@ pub(super) fn peer_config(host: u8, calls: bool) -> PeerConfig {
 /// A datagram on its way.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
-    pub from: SocketAddr,
-    pub to: SocketAddr,
+    pub from: Remote,
+    pub to: Remote,
     pub bytes: Vec<u8>,
 }
 
@@ -227,7 +229,11 @@ impl Net {
                 let node = &mut self.nodes[at];
                 node.sent += 1;
                 node.sent_bytes += out.len() as u64;
-                let (from, bytes) = (node.address, std::mem::take(&mut out));
+                let from = Remote {
+                    address: node.address,
+                    ..to
+                };
+                let bytes = std::mem::take(&mut out);
                 assert!(!bytes.is_empty());
                 self.send(Datagram { from, to, bytes });
             }
@@ -258,7 +264,7 @@ impl Net {
         let node = self
             .nodes
             .iter_mut()
-            .find(|node| node.address == datagram.to)?;
+            .find(|node| node.address == datagram.to.address)?;
         let mut bytes = datagram.bytes.clone();
         let peer =
             node.endpoint

@@ -71,12 +71,13 @@ fn who_did_not_begin_renews_the_keys_if_the_other_does_not() {
     net.run(S);
     let one = net.nodes[0].address;
     // Initiations of the first one are lost.
-    net.fate = Box::new(
-        move |_, datagram| match (datagram.from == one, datagram.bytes[0]) {
-            (true, 1) => vec![],
-            _ => vec![DELAY],
-        },
-    );
+    net.fate =
+        Box::new(
+            move |_, datagram| match (datagram.from == one.into(), datagram.bytes[0]) {
+                (true, 1) => vec![],
+                _ => vec![DELAY],
+            },
+        );
     net.run(30 * S);
     let keys = |node: &Node| {
         node.endpoint

@@ -15,7 +15,7 @@ fn a_peer_that_moves_under_load_loses_nothing() {
     }
     net.run(S);
     let moved = net.nodes[1].take_events();
-    let expected = [105, 115, 125, 135].map(|host| PeerEvent::Roamed(address(host)));
+    let expected = [105, 115, 125, 135].map(|host| PeerEvent::Roamed(address(host).into()));
     assert_eq!(moved, expected);
     arrived[1].extend(net.two().inbox());
     // What goes from the first one arrives; what is on the way to where it was does not.
@@ -23,7 +23,7 @@ fn a_peer_that_moves_under_load_loses_nothing() {
     let sent_to_old = net
         .log
         .iter()
-        .filter(|datagram| datagram.to == address(1))
+        .filter(|datagram| datagram.to == address(1).into())
         .count();
     assert!(sent_to_old > 0);
     net.one().inbox();
@@ -36,13 +36,16 @@ fn only_the_newest_packet_says_where_a_peer_is() {
     net.write_to_log(3);
     let sent = net.log.split_off(net.log.len() - 3);
     let moved = |datagram: &Datagram, host| Datagram {
-        from: address(host),
+        from: address(host).into(),
         ..datagram.clone()
     };
     net.deliver(&moved(&sent[2], 77));
     net.deliver(&moved(&sent[0], 78));
     net.deliver(&moved(&sent[2], 79));
-    assert_eq!(net.two().take_events(), [PeerEvent::Roamed(address(77))]);
+    assert_eq!(
+        net.two().take_events(),
+        [PeerEvent::Roamed(address(77).into())]
+    );
 }
 
 impl Net {
@@ -64,7 +67,10 @@ fn a_peer_that_comes_back_to_its_address_is_found() {
     net.two().address = address(50);
     net.two().write(b"from here");
     net.run(S);
-    assert_eq!(net.one().take_events(), [PeerEvent::Roamed(address(50))]);
+    assert_eq!(
+        net.one().take_events(),
+        [PeerEvent::Roamed(address(50).into())]
+    );
     net.restart(1, 9, false);
     net.run(10 * S);
     assert!(net.two().is_up());
@@ -80,7 +86,7 @@ fn a_moved_initiator_begins_anew_from_there() {
     assert!(
         net.two()
             .take_events()
-            .contains(&PeerEvent::Roamed(address(50)))
+            .contains(&PeerEvent::Roamed(address(50).into()))
     );
     assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
 }
