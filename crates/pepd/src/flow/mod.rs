@@ -5,8 +5,10 @@
 
 mod closing;
 mod connecting;
+pub(crate) mod idle;
 mod leg_io;
 mod relaying;
+pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
 mod wakefulness;
@@ -36,6 +38,7 @@ use crate::{
 };
 pub(crate) use connecting::{connected, reason};
 pub(crate) use leg_io::LegIo;
+pub(crate) use relaying::SHORTAGE_RETRY;
 use wakefulness::Wakefulness;
 
 /// What all flows share.

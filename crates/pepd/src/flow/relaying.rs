@@ -1,16 +1,16 @@
 //! Moving bytes: performs what the [`Relay`](pep_core::relay::Relay) decides.
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     io::{self, ErrorKind},
     net::Shutdown,
-    pin::{Pin, pin},
+    pin::pin,
     task::{Context, Poll},
     time::Duration,
 };
 
 use pep_core::{
-    relay::{Action, Direction, End, Ending, IdleClock, IdleEvent, Side, Wait},
+    relay::{Action, Direction, End, Ending, IdleEvent, Side, Wait},
     ring::Ranges,
     stats::EndReason,
 };
@@ -18,52 +18,27 @@ use socket2::SockRef;
 use tokio::{
     io::Interest,
     task::yield_now,
-    time::{Instant, Sleep, sleep},
+    time::{Instant, sleep},
 };
 
-use super::Flow;
+use super::{
+    Flow,
+    idle::{self, Idle},
+};
 use crate::{arena::SlotState, limits::Resource};
 
 /// A page or a socket buffer that is not to be had is asked for again so soon.
-const SHORTAGE_RETRY: Duration = Duration::from_millis(10);
-
-/// Far beyond any flow's life: the timer of one that has nothing to wait for.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+pub(crate) const SHORTAGE_RETRY: Duration = Duration::from_millis(10);
 
 /// Whether an attempt moved a byte.
 type Moved = bool;
-
-/// The flow's one timer, and what it means.
-struct Idle<'a> {
-    clock: IdleClock,
-    timer: Pin<&'a mut Sleep>,
-}
-
-impl Idle<'_> {
-    fn on_activity(&mut self) {
-        if self.clock.on_activity() {
-            self.timer.as_mut().reset(Instant::now() + IdleClock::QUIET);
-        }
-    }
-
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<IdleEvent> {
-        self.timer.as_mut().poll(cx).map(|()| {
-            let (event, next) = self.clock.handle_timeout();
-            let next = next.unwrap_or(NEVER);
-            self.timer.as_mut().reset(Instant::now() + next);
-            event
-        })
-    }
-}
 
 impl Flow {
     /// Relays until both halves are final, or the flow has been idle for too long.
     pub(super) async fn relay(&mut self) -> Result<End, EndReason> {
         self.slot.publish_state(SlotState::Relaying);
-        let mut idle = Idle {
-            clock: IdleClock::new(self.ends.site.timeouts.idle),
-            timer: pin!(sleep(IdleClock::QUIET)),
-        };
+        let timer = pin!(idle::timer());
+        let mut idle = Idle::new(self.ends.site.timeouts.idle, timer);
         loop {
             match self.relay.poll_action() {
                 Action::Receive { direction, space } => {

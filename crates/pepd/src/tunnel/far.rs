@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
 
-use pep_core::{greeting::Greeting, site::Source, stats::EndReason};
+use pep_core::{greeting::Greeting, relay::Side, site::Source, stats::EndReason};
 use tunnel::wire::ResetCode;
 
 use super::{
@@ -60,7 +60,7 @@ pub(super) async fn serve(core: Shared, key: Key, greeting: Greeting, permit: Pe
         destination: greeting.destination,
         site,
     };
-    let mut joint = Joint::new(Rc::clone(&core), key, ends, false, permit);
+    let mut joint = Joint::new(Rc::clone(&core), key, ends, Side::Server, permit);
     let connected = match begin(&context, joint.ends(), greeting.dscp) {
         Ok(fd) => connect(&context, &mut joint, fd, greeting.destination).await,
         Err(err) => Err(Some(err)),

@@ -4,7 +4,7 @@ use std::{future::poll_fn, rc::Rc, task::Poll};
 
 use pep_core::{
     greeting::Greeting,
-    relay::Direction,
+    relay::{Direction, Side},
     site::{DscpPolicy, Source},
     stats::EndReason,
 };
@@ -38,7 +38,13 @@ pub(super) async fn serve(core: Shared, handed: Handed) {
         site: handed.ends.site.name.clone(),
     };
     let limit = handed.ends.site.timeouts.connect;
-    let mut joint = Joint::new(Rc::clone(&core), key, handed.ends, true, handed.permit);
+    let mut joint = Joint::new(
+        Rc::clone(&core),
+        key,
+        handed.ends,
+        Side::Client,
+        handed.permit,
+    );
     if let Err(err) = joint.set_leg(handed.client) {
         return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
     }

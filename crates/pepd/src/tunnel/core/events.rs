@@ -1,0 +1,192 @@
+//! What happens with peers and their streams, and who is told of it.
+
+use std::{rc::Rc, time::Duration};
+
+use pep_core::greeting::Greeting;
+use tunnel::{
+    endpoint::PeerEvent,
+    session::Event,
+    wire::{ResetCode, StreamId},
+};
+
+use super::{Core, Key, Shared};
+use crate::tunnel::{far, table::FlowId};
+
+impl Core {
+    /// Takes note of all that has happened.
+    pub(in crate::tunnel) fn dispatch(shared: &Shared) {
+        loop {
+            let core = &mut *shared.borrow_mut();
+            let Some((id, event)) = core.endpoint.poll_event() else {
+                return;
+            };
+            let index = core.peers.index(id);
+            match event {
+                PeerEvent::Session(event) => core.on_session_event(shared, index, event),
+                event => core.on_peer_event(index, event),
+            }
+        }
+    }
+
+    fn on_peer_event(&mut self, index: usize, event: PeerEvent) {
+        let peer = &mut self.peers.list[index];
+        let name = peer.config.name.as_str();
+        match event {
+            PeerEvent::Up => {
+                tracing::info!(peer = name, "peer is there: a session has begun");
+                peer.silent_since = None;
+                // It was cleared when the session began, before its first bytes were placed.
+                peer.table.wake_waiting();
+                self.set_here(index, true);
+            }
+            PeerEvent::Down(reason) => {
+                let flows = peer.table.len();
+                tracing::warn!(
+                    peer = name,
+                    ?reason,
+                    flows,
+                    "the session with a peer is over"
+                );
+                // Where the next one has begun already, the table is of that one.
+                let next = self.endpoint.session(peer.id).is_some();
+                if !next {
+                    peer.table.on_restart();
+                }
+                self.set_here(index, next);
+            }
+            PeerEvent::Roamed(remote) => {
+                let address = remote.address;
+                tracing::info!(peer = name, %address, "peer sends from this address now");
+            }
+            PeerEvent::Failed(err) => {
+                tracing::warn!(peer = name, error = %err, "no session with a peer");
+            }
+            PeerEvent::Session(_) => {}
+        }
+    }
+
+    fn on_session_event(&mut self, shared: &Shared, index: usize, event: Event) {
+        let now = self.now();
+        let peer = &mut self.peers.list[index];
+        let (name, table) = (peer.config.name.as_str(), &mut peer.table);
+        match event {
+            Event::Opened {
+                stream, greeting, ..
+            } => self.on_opened(shared, index, stream, &greeting),
+            Event::Readable { stream, until } => table.on_readable(stream, until),
+            Event::Acked { stream, until } => table.on_acked(stream, until),
+            Event::Finished { stream } => table.on_finished(stream),
+            Event::Reset { stream, code } => table.on_gone(stream, Some(code)),
+            Event::Closed { stream } => {
+                table.on_gone(stream, None);
+                // Flows that wait for a stream may have its place.
+                table.wake_waiting();
+            }
+            Event::LinkDown => {
+                tracing::debug!(peer = name, "nothing comes from a peer any more");
+                peer.silent_since = Some(now);
+            }
+            Event::LinkUp => {
+                let silence = peer.silent_since.take().map(|since| now - since);
+                tracing::debug!(peer = name, ?silence, "peer is heard again");
+                if self.set_here(index, true) {
+                    let name = self.peers.list[index].config.name.as_str();
+                    tracing::info!(peer = name, ?silence, "peer is back: its flows go on");
+                }
+            }
+            Event::PeerClosed { code, reason } => {
+                tracing::info!(peer = name, ?code, reason, "peer has ended the session");
+            }
+        }
+    }
+
+    fn on_opened(&mut self, shared: &Shared, index: usize, stream: StreamId, greeting: &[u8]) {
+        let peer = &mut self.peers.list[index];
+        let flow = peer.table.opened(stream);
+        let greeting = Greeting::parse(greeting);
+        match (flow, greeting) {
+            (Some(flow), Ok(greeting)) => {
+                let key = Key { peer: index, flow };
+                let permit = self.context.admission.admit();
+                let counters = &self.context.counters;
+                counters.update(|stats| stats.tunnel_flows_far += 1);
+                let flow = far::serve(Rc::clone(shared), key, greeting, permit);
+                tokio::task::spawn_local(flow);
+            }
+            (flow, greeting) => {
+                let code = match greeting {
+                    Err(err) => {
+                        let peer = peer.config.name.as_str();
+                        tracing::warn!(peer, error = %err, "a flow is refused");
+                        ResetCode::Internal
+                    }
+                    Ok(_) => ResetCode::Limit,
+                };
+                self.refuse(index, stream, flow, code);
+            }
+        }
+    }
+
+    fn refuse(&mut self, peer: usize, stream: StreamId, flow: Option<FlowId>, code: ResetCode) {
+        match flow {
+            Some(flow) => self.remove(Key { peer, flow }, Some(code)),
+            None => {
+                let id = self.peers.list[peer].id;
+                if let Some(session) = self.endpoint.session(id) {
+                    session.reset(stream, code);
+                }
+                self.wake_driver();
+            }
+        }
+    }
+
+    /// Whether the peer is there from now on. Returns whether that is news.
+    fn set_here(&mut self, index: usize, is_here: bool) -> bool {
+        let is_news = self.statuses.set(index, is_here);
+        let here = self.statuses.here() as u64;
+        let counters = &self.context.counters;
+        counters.update(|stats| stats.tunnel_peers_here = here);
+        is_news
+    }
+
+    /// What is looked after every second.
+    pub(in crate::tunnel) fn tick(&mut self) {
+        self.count_refused();
+        let now = self.now();
+        for index in 0..self.peers.list.len() {
+            let peer = &self.peers.list[index];
+            let silence = peer.silent_since.map(|since| now - since);
+            if let Some(silence) = silence {
+                self.on_silence(index, silence);
+            }
+        }
+    }
+
+    fn count_refused(&mut self) {
+        let seen = self.endpoint.stats();
+        let refused = seen.malformed
+            + seen.unknown
+            + seen.forged
+            + seen.repeated
+            + seen.not_for_us
+            + seen.refused;
+        let counters = &self.context.counters;
+        counters.update(|stats| stats.tunnel_datagrams_refused = refused);
+    }
+
+    fn on_silence(&mut self, index: usize, silence: Duration) {
+        let lost_after = self.peers.list[index].config.lost_after;
+        if silence < lost_after || !self.set_here(index, false) {
+            return;
+        }
+        let peer = &self.peers.list[index];
+        let seconds = silence.as_secs();
+        let (name, flows) = (peer.config.name.as_str(), peer.table.len());
+        tracing::warn!(
+            peer = name,
+            seconds,
+            flows,
+            "peer is gone: its flows wait, new ones go as `on_peer_loss` says"
+        );
+    }
+}

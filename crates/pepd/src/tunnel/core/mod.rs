@@ -1,0 +1,242 @@
+//! What the driver and the flows share: the endpoint, its peers, and their flows.
+//!
+//! - this module, what flows and the driver ask of it
+//! - `events`, what the endpoint has to tell
+//! - `peers`, a peer and its flows
+
+mod events;
+mod peers;
+
+use std::{
+    cell::RefCell,
+    net::{IpAddr, SocketAddr},
+    rc::Rc,
+    sync::Arc,
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use pep_core::greeting::Greeting;
+use tunnel::{
+    class::Class,
+    endpoint::{Endpoint, PeerConfig},
+    session::{LinkHint, Session, TooManyStreams},
+    wire::{CloseCode, ResetCode, StreamId},
+};
+
+pub(super) use peers::Peers;
+
+use super::{
+    far,
+    peers::Statuses,
+    table::{Entry, FlowId, Table},
+};
+use crate::flow::FlowContext;
+
+/// A flow of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) peer: usize,
+    pub(super) flow: FlowId,
+}
+
+/// The endpoint and all that belongs to it.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) context: Arc<FlowContext>,
+    pub(super) endpoint: Endpoint,
+    pub(super) peers: Peers,
+    pub(super) statuses: Statuses,
+    /// For flows that the peers open.
+    pub(super) far: Rc<far::Sites>,
+    /// The beginning of time.
+    base: Instant,
+    /// Whom to tell that there may be something to send.
+    pub(super) driver: Option<Waker>,
+}
+
+/// The core, as tasks of one thread share it. Never borrowed across an await.
+pub(super) type Shared = Rc<RefCell<Core>>;
+
+impl Core {
+    pub(super) fn new(
+        context: Arc<FlowContext>,
+        endpoint: Endpoint,
+        peers: Peers,
+        statuses: Statuses,
+        far: far::Sites,
+    ) -> Shared {
+        Rc::new(RefCell::new(Self {
+            context,
+            endpoint,
+            peers,
+            statuses,
+            far: Rc::new(far),
+            base: Instant::now(),
+            driver: None,
+        }))
+    }
+
+    /// The time since the core was made.
+    pub(super) fn now(&self) -> Duration {
+        self.base.elapsed()
+    }
+
+    fn wake_driver(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            driver.wake();
+        }
+    }
+
+    pub(super) fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+        self.peers.list[key.peer].table.get(key.flow)
+    }
+
+    pub(super) fn table(&mut self, peer: usize) -> &mut Table {
+        &mut self.peers.list[peer].table
+    }
+
+    /// The session of a flow's stream, if it has one.
+    fn stream(&mut self, key: Key) -> Option<(&mut Session, StreamId)> {
+        let peer = &mut self.peers.list[key.peer];
+        let stream = peer.table.get(key.flow)?.stream?;
+        Some((self.endpoint.session(peer.id)?, stream))
+    }
+
+    /// Whether there is a session with the peer.
+    pub(super) fn has_session(&mut self, peer: usize) -> bool {
+        let id = self.peers.list[peer].id;
+        self.endpoint.session(id).is_some()
+    }
+
+    /// Opens a stream for a flow.
+    pub(super) fn open(
+        &mut self,
+        key: Key,
+        class: Class,
+        site: u32,
+        greeting: &Greeting,
+    ) -> Result<(), TooManyStreams> {
+        let peer = &mut self.peers.list[key.peer];
+        let session = self.endpoint.session(peer.id).ok_or(TooManyStreams)?;
+        let stream = session.open(class, site, &greeting.emit())?;
+        peer.table.bind(key.flow, stream);
+        self.wake_driver();
+        Ok(())
+    }
+
+    /// The leg has given its bytes below this position.
+    pub(super) fn written(&mut self, key: Key, until: u64) {
+        if let Some((session, stream)) = self.stream(key) {
+            session.written(stream, until);
+            self.wake_driver();
+        }
+    }
+
+    /// The leg has given its last byte.
+    pub(super) fn finish(&mut self, key: Key) {
+        if let Some((session, stream)) = self.stream(key) {
+            session.finish(stream);
+            self.wake_driver();
+        }
+    }
+
+    /// The leg took `count` bytes, and the peer may send as far as `until`.
+    pub(super) fn consumed(&mut self, key: Key, count: u64, until: u64) {
+        let table = &mut self.peers.list[key.peer].table;
+        table.on_consumed(count);
+        let session_until = table.session_allowed();
+        if let Some((session, stream)) = self.stream(key) {
+            session.allow(stream, until);
+            session.allow_session(session_until);
+            self.wake_driver();
+        }
+    }
+
+    /// The flow has ended, and if `code` says why not well, its stream with it.
+    pub(super) fn remove(&mut self, key: Key, code: Option<ResetCode>) {
+        let peer = &mut self.peers.list[key.peer];
+        let stream = peer.table.remove(key.flow);
+        let allowed = peer.table.session_allowed();
+        if let Some(session) = self.endpoint.session(peer.id) {
+            if let (Some(stream), Some(code)) = (stream, code) {
+                session.reset(stream, code);
+            }
+            session.allow_session(allowed);
+        }
+        self.wake_driver();
+    }
+
+    /// A peer has another address, or has one at last. It has no session.
+    pub(super) fn replace_peer(&mut self, index: usize, config: &PeerConfig) {
+        let old = self.peers.list[index].id;
+        self.endpoint.remove_peer(old);
+        match self.endpoint.add_peer(config.clone()) {
+            Ok(id) => self.peers.rename(index, id),
+            Err(err) => tracing::error!(error = %err, "cannot add a peer again"),
+        }
+        self.wake_driver();
+    }
+
+    /// Somebody who knows says whether the link is there.
+    pub(super) fn hint(&mut self, hint: LinkHint) {
+        let now = self.now();
+        for peer in &self.peers.list {
+            if let Some(session) = self.endpoint.session(peer.id) {
+                session.hint(now, hint);
+            }
+        }
+        self.wake_driver();
+    }
+
+    /// Says good-bye to all peers.
+    pub(super) fn close(&mut self) {
+        for peer in &self.peers.list {
+            if let Some(session) = self.endpoint.session(peer.id) {
+                session.close(CloseCode::Shutdown, "pepd ends");
+            }
+        }
+    }
+
+    /// A datagram has arrived.
+    pub(super) fn handle_datagram(
+        &mut self,
+        from: SocketAddr,
+        to: Option<IpAddr>,
+        marked: bool,
+        datagram: &mut [u8],
+    ) {
+        let now = self.now();
+        let peers = &mut self.peers;
+        let peer = self
+            .endpoint
+            .handle_datagram(now, from, marked, datagram, peers);
+        if let (Some(peer), Some(to)) = (peer, to) {
+            peers.of_id(peer).local = Some(to);
+        }
+    }
+
+    /// The next datagram to be sent now, behind what is in `out`: where to, and from which address.
+    pub(super) fn poll_transmit(
+        &mut self,
+        out: &mut Vec<u8>,
+    ) -> Option<(SocketAddr, Option<IpAddr>)> {
+        let now = self.now();
+        let transmit = self.endpoint.poll_transmit(now, out, &mut self.peers)?;
+        let local = transmit
+            .peer
+            .and_then(|peer| self.peers.of_id(peer).local)
+            .filter(|local| local.is_ipv4() == transmit.to.address.is_ipv4());
+        Some((transmit.to.address, local))
+    }
+
+    /// It could not be sent there; perhaps the address is not ours any more from which it should have been.
+    pub(super) fn on_send_failed(&mut self, to: SocketAddr) {
+        for peer in &mut self.peers.list {
+            let state = self.endpoint.peer_state(peer.id);
+            if state.is_some_and(|state| state.remote == Some(to.into())) {
+                peer.local = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The peers as the tunnels' thread has them, with their flows.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use pep_core::config::Peer;
+use tunnel::endpoint::{PeerId, Stores};
+
+use crate::tunnel::table::Table;
+
+/// One peer.
+#[derive(Debug)]
+pub(in crate::tunnel) struct PeerShell {
+    pub(in crate::tunnel) id: PeerId,
+    pub(in crate::tunnel) config: Peer,
+    pub(in crate::tunnel) table: Table,
+    /// Which of our addresses it writes to, so that our answers come from there.
+    pub(in crate::tunnel) local: Option<IpAddr>,
+    /// Since when nothing comes from it, though there is a session.
+    pub(super) silent_since: Option<Duration>,
+}
+
+/// All peers, in the order of the configuration.
+#[derive(Debug, Default)]
+pub(in crate::tunnel) struct Peers {
+    pub(super) list: Vec<PeerShell>,
+    by_id: BTreeMap<PeerId, usize>,
+}
+
+impl Peers {
+    pub(in crate::tunnel) fn push(&mut self, id: PeerId, config: Peer, table: Table) {
+        self.by_id.insert(id, self.list.len());
+        self.list.push(PeerShell {
+            id,
+            config,
+            table,
+            local: None,
+            silent_since: None,
+        });
+    }
+
+    /// The endpoint knows a peer by another number now.
+    pub(super) fn rename(&mut self, index: usize, id: PeerId) {
+        let peer = &mut self.list[index];
+        self.by_id.remove(&peer.id);
+        self.by_id.insert(id, index);
+        peer.id = id;
+    }
+
+    /// Which one the endpoint speaks of.
+    pub(super) fn index(&self, id: PeerId) -> usize {
+        *self.by_id.get(&id).expect("every peer was pushed")
+    }
+
+    pub(in crate::tunnel) fn of_id(&mut self, id: PeerId) -> &mut PeerShell {
+        let index = self.index(id);
+        &mut self.list[index]
+    }
+}
+
+impl Stores for Peers {
+    type Store = Table;
+
+    fn of(&mut self, peer: PeerId) -> &mut Table {
+        &mut self.of_id(peer).table
+    }
+}

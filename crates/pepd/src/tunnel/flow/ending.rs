@@ -1,0 +1,111 @@
+//! The end of a flow in a tunnel: what is still owed to its host, and what is told.
+
+use pep_core::{relay::Side, stats::EndReason};
+use tunnel::wire::ResetCode;
+
+use super::{Joint, Sink};
+use crate::flow::{FlowEnd, tail};
+
+/// How relaying has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Both directions are complete.
+    Closed,
+    /// The leg's host has reset it.
+    ByHost,
+    /// The peer, or its host, has.
+    ByPeer(ResetCode),
+    /// Nothing has moved for too long.
+    Idle,
+}
+
+impl Joint {
+    /// Relays until both directions are over, and ends.
+    pub(in crate::tunnel) async fn run(mut self) {
+        match self.relay().await {
+            Over::Closed => {
+                self.ending = EndReason::Closed;
+                self.code = None;
+                if let Some(leg) = &self.leg {
+                    leg.close_with_fin();
+                }
+                self.give_memory_back();
+                self.delivered_within_orphan().await;
+            }
+            Over::ByHost => {
+                self.ending = tail::broken(self.failure.as_ref(), self.side);
+                self.code = Some(ResetCode::Host);
+            }
+            Over::ByPeer(code) => {
+                self.delivered_within_orphan().await;
+                self.ending = by_peer(code, self.side);
+            }
+            Over::Idle => {
+                self.ending = EndReason::IdleTimeout;
+                self.code = Some(ResetCode::TimedOut);
+            }
+        }
+    }
+
+    async fn delivered_within_orphan(&self) {
+        let limit = self.ends.site.timeouts.orphan;
+        tail::delivered(limit, || self.has_tail()).await;
+    }
+
+    fn has_tail(&self) -> bool {
+        let is_shut = self.sink == Sink::Shut;
+        let leg = self.leg.as_ref().filter(|_| self.sink != Sink::Broken);
+        leg.is_some_and(|leg| leg.has_tail(is_shut))
+    }
+
+    /// Adds the bytes moved since the last time to the counters.
+    pub(super) fn count_bytes(&mut self) {
+        let core = &mut *self.core.borrow_mut();
+        let Some(now) = core.entry(self.key).map(|entry| entry.delivered()) else {
+            return;
+        };
+        let [up, down] = std::mem::replace(&mut self.counted, now);
+        core.context.counters.update(|stats| {
+            stats.up_bytes += now[0] - up;
+            stats.down_bytes += now[1] - down;
+        });
+    }
+}
+
+impl Drop for Joint {
+    fn drop(&mut self) {
+        self.count_bytes();
+        let core = &mut *self.core.borrow_mut();
+        let held = core.entry(self.key).map_or([0; 2], |entry| entry.held());
+        core.remove(self.key, self.code);
+        let undelivered = match self.ending {
+            EndReason::Closed => [0; 2],
+            _ => held,
+        };
+        let end = FlowEnd {
+            reason: self.ending,
+            up: self.counted[0],
+            down: self.counted[1],
+            up_undelivered: undelivered[0],
+            down_undelivered: undelivered[1],
+            growth_denied: 0,
+            duration: self.began.elapsed(),
+            error: self.failure.as_ref(),
+        };
+        end.count(&core.context);
+        end.log(&self.ends);
+    }
+}
+
+/// Why a flow has ended whose stream was reset with this code, at the end whose leg is that of `side`.
+fn by_peer(code: ResetCode, side: Side) -> EndReason {
+    match (code, side) {
+        (ResetCode::Host, Side::Client) => EndReason::ServerReset,
+        (ResetCode::Host, Side::Server) => EndReason::ClientReset,
+        (ResetCode::Refused, _) => EndReason::Refused,
+        (ResetCode::Unreachable, _) => EndReason::Unreachable,
+        (ResetCode::TimedOut, _) => EndReason::ConnectTimeout,
+        (ResetCode::Restarted, _) => EndReason::PeerRestarted,
+        (ResetCode::Limit | ResetCode::Internal, _) => EndReason::Error,
+    }
+}

@@ -1,0 +1,125 @@
+//! Between a leg and a stream: bytes both ways, half-close, reset, until both directions are over.
+//!
+//! ```text
+//!   from the leg    Open --FIN--> Finished            --RST--> Broken: its bytes are still delivered, then
+//!                                                              the stream is reset
+//!   to the leg      Open --the peer has finished--> Shut
+//! ```
+
+mod ending;
+mod relaying;
+
+use std::{
+    future::poll_fn,
+    io,
+    os::fd::OwnedFd,
+    task::{Context, Poll},
+};
+
+use pep_core::{relay::Side, stats::EndReason};
+use tokio::time::Instant;
+use tunnel::wire::ResetCode;
+
+use super::core::{Key, Shared};
+use crate::{
+    flow::{Ends, LegIo},
+    limits::Permit,
+};
+
+/// What comes from the leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Open,
+    Finished,
+    Broken,
+}
+
+/// What goes to the leg.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sink {
+    Open,
+    Shut,
+    Broken,
+}
+
+/// A leg of this machine joined to a stream, or on the way to that. Dropped before its end, it resets both.
+#[derive(Debug)]
+pub(super) struct Joint {
+    core: Shared,
+    key: Key,
+    leg: Option<LegIo>,
+    ends: Ends,
+    /// Whose leg it is.
+    side: Side,
+    source: Source,
+    sink: Sink,
+    failure: Option<io::Error>,
+    began: Instant,
+    /// What is told if this is dropped now, to people and to the peer.
+    ending: EndReason,
+    code: Option<ResetCode>,
+    counted: [u64; 2],
+    _permit: Permit,
+}
+
+impl Joint {
+    /// One whose leg is the client's or the server's, by `side`.
+    pub(super) fn new(core: Shared, key: Key, ends: Ends, side: Side, permit: Permit) -> Self {
+        Self {
+            core,
+            key,
+            leg: None,
+            ends,
+            side,
+            source: Source::Open,
+            sink: Sink::Open,
+            failure: None,
+            began: Instant::now(),
+            ending: EndReason::Drained,
+            code: Some(ResetCode::Internal),
+            counted: [0; 2],
+            _permit: permit,
+        }
+    }
+
+    /// Who talks to whom.
+    pub(super) fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// The leg, once there is one.
+    pub(super) fn leg(&self) -> Option<&LegIo> {
+        self.leg.as_ref()
+    }
+
+    /// Waits until the stream is reset, or gone with its session.
+    pub(super) async fn reset(&self) {
+        poll_fn(|cx| match self.core.borrow_mut().entry(self.key) {
+            Some(entry) if entry.reset.is_none() => {
+                entry.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(()),
+        })
+        .await;
+    }
+
+    /// Ready with the error when the leg has broken.
+    pub(super) fn poll_leg_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let leg = self.leg.as_ref();
+        leg.map_or(Poll::Pending, |leg| leg.poll_broken(cx))
+    }
+
+    /// The leg is there.
+    pub(super) fn set_leg(&mut self, fd: OwnedFd) -> io::Result<()> {
+        self.leg = Some(LegIo::new(fd)?);
+        Ok(())
+    }
+
+    /// The flow ends before it was joined, or by what the relay found.
+    pub(super) fn end(mut self, reason: EndReason, code: ResetCode, failure: Option<io::Error>) {
+        self.ending = reason;
+        self.code = Some(code);
+        self.failure = failure.or(self.failure.take());
+    }
+}

@@ -1,0 +1,264 @@
+//! Moving bytes between a leg and the rings of its stream.
+
+use std::{
+    future::poll_fn,
+    io::{self, ErrorKind},
+    net::Shutdown,
+    os::fd::BorrowedFd,
+    pin::pin,
+    rc::Rc,
+    task::{Context, Poll},
+};
+
+use pep_core::{relay::IdleEvent, ring::Ranges};
+use socket2::SockRef;
+use tokio::{io::Interest, time::sleep};
+use tunnel::wire::ResetCode;
+
+use super::{Joint, Sink, Source, ending::Over};
+use crate::{
+    flow::{
+        LegIo, SHORTAGE_RETRY,
+        idle::{self, Idle},
+    },
+    limits::Resource,
+    tunnel::core::Core,
+};
+
+/// What one receive call takes from a leg at most: beyond it other flows wait too long.
+const RECEIVE_MAX: u64 = 256 << 10;
+
+/// Whether a step moved anything, or what it lacked.
+type Moved = Result<bool, Resource>;
+
+/// Why a flow does not go on relaying.
+enum Stop {
+    Over(Over),
+    /// For a moment: it is to be tried again.
+    Short(Resource),
+}
+
+impl Joint {
+    /// Relays until both directions are over.
+    pub(super) async fn relay(&mut self) -> Over {
+        let timer = pin!(idle::timer());
+        let mut idle = Idle::new(self.ends.site.timeouts.idle, timer);
+        loop {
+            match poll_fn(|cx| self.poll_relay(&mut idle, cx)).await {
+                Stop::Over(over) => return over,
+                Stop::Short(resource) => {
+                    self.core.borrow().context.admission.on_short(resource);
+                    sleep(SHORTAGE_RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn poll_relay(&mut self, idle: &mut Idle<'_>, cx: &mut Context<'_>) -> Poll<Stop> {
+        let moved = match self.poll_turn(cx) {
+            Ok(moved) => moved,
+            Err(resource) => return Poll::Ready(Stop::Short(resource)),
+        };
+        if moved {
+            idle.on_activity();
+        }
+        if let Some(over) = self.over() {
+            return Poll::Ready(Stop::Over(over));
+        }
+        if moved {
+            cx.waker().wake_by_ref();
+        }
+        self.poll_idle(idle, cx).map(Stop::Over)
+    }
+
+    fn poll_idle(&mut self, idle: &mut Idle<'_>, cx: &mut Context<'_>) -> Poll<Over> {
+        while let Poll::Ready(event) = idle.poll(cx) {
+            self.count_bytes();
+            match event {
+                IdleEvent::Active => {}
+                IdleEvent::Quiet => self.give_memory_back(),
+                IdleEvent::Expired => return Poll::Ready(Over::Idle),
+            }
+        }
+        Poll::Pending
+    }
+
+    /// One receive and one send at most; then others have their turn.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Moved {
+        let core = Rc::clone(&self.core);
+        let core = &mut *core.borrow_mut();
+        if let Some(entry) = core.entry(self.key) {
+            entry.waker = Some(cx.waker().clone());
+        }
+        let sent = self.poll_send(core, cx)?;
+        self.shut_down_if_finished(core);
+        let received = self.poll_receive(core, cx)?;
+        if self.is_blind(core) {
+            self.poll_broken(cx);
+        }
+        Ok(sent || received)
+    }
+
+    /// Whether the flow has come to an end.
+    fn over(&self) -> Option<Over> {
+        let core = &mut *self.core.borrow_mut();
+        let Some(entry) = core.entry(self.key) else {
+            return Some(Over::ByPeer(ResetCode::Internal));
+        };
+        if let Some(code) = entry.reset {
+            // What came before the reset goes to the leg first, as the network would have it.
+            let owed = self.sink == Sink::Open && !entry.is_delivered() && code == ResetCode::Host;
+            return (!owed).then_some(Over::ByPeer(code));
+        }
+        if !entry.is_acknowledged() {
+            return None;
+        }
+        match (self.source, self.sink) {
+            (Source::Finished, Sink::Shut) => Some(Over::Closed),
+            (Source::Broken, _) | (Source::Finished, Sink::Broken) => Some(Over::ByHost),
+            _ => None,
+        }
+    }
+
+    fn poll_receive(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return Ok(false);
+        };
+        if self.source != Source::Open || entry.reset.is_some() {
+            return Ok(false);
+        }
+        let space = entry.space(RECEIVE_MAX);
+        if space.is_empty() {
+            return Ok(false); // until something is acknowledged
+        }
+        let result = attempt(leg, cx, Interest::READABLE, |fd| {
+            entry.receive(|slot, direction| slot.receive(fd, direction, &space))
+        });
+        match result {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => {
+                self.source = Source::Finished;
+                core.finish(self.key);
+                Ok(true)
+            }
+            Poll::Ready(Ok(count)) => {
+                let until = entry.on_received(count);
+                core.written(self.key, until);
+                Ok(true)
+            }
+            Poll::Ready(Err(err)) => self.on_failure(cx, err),
+        }
+    }
+
+    fn poll_send(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return Ok(false);
+        };
+        if self.sink != Sink::Open {
+            return Ok(false);
+        }
+        let sent = entry.send(|slot, direction, data: &Ranges| {
+            attempt(leg, cx, Interest::WRITABLE, |fd| {
+                slot.send(fd, direction, data)
+            })
+        });
+        match sent {
+            None | Some(Poll::Pending) => Ok(false),
+            Some(Poll::Ready(Ok(count))) => {
+                let until = entry.on_sent(count);
+                core.consumed(self.key, count, until);
+                Ok(true)
+            }
+            Some(Poll::Ready(Err(err))) => self.on_failure(cx, err),
+        }
+    }
+
+    /// A leg that fails for want of memory is asked again; else it is broken, and what it gave
+    /// before has been received.
+    fn on_failure(&mut self, cx: &mut Context<'_>, err: io::Error) -> Moved {
+        if let Some(resource) = Resource::short(&err) {
+            return Err(resource);
+        }
+        if err.kind() == ErrorKind::Interrupted {
+            cx.waker().wake_by_ref();
+        } else {
+            self.on_broken(err);
+        }
+        Ok(false)
+    }
+
+    fn on_broken(&mut self, err: io::Error) {
+        self.failure.get_or_insert(err);
+        if self.source == Source::Open {
+            self.source = Source::Broken;
+        }
+        self.sink = Sink::Broken;
+    }
+
+    fn shut_down_if_finished(&mut self, core: &mut Core) {
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return;
+        };
+        if self.sink != Sink::Open || !entry.finished || !entry.is_delivered() {
+            return;
+        }
+        match SockRef::from(&leg.fd()).shutdown(Shutdown::Write) {
+            Ok(()) => self.sink = Sink::Shut,
+            // ENOTCONN: it was reset in the meantime, and the error is still pending.
+            Err(err) => {
+                let err = leg.take_error().unwrap_or(err);
+                self.on_broken(err);
+            }
+        }
+    }
+
+    /// Whether neither receiving nor sending would find a leg that breaks.
+    fn is_blind(&self, core: &mut Core) -> bool {
+        let Some(entry) = core.entry(self.key) else {
+            return false;
+        };
+        let receives = self.source == Source::Open && !entry.space(1).is_empty();
+        let sends = self.sink == Sink::Open && !entry.is_delivered();
+        !receives && !sends && self.sink != Sink::Broken
+    }
+
+    fn poll_broken(&mut self, cx: &mut Context<'_>) {
+        let broken = self.leg.as_ref().map(|leg| leg.poll_broken(cx));
+        if let Some(Poll::Ready(err)) = broken {
+            self.on_broken(err);
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Gives back the pages of rings that are empty.
+    pub(super) fn give_memory_back(&mut self) {
+        let core = &mut *self.core.borrow_mut();
+        let initial = core.context.limits.ring_initial;
+        if let Some(entry) = core.entry(self.key) {
+            entry.give_memory_back(initial);
+        }
+    }
+}
+
+/// Attempts a call, and again whenever it may succeed; pending when it would block.
+fn attempt<T>(
+    leg: &LegIo,
+    cx: &mut Context<'_>,
+    interest: Interest,
+    mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
+) -> Poll<io::Result<T>> {
+    loop {
+        match leg.attempt(interest, &mut call) {
+            Err(err) if err.kind() == ErrorKind::WouldBlock => {}
+            result => return Poll::Ready(result),
+        }
+        let ready = if interest.is_readable() {
+            leg.poll_readable(cx)
+        } else {
+            leg.poll_writable(cx)
+        };
+        if ready.is_pending() {
+            return Poll::Pending;
+        }
+    }
+}

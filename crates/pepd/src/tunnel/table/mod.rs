@@ -1,0 +1,222 @@
+//! The flows of one peer, and their bytes: where the session's [`Store`] is.
+//!
+//! ```text
+//!   leg --receive--> [ out ring ] --Store::read--> datagrams       head: acknowledged, tail: received
+//!   leg <---send---- [ in ring  ] <--Store::place- datagrams       head: sent,         tail: readable
+//! ```
+//!
+//! A ring has its full size from the beginning, so that a byte may be placed wherever it belongs; what
+//! it costs is the pages that were touched, and only those are taken from the budget.
+
+mod entry;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use pep_core::relay::Direction;
+use tunnel::{
+    store::Store,
+    wire::{ResetCode, StreamId},
+};
+
+pub(super) use entry::Entry;
+
+use crate::flow::{FlowContext, FlowMemory};
+
+/// A flow of a peer, which no other ever is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct FlowId(u64);
+
+/// All flows of a peer.
+#[derive(Debug)]
+pub(super) struct Table {
+    context: Arc<FlowContext>,
+    /// Bytes of each ring.
+    ring: u64,
+    /// What may be on its way to us of all streams together.
+    session_credit: u64,
+    entries: HashMap<FlowId, Entry>,
+    streams: HashMap<StreamId, FlowId>,
+    /// Streams of the peer for which there was no memory.
+    refused: BTreeSet<StreamId>,
+    next: u64,
+    /// Bytes that legs took in this session, and those that may have come for flows that are gone.
+    consumed: u64,
+}
+
+impl Table {
+    pub(super) fn new(context: &Arc<FlowContext>, ring: u64, session_credit: u64) -> Self {
+        Self {
+            context: Arc::clone(context),
+            ring,
+            session_credit,
+            entries: HashMap::new(),
+            streams: HashMap::new(),
+            refused: BTreeSet::new(),
+            next: 0,
+            consumed: 0,
+        }
+    }
+
+    /// A flow without a stream, whose leg's bytes go in direction `outward`.
+    pub(super) fn add(&mut self, memory: FlowMemory, outward: Direction) -> FlowId {
+        let id = FlowId(self.next);
+        self.next += 1;
+        let initial = self.context.limits.ring_initial;
+        self.entries
+            .insert(id, Entry::new(memory, outward, self.ring, initial));
+        id
+    }
+
+    /// The flow's stream was opened.
+    pub(super) fn bind(&mut self, flow: FlowId, stream: StreamId) {
+        if let Some(entry) = self.entries.get_mut(&flow) {
+            entry.stream = Some(stream);
+            self.streams.insert(stream, flow);
+        }
+    }
+
+    /// The flow of a stream that the peer has opened, or `None` where there is no memory for it.
+    pub(super) fn opened(&mut self, stream: StreamId) -> Option<FlowId> {
+        if self.refused.remove(&stream) {
+            return None;
+        }
+        self.adopt(stream)
+    }
+
+    fn adopt(&mut self, stream: StreamId) -> Option<FlowId> {
+        if let Some(flow) = self.streams.get(&stream) {
+            return Some(*flow);
+        }
+        let memory = self.context.take_memory()?;
+        let flow = self.add(memory, Direction::Down);
+        self.bind(flow, stream);
+        Some(flow)
+    }
+
+    pub(super) fn get(&mut self, flow: FlowId) -> Option<&mut Entry> {
+        self.entries.get_mut(&flow)
+    }
+
+    fn of_stream(&mut self, stream: StreamId) -> Option<&mut Entry> {
+        let flow = self.streams.get(&stream)?;
+        self.entries.get_mut(flow)
+    }
+
+    /// The flow has ended. Its stream, where the session may still have it.
+    pub(super) fn remove(&mut self, flow: FlowId) -> Option<StreamId> {
+        let entry = self.entries.remove(&flow)?;
+        let stream = entry.stream?;
+        self.streams.remove(&stream);
+        // What the peer may have sent and nobody will take.
+        self.consumed += entry.ring();
+        Some(stream)
+    }
+
+    /// A leg took `count` bytes of the session's credit.
+    pub(super) fn on_consumed(&mut self, count: u64) {
+        self.consumed += count;
+    }
+
+    /// Bytes of all streams together that the peer may send since the session began.
+    pub(super) fn session_allowed(&self) -> u64 {
+        self.consumed.saturating_add(self.session_credit)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn on_readable(&mut self, stream: StreamId, until: u64) {
+        if let Some(entry) = self.of_stream(stream) {
+            entry.on_readable(until);
+        }
+    }
+
+    pub(super) fn on_acked(&mut self, stream: StreamId, until: u64) {
+        if let Some(entry) = self.of_stream(stream) {
+            entry.on_acked(until);
+        }
+    }
+
+    pub(super) fn on_finished(&mut self, stream: StreamId) {
+        if let Some(entry) = self.of_stream(stream) {
+            entry.finished = true;
+            entry.wake();
+        }
+    }
+
+    /// The stream is no more; without a code because both ends have finished it.
+    pub(super) fn on_gone(&mut self, stream: StreamId, code: Option<ResetCode>) {
+        self.refused.remove(&stream);
+        let Some(flow) = self.streams.remove(&stream) else {
+            return;
+        };
+        let Some(entry) = self.entries.get_mut(&flow) else {
+            return;
+        };
+        match code {
+            Some(code) => {
+                entry.end(code);
+                self.consumed += entry.ring();
+            }
+            None => {
+                entry.stream = None;
+                entry.wake();
+            }
+        }
+    }
+
+    /// All streams are gone with their session. Flows that had none yet stay.
+    pub(super) fn on_restart(&mut self) {
+        for flow in self.streams.drain().map(|(_, flow)| flow) {
+            if let Some(entry) = self.entries.get_mut(&flow) {
+                entry.end(ResetCode::Restarted);
+            }
+        }
+        self.refused.clear();
+        self.consumed = 0;
+        self.wake_waiting();
+    }
+
+    /// Those that wait for a session, or for a stream of it, may try again.
+    pub(super) fn wake_waiting(&mut self) {
+        let waiting = self.entries.values_mut();
+        waiting
+            .filter(|entry| entry.stream.is_none())
+            .for_each(Entry::wake);
+    }
+}
+
+impl Store for Table {
+    fn renew(&mut self) {
+        self.on_restart();
+    }
+
+    fn read(&self, stream: StreamId, from: u64, into: &mut [u8]) {
+        let flow = self.streams.get(&stream);
+        let entry = flow.and_then(|flow| self.entries.get(flow));
+        if !entry.is_some_and(|entry| entry.read(from, into)) {
+            // Of a flow that is gone; the session has been told, and the peer drops it.
+            into.fill(0);
+        }
+    }
+
+    fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]) {
+        if self.refused.contains(&stream) {
+            return;
+        }
+        let Some(flow) = self.adopt(stream) else {
+            self.refused.insert(stream);
+            return;
+        };
+        if let Some(entry) = self.entries.get_mut(&flow) {
+            entry.place(from, bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
