@@ -53,6 +53,11 @@ fn sessions_keep_their_promises() {
 }
 
 #[test]
+fn sessions_keep_their_promises_where_nobody_states_the_rate() {
+    check::<Plain>(&Scope::UNKNOWN_RATE, 0..RUNS / 2);
+}
+
+#[test]
 fn endpoints_keep_their_promises() {
     check::<Sealed>(&Scope::ENDPOINT, 0..RUNS / 5);
 }

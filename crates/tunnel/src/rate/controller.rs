@@ -58,6 +58,14 @@ impl Controller {
         }
     }
 
+    /// What reports and beacons may reckon with, in bits a second: these go whatever the pacing.
+    pub fn safe_rate(&self) -> u64 {
+        match self {
+            Self::Stated { rate } => *rate,
+            Self::Auto(auto) => auto.safe_rate(),
+        }
+    }
+
     /// A packet has been sent that takes so many bytes on the link.
     pub fn on_sent(&mut self, now: Duration, _bytes: u64) {
         if let Self::Auto(auto) = self {

@@ -74,7 +74,7 @@ impl Session {
     /// The round trip or the rate may have changed: so does the pace of reports, and what is silence.
     pub(super) fn expect(&mut self) {
         let rtt = self.delivery.smoothed_rtt();
-        let rate = self.controller.link_rate();
+        let rate = self.controller.safe_rate();
         let back = self.config.return_rate.unwrap_or(rate);
         let ours = Timing {
             rtt,
@@ -89,7 +89,7 @@ impl Session {
         let bytes = (self.config.packet_max + self.config.overhead) as u64;
         self.silence.set_expected(&Expected {
             reports,
-            packet: time_of(bytes, rate.min(back)),
+            packet: time_of(bytes, self.controller.link_rate().min(back)),
         });
     }
 

@@ -126,7 +126,7 @@ impl Session {
             },
             now,
         );
-        let rate = controller.link_rate();
+        let rate = controller.safe_rate();
         let back = config.return_rate.unwrap_or(rate);
         let timing = |rate| Timing {
             rtt: config.rtt,

@@ -52,7 +52,12 @@ impl Session {
         }
         self.controller.on_sent(now, size as u64);
         self.pacer.set_rate(now, self.controller.rate());
-        self.pacer.on_sent(now, size as u64);
+        if report {
+            let rate = self.controller.safe_rate();
+            self.pacer.on_sent_unasked(now, size as u64, rate);
+        } else {
+            self.pacer.on_sent(now, size as u64);
+        }
         self.stats.packets_sent += 1;
         self.stats.bytes_sent += size as u64;
         Some(Written { number })

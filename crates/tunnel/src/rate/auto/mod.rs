@@ -33,8 +33,14 @@ const SHARE_ALONE: f64 = 0.7;
 const TRIAL_ROUNDS: (f64, f64) = (120.0, 960.0);
 /// Round trips after which meeting a full queue once is forgotten.
 const STRUCK_ROUNDS: f64 = 100.0;
-/// The least rate, in packets a round trip.
-const PACKETS_MIN: f64 = 1.0;
+/// The least rate is a long packet in that time, in seconds, or in a round trip if that is longer: a packet may take
+/// many round trips of a slow link.
+const PACKET_TIME_MAX: f64 = 1.0;
+/// Reports and beacons are sent as if the link carried at least that, in bits a second: a beacon a second. Else a rate
+/// that was measured too low, for want of traffic, would keep both ends from hearing of each other.
+const SAFE_MIN: u64 = 80_000;
+/// And at most that, as long as nothing has been measured.
+const GUESS_MAX: u64 = 200_000;
 
 /// What is being done. See docs/tunnel.md for the drawing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,6 +76,8 @@ pub struct Auto {
     signal: Signal,
     train: Train,
     overhead: u64,
+    /// The bits of a long packet, as they are at the beginning.
+    long: f64,
     phase: Phase,
     /// Bits a second that the link is thought to carry.
     rate: f64,
@@ -103,6 +111,8 @@ pub struct Auto {
     marked: u64,
     /// As of the last outage.
     memory: PathMemory,
+    /// Something has been measured.
+    measured: bool,
 }
 
 impl Auto {
@@ -115,6 +125,7 @@ impl Auto {
             signal: Signal::new(config.packet, config.overhead, rtt),
             train: Train::new(config.remembered.is_none()),
             overhead: config.overhead,
+            long: config.packet.max(1) as f64 * 8.0,
             phase: Phase::Climb {
                 best: 0.0,
                 flat: 0,
@@ -138,6 +149,7 @@ impl Auto {
             trial_since: None,
             marked: 0,
             memory: PathMemory::default(),
+            measured: false,
         }
     }
 
@@ -152,6 +164,16 @@ impl Auto {
     /// What the link is thought to carry for us, in bits a second.
     pub fn link_rate(&self) -> u64 {
         self.rate.clamp(1.0, 1e12) as u64
+    }
+
+    /// What reports and beacons may reckon with.
+    pub fn safe_rate(&self) -> u64 {
+        let rate = self.link_rate().max(SAFE_MIN);
+        if self.measured {
+            rate
+        } else {
+            rate.min(GUESS_MAX)
+        }
     }
 
     /// Whether we share the link with somebody who fills its queue.
@@ -228,6 +250,7 @@ impl Auto {
             );
         }
         if let Some(reading) = reading {
+            self.measured = true;
             self.on_reading(&reading);
         }
         // Absurd samples give absurd rates; one must be able to go on from them.
@@ -261,7 +284,7 @@ impl Auto {
 
     /// Bits a second below which nothing could be measured.
     fn least(&self) -> f64 {
-        PACKETS_MIN * self.signal.packet() / self.signal.rtt()
+        self.long / self.signal.rtt().max(PACKET_TIME_MAX)
     }
 
     fn gain(&self) -> f64 {

@@ -102,7 +102,9 @@ impl Auto {
     /// How much slower than the link to send, so that a queue of so many seconds goes away.
     fn drain_gain(&self, queue: f64) -> f64 {
         match queue / self.signal.rtt() {
-            deep if deep > 1.0 => (4.0 * self.least() / self.rate).clamp(0.1, 0.5),
+            deep if deep > 1.0 => {
+                (4.0 * self.signal.packet() / self.signal.rtt() / self.rate).clamp(0.1, 0.5)
+            }
             long if long > 0.3 => 0.5,
             _ => 0.75,
         }

@@ -95,9 +95,15 @@ impl Pacer {
     /// A packet has left that takes so many bytes on the link, everything counted. May be called without
     /// asking: what is urgent goes at once, and the others wait for it.
     pub fn on_sent(&mut self, now: Duration, bytes: u64) {
+        self.on_sent_unasked(now, bytes, self.rate);
+    }
+
+    /// The same of a packet that does not wait for its turn, and reckons with a rate of its own, if that is higher:
+    /// else such packets might use up all of a low rate, and nothing else could ever raise it.
+    pub fn on_sent_unasked(&mut self, now: Duration, bytes: u64, rate: u64) {
         self.bytes_max = bytes.max(self.bytes_max - self.bytes_max / 64);
         let oldest = now.saturating_sub(LATE + self.hold());
-        let time = time_of(bytes, self.rate);
+        let time = time_of(bytes, rate.max(self.rate));
         self.next = self.next.max(oldest).saturating_add(time);
         self.open = now >= self.next;
     }
