@@ -148,7 +148,7 @@ impl Session {
             control: VecDeque::new(),
             delivery: Delivery::new(config.rtt),
             encoding: Encoding::new(config.packet_max, config.overhead_max),
-            pacer: Pacer::new(controller.rate(), Batch::default()),
+            pacer: Pacer::new(controller.rate(), Batch::for_round_trip(config.rtt)),
             controller,
             classifier: Classifier::new(),
             losses: Vec::new(),

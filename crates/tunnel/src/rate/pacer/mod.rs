@@ -7,8 +7,12 @@ use std::time::Duration;
 
 use super::time_of;
 
-/// What a late wake-up may catch up.
-const LATE: Duration = Duration::from_millis(1);
+/// What a late wake-up may catch up where the round trip is short, and where it is long. A machine that does something
+/// else meanwhile wakes us some milliseconds late, and what is not caught up is lost to the rate.
+const LATE_MIN: Duration = Duration::from_millis(1);
+const LATE_MAX: Duration = Duration::from_millis(20);
+/// The part of a round trip that it may be: little beside any queue that suits the path.
+const LATE_PART: u32 = 32;
 
 /// How many packets may leave together, so that one system call sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +21,18 @@ pub struct Batch {
     pub packets: u32,
     /// At most what the rate allows in that time: a packet that is alone waits so long at most.
     pub time: Duration,
+    /// Who asks later than it was told may catch up so much.
+    pub late: Duration,
+}
+
+impl Batch {
+    /// What suits a path with this round trip.
+    pub fn for_round_trip(rtt: Duration) -> Self {
+        Self {
+            late: (rtt / LATE_PART).clamp(LATE_MIN, LATE_MAX),
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for Batch {
@@ -25,13 +41,14 @@ impl Default for Batch {
         Self {
             packets: 16,
             time: Duration::from_millis(1),
+            late: LATE_MIN,
         }
     }
 }
 
 /// Spaces packets evenly at a rate, alone or in small batches.
 ///
-/// Over any span, no more leaves than the rate allows plus a batch and a millisecond's worth; and no less as
+/// Over any span, no more leaves than the rate allows plus a batch and what may be caught up; and no less as
 /// long as it is asked no later than that after its [deadline](Self::deadline).
 ///
 /// ```text
@@ -102,7 +119,7 @@ impl Pacer {
     /// else such packets might use up all of a low rate, and nothing else could ever raise it.
     pub fn on_sent_unasked(&mut self, now: Duration, bytes: u64, rate: u64) {
         self.bytes_max = bytes.max(self.bytes_max - self.bytes_max / 64);
-        let oldest = now.saturating_sub(LATE + self.hold());
+        let oldest = now.saturating_sub(self.batch.late + self.hold());
         let time = time_of(bytes, rate.max(self.rate));
         self.next = self.next.max(oldest).saturating_add(time);
         self.open = now >= self.next;
