@@ -126,11 +126,12 @@ const RING_MIN: u64 = 1 << 20;
 const RING_UNKNOWN: u64 = 4 << 20;
 const RING_MAX: u64 = 16 << 20;
 
-/// Bytes of each ring of a tunnel's flow: twice what the fastest peer's link has in flight, since what was
-/// lost is on its way again while the rest waits for it.
+/// Bytes of each ring of a tunnel's flow: four times what the fastest peer's link has in flight. What was lost is on
+/// its way again while the rest waits for it, and where 8 % are lost, some bytes of each round trip are lost
+/// thrice.
 pub fn ring(config: &Config) -> u64 {
     let of_peer = |peer: &Peer| match (peer.rate, peer.rtt) {
-        (Some(rate), Some(rtt)) => 2 * rate.bandwidth_delay_product(rtt),
+        (Some(rate), Some(rtt)) => 4 * rate.bandwidth_delay_product(rtt),
         _ => RING_UNKNOWN,
     };
     let most = config.peers.iter().map(of_peer).max().unwrap_or(0);
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_hold_twice_what_is_in_flight() {
+    fn rings_hold_four_times_what_is_in_flight() {
         let ring = |peer| ring(&config(peer, ""));
         assert_eq!(ring("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 2 << 20);
         assert_eq!(ring("rate = \"10kbit/s\"\nrtt = \"600ms\""), 1 << 20);
