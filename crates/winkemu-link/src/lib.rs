@@ -39,6 +39,7 @@ pub use decision::{Decision, Fate};
 pub use engine::Engine;
 pub use history::{Occupancy, QueueHistory};
 pub use options::{LinkOptions, OptionError, PathOptions, Source};
+pub use outage::Availability;
 pub use path::FLIGHT_BYTES_MAX;
 pub use sim::{Arrival, Sim};
 pub use stats::{Cause, Drops, PathStats};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{
     FOREVER, Nanos,
-    config::{Outage, nanos},
+    config::{Outage, PathConfig, nanos},
     random::{Model, Stream},
 };
 
@@ -231,5 +231,53 @@ impl Gate {
             now = state.until;
         }
         FOREVER
+    }
+}
+
+/// When a link is up, whatever its traffic.
+#[derive(Debug, Clone)]
+pub struct Availability(Gate);
+
+impl Availability {
+    /// Of one direction of the link with this number (`LinkConfig::id`), by the seed of its draws.
+    pub fn new(path: &PathConfig, seed: u64, link: u64) -> Self {
+        Self(Gate::new(&path.outages, seed, link))
+    }
+
+    /// For how long the link is up from `from` until just before `to`.
+    pub fn up_within(&mut self, from: Nanos, to: Nanos) -> Nanos {
+        let spans = self.spans(from, to);
+        spans
+            .filter(|(_, _, up)| *up)
+            .map(|(from, to, _)| to - from)
+            .sum()
+    }
+
+    /// The last outage that ends within this time, from its beginning, or `from` if that is later, to its end.
+    pub fn last_outage(&mut self, from: Nanos, to: Nanos) -> Option<(Nanos, Nanos)> {
+        let mut found = None;
+        let mut down_since = None;
+        for (start, _, up) in self.spans(from, to) {
+            match (up, down_since) {
+                (false, None) => down_since = Some(start),
+                (true, Some(since)) => {
+                    found = Some((since, start));
+                    down_since = None;
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
+    /// Spans of this time in which the state is the same; neighbours may have the same.
+    fn spans(&mut self, from: Nanos, to: Nanos) -> impl Iterator<Item = (Nanos, Nanos, bool)> {
+        let mut now = from;
+        std::iter::from_fn(move || {
+            let state = (now < to).then(|| self.0.at(now))?;
+            let start = now;
+            now = state.until.min(to);
+            Some((start, now, state.up))
+        })
     }
 }

@@ -254,3 +254,24 @@ fn one_direction_may_have_an_outage_of_its_own() {
     assert_eq!(arrivals[0].direction, Direction::AtoB);
     assert_eq!(engine.stats(Direction::BtoA).dropped.outage, 1);
 }
+
+#[test]
+fn how_long_a_link_is_up_is_known_without_traffic() {
+    let config = config("outages=2s+3s,8s+1s");
+    let mut available = Availability::new(&config.ab, 1, 0);
+    let second = 1000 * MS;
+    assert_eq!(available.up_within(0, 10 * second), 6 * second);
+    assert_eq!(available.up_within(3 * second, 6 * second), second);
+    assert_eq!(
+        available.last_outage(0, 10 * second),
+        Some((8 * second, 9 * second))
+    );
+    assert_eq!(
+        available.last_outage(0, 8 * second),
+        Some((2 * second, 5 * second))
+    );
+    assert_eq!(available.last_outage(5 * second, 8 * second), None);
+    let mut winking = Availability::new(&self::config("wink=p=0.4,i=40ms").ab, 1, 0);
+    let up = winking.up_within(0, 4000 * second) as f64 / 4e12;
+    assert!((up - 0.6).abs() < 0.01, "{up}");
+}

@@ -1,6 +1,6 @@
 //! curl, fetching from nginx or uploading to it.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, process::Command, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +47,19 @@ struct Report {
     time_total: f64,
 }
 
+/// First of all: no settings of whoever runs this, and no proxy.
+pub(super) fn quiet_curl(command: &mut Command) {
+    let arguments = [
+        "-q",
+        "--silent",
+        "--show-error",
+        "--noproxy",
+        "*",
+        "--globoff",
+    ];
+    command.args(arguments);
+}
+
 impl Curl {
     /// Runs curl on the client's node; `directory` is its own, and exists.
     ///
@@ -62,15 +75,7 @@ impl Curl {
     ) -> Result<CurlResult, ProgramError> {
         let name = "file";
         let mut command = client.netns().command("curl");
-        // First of all: no settings of whoever runs this, and no proxy.
-        command.args([
-            "-q",
-            "--silent",
-            "--show-error",
-            "--noproxy",
-            "*",
-            "--globoff",
-        ]);
+        quiet_curl(&mut command);
         command.args(["--write-out", "%{json}", "--output", "/dev/null"]);
         if self.transfer == Transfer::Upload {
             let file = make_file(directory.join(name), self.bytes)?;

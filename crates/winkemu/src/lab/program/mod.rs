@@ -1,7 +1,8 @@
 //! The programs that run on a topology's nodes.
 //!
 //! - [`Bulk`]: built in; one long transfer, measured where it is received
-//! - [`Curl`] and [`Nginx`], [`Iperf3`], any [`Shell`] command
+//! - [`Messages`]: built in; small ones at fixed times, and how long each takes
+//! - [`Curl`] or a [`Page`] with [`Nginx`], [`Iperf3`], any [`Shell`] command
 //! - [`Pepd`]: the daemon on a node in the middle
 
 mod bulk;
@@ -9,8 +10,11 @@ mod command;
 mod curl;
 mod error;
 mod iperf3;
+mod keys;
 mod lines;
+mod messages;
 mod nginx;
+mod page;
 mod pepd;
 mod sys;
 mod tcp_info;
@@ -22,8 +26,11 @@ pub use command::{Finished, Shell, run_to_end};
 pub use curl::{Curl, CurlResult};
 pub use error::ProgramError;
 pub use iperf3::{Iperf3, Iperf3Result};
+pub use keys::Keys;
 pub use lines::Lines;
+pub use messages::{Messages, MessagesResult};
 pub use nginx::Nginx;
+pub use page::{Page, PageResult};
 pub use pepd::{Pepd, PepdReport, pepd_binary};
 pub use tcp_info::TcpInfo;
 

@@ -16,8 +16,13 @@ use crate::{lab::Node, netns::Process};
 
 /// What it logs when traffic is intercepted.
 const READY: &str = "pepd is ready";
+/// What it logs, with the peer's name, when a session has begun.
+const PEER_UP: &str = "peer is there";
 /// A field of the line that answers `SIGUSR1`.
 const COUNTER: &str = "flows_accepted";
+
+/// How long a session may take to begin: a link that winks lets few handshakes through.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long flows may take to end when the programs have: several round trips by satellite.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -84,6 +89,21 @@ impl Pepd {
                 after: READY_TIMEOUT,
             }),
         }
+    }
+
+    /// Waits until there is a session with a peer.
+    ///
+    /// # Errors
+    /// [`ProgramError::Timeout`].
+    pub fn wait_for_peer(&self, name: &str) -> Result<(), ProgramError> {
+        let name = format!("\"{name}\"");
+        let is_up = |line: &str| line.contains(PEER_UP) && line.contains(&name);
+        let found = self.log.wait_for(0, SESSION_TIMEOUT, is_up);
+        found.map(drop).ok_or_else(|| ProgramError::Timeout {
+            program: "pepd".to_owned(),
+            what: "begin a session with its peer",
+            after: SESSION_TIMEOUT,
+        })
     }
 
     /// Its counters now, by name.

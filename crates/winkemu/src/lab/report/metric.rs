@@ -8,7 +8,15 @@ impl Metric {
         match self {
             Self::Goodput => "Mbit/s",
             Self::Seconds | Self::FirstByte => "s",
-            Self::Share | Self::Utilisation | Self::QueueDrops => "%",
+            Self::DelayP50 | Self::DelayP95 | Self::DelayP99 | Self::Resumed | Self::Recovered => {
+                "ms"
+            }
+            Self::Share
+            | Self::Utilisation
+            | Self::Efficiency
+            | Self::Fairness
+            | Self::OnTime
+            | Self::QueueDrops => "%",
             Self::Queue => "% BDP",
             Self::Retransmitted | Self::RetransmittedEarly => "kB",
         }
@@ -22,6 +30,14 @@ impl Metric {
             Self::FirstByte => "Time to first byte",
             Self::Share => "Share of the goodput of all",
             Self::Utilisation => "Goodput, of what the link could carry",
+            Self::Efficiency => "Goodput, of the rate less loss and outages",
+            Self::Fairness => "Jain's index of the goodput of all",
+            Self::DelayP50 => "Half of the messages take at most, beyond one way",
+            Self::DelayP95 => "95 % of the messages take at most, beyond one way",
+            Self::DelayP99 => "99 % of the messages take at most, beyond one way",
+            Self::OnTime => "Messages that are there in time",
+            Self::Resumed => "First byte after the outage",
+            Self::Recovered => "Nine tenths of the goodput after the outage",
             Self::Queue => "Standing queue",
             Self::QueueDrops => "Packets dropped by the queue",
             Self::Retransmitted => "Sent again",
@@ -35,7 +51,16 @@ impl Metric {
         match self {
             Self::Goodput => 1e-6,
             Self::Seconds | Self::FirstByte => 1.0,
-            Self::Share | Self::Utilisation | Self::QueueDrops | Self::Queue => 100.0,
+            Self::DelayP50 | Self::DelayP95 | Self::DelayP99 | Self::Resumed | Self::Recovered => {
+                1e3
+            }
+            Self::Share
+            | Self::Utilisation
+            | Self::Efficiency
+            | Self::Fairness
+            | Self::OnTime
+            | Self::QueueDrops
+            | Self::Queue => 100.0,
             Self::Retransmitted | Self::RetransmittedEarly => 1e-3,
         }
     }

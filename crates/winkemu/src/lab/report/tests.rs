@@ -61,7 +61,7 @@ fn results_of(scenario: &str, value: impl Fn(&RunSpec) -> Option<f64>) -> Result
                 ..Measurement::default()
             }],
             links: BTreeMap::new(),
-            pepd: None,
+            pepds: BTreeMap::new(),
         }
     };
     let runs = specs.iter().map(result).collect();

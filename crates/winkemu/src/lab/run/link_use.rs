@@ -10,12 +10,12 @@ use serde::Serialize;
 use crate::{
     lab::{
         program::Transfer,
-        scenario::{Hop, Program, Workload},
+        scenario::{Edge, Network, Program, Workload},
         topology::Family,
     },
     link::{
-        Direction, Gilbert, LinkConfig, LossConfig, Nanos, Occupancy, PathConfig, QueueHistory,
-        RateModel, nanos,
+        Availability, DelayModel, Direction, Gilbert, LinkConfig, LossConfig, Nanos, Occupancy,
+        PathConfig, QueueHistory, RateModel, nanos,
     },
     shell::{LinkReport, MTU},
 };
@@ -38,11 +38,26 @@ pub(in crate::lab) struct Window {
 /// What the links on the way of a workload's data were like, in the direction of the data.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkUse {
-    /// The goodput that they could carry: the least rate, less headers and what is lost on the
-    /// way. `None` where no rate is stated, or it or the outages vary.
+    /// The goodput that they could carry while it was measured: the least rate, less headers, what is lost
+    /// on the way, and outages. `None` where no rate is stated, or it varies.
     pub ceiling_bps: Option<f64>,
+    /// The same with headers.
+    pub available_bps: Option<f64>,
+    /// Their delays from one end to the other, where these are fixed.
+    pub one_way_s: Option<f64>,
+    /// The last outage that ended while the workload ran; of several links the latest.
+    pub outage: Option<OutageUse>,
     /// Their queues, in the order in which the data meets them.
     pub queues: Vec<QueueUse>,
+}
+
+/// An outage.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct OutageUse {
+    /// When it began, in seconds since the workload's start; 0 if before that.
+    pub began_s: f64,
+    /// When the link was back.
+    pub ended_s: f64,
 }
 
 /// A queue while a workload ran.
@@ -97,31 +112,56 @@ impl LinkUse {
     pub(super) fn of(
         workload: &Workload,
         window: &Window,
-        path: &[Hop],
+        network: &Network,
         configs: &[(String, LinkConfig)],
         reports: &BTreeMap<String, LinkReport>,
     ) -> Option<Self> {
         let (from, to, family) = ends(workload)?;
-        let crossed = crossed(path, from, to);
-        let config = |name: &str| configs.iter().find(|(link, _)| link == name);
+        let crossed = crossed(network, from, to);
+        let delay = one_way(network, configs, from, to);
         let ways: Option<Vec<_>> = crossed
             .iter()
-            .map(|(name, direction)| Some(config(name)?.1.path(*direction)))
+            .map(|link| link.way(window, configs, reports, delay.unwrap_or_default()))
             .collect();
-        let queue = |(name, direction): &(&str, Direction)| {
-            queue_use(
-                &config(name)?.1,
-                name,
-                *direction,
-                reports.get(*name)?,
-                window,
-            )
+        let ways = ways?;
+        let ceiling = ceiling(&ways, family);
+        let outages = ways.iter().filter_map(|way| way.outage);
+        let queue = |link: &Crossed<'_>| {
+            let config = config(configs, link.name)?;
+            let report = reports.get(link.name)?;
+            queue_use(config, link.name, link.direction, report, window)
         };
         Some(Self {
-            ceiling_bps: ceiling(&ways?, family),
+            ceiling_bps: ceiling,
+            available_bps: ceiling
+                .map(|bps| bps * f64::from(MTU) / f64::from(MTU - headers(family))),
+            one_way_s: delay.map(|delay| delay.as_secs_f64()),
+            outage: outages.max_by(|a, b| a.ended_s.total_cmp(&b.ended_s)),
             queues: crossed.iter().filter_map(queue).collect(),
         })
     }
+}
+
+/// The delays of the links between two nodes, where they are fixed.
+pub(super) fn one_way(
+    network: &Network,
+    configs: &[(String, LinkConfig)],
+    from: &str,
+    to: &str,
+) -> Option<Duration> {
+    let delay = |link: &Crossed<'_>| {
+        let config = config(configs, link.name)?;
+        match &config.path(link.direction).delay.base {
+            DelayModel::Fixed(delay) => Some(*delay),
+            _ => None,
+        }
+    };
+    crossed(network, from, to).iter().map(delay).sum()
+}
+
+fn config<'a>(configs: &'a [(String, LinkConfig)], name: &str) -> Option<&'a LinkConfig> {
+    let found = configs.iter().find(|(link, _)| link == name);
+    found.map(|(_, config)| config)
 }
 
 /// Where a workload's data comes from and goes to.
@@ -130,6 +170,8 @@ fn ends(workload: &Workload) -> Option<(&str, &str, Family)> {
         Program::Bulk(bulk) => (bulk.transfer, bulk.family),
         Program::Curl(curl) => (curl.transfer, curl.family),
         Program::Iperf3(iperf3) => (iperf3.transfer, iperf3.family),
+        Program::Messages(messages) => (messages.transfer, messages.family),
+        Program::Page(page) => (Transfer::Download, page.family),
         Program::Shell(_) => return None,
     };
     Some(match transfer {
@@ -138,40 +180,92 @@ fn ends(workload: &Workload) -> Option<(&str, &str, Family)> {
     })
 }
 
+/// A link on the way between two nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Crossed<'a> {
+    name: &'a str,
+    /// The number of its edge, which its draws depend on.
+    number: usize,
+    direction: Direction,
+}
+
 /// The links between two nodes, in the order of the way from one to the other.
-fn crossed<'a>(path: &'a [Hop], from: &str, to: &str) -> Vec<(&'a str, Direction)> {
-    let place = |node: &str| path.iter().position(|hop| hop.node == node);
-    let (Some(from), Some(to)) = (place(from), place(to)) else {
-        return Vec::new();
+fn crossed<'a>(network: &'a Network, from: &'a str, to: &str) -> Vec<Crossed<'a>> {
+    let link = |(edge, direction): (&'a Edge, Direction)| {
+        Some(Crossed {
+            name: edge.link.as_deref()?,
+            number: network.edges().iter().position(|one| one == edge)?,
+            direction,
+        })
     };
-    let hops = &path[from.min(to) + 1..=from.max(to)];
-    let links = hops.iter().filter_map(|hop| hop.link.as_deref());
-    if from < to {
-        links.map(|link| (link, Direction::AtoB)).collect()
-    } else {
-        links.rev().map(|link| (link, Direction::BtoA)).collect()
+    network.way(from, to).into_iter().filter_map(link).collect()
+}
+
+impl Crossed<'_> {
+    /// What it was like while a workload ran; its end is so long behind its beginning.
+    fn way<'a>(
+        &self,
+        window: &Window,
+        configs: &'a [(String, LinkConfig)],
+        reports: &BTreeMap<String, LinkReport>,
+        delay: Duration,
+    ) -> Option<Way<'a>> {
+        let path = config(configs, self.name)?.path(self.direction);
+        let always = Way {
+            path,
+            up: 1.0,
+            outage: None,
+        };
+        let report = reports.get(self.name);
+        let Some((seed, began)) = report.and_then(|report| Some((report.seed, report.began?)))
+        else {
+            return Some(always);
+        };
+        let at = |instant: Instant| nanos(instant.saturating_duration_since(began));
+        let left = |instant: Instant| at(instant).saturating_sub(nanos(delay));
+        let mut available = Availability::new(path, seed, self.number as u64);
+        let (from, to) = (left(window.measured), left(window.ended));
+        let seconds = |ns: Nanos| Duration::from_nanos(ns).as_secs_f64();
+        let outage = available.last_outage(at(window.began), at(window.ended));
+        let since = |ns: Nanos| seconds(ns - at(window.began));
+        Some(Way {
+            up: available.up_within(from, to) as f64 / (to - from).max(1) as f64,
+            outage: outage.map(|(began, ended)| OutageUse {
+                began_s: since(began),
+                ended_s: since(ended),
+            }),
+            ..always
+        })
+    }
+}
+
+/// A direction of a link, and the share of the time for which it was up.
+#[derive(Debug)]
+struct Way<'a> {
+    path: &'a PathConfig,
+    up: f64,
+    outage: Option<OutageUse>,
+}
+
+fn headers(family: Family) -> u32 {
+    match family {
+        Family::Ipv4 => HEADERS_IPV4,
+        Family::Ipv6 => HEADERS_IPV6,
     }
 }
 
 /// The goodput that links in a row carry when they are never idle.
-fn ceiling(ways: &[&PathConfig], family: Family) -> Option<f64> {
-    let headers = match family {
-        Family::Ipv4 => HEADERS_IPV4,
-        Family::Ipv6 => HEADERS_IPV6,
-    };
+fn ceiling(ways: &[Way<'_>], family: Family) -> Option<f64> {
     let mut carried = f64::INFINITY;
-    for way in ways {
-        let wire = f64::from(MTU) + f64::from(way.overhead_bytes);
-        let rate = match &way.rate {
+    for Way { path, up, .. } in ways {
+        let wire = f64::from(MTU) + f64::from(path.overhead_bytes);
+        let rate = match &path.rate {
             RateModel::Unlimited => f64::INFINITY,
             RateModel::Fixed(rate) => rate.bits_per_second() as f64,
             RateModel::Trace(_) => return None,
         };
-        if !way.outages.is_empty() {
-            return None;
-        }
-        carried = carried.min(rate * f64::from(MTU - headers) / wire);
-        carried *= survival(&way.loss, wire) * (1.0 - way.corrupt.get());
+        carried = carried.min(rate * f64::from(MTU - headers(family)) / wire);
+        carried *= up * survival(&path.loss, wire) * (1.0 - path.corrupt.get());
     }
     carried.is_finite().then_some(carried)
 }
@@ -243,7 +337,7 @@ fn series(history: &QueueHistory, from: Nanos, to: Nanos, interval: Nanos) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::LinkOptions;
+    use crate::{lab::scenario::Scenario, link::LinkOptions};
 
     fn way(options: &str) -> PathConfig {
         let options: LinkOptions = options.parse().unwrap();
@@ -251,8 +345,13 @@ mod tests {
     }
 
     fn carried(ways: &[&str], family: Family) -> Option<f64> {
-        let ways: Vec<_> = ways.iter().map(|options| way(options)).collect();
-        ceiling(&ways.iter().collect::<Vec<_>>(), family)
+        let paths: Vec<_> = ways.iter().map(|options| way(options)).collect();
+        let up = |path| Way {
+            path,
+            up: 1.0,
+            outage: None,
+        };
+        ceiling(&paths.iter().map(up).collect::<Vec<_>>(), family)
     }
 
     #[track_caller]
@@ -290,29 +389,45 @@ mod tests {
     }
 
     #[test]
-    fn where_the_rate_or_the_link_comes_and_goes_there_is_no_ceiling() {
+    fn without_a_rate_there_is_no_ceiling() {
         assert_eq!(carried(&["delay=1s"], Family::Ipv4), None);
-        assert_eq!(carried(&["rate=1mbit,wink=p=0.1,i=1s"], Family::Ipv4), None);
         assert_eq!(carried(&[], Family::Ipv4), None);
     }
 
     #[test]
     fn links_are_met_in_the_order_of_the_data() {
-        let hop = |node: &str, link: Option<&str>| Hop {
-            node: node.to_owned(),
-            link: link.map(str::to_owned),
-        };
-        let path = [
-            hop("a", None),
-            hop("b", Some("one")),
-            hop("c", None),
-            hop("d", Some("two")),
-        ];
+        let network = network(
+            r#"["a", "b", "one", "c", "d", "two", "e"]"#,
+            r#"["x", "three", "d"]"#,
+        );
         use Direction::{AtoB, BtoA};
-        assert_eq!(crossed(&path, "a", "d"), [("one", AtoB), ("two", AtoB)]);
-        assert_eq!(crossed(&path, "d", "a"), [("two", BtoA), ("one", BtoA)]);
-        assert_eq!(crossed(&path, "c", "d"), [("two", AtoB)]);
-        assert_eq!(crossed(&path, "b", "c"), []);
+        let met = |from, to| -> Vec<_> {
+            let crossed = crossed(&network, from, to);
+            crossed
+                .iter()
+                .map(|link| (link.name.to_owned(), link.number, link.direction))
+                .collect()
+        };
+        let one = |way| ("one".to_owned(), 1, way);
+        let two = |way| ("two".to_owned(), 3, way);
+        assert_eq!(met("a", "e"), [one(AtoB), two(AtoB)]);
+        assert_eq!(met("e", "a"), [two(BtoA), one(BtoA)]);
+        assert_eq!(met("c", "e"), [two(AtoB)]);
+        assert_eq!(met("a", "b"), []);
+        let three = ("three".to_owned(), 4, AtoB);
+        assert_eq!(met("x", "b"), [three, one(BtoA)]);
+    }
+
+    fn network(path: &str, branch: &str) -> Network {
+        let links =
+            ["one", "two", "three"].map(|name| format!("[links.{name}]\ndelay = \"1ms\"\n"));
+        let workload = "[[workload]]\nname = \"w\"\nprogram = \"bulk\"\nduration = \"4s\"\n";
+        let text = format!(
+            "path = {path}\nbranches = [{branch}]\n{}{workload}",
+            links.concat()
+        );
+        let scenario = Scenario::parse(&text, std::path::Path::new("test.toml")).unwrap();
+        scenario.network
     }
 
     #[test]

@@ -12,13 +12,14 @@ use serde_json::Value;
 
 use super::{
     Bench,
-    link_use::{LinkUse, Window},
+    link_use::{LinkUse, OutageUse, Window, one_way},
 };
 use crate::lab::{
-    program::{Bulk, BulkResult, Iperf3, Nginx, ProgramError, Transfer},
+    program::{Bulk, BulkResult, Iperf3, MessagesResult, Nginx, Point, ProgramError, Transfer},
     scenario::{Metric, Program, RunSpec, Workload},
     topology::{Node, Topology},
 };
+use crate::link::LinkConfig;
 
 /// What a workload measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -33,6 +34,14 @@ pub struct Measurement {
     pub first_byte_s: Option<f64>,
     /// Of the goodput of all bulk transfers of its group, where there are several.
     pub share: Option<f64>,
+    /// Jain's index of the goodput of all bulk transfers of its group, where there are several.
+    pub fairness: Option<f64>,
+    /// From the end of the last outage to the next byte at the receiver.
+    pub resumed_s: Option<f64>,
+    /// From the end of the last outage to nine tenths of the goodput before it.
+    pub recovered_s: Option<f64>,
+    /// How long messages took.
+    pub messages: Option<MessagesResult>,
     /// Bytes that the sending socket sent again.
     pub retransmitted_bytes: Option<u64>,
     /// Of these, the ones in the early part.
@@ -44,12 +53,16 @@ pub struct Measurement {
     /// When it ran; not part of files.
     #[serde(skip)]
     pub(in crate::lab) window: Option<Window>,
+    /// Goodput over time, which stands in `detail`.
+    #[serde(skip)]
+    pub(in crate::lab) series: Vec<Point>,
 }
 
 impl Measurement {
     /// The value of a metric: bit/s, seconds, bytes or a share. `None` where there is none.
     pub fn value(&self, metric: Metric) -> Option<f64> {
         let of_links = |value: fn(&LinkUse) -> Option<f64>| self.link_use.as_ref().and_then(value);
+        let of_messages = |value: fn(&MessagesResult) -> f64| self.messages.as_ref().map(value);
         match metric {
             Metric::Goodput => self.goodput_bps,
             Metric::Seconds => self.seconds,
@@ -59,11 +72,35 @@ impl Measurement {
                 let ceiling = of_links(|links| links.ceiling_bps)?;
                 Some(self.goodput_bps? / ceiling)
             }
+            Metric::Efficiency => {
+                let available = of_links(|links| links.available_bps)?;
+                Some(self.goodput_bps? / available)
+            }
+            Metric::Fairness => self.fairness,
+            Metric::DelayP50 => of_messages(|messages| messages.p50_s),
+            Metric::DelayP95 => of_messages(|messages| messages.p95_s),
+            Metric::DelayP99 => of_messages(|messages| messages.p99_s),
+            Metric::OnTime => of_messages(|messages| messages.on_time),
+            Metric::Resumed => self.resumed_s,
+            Metric::Recovered => self.recovered_s,
             Metric::Queue => of_links(LinkUse::standing_queue),
             Metric::QueueDrops => of_links(LinkUse::queue_drops),
             Metric::Retransmitted => self.retransmitted_bytes.map(|bytes| bytes as f64),
             Metric::RetransmittedEarly => self.retransmitted_early_bytes.map(|bytes| bytes as f64),
         }
+    }
+
+    /// Takes note of what its links were like.
+    pub(super) fn look_at_links(&mut self, links: LinkUse) {
+        let interval = self
+            .window
+            .map_or(0.0, |window| window.interval.as_secs_f64());
+        if let Some(outage) = links.outage {
+            let round_trip = 2.0 * links.one_way_s.unwrap_or(0.0);
+            self.resumed_s = resumed(&self.series, outage);
+            self.recovered_s = recovered(&self.series, interval, round_trip, outage);
+        }
+        self.link_use = Some(links);
     }
 
     fn new(workload: &Workload, window: Window, detail: &impl Serialize) -> Self {
@@ -76,11 +113,40 @@ impl Measurement {
     }
 }
 
+/// From the end of an outage to the end of the first interval thereafter in which something arrived.
+fn resumed(series: &[Point], outage: OutageUse) -> Option<f64> {
+    let after = series
+        .iter()
+        .find(|point| point.t_s > outage.ended_s && point.bps > 0.0);
+    after.map(|point| point.t_s - outage.ended_s)
+}
+
+/// The goodput before an outage is that of so many seconds.
+const BEFORE_S: f64 = 2.0;
+/// Nine tenths of it must last for a round trip, or so long if that is longer.
+const LASTING_S: f64 = 0.05;
+
+/// From the end of an outage to when nine tenths of the goodput before it begin to arrive.
+fn recovered(series: &[Point], interval: f64, round_trip: f64, outage: OutageUse) -> Option<f64> {
+    let mean = |points: &[Point]| {
+        points.iter().map(|point| point.bps).sum::<f64>() / points.len().max(1) as f64
+    };
+    let begun = series.partition_point(|point| point.t_s <= outage.began_s);
+    let early = series.partition_point(|point| point.t_s <= outage.began_s - BEFORE_S);
+    let wanted = 0.9 * mean(&series[early..begun]);
+    let ended = series.partition_point(|point| point.t_s - interval < outage.ended_s);
+    let lasting = (round_trip.max(LASTING_S) / interval).ceil() as usize;
+    let after = series[ended..].windows(lasting.max(1));
+    let found = after.clone().find(|points| mean(points) >= wanted)?;
+    (wanted > 0.0).then(|| (found[0].t_s - interval - outage.ended_s).max(0.0))
+}
+
 /// What workloads need to run.
 pub(super) struct Stage<'a> {
     pub bench: &'a Bench<'a>,
     pub spec: &'a RunSpec,
     pub lab: &'a Topology,
+    pub links: &'a [(String, LinkConfig)],
     pub servers: &'a BTreeMap<String, Nginx>,
     pub directory: &'a Path,
 }
@@ -117,6 +183,34 @@ impl Stage<'_> {
                 Ok(Measurement {
                     goodput_bps: Some(result.goodput_bps),
                     ..Measurement::new(workload, window, &result)
+                })
+            }
+            Program::Messages(messages) => {
+                let (from, to) = match messages.transfer {
+                    Transfer::Upload => (&workload.client, &workload.server),
+                    Transfer::Download => (&workload.server, &workload.client),
+                };
+                let delay = one_way(&self.bench.scenario.network, self.links, from, to);
+                let result = messages.run(client, server, delay.unwrap_or_default())?;
+                let window = Window {
+                    began: result.began,
+                    measured: result.began + messages.warmup,
+                    ended: result.began + messages.duration,
+                    interval: Duration::from_secs(1),
+                };
+                let detail = Measurement::new(workload, window, &result);
+                Ok(Measurement {
+                    messages: Some(result),
+                    ..detail
+                })
+            }
+            Program::Page(page) => {
+                let result = page.run(client, server, &self.servers[&workload.server])?;
+                Ok(Measurement {
+                    goodput_bps: Some(result.goodput_bps),
+                    seconds: Some(result.seconds),
+                    first_byte_s: Some(result.first_byte_s),
+                    ..Measurement::new(workload, Window::since(began), &result)
                 })
             }
             Program::Shell(shell) => {
@@ -175,11 +269,12 @@ fn of_bulk(workload: &Workload, bulk: &Bulk, result: &BulkResult) -> Measurement
         first_byte_s: result.first_byte_s,
         retransmitted_bytes: result.retransmitted_bytes,
         retransmitted_early_bytes: result.retransmitted_early_bytes,
+        series: result.series.clone(),
         ..Measurement::new(workload, window, result)
     }
 }
 
-/// Says of each bulk transfer which part of the sum it got, where there are several.
+/// Says of each bulk transfer which part of the sum it got, and how fair that is, where there are several.
 pub(super) fn divide(workloads: &[Workload], measurements: &mut [Measurement]) {
     let bulk = |name: &str| {
         let is = |workload: &&Workload| matches!(workload.program, Program::Bulk(_));
@@ -196,7 +291,11 @@ pub(super) fn divide(workloads: &[Workload], measurements: &mut [Measurement]) {
     if transfers.len() < 2 || sum <= 0.0 {
         return;
     }
+    let goodput = |of: &&mut Measurement| of.goodput_bps.unwrap_or(0.0);
+    let squares: f64 = transfers.iter().map(|of| goodput(of).powi(2)).sum();
+    let fairness = sum.powi(2) / (transfers.len() as f64 * squares);
     for transfer in &mut transfers {
+        transfer.fairness = Some(fairness);
         transfer.share = transfer.goodput_bps.map(|goodput| goodput / sum);
     }
 }
@@ -279,5 +378,37 @@ group = "both"
         assert_eq!(shares(&some[..1]), [None], "alone");
         let nothing = [("a", Some(0.0)), ("b", Some(0.0))];
         assert_eq!(shares(&nothing), [None, None], "nothing to share");
+    }
+
+    /// Ten intervals of 100 ms: five before, two without anything, and three after.
+    fn series(bps: [f64; 10]) -> Vec<Point> {
+        let point = |(index, bps)| Point {
+            t_s: (index + 1) as f64 * 0.1,
+            bps,
+        };
+        bps.into_iter().enumerate().map(point).collect()
+    }
+
+    #[test]
+    fn after_an_outage_there_is_a_first_byte_and_the_goodput_from_before() {
+        let outage = OutageUse {
+            began_s: 0.5,
+            ended_s: 0.65,
+        };
+        let series = series([9.0, 9.0, 9.0, 9.0, 9.0, 0.0, 0.0, 1.0, 8.5, 9.0]);
+        let near = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-9;
+        assert!(near(resumed(&series, outage), 0.15));
+        assert!(near(recovered(&series, 0.1, 0.0, outage), 0.15));
+        // Two intervals together carry as much only from the third on.
+        assert!(near(recovered(&series, 0.1, 0.2, outage), 0.15));
+        assert_eq!(recovered(&series, 0.1, 0.3, outage), None);
+        let late = OutageUse {
+            ended_s: 1.0,
+            ..outage
+        };
+        assert_eq!(
+            (resumed(&series, late), recovered(&series, 0.1, 0.0, late)),
+            (None, None)
+        );
     }
 }

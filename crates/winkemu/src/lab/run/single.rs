@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     lab::{
-        program::{Nginx, Pepd, PepdReport, ProgramError},
-        scenario::{Program, RunSpec, Scenario, Workload, pepd_config},
-        topology::{LinkEdge, Node, Topology, TopologyError},
+        program::{Keys, Nginx, Pepd, PepdReport, ProgramError},
+        scenario::{Ground, PepdSpec, Program, RunSpec, Scenario, Workload, pepds},
+        topology::{LinkEdge, Topology, TopologyError},
     },
     link::{LinkConfig, OptionError},
     shell::{AccuracyLimit, LinkReport},
@@ -42,11 +42,11 @@ pub struct RunResult {
     pub measurements: Vec<Measurement>,
     /// What the links did, by name.
     pub links: BTreeMap<String, LinkReport>,
-    /// What pepd was told and how it fared.
-    pub pepd: Option<PepdRun>,
+    /// What each pepd was told and how it fared, by node.
+    pub pepds: BTreeMap<String, PepdRun>,
 }
 
-/// Pepd's part of a run.
+/// A pepd's part of a run.
 #[derive(Debug, Serialize)]
 pub struct PepdRun {
     /// Its configuration.
@@ -104,7 +104,7 @@ pub(super) fn run(bench: &Bench<'_>, spec: &RunSpec, attempt: u32) -> RunResult 
         cpu_pressure: None,
         measurements: Vec::new(),
         links: BTreeMap::new(),
-        pepd: None,
+        pepds: BTreeMap::new(),
     };
     if let Err(failure) = fill(&mut result, bench, spec) {
         result.outcome = Outcome::Failed {
@@ -124,19 +124,17 @@ fn fill(result: &mut RunResult, bench: &Bench<'_>, spec: &RunSpec) -> Result<(),
     let directory = tempfile::tempdir_in(bench.scratch)?;
     let links = configs(scenario, bench.file, spec)?;
     let mut lab = build(bench, spec, &links)?;
-    let config = pepd_config(scenario, spec, &links);
-    let node = lab.find(&scenario.groups[spec.group].pepd_on);
-    let pepd = node.zip(config);
-    let pepd = pepd.map(|(node, config)| start_pepd(node, config, directory.path(), result));
-    let pepd = pepd.transpose()?;
-    let measured = work(bench, spec, &lab, directory.path());
+    let specs = configure(scenario, spec, &links, &lab, directory.path())?;
+    let pepds = start_pepds(&specs, &lab, directory.path(), result);
+    let measured = match &pepds {
+        Ok(_) => work(bench, spec, &lab, &links, directory.path()),
+        Err(_) => Ok(Vec::new()),
+    };
     // Also after a failure: what pepd and the links say may explain it. Pepd first, as its flows
     // end over the links.
-    let stopped = pepd.map(|pepd| pepd.stop(GRACE)).transpose();
+    let stopped = pepds.and_then(|pepds| stop_pepds(pepds, result));
     result.links = lab.stop_links().into_iter().collect();
-    if let Some(run) = &mut result.pepd {
-        run.report = stopped?;
-    }
+    stopped?;
     result.measurements = measured?;
     look_at_links(result, scenario, spec, &links);
     result.outcome = judge(result);
@@ -154,8 +152,11 @@ fn look_at_links(
         let of = |measured: &&mut Measurement| measured.workload == workload.name;
         let measured = result.measurements.iter_mut().find(of);
         if let Some((measured, window)) = measured.and_then(|of| of.window.map(|at| (of, at))) {
-            let path = &scenario.path;
-            measured.link_use = LinkUse::of(workload, &window, path, links, &result.links);
+            let network = &scenario.network;
+            let links = LinkUse::of(workload, &window, network, links, &result.links);
+            if let Some(links) = links {
+                measured.look_at_links(links);
+            }
         }
     }
 }
@@ -189,17 +190,17 @@ fn build(
     if !scenario.offloads {
         builder = builder.without_offloads();
     }
-    for pair in scenario.path.windows(2) {
-        let (a, b) = (&pair[0].node, &pair[1].node);
+    for joint in scenario.network.edges() {
+        let (a, b) = (&joint.a, &joint.b);
         let config = |name: &String| links.iter().find(|(link, _)| link == name);
-        builder = match pair[1].link.as_ref().and_then(config) {
+        builder = match joint.link.as_ref().and_then(config) {
             Some((name, config)) => builder.link(a, b, edge(scenario, spec, name, config)),
             None => builder.veth(a, b),
         };
     }
-    for hop in &scenario.path {
-        for (key, value) in scenario.node_settings(spec, &hop.node).sysctls {
-            builder = builder.sysctl(&hop.node, &key, &value);
+    for node in scenario.network.nodes() {
+        for (key, value) in scenario.node_settings(spec, node).sysctls {
+            builder = builder.sysctl(node, &key, &value);
         }
     }
     let lab = builder.build()?;
@@ -224,18 +225,68 @@ fn edge(scenario: &Scenario, spec: &RunSpec, name: &str, config: &LinkConfig) ->
     }
 }
 
-fn start_pepd(
-    node: &Node,
-    config: String,
+/// The pepds of this run, with keys where there are several.
+fn configure(
+    scenario: &Scenario,
+    spec: &RunSpec,
+    links: &[(String, LinkConfig)],
+    lab: &Topology,
+    directory: &Path,
+) -> Result<Vec<PepdSpec>, ProgramError> {
+    let keys = Keys::make(directory, &scenario.variant(spec).pepds.peers())?;
+    let ground = Ground {
+        links,
+        address: &|node, neighbour| lab.node(node).interface(neighbour).ipv4.addr().into(),
+        key: &|node| {
+            let file = keys.private(node).display().to_string();
+            (file, keys.public(node).to_owned())
+        },
+        shared_key: &keys.shared(),
+    };
+    Ok(pepds(scenario, spec, &ground))
+}
+
+/// Starts them in this order, and waits until those that call others have sessions.
+fn start_pepds(
+    specs: &[PepdSpec],
+    lab: &Topology,
     directory: &Path,
     result: &mut RunResult,
-) -> Result<Pepd, ProgramError> {
-    let pepd = Pepd::start(node, &config, directory);
-    result.pepd = Some(PepdRun {
-        config,
-        report: None,
-    });
-    pepd
+) -> Result<Vec<(String, Pepd)>, RunFailure> {
+    let mut pepds = Vec::new();
+    for PepdSpec { node, config, .. } in specs {
+        let own = directory.join(format!("pepd-{node}"));
+        fs::create_dir_all(&own)?;
+        let run = PepdRun {
+            config: config.clone(),
+            report: None,
+        };
+        result.pepds.insert(node.clone(), run);
+        pepds.push((node.clone(), Pepd::start(lab.node(node), config, &own)?));
+    }
+    for (spec, (_, pepd)) in specs.iter().zip(&pepds) {
+        for peer in &spec.calls {
+            pepd.wait_for_peer(peer)?;
+        }
+    }
+    Ok(pepds)
+}
+
+/// Stops all of them, and tells how they fared.
+fn stop_pepds(pepds: Vec<(String, Pepd)>, result: &mut RunResult) -> Result<(), RunFailure> {
+    let mut outcome = Ok(());
+    // Those that called go first: their flows end at the others.
+    for (node, pepd) in pepds.into_iter().rev() {
+        match pepd.stop(GRACE) {
+            Ok(report) => {
+                if let Some(run) = result.pepds.get_mut(&node) {
+                    run.report = Some(report);
+                }
+            }
+            Err(err) => outcome = outcome.and(Err(err.into())),
+        }
+    }
+    outcome
 }
 
 /// Runs the workloads of the group side by side.
@@ -243,6 +294,7 @@ fn work(
     bench: &Bench<'_>,
     spec: &RunSpec,
     lab: &Topology,
+    links: &[(String, LinkConfig)],
     directory: &Path,
 ) -> Result<Vec<Measurement>, RunFailure> {
     let workloads = &bench.scenario.groups[spec.group].workloads;
@@ -251,6 +303,7 @@ fn work(
         bench,
         spec,
         lab,
+        links,
         servers: &servers,
         directory,
     };
@@ -292,7 +345,7 @@ fn start_servers(
 ) -> Result<BTreeMap<String, Nginx>, RunFailure> {
     let mut servers = BTreeMap::new();
     for workload in workloads {
-        let wanted = matches!(workload.program, Program::Curl(_));
+        let wanted = matches!(workload.program, Program::Curl(_) | Program::Page(_));
         if wanted && !servers.contains_key(&workload.server) {
             let own = directory.join(format!("nginx-{}", workload.server));
             fs::create_dir_all(&own)?;

@@ -5,16 +5,17 @@ use std::{collections::BTreeMap, ops::Range, path::Path, time::Duration};
 use toml::Spanned;
 
 use super::{
-    Axis, Hop, Metric, Mistake, NodeSettings, Scenario, Setting, Variant, WantedControl, checks,
+    Axis, Metric, Mistake, Network, NodeSettings, Pepds, Scenario, Setting, Variant, WantedControl,
+    checks,
     error::Findings,
     links,
+    network::{self, LINK},
+    pepd_config,
     raw::{RawNode, RawScenario, RawVariant},
     workloads,
 };
-use crate::{lab::topology::is_node_name, link::LinkOptions};
+use crate::link::LinkOptions;
 
-/// The element of a path that is a link without a name of its own.
-const LINK: &str = "link";
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Small beside the round trips of links worth emulating, large beside what an idle machine adds.
 const LATE: Duration = Duration::from_millis(10);
@@ -27,24 +28,24 @@ pub(super) fn check(
 ) -> Result<Scenario, Vec<Mistake>> {
     let mut findings = Findings::new(text);
     let links = read_links(&raw, file, &mut findings);
-    let path = read_path(&raw, &links, &mut findings);
+    let network = network::read(&raw, &links, &mut findings);
     let timeout = raw
         .timeout
         .as_ref()
         .map_or(TIMEOUT, |timeout| timeout.get_ref().0);
     let context = workloads::Context {
-        path: &path,
+        network: &network,
         timeout,
     };
-    let matrix = read_matrix(&raw, &links, &path, file, &mut findings);
+    let matrix = read_matrix(&raw, &links, &network, file, &mut findings);
     let groups = workloads::groups(std::mem::take(&mut raw.workload), &context, &mut findings);
     let scenario = Scenario {
         name: name(&raw, file),
         title: raw.title.clone().unwrap_or_else(|| name(&raw, file)),
         description: raw.description.clone().unwrap_or_default(),
         text: text.to_owned(),
-        nodes: read_nodes(&raw.node, "node", &path, &mut findings),
-        variants: read_variants(&raw.variant, &path, &mut findings),
+        nodes: read_nodes(&raw.node, "node", &network, &mut findings),
+        variants: read_variants(&raw.variant, &network, &mut findings),
         groups,
         seeds: read_seeds(&raw, &mut findings),
         parallel: bounded(
@@ -66,7 +67,7 @@ pub(super) fn check(
             .filter_map(|check| checks::read(check, &matrix, &mut findings))
             .collect(),
         matrix,
-        path,
+        network,
         links,
     };
     check_names(&scenario, &raw, &mut findings);
@@ -117,83 +118,10 @@ fn read_links(
     links
 }
 
-fn read_path(
-    raw: &RawScenario,
-    links: &[(String, LinkOptions)],
-    findings: &mut Findings<'_>,
-) -> Vec<Hop> {
-    let key = "path";
-    let mut path: Vec<Hop> = Vec::new();
-    let mut pending = None;
-    for element in raw.path.get_ref() {
-        let name = element.get_ref();
-        if links.iter().any(|(link, _)| link == name) {
-            if path.is_empty() || pending.is_some() {
-                findings.add(
-                    element.span(),
-                    key,
-                    format!("the link `{name}` needs a node on either side"),
-                );
-            }
-            pending = Some(name.clone());
-        } else if name == LINK {
-            findings.add(
-                element.span(),
-                key,
-                "holds `link`, but there is no table [link]",
-            );
-        } else if !is_node_name(name) {
-            findings.add(
-                element.span(),
-                key,
-                format!(
-                    "`{name}` is no node name: 1 to 15 letters, digits, `-` or `_`, and not `lo`"
-                ),
-            );
-        } else if path.iter().any(|hop| hop.node == *name) {
-            findings.add(
-                element.span(),
-                key,
-                format!("the node `{name}` stands in it twice"),
-            );
-        } else {
-            path.push(Hop {
-                node: name.clone(),
-                link: pending.take(),
-            });
-        }
-    }
-    for (link, _) in links {
-        if !raw
-            .path
-            .get_ref()
-            .iter()
-            .any(|element| element.get_ref() == link)
-        {
-            findings.add(
-                raw.path.span(),
-                key,
-                format!("does not hold the link `{link}`, which is described"),
-            );
-        }
-    }
-    if pending.is_some() {
-        findings.add(raw.path.span(), key, "ends with a link: a node must follow");
-    }
-    if path.len() < 2 {
-        findings.add(
-            raw.path.span(),
-            key,
-            "must hold two nodes at least, such as [\"client\", \"pepd\", \"link\", \"server\"]",
-        );
-    }
-    path
-}
-
 fn read_nodes(
     raw: &BTreeMap<Spanned<String>, RawNode>,
     prefix: &str,
-    path: &[Hop],
+    network: &Network,
     findings: &mut Findings<'_>,
 ) -> Vec<NodeSettings> {
     let mut nodes = Vec::new();
@@ -201,7 +129,7 @@ fn read_nodes(
         check_node(
             name,
             &format!("{prefix}.{}", name.get_ref()),
-            path,
+            network,
             findings,
         );
         let sysctls = node.sysctl.iter();
@@ -217,13 +145,12 @@ fn read_nodes(
     nodes
 }
 
-fn check_node(name: &Spanned<String>, key: &str, path: &[Hop], findings: &mut Findings<'_>) {
-    let names: Vec<_> = path.iter().map(|hop| &*hop.node).collect();
-    if !names.contains(&name.get_ref().as_str()) {
+fn check_node(name: &Spanned<String>, key: &str, network: &Network, findings: &mut Findings<'_>) {
+    if !network.contains(name.get_ref()) {
         let message = format!(
             "`{}` is no node; there are {}",
             name.get_ref(),
-            names.join(", ")
+            network.names()
         );
         findings.add(name.span(), key, message);
     }
@@ -232,7 +159,7 @@ fn check_node(name: &Spanned<String>, key: &str, path: &[Hop], findings: &mut Fi
 fn read_matrix(
     raw: &RawScenario,
     links: &[(String, LinkOptions)],
-    path: &[Hop],
+    network: &Network,
     file: &Path,
     findings: &mut Findings<'_>,
 ) -> Vec<Axis> {
@@ -244,7 +171,7 @@ fn read_matrix(
         let dotted = format!("matrix.\"{}\"", key.get_ref());
         let mut values = Vec::new();
         for value in list.get_ref() {
-            let setting = read_setting(key.get_ref(), value.get_ref(), links, path, file);
+            let setting = read_setting(key.get_ref(), value.get_ref(), links, network, file);
             values.extend(findings.take(value.span(), &dotted, setting));
         }
         if list.get_ref().is_empty() {
@@ -262,7 +189,7 @@ fn read_setting(
     key: &str,
     value: &toml::Value,
     links: &[(String, LinkOptions)],
-    path: &[Hop],
+    network: &Network,
     file: &Path,
 ) -> Result<Setting, String> {
     let unknown = || {
@@ -270,7 +197,7 @@ fn read_setting(
             .to_owned()
     };
     if let Some(node) = key.strip_prefix("congestion.") {
-        let known = path.iter().any(|hop| hop.node == node);
+        let known = network.contains(node);
         let (node, value) = (node.to_owned(), links::text(value));
         return known
             .then_some(Setting::Congestion { node, value })
@@ -293,7 +220,11 @@ fn read_setting(
     })
 }
 
-fn read_variants(raw: &[RawVariant], path: &[Hop], findings: &mut Findings<'_>) -> Vec<Variant> {
+fn read_variants(
+    raw: &[RawVariant],
+    network: &Network,
+    findings: &mut Findings<'_>,
+) -> Vec<Variant> {
     let mut variants: Vec<Variant> = Vec::new();
     for (index, variant) in raw.iter().enumerate() {
         let key = |key: &str| format!("variant[{}].{key}", index + 1);
@@ -307,14 +238,14 @@ fn read_variants(raw: &[RawVariant], path: &[Hop], findings: &mut Findings<'_>) 
         }
         variants.push(Variant {
             name: name.clone(),
-            pepd: variant.pepd.as_ref().map(|pepd| pepd.get_ref().clone()),
-            nodes: read_nodes(&variant.node, &key("node"), path, findings),
+            pepds: pepd_config::read(variant.pepd.as_ref(), &key("pepd"), network, findings),
+            nodes: read_nodes(&variant.node, &key("node"), network, findings),
         });
     }
     if variants.is_empty() {
         variants.push(Variant {
             name: "direct".to_owned(),
-            pepd: None,
+            pepds: Pepds::None,
             nodes: Vec::new(),
         });
     }
@@ -394,7 +325,7 @@ fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'
         known(check.workload.as_ref(), "check.workload", &workloads);
     }
     if workloads.is_empty() {
-        let message = "there is none: add a [[workload]] with `name` and `program` (bulk, curl, iperf3, command)";
+        let message = "there is none: add a [[workload]] with `name` and `program` (bulk, curl, iperf3, messages, page, command)";
         findings.add(0..0, "workload", message);
     }
     let points: usize = scenario
@@ -412,18 +343,15 @@ fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'
     }
 }
 
-/// A variant with pepd needs a node for it, with neighbours on both sides, in every workload.
+/// A variant with one pepd needs a node for it, with neighbours on both sides, in every workload.
 fn check_pepd_nodes(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'_>) {
     for group in &scenario.groups {
-        let position = scenario
-            .path
-            .iter()
-            .position(|hop| hop.node == group.pepd_on);
-        if position.is_some_and(|at| at > 0 && at + 1 < scenario.path.len()) {
+        if scenario.network.edges_of(&group.pepd_on).count() > 1 {
             continue;
         }
-        for (index, variant) in raw.variant.iter().enumerate() {
-            if let Some(pepd) = &variant.pepd {
+        for (index, variant) in scenario.variants.iter().enumerate() {
+            let raw = raw.variant.get(index).and_then(|raw| raw.pepd.as_ref());
+            if let (Pepds::One(_), Some(pepd)) = (&variant.pepds, raw) {
                 let message = format!(
                     "needs a node `{}` between others in the path (see `pepd_on` of workloads)",
                     group.pepd_on

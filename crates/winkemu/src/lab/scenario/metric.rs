@@ -17,6 +17,22 @@ pub enum Metric {
     Share,
     /// Of the goodput that the links could carry, 0 to 1 or a little more.
     Utilisation,
+    /// Of what the links' rate leaves after loss and outages, headers of packets not counted, 0 to 1.
+    Efficiency,
+    /// Jain's index of the goodput of all bulk transfers of its group, 0 to 1.
+    Fairness,
+    /// Seconds that half of the messages take at most, beyond the links' one-way delay.
+    DelayP50,
+    /// The same for 95 % of them.
+    DelayP95,
+    /// The same for 99 % of them.
+    DelayP99,
+    /// Share of the messages that are there in time.
+    OnTime,
+    /// Seconds from the end of the last outage to the next byte at the receiver.
+    Resumed,
+    /// Seconds from the end of the last outage to nine tenths of the goodput before it.
+    Recovered,
     /// Mean of the fullest queue on the data's way, in bandwidth-delay products.
     Queue,
     /// Share of the packets offered to a link that its queue dropped.
@@ -29,12 +45,20 @@ pub enum Metric {
 
 impl Metric {
     /// All of them by name.
-    pub const ALL: [(&str, Self); 9] = [
+    pub const ALL: [(&str, Self); 17] = [
         ("goodput", Self::Goodput),
         ("seconds", Self::Seconds),
         ("first_byte", Self::FirstByte),
         ("share", Self::Share),
         ("utilisation", Self::Utilisation),
+        ("efficiency", Self::Efficiency),
+        ("fairness", Self::Fairness),
+        ("delay_p50", Self::DelayP50),
+        ("delay_p95", Self::DelayP95),
+        ("delay_p99", Self::DelayP99),
+        ("on_time", Self::OnTime),
+        ("resumed", Self::Resumed),
+        ("recovered", Self::Recovered),
         ("queue", Self::Queue),
         ("queue_drops", Self::QueueDrops),
         ("retransmitted", Self::Retransmitted),
@@ -60,11 +84,22 @@ impl Metric {
                 let rate: Rate = text.parse().map_err(words)?;
                 Ok(rate.bits_per_second() as f64)
             }
-            Self::Seconds | Self::FirstByte => {
+            Self::Seconds
+            | Self::FirstByte
+            | Self::DelayP50
+            | Self::DelayP95
+            | Self::DelayP99
+            | Self::Resumed
+            | Self::Recovered => {
                 let span: Span = text.parse().map_err(words)?;
                 Ok(span.0.as_secs_f64())
             }
-            Self::Share | Self::Utilisation | Self::QueueDrops => {
+            Self::Share
+            | Self::Utilisation
+            | Self::Efficiency
+            | Self::Fairness
+            | Self::OnTime
+            | Self::QueueDrops => {
                 let ratio: Ratio = text.parse().map_err(words)?;
                 Ok(ratio.get())
             }
@@ -98,6 +133,8 @@ mod tests {
             (Metric::Share, "45%", 0.45),
             (Metric::Utilisation, "0.85", 0.85),
             (Metric::Queue, "130%bdp", 1.3),
+            (Metric::OnTime, "99%", 0.99),
+            (Metric::DelayP95, "50ms", 0.05),
             (Metric::RetransmittedEarly, "375kB", 375e3),
         ] {
             let read = metric.read_bound(text).unwrap();

@@ -6,6 +6,7 @@ mod control;
 mod error;
 mod links;
 mod metric;
+mod network;
 mod pepd_config;
 mod plan;
 mod raw;
@@ -19,11 +20,12 @@ use units::Rate;
 pub use control::WantedControl;
 pub use error::{Mistake, Mistakes, ScenarioError};
 pub use metric::Metric;
-pub use pepd_config::pepd_config;
+pub use network::{Edge, Network};
+pub use pepd_config::{Ground, PepdSpec, Pepds, pepds};
 pub use plan::{RunSpec, Setting};
 
 use crate::{
-    lab::program::{Bulk, Curl, Iperf3, Shell},
+    lab::program::{Bulk, Curl, Iperf3, Messages, Page, Shell},
     link::LinkOptions,
 };
 
@@ -38,8 +40,8 @@ pub struct Scenario {
     pub description: String,
     /// The file as it was read.
     pub text: String,
-    /// Nodes in a row, and what joins them.
-    pub path: Vec<Hop>,
+    /// Nodes, and what joins them.
+    pub network: Network,
     /// The links of the path by name, as they are without the matrix.
     pub links: Vec<(String, LinkOptions)>,
     /// Settings of nodes in all variants.
@@ -70,15 +72,6 @@ pub struct Scenario {
     pub checks: Vec<Check>,
 }
 
-/// A node of the path, and what joins it to the one before.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hop {
-    /// The node's name.
-    pub node: String,
-    /// The link from the node before; `None` is Ethernet, or the first node.
-    pub link: Option<String>,
-}
-
 /// Settings of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeSettings {
@@ -106,8 +99,8 @@ pub struct Axis {
 pub struct Variant {
     /// Its name.
     pub name: String,
-    /// What pepd is told; without it its node only forwards.
-    pub pepd: Option<toml::Table>,
+    /// Where pepd runs, and what it is told; other nodes in the middle only forward.
+    pub pepds: Pepds,
     /// Settings of nodes, which go before those of all variants.
     pub nodes: Vec<NodeSettings>,
 }
@@ -117,7 +110,7 @@ pub struct Variant {
 pub struct Group {
     /// Its name: that of its workload where there is only one.
     pub name: String,
-    /// The node on which pepd runs, in variants that have it.
+    /// The node on which pepd runs, in variants that have one.
     pub pepd_on: String,
     /// At least one.
     pub workloads: Vec<Workload>,
@@ -147,6 +140,10 @@ pub enum Program {
     Curl(Curl),
     /// iperf3.
     Iperf3(Iperf3),
+    /// Messages, and how long each takes.
+    Messages(Messages),
+    /// A web page of many objects.
+    Page(Page),
     /// Any command.
     Shell(Shell),
 }
@@ -204,5 +201,7 @@ impl Scenario {
     }
 }
 
+#[cfg(test)]
+mod pepd_tests;
 #[cfg(test)]
 mod tests;

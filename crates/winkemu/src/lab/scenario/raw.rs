@@ -18,6 +18,8 @@ pub struct RawScenario {
     pub title: Option<String>,
     pub description: Option<String>,
     pub path: Spanned<Vec<Spanned<String>>>,
+    #[serde(default)]
+    pub branches: Vec<Spanned<Vec<Spanned<String>>>>,
     pub seeds: Option<Spanned<Vec<u64>>>,
     pub repetitions: Option<Spanned<u64>>,
     pub parallel: Option<Spanned<usize>>,
@@ -67,10 +69,12 @@ pub enum RawProgram {
     Bulk,
     Curl,
     Iperf3,
+    Messages,
+    Page,
     Command,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawWorkload {
     pub name: Spanned<String>,
@@ -82,6 +86,8 @@ pub struct RawWorkload {
     pub pepd_on: Option<Spanned<String>>,
     pub start: Option<Spanned<Span>>,
     pub group: Option<String>,
+    pub copies: Option<Spanned<u32>>,
+    pub port: Option<Spanned<u16>>,
     pub timeout: Option<Spanned<Span>>,
     pub size: Option<Spanned<ByteSize>>,
     pub duration: Option<Spanned<Span>>,
@@ -92,6 +98,9 @@ pub struct RawWorkload {
     pub congestion: Option<Spanned<String>>,
     pub pacing: Option<Spanned<Rate>>,
     pub flows: Option<Spanned<u32>>,
+    pub within: Option<Spanned<Span>>,
+    pub objects: Option<Spanned<u32>>,
+    pub connections: Option<Spanned<u32>>,
     pub command: Option<Spanned<Vec<String>>>,
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::lab::program::Transfer;
 
-const GOOD: &str = r#"
+pub(super) const GOOD: &str = r#"
 path = ["client", "pepd", "link", "server"]
 seeds = [7, 8]
 timeout = "90s"
@@ -41,11 +41,11 @@ baseline = "direct"
 mean_ratio_min = 0.97
 "#;
 
-fn parse(text: &str) -> Scenario {
+pub(super) fn parse(text: &str) -> Scenario {
     Scenario::parse(text, Path::new("x/test.toml")).unwrap_or_else(|err| panic!("{err}"))
 }
 
-fn mistakes(text: &str) -> String {
+pub(super) fn mistakes(text: &str) -> String {
     match Scenario::parse(text, Path::new("x.toml")) {
         Err(err) => err.to_string(),
         Ok(_) => panic!("accepted: {text}"),
@@ -63,11 +63,12 @@ fn a_good_scenario_is_understood() {
     let scenario = parse(GOOD);
     assert_eq!(scenario.name, "test");
     let links: Vec<_> = scenario
-        .path
+        .network
+        .edges()
         .iter()
-        .map(|hop| hop.link.as_deref())
+        .map(|edge| edge.link.as_deref())
         .collect();
-    assert_eq!(links, [None, None, Some("link")]);
+    assert_eq!(links, [None, Some("link")]);
     let Program::Bulk(bulk) = &scenario.groups[0].workloads[0].program else {
         panic!()
     };
@@ -167,48 +168,6 @@ fn a_check_may_be_absolute_and_only_for_some_points() {
         (None, None, Some(0.3))
     );
     assert_eq!(check.at, [("link.loss".to_owned(), vec!["0".to_owned()])]);
-}
-
-#[test]
-fn pepd_is_told_its_interfaces_and_link() {
-    let scenario = parse(GOOD);
-    let runs = scenario.runs();
-    let options = scenario.link_options(&runs[1], "link");
-    let links = [("link".to_owned(), options.resolve_without_files().unwrap())];
-    assert_eq!(pepd_config(&scenario, &runs[0], &links), None);
-    let config: toml::Table = pepd_config(&scenario, &runs[1], &links)
-        .unwrap()
-        .parse()
-        .unwrap();
-    let expected: toml::Table = r#"
-        intercept = { lan = ["client"] }
-        timeouts = { drain = "2s" }
-        link = { interface = "server", rate = "10Mbit/s", rtt = "600ms" }
-        site = [{ name = "all", congestion = ["bbr"] }]
-    "#
-    .parse()
-    .unwrap();
-    assert_eq!(config, expected);
-}
-
-#[test]
-fn pepd_on_the_far_side_knows_that_connections_come_over_the_link() {
-    let text = GOOD.replacen("\"server\"]", "\"hub\", \"server\"]", 1);
-    let scenario = parse(&text.replacen("name = \"get\"", "name = \"get\"\npepd_on = \"hub\"", 1));
-    let run = scenario
-        .runs()
-        .into_iter()
-        .find(|run| run.variant == 1 && run.group == 1)
-        .unwrap();
-    let options = scenario.link_options(&run, "link");
-    let links = [("link".to_owned(), options.resolve_without_files().unwrap())];
-    let config: toml::Table = pepd_config(&scenario, &run, &links)
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert_eq!(config["intercept"]["lan"][0].as_str(), Some("pepd"));
-    assert_eq!(config["link"]["interface"].as_str(), Some("pepd"));
-    assert_eq!(config["site"][0]["link_leg"].as_str(), Some("client"));
 }
 
 #[test]
@@ -330,7 +289,7 @@ fn names_that_lead_nowhere_are_mistakes() {
         (
             "mean_ratio_min = 0.97",
             "mean_ratio_min = 0.97\nmetric = \"badput\"",
-            "there are goodput, seconds, first_byte, share, utilisation, queue",
+            "there are goodput, seconds, first_byte, share, utilisation, efficiency",
         ),
         (
             "duration = \"20s\"",

@@ -1,18 +1,21 @@
 //! Workloads and their groups.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::{Range, RangeInclusive},
+    time::Duration,
+};
 
 use toml::Spanned;
 use units::duration::Span;
 
 use super::{
-    Group, Hop, Program, Workload,
+    Group, Network, Program, Workload,
     error::Findings,
     pepd_config::PEPD_NODE,
     raw::{RawProgram, RawWorkload},
 };
 use crate::lab::{
-    program::{Bulk, Curl, Iperf3, Shell, Transfer},
+    program::{Bulk, Curl, Iperf3, Messages, Page, Shell, Transfer},
     topology::Family,
 };
 
@@ -23,10 +26,17 @@ const SERIES_MAX: u128 = 60_000;
 /// What counts as early where nothing is said: slow start is over then on all but the slowest links.
 const EARLY: Duration = Duration::from_secs(10);
 const DURATION_MAX: Duration = Duration::from_secs(86_400);
+const COPIES: RangeInclusive<u32> = 2..=64;
+/// The number of each message stands in it.
+const MESSAGE_BYTES: RangeInclusive<u64> = 8..=1_000_000;
+/// What a person notices least of.
+const WITHIN: Duration = Duration::from_millis(60);
+/// As browsers have it.
+const CONNECTIONS: u32 = 6;
 
 /// What is known when workloads are read.
 pub(super) struct Context<'a> {
-    pub path: &'a [Hop],
+    pub network: &'a Network,
     pub timeout: Duration,
 }
 
@@ -38,7 +48,12 @@ pub(super) fn groups(
 ) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut names = Vec::new();
-    for (index, raw) in raw.into_iter().enumerate() {
+    let raw: Vec<_> = raw.into_iter().enumerate().collect();
+    for (index, raw) in raw
+        .into_iter()
+        .flat_map(|(index, raw)| copies(index, raw, findings))
+        .collect::<Vec<_>>()
+    {
         let name = raw.name.get_ref().clone();
         if names.contains(&name) {
             let key = format!("workload[{}].name", index + 1);
@@ -53,6 +68,7 @@ pub(super) fn groups(
         let group = groups.iter().position(|group| group.name == group_name);
         let beside = group.map_or(0, |group| groups[group].workloads.len());
         let port = FIRST_PORT + u16::try_from(beside).unwrap_or(0);
+        let port = raw.port.as_ref().map_or(port, |port| *port.get_ref());
         let reader = Reader {
             raw: &raw,
             index,
@@ -90,6 +106,31 @@ pub(super) fn groups(
     groups
 }
 
+/// A workload as often as it wants to be there; copies have numbers behind their names.
+fn copies(
+    index: usize,
+    raw: RawWorkload,
+    findings: &mut Findings<'_>,
+) -> Vec<(usize, RawWorkload)> {
+    let Some(copies) = raw.copies.clone() else {
+        return vec![(index, raw)];
+    };
+    if !COPIES.contains(copies.get_ref()) {
+        let key = format!("workload[{}].copies", index + 1);
+        let message = format!("must be {} to {}", COPIES.start(), COPIES.end());
+        findings.add(copies.span(), key, message);
+        return Vec::new();
+    }
+    let copy = |number: u32| {
+        let mut copy = raw.clone();
+        let name = copy.name.get_mut();
+        copy.group.get_or_insert_with(|| name.clone());
+        *name = format!("{name} {number}");
+        (index, copy)
+    };
+    (1..=*copies.get_ref()).map(copy).collect()
+}
+
 /// Those that know a key.
 type Programs<'a> = &'a [RawProgram];
 
@@ -102,9 +143,9 @@ struct Reader<'a, 'b, 'c> {
 
 impl Reader<'_, '_, '_> {
     fn read(mut self, port: u16) -> Option<Workload> {
-        let nodes = self.context.path;
-        let client = self.node(self.raw.client.as_ref(), "client", &nodes.first()?.node);
-        let server = self.node(self.raw.server.as_ref(), "server", &nodes.last()?.node);
+        let (first, last) = self.context.network.ends()?;
+        let client = self.node(self.raw.client.as_ref(), "client", first);
+        let server = self.node(self.raw.server.as_ref(), "server", last);
         if client == server && self.program() != RawProgram::Command {
             let span = self.raw.name.span();
             self.add(span, "server", format!("is the client, too: `{client}`"));
@@ -120,6 +161,8 @@ impl Reader<'_, '_, '_> {
                 RawProgram::Bulk => Program::Bulk(self.bulk(port)?),
                 RawProgram::Curl => Program::Curl(self.curl()?),
                 RawProgram::Iperf3 => Program::Iperf3(self.iperf3()?),
+                RawProgram::Messages => Program::Messages(self.messages(port)?),
+                RawProgram::Page => Program::Page(self.page()?),
                 RawProgram::Command => Program::Shell(self.shell()?),
             },
         })
@@ -212,6 +255,83 @@ impl Reader<'_, '_, '_> {
         })
     }
 
+    fn messages(&mut self, port: u16) -> Option<Messages> {
+        let (duration, warmup) = self.duration()?;
+        let Some(raw) = &self.raw.interval else {
+            return self.missing("interval", "from one message to the next, such as \"50ms\"");
+        };
+        let interval = self.parts(Some(raw), "interval", duration, duration)?;
+        let Some(size) = &self.raw.size else {
+            return self.missing("size", "the size of a message, such as \"200B\"");
+        };
+        let bytes = size.get_ref().bytes();
+        if !MESSAGE_BYTES.contains(&bytes) {
+            let (least, most) = (MESSAGE_BYTES.start(), MESSAGE_BYTES.end());
+            self.add(
+                size.span(),
+                "size",
+                format!("must be {least} to {most} bytes"),
+            );
+            return None;
+        }
+        Some(Messages {
+            transfer: self.direction(),
+            bytes: usize::try_from(bytes).expect("bounded above"),
+            interval,
+            duration,
+            warmup,
+            within: self.span(self.raw.within.as_ref()).unwrap_or(WITHIN),
+            family: self.family(),
+            port,
+        })
+    }
+
+    fn page(&mut self) -> Option<Page> {
+        let Some(size) = &self.raw.size else {
+            return self.missing(
+                "size",
+                "the size of all objects together, such as \"200kB\"",
+            );
+        };
+        let objects = self.count(self.raw.objects.as_ref(), "objects", 2..=1000);
+        let Some(objects) = objects else {
+            return self.missing("objects", "how many the page has, 2 to 1000");
+        };
+        let connections = self.count(self.raw.connections.as_ref(), "connections", 1..=64);
+        if size.get_ref().bytes() < u64::from(objects) {
+            self.add(
+                size.span(),
+                "size",
+                "must be at least 1 byte for each object",
+            );
+        }
+        Some(Page {
+            bytes: size.get_ref().bytes(),
+            objects,
+            connections: connections.unwrap_or(CONNECTIONS),
+            family: self.family(),
+            timeout: self.timeout(),
+        })
+    }
+
+    /// A number, where it is given; a mistake where it is not within bounds.
+    fn count(
+        &mut self,
+        raw: Option<&Spanned<u32>>,
+        key: &str,
+        range: RangeInclusive<u32>,
+    ) -> Option<u32> {
+        let raw = raw?;
+        if !range.contains(raw.get_ref()) {
+            self.add(
+                raw.span(),
+                key,
+                format!("must be {} to {}", range.start(), range.end()),
+            );
+        }
+        Some(*raw.get_ref())
+    }
+
     fn shell(&mut self) -> Option<Shell> {
         let wanted =
             "the program and its arguments, such as [\"ping\", \"-c\", \"3\", \"10.77.1.2\"]";
@@ -249,57 +369,36 @@ impl Reader<'_, '_, '_> {
 
     /// A key that belongs to another program would have no effect: say so.
     fn refuse_foreign_keys(&mut self) {
-        use RawProgram::{Bulk, Command, Curl, Iperf3};
+        use RawProgram::{Bulk, Command, Curl, Iperf3, Messages, Page};
         let raw = self.raw;
-        let transfers: &[_] = &[Bulk, Curl, Iperf3];
-        let keys: [(&str, Option<Range<usize>>, Programs<'_>); 12] = [
-            ("size", raw.size.as_ref().map(Spanned::span), &[Curl]),
-            (
-                "duration",
-                raw.duration.as_ref().map(Spanned::span),
-                &[Bulk, Iperf3],
-            ),
-            (
-                "warmup",
-                raw.warmup.as_ref().map(Spanned::span),
-                &[Bulk, Iperf3],
-            ),
-            (
-                "interval",
-                raw.interval.as_ref().map(Spanned::span),
-                &[Bulk],
-            ),
-            ("sample", raw.sample.as_ref().map(Spanned::span), &[Bulk]),
-            ("early", raw.early.as_ref().map(Spanned::span), &[Bulk]),
-            ("pacing", raw.pacing.as_ref().map(Spanned::span), &[Bulk]),
-            (
-                "congestion",
-                raw.congestion.as_ref().map(Spanned::span),
-                &[Bulk, Iperf3],
-            ),
-            ("flows", raw.flows.as_ref().map(Spanned::span), &[Iperf3]),
-            (
-                "command",
-                raw.command.as_ref().map(Spanned::span),
-                &[Command],
-            ),
-            (
-                "direction",
-                raw.direction.as_ref().map(Spanned::span),
-                transfers,
-            ),
-            ("server", raw.server.as_ref().map(Spanned::span), transfers),
+        let timed: &[_] = &[Bulk, Iperf3, Messages];
+        let transfers: &[_] = &[Bulk, Curl, Iperf3, Messages];
+        let served: &[_] = &[Bulk, Curl, Iperf3, Messages, Page];
+        let keys: [(&str, Option<Range<usize>>, Programs<'_>); 16] = [
+            ("size", span(&raw.size), &[Curl, Messages, Page]),
+            ("duration", span(&raw.duration), timed),
+            ("warmup", span(&raw.warmup), timed),
+            ("interval", span(&raw.interval), &[Bulk, Messages]),
+            ("sample", span(&raw.sample), &[Bulk]),
+            ("early", span(&raw.early), &[Bulk]),
+            ("pacing", span(&raw.pacing), &[Bulk]),
+            ("congestion", span(&raw.congestion), &[Bulk, Iperf3]),
+            ("flows", span(&raw.flows), &[Iperf3]),
+            ("within", span(&raw.within), &[Messages]),
+            ("objects", span(&raw.objects), &[Page]),
+            ("connections", span(&raw.connections), &[Page]),
+            ("port", span(&raw.port), &[Bulk, Messages]),
+            ("command", span(&raw.command), &[Command]),
+            ("direction", span(&raw.direction), transfers),
+            ("server", span(&raw.server), served),
         ];
         for (key, span, programs) in keys {
             if let Some(span) = span
                 && !programs.contains(&self.program())
             {
                 let names: Vec<_> = programs.iter().map(|program| name_of(*program)).collect();
-                self.add(
-                    span,
-                    key,
-                    format!("is only for the programs {}", names.join(", ")),
-                );
+                let message = format!("is only for the programs {}", names.join(", "));
+                self.add(span, key, message);
             }
         }
     }
@@ -332,13 +431,10 @@ impl Reader<'_, '_, '_> {
         let Some(given) = given else {
             return default.to_owned();
         };
-        let names: Vec<_> = self.context.path.iter().map(|hop| &*hop.node).collect();
-        if !names.contains(&given.get_ref().as_str()) {
-            let message = format!(
-                "`{}` is no node; there are {}",
-                given.get_ref(),
-                names.join(", ")
-            );
+        let network = self.context.network;
+        if !network.contains(given.get_ref()) {
+            let names = network.names();
+            let message = format!("`{}` is no node; there are {names}", given.get_ref());
             self.add(given.span(), key, message);
         }
         given.get_ref().clone()
@@ -359,11 +455,17 @@ impl Reader<'_, '_, '_> {
     }
 }
 
+fn span<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
+    value.as_ref().map(Spanned::span)
+}
+
 fn name_of(program: RawProgram) -> &'static str {
     match program {
         RawProgram::Bulk => "bulk",
         RawProgram::Curl => "curl",
         RawProgram::Iperf3 => "iperf3",
+        RawProgram::Messages => "messages",
+        RawProgram::Page => "page",
         RawProgram::Command => "command",
     }
 }
