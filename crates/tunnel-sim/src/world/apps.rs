@@ -103,9 +103,8 @@ impl<S: Side> World<S> {
         let seat = &mut self.seats[end];
         seat.sessions += 1;
         seat.link_up = true;
-        // One to begin with, another one if nothing of it gets through at first, and each end that begins anew may
-        // cost two.
-        if seat.sessions > 2 + 2 * self.restarts {
+        // One to begin with, and each end that begins anew may cost two.
+        if seat.sessions > 1 + 2 * self.restarts {
             self.ledger.blame(end, Violation::FreshUnasked);
         }
         self.ledger.orphan(end);

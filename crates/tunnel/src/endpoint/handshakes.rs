@@ -108,8 +108,8 @@ impl Endpoint {
     ) -> Option<PeerId> {
         let peer = self.slots[usize::from(id.slot())].peer.as_deref_mut()?;
         let continues = terms.continues.filter(|session| peer.knows(*session));
-        let next = match (&peer.live, continues) {
-            (Some(live), Some(_)) => live.next,
+        let next = match &peer.live {
+            Some(live) if continues == Some(live.id) => live.next,
             _ => 0,
         };
         let offer = Terms::of(&peer.config.session, continues, next);

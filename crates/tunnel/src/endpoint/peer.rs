@@ -21,8 +21,8 @@ use crate::{
 /// without cookies.
 const PENDING: usize = 32;
 
-/// Offered keys are good for so long: as long as a peer waits for them, and then as long as its proof may take.
-const PENDING_LIFE: Duration = Duration::from_secs(30);
+/// Offered keys are good for so long: the peer may have a session by them, and its proof be lost in an outage.
+const PENDING_LIFE: Duration = Duration::from_secs(3600);
 
 pub(super) struct Peer {
     pub id: PeerId,
@@ -58,6 +58,13 @@ pub(super) struct Pending {
     /// The session that goes on, or none.
     pub continues: Option<u64>,
     pub terms: Terms,
+}
+
+impl Pending {
+    /// Whether these are the first keys of that session.
+    fn begins(&self, session: u64) -> bool {
+        self.continues.is_none() && self.generation.keys.name == session
+    }
 }
 
 impl Peer {
@@ -129,8 +136,13 @@ impl Peer {
             || self.initiations.has(index)
     }
 
-    /// Whether the peer can go on with that session.
+    /// Whether the peer can go on with that session: one that we have, or one that we have offered. Who names that has
+    /// got the offer; only its proof has not come yet.
     pub fn knows(&self, session: u64) -> bool {
+        self.has(session) || self.pending.iter().any(|offer| offer.begins(session))
+    }
+
+    fn has(&self, session: u64) -> bool {
         self.live.as_ref().is_some_and(|live| live.id == session)
     }
 
@@ -149,7 +161,9 @@ impl Peer {
     /// Keys were offered to the peer.
     pub fn offered(&mut self, pending: Pending) {
         if self.pending.len() == PENDING {
-            self.pending.pop_front();
+            let needed = |old: &Pending| pending.continues.is_some_and(|id| old.begins(id));
+            let oldest = self.pending.iter().position(|old| !needed(old));
+            oldest.map(|at| self.pending.remove(at));
         }
         self.pending.push_back(pending);
         self.on_initiations();
@@ -260,11 +274,18 @@ impl Peer {
         }
         pending.generation.confirmed = true;
         if !self.crosses(offered) {
+            // Whoever has these keys has forgotten what was offered before; perhaps not what was offered since.
+            let mut before: Vec<_> = self.pending.drain(..at).collect();
+            let rtt = now.saturating_sub(offered);
+            if let Some(id) = pending.continues.filter(|id| !self.has(*id))
+                && let Some(first) = before.iter().position(|offer| offer.begins(id))
+            {
+                let mut first = before.swap_remove(first);
+                (first.generation.since, first.generation.confirmed) = (now, true);
+                self.install(first, rtt, false);
+            }
             pending.generation.since = now;
-            let installed = self.install(pending, now.saturating_sub(offered), false);
-            // Whoever has these keys has forgotten the others.
-            self.pending.clear();
-            return if installed {
+            return if self.install(pending, rtt, false) {
                 Ok(())
             } else {
                 Err(Refused::Repeated)

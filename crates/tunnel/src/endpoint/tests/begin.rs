@@ -62,15 +62,58 @@ fn what_the_ends_say_of_themselves_is_agreed() {
     );
 }
 
+/// How often each end has begun a session.
+fn ups(net: &Net) -> [usize; 2] {
+    [0, 1].map(|at| {
+        let events = net.nodes[at].events.iter();
+        events.filter(|event| **event == PeerEvent::Up).count()
+    })
+}
+
+#[test]
+fn an_outage_after_the_response_does_not_cost_the_session() {
+    let mut net = Net::pair(false);
+    // The response is the last thing that arrives.
+    let mut left = 3;
+    net.fate = Box::new(move |_, _| {
+        left -= i32::from(left > 0);
+        if left > 0 { vec![DELAY] } else { vec![] }
+    });
+    net.run(2 * DELAY);
+    net.run(1000 * S);
+    assert!(net.nodes[0].is_up() && !net.nodes[1].is_up());
+    net.fate = Box::new(|_, _| vec![DELAY]);
+    net.run(4 * S);
+    assert_eq!(ups(&net), [1, 1]);
+    let names = [0, 1].map(|at| net.nodes[at].session().map(|s| s.config.initiator));
+    assert_eq!(names, [Some(true), Some(false)]);
+    assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
+    assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+}
+
+#[test]
+fn a_proof_that_comes_after_the_next_initiation_changes_nothing() {
+    let mut net = Net::pair(false);
+    // Proofs take so long that one of them comes while the second handshake is under way.
+    net.fate = Box::new(|_, datagram| match datagram.bytes[0] {
+        4 | 5 => vec![3 * S + DELAY + 5 * MS],
+        _ => vec![DELAY],
+    });
+    net.run(3 * S + 2 * DELAY);
+    assert!(!net.nodes[1].is_up());
+    net.run(2 * DELAY);
+    net.fate = Box::new(|_, _| vec![DELAY]);
+    net.run(10 * S);
+    assert_eq!(ups(&net), [1, 1]);
+    assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
+    assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+}
+
 #[test]
 fn both_call_at_once_and_one_session_results() {
     let mut net = Net::pair(true);
     net.run(20 * S);
-    let ups = |net: &Net, at: usize| {
-        let events = net.nodes[at].events.iter();
-        events.filter(|event| **event == PeerEvent::Up).count()
-    };
-    assert_eq!((ups(&net, 0), ups(&net, 1)), (1, 1));
+    assert_eq!(ups(&net), [1, 1]);
     let initiators = net
         .nodes
         .iter_mut()
