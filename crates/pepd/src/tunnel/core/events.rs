@@ -15,11 +15,9 @@ use crate::tunnel::{far, table::FlowId};
 impl Core {
     /// Takes note of all that has happened.
     pub(in crate::tunnel) fn dispatch(shared: &Shared) {
-        loop {
-            let core = &mut *shared.borrow_mut();
-            let Some((id, event)) = core.endpoint.poll_event() else {
-                return;
-            };
+        let core = &mut *shared.borrow_mut();
+        core.grant_heard();
+        while let Some((id, event)) = core.endpoint.poll_event() {
             let index = core.peers.index(id);
             match event {
                 PeerEvent::Session(event) => core.on_session_event(shared, index, event),

@@ -53,6 +53,8 @@ pub(super) struct Core {
     base: Instant,
     /// Whom to tell that there may be something to send.
     pub(super) driver: Option<Waker>,
+    /// Whose datagrams have come, while they come.
+    heard: Option<usize>,
 }
 
 /// The core, as tasks of one thread share it. Never borrowed across an await.
@@ -74,6 +76,7 @@ impl Core {
             far: Rc::new(far),
             base: Instant::now(),
             driver: None,
+            heard: None,
         }))
     }
 
@@ -143,13 +146,21 @@ impl Core {
 
     /// The leg took `count` bytes, and the peer may send as far as `until`.
     pub(super) fn consumed(&mut self, key: Key, count: u64, until: u64) {
-        let table = &mut self.peers.list[key.peer].table;
-        table.on_consumed(count);
-        let session_until = table.session_allowed();
+        self.peers.list[key.peer].table.on_consumed(count);
         if let Some((session, stream)) = self.stream(key) {
             session.allow(stream, until);
-            session.allow_session(session_until);
             self.wake_driver();
+        }
+        self.grant(key.peer);
+    }
+
+    /// Lets the peer send as much as there is room for. To be called when there may be more: bytes have left, or bytes have
+    /// come that nobody wants any more.
+    fn grant(&mut self, peer: usize) {
+        let peer = &self.peers.list[peer];
+        if let Some(session) = self.endpoint.session(peer.id) {
+            let until = session.session_received().saturating_add(peer.table.free());
+            session.allow_session(until);
         }
     }
 
@@ -157,13 +168,12 @@ impl Core {
     pub(super) fn remove(&mut self, key: Key, code: Option<ResetCode>) {
         let peer = &mut self.peers.list[key.peer];
         let stream = peer.table.remove(key.flow);
-        let allowed = peer.table.session_allowed();
-        if let Some(session) = self.endpoint.session(peer.id) {
-            if let (Some(stream), Some(code)) = (stream, code) {
-                session.reset(stream, code);
-            }
-            session.allow_session(allowed);
+        if let (Some(stream), Some(code)) = (stream, code)
+            && let Some(session) = self.endpoint.session(peer.id)
+        {
+            session.reset(stream, code);
         }
+        self.grant(key.peer);
         self.wake_driver();
     }
 
@@ -201,27 +211,41 @@ impl Core {
     /// A datagram has arrived.
     pub(super) fn handle_datagram(
         &mut self,
+        now: Duration,
         from: SocketAddr,
         to: Option<IpAddr>,
         marked: bool,
         datagram: &mut [u8],
     ) {
-        let now = self.now();
         let peers = &mut self.peers;
         let peer = self
             .endpoint
             .handle_datagram(now, from, marked, datagram, peers);
-        if let (Some(peer), Some(to)) = (peer, to) {
-            peers.of_id(peer).local = Some(to);
+        let Some(peer) = peer.map(|peer| peers.index(peer)) else {
+            return;
+        };
+        if to.is_some() {
+            peers.list[peer].local = to;
+        }
+        if self.heard != Some(peer) {
+            self.grant_heard();
+            self.heard = Some(peer);
+        }
+    }
+
+    /// What has come may have been of flows that are gone: that is room again.
+    fn grant_heard(&mut self) {
+        if let Some(peer) = self.heard.take() {
+            self.grant(peer);
         }
     }
 
     /// The next datagram to be sent now, behind what is in `out`: where to, and from which address.
     pub(super) fn poll_transmit(
         &mut self,
+        now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<(SocketAddr, Option<IpAddr>)> {
-        let now = self.now();
         let transmit = self.endpoint.poll_transmit(now, out, &mut self.peers)?;
         let local = transmit
             .peer

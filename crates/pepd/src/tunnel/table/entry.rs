@@ -25,6 +25,8 @@ pub(in crate::tunnel) struct Entry {
     outward: Direction,
     out: RingMap,
     inn: RingMap,
+    /// After the last byte of the peer's that has come.
+    highest: u64,
     /// Bytes of each extent that were taken from the budget.
     charged: [u64; 2],
 }
@@ -43,6 +45,7 @@ impl Entry {
             outward,
             out: RingMap::new(ring, ring),
             inn: RingMap::new(ring, ring),
+            highest: 0,
             charged: [initial; 2],
         }
     }
@@ -97,9 +100,8 @@ impl Entry {
 
     /// All bytes for the leg below `until` have been placed.
     pub(super) fn on_readable(&mut self, until: u64) {
-        let fresh = until.saturating_sub(self.inn.tail());
-        let space = self.inn.size() - self.inn.len();
-        self.inn.fill(fresh.min(space));
+        let until = until.min(self.highest);
+        self.inn.fill(until.saturating_sub(self.inn.tail()));
         self.wake();
     }
 
@@ -118,9 +120,9 @@ impl Entry {
         self.allowed()
     }
 
-    /// Bytes of each ring.
-    pub(super) fn ring(&self) -> u64 {
-        self.inn.size()
+    /// Bytes of the ring that the peer has filled, with those that are missing before others.
+    pub(super) fn taken(&self) -> u64 {
+        self.highest - self.inn.head()
     }
 
     fn allowed(&self) -> u64 {
@@ -179,39 +181,41 @@ impl Entry {
         self.wake();
     }
 
-    /// The bytes have arrived, however little memory is left.
-    pub(super) fn place(&mut self, from: u64, bytes: &[u8]) {
+    /// The bytes have arrived, however little memory is left. Returns how many more of the ring are
+    /// [taken](Self::taken).
+    pub(super) fn place(&mut self, from: u64, bytes: &[u8]) -> u64 {
         let known = self.inn.tail().saturating_sub(from);
-        let Some(bytes) = usize::try_from(known)
-            .ok()
-            .and_then(|known| bytes.get(known..))
-        else {
-            return;
+        let known = usize::try_from(known).ok();
+        let Some(bytes) = known.and_then(|known| bytes.get(known..)) else {
+            return 0;
         };
         if bytes.is_empty() {
-            return;
+            return 0;
         }
-        let Some(space) = self
-            .inn
-            .place(from.max(self.inn.tail()), bytes.len() as u64)
-        else {
+        let from = from.max(self.inn.tail());
+        let Some(space) = self.inn.place(from, bytes.len() as u64) else {
             // Beyond what was allowed, which the session does not let through.
-            tracing::error!(
-                from,
-                len = bytes.len(),
-                "a byte has arrived that was not allowed"
-            );
+            let len = bytes.len();
+            tracing::error!(from, len, "a byte has arrived that was not allowed");
             self.end(ResetCode::Internal);
-            return;
+            return 0;
         };
+        self.charge(&space);
         let inward = self.outward.other();
-        let charged = &mut self.charged[inward as usize];
+        self.memory.slot.write(inward, &space, bytes);
+        let before = self.highest;
+        self.highest = before.max(from + bytes.len() as u64);
+        self.highest - before
+    }
+
+    /// Takes from the budget what bytes for the leg touch.
+    fn charge(&mut self, space: &Ranges) {
+        let charged = &mut self.charged[self.outward.other() as usize];
         let end = space.first.end.max(space.second.end);
         if end > *charged {
             let more = (end - *charged).next_multiple_of(STEP);
             self.memory.share.grow(more);
             *charged += more;
         }
-        self.memory.slot.write(inward, &space, bytes);
     }
 }

@@ -11,7 +11,7 @@
 mod entry;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -35,15 +35,16 @@ pub(super) struct Table {
     context: Arc<FlowContext>,
     /// Bytes of each ring.
     ring: u64,
-    /// What may be on its way to us of all streams together.
+    /// What all flows together may have of the peer's bytes: here, or on their way.
     session_credit: u64,
-    entries: HashMap<FlowId, Entry>,
-    streams: HashMap<StreamId, FlowId>,
+    entries: BTreeMap<FlowId, Entry>,
+    streams: BTreeMap<StreamId, FlowId>,
     /// Streams of the peer for which there was no memory.
     refused: BTreeSet<StreamId>,
     next: u64,
-    /// Bytes that legs took in this session, and those that may have come for flows that are gone.
-    consumed: u64,
+    /// Bytes of flows' rings that the peer has filled, up to the last one that came: the room for what is missing
+    /// before it is taken too.
+    taken: u64,
 }
 
 impl Table {
@@ -52,11 +53,11 @@ impl Table {
             context: Arc::clone(context),
             ring,
             session_credit,
-            entries: HashMap::new(),
-            streams: HashMap::new(),
+            entries: BTreeMap::new(),
+            streams: BTreeMap::new(),
             refused: BTreeSet::new(),
             next: 0,
-            consumed: 0,
+            taken: 0,
         }
     }
 
@@ -108,25 +109,33 @@ impl Table {
     /// The flow has ended. Its stream, where the session may still have it.
     pub(super) fn remove(&mut self, flow: FlowId) -> Option<StreamId> {
         let entry = self.entries.remove(&flow)?;
+        self.taken -= entry.taken();
         let stream = entry.stream?;
         self.streams.remove(&stream);
-        // What the peer may have sent and nobody will take.
-        self.consumed += entry.ring();
         Some(stream)
     }
 
-    /// A leg took `count` bytes of the session's credit.
+    /// A leg took `count` bytes.
     pub(super) fn on_consumed(&mut self, count: u64) {
-        self.consumed += count;
+        self.taken -= count;
     }
 
-    /// Bytes of all streams together that the peer may send since the session began.
-    pub(super) fn session_allowed(&self) -> u64 {
-        self.consumed.saturating_add(self.session_credit)
+    /// How many bytes more the peer may send of all streams together: what comes and what is here are never more than
+    /// the session's credit, whatever flows have ended in between.
+    pub(super) fn free(&self) -> u64 {
+        self.session_credit.saturating_sub(self.taken)
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Whether some flow has a ring without space for what its leg gives.
+    #[cfg(test)]
+    pub(super) fn is_full(&mut self) -> bool {
+        self.entries
+            .values_mut()
+            .any(|entry| entry.space(1).is_empty())
     }
 
     pub(super) fn on_readable(&mut self, stream: StreamId, until: u64) {
@@ -158,10 +167,7 @@ impl Table {
             return;
         };
         match code {
-            Some(code) => {
-                entry.end(code);
-                self.consumed += entry.ring();
-            }
+            Some(code) => entry.end(code),
             None => {
                 entry.stream = None;
                 entry.wake();
@@ -171,13 +177,12 @@ impl Table {
 
     /// All streams are gone with their session. Flows that had none yet stay.
     pub(super) fn on_restart(&mut self) {
-        for flow in self.streams.drain().map(|(_, flow)| flow) {
+        for flow in std::mem::take(&mut self.streams).into_values() {
             if let Some(entry) = self.entries.get_mut(&flow) {
                 entry.end(ResetCode::Restarted);
             }
         }
         self.refused.clear();
-        self.consumed = 0;
         self.wake_waiting();
     }
 
@@ -213,7 +218,7 @@ impl Store for Table {
             return;
         };
         if let Some(entry) = self.entries.get_mut(&flow) {
-            entry.place(from, bytes);
+            self.taken += entry.place(from, bytes);
         }
     }
 }
