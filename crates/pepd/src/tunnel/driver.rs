@@ -138,9 +138,11 @@ impl Driver {
     fn receive(&mut self, cx: &mut Context<'_>) {
         let core = &mut *self.core.borrow_mut();
         for _ in 0..RECEIVE_TURN {
+            // What one call receives came as one.
+            let now = core.now();
             let any = self.sockets.poll_receive(cx, |arrived| {
                 let (from, to) = (arrived.from, arrived.to);
-                core.handle_datagram(from, to, arrived.marked, arrived.datagram);
+                core.handle_datagram(now, from, to, arrived.marked, arrived.datagram);
             });
             if !any {
                 return;
@@ -152,12 +154,14 @@ impl Driver {
     /// Sends what is due. Returns whether the kernel takes no more for now.
     fn send(&mut self, cx: &mut Context<'_>) -> bool {
         let core = &mut *self.core.borrow_mut();
+        // What is due meanwhile goes in the next turn.
+        let now = core.now();
         for _ in 0..SEND_TURN {
             if !self.sockets.has_room() && flush(&mut self.sockets, core, cx).is_pending() {
                 return true;
             }
             self.datagram.clear();
-            let Some((to, from)) = core.poll_transmit(&mut self.datagram) else {
+            let Some((to, from)) = core.poll_transmit(now, &mut self.datagram) else {
                 return flush(&mut self.sockets, core, cx).is_pending();
             };
             self.sockets.push(to, from, &self.datagram);

@@ -1,6 +1,12 @@
 //! How a flow begins where its server is: the peer says where it goes, and we connect.
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+    rc::Rc,
+    sync::Arc,
+};
 
 use pep_core::{greeting::Greeting, relay::Side, site::Source, stats::EndReason};
 use tunnel::wire::ResetCode;
@@ -21,6 +27,8 @@ use crate::{
 pub(super) struct Sites {
     as_client: Arc<SiteRuntime>,
     as_self: Arc<SiteRuntime>,
+    /// Whether there may be a server for peers' flows.
+    may_be_server: fn(IpAddr) -> bool,
 }
 
 impl Sites {
@@ -34,6 +42,16 @@ impl Sites {
         Self {
             as_client: with(Source::Client),
             as_self: with(Source::Self_),
+            may_be_server: leg::may_be_host,
+        }
+    }
+
+    /// For tests, whose servers are on this machine.
+    #[cfg(test)]
+    pub(super) fn with_loopback(site: &SiteRuntime) -> Self {
+        Self {
+            may_be_server: |ip| ip.is_loopback(),
+            ..Self::new(site)
         }
     }
 
@@ -48,20 +66,17 @@ impl Sites {
 
 /// Serves a flow that a peer has opened, to its end.
 pub(super) async fn serve(core: Shared, key: Key, greeting: Greeting, permit: Permit) {
-    let (context, site) = {
+    let (context, sites) = {
         let core = core.borrow();
-        (
-            Arc::clone(&core.context),
-            Arc::clone(core.far.of(&greeting)),
-        )
+        (Arc::clone(&core.context), Rc::clone(&core.far))
     };
     let ends = Ends {
         client: greeting.client,
         destination: greeting.destination,
-        site,
+        site: Arc::clone(sites.of(&greeting)),
     };
     let mut joint = Joint::new(Rc::clone(&core), key, ends, Side::Server, permit);
-    let connected = match begin(&context, joint.ends(), greeting.dscp) {
+    let connected = match begin(&context, &sites, joint.ends(), greeting.dscp) {
         Ok(fd) => connect(&context, &mut joint, fd, greeting.destination).await,
         Err(err) => Err(Some(err)),
     };
@@ -75,8 +90,8 @@ pub(super) async fn serve(core: Shared, key: Key, greeting: Greeting, permit: Pe
     }
 }
 
-fn begin(context: &flow::FlowContext, ends: &Ends, dscp: u8) -> io::Result<OwnedFd> {
-    if !leg::may_be_host(ends.destination.ip()) {
+fn begin(context: &flow::FlowContext, sites: &Sites, ends: &Ends, dscp: u8) -> io::Result<OwnedFd> {
+    if !(sites.may_be_server)(ends.destination.ip()) {
         return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
     }
     let family = Family::of(&ends.destination);

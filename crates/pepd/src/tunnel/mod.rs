@@ -28,6 +28,8 @@ mod interface;
 mod name;
 mod near;
 pub mod peers;
+#[cfg(test)]
+mod rig;
 pub mod setup;
 mod socket;
 mod table;

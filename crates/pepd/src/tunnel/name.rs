@@ -36,3 +36,36 @@ pub(super) async fn resolve(core: Shared, peer: usize, endpoint: Endpoint, confi
         sleep(AGAIN).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        task::spawn_local,
+    };
+
+    use super::*;
+    use crate::tunnel::rig::{Rig, listener, peer_config};
+
+    #[test]
+    fn a_peer_is_called_where_its_name_leads_and_flows_that_waited_go_on() {
+        Rig::run_with(None, |rig| async move {
+            let listener = listener().await;
+            let mut client = rig.client(listener.local_addr().unwrap()).await;
+            client.write_all(b"waits").await.unwrap();
+            assert!(!rig.near.borrow_mut().has_session(0));
+            let endpoint = Endpoint {
+                host: "localhost".to_owned(),
+                port: 2,
+            };
+            let config = peer_config(2, None);
+            spawn_local(resolve(Rc::clone(&rig.near), 0, endpoint, config));
+            let (mut server, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 5];
+            server.read_exact(&mut bytes).await.unwrap();
+            assert_eq!(&bytes, b"waits");
+        });
+    }
+}

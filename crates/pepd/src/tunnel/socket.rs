@@ -14,8 +14,9 @@ use tokio::{io::Interest, net::UdpSocket};
 
 use crate::sys;
 
-/// Bytes that the kernel keeps for us while we are busy: 20 ms at 1 Gbit/s.
-const RECEIVE_BUFFER: i32 = 2 << 20;
+/// Bytes that the kernel keeps for us while we are busy: 60 ms at 1 Gbit/s. What does not fit is lost, and repairing it makes us
+/// busier still.
+const RECEIVE_BUFFER: i32 = 8 << 20;
 /// Bytes that the kernel takes from us ahead; the pacer keeps it almost empty.
 const SEND_BUFFER: i32 = 1 << 20;
 /// Buffers of one receive call, each of which the kernel may fill with many datagrams.

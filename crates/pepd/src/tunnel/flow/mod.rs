@@ -8,6 +8,8 @@
 
 mod ending;
 mod relaying;
+#[cfg(test)]
+mod tests;
 
 use std::{
     future::poll_fn,

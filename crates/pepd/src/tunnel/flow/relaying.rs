@@ -7,7 +7,7 @@ use std::{
     os::fd::BorrowedFd,
     pin::pin,
     rc::Rc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use pep_core::{relay::IdleEvent, ring::Ranges};
@@ -247,18 +247,19 @@ fn attempt<T>(
     interest: Interest,
     mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
 ) -> Poll<io::Result<T>> {
+    // Most turns are for something else than bytes from the leg. That a leg is writable may have been forgotten.
+    let mut known = interest.is_writable();
     loop {
+        if !std::mem::take(&mut known) {
+            ready!(if interest.is_readable() {
+                leg.poll_readable(cx)
+            } else {
+                leg.poll_writable(cx)
+            });
+        }
         match leg.attempt(interest, &mut call) {
             Err(err) if err.kind() == ErrorKind::WouldBlock => {}
             result => return Poll::Ready(result),
-        }
-        let ready = if interest.is_readable() {
-            leg.poll_readable(cx)
-        } else {
-            leg.poll_writable(cx)
-        };
-        if ready.is_pending() {
-            return Poll::Pending;
         }
     }
 }

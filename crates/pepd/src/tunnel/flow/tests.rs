@@ -1,0 +1,160 @@
+//! Flows between plain TCP sockets on loopback, through both ends of a tunnel.
+
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::*;
+use crate::tunnel::rig::{Rig, listener};
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 % 253) as u8).collect()
+}
+
+/// A client and a server with a flow between them.
+async fn joined(rig: &Rig) -> (TcpStream, TcpStream) {
+    let listener = listener().await;
+    let client = rig.client(listener.local_addr().unwrap()).await;
+    let (server, _) = listener.accept().await.unwrap();
+    (client, server)
+}
+
+fn reset_by(host: TcpStream) {
+    let linger = Some(std::time::Duration::ZERO);
+    SockRef::from(&host).set_linger(linger).unwrap();
+    drop(host);
+}
+
+async fn is_reset(host: &mut TcpStream) -> bool {
+    let read = host.read_to_end(&mut Vec::new()).await;
+    read.is_err_and(|err| err.kind() == io::ErrorKind::ConnectionReset)
+}
+
+#[test]
+fn both_directions_are_whole_and_each_half_closes_by_itself() {
+    Rig::run(|rig| async move {
+        let (mut client, mut server) = joined(&rig).await;
+        let (up, down) = (pattern(700_001), pattern(900_000));
+        let sent = up.clone();
+        let question = tokio::task::spawn_local(async move {
+            client.write_all(&sent).await.unwrap();
+            client.shutdown().await.unwrap();
+            client
+        });
+        let mut received = Vec::new();
+        server.read_to_end(&mut received).await.unwrap();
+        assert!(received == up);
+        let mut client = question.await.unwrap();
+        let sent = down.clone();
+        tokio::task::spawn_local(async move { server.write_all(&sent).await.unwrap() });
+        received.clear();
+        client.read_to_end(&mut received).await.unwrap();
+        assert!(received == down);
+        rig.wait_idle().await;
+        for end in [&rig.near, &rig.far] {
+            let stats = Rig::stats(end);
+            assert_eq!((stats.up_bytes, stats.down_bytes), (700_001, 900_000));
+            assert_eq!(stats.ended_closed, 1);
+        }
+    });
+}
+
+#[test]
+fn a_refusal_and_a_destination_that_cannot_be_are_resets_with_their_reasons() {
+    Rig::run(|rig| async move {
+        let nobody = listener().await.local_addr().unwrap();
+        assert!(is_reset(&mut rig.client(nobody).await).await);
+        let nowhere = ([0, 0, 0, 0], 80).into();
+        assert!(is_reset(&mut rig.client(nowhere).await).await);
+        rig.wait_idle().await;
+        for end in [&rig.near, &rig.far] {
+            let stats = Rig::stats(end);
+            assert_eq!((stats.ended_refused, stats.ended_unreachable), (1, 1));
+        }
+    });
+}
+
+#[test]
+fn a_reset_of_either_host_reaches_the_other_after_what_came_before() {
+    Rig::run(|rig| async move {
+        let (mut client, mut server) = joined(&rig).await;
+        server.write_all(&pattern(100_000)).await.unwrap();
+        let mut received = vec![0; 100_000];
+        client.read_exact(&mut received[..1]).await.unwrap();
+        reset_by(server);
+        client.read_exact(&mut received[1..]).await.unwrap();
+        assert!(received == pattern(100_000));
+        assert!(is_reset(&mut client).await);
+
+        let (mut client, mut server) = joined(&rig).await;
+        client.write_all(b"x").await.unwrap();
+        server.read_exact(&mut [0]).await.unwrap();
+        reset_by(client);
+        assert!(is_reset(&mut server).await);
+        rig.wait_idle().await;
+        for end in [&rig.near, &rig.far] {
+            let stats = Rig::stats(end);
+            assert_eq!((stats.ended_server_reset, stats.ended_client_reset), (1, 1));
+        }
+    });
+}
+
+/// All that may be on its way of one flow is: its leg is not read any more, and has to be watched.
+#[test]
+fn a_reset_reaches_a_sender_that_is_stalled() {
+    Rig::run(|rig| async move {
+        let (mut client, server) = joined(&rig).await;
+        let stalled = tokio::task::spawn_local(async move {
+            let chunk = pattern(1 << 16);
+            while client.write_all(&chunk).await.is_ok() {}
+        });
+        // Until what the server does not read fills every ring.
+        Rig::wait(&rig.near, |_| {
+            let flow = |core: &mut crate::tunnel::core::Core| core.table(0).is_full();
+            flow(&mut rig.near.borrow_mut())
+        })
+        .await;
+        reset_by(server);
+        stalled.await.unwrap();
+        rig.wait_idle().await;
+        assert_eq!(Rig::stats(&rig.near).ended_server_reset, 1);
+    });
+}
+
+#[test]
+fn a_flow_outlives_an_outage_with_every_byte() {
+    Rig::run(|rig| async move {
+        let (mut client, mut server) = joined(&rig).await;
+        let sent = pattern(2_000_000);
+        let expected = sent.clone();
+        tokio::task::spawn_local(async move { client.write_all(&sent).await.unwrap() });
+        let mut received = vec![0; expected.len()];
+        let (first, rest) = received.split_at_mut(300_000);
+        server.read_exact(first).await.unwrap();
+        rig.set_wire(false);
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        rig.set_wire(true);
+        server.read_exact(rest).await.unwrap();
+        assert!(received == expected);
+    });
+}
+
+#[test]
+fn flows_whose_session_is_gone_are_resets_for_their_hosts() {
+    Rig::run(|rig| async move {
+        let (mut client, mut server) = joined(&rig).await;
+        client.write_all(b"x").await.unwrap();
+        server.read_exact(&mut [0]).await.unwrap();
+        for end in [&rig.near, &rig.far] {
+            end.borrow_mut().table(0).on_restart();
+        }
+        assert!(is_reset(&mut server).await);
+        assert!(is_reset(&mut client).await);
+        rig.wait_idle().await;
+        for end in [&rig.near, &rig.far] {
+            assert_eq!(Rig::stats(end).ended_peer_restarted, 1);
+        }
+    });
+}

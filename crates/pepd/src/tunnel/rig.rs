@@ -1,0 +1,274 @@
+//! Two ends in one thread for tests: flows over loopback, between the ends a wire that can be cut.
+
+use std::{
+    cell::Cell,
+    future::{Future, poll_fn},
+    net::SocketAddr,
+    rc::Rc,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use pep_core::{budget::MemoryBudget, relay::RelayLimits, site::SiteId, stats::Stats};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::{LocalSet, spawn_local, yield_now},
+    time::{sleep, timeout},
+};
+use tunnel::{
+    class::Class,
+    crypto::public_key,
+    endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig},
+    session::{Outages, Rate, SessionConfig},
+};
+
+use super::{
+    Handed,
+    core::{Core, Peers, Shared},
+    far, near,
+    peers::Statuses,
+    table::Table,
+};
+use crate::{
+    arena::{Arena, Geometry},
+    flow::{Ends, FlowContext},
+    leg::{self, tests::site},
+    limits::Admission,
+    stats::Counters,
+};
+
+/// Nothing here takes longer unless something is broken.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// As fine as the timers of the event loop are.
+const TICK: Duration = Duration::from_millis(1);
+const RING: u64 = 1 << 18;
+const INITIAL: u64 = 1 << 14;
+/// Flows of an end.
+pub(super) const SLOTS: u32 = 8;
+
+/// Where each end is, as the other sees it.
+const ADDRESSES: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 1), ([127, 0, 0, 1], 2)];
+
+/// The near and the far end.
+pub(super) struct Rig {
+    pub(super) near: Shared,
+    pub(super) far: Shared,
+    wire: Rc<Cell<bool>>,
+}
+
+fn context() -> Arc<FlowContext> {
+    let counters = Arc::new(Counters::default());
+    let geometry = Geometry {
+        slots: SLOTS,
+        extent: RING,
+        initial: INITIAL,
+    };
+    Arc::new(FlowContext {
+        arena: Arena::new(geometry).unwrap(),
+        budget: Arc::new(MemoryBudget::new(16 << 20)),
+        limits: RelayLimits {
+            ring_initial: INITIAL,
+            ring_max: RING,
+            turn_bytes: RING,
+        },
+        busy_poll: Duration::ZERO,
+        admission: Admission::new(SLOTS, Arc::clone(&counters)),
+        counters,
+        held: None,
+        unanswered: Arc::default(),
+        link: None,
+    })
+}
+
+/// What the near end knows of the far one, or the other way round.
+pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig {
+    PeerConfig {
+        public_key: public_key(&[other; 32]),
+        psk: [7; 32],
+        address,
+        carriers: Carriers::Udp,
+        session: SessionConfig {
+            initiator: false,
+            rate: Rate::Stated(100_000_000),
+            return_rate: None,
+            rtt: Duration::from_millis(1),
+            packet_start: 1200,
+            packet_max: 1400,
+            overhead: 53,
+            outages: Outages::After(Duration::from_secs(1)),
+            stream_credit: RING,
+            session_credit: 2 * RING,
+            streams_max: 2 * SLOTS,
+            memory: None,
+            overhead_max: 1.0,
+        },
+    }
+}
+
+fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
+    let text = "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n[peer.other]\n\
+                public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nlost_after = \"1s\"\n";
+    let config = pep_core::config::parse(text).unwrap();
+    let context = context();
+    let mut endpoint = Endpoint::new(&EndpointConfig {
+        private_key: [own; 32],
+        seed: [own; 32],
+        limits: Limits::default(),
+    });
+    let id = endpoint.add_peer(peer_config(other, address)).unwrap();
+    let mut peers = Peers::default();
+    let table = Table::new(&context, RING, 2 * RING);
+    peers.push(id, config.peers[0].clone(), table);
+    let far = far::Sites::with_loopback(&site());
+    Core::new(context, endpoint, peers, Statuses::new(&config), far)
+}
+
+impl Rig {
+    /// Runs a test in which the near end knows where the far one is.
+    pub(super) fn run<F: Future<Output = ()>>(test: impl FnOnce(Self) -> F) {
+        Self::run_with(Some(ADDRESSES[1].into()), test);
+    }
+
+    /// Runs a test in which the near end knows that address of the far one, or none.
+    pub(super) fn run_with<F: Future<Output = ()>>(
+        address: Option<SocketAddr>,
+        test: impl FnOnce(Self) -> F,
+    ) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let rig = Self {
+                near: core(1, 2, address),
+                far: core(2, 1, None),
+                wire: Rc::new(Cell::new(true)),
+            };
+            let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
+            spawn_local(carry(ends, Rc::clone(&rig.wire)));
+            let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
+            let test = timeout(PATIENCE, test(rig)).await;
+            let stats = ends.each_ref().map(Self::stats);
+            assert!(test.is_ok(), "the test is stuck: {stats:?}");
+        });
+    }
+
+    /// Whether datagrams arrive.
+    pub(super) fn set_wire(&self, holds: bool) {
+        self.wire.set(holds);
+    }
+
+    pub(super) fn stats(end: &Shared) -> Stats {
+        end.borrow().context.counters.snapshot()
+    }
+
+    /// Waits until this holds for the counters of an end.
+    pub(super) async fn wait(end: &Shared, holds: impl Fn(&Stats) -> bool) {
+        while !holds(&Self::stats(end)) {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Waits until both ends have ended all flows.
+    pub(super) async fn wait_idle(&self) {
+        for end in [&self.near, &self.far] {
+            Self::wait(end, |stats| stats.flows_open == 0).await;
+            assert_eq!(end.borrow_mut().table(0).len(), 0);
+            assert_eq!(end.borrow().context.budget.taken(), 0);
+        }
+    }
+
+    /// A client whose flow goes to `destination`.
+    pub(super) async fn client(&self, destination: SocketAddr) -> TcpStream {
+        let (client, leg) = host().await;
+        let context = Arc::clone(&self.near.borrow().context);
+        let handed = Handed {
+            peer: 0,
+            site: SiteId(0),
+            class: Class::Normal,
+            ends: Ends {
+                client: client.local_addr().unwrap(),
+                destination,
+                site: Arc::new(site()),
+            },
+            dscp: 0,
+            memory: context.take_memory().unwrap(),
+            client: leg.into(),
+            permit: context.admission.admit(),
+        };
+        spawn_local(near::serve(Rc::clone(&self.near), handed));
+        client
+    }
+}
+
+/// A host, and the leg that leads to it.
+async fn host() -> (TcpStream, std::net::TcpStream) {
+    let listener = listener().await;
+    let address = listener.local_addr().unwrap();
+    let host = TcpStream::connect(address).await.unwrap();
+    let leg = listener.accept().await.unwrap().0.into_std().unwrap();
+    leg::set_reset_on_close(std::os::fd::AsFd::as_fd(&leg), true).unwrap();
+    (host, leg)
+}
+
+/// Where a server listens.
+pub(super) async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+/// As the drivers and the network between them do.
+async fn carry(ends: [Shared; 2], wire: Rc<Cell<bool>>) {
+    loop {
+        while exchange(&ends, wire.get()) {
+            yield_now().await;
+        }
+        let deadline = |end: &Shared| end.borrow().endpoint.deadline();
+        let next = ends.iter().filter_map(|end| {
+            let at = deadline(end)?;
+            Some(at.saturating_sub(end.borrow().now()))
+        });
+        // One that is past is looked at again soon, as others have to have their turn.
+        let next = next.min().unwrap_or(PATIENCE).max(TICK);
+        // Elapsed or woken: either way there may be something to carry.
+        let _ = timeout(next, woken(&ends)).await;
+    }
+}
+
+/// A datagram from each end, if it has one. Whether any had.
+fn exchange(ends: &[Shared; 2], wire: bool) -> bool {
+    let mut any = false;
+    for (from, to) in [(0, 1), (1, 0)] {
+        let mut datagram = Vec::new();
+        let sent = {
+            let mut sender = ends[from].borrow_mut();
+            let now = sender.now();
+            sender.poll_transmit(now, &mut datagram)
+        };
+        Core::dispatch(&ends[from]);
+        if sent.is_none() {
+            continue;
+        }
+        any = true;
+        if wire {
+            let address = ADDRESSES[from].into();
+            let mut receiver = ends[to].borrow_mut();
+            let now = receiver.now();
+            receiver.handle_datagram(now, address, None, false, &mut datagram);
+        }
+        Core::dispatch(&ends[to]);
+    }
+    any
+}
+
+async fn woken(ends: &[Shared; 2]) {
+    let mut asked = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut asked, true) {
+            return Poll::Ready(());
+        }
+        for end in ends {
+            end.borrow_mut().driver = Some(cx.waker().clone());
+        }
+        Poll::Pending
+    })
+    .await;
+}
