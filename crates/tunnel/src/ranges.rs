@@ -13,6 +13,9 @@ pub(crate) struct RangeSet {
 impl RangeSet {
     /// Adds a number; whether it was not there.
     pub(crate) fn insert(&mut self, number: u64) -> bool {
+        if self.append(number..number + 1) {
+            return true;
+        }
         let before = self.runs.range(..=number).next_back();
         let before = before.map(|(start, end)| (*start, *end));
         if before.is_some_and(|(_, end)| number < end) {
@@ -31,6 +34,9 @@ impl RangeSet {
         if numbers.is_empty() {
             return false;
         }
+        if self.append(numbers.clone()) {
+            return true;
+        }
         let before = self.runs.range(..=numbers.start).next_back();
         let before = before.map(|(start, end)| *start..*end);
         let before = before.filter(|run| run.end >= numbers.start);
@@ -46,6 +52,16 @@ impl RangeSet {
             end = end.max(after);
         }
         self.runs.insert(start, end);
+        true
+    }
+
+    /// Adds numbers if they go on where the last run ends, as they mostly do; whether so.
+    fn append(&mut self, numbers: Range<u64>) -> bool {
+        let last = self.runs.last_entry();
+        let Some(mut last) = last.filter(|last| *last.get() == numbers.start) else {
+            return false;
+        };
+        *last.get_mut() = numbers.end;
         true
     }
 

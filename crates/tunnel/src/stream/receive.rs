@@ -1,5 +1,7 @@
 //! The receiving direction of a stream.
 
+use std::ops::Range;
+
 use super::{StreamError, credit::Allowance};
 use crate::{ranges::RangeSet, wire::Data};
 
@@ -80,11 +82,7 @@ impl ReceiveHalf {
         self.note(data);
         let known = self.readable.saturating_sub(data.from);
         let known = usize::try_from(known).map_or(data.len, |known| known.min(data.len));
-        let numbers = data.from.max(self.readable)..data.end();
-        let is_new = self.beyond.insert_range(numbers);
-        if let Some(end) = self.beyond.take_run_up_to(self.readable) {
-            self.readable = end;
-        }
+        let is_new = self.insert(data.from.max(self.readable)..data.end());
         News {
             is_new,
             known,
@@ -92,6 +90,19 @@ impl ReceiveHalf {
             finished: !was_finished && self.is_finished(),
             tell: self.allow(0),
         }
+    }
+
+    /// Adds positions from what is readable on; whether one of them was not there.
+    fn insert(&mut self, numbers: Range<u64>) -> bool {
+        if self.beyond.runs_len() == 0 && numbers.start == self.readable {
+            self.readable = self.readable.max(numbers.end);
+            return !numbers.is_empty();
+        }
+        let is_new = self.beyond.insert_range(numbers);
+        if let Some(end) = self.beyond.take_run_up_to(self.readable) {
+            self.readable = end;
+        }
+        is_new
     }
 
     /// Takes note of how far data goes that nobody wants any more.
