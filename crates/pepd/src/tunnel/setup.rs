@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn rings_hold_four_times_what_is_in_flight() {
         let ring = |peer| ring(&config(peer, ""));
-        assert_eq!(ring("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 2 << 20);
+        assert_eq!(ring("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 4 << 20);
         assert_eq!(ring("rate = \"10kbit/s\"\nrtt = \"600ms\""), 1 << 20);
         assert_eq!(ring("rate = \"10Gbit/s\"\nrtt = \"600ms\""), 16 << 20);
         assert_eq!(ring(""), 4 << 20);
