@@ -26,7 +26,7 @@ struct Options {
     /// Length of each bulk transfer, after half a second that does not count
     #[arg(long, default_value = "2s", value_parser = units::duration::parse)]
     transfer_time: Duration,
-    /// Only this variant (direct, spoof or defer), with nothing to compare it to
+    /// Only this variant (direct, spoof, defer or tunnel), with nothing to compare it to
     #[arg(long, value_parser = variant)]
     only: Option<Variant>,
     /// Write every value, the summaries and the targets to this file
@@ -74,7 +74,12 @@ fn plan(options: &Options, pepd_program: PathBuf) -> Plan {
     };
     let variants = match options.only {
         Some(variant) => vec![variant],
-        None => vec![Variant::Direct, Variant::Spoof, Variant::Defer],
+        None => vec![
+            Variant::Direct,
+            Variant::Spoof,
+            Variant::Defer,
+            Variant::Tunnel,
+        ],
     };
     Plan {
         measures: measures.to_vec(),
@@ -128,6 +133,7 @@ fn variant(text: &str) -> std::result::Result<Variant, String> {
         "direct" => Ok(Variant::Direct),
         "spoof" => Ok(Variant::Spoof),
         "defer" => Ok(Variant::Defer),
-        _ => Err("direct, spoof or defer".to_owned()),
+        "tunnel" => Ok(Variant::Tunnel),
+        _ => Err("direct, spoof, defer or tunnel".to_owned()),
     }
 }

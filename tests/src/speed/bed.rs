@@ -1,9 +1,10 @@
-//! A client, a machine in the middle and a server.
+//! A client, a machine in the middle or two, and a server.
 
 use std::{
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::Path,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -33,6 +34,8 @@ pub enum Variant {
     Spoof,
     /// pepd answers handshakes when the server has.
     Defer,
+    /// Two machines in the middle, with a tunnel between their pepds.
+    Tunnel,
 }
 
 impl Variant {
@@ -42,17 +45,18 @@ impl Variant {
             Self::Direct => "direct",
             Self::Spoof => "spoof",
             Self::Defer => "defer",
+            Self::Tunnel => "tunnel",
         }
     }
 }
 
-/// Three namespaces in a row, with pepd in the middle or not.
+/// Namespaces in a row, with pepd in those between client and server or not.
 #[derive(Debug)]
 pub struct Bed {
     /// What happens in the middle.
     pub variant: Variant,
     nodes: Topology,
-    pepd: Option<Process>,
+    pepds: Vec<Process>,
     /// pepd's configuration and log, for as long as the bed is used.
     _files: TempDir,
 }
@@ -63,30 +67,34 @@ impl Bed {
     /// # Errors
     /// Without root, or when pepd does not come up within ten seconds; its log is quoted then.
     pub fn new(variant: Variant, pepd_program: &Path) -> Result<Self> {
-        let nodes = Topology::chain(&["client", "middle", "server"])?;
+        let names: &[&str] = match variant {
+            Variant::Tunnel => &["client", "near", "far", "server"],
+            _ => &["client", "middle", "server"],
+        };
+        let nodes = Topology::chain(names)?;
         let client = nodes.node("client").netns();
         client.set_sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
         // A SYN that nobody answers fails after 15 s instead of two minutes.
         client.set_sysctl("net.ipv4.tcp_syn_retries", "3")?;
         let files = tempfile::tempdir()?;
-        let pepd = match variant {
-            Variant::Direct => None,
-            _ => {
-                let middle = nodes.node("middle").netns();
-                Some(start_pepd(middle, variant, pepd_program, files.path())?)
+        let pepds = match variant {
+            Variant::Direct => Vec::new(),
+            Variant::Spoof | Variant::Defer => {
+                vec![start_split(&nodes, variant, pepd_program, files.path())?]
             }
+            Variant::Tunnel => start_pair(&nodes, pepd_program, files.path())?,
         };
         Ok(Self {
             variant,
             nodes,
-            pepd,
+            pepds,
             _files: files,
         })
     }
 
-    /// pepd's process id, where there is one.
-    pub fn pepd(&self) -> Option<u32> {
-        self.pepd.as_ref().map(Process::id)
+    /// The process ids of pepd, where there is one or two.
+    pub fn pepds(&self) -> Vec<u32> {
+        self.pepds.iter().map(Process::id).collect()
     }
 
     /// The client's namespace.
@@ -141,31 +149,111 @@ fn listener(address: Ipv4Addr) -> Result<Socket> {
     Ok(socket)
 }
 
-fn start_pepd(middle: &Netns, variant: Variant, program: &Path, files: &Path) -> Result<Process> {
-    let config = files.join("pepd.toml");
+fn start_split(
+    nodes: &Topology,
+    variant: Variant,
+    program: &Path,
+    files: &Path,
+) -> Result<Process> {
     let syn = variant.name();
-    fs::write(
+    let config = format!(
+        "[intercept]\nlan = [\"client\"]\n\n[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\n\
+         congestion = [\"{CONGESTION}\"]\n"
+    );
+    start_pepd(
+        nodes.node("middle").netns(),
+        "middle",
         &config,
+        program,
+        files,
+        READY,
+    )
+}
+
+/// Where the far end of a tunnel listens.
+const PORT: u16 = 5001;
+/// What the log says when pepd takes flows, and when it takes them into a tunnel.
+const READY: &str = "pepd is ready";
+const PEER: &str = "peer is there";
+
+/// The far end first: it is called by the near one.
+fn start_pair(nodes: &Topology, program: &Path, files: &Path) -> Result<Vec<Process>> {
+    let near_key = keygen(program, &files.join("near.key"))?;
+    let far_key = keygen(program, &files.join("far.key"))?;
+    let own = |lan: &str, link: &str, name: &str| {
         format!(
-            "[intercept]\nlan = [\"client\"]\n\n[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\n\
-             congestion = [\"{CONGESTION}\"]\n"
-        ),
-    )?;
-    let log = files.join("pepd.log");
-    let mut command = middle.command(program);
-    command.arg("run").arg("--config").arg(&config);
+            "[intercept]\nlan = [\"{lan}\"]\n\
+             [link]\ninterface = \"{link}\"\nrate = \"10Gbit/s\"\nrtt = \"1ms\"\n\
+             [identity]\nkey_file = \"{}\"\n",
+            files.join(format!("{name}.key")).display(),
+        )
+    };
+    let far = format!(
+        "{}listen = \"0.0.0.0:{PORT}\"\n[peer.near]\npublic_key = \"{near_key}\"\n",
+        own("server", "near", "far"),
+    );
+    let hub = nodes.node("far").interface("near").ipv4.addr();
+    let near = format!(
+        "{}[peer.far]\npublic_key = \"{far_key}\"\nendpoint = \"{hub}:{PORT}\"\n\
+         [[site]]\nname = \"bench\"\nmode = \"tunnel\"\npeer = \"far\"\n\
+         congestion = [\"{CONGESTION}\"]\n",
+        own("client", "far", "near"),
+    );
+    let start = |name: &str, config: &str, until| {
+        start_pepd(
+            nodes.node(name).netns(),
+            name,
+            config,
+            program,
+            files,
+            until,
+        )
+    };
+    Ok(vec![
+        start("far", &far, READY)?,
+        start("near", &near, PEER)?,
+    ])
+}
+
+/// Makes a private key. Returns the public one.
+fn keygen(program: &Path, file: &Path) -> Result<String> {
+    let made = Command::new(program)
+        .arg("keygen")
+        .arg("--out")
+        .arg(file)
+        .output()?;
+    if !made.status.success() {
+        return Err(format!("pepd keygen: {}", String::from_utf8_lossy(&made.stderr)).into());
+    }
+    Ok(String::from_utf8(made.stdout)?.trim().to_owned())
+}
+
+/// Starts a pepd of this name and waits until its log says `until`.
+fn start_pepd(
+    netns: &Netns,
+    name: &str,
+    config: &str,
+    program: &Path,
+    files: &Path,
+    until: &str,
+) -> Result<Process> {
+    let file = files.join(format!("{name}.toml"));
+    fs::write(&file, config)?;
+    let log = files.join(format!("{name}.log"));
+    let mut command = netns.command(program);
+    command.arg("run").arg("--config").arg(&file);
     // A file, not a pipe: nobody has to spend processor time on reading it.
     command.stderr(File::create(&log)?);
     let mut pepd = Process::spawn(&mut command)?;
-    wait_until_ready(&mut pepd, &log)?;
+    wait_until_logged(&mut pepd, &log, until)?;
     Ok(pepd)
 }
 
-fn wait_until_ready(pepd: &mut Process, log: &Path) -> Result<()> {
+fn wait_until_logged(pepd: &mut Process, log: &Path, until: &str) -> Result<()> {
     let deadline = Instant::now() + START_MAX;
     loop {
         let text = fs::read_to_string(log)?;
-        if text.contains("pepd is ready") {
+        if text.contains(until) {
             return Ok(());
         }
         let ended = pepd.wait(Duration::ZERO)?;

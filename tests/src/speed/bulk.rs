@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::{Bed, Result, meter};
 
 /// One read or write. Large enough that system calls cost nothing beside the copying.
-const PIECE: usize = 256 * 1024;
+pub(super) const PIECE: usize = 256 * 1024;
 /// Time for windows and rings to grow before anything is counted.
 const WARM_UP: Duration = Duration::from_millis(500);
 /// How often the threads look whether the transfer is over, in milliseconds.
@@ -37,20 +37,36 @@ pub(super) enum Way {
 pub(super) struct Throughput {
     /// All flows together, counted at the receiver, in Gbit/s.
     pub gbit_per_s: f64,
-    /// Processor seconds for each 1e9 bytes: of pepd, or on a direct bed of the two ends, which also
-    /// receive and send each byte once.
+    /// Processor seconds for each 1e9 bytes: of pepd, of both of them where there are two, or on a direct bed of the
+    /// two ends, which also receive and send each byte once.
     pub cpu_s_per_gb: f64,
 }
 
-/// Transfers over `flows` connections at once for the given time, after a short warm-up.
-pub(super) fn transfer(bed: &Bed, flows: usize, way: Way, time: Duration) -> Result<Throughput> {
+/// Transfers over `flows` connections at once for the given time, after a short warm-up, by writes of `message`
+/// bytes.
+pub(super) fn transfer(
+    bed: &Bed,
+    flows: usize,
+    way: Way,
+    message: usize,
+    time: Duration,
+) -> Result<Throughput> {
     let (clients, servers) = connected(bed, flows)?;
+    if message < PIECE {
+        // As most programs have it, which write little at a time.
+        clients
+            .iter()
+            .try_for_each(|client| client.set_nodelay(false))?;
+    }
     let (sources, sinks) = match way {
         Way::Up => (clients, servers),
         Way::Down => (servers, clients),
     };
     let run = Run::default();
-    let threads = [run.start(DRAIN, sinks)?, run.start(FILL, sources)?];
+    let threads = [
+        run.start(DRAIN, PIECE, sinks)?,
+        run.start(FILL, message, sources)?,
+    ];
     thread::sleep(WARM_UP);
     let throughput = measure(bed, &run.received, time);
     run.over.store(true, Relaxed);
@@ -68,21 +84,26 @@ struct Run {
 }
 
 impl Run {
-    fn start(&self, step: Step, streams: Vec<TcpStream>) -> Result<JoinHandle<Result<()>>> {
+    fn start(
+        &self,
+        step: Step,
+        piece: usize,
+        streams: Vec<TcpStream>,
+    ) -> Result<JoinHandle<Result<()>>> {
         let run = self.clone();
         let thread = thread::Builder::new().name(step.name.to_owned());
-        Ok(thread.spawn(move || run.serve(&streams, step))?)
+        Ok(thread.spawn(move || run.serve(&streams, step, piece))?)
     }
 
     /// Lets each stream that is ready take one step, until the run is over.
-    fn serve(&self, streams: &[TcpStream], step: Step) -> Result<()> {
+    fn serve(&self, streams: &[TcpStream], step: Step, piece: usize) -> Result<()> {
         let epoll = Epoll::new(EpollCreateFlags::empty())?;
         for (index, stream) in streams.iter().enumerate() {
             stream.set_nonblocking(true)?;
             epoll.add(stream, EpollEvent::new(step.wants, index as u64))?;
         }
         let mut events = vec![EpollEvent::empty(); streams.len()];
-        let mut buffer = vec![0; PIECE];
+        let mut buffer = vec![0; piece];
         while !self.over.load(Relaxed) {
             let ready = epoll.wait(&mut events, LOOK)?;
             for event in &events[..ready] {
@@ -153,8 +174,14 @@ fn connected(bed: &Bed, flows: usize) -> Result<(Vec<TcpStream>, Vec<TcpStream>)
 }
 
 fn measure(bed: &Bed, received: &AtomicU64, time: Duration) -> Result<Throughput> {
-    let process = bed.pepd().unwrap_or_else(std::process::id);
-    let cpu = || meter::cpu_time(process);
+    let processes = match bed.pepds() {
+        none if none.is_empty() => vec![std::process::id()],
+        pepds => pepds,
+    };
+    let cpu = || -> Result<Duration> {
+        let times = processes.iter().map(|process| meter::cpu_time(*process));
+        times.sum()
+    };
     let (bytes_before, cpu_before, began) = (received.load(Relaxed), cpu()?, Instant::now());
     thread::sleep(time);
     let (bytes_after, cpu_after, took) = (received.load(Relaxed), cpu()?, began.elapsed());

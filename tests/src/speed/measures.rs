@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use super::{
     Bed, Report, Result, Variant,
-    bulk::{self, Way},
+    bulk::{self, Throughput, Way},
     echo,
     meter::{self, Resident},
     report::{Compare, Quantity},
@@ -18,6 +18,8 @@ use super::{
 
 /// Flows of the measurement of many at once.
 const MANY_FLOWS: usize = 64;
+/// Bytes of each write of the measurement of messages.
+const WRITES: [usize; 4] = [64, 512, 4096, 65536];
 /// Sizes of ping-pong messages in bytes.
 const MESSAGE_SIZES: [usize; 3] = [1, 64, 1000];
 /// Round trips of each ping-pong, and connections of each connect-and-echo.
@@ -38,6 +40,8 @@ pub enum Measure {
     OneFlow,
     /// Throughput of 64 flows together, and pepd's processor time for it
     ManyFlows,
+    /// Throughput of one flow whose client writes 64, 512, 4096 and 65536 bytes at a time, and processor time
+    Messages,
     /// Round trips of 1, 64 and 1000 bytes on an open connection
     PingPong,
     /// Connecting and exchanging one byte
@@ -97,6 +101,7 @@ impl Plan {
         match measure {
             Measure::OneFlow => self.bulk(bed, 1, "one flow", report),
             Measure::ManyFlows => self.bulk(bed, MANY_FLOWS, "64 flows", report),
+            Measure::Messages => self.messages(bed, report),
             Measure::PingPong => ping_pong(bed, report),
             Measure::ConnectEcho => connect_echo(bed, report),
             Measure::ShortConnections => short_connections(bed, report),
@@ -106,23 +111,28 @@ impl Plan {
 
     fn bulk(&self, bed: &Bed, flows: usize, name: &str, report: &mut Report) -> Result<()> {
         for (way, arrow) in [(Way::Up, "up"), (Way::Down, "down")] {
-            let reached = bulk::transfer(bed, flows, way, self.transfer_time)?;
-            let throughput = Quantity::new(format!("{name} {arrow}"), "Gbit/s", Compare::Ratio);
-            report.record(throughput, bed.variant, reached.gbit_per_s);
-            let cpu = Quantity::new(format!("{name} {arrow}, CPU"), "s/GB", Compare::Ratio);
-            report.record(cpu, bed.variant, reached.cpu_s_per_gb);
+            let reached = bulk::transfer(bed, flows, way, bulk::PIECE, self.transfer_time)?;
+            record(report, bed.variant, &format!("{name} {arrow}"), reached);
+        }
+        Ok(())
+    }
+
+    fn messages(&self, bed: &Bed, report: &mut Report) -> Result<()> {
+        for size in WRITES {
+            let reached = bulk::transfer(bed, 1, Way::Up, size, self.transfer_time)?;
+            record(report, bed.variant, &format!("writes of {size} B"), reached);
         }
         Ok(())
     }
 
     /// On a pepd of its own, because what earlier measurements left in memory must not count.
     fn idle_memory(&self, variant: Variant, report: &mut Report) -> Result<()> {
-        if variant == Variant::Direct {
+        if matches!(variant, Variant::Direct | Variant::Tunnel) {
             return Ok(());
         }
         for flows in IDLE_FLOWS {
             let bed = self.bed(variant)?;
-            let pepd = bed.pepd().expect("the variant has one");
+            let pepd = bed.pepds()[0];
             let open = echo::idle_flows(&bed, flows)?;
             let settled = settled_memory(pepd)?;
             let parts = [
@@ -139,6 +149,13 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+fn record(report: &mut Report, variant: Variant, name: &str, reached: Throughput) {
+    let throughput = Quantity::new(name.to_owned(), "Gbit/s", Compare::Ratio);
+    report.record(throughput, variant, reached.gbit_per_s);
+    let cpu = Quantity::new(format!("{name}, CPU"), "s/GB", Compare::Ratio);
+    report.record(cpu, variant, reached.cpu_s_per_gb);
 }
 
 fn ping_pong(bed: &Bed, report: &mut Report) -> Result<()> {

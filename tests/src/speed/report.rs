@@ -145,7 +145,7 @@ impl Report {
     fn targets_of(&self, variant: Variant) -> Vec<Target> {
         let mut targets = Vec::new();
         for Series { quantity, .. } in &self.series {
-            for limit in limits(&quantity.name) {
+            for limit in limits(variant, &quantity.name) {
                 let figure = self.figure(&quantity.name, variant, limit.figure);
                 targets.extend(figure.map(|figure| Target {
                     what: format!(
@@ -282,8 +282,17 @@ struct Limit {
 }
 
 /// What is asked of a quantity.
-fn limits(name: &str) -> Vec<Limit> {
+fn limits(variant: Variant, name: &str) -> Vec<Limit> {
     let limit = |figure, bound| Limit { figure, bound };
+    if variant == Variant::Tunnel {
+        return match name {
+            _ if name.ends_with(", CPU") => vec![limit(Figure::Itself, Bound::AtMost(2.0))],
+            _ if name.contains("flow") && !name.starts_with("memory") => {
+                vec![limit(Figure::Itself, Bound::AtLeast(1.0))]
+            }
+            _ => Vec::new(),
+        };
+    }
     match name {
         "one flow up" | "one flow down" => vec![
             limit(Figure::Compared, Bound::AtLeast(0.4)),
