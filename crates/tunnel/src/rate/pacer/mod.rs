@@ -8,11 +8,13 @@ use std::time::Duration;
 use super::time_of;
 
 /// What a late wake-up may catch up where the round trip is short, and where it is long. A machine that does something
-/// else meanwhile wakes us some milliseconds late, and what is not caught up is lost to the rate.
+/// else meanwhile wakes us some milliseconds late: one turn of another program is 4 ms. What is caught up stands in the link's
+/// queue from then on, since we send as fast as it does; there it keeps the link busy when we are late again, and what
+/// is urgent waiting.
 const LATE_MIN: Duration = Duration::from_millis(1);
-const LATE_MAX: Duration = Duration::from_millis(20);
+const LATE_MAX: Duration = Duration::from_millis(5);
 /// The part of a round trip that it may be: little beside any queue that suits the path.
-const LATE_PART: u32 = 32;
+const LATE_PART: u32 = 128;
 
 /// How many packets may leave together, so that one system call sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
