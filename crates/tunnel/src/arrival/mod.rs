@@ -17,7 +17,7 @@ use std::{ops::Range, time::Duration};
 
 use fec::control::{Counts, LossMeter, MeterConfig};
 use gaps::Gaps;
-pub use spacing::{IDLE_BEACON, Timing};
+pub use spacing::{IDLE_AFTER, IDLE_BEACON, Timing};
 
 use crate::{
     ranges::RangeSet,

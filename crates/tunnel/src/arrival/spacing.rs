@@ -18,6 +18,10 @@ const BEACON_MAX: Duration = Duration::from_millis(50);
 /// Without streams nobody waits for the link to be back.
 pub const IDLE_BEACON: Duration = Duration::from_secs(1);
 
+/// That is so once there have been none for so long, or for three round trips: until then the peer may still wait for
+/// the last report.
+pub const IDLE_AFTER: Duration = Duration::from_secs(1);
+
 /// What the pace of one direction's reports follows from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {

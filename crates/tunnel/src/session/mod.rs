@@ -74,6 +74,8 @@ pub struct Session {
     losses: Vec<LossEvent>,
     mtu: Mtu,
     silence: Silence,
+    /// Since when there has been no stream, and nothing that the peer may lack.
+    idle_since: Option<Duration>,
     /// The outage that lasts is one of both directions.
     unheard: bool,
     arrivals: Arrivals,
@@ -154,6 +156,7 @@ impl Session {
             losses: Vec::new(),
             mtu: Mtu::new(config.packet_start, config.packet_max),
             silence: Silence::new(config.outages, &expected, now),
+            idle_since: None,
             unheard: false,
             arrivals: Arrivals::new(timing(rate), now),
             decoding: Some(Decoding::new(config.packet_max)),

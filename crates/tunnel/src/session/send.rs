@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Session, Written, pack, segment::Segment};
 use crate::{
+    arrival::IDLE_AFTER,
     class::Class,
     coding::{CODED_OVERHEAD, Channel},
     outage::{State, UNANSWERED_PACKETS},
@@ -111,7 +112,9 @@ impl Session {
     fn look(&mut self, now: Duration) {
         let idle = self.streams.is_empty() && self.delivery.is_empty();
         let rtt = self.delivery.smoothed_rtt();
-        self.arrivals.set_idle(idle);
+        self.idle_since = idle.then(|| self.idle_since.unwrap_or(now));
+        let rests = |since| now >= since + IDLE_AFTER.max(rtt * 3);
+        self.arrivals.set_idle(self.idle_since.is_some_and(rests));
         self.silence.set_idle(now, idle, rtt);
         let unanswered = self.delivery.unanswered_since(UNANSWERED_PACKETS);
         let change = self.silence.on_time(now, unanswered, self.patience());

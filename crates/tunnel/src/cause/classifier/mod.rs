@@ -37,8 +37,6 @@ pub struct CauseCounts {
     pub congestion: u64,
     /// Lost to outages.
     pub outage: u64,
-    /// Of all of them, those that arrived after all.
-    pub late: u64,
 }
 
 /// Judges gaps between packet numbers by what the delay was at both ends of them, and by what did not arrive
@@ -89,11 +87,6 @@ impl Classifier {
     /// What has been said so far.
     pub fn counts(&self) -> CauseCounts {
         self.counts
-    }
-
-    /// A packet that was judged lost has arrived.
-    pub fn on_late(&mut self) {
-        self.counts.late += 1;
     }
 
     /// A sample of the path's delay; to be noted after the gaps of the same report, which are older.
