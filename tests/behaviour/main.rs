@@ -12,6 +12,7 @@ mod congestion;
 mod ending;
 mod firewall;
 mod handshake;
+mod lab;
 mod limits;
 mod loads;
 mod other_kernel;
