@@ -7,6 +7,7 @@
 
 mod addresses;
 mod bed;
+mod carriers;
 mod check;
 mod congestion;
 mod ending;

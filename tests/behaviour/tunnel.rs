@@ -21,19 +21,19 @@ use pepd_tests::{
 
 use crate::support::{assert_reset_after_connect, echo_once};
 
-const LINK: &str = "rate=20Mbit/s,delay=20ms,queue=100kB";
-const STATED: &str = "rate = \"20Mbit/s\"\nrtt = \"40ms\"";
-const SITE: &str = "[[site]]\nname = \"all\"\nmode = \"tunnel\"\npeer = \"hub\"\n";
-const PORT: u16 = 7000;
+pub const LINK: &str = "rate=20Mbit/s,delay=20ms,queue=100kB";
+pub const STATED: &str = "rate = \"20Mbit/s\"\nrtt = \"40ms\"";
+pub const SITE: &str = "[[site]]\nname = \"all\"\nmode = \"tunnel\"\npeer = \"hub\"\n";
+pub const PORT: u16 = 7000;
 
 /// Both pepds, with a session between them.
-struct Running {
-    boat: Pep,
-    hub: Pep,
+pub struct Running {
+    pub boat: Pep,
+    pub hub: Pep,
 }
 
 impl Running {
-    fn start(bed: &TunnelBed, peer: &str, site: &str) -> Self {
+    pub fn start(bed: &TunnelBed, peer: &str, site: &str) -> Self {
         let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
         let boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, peer, site));
         let running = Self { boat, hub };
@@ -41,18 +41,18 @@ impl Running {
         running
     }
 
-    fn wait_for_session(&self) {
+    pub fn wait_for_session(&self) {
         for pep in [&self.boat, &self.hub] {
             pep.wait_counter("tunnel_peers_here", |peers| peers == 1);
         }
     }
 
-    fn assert_in_tunnel(&self, flows: u64) {
+    pub fn assert_in_tunnel(&self, flows: u64) {
         assert_eq!(self.boat.counter("tunnel_flows_near"), flows);
         assert_eq!(self.hub.counter("tunnel_flows_far"), flows);
     }
 
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         for pep in [&mut self.boat, &mut self.hub] {
             pep.assert_healthy();
             pep.wait_idle();
@@ -62,7 +62,7 @@ impl Running {
     }
 }
 
-fn connect(bed: &TunnelBed, family: Family) -> TcpStream {
+pub fn connect(bed: &TunnelBed, family: Family) -> TcpStream {
     let stream = bed.host("client").connect(bed.server_at(family, PORT));
     let stream = stream.expect("pepd answers");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
@@ -70,7 +70,7 @@ fn connect(bed: &TunnelBed, family: Family) -> TcpStream {
 }
 
 /// A server that takes a payload to its end and then sends another.
-fn exchange_server(bed: &TunnelBed, family: Family, len: u64) -> Server {
+pub fn exchange_server(bed: &TunnelBed, family: Family, len: u64) -> Server {
     let listener = bed.host("server").listen(bed.server_at(family, PORT));
     Server::start(listener, move |mut stream, _| {
         let (received, sum) = receive(&mut stream).expect("a payload");
@@ -79,7 +79,7 @@ fn exchange_server(bed: &TunnelBed, family: Family, len: u64) -> Server {
     })
 }
 
-fn exchange(bed: &TunnelBed, family: Family, len: u64) {
+pub fn exchange(bed: &TunnelBed, family: Family, len: u64) {
     let mut stream = connect(bed, family);
     Payload::new(1, len).send(&mut stream).expect("connected");
     // Half-closed: what comes back comes after this.
@@ -393,24 +393,19 @@ fn flows_are_left_to_the_kernel_while_the_peer_is_gone() {
 #[test]
 fn while_a_peer_is_silent_new_flows_are_split_and_open_ones_wait() {
     let bed = TunnelBed::new(LINK);
-    let running = Running::start(&bed, "lost_after = \"1s\"", SITE);
+    let running = Running::start(&bed, "lost_after = \"1s\"\ncarrier = \"udp\"", SITE);
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
     let mut open = connect(&bed, Family::V4);
     echo_once(&mut open, b"hello");
     // Only the tunnel is cut: what is split gets through.
-    bed.host("hub").nft(
-        "table inet mute {
-            chain from { type filter hook prerouting priority -400; udp dport 5001 drop; }
-            chain to { type filter hook output priority -400; udp sport 5001 drop; }
-        }",
-    );
+    bed.block_udp();
     running
         .boat
         .wait_counter("tunnel_peers_here", |peers| peers == 0);
     open.write_all(b"later").expect("connected");
     echo_once(&mut connect(&bed, Family::V4), b"split");
     running.assert_in_tunnel(1);
-    bed.host("hub").nft("delete table inet mute");
+    bed.unblock_udp();
     let mut answer = [0; 5];
     open.read_exact(&mut answer).expect("an echo");
     assert_eq!(&answer, b"later");

@@ -183,6 +183,12 @@ impl TunnelBed {
         )
     }
 
+    /// Where the hub is reached by the boat.
+    pub fn hub_at(&self) -> SocketAddr {
+        let hub = self.nodes.node("hub").interface("boat").ipv4.addr();
+        SocketAddr::new(hub.into(), PORT)
+    }
+
     /// Starts pepd at an end.
     ///
     /// # Panics
@@ -199,6 +205,21 @@ impl TunnelBed {
                 chain to { type filter hook postrouting priority 400; oifname \"boat\" drop; }
             }",
         );
+    }
+
+    /// Nothing of the tunnels crosses the link by UDP any more.
+    pub fn block_udp(&self) {
+        self.host("hub").nft(&format!(
+            "table inet blocked {{
+                chain from {{ type filter hook prerouting priority -400; udp dport {PORT} drop; }}
+                chain to {{ type filter hook output priority -400; udp sport {PORT} drop; }}
+            }}"
+        ));
+    }
+
+    /// Ends [`block_udp`](Self::block_udp).
+    pub fn unblock_udp(&self) {
+        self.host("hub").nft("delete table inet blocked");
     }
 
     /// Ends [`cut_link`](Self::cut_link).

@@ -145,6 +145,12 @@ counters! {
     source_port_changed,
     /// Peers of tunnels that are there now.
     tunnel_peers_here,
+    /// Of these, those that are reached by TCP, as UDP does not get through.
+    tunnel_peers_by_tcp,
+    /// Connections by which peers are reached now, or by which somebody may turn out to be one.
+    tunnel_tcp_connections,
+    /// Connections that ended before anybody had shown to be a peer.
+    tunnel_tcp_strangers,
     /// Flows that went into a tunnel here.
     tunnel_flows_near,
     /// Flows that came out of one here.

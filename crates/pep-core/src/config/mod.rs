@@ -26,7 +26,7 @@ pub use limits::Limits;
 pub use link::Link;
 pub use log::{LogConfig, LogFormat, LogLevel};
 pub use names::{CongestionName, IfName, NameError, TableName};
-pub use peers::{Endpoint, Identity, OnPeerLoss, Peer};
+pub use peers::{Carrier, Endpoint, Identity, OnPeerLoss, Peer};
 pub use raw::closest;
 pub use timeouts::{Keepalive, Timeouts};
 

@@ -24,6 +24,8 @@ pub struct Peer {
     pub name: String,
     /// Where we call it. Default none: it calls us.
     pub endpoint: Option<Endpoint>,
+    /// By what it is reached. Default [`Carrier::Auto`].
+    pub carrier: Carrier,
     /// By which it is known.
     pub public_key: PublicKey,
     /// The file with the key that both ends share. Default none.
@@ -54,6 +56,18 @@ pub enum OnPeerLoss {
     Bypass,
 }
 
+/// By what a peer is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Carrier {
+    /// UDP, and TCP while UDP does not get through (default).
+    #[default]
+    Auto,
+    /// UDP only.
+    Udp,
+    /// TCP only.
+    Tcp,
+}
+
 /// `[identity]`: who we are to peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -68,7 +82,7 @@ pub struct Identity {
 pub struct Endpoint {
     /// Its name or address.
     pub host: String,
-    /// Its UDP port.
+    /// Its port, of UDP and of TCP.
     pub port: u16,
 }
 
@@ -93,6 +107,12 @@ const ON_PEER_LOSS: OneOf<OnPeerLoss> = OneOf(&[
     ("split", OnPeerLoss::Split),
     ("hold", OnPeerLoss::Hold),
     ("bypass", OnPeerLoss::Bypass),
+]);
+
+const CARRIER: OneOf<Carrier> = OneOf(&[
+    ("auto", Carrier::Auto),
+    ("udp", Carrier::Udp),
+    ("tcp", Carrier::Tcp),
 ]);
 
 /// Reads all `[peer.NAME]` sections. Those without a readable key are left out, and reported; the names
@@ -139,6 +159,7 @@ impl Peer {
         let peer = Self {
             name,
             endpoint,
+            carrier: s.read("carrier", CARRIER).unwrap_or_default(),
             public_key: PublicKey([0; 32]),
             psk_file: psk_file.map(PathBuf::from),
             rate: rate.unwrap_or(link.and_then(|link| link.rate)),

@@ -64,6 +64,21 @@ impl SiteRuntime {
         Self::new(config, controls, id, &site)
     }
 
+    /// Connections that carry tunnels themselves: as the link legs of the first site with a tunnel, or of the
+    /// built-in site.
+    pub fn tunnel_leg(config: &Config, controls: &Controls) -> LegOptions {
+        let mut sites = config.sites.iter();
+        let first = sites.find(|(id, _)| config.peer_of(*id).is_some());
+        let last = || config.sites.iter().next_back();
+        let (id, site) = first.or_else(last).expect("the built-in site");
+        let mark = MarkSet::new(config.intercept.marks).server_leg();
+        LegOptions {
+            congestion: controls.link(id).into(),
+            rtt0: controls.rtt0(id),
+            ..link_leg(config, site, mark)
+        }
+    }
+
     fn new(config: &Config, controls: &Controls, id: SiteId, site: &Site) -> Self {
         let link = |mark| LegOptions {
             congestion: controls.link(id).into(),

@@ -20,12 +20,15 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
+use tunnel::endpoint::{Carrier, Transmit};
+
 use super::{
     Handed, TunnelError,
     core::{Core, Shared},
     interface, near,
     setup::Prepared,
-    socket::Sockets,
+    tcp::{self, Connections, Listeners},
+    udp::{Arrived, Sockets},
 };
 use crate::{flow::FlowContext, sys::reactor};
 
@@ -58,13 +61,21 @@ pub(super) async fn run(
     let ring = prepared.ring();
     let mut endpoint = prepared.endpoint;
     let peers = Prepared::add_peers(&mut endpoint, &prepared.peers, &context, ring)?;
-    let core = Core::new(context, endpoint, peers, prepared.statuses, prepared.far);
+    let tcp = Connections::new(prepared.tcp);
+    let core = Core::new(
+        context,
+        endpoint,
+        peers,
+        prepared.statuses,
+        prepared.far,
+        tcp,
+    );
+    listen(&core, prepared.listeners)?;
     let mut driver = Driver {
         core: Rc::clone(&core),
         sockets: Sockets::new(prepared.sockets)?,
         incoming,
         timer: Timer::new()?,
-        datagram: Vec::with_capacity(1 << 16),
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
     if let Some(interface) = prepared.interface {
@@ -86,6 +97,14 @@ pub(super) async fn run(
     Ok(())
 }
 
+fn listen(core: &Shared, listeners: Option<Listeners>) -> io::Result<()> {
+    let listeners = listeners.map(Listeners::register).transpose()?;
+    for listener in listeners.into_iter().flatten() {
+        tokio::task::spawn_local(tcp::accept(Rc::clone(core), listener));
+    }
+    Ok(())
+}
+
 async fn tick(core: Shared) {
     let mut tick = interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -101,8 +120,6 @@ struct Driver {
     sockets: Sockets,
     incoming: UnboundedReceiver<Handed>,
     timer: Timer,
-    /// The datagram that is being written.
-    datagram: Vec<u8>,
 }
 
 impl Driver {
@@ -141,8 +158,10 @@ impl Driver {
             // What one call receives came as one.
             let now = core.now();
             let any = self.sockets.poll_receive(cx, |arrived| {
-                let (from, to) = (arrived.from, arrived.to);
-                core.handle_datagram(now, from, to, arrived.marked, arrived.datagram);
+                let Arrived {
+                    from, to, marked, ..
+                } = arrived;
+                core.handle_datagram(now, from.into(), to, marked, arrived.datagram);
             });
             if !any {
                 return;
@@ -160,11 +179,17 @@ impl Driver {
             if !self.sockets.has_room() && flush(&mut self.sockets, core, cx).is_pending() {
                 return true;
             }
-            self.datagram.clear();
-            let Some((to, from)) = core.poll_transmit(now, &mut self.datagram) else {
+            let tail = self.sockets.tail();
+            let begin = tail.len();
+            let Some((Transmit { peer, to }, from)) = core.poll_transmit(now, tail) else {
                 return flush(&mut self.sockets, core, cx).is_pending();
             };
-            self.sockets.push(to, from, &self.datagram);
+            if to.carrier == Carrier::Udp {
+                self.sockets.push(begin, to.address, from);
+            } else {
+                core.send_by_tcp(&self.core, peer, to.address, &tail[begin..]);
+                tail.truncate(begin);
+            }
         }
         cx.waker().wake_by_ref();
         flush(&mut self.sockets, core, cx).is_pending()
@@ -180,11 +205,12 @@ impl Driver {
     }
 
     fn count(&mut self) {
-        let counted = std::mem::take(&mut self.sockets.counted);
+        let core = &mut *self.core.borrow_mut();
+        let by_udp = std::mem::take(&mut self.sockets.counted);
+        let counted = by_udp + std::mem::take(&mut core.tcp.counted);
         if counted == Default::default() {
             return;
         }
-        let core = self.core.borrow();
         core.context.counters.update(|stats| {
             stats.tunnel_datagrams_received += counted.received;
             stats.tunnel_datagrams_sent += counted.sent;

@@ -1,4 +1,4 @@
-//! Tunnels: flows to and from peers, over UDP.
+//! Tunnels: flows to and from peers, over UDP, or over TCP where that does not get through.
 //!
 //! ```text
 //!   workers                       one thread, "tunnels"                          the other pepd
@@ -17,9 +17,10 @@
 //! - `table`, the flows of a peer and their bytes
 //! - `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
 //! - `interface`, whether the link is there;
-//! - `socket`, UDP; `name`, peers called by name
+//! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
 //! - [`peers`], what others may know: who is there
 
+mod batch;
 mod core;
 mod driver;
 mod far;
@@ -31,8 +32,9 @@ pub mod peers;
 #[cfg(test)]
 mod rig;
 pub mod setup;
-mod socket;
 mod table;
+mod tcp;
+mod udp;
 
 use std::{
     io,

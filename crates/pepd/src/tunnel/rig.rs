@@ -29,6 +29,7 @@ use super::{
     far, near,
     peers::Statuses,
     table::Table,
+    tcp::{self, Connections},
 };
 use crate::{
     arena::{Arena, Geometry},
@@ -121,7 +122,11 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let table = Table::new(&context, RING, 2 * RING);
     peers.push(id, config.peers[0].clone(), table);
     let far = far::Sites::with_loopback(&site());
-    Core::new(context, endpoint, peers, Statuses::new(&config), far)
+    let tcp = Connections::new(tcp::Options {
+        leg: site().server,
+        from: None,
+    });
+    Core::new(context, endpoint, peers, Statuses::new(&config), far, tcp)
 }
 
 impl Rig {
@@ -249,7 +254,7 @@ fn exchange(ends: &[Shared; 2], wire: bool) -> bool {
         }
         any = true;
         if wire {
-            let address = ADDRESSES[from].into();
+            let address = SocketAddr::from(ADDRESSES[from]).into();
             let mut receiver = ends[to].borrow_mut();
             let now = receiver.now();
             receiver.handle_datagram(now, address, None, false, &mut datagram);

@@ -3,7 +3,7 @@
 use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use pep_core::{
-    config::{Config, Identity, IfName, Peer},
+    config::{Carrier, Config, Identity, IfName, Peer},
     key::SecretKey,
     site::{Class as SiteClass, Mode, SiteId},
 };
@@ -13,12 +13,12 @@ use tunnel::{
     session::{Outages, Rate, SessionConfig},
 };
 
-use super::{core::Peers, far, peers::Statuses, socket::Bound, table::Table};
+use super::{core::Peers, far, peers::Statuses, table::Table, tcp, udp::Bound};
 use crate::{
     congestion::Controls,
     flow::FlowContext,
     keys::{self, KeyFileError, NoRandomness},
-    leg::SiteRuntime,
+    leg::{LegOptions, SiteRuntime},
     marks::MarkSet,
 };
 
@@ -47,6 +47,16 @@ pub enum TunnelError {
         /// Why not.
         err: io::Error,
     },
+    /// Another program has the port, most likely.
+    #[error(
+        "cannot listen for peers by TCP at {address}: {err}; with `carrier = \"udp\"` for all peers we do not"
+    )]
+    ListenTcp {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        err: io::Error,
+    },
 }
 
 /// What is needed to start.
@@ -54,6 +64,8 @@ pub enum TunnelError {
 pub struct Prepared {
     pub(super) endpoint: Endpoint,
     pub(super) sockets: Bound,
+    pub(super) tcp: tcp::Options,
+    pub(super) listeners: Option<tcp::Listeners>,
     pub(super) peers: Vec<(Peer, PeerConfig)>,
     pub(super) statuses: Statuses,
     pub(super) routes: Vec<(SiteId, usize, Class)>,
@@ -80,12 +92,15 @@ impl Prepared {
             limits: Limits::default(),
         });
         let marks = MarkSet::new(config.intercept.marks);
+        let tcp = tcp_options(config, identity, controls);
         let peers = config.peers.iter().enumerate();
         let peers =
             peers.map(|(index, peer)| Ok((peer.clone(), peer_config(config, index, peer)?)));
         Ok(Some(Self {
             endpoint,
             sockets: bind(identity, marks.server_leg())?,
+            listeners: listen_by_tcp(config, identity, &tcp)?,
+            tcp,
             peers: peers.collect::<Result<_, TunnelError>>()?,
             statuses: Statuses::new(config),
             routes: routes(config),
@@ -148,6 +163,42 @@ fn bind(identity: &Identity, mark: u32) -> Result<Bound, TunnelError> {
     })
 }
 
+/// Bytes that the kernel takes ahead of what TCP may send: little, or what is urgent waits behind them.
+const UNSENT: u32 = 32 << 10;
+/// By which nothing is acknowledged for so long, a connection is given up.
+const TCP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// As the link legs of flows: of the first site with a tunnel, or of the built-in one.
+fn tcp_options(config: &Config, identity: &Identity, controls: &Controls) -> tcp::Options {
+    let leg = SiteRuntime::tunnel_leg(config, controls);
+    let listen = identity.listen.map(|listen| listen.ip());
+    tcp::Options {
+        leg: LegOptions {
+            nodelay: true,
+            notsent_lowat: Some(UNSENT),
+            user_timeout: Some(TCP_TIMEOUT),
+            keepalive: None,
+            ..leg
+        },
+        from: listen.filter(|ip| !ip.is_unspecified()),
+    }
+}
+
+/// Listens by TCP, too, if a peer may come by it.
+fn listen_by_tcp(
+    config: &Config,
+    identity: &Identity,
+    options: &tcp::Options,
+) -> Result<Option<tcp::Listeners>, TunnelError> {
+    let wanted = config.peers.iter().any(|peer| peer.carrier != Carrier::Udp);
+    let address = identity.listen.filter(|_| wanted);
+    let listen = |address| {
+        tcp::Listeners::bind(address, options)
+            .map_err(|err| TunnelError::ListenTcp { address, err })
+    };
+    address.map(listen).transpose()
+}
+
 fn routes(config: &Config) -> Vec<(SiteId, usize, Class)> {
     let sites = config.sites.iter();
     sites
@@ -174,7 +225,11 @@ fn peer_config(config: &Config, index: usize, peer: &Peer) -> Result<PeerConfig,
         public_key: peer.public_key.0,
         psk: psk.as_ref().map_or([0; 32], |psk: &SecretKey| *psk.bytes()),
         address,
-        carriers: Carriers::Udp,
+        carriers: match peer.carrier {
+            Carrier::Auto => Carriers::Both,
+            Carrier::Udp => Carriers::Udp,
+            Carrier::Tcp => Carriers::Tcp,
+        },
         session: session_config(config, index, peer, address),
     })
 }

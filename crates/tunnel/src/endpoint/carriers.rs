@@ -179,7 +179,7 @@ impl Peer {
         there.filter(|_| self.config.carriers.include(Carrier::Udp))
     }
 
-    fn by_tcp(&self) -> Option<Remote> {
+    pub fn by_tcp(&self) -> Option<Remote> {
         let there = self.config.address.map(Remote::tcp);
         there.filter(|_| self.config.carriers.include(Carrier::Tcp))
     }

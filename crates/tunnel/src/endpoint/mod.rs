@@ -24,6 +24,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -80,6 +81,10 @@ pub struct Transmit {
 pub struct PeerState {
     /// Where it is, or should be.
     pub remote: Option<Remote>,
+    /// Where it may be called by TCP.
+    pub called_at: Option<SocketAddr>,
+    /// The round trip that was stated.
+    pub rtt: Duration,
     /// There is a session.
     pub up: bool,
     /// When something of it last arrived, in this session.

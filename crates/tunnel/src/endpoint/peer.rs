@@ -99,6 +99,8 @@ impl Peer {
     pub fn state(&self) -> PeerState {
         PeerState {
             remote: self.remote.or(self.should_be()),
+            called_at: self.by_tcp().map(|there| there.address),
+            rtt: self.config.session.rtt,
             up: self.live.is_some(),
             heard: self.live.as_ref().map(|live| live.heard),
             keys_since: self.live.as_ref().map(|live| live.current().since),

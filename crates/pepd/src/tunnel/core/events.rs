@@ -4,13 +4,13 @@ use std::{rc::Rc, time::Duration};
 
 use pep_core::greeting::Greeting;
 use tunnel::{
-    endpoint::PeerEvent,
+    endpoint::{Carrier, PeerEvent},
     session::Event,
     wire::{ResetCode, StreamId},
 };
 
 use super::{Core, Key, Shared};
-use crate::tunnel::{far, table::FlowId};
+use crate::tunnel::{far, table::FlowId, tcp};
 
 impl Core {
     /// Takes note of all that has happened.
@@ -53,8 +53,10 @@ impl Core {
                 self.set_here(index, next);
             }
             PeerEvent::Roamed(remote) => {
-                let address = remote.address;
-                tracing::info!(peer = name, %address, "peer sends from this address now");
+                let (address, carrier) = (remote.address, remote.carrier);
+                let was = peer.carrier.replace(carrier);
+                tracing::info!(peer = name, %address, %carrier, "peer sends from this address now");
+                tcp::tell_of_carrier(&peer.config, was, carrier);
             }
             PeerEvent::Failed(err) => {
                 tracing::warn!(peer = name, error = %err, "no session with a peer");
@@ -149,7 +151,8 @@ impl Core {
 
     /// What is looked after every second.
     pub(in crate::tunnel) fn tick(&mut self) {
-        self.count_refused();
+        self.count();
+        self.sweep_connections();
         let now = self.now();
         for index in 0..self.peers.list.len() {
             let peer = &self.peers.list[index];
@@ -160,7 +163,7 @@ impl Core {
         }
     }
 
-    fn count_refused(&mut self) {
+    fn count(&mut self) {
         let seen = self.endpoint.stats();
         let refused = seen.malformed
             + seen.unknown
@@ -168,8 +171,15 @@ impl Core {
             + seen.repeated
             + seen.not_for_us
             + seen.refused;
-        let counters = &self.context.counters;
-        counters.update(|stats| stats.tunnel_datagrams_refused = refused);
+        let peers = self.peers.list.iter();
+        let by_tcp = peers.filter(|peer| peer.carrier == Some(Carrier::Tcp));
+        let (by_tcp, connections) = (by_tcp.count(), self.tcp.len());
+        self.context.counters.update(|stats| {
+            stats.tunnel_datagrams_refused = refused;
+            stats.tunnel_peers_by_tcp = by_tcp as u64;
+            stats.tunnel_tcp_connections = connections as u64;
+            stats.tunnel_tcp_strangers = self.tcp.strangers_gone;
+        });
     }
 
     fn on_silence(&mut self, index: usize, silence: Duration) {

@@ -19,7 +19,7 @@ use std::{
 use pep_core::greeting::Greeting;
 use tunnel::{
     class::Class,
-    endpoint::{Endpoint, PeerConfig},
+    endpoint::{Endpoint, PeerConfig, PeerId, Remote, Transmit},
     session::{LinkHint, Session, TooManyStreams},
     wire::{CloseCode, ResetCode, StreamId},
 };
@@ -30,6 +30,7 @@ use super::{
     far,
     peers::Statuses,
     table::{Entry, FlowId, Table},
+    tcp::Connections,
 };
 use crate::flow::FlowContext;
 
@@ -49,6 +50,8 @@ pub(super) struct Core {
     pub(super) statuses: Statuses,
     /// For flows that the peers open.
     pub(super) far: Rc<far::Sites>,
+    /// Where UDP does not get through.
+    pub(super) tcp: Connections,
     /// The beginning of time.
     base: Instant,
     /// Whom to tell that there may be something to send.
@@ -67,6 +70,7 @@ impl Core {
         peers: Peers,
         statuses: Statuses,
         far: far::Sites,
+        tcp: Connections,
     ) -> Shared {
         Rc::new(RefCell::new(Self {
             context,
@@ -74,6 +78,7 @@ impl Core {
             peers,
             statuses,
             far: Rc::new(far),
+            tcp,
             base: Instant::now(),
             driver: None,
             heard: None,
@@ -85,7 +90,7 @@ impl Core {
         self.base.elapsed()
     }
 
-    fn wake_driver(&mut self) {
+    pub(super) fn wake_driver(&mut self) {
         if let Some(driver) = self.driver.take() {
             driver.wake();
         }
@@ -212,25 +217,24 @@ impl Core {
     pub(super) fn handle_datagram(
         &mut self,
         now: Duration,
-        from: SocketAddr,
+        from: Remote,
         to: Option<IpAddr>,
         marked: bool,
         datagram: &mut [u8],
-    ) {
+    ) -> Option<PeerId> {
         let peers = &mut self.peers;
         let peer = self
             .endpoint
             .handle_datagram(now, from, marked, datagram, peers);
-        let Some(peer) = peer.map(|peer| peers.index(peer)) else {
-            return;
-        };
+        let index = peers.index(peer?);
         if to.is_some() {
-            peers.list[peer].local = to;
+            peers.list[index].local = to;
         }
-        if self.heard != Some(peer) {
+        if self.heard != Some(index) {
             self.grant_heard();
-            self.heard = Some(peer);
+            self.heard = Some(index);
         }
+        peer
     }
 
     /// What has come may have been of flows that are gone: that is room again.
@@ -245,13 +249,13 @@ impl Core {
         &mut self,
         now: Duration,
         out: &mut Vec<u8>,
-    ) -> Option<(SocketAddr, Option<IpAddr>)> {
+    ) -> Option<(Transmit, Option<IpAddr>)> {
         let transmit = self.endpoint.poll_transmit(now, out, &mut self.peers)?;
         let local = transmit
             .peer
             .and_then(|peer| self.peers.of_id(peer).local)
             .filter(|local| local.is_ipv4() == transmit.to.address.is_ipv4());
-        Some((transmit.to.address, local))
+        Some((transmit, local))
     }
 
     /// It could not be sent there; perhaps the address is not ours any more from which it should have been.

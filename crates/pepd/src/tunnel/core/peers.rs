@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use pep_core::config::Peer;
-use tunnel::endpoint::{PeerId, Stores};
+use tunnel::endpoint::{Carrier, PeerId, Stores};
 
 use crate::tunnel::table::Table;
 
@@ -15,6 +15,8 @@ pub(in crate::tunnel) struct PeerShell {
     pub(in crate::tunnel) table: Table,
     /// Which of our addresses it writes to, so that our answers come from there.
     pub(in crate::tunnel) local: Option<IpAddr>,
+    /// By what it is reached.
+    pub(super) carrier: Option<Carrier>,
     /// Since when nothing comes from it, though there is a session.
     pub(super) silent_since: Option<Duration>,
 }
@@ -34,6 +36,7 @@ impl Peers {
             config,
             table,
             local: None,
+            carrier: None,
             silent_since: None,
         });
     }

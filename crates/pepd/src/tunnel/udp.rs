@@ -1,4 +1,4 @@
-//! The UDP sockets of tunnels: many datagrams a call, their ECN marks, and whose address they came to.
+//! Datagrams by UDP: many a call, their ECN marks, and whose address they came to.
 
 use std::{
     collections::VecDeque,
@@ -12,6 +12,7 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{io::Interest, net::UdpSocket};
 
+use super::batch::Batch;
 use crate::sys;
 
 /// Bytes that the kernel keeps for us while we are busy: 60 ms at 1 Gbit/s. What does not fit is lost, and repairing it makes us
@@ -23,8 +24,6 @@ const SEND_BUFFER: i32 = 1 << 20;
 const BUFFERS: usize = 8;
 /// Bytes of each: as many as the kernel joins at most.
 const BUFFER: usize = 64 << 10;
-/// Bytes of one send call at most, UDP's own limit.
-const SEND_MAX: usize = 65_000;
 
 /// Sockets that are bound, outside of any event loop.
 #[derive(Debug)]
@@ -141,52 +140,6 @@ pub(super) struct Arrived<'a> {
     pub(super) datagram: &'a mut [u8],
 }
 
-/// Datagrams of one size (but for the last) to one address, to be sent by one call.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    bytes: Vec<u8>,
-    segment: usize,
-    segments: usize,
-    complete: bool,
-    to: Option<SocketAddr>,
-    from: Option<IpAddr>,
-}
-
-impl Batch {
-    /// Takes a datagram, if it may go with those that it has.
-    pub(super) fn push(
-        &mut self,
-        to: SocketAddr,
-        from: Option<IpAddr>,
-        datagram: &[u8],
-        most: usize,
-    ) -> bool {
-        if self.segments == 0 {
-            self.segment = datagram.len();
-            (self.to, self.from) = (Some(to), from);
-        }
-        let fits = !self.complete
-            && self.segments < most
-            && self.to == Some(to)
-            && self.from == from
-            && datagram.len() <= self.segment
-            && self.bytes.len() + datagram.len() <= SEND_MAX.max(self.segment);
-        if fits {
-            self.bytes.extend_from_slice(datagram);
-            self.segments += 1;
-            self.complete = datagram.len() < self.segment;
-        }
-        fits
-    }
-
-    fn clear(&mut self) {
-        self.bytes.clear();
-        self.segments = 0;
-        self.complete = false;
-        self.to = None;
-    }
-}
-
 /// Counted per datagram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counted {
@@ -194,6 +147,18 @@ pub(super) struct Counted {
     pub(super) sent: u64,
     /// Those that the kernel did not take.
     pub(super) unsent: u64,
+}
+
+impl std::ops::Add for Counted {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            received: self.received + other.received,
+            sent: self.sent + other.sent,
+            unsent: self.unsent + other.unsent,
+        }
+    }
 }
 
 /// All sockets of the tunnels: one for each version of IP that there is.
@@ -280,17 +245,27 @@ impl Sockets {
         self.queue.len() < QUEUE
     }
 
-    /// Puts a datagram into the queue.
-    pub(super) fn push(&mut self, to: SocketAddr, from: Option<IpAddr>, datagram: &[u8]) {
-        let most = self.segments_max(&to);
-        if let Some(last) = self.queue.back_mut()
-            && last.push(to, from, datagram, most)
-        {
-            return;
+    /// What is to be sent next is written behind this.
+    pub(super) fn tail(&mut self) -> &mut Vec<u8> {
+        if self.queue.back().is_none_or(Batch::is_complete) {
+            self.queue.push_back(self.spare.pop().unwrap_or_default());
         }
-        let mut batch = self.spare.pop().unwrap_or_default();
-        batch.push(to, from, datagram, most);
-        self.queue.push_back(batch);
+        let batch = self.queue.back_mut().expect("there is one now");
+        &mut batch.bytes
+    }
+
+    /// What the [tail](Self::tail) has from `begin` on is a datagram for this address.
+    pub(super) fn push(&mut self, begin: usize, to: SocketAddr, from: Option<IpAddr>) {
+        let most = self.segments_max(&to);
+        let Some(batch) = self.queue.back_mut() else {
+            return;
+        };
+        if !batch.take(begin, to, from, most) {
+            let mut next = self.spare.pop().unwrap_or_default();
+            batch.split(begin, &mut next);
+            next.take(0, to, from, most);
+            self.queue.push_back(next);
+        }
     }
 
     /// Sends the queue. Pending when the kernel takes no more for now. Calls `failed` with the address that
@@ -302,6 +277,7 @@ impl Sockets {
     ) -> Poll<()> {
         while let Some(mut batch) = self.queue.pop_front() {
             match self.poll_send(cx, &batch) {
+                _ if batch.segments == 0 => {}
                 Poll::Pending => {
                     self.queue.push_front(batch);
                     return Poll::Pending;
@@ -357,34 +333,6 @@ fn take_all(meta: &RecvMeta, buffer: &mut [u8], take: &mut impl FnMut(Arrived<'_
 mod tests {
     use super::*;
 
-    fn push(batch: &mut Batch, to: u16, length: usize) -> bool {
-        let to = SocketAddr::from(([127, 0, 0, 1], to));
-        batch.push(to, None, &vec![0; length], 4)
-    }
-
-    #[test]
-    fn a_batch_is_of_one_size_and_to_one_address() {
-        let mut batch = Batch::default();
-        assert!(push(&mut batch, 1, 100) && push(&mut batch, 1, 100));
-        assert!(!push(&mut batch, 2, 100), "another address");
-        assert!(!push(&mut batch, 1, 101), "longer than the first");
-        assert!(push(&mut batch, 1, 60), "the last may be shorter");
-        assert!(!push(&mut batch, 1, 60), "and is the last then");
-        assert_eq!((batch.bytes.len(), batch.segments), (260, 3));
-        batch.clear();
-        for _ in 0..4 {
-            assert!(push(&mut batch, 2, 7));
-        }
-        assert!(!push(&mut batch, 2, 7), "as many as the kernel splits");
-    }
-
-    #[test]
-    fn a_batch_is_no_longer_than_udp_allows() {
-        let mut batch = Batch::default();
-        assert!(push(&mut batch, 1, 30_000) && push(&mut batch, 1, 30_000));
-        assert!(!push(&mut batch, 1, 30_000));
-    }
-
     /// Over loopback, joined and split by the kernel where it can.
     #[tokio::test(flavor = "current_thread")]
     async fn datagrams_arrive_as_they_were_sent() {
@@ -395,7 +343,9 @@ mod tests {
         let udp = b.v4.as_ref().expect("bound").socket.local_addr();
         let to = udp.expect("bound");
         for length in [1000, 1000, 1000, 300, 500] {
-            a.push(to, None, &vec![length as u8; length]);
+            let begin = a.tail().len();
+            a.tail().resize(begin + length, length as u8);
+            a.push(begin, to, None);
         }
         let sent = std::future::poll_fn(|cx| a.poll_flush(cx, |_| panic!("not sent")));
         sent.await;

@@ -1,0 +1,121 @@
+//! Datagrams that go to the kernel together.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// Bytes of one send call at most, UDP's own limit.
+const SEND_MAX: usize = 65_000;
+
+/// Datagrams of one size (but for the last) to one address, to be sent by one call.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    /// The datagrams, and perhaps what is being written behind them.
+    pub(super) bytes: Vec<u8>,
+    pub(super) segment: usize,
+    pub(super) segments: usize,
+    pub(super) to: Option<SocketAddr>,
+    pub(super) from: Option<IpAddr>,
+    complete: bool,
+}
+
+impl Batch {
+    /// Whether nothing fits behind what it has.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Takes what was written behind `begin` for a datagram, if that may go with those that it has.
+    pub(super) fn take(
+        &mut self,
+        begin: usize,
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        most: usize,
+    ) -> bool {
+        let length = self.bytes.len() - begin;
+        if self.segments == 0 {
+            self.segment = length;
+            (self.to, self.from) = (Some(to), from);
+        }
+        let fits = !self.complete
+            && self.to == Some(to)
+            && self.from == from
+            && length <= self.segment
+            && self.bytes.len() <= SEND_MAX.max(self.segment);
+        if fits {
+            self.segments += 1;
+            let more = self.bytes.len() + self.segment <= SEND_MAX;
+            self.complete = length < self.segment || self.segments >= most || !more;
+        }
+        fits
+    }
+
+    /// Gives away what was written behind `begin`.
+    pub(super) fn split(&mut self, begin: usize, next: &mut Self) {
+        next.bytes.extend_from_slice(&self.bytes[begin..]);
+        self.bytes.truncate(begin);
+        self.complete = true;
+    }
+
+    /// Empties it.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.segments = 0;
+        self.complete = false;
+        self.to = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes a datagram; if it does not fit, it is what is left.
+    fn push(batch: &mut Batch, to: u16, length: usize) -> bool {
+        let to = SocketAddr::from(([127, 0, 0, 1], to));
+        let begin = batch.bytes.len();
+        batch.bytes.resize(begin + length, 7);
+        let taken = batch.take(begin, to, None, 4);
+        if !taken {
+            let mut next = Batch::default();
+            let complete = batch.complete;
+            batch.split(begin, &mut next);
+            batch.complete = complete;
+            assert_eq!(next.bytes, vec![7; length]);
+        }
+        taken
+    }
+
+    #[test]
+    fn a_batch_is_of_one_size_and_to_one_address() {
+        let mut batch = Batch::default();
+        assert!(push(&mut batch, 1, 100) && push(&mut batch, 1, 100));
+        assert!(!push(&mut batch, 2, 100), "another address");
+        assert!(!push(&mut batch, 1, 101), "longer than the first");
+        assert!(push(&mut batch, 1, 60), "the last may be shorter");
+        assert!(batch.is_complete());
+        assert!(!push(&mut batch, 1, 60), "and is the last then");
+        assert_eq!((batch.bytes.len(), batch.segments), (260, 3));
+        batch.clear();
+        for _ in 0..4 {
+            assert!(!batch.is_complete() && push(&mut batch, 2, 7));
+        }
+        assert!(batch.is_complete(), "as many as the kernel splits");
+    }
+
+    #[test]
+    fn a_batch_is_no_longer_than_udp_allows() {
+        let mut batch = Batch::default();
+        assert!(push(&mut batch, 1, 30_000) && push(&mut batch, 1, 30_000));
+        assert!(batch.is_complete() && !push(&mut batch, 1, 30_000));
+    }
+
+    #[test]
+    fn what_does_not_fit_begins_the_next_one() {
+        let (mut batch, mut next) = (Batch::default(), Batch::default());
+        assert!(push(&mut batch, 1, 100));
+        batch.bytes.extend_from_slice(&[9; 200]);
+        batch.split(100, &mut next);
+        assert!(batch.is_complete());
+        assert_eq!((batch.bytes.len(), next.bytes), (100, vec![9; 200]));
+    }
+}

@@ -1,0 +1,182 @@
+//! One connection, as a task.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::SocketAddr,
+    task::{Context, Poll},
+};
+
+use tokio::net::TcpStream;
+use tunnel::endpoint::Remote;
+
+use super::{
+    super::core::{Core, Shared},
+    QUEUE,
+    frames::Frames,
+};
+
+/// Calls that read before others have their turn.
+const READ_TURN: usize = 8;
+/// Datagrams in which a stranger may show who it is: two, and as many again for each cookie.
+const CHANCES: u32 = 16;
+
+/// Calls, and then is the connection.
+pub(super) async fn call(core: Shared, at: SocketAddr, id: u64) {
+    let connecting = core.borrow().tcp.options.call(at);
+    let connected = match connecting {
+        Ok(connecting) => tokio::select! {
+            connected = connecting => connected,
+            () = replaced(&core, at, id) => return,
+        },
+        Err(err) => Err(err),
+    };
+    match connected {
+        Ok(stream) => run(core, stream, at, id).await,
+        Err(err) => {
+            tracing::debug!(%at, error = %err, "cannot call a peer by TCP");
+            core.borrow_mut().on_connection_end(at, id);
+        }
+    }
+}
+
+async fn replaced(core: &Shared, at: SocketAddr, id: u64) {
+    poll_fn(|cx| {
+        let core = &mut *core.borrow_mut();
+        let Some(there) = core.tcp.get(at, id) else {
+            return Poll::Ready(());
+        };
+        there.waker = Some(cx.waker().clone());
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Moves datagrams until the connection ends, or is to end.
+pub(super) async fn run(core: Shared, stream: TcpStream, at: SocketAddr, id: u64) {
+    let mut pipe = Pipe {
+        stream,
+        at,
+        id,
+        frames: Frames::default(),
+        chances: CHANCES,
+    };
+    core.borrow_mut().on_room(at, id);
+    let end = poll_fn(|cx| pipe.poll(cx, &core)).await;
+    tracing::debug!(%at, error = end.err().map(tracing::field::display), "a connection is over");
+    core.borrow_mut().on_connection_end(at, id);
+}
+
+struct Pipe {
+    stream: TcpStream,
+    at: SocketAddr,
+    id: u64,
+    frames: Frames,
+    chances: u32,
+}
+
+impl Pipe {
+    fn poll(&mut self, cx: &mut Context<'_>, core: &Shared) -> Poll<io::Result<()>> {
+        let core = &mut *core.borrow_mut();
+        let Some(there) = core.tcp.get(self.at, self.id) else {
+            return Poll::Ready(Ok(()));
+        };
+        there.waker = Some(cx.waker().clone());
+        if there.called {
+            self.frames.prove();
+        }
+        if self.read(cx, core)? || core.tcp.get(self.at, self.id).is_none() {
+            return Poll::Ready(Ok(()));
+        }
+        self.write(cx, core)?;
+        Poll::Pending
+    }
+
+    /// Takes what has arrived. Whether that was the last of it.
+    fn read(&mut self, cx: &mut Context<'_>, core: &mut Core) -> io::Result<bool> {
+        for _ in 0..READ_TURN {
+            if self.stream.poll_read_ready(cx)?.is_pending() {
+                return Ok(false);
+            }
+            match self.stream.try_read(self.frames.space()) {
+                Ok(0) => return Ok(true),
+                Ok(count) => self.frames.filled(count),
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(err) => return Err(err),
+            }
+            self.take_all(core)?;
+        }
+        cx.waker().wake_by_ref();
+        Ok(false)
+    }
+
+    fn take_all(&mut self, core: &mut Core) -> io::Result<()> {
+        let nonsense = |err| io::Error::new(io::ErrorKind::InvalidData, err);
+        while let Some(datagram) = self.frames.next().map_err(nonsense)? {
+            let is_known = core.take_from_tcp(self.at, self.id, datagram);
+            if is_known {
+                self.frames.prove();
+                continue;
+            }
+            self.chances -= 1;
+            if self.chances == 0 {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>, core: &mut Core) -> io::Result<()> {
+        let Some(there) = core.tcp.get(self.at, self.id) else {
+            return Ok(());
+        };
+        let mut written = 0;
+        while written < there.queue.len() && self.stream.poll_write_ready(cx)?.is_ready() {
+            match self.stream.try_write(&there.queue[written..]) {
+                Ok(count) => written += count,
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
+                Err(err) => return Err(err),
+            }
+        }
+        there.queue.drain(..written);
+        if there.full && there.queue.len() <= QUEUE / 2 {
+            core.on_room(self.at, self.id);
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// There is room in the queue of a connection.
+    fn on_room(&mut self, at: SocketAddr, id: u64) {
+        let Some(there) = self.tcp.get(at, id) else {
+            return;
+        };
+        there.full = false;
+        if let Some(peer) = there.peer {
+            self.endpoint.release(peer, Remote::tcp(at));
+            self.wake_driver();
+        }
+    }
+
+    /// Takes a datagram. Whether the connection is that of a peer.
+    fn take_from_tcp(&mut self, at: SocketAddr, id: u64, datagram: &mut [u8]) -> bool {
+        let now = self.now();
+        let remote = Remote::tcp(at);
+        self.tcp.counted.received += 1;
+        let from = self.handle_datagram(now, remote, None, false, datagram);
+        self.wake_driver();
+        let state = from.and_then(|peer| self.endpoint.peer_state(peer));
+        let uses = state.is_some_and(|state| state.up && state.remote == Some(remote));
+        let Some(there) = self.tcp.get(at, id) else {
+            return false;
+        };
+        if there.is_stranger() && uses {
+            there.peer = from;
+        }
+        if !there.is_stranger() && from.is_some() {
+            there.heard = now;
+        }
+        !there.is_stranger()
+    }
+}

@@ -1,0 +1,172 @@
+//! Datagrams in a stream of bytes: each behind its length.
+//!
+//! ```text
+//!  +------------+--------------------+------------+---------
+//!  | length: 16 | a datagram         | length: 16 | ...
+//!  +------------+--------------------+------------+---------
+//! ```
+
+/// Bytes of the length.
+const HEADER: usize = 2;
+/// The shortest datagram there is.
+const SHORTEST: usize = 21;
+/// The longest one that is taken from somebody who has shown nothing yet: there are links with packets of 9000 bytes.
+const LONGEST_UNPROVEN: usize = 9 << 10;
+/// Read at once, from strangers and from peers.
+const READ_UNPROVEN: usize = 1 << 10;
+const READ: usize = 64 << 10;
+
+/// What is no datagram's length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no datagram's length")]
+pub(super) struct NoLength(usize);
+
+/// Appends a datagram. One that is too long for a length is left out.
+pub(super) fn append(datagram: &[u8], out: &mut Vec<u8>) {
+    if let Ok(length) = u16::try_from(datagram.len()) {
+        out.extend_from_slice(&length.to_be_bytes());
+        out.extend_from_slice(datagram);
+    }
+}
+
+/// Bytes that have arrived.
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    buffer: Vec<u8>,
+    begin: usize,
+    end: usize,
+    proven: bool,
+}
+
+impl Frames {
+    /// From now on datagrams may have any length.
+    pub(super) fn prove(&mut self) {
+        self.proven = true;
+    }
+
+    /// Where to put what arrives. Never empty.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        self.buffer.copy_within(self.begin..self.end, 0);
+        self.end -= self.begin;
+        self.begin = 0;
+        let wanted = self.length().map_or(0, |length| HEADER + length);
+        let read = if self.proven { READ } else { READ_UNPROVEN };
+        if self.buffer.len() < wanted.max(read) {
+            self.buffer.resize(wanted.max(read), 0);
+        }
+        // Whatever was taken out by `next`, less than one datagram is left.
+        &mut self.buffer[self.end..]
+    }
+
+    /// So many bytes were put there.
+    pub(super) fn filled(&mut self, count: usize) {
+        self.end += count;
+    }
+
+    fn length(&self) -> Option<usize> {
+        let header = self.buffer[self.begin..self.end].first_chunk()?;
+        Some(u16::from_be_bytes(*header).into())
+    }
+
+    /// The next datagram, if it is there as a whole. To be asked until there is none.
+    ///
+    /// # Errors
+    /// When there cannot be one: whoever sends this is no peer.
+    pub(super) fn next(&mut self) -> Result<Option<&mut [u8]>, NoLength> {
+        let Some(length) = self.length() else {
+            return Ok(None);
+        };
+        let longest = if self.proven {
+            usize::from(u16::MAX)
+        } else {
+            LONGEST_UNPROVEN
+        };
+        if !(SHORTEST..=longest).contains(&length) {
+            return Err(NoLength(length));
+        }
+        let (begin, end) = (self.begin + HEADER, self.begin + HEADER + length);
+        if end > self.end {
+            return Ok(None);
+        }
+        self.begin = end;
+        Ok(Some(&mut self.buffer[begin..end]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes out of bytes that arrive in pieces of this size.
+    fn read(frames: &mut Frames, mut bytes: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, NoLength> {
+        let mut datagrams = Vec::new();
+        while !bytes.is_empty() {
+            let space = frames.space();
+            let count = piece.min(bytes.len()).min(space.len());
+            assert!(count > 0, "there is always space");
+            space[..count].copy_from_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+            frames.filled(count);
+            while let Some(datagram) = frames.next()? {
+                datagrams.push(datagram.to_vec());
+            }
+        }
+        Ok(datagrams)
+    }
+
+    fn datagrams(lengths: &[usize]) -> (Vec<Vec<u8>>, Vec<u8>) {
+        let numbered = lengths.iter().enumerate();
+        let datagrams: Vec<_> = numbered.map(|(n, length)| vec![n as u8; *length]).collect();
+        let mut bytes = Vec::new();
+        for datagram in &datagrams {
+            append(datagram, &mut bytes);
+        }
+        (datagrams, bytes)
+    }
+
+    #[test]
+    fn datagrams_come_out_as_they_went_in_however_they_are_cut() {
+        let (sent, bytes) = datagrams(&[21, 1400, 181, 9000, 22, 1400, 1400, 5000]);
+        for piece in [1, 2, 3, 7, 1000, 1024, 1400, 100_000] {
+            for proven in [false, true] {
+                let mut frames = Frames {
+                    proven,
+                    ..Frames::default()
+                };
+                let received = read(&mut frames, &bytes, piece);
+                assert_eq!(received.as_ref(), Ok(&sent), "in pieces of {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_comes_through_once_the_sender_is_known() {
+        let (sent, bytes) = datagrams(&[21, 65_535, 21]);
+        let mut frames = Frames::default();
+        assert_eq!(read(&mut frames, &bytes, 5000), Err(NoLength(65_535)));
+        let mut frames = Frames::default();
+        frames.prove();
+        assert_eq!(read(&mut frames, &bytes, 5000), Ok(sent));
+    }
+
+    #[test]
+    fn what_is_no_length_is_an_error_and_a_stranger_gets_little_memory() {
+        for length in [0u16, 1, 20, 9217, u16::MAX] {
+            let mut frames = Frames::default();
+            let result = read(&mut frames, &length.to_be_bytes(), 1);
+            assert_eq!(result, Err(NoLength(length.into())));
+        }
+        let mut frames = Frames::default();
+        let mut bytes = 9216u16.to_be_bytes().to_vec();
+        bytes.extend_from_slice(&[0; 9000]);
+        assert_eq!(read(&mut frames, &bytes, 100), Ok(vec![]));
+        assert!(frames.buffer.len() <= HEADER + LONGEST_UNPROVEN);
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_length_is_left_out() {
+        let mut bytes = Vec::new();
+        append(&vec![0; 65_536], &mut bytes);
+        assert!(bytes.is_empty());
+    }
+}
