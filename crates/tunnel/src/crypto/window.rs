@@ -6,7 +6,7 @@ pub(crate) const WINDOW: u64 = 2048;
 /// A bit for each of the last numbers, in words of which the newest replaces the oldest (RFC 6479).
 const WORDS: usize = WINDOW as usize / 64 + 1;
 
-/// Remembers the last [`WINDOW`] packet numbers and refuses whatever came before.
+/// Remembers the last 2048 packet numbers and refuses whatever came before.
 #[derive(Debug)]
 pub struct Window {
     /// After the highest number that has arrived.
