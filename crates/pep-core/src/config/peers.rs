@@ -148,6 +148,7 @@ pub(super) fn read_peers(
 impl Peer {
     fn read(name: String, s: &mut Section<'_>, link: Option<&Link>) -> Option<Self> {
         let endpoint = s.read("endpoint", Endpoints);
+        let carrier = s.read("carrier", CARRIER);
         let public_key = s.require(
             "public_key",
             text("the peer's public key, as its `pepd keygen` printed it"),
@@ -159,7 +160,7 @@ impl Peer {
         let peer = Self {
             name,
             endpoint,
-            carrier: s.read("carrier", CARRIER).unwrap_or_default(),
+            carrier: carrier.unwrap_or_default(),
             public_key: PublicKey([0; 32]),
             psk_file: psk_file.map(PathBuf::from),
             rate: rate.unwrap_or(link.and_then(|link| link.rate)),
