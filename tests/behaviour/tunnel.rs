@@ -438,6 +438,21 @@ fn a_client_may_use_a_port_again() {
     running.stop();
 }
 
+/// Peers are listened to by TCP at a port that a site would have as well.
+#[test]
+fn a_hub_may_have_sites_of_its_own() {
+    let bed = TunnelBed::new(LINK);
+    let own = "[[site]]\nname = \"own\"\n[[site]]\nname = \"other\"\n";
+    let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", own));
+    let boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, "", SITE));
+    let running = Running { boat, hub };
+    running.wait_for_session();
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    echo_once(&mut connect(&bed, Family::V4), b"hello");
+    running.assert_in_tunnel(1);
+    running.stop();
+}
+
 /// Each boat's flows reach the server by the hub's one socket, and a boat that dies takes only its own with it.
 #[test]
 fn a_hub_serves_several_boats() {

@@ -62,9 +62,8 @@ fn detail(f: &mut fmt::Formatter<'_>, name: &str, value: &dyn Display) -> fmt::R
 impl Summary<'_> {
     fn intercept(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let intercept = &self.config.intercept;
-        let last = SiteId(u16::try_from(self.config.sites.len() - 1).expect("few sites"));
         let (lan, table) = (list(&intercept.lan), &intercept.table);
-        let (first, last) = (intercept.listen_port, self.config.listen_port(last));
+        let (first, last) = self.config.listen_ports().into_inner();
         let ports = if first == last {
             format!("port {first}")
         } else {

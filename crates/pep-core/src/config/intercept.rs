@@ -69,7 +69,7 @@ pub struct Intercept {
     /// the hosts' side from the link's.
     pub lan: Vec<IfName>,
     /// First of the TCP ports on 127.0.0.1 and ::1 to which connections are redirected, one
-    /// per site, 1 to 65,535. Default 5000, as other PEPs have it. Other machines cannot
+    /// per site ([`Config::listen_port`](super::Config::listen_port)), 1 to 65,535. Default 5000, as other PEPs have it. Other machines cannot
     /// reach these ports, and hosts may use the same numbers.
     pub listen_port: u16,
     /// Name of our nft table, for IPv4 and IPv6 together. Default `pepd`. Two pepds on one

@@ -18,7 +18,7 @@ mod syntax;
 mod timeouts;
 mod values;
 
-use std::{path::Path, time::Duration};
+use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 pub use error::{ConfigError, ConfigWarning};
 pub use intercept::{Intercept, Marks};
@@ -147,7 +147,14 @@ impl Config {
         self.lines.line_of(key)
     }
 
-    /// The loopback port of a site's listeners.
+    /// The port at which peers reach us by TCP, where they may and it was stated.
+    pub fn peers_port(&self) -> Option<u16> {
+        let by_tcp = self.peers.iter().any(|peer| peer.carrier != Carrier::Udp);
+        let listen = self.identity.as_ref()?.listen?;
+        by_tcp.then_some(listen.port())
+    }
+
+    /// The loopback port of a site's listeners: never that of the peers.
     ///
     /// # Panics
     /// When the site is not one of this configuration's.
@@ -157,7 +164,24 @@ impl Config {
             "site {site} of {}",
             self.sites.len()
         );
-        self.intercept.listen_port + site.0
+        let first = self.intercept.listen_port;
+        let port = first + site.0;
+        if self.peers_port() != Some(port) {
+            return port;
+        }
+        // The one behind the others, or before them where there is none.
+        let behind = u16::try_from(self.sites.len()).ok();
+        let behind = behind.and_then(|sites| first.checked_add(sites));
+        behind.unwrap_or(first - 1)
+    }
+
+    /// The loopback ports of all sites, from the least to the greatest; others may be between.
+    pub fn listen_ports(&self) -> RangeInclusive<u16> {
+        let ports = self.sites.iter().map(|(id, _)| self.listen_port(id));
+        let first = self.intercept.listen_port;
+        ports.fold(first..=first, |all, port| {
+            port.min(*all.start())..=port.max(*all.end())
+        })
     }
 }
 
@@ -166,4 +190,36 @@ fn read_timeouts(mut section: Section<'_>, link: Option<&Link>) -> (Timeouts, Du
     let drain = section.read("drain", Span(Duration::ZERO..=Duration::from_secs(3600)));
     section.finish();
     (timeouts, drain.unwrap_or(Duration::from_secs(10)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(first: u16, carrier: &str) -> Vec<u16> {
+        let key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=";
+        let text = format!(
+            "[intercept]\nlan = [\"eth0\"]\nlisten_port = {first}\n\
+             [[site]]\nname = \"a\"\n[[site]]\nname = \"b\"\n\
+             [identity]\nkey_file = \"k\"\nlisten = \"0.0.0.0:5001\"\n\
+             [peer.hub]\npublic_key = \"{key}\"\n{carrier}\n"
+        );
+        let config = parse(&text).expect("valid");
+        let ports: Vec<_> = config
+            .sites
+            .iter()
+            .map(|(id, _)| config.listen_port(id))
+            .collect();
+        let all = config.listen_ports();
+        assert!(ports.iter().all(|port| all.contains(port)), "{all:?}");
+        ports
+    }
+
+    #[test]
+    fn no_site_has_the_port_at_which_peers_are_listened_to() {
+        assert_eq!(ports(5000, ""), [5000, 5003, 5002]);
+        assert_eq!(ports(5001, ""), [5004, 5002, 5003]);
+        assert_eq!(ports(5002, ""), [5002, 5003, 5004]);
+        assert_eq!(ports(5000, "carrier = \"udp\""), [5000, 5001, 5002]);
+    }
 }

@@ -99,12 +99,12 @@ struct Uses {
 impl Uses {
     fn of(config: &Config, process: u32) -> Self {
         let intercept = &config.intercept;
-        let (port, table) = (u32::from(intercept.listen_port), intercept.route_table);
-        let (sites, lans) = (config.sites.len() as u32, intercept.lan.len() as u32);
+        let (first, last) = config.listen_ports().into_inner();
+        let (table, lans) = (intercept.route_table, intercept.lan.len() as u32);
         Self {
             process,
             table: intercept.table.to_string(),
-            ports: port..=port + sites - 1,
+            ports: first.into()..=last.into(),
             marks: marks(intercept.marks, Marks::FIXED + lans),
             mask: intercept.marks.mask(),
             route_tables: table..=table + lans,
