@@ -43,8 +43,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(20);
 /// As fine as the timers of the event loop are.
 const TICK: Duration = Duration::from_millis(1);
-const RING: u64 = 1 << 18;
-const INITIAL: u64 = 1 << 14;
+pub(super) const RING: u64 = 1 << 18;
+pub(super) const INITIAL: u64 = 1 << 14;
 /// Flows of an end.
 pub(super) const SLOTS: u32 = 8;
 
@@ -55,26 +55,35 @@ const ADDRESSES: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 1), ([127, 0, 0, 1], 2)
 pub(super) struct Rig {
     pub(super) near: Shared,
     pub(super) far: Shared,
-    wire: Rc<Cell<bool>>,
+    wire: Rc<Wire>,
 }
 
-fn context() -> Arc<FlowContext> {
+/// What is between them.
+#[derive(Default)]
+struct Wire {
+    is_cut: Cell<bool>,
+    /// Datagrams that were lost by that.
+    lost: Cell<u64>,
+}
+
+/// What flows of an end have in common: places for so many, and so many bytes for their rings.
+pub(super) fn context(slots: u32, budget: u64) -> Arc<FlowContext> {
     let counters = Arc::new(Counters::default());
     let geometry = Geometry {
-        slots: SLOTS,
+        slots,
         extent: RING,
         initial: INITIAL,
     };
     Arc::new(FlowContext {
         arena: Arena::new(geometry).unwrap(),
-        budget: Arc::new(MemoryBudget::new(16 << 20)),
+        budget: Arc::new(MemoryBudget::new(budget)),
         limits: RelayLimits {
             ring_initial: INITIAL,
             ring_max: RING,
             turn_bytes: RING,
         },
         busy_poll: Duration::ZERO,
-        admission: Admission::new(SLOTS, Arc::clone(&counters)),
+        admission: Admission::new(slots, Arc::clone(&counters)),
         counters,
         held: None,
         unanswered: Arc::default(),
@@ -111,7 +120,7 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let text = "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n[peer.other]\n\
                 public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nlost_after = \"1s\"\n";
     let config = pep_core::config::parse(text).unwrap();
-    let context = context();
+    let context = context(SLOTS, 16 << 20);
     let mut endpoint = Endpoint::new(&EndpointConfig {
         private_key: [own; 32],
         seed: [own; 32],
@@ -146,7 +155,7 @@ impl Rig {
             let rig = Self {
                 near: core(1, 2, address),
                 far: core(2, 1, None),
-                wire: Rc::new(Cell::new(true)),
+                wire: Rc::default(),
             };
             let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
             spawn_local(carry(ends, Rc::clone(&rig.wire)));
@@ -157,9 +166,18 @@ impl Rig {
         });
     }
 
-    /// Whether datagrams arrive.
-    pub(super) fn set_wire(&self, holds: bool) {
-        self.wire.set(holds);
+    /// From now on no datagram arrives; returns when so many more were lost.
+    pub(super) async fn cut_wire(&self, lost: u64) {
+        self.wire.is_cut.set(true);
+        let until = self.wire.lost.get() + lost;
+        while self.wire.lost.get() < until {
+            sleep(TICK).await;
+        }
+    }
+
+    /// They arrive again.
+    pub(super) fn mend_wire(&self) {
+        self.wire.is_cut.set(false);
     }
 
     pub(super) fn stats(end: &Shared) -> Stats {
@@ -221,9 +239,9 @@ pub(super) async fn listener() -> TcpListener {
 }
 
 /// As the drivers and the network between them do.
-async fn carry(ends: [Shared; 2], wire: Rc<Cell<bool>>) {
+async fn carry(ends: [Shared; 2], wire: Rc<Wire>) {
     loop {
-        while exchange(&ends, wire.get()) {
+        while exchange(&ends, &wire) {
             yield_now().await;
         }
         let deadline = |end: &Shared| end.borrow().endpoint.deadline();
@@ -239,7 +257,7 @@ async fn carry(ends: [Shared; 2], wire: Rc<Cell<bool>>) {
 }
 
 /// A datagram from each end, if it has one. Whether any had.
-fn exchange(ends: &[Shared; 2], wire: bool) -> bool {
+fn exchange(ends: &[Shared; 2], wire: &Wire) -> bool {
     let mut any = false;
     for (from, to) in [(0, 1), (1, 0)] {
         let mut datagram = Vec::new();
@@ -253,7 +271,9 @@ fn exchange(ends: &[Shared; 2], wire: bool) -> bool {
             continue;
         }
         any = true;
-        if wire {
+        if wire.is_cut.get() {
+            wire.lost.set(wire.lost.get() + 1);
+        } else {
             let address = SocketAddr::from(ADDRESSES[from]).into();
             let mut receiver = ends[to].borrow_mut();
             let now = receiver.now();

@@ -133,9 +133,8 @@ fn a_flow_outlives_an_outage_with_every_byte() {
         let mut received = vec![0; expected.len()];
         let (first, rest) = received.split_at_mut(300_000);
         server.read_exact(first).await.unwrap();
-        rig.set_wire(false);
-        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-        rig.set_wire(true);
+        rig.cut_wire(30).await;
+        rig.mend_wire();
         server.read_exact(rest).await.unwrap();
         assert!(received == expected);
     });

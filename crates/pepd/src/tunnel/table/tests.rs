@@ -1,47 +1,18 @@
 use std::{collections::HashMap, io::Read as _, os::unix::net::UnixStream, time::Duration};
 
-use pep_core::{budget::MemoryBudget, relay::RelayLimits};
 use tunnel::{
     class::Class,
     session::{Event, Outages, Rate, Session, SessionConfig},
 };
 
 use super::*;
-use crate::{
-    arena::{Arena, Geometry},
-    limits::Admission,
-    stats::Counters,
-};
+use crate::tunnel::rig::{INITIAL, RING, context};
 
-const RING: u64 = 1 << 18;
-const INITIAL: u64 = 1 << 14;
+/// What all rings together may have.
+const BUDGET: u64 = 1 << 20;
 
 fn table(slots: u32) -> Table {
-    Table::new(&context(slots), RING, 1000)
-}
-
-fn context(slots: u32) -> Arc<FlowContext> {
-    let counters = Arc::new(Counters::default());
-    let geometry = Geometry {
-        slots,
-        extent: RING,
-        initial: INITIAL,
-    };
-    Arc::new(FlowContext {
-        arena: Arena::new(geometry).unwrap(),
-        budget: Arc::new(MemoryBudget::new(1 << 20)),
-        limits: RelayLimits {
-            ring_initial: INITIAL,
-            ring_max: RING,
-            turn_bytes: RING,
-        },
-        busy_poll: Duration::ZERO,
-        admission: Admission::new(slots, Arc::clone(&counters)),
-        counters,
-        held: None,
-        unanswered: Arc::default(),
-        link: None,
-    })
+    Table::new(&context(slots, BUDGET), RING, 1000)
 }
 
 /// What the leg of a flow is sent.
@@ -245,7 +216,7 @@ impl Store for Receiver {
 impl Receiver {
     fn new() -> Self {
         Self {
-            table: Table::new(&context(8), RING, CREDIT),
+            table: Table::new(&context(8, BUDGET), RING, CREDIT),
             session: session(false),
             naive: HashMap::new(),
             allowed: CREDIT,

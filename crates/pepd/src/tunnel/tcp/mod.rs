@@ -30,6 +30,7 @@ use tunnel::endpoint::{Carrier, PeerId, Remote};
 
 pub(super) use self::sockets::{Listeners, Options};
 use super::core::{Core, Shared};
+use crate::{flow::SHORTAGE_RETRY, limits::Resource};
 
 /// Bytes that wait for a connection at most, but for handshakes: beyond them its peer is held.
 const QUEUE: usize = 32 << 10;
@@ -275,8 +276,11 @@ pub(super) async fn accept(core: Shared, listener: TcpListener) {
             }
             Err(err) => {
                 tracing::debug!(error = %err, "cannot take a connection of a peer");
-                // There may be a descriptor again by then.
-                sleep(Duration::from_millis(100)).await;
+                if let Some(resource) = Resource::short(&err) {
+                    core.borrow().context.admission.on_short(resource);
+                }
+                // Nobody tells when there is a descriptor again.
+                sleep(SHORTAGE_RETRY).await;
             }
         }
     }
