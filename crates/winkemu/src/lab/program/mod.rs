@@ -21,7 +21,7 @@ mod tcp_info;
 
 use std::time::{Duration, Instant};
 
-pub use bulk::{Bulk, BulkResult, Point, Sample};
+pub use bulk::{Bulk, BulkResult, Point, QuicControl, Sample};
 pub use command::{Finished, Shell, run_to_end};
 pub use curl::{Curl, CurlResult};
 pub use error::ProgramError;

@@ -12,6 +12,7 @@ fn bulk(transfer: Transfer) -> Bulk {
         family: Family::Ipv6,
         port: 9000,
         interval: Duration::from_millis(100),
+        quic: None,
         pacing: None,
         sample: Duration::from_millis(200),
         early: Duration::from_millis(300),
@@ -84,6 +85,25 @@ fn bulk_is_paced_in_both_directions() {
             (0.1e6..4.4e6).contains(&result.goodput_bps),
             "{transfer:?}: {result:?}"
         );
+    }
+}
+
+#[test]
+fn bulk_goes_by_quic_in_both_directions_with_each_control() {
+    let lab = pair();
+    for (transfer, control) in [
+        (Transfer::Upload, QuicControl::Bbr),
+        (Transfer::Download, QuicControl::Cubic),
+        (Transfer::Upload, QuicControl::Reno),
+    ] {
+        let bulk = Bulk {
+            quic: Some(control),
+            ..bulk(transfer)
+        };
+        let result = bulk.run(lab.node("client"), lab.node("server")).unwrap();
+        assert!(result.congestion.ends_with("of quinn"), "{result:?}");
+        assert!(result.goodput_bps > 1e6, "{result:?}");
+        assert_eq!(result.series.len(), 6);
     }
 }
 

@@ -7,14 +7,14 @@ use plotters::{
 
 use super::{
     figure::{
-        Area, FAINT, Figure, FigureError, GRID, INK, Page, color, draw_text, drawing, round_up,
-        text,
+        Area, FAINT, Figure, FigureError, GRID, INK, Page, color, draw_text, drawing, line_style,
+        round_up, text,
     },
     short, significant,
     summary::{Cell, Summary},
     workloads,
 };
-use crate::lab::scenario::{Metric, Scenario};
+use crate::lab::scenario::{Metric, Reference, Scenario};
 
 /// Panels in a row.
 const COLUMNS: usize = 2;
@@ -47,12 +47,20 @@ pub(super) fn figure(
             .iter()
             .map(|variant| variant.name.clone())
             .collect(),
+        lines: scenario
+            .references(metric)
+            .map(|reference| reference.name.clone())
+            .collect(),
         panels: panels.len(),
         columns: COLUMNS,
     };
-    let top = summary.cells().iter().filter(|cell| cell.metric == metric);
-    let top = top
-        .map(|cell| cell.max * metric.scale())
+    let cells = summary.cells().iter().filter(|cell| cell.metric == metric);
+    let references = scenario.references(metric);
+    let references = references.flat_map(|reference| reference.values.iter().flatten().copied());
+    let top = cells
+        .map(|cell| cell.max)
+        .chain(references)
+        .map(|value| value * metric.scale())
         .fold(0.0, f64::max);
     let view = View {
         scenario,
@@ -147,6 +155,10 @@ impl View<'_> {
                 )?;
             }
         }
+        for group in 0..groups {
+            let lines = self.references(&self.indices(panel, group), group);
+            chart.draw_series(lines).map_err(drawing)?;
+        }
         let place = |x: f64| chart.backend_coord(&(x, 0.0));
         self.captions(panel, area, groups, place)
     }
@@ -164,6 +176,18 @@ impl View<'_> {
         let width = GROUP_WIDTH / self.scenario.variants.len() as f64;
         let left = group as f64 + (1.0 - GROUP_WIDTH) / 2.0 + series as f64 * width;
         (left + width * 0.06, left + width * 0.94)
+    }
+
+    /// What stands beside the bars of a group, across it.
+    fn references(&self, indices: &[usize], group: usize) -> Vec<PathElement<(f64, f64)>> {
+        let (left, right) = (group as f64 + 0.03, group as f64 + 0.97);
+        let line = |(number, reference): (usize, &Reference)| {
+            let value = reference.at(indices)? * self.metric.scale();
+            let ends = vec![(left, value), (right, value)];
+            Some(PathElement::new(ends, line_style(number)))
+        };
+        let references = self.scenario.references(self.metric).enumerate();
+        references.filter_map(line).collect()
     }
 
     /// The range of the runs, where there are several.

@@ -69,6 +69,8 @@ pub(super) struct Page<'a> {
     pub subtitle: String,
     /// Names of the series, in the order of the colours.
     pub legend: Vec<String>,
+    /// Names of the lines across bars, which stand behind those of the series.
+    pub lines: Vec<String>,
     /// Panels, and how many of them stand in a row.
     pub panels: usize,
     pub columns: usize,
@@ -170,12 +172,19 @@ impl Page<'_> {
         for (row, entries) in legend.iter().enumerate() {
             let y = HEAD_HEIGHT + 8 + row as i32 * LEGEND_ROW_HEIGHT;
             for (series, x) in entries {
-                let swatch = [(*x, y - 6), (x + 14, y + 6)];
-                let swatch = Rectangle::new(swatch, color(*series).filled());
-                root.draw(&swatch).map_err(drawing)?;
+                let name = if let Some(number) = series.checked_sub(self.legend.len()) {
+                    let swatch = PathElement::new([(*x, y), (x + 14, y)], line_style(number));
+                    root.draw(&swatch).map_err(drawing)?;
+                    &self.lines[number]
+                } else {
+                    let swatch = [(*x, y - 6), (x + 14, y + 6)];
+                    let swatch = Rectangle::new(swatch, color(*series).filled());
+                    root.draw(&swatch).map_err(drawing)?;
+                    &self.legend[*series]
+                };
                 let anchor = (HPos::Left, VPos::Center);
                 let style = text(15).color(&INK);
-                draw_text(root, &self.legend[*series], &style, (x + 20, y), anchor)?;
+                draw_text(root, name, &style, (x + 20, y), anchor)?;
             }
         }
         Ok(())
@@ -185,7 +194,7 @@ impl Page<'_> {
     fn legend_rows(&self, width: i32) -> Vec<Vec<(usize, i32)>> {
         let mut rows = vec![Vec::new()];
         let mut x = MARGIN;
-        for (series, name) in self.legend.iter().enumerate() {
+        for (series, name) in self.legend.iter().chain(&self.lines).enumerate() {
             let length = 20 + text_width(name, 15) + 26;
             if x + length > width - MARGIN && x > MARGIN {
                 rows.push(Vec::new());
@@ -202,6 +211,14 @@ impl Page<'_> {
 
 pub(super) fn color(series: usize) -> RGBColor {
     PALETTE[series % PALETTE.len()]
+}
+
+/// Of lines across bars: black, then in the colours of series that are seldom there.
+pub(super) fn line_style(number: usize) -> ShapeStyle {
+    match number {
+        0 => INK.stroke_width(2),
+        _ => PALETTE[PALETTE.len() - number % PALETTE.len()].stroke_width(2),
+    }
 }
 
 pub(super) fn text(size: u32) -> FontDesc<'static> {

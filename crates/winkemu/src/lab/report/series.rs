@@ -74,6 +74,7 @@ fn figure(
             .iter()
             .map(|variant| variant.name.clone())
             .collect(),
+        lines: Vec::new(),
         panels: points.len(),
         columns: COLUMNS,
     };

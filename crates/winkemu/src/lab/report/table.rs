@@ -25,11 +25,13 @@ pub(super) fn table(scenario: &Scenario, summary: &Summary, metric: Metric) -> O
         .iter()
         .map(|axis| short(&axis.key).to_owned());
     let variants = scenario.variants.iter().map(|variant| variant.name.clone());
+    let references = scenario.references(metric);
     table.set_header(
         ["workload".to_owned()]
             .into_iter()
             .chain(axes)
-            .chain(variants),
+            .chain(variants)
+            .chain(references.map(|reference| reference.name.clone())),
     );
     for workload in workloads(scenario) {
         for indices in scenario.points() {
@@ -64,10 +66,15 @@ fn row(
         None => "-".to_owned(),
     };
     let variants = scenario.variants.iter().map(|variant| cell(&variant.name));
+    let references = scenario.references(metric).map(|reference| {
+        let value = reference.at(indices);
+        value.map_or("-".to_owned(), |value| significant(value * metric.scale()))
+    });
     [workload.to_owned()]
         .into_iter()
         .chain(settings)
         .chain(variants)
+        .chain(references)
         .collect()
 }
 

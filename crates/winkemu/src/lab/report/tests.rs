@@ -258,6 +258,26 @@ fn plots_are_written_as_svg_and_png() {
 }
 
 #[test]
+fn references_stand_in_the_table_and_cross_the_bars() {
+    let reference = "[[reference]]\nname = \"a model\"\nmetric = \"goodput\"\n";
+    let text = format!("{SCENARIO}\n{reference}values = [\"none\", \"123Mbit/s\"]\n");
+    let results = results_of(&text, double_except_last);
+    let table = results.to_text();
+    assert_eq!(
+        (
+            table.matches("a model").count(),
+            table.matches("123").count()
+        ),
+        (1, 1),
+        "{table}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let paths = results.write_plots(directory.path()).unwrap();
+    let svg = fs::read_to_string(&paths[0]).unwrap();
+    assert!(svg.contains("a model"), "{svg}");
+}
+
+#[test]
 fn values_have_three_significant_digits() {
     let text: Vec<_> = [0.0123, 0.9996, 9.994, 9.996, 99.94, 123.4]
         .map(significant)

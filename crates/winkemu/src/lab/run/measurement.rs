@@ -227,8 +227,8 @@ impl Stage<'_> {
         }
     }
 
-    /// The transfer with the pacing of the node that sends, if it has none of its own, and with
-    /// the congestion control by its actual name.
+    /// The transfer with the pacing of the node that sends, if it has none of its own, by its
+    /// transport, and with the congestion control by its actual name.
     fn settled(&self, workload: &Workload, bulk: &Bulk) -> Bulk {
         let sender = match bulk.transfer {
             Transfer::Upload => &workload.client,
@@ -237,6 +237,7 @@ impl Stage<'_> {
         let node = self.bench.scenario.node_settings(self.spec, sender);
         Bulk {
             pacing: bulk.pacing.or(node.pacing),
+            quic: node.quic,
             congestion: self.actual(bulk.congestion.as_deref()),
             ..bulk.clone()
         }

@@ -12,7 +12,7 @@ use super::{
     network::{self, LINK},
     pepd_config,
     raw::{RawNode, RawScenario, RawVariant},
-    workloads,
+    references, workloads,
 };
 use crate::link::LinkOptions;
 
@@ -65,6 +65,11 @@ pub(super) fn check(
             .check
             .iter()
             .filter_map(|check| checks::read(check, &matrix, &mut findings))
+            .collect(),
+        references: raw
+            .reference
+            .iter()
+            .filter_map(|reference| references::read(reference, &matrix, &mut findings))
             .collect(),
         matrix,
         network,
@@ -137,6 +142,7 @@ fn read_nodes(
             node: name.get_ref().clone(),
             congestion: node.congestion.as_ref().map(|name| name.get_ref().clone()),
             pacing: node.pacing.as_ref().map(|rate| *rate.get_ref()),
+            quic: node.quic,
             sysctls: sysctls
                 .map(|(key, value)| (key.get_ref().clone(), links::text(value.get_ref())))
                 .collect(),

@@ -10,6 +10,7 @@ mod network;
 mod pepd_config;
 mod plan;
 mod raw;
+mod references;
 mod workloads;
 
 use std::{fs, path::Path, time::Duration};
@@ -25,7 +26,7 @@ pub use pepd_config::{Ground, PepdSpec, Pepds, pepds};
 pub use plan::{RunSpec, Setting};
 
 use crate::{
-    lab::program::{Bulk, Curl, Iperf3, Messages, Page, Shell},
+    lab::program::{Bulk, Curl, Iperf3, Messages, Page, QuicControl, Shell},
     link::LinkOptions,
 };
 
@@ -70,6 +71,8 @@ pub struct Scenario {
     pub controls: Vec<WantedControl>,
     /// What must hold.
     pub checks: Vec<Check>,
+    /// What stands beside the results.
+    pub references: Vec<Reference>,
 }
 
 /// Settings of a node.
@@ -81,6 +84,8 @@ pub struct NodeSettings {
     pub congestion: Option<String>,
     /// What each of its bulk transfers sends at most, in payload.
     pub pacing: Option<Rate>,
+    /// Whether they go by QUIC, and with which control.
+    pub quic: Option<QuicControl>,
     /// Its kernel settings.
     pub sysctls: Vec<(String, String)>,
 }
@@ -148,6 +153,17 @@ pub enum Program {
     Shell(Shell),
 }
 
+/// What others measured, or a model says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reference {
+    /// Whose it is.
+    pub name: String,
+    /// Of what.
+    pub metric: Metric,
+    /// One for each value of the matrix's first key: bit/s, seconds, bytes or a share.
+    pub values: Vec<Option<f64>>,
+}
+
 /// What must hold at every point of the matrix, or at some.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
@@ -171,7 +187,21 @@ pub struct Check {
     pub max: Option<f64>,
 }
 
+impl Reference {
+    /// Its value at a point of the matrix.
+    pub fn at(&self, point: &[usize]) -> Option<f64> {
+        let place = point.first().copied().unwrap_or(0);
+        self.values.get(place).copied().flatten()
+    }
+}
+
 impl Scenario {
+    /// What stands beside the results of a metric.
+    pub fn references(&self, metric: Metric) -> impl Iterator<Item = &Reference> {
+        let of = move |reference: &&Reference| reference.metric == metric;
+        self.references.iter().filter(of)
+    }
+
     /// Reads and checks a file.
     ///
     /// # Errors

@@ -130,6 +130,7 @@ impl Scenario {
         for layer in layers.filter(|layer| layer.node == node) {
             settings.congestion = layer.congestion.clone().or(settings.congestion);
             settings.pacing = layer.pacing.or(settings.pacing);
+            settings.quic = layer.quic.or(settings.quic);
             settings.sysctls.extend(layer.sysctls.iter().cloned());
         }
         for (_, setting) in self.settings(&run.point) {

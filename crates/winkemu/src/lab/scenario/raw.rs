@@ -6,7 +6,10 @@ use serde::Deserialize;
 use toml::Spanned;
 use units::{ByteSize, Rate, duration::Span};
 
-use crate::lab::{program::Transfer, topology::Family};
+use crate::lab::{
+    program::{QuicControl, Transfer},
+    topology::Family,
+};
 
 /// A table whose keys are the author's.
 pub type Table<T> = BTreeMap<Spanned<String>, Spanned<T>>;
@@ -43,6 +46,8 @@ pub struct RawScenario {
     pub workload: Vec<RawWorkload>,
     #[serde(default)]
     pub check: Vec<RawCheck>,
+    #[serde(default)]
+    pub reference: Vec<RawReference>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -50,6 +55,7 @@ pub struct RawScenario {
 pub struct RawNode {
     pub congestion: Option<Spanned<String>>,
     pub pacing: Option<Spanned<Rate>>,
+    pub quic: Option<QuicControl>,
     #[serde(default)]
     pub sysctl: Table<toml::Value>,
 }
@@ -102,6 +108,14 @@ pub struct RawWorkload {
     pub objects: Option<Spanned<u32>>,
     pub connections: Option<Spanned<u32>>,
     pub command: Option<Spanned<Vec<String>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawReference {
+    pub name: String,
+    pub metric: Spanned<String>,
+    pub values: Spanned<Vec<Spanned<toml::Value>>>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -138,6 +138,45 @@ fn the_pacing_of_a_variant_goes_before_that_of_the_scenario() {
 }
 
 #[test]
+fn a_variant_can_send_by_quic() {
+    let node = "node.client.congestion = \"reno\"";
+    let with = |control: &str| {
+        let quic = format!("{node}\nnode.client.quic = \"{control}\"");
+        GOOD.replacen(node, &quic, 1)
+    };
+    let scenario = parse(&with("bbr"));
+    let quic = |variant| {
+        let mut runs = scenario.runs().into_iter();
+        let run = runs.find(|run| run.variant == variant).unwrap();
+        scenario.node_settings(&run, "client").quic
+    };
+    assert_eq!([quic(0), quic(1)], [None, Some(QuicControl::Bbr)]);
+    let said = Scenario::parse(&with("vegas"), Path::new("test.toml")).unwrap_err();
+    assert!(
+        said.to_string().contains("`bbr`, `cubic`, `reno`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn references_have_a_value_for_each_place_or_one_for_all() {
+    let with = |values: &str| {
+        let reference = "[[reference]]\nname = \"a model\"\nmetric = \"efficiency\"";
+        format!("{GOOD}\n{reference}\nvalues = {values}\n")
+    };
+    let values = |text: &str| parse(&with(text)).references[0].values.clone();
+    assert_eq!(values("[\"50%\"]"), [Some(0.5), Some(0.5)]);
+    assert_eq!(values("[\"none\", \"0.4\"]"), [None, Some(0.4)]);
+    for (wrong, expected) in [
+        ("[\"1\", \"1\", \"1\"]", "one value, or 2"),
+        ("[\"fast\"]", "between 0 and 1"),
+    ] {
+        let said = Scenario::parse(&with(wrong), Path::new("test.toml")).unwrap_err();
+        assert!(said.to_string().contains(expected), "{said}");
+    }
+}
+
+#[test]
 fn a_transfer_is_sampled_with_its_series_and_early_is_ten_seconds() {
     let bulk = |text: &str| {
         let scenario = parse(&GOOD.replacen("duration = \"20s\"", text, 1));

@@ -178,6 +178,7 @@ impl Reader<'_, '_, '_> {
             duration,
             warmup,
             congestion: raw.congestion.as_ref().map(|name| name.get_ref().clone()),
+            quic: None,
             pacing: raw.pacing.as_ref().map(|rate| *rate.get_ref()),
             family: self.family(),
             port,

@@ -1,6 +1,7 @@
 //! One long transfer, measured where it is received, and watched where it is sent.
 
 mod meter;
+mod quic;
 mod samples;
 
 use std::{
@@ -16,6 +17,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use units::Rate;
 
 use meter::Meter;
+pub use quic::QuicControl;
 pub use samples::Sample;
 use samples::Sampler;
 
@@ -37,6 +39,8 @@ pub struct Bulk {
     pub warmup: Duration,
     /// The congestion control of the sending socket; that of its node if absent.
     pub congestion: Option<String>,
+    /// By QUIC end to end, with this control and neither `congestion` nor `pacing`; by TCP if absent.
+    pub quic: Option<QuicControl>,
     /// What the sending socket sends at most, in payload; no bound if absent.
     pub pacing: Option<Rate>,
     /// The address family.
@@ -92,6 +96,9 @@ impl Bulk {
     /// [`ProgramError::Socket`] when there is no connection, or the kernel lacks the congestion
     /// control.
     pub fn run(&self, client: &Node, server: &Node) -> Result<BulkResult, ProgramError> {
+        if let Some(control) = self.quic {
+            return quic::run(self, control, client, server);
+        }
         let address = SocketAddr::new(server.ip(self.family), self.port);
         let listener = server.netns().enter(|| self.listen(address))??;
         let socket = client.netns().enter(|| self.new_socket())??;
