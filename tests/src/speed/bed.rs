@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base64::Engine as _;
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 use tempfile::TempDir;
@@ -17,7 +18,7 @@ use winkemu::{
     netns::{Netns, Process},
 };
 
-use super::Result;
+use super::{Result, strangers::Target};
 
 /// Time for pepd to take over the traffic, or to end.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -57,6 +58,8 @@ pub struct Bed {
     pub variant: Variant,
     nodes: Topology,
     pepds: Vec<Process>,
+    /// Where the far end of a tunnel is.
+    target: Option<Target>,
     /// pepd's configuration and log, for as long as the bed is used.
     _files: TempDir,
 }
@@ -77,17 +80,23 @@ impl Bed {
         // A SYN that nobody answers fails after 15 s instead of two minutes.
         client.set_sysctl("net.ipv4.tcp_syn_retries", "3")?;
         let files = tempfile::tempdir()?;
+        let mut target = None;
         let pepds = match variant {
             Variant::Direct => Vec::new(),
             Variant::Spoof | Variant::Defer => {
                 vec![start_split(&nodes, variant, pepd_program, files.path())?]
             }
-            Variant::Tunnel => start_pair(&nodes, pepd_program, files.path())?,
+            Variant::Tunnel => {
+                let pair = start_pair(&nodes, pepd_program, files.path())?;
+                target = Some(pair.target);
+                pair.pepds
+            }
         };
         Ok(Self {
             variant,
             nodes,
             pepds,
+            target,
             _files: files,
         })
     }
@@ -95,6 +104,16 @@ impl Bed {
     /// The process ids of pepd, where there is one or two.
     pub fn pepds(&self) -> Vec<u32> {
         self.pepds.iter().map(Process::id).collect()
+    }
+
+    /// The far end of the tunnel, where there is one.
+    pub(super) fn target(&self) -> Option<Target> {
+        self.target
+    }
+
+    /// The namespace next to the far end of a tunnel.
+    pub(super) fn beside_the_far_end(&self) -> &Netns {
+        self.nodes.node("near").netns()
     }
 
     /// The client's namespace.
@@ -176,8 +195,14 @@ const PORT: u16 = 5001;
 const READY: &str = "pepd is ready";
 const PEER: &str = "peer is there";
 
+/// The two ends of a tunnel.
+struct Pair {
+    pepds: Vec<Process>,
+    target: Target,
+}
+
 /// The far end first: it is called by the near one.
-fn start_pair(nodes: &Topology, program: &Path, files: &Path) -> Result<Vec<Process>> {
+fn start_pair(nodes: &Topology, program: &Path, files: &Path) -> Result<Pair> {
     let near_key = keygen(program, &files.join("near.key"))?;
     let far_key = keygen(program, &files.join("far.key"))?;
     let own = |lan: &str, link: &str, name: &str| {
@@ -209,10 +234,13 @@ fn start_pair(nodes: &Topology, program: &Path, files: &Path) -> Result<Vec<Proc
             until,
         )
     };
-    Ok(vec![
-        start("far", &far, READY)?,
-        start("near", &near, PEER)?,
-    ])
+    let key = base64::prelude::BASE64_STANDARD.decode(&far_key)?;
+    let target = Target {
+        address: SocketAddr::from((hub, PORT)),
+        key: key.try_into().map_err(|_| "a key has 32 bytes")?,
+    };
+    let pepds = vec![start("far", &far, READY)?, start("near", &near, PEER)?];
+    Ok(Pair { pepds, target })
 }
 
 /// Makes a private key. Returns the public one.

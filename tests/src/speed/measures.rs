@@ -14,6 +14,7 @@ use super::{
     echo,
     meter::{self, Resident},
     report::{Compare, Quantity},
+    strangers,
 };
 
 /// Flows of the measurement of many at once.
@@ -48,6 +49,8 @@ pub enum Measure {
     ConnectEcho,
     /// Connections made and closed per second, one after the other and by 32 clients
     ShortConnections,
+    /// What 100,000 datagrams a second by strangers leave of a flow of 100 Mbit/s in a tunnel
+    Strangers,
     /// Resident memory with 0, 100 and 1000 idle flows
     IdleMemory,
 }
@@ -105,6 +108,7 @@ impl Plan {
             Measure::PingPong => ping_pong(bed, report),
             Measure::ConnectEcho => connect_echo(bed, report),
             Measure::ShortConnections => short_connections(bed, report),
+            Measure::Strangers => self.strangers(bed, report),
             Measure::IdleMemory => self.idle_memory(bed.variant, report),
         }
     }
@@ -121,6 +125,23 @@ impl Plan {
         for size in WRITES {
             let reached = bulk::transfer(bed, 1, Way::Up, size, self.transfer_time)?;
             record(report, bed.variant, &format!("writes of {size} B"), reached);
+        }
+        Ok(())
+    }
+
+    fn strangers(&self, bed: &Bed, report: &mut Report) -> Result<()> {
+        let Some(target) = bed.target() else {
+            return Ok(());
+        };
+        let flooded = strangers::flood(bed, target, self.transfer_time)?;
+        let values = [
+            ("strangers, goodput left", "of 1", flooded.left),
+            ("strangers, sent", "/s", flooded.per_second),
+            ("strangers, bytes answered", "of 1", flooded.answered),
+        ];
+        for (name, unit, value) in values {
+            let quantity = Quantity::new(name.to_owned(), unit, Compare::Nothing);
+            report.record(quantity, bed.variant, value);
         }
         Ok(())
     }

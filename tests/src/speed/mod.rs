@@ -11,6 +11,7 @@ mod echo;
 mod measures;
 mod meter;
 mod report;
+mod strangers;
 mod summary;
 
 pub use bed::{Bed, Variant};

@@ -287,6 +287,9 @@ fn limits(variant: Variant, name: &str) -> Vec<Limit> {
     if variant == Variant::Tunnel {
         return match name {
             _ if name.ends_with(", CPU") => vec![limit(Figure::Itself, Bound::AtMost(2.0))],
+            "strangers, goodput left" => vec![limit(Figure::Itself, Bound::AtLeast(0.8))],
+            "strangers, sent" => vec![limit(Figure::Itself, Bound::AtLeast(95_000.0))],
+            "strangers, bytes answered" => vec![limit(Figure::Itself, Bound::AtMost(1.0))],
             _ if name.contains("flow") && !name.starts_with("memory") => {
                 vec![limit(Figure::Itself, Bound::AtLeast(1.0))]
             }
