@@ -159,6 +159,12 @@ counters! {
     tunnel_datagrams_sent,
     /// Datagrams of tunnels that the kernel did not take.
     tunnel_datagrams_unsent,
+    /// System calls that sent these: the fewer, the more went at once.
+    tunnel_send_calls,
+    /// System calls that received something of tunnels by UDP.
+    tunnel_receive_calls,
+    /// Datagrams that had arrived here by UDP when there was no room for them: we were busy for too long.
+    tunnel_datagrams_dropped,
     /// Datagrams that arrived on the port of tunnels, from whomever.
     tunnel_datagrams_received,
     /// Of these, those that were not a peer's: damaged, repeated, forged, or not meant for us.

@@ -81,22 +81,17 @@ impl SharedMemory {
     /// When it is not within the mapping.
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) {
         let skew = offset % 8;
-        let mut words = self.words(offset - skew, skew + into.len()).iter();
-        let mut word = || {
-            let word = words.next().expect("as many as were asked for");
-            word.load(Relaxed).to_ne_bytes()
-        };
+        let mut words = self.words(offset - skew, skew + into.len());
         let (edge, rest) = into.split_at_mut(edge(skew, into.len()));
-        if !edge.is_empty() {
-            edge.copy_from_slice(&word()[skew..skew + edge.len()]);
+        if let (false, Some((word, others))) = (edge.is_empty(), words.split_first()) {
+            edge.copy_from_slice(&bytes_of(word)[skew..skew + edge.len()]);
+            words = others;
         }
-        let mut whole = rest.chunks_exact_mut(8);
-        for bytes in &mut whole {
-            bytes.copy_from_slice(&word());
-        }
-        let last = whole.into_remainder();
-        if !last.is_empty() {
-            last.copy_from_slice(&word()[..last.len()]);
+        let (whole, last) = rest.as_chunks_mut();
+        let (words, over) = words.split_at(whole.len());
+        load(words, whole);
+        if let (false, Some(word)) = (last.is_empty(), over.first()) {
+            last.copy_from_slice(&bytes_of(word)[..last.len()]);
         }
     }
 
@@ -107,18 +102,17 @@ impl SharedMemory {
     /// When it is not within the mapping.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let skew = offset % 8;
-        let mut words = self.words(offset - skew, skew + bytes.len()).iter();
-        let mut next = || words.next().expect("as many as were asked for");
+        let mut words = self.words(offset - skew, skew + bytes.len());
         let (edge, rest) = bytes.split_at(edge(skew, bytes.len()));
-        if !edge.is_empty() {
-            patch(next(), skew, edge);
+        if let (false, Some((word, others))) = (edge.is_empty(), words.split_first()) {
+            patch(word, skew, edge);
+            words = others;
         }
-        let (whole, last) = rest.as_chunks::<8>();
-        for bytes in whole {
-            next().store(u64::from_ne_bytes(*bytes), Relaxed);
-        }
-        if !last.is_empty() {
-            patch(next(), 0, last);
+        let (whole, last) = rest.as_chunks();
+        let (words, over) = words.split_at(whole.len());
+        store(words, whole);
+        if let (false, Some(word)) = (last.is_empty(), over.first()) {
+            patch(word, 0, last);
         }
     }
 
@@ -241,6 +235,39 @@ fn code_of_file(line: &str) -> Option<(usize, usize)> {
 /// Bytes before the first whole word.
 fn edge(skew: usize, len: usize) -> usize {
     ((8 - skew) % 8).min(len)
+}
+
+fn bytes_of(word: &AtomicU64) -> [u8; 8] {
+    word.load(Relaxed).to_ne_bytes()
+}
+
+/// Words that are copied in one step of a loop: compilers do not unroll loops over atomics.
+const STEP: usize = 8;
+
+/// Copies from as many words as there are eights of bytes.
+fn load(words: &[AtomicU64], into: &mut [[u8; 8]]) {
+    let ((words, odd), (into, rest)) = (words.as_chunks::<STEP>(), into.as_chunks_mut::<STEP>());
+    for (words, into) in words.iter().zip(into) {
+        for at in 0..STEP {
+            into[at] = bytes_of(&words[at]);
+        }
+    }
+    for (word, into) in odd.iter().zip(rest) {
+        *into = bytes_of(word);
+    }
+}
+
+/// Copies to as many words as there are eights of bytes.
+fn store(words: &[AtomicU64], from: &[[u8; 8]]) {
+    let ((words, odd), (from, rest)) = (words.as_chunks::<STEP>(), from.as_chunks::<STEP>());
+    for (words, from) in words.iter().zip(from) {
+        for at in 0..STEP {
+            words[at].store(u64::from_ne_bytes(from[at]), Relaxed);
+        }
+    }
+    for (word, from) in odd.iter().zip(rest) {
+        word.store(u64::from_ne_bytes(*from), Relaxed);
+    }
 }
 
 /// Writes some bytes of a word.

@@ -214,6 +214,8 @@ impl Driver {
         core.context.counters.update(|stats| {
             stats.tunnel_datagrams_received += counted.received;
             stats.tunnel_datagrams_sent += counted.sent;
+            stats.tunnel_receive_calls += counted.receive_calls;
+            stats.tunnel_send_calls += counted.send_calls;
             stats.tunnel_datagrams_unsent += counted.unsent;
         });
     }

@@ -140,11 +140,13 @@ pub(super) struct Arrived<'a> {
     pub(super) datagram: &'a mut [u8],
 }
 
-/// Counted per datagram.
+/// Datagrams, and the system calls that they took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) received: u64,
+    pub(super) receive_calls: u64,
     pub(super) sent: u64,
+    pub(super) send_calls: u64,
     /// Those that the kernel did not take.
     pub(super) unsent: u64,
 }
@@ -155,7 +157,9 @@ impl std::ops::Add for Counted {
     fn add(self, other: Self) -> Self {
         Self {
             received: self.received + other.received,
+            receive_calls: self.receive_calls + other.receive_calls,
             sent: self.sent + other.sent,
+            send_calls: self.send_calls + other.send_calls,
             unsent: self.unsent + other.unsent,
         }
     }
@@ -211,6 +215,7 @@ impl Sockets {
                 Poll::Pending => {}
                 Poll::Ready(Ok(count)) => {
                     any = true;
+                    self.counted.receive_calls += 1;
                     let filled = self.metas[..count].iter().zip(&mut self.buffers);
                     for (meta, buffer) in filled {
                         self.counted.received += take_all(meta, buffer, &mut take);
@@ -282,7 +287,10 @@ impl Sockets {
                     self.queue.push_front(batch);
                     return Poll::Pending;
                 }
-                Poll::Ready(Ok(())) => self.counted.sent += batch.segments as u64,
+                Poll::Ready(Ok(())) => {
+                    self.counted.sent += batch.segments as u64;
+                    self.counted.send_calls += 1;
+                }
                 Poll::Ready(Err(err)) => {
                     self.counted.unsent += batch.segments as u64;
                     // A probe for the path's MTU may be too long for the interface.

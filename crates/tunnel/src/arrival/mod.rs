@@ -17,6 +17,7 @@ use std::{ops::Range, time::Duration};
 
 use fec::control::{Counts, LossMeter, MeterConfig};
 use gaps::Gaps;
+use spacing::Paces;
 pub use spacing::{IDLE_AFTER, IDLE_BEACON, Timing};
 
 use crate::{
@@ -48,6 +49,8 @@ pub struct Arrived {
 #[derive(Clone, Debug)]
 pub struct Arrivals {
     timing: Timing,
+    /// What follows from it, which is asked for with every packet.
+    paces: Paces,
     idle: bool,
     /// What a beacon cost the link, the last one.
     beacon_bytes: u64,
@@ -81,6 +84,7 @@ impl Arrivals {
     pub fn new(timing: Timing, now: Duration) -> Self {
         Self {
             timing,
+            paces: timing.paces(spacing::beacon_bytes()),
             idle: false,
             beacon_bytes: spacing::beacon_bytes(),
             highest: None,
@@ -106,6 +110,7 @@ impl Arrivals {
 
     /// From now on reports keep to this pace.
     pub fn set_timing(&mut self, timing: Timing) {
+        self.paces = timing.paces(self.beacon_bytes);
         self.timing = timing;
     }
 
@@ -203,6 +208,7 @@ impl Arrivals {
         self.last_sent = now;
         if let Some(bytes) = report {
             self.beacon_bytes = bytes as u64;
+            self.paces = self.timing.paces(self.beacon_bytes);
         }
     }
 
@@ -224,27 +230,26 @@ impl Arrivals {
     }
 
     fn beacon(&self) -> Duration {
-        let beacon = self.timing.beacon(self.beacon_bytes);
         if self.idle {
-            beacon.max(IDLE_BEACON)
+            self.paces.beacon.max(IDLE_BEACON)
         } else {
-            beacon
+            self.paces.beacon
         }
     }
 
     /// From the last report to the next, even if something is sent all the time.
     fn pause(&self) -> Option<Duration> {
         if self.at_once || self.gaps.pressing() {
-            return Some(self.timing.least_spacing());
+            return Some(self.paces.least);
         }
         match (self.asking, self.others) {
             (0, 0) => None,
             // Without streams nobody needs to know of beacons sooner than by ours.
             (0, _) if self.idle => None,
-            (0, _) => Some(self.timing.unasked()),
+            (0, _) => Some(self.paces.unasked),
             // A second one makes the report worth its while.
-            (1, _) => Some(self.timing.spacing() * 2),
-            _ => Some(self.timing.spacing()),
+            (1, _) => Some(self.paces.spacing * 2),
+            _ => Some(self.paces.spacing),
         }
     }
 

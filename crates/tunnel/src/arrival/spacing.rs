@@ -31,7 +31,25 @@ pub struct Timing {
     pub rate: Option<u64>,
 }
 
+/// The times that follow from a [`Timing`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paces {
+    pub least: Duration,
+    pub spacing: Duration,
+    pub unasked: Duration,
+    pub beacon: Duration,
+}
+
 impl Timing {
+    pub(super) fn paces(&self, beacon_bytes: u64) -> Paces {
+        Paces {
+            least: self.least_spacing(),
+            spacing: self.spacing(),
+            unasked: self.unasked(),
+            beacon: self.beacon(beacon_bytes),
+        }
+    }
+
     /// The time between two reports while packets arrive: max(RTT/16, 1 ms, 160 bytes at half the rate).
     pub fn spacing(&self) -> Duration {
         (self.rtt / PER_ROUND_TRIP).max(self.least_spacing())

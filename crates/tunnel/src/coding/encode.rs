@@ -22,6 +22,8 @@ pub struct Encoding {
     encoders: [Option<Box<WindowEncoder>>; 2],
     /// How the peer's counts stood.
     counted: [u64; 3],
+    /// Repair packets per packet of normal streams.
+    share: f64,
 }
 
 impl Encoding {
@@ -33,9 +35,11 @@ impl Encoding {
             block: block_of_window(WINDOW_NORMAL.into()).min(255) as u8,
             ..ControlConfig::default()
         };
+        let control = Control::new(config).expect("the defaults, and a share");
         Self {
             content_max: packet_max.saturating_sub(CODED_OVERHEAD).max(1),
-            control: Control::new(config).expect("the defaults, and a share"),
+            share: share(&control),
+            control,
             encoders: [None, None],
             counted: [0; 3],
         }
@@ -80,18 +84,12 @@ impl Encoding {
 
     /// Repair packets per packet of normal streams.
     pub fn share(&self) -> f64 {
-        let (repairs, packets) = self.ratio();
-        repairs as f64 / packets as f64
+        self.share
     }
 
     /// The share of our packets that is lost, as far as known.
     pub fn loss(&self) -> f64 {
         self.control.estimate().loss().value
-    }
-
-    fn ratio(&self) -> (usize, usize) {
-        let window = usize::from(WINDOW_NORMAL);
-        self.control.overcode().rows_of_window(window)
     }
 
     /// What became of our packets, as the peer counts it since the session began: looked at, lost, bursts.
@@ -116,6 +114,7 @@ impl Encoding {
             if let Some(encoder) = &mut self.encoders[Channel::Normal as usize] {
                 encoder.set_overcode(overcode);
             }
+            self.share = share(&self.control);
         }
     }
 
@@ -136,6 +135,12 @@ impl Encoding {
             Box::new(WindowEncoder::new(config).expect("both windows are possible"))
         })
     }
+}
+
+fn share(control: &Control) -> f64 {
+    let window = usize::from(WINDOW_NORMAL);
+    let (repairs, packets) = control.overcode().rows_of_window(window);
+    repairs as f64 / packets as f64
 }
 
 fn emit(channel: Channel, header: fec::wire::Header, payload: &[u8], out: &mut Vec<u8>) {

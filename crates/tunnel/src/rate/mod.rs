@@ -10,6 +10,14 @@ pub use pacer::{Batch, Pacer};
 
 /// The time that so many bytes take at a rate in bits a second, which is taken for 1 if it is 0.
 pub(crate) fn time_of(bytes: u64, rate: u64) -> std::time::Duration {
-    let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(rate.max(1));
-    std::time::Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    let rate = rate.max(1);
+    let nanos = match bytes.checked_mul(8_000_000_000) {
+        // All packets: a division of 128 bits takes as long as everything else that pacing does.
+        Some(product) => product / rate,
+        None => {
+            let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(rate);
+            u64::try_from(nanos).unwrap_or(u64::MAX)
+        }
+    };
+    std::time::Duration::from_nanos(nanos)
 }

@@ -103,6 +103,9 @@ impl<K: Copy + Ord> Ring<K> {
 
     /// Lets all others go first.
     fn pass(&mut self, key: K) {
+        if self.order.len() == 1 {
+            return;
+        }
         self.leave(key);
         self.join(key);
     }

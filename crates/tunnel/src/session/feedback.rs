@@ -142,7 +142,7 @@ impl Session {
     fn on_data_acked(&mut self, data: Data) {
         let stream = data.stream;
         if let Some(until) = self.streams.on_acked(data) {
-            self.events.push_back(Event::Acked { stream, until });
+            self.tell_acked(stream, until);
         }
         self.close_if_over(stream);
     }

@@ -91,6 +91,8 @@ pub struct Session {
     /// A segment in the making.
     scratch: Vec<u8>,
     sending: Sending,
+    /// When it was last looked whether the link is there, if nothing has happened since but that packets were sent.
+    looked: Option<Duration>,
     /// What a report has acknowledged, while it is handled.
     acked: Vec<Segment>,
     stats: SessionStats,
@@ -167,6 +169,7 @@ impl Session {
             spacing: expected.reports.spacing(),
             scratch: Vec::new(),
             sending: Sending::default(),
+            looked: None,
             acked: Vec::new(),
             stats: SessionStats::default(),
             config,
@@ -225,6 +228,7 @@ impl Session {
         greeting: &[u8],
     ) -> Result<StreamId, TooManyStreams> {
         let stream = self.streams.open(class).ok_or(TooManyStreams)?;
+        self.looked = None;
         self.openings.insert(stream, greeting.into());
         self.scheduler.insert(stream, class, site);
         self.update_readiness(stream);
@@ -245,6 +249,7 @@ impl Session {
 
     /// Ends the stream in both directions at once.
     pub fn reset(&mut self, stream: StreamId, code: ResetCode) {
+        self.looked = None;
         // The peer cannot make sense of a reset without an opening.
         self.control.extend(self.opening(stream));
         if let Some(sent) = self.streams.reset(stream) {
@@ -298,6 +303,7 @@ impl Session {
 
     /// Somebody who knows says whether the link is there.
     pub fn hint(&mut self, now: Duration, link: LinkHint) {
+        self.looked = None;
         let rtt = self.delivery.smoothed_rtt();
         let change = self.silence.hint(now, link, rtt);
         self.tell(now, change);
@@ -319,6 +325,28 @@ impl Session {
             self.scheduler.ready(stream);
         } else {
             self.scheduler.idle(stream);
+        }
+    }
+
+    /// Says how far a stream can be read. What it replaces nobody has asked for yet.
+    fn tell_readable(&mut self, stream: StreamId, until: u64) {
+        match self.events.back_mut() {
+            Some(Event::Readable {
+                stream: s,
+                until: u,
+            }) if *s == stream => *u = until,
+            _ => self.events.push_back(Event::Readable { stream, until }),
+        }
+    }
+
+    /// Says how much of a stream the peer has, likewise.
+    fn tell_acked(&mut self, stream: StreamId, until: u64) {
+        match self.events.back_mut() {
+            Some(Event::Acked {
+                stream: s,
+                until: u,
+            }) if *s == stream => *u = until,
+            _ => self.events.push_back(Event::Acked { stream, until }),
         }
     }
 

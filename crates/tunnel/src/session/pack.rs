@@ -24,16 +24,16 @@ pub(super) struct Packing<'a> {
 }
 
 impl<'a> Packing<'a> {
-    /// One of at most `max` bytes with its header, which is completed by [`number`](Self::number).
+    /// One of at most `max` bytes behind what is in `out`, with its header, which is completed by [`number`].
     fn new(channel: Option<Channel>, max: usize, out: &'a mut Vec<u8>) -> Self {
-        out.clear();
+        let end = out.len() + max;
         emit_segment_header(0, out);
         Self {
             segment: Segment {
                 channel,
                 ..Segment::default()
             },
-            end: max,
+            end,
             out,
             closed: false,
         }
@@ -67,7 +67,7 @@ impl<'a> Packing<'a> {
 }
 
 /// Writes the number of a segment into its header.
-pub(super) fn number(seq: u64, segment: &mut [u8]) {
+fn number(seq: u64, segment: &mut [u8]) {
     segment[1..SEGMENT_HEADER_LEN].copy_from_slice(&(seq as u32).to_be_bytes());
 }
 
@@ -79,20 +79,29 @@ fn write_data(data: Data, last: bool, out: &mut Vec<u8>, store: &impl Store) {
 }
 
 impl Session {
-    /// Fills a segment for streams of a channel, and what is to be said first; `None` if there is nothing.
+    /// Writes a new segment of at most `max` bytes for streams of a channel, and what is to be said first, to the end of
+    /// `out`; its number, or `None` if there is nothing.
     pub(super) fn pack(
         &mut self,
         channel: Option<Channel>,
         max: usize,
+        out: &mut Vec<u8>,
         store: &impl Store,
-    ) -> Option<Segment> {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        let mut packing = Packing::new(channel, max, &mut scratch);
+    ) -> Option<u64> {
+        let begin = out.len();
+        let mut packing = Packing::new(channel, max, out);
         self.pack_control(&mut packing, store);
         self.pack_streams(&mut packing, store);
-        let segment = packing.segment;
-        self.scratch = scratch;
-        (!segment.parts.is_empty()).then_some(segment)
+        let mut segment = packing.segment;
+        if segment.parts.is_empty() {
+            out.truncate(begin);
+            return None;
+        }
+        segment.len = out.len() - begin;
+        let size = segment.len;
+        let seq = self.delivery.push(segment, size);
+        number(seq, &mut out[begin..]);
+        Some(seq)
     }
 
     fn pack_control(&mut self, packing: &mut Packing<'_>, store: &impl Store) {
@@ -217,24 +226,27 @@ impl Session {
         unannounced.then_some(Sent::Open(stream, class))
     }
 
-    /// Writes a segment anew, to be sent again; it may be longer than packets may be now.
-    pub(super) fn repack(&mut self, seq: u64, segment: &Segment, store: &impl Store) {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        emit_segment_header(seq as u32, &mut scratch);
+    /// Writes a segment anew to the end of `out`, to be sent again; it may be longer than packets may be now.
+    pub(super) fn repack(
+        &self,
+        seq: u64,
+        segment: &Segment,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) {
+        emit_segment_header(seq as u32, out);
         for (i, sent) in segment.parts.iter().enumerate() {
             match *sent {
                 Sent::Data(data) if self.streams.contains(data.stream) => {
                     let last = i + 1 == segment.parts.len();
-                    write_data(data, last, &mut scratch, store);
+                    write_data(data, last, out, store);
                 }
                 sent => {
                     if let Some(part) = self.part_of(sent) {
-                        part.emit(false, &mut scratch);
+                        part.emit(false, out);
                     }
                 }
             }
         }
-        self.scratch = scratch;
     }
 }

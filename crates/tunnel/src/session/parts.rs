@@ -85,7 +85,7 @@ impl Session {
             self.control.push_back(Sent::Credit(stream));
         }
         if let Some(until) = news.readable {
-            self.events.push_back(Event::Readable { stream, until });
+            self.tell_readable(stream, until);
         }
         if news.finished {
             self.events.push_back(Event::Finished { stream });

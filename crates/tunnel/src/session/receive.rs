@@ -25,6 +25,7 @@ impl Session {
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
         self.stats.packets_received += 1;
+        self.looked = None;
         let (mut progress, mut eliciting) = (false, false);
         for frame in Frames::new(packet) {
             let frame = frame?;
@@ -118,7 +119,7 @@ impl Session {
             self.stats.segments_doubled += 1;
             return Ok(());
         }
-        if self.handle_parts(parts, store)? {
+        if self.handle_parts(parts, wait, store)? {
             self.try_held(store)?;
         }
         Ok(())
@@ -151,17 +152,23 @@ impl Session {
     /// Tries again what lacked an opening.
     fn try_held(&mut self, store: &mut impl Store) -> Result<(), PacketError> {
         for parts in self.held.take() {
-            self.handle_parts(&parts, store)?;
+            self.handle_parts(&parts, true, store)?;
         }
         Ok(())
     }
 
-    /// Whether a stream was opened. Parts that lack an opening are held; others do not wait for them.
-    fn handle_parts(&mut self, parts: &[u8], store: &mut impl Store) -> Result<bool, PacketError> {
+    /// Whether a stream was opened. Parts that lack an opening, if it is possible that some do, are held; others do not
+    /// wait for them.
+    fn handle_parts(
+        &mut self,
+        parts: &[u8],
+        wait: bool,
+        store: &mut impl Store,
+    ) -> Result<bool, PacketError> {
         let mut opened = false;
         for part in Parts::new(parts) {
             let part = part?;
-            if self.is_early(&part)? {
+            if wait && self.is_early(&part)? {
                 self.held.push(&part);
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Session, Written, pack, segment::Segment};
+use super::{Session, Written, segment::Segment};
 use crate::{
     arrival::IDLE_AFTER,
     class::Class,
@@ -34,7 +34,10 @@ impl Session {
         out: &mut Vec<u8>,
         store: &impl Store,
     ) -> Option<Written> {
-        self.look(now);
+        if self.looked != Some(now) {
+            self.look(now);
+            self.looked = Some(now);
+        }
         let begin = out.len();
         let report = self.write_unpaced(now, out);
         if out.len() == begin {
@@ -157,13 +160,14 @@ impl Session {
         begin: usize,
         store: &impl Store,
     ) -> bool {
+        let class = self.next_class();
         self.write_repair(Channel::Interactive, now, out)
             || self.write_mtu_probe(now, out, begin)
-            || self.write_urgent(now, out, store)
-            || self.write_again(now, out, store)
+            || self.write_urgent(now, class, out, store)
+            || self.write_again(out, store)
             || self.write_repair(Channel::Normal, now, out)
-            || self.write_fresh(now, out, store)
-            || self.write_tail_repair(now, out)
+            || self.write_fresh(now, class, out, store)
+            || class.is_none() && self.write_tail_repair(now, out)
             || self.write_into_silence(now, out, store)
     }
 
@@ -183,9 +187,6 @@ impl Session {
 
     /// Nothing new waits: the last packets get the overcode that they lack.
     fn write_tail_repair(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
-        if self.scheduler.next().is_some() {
-            return false;
-        }
         self.encoding.drained(Channel::Normal, now);
         self.write_repair(Channel::Normal, now, out)
     }
@@ -204,18 +205,31 @@ impl Session {
     }
 
     /// What is to be said, and bytes of interactive streams: these do not wait for the window.
-    fn write_urgent(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
-        let class = self.scheduler.next().and_then(|id| self.streams.class(id));
+    fn write_urgent(
+        &mut self,
+        now: Duration,
+        class: Option<Class>,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) -> bool {
         let interactive = class == Some(Class::Interactive);
         (interactive || !self.control.is_empty()) && self.write_new(now, class, out, store)
     }
 
-    fn write_fresh(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
-        if !self.window_is_open() {
-            return false;
-        }
-        let class = self.scheduler.next().and_then(|id| self.streams.class(id));
-        class.is_some() && self.write_new(now, class, out, store)
+    fn write_fresh(
+        &mut self,
+        now: Duration,
+        class: Option<Class>,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) -> bool {
+        class.is_some() && self.window_is_open() && self.write_new(now, class, out, store)
+    }
+
+    /// That of the stream whose turn it is.
+    fn next_class(&mut self) -> Option<Class> {
+        let stream = self.scheduler.next()?;
+        self.streams.class(stream)
     }
 
     fn write_new(
@@ -226,49 +240,48 @@ impl Session {
         store: &impl Store,
     ) -> bool {
         let channel = class.and_then(|class| self.channel_of(class));
-        let overhead = if channel.is_some() { CODED_OVERHEAD } else { 0 };
-        let max = self.mtu.size() - overhead;
-        let Some(segment) = self.pack(channel, max, store) else {
-            return false;
+        let seq = match channel {
+            Some(channel) => self.write_coded(channel, now, out, store),
+            None => self.pack(None, self.mtu.size(), out, store),
         };
-        let size = self.scratch.len();
-        let seq = self.delivery.push(segment, size);
-        pack::number(seq, &mut self.scratch);
-        self.write_segment(seq, channel, now, out);
-        true
-    }
-
-    /// Writes the segment in `scratch`.
-    fn write_segment(
-        &mut self,
-        seq: u64,
-        channel: Option<Channel>,
-        now: Duration,
-        out: &mut Vec<u8>,
-    ) {
-        let begin = out.len();
-        match channel {
-            Some(channel) => self.encoding.protect(channel, &self.scratch, now, out),
-            None => out.extend_from_slice(&self.scratch),
-        }
-        if let Some(segment) = self.delivery.content_mut(seq) {
-            segment.len = out.len() - begin;
-        }
         self.sending = Sending {
-            seq: Some(seq),
+            seq,
             coded: channel.is_some(),
         };
+        seq.is_some()
+    }
+
+    /// Writes a new segment under overcode; its number.
+    fn write_coded(
+        &mut self,
+        channel: Channel,
+        now: Duration,
+        out: &mut Vec<u8>,
+        store: &impl Store,
+    ) -> Option<u64> {
+        let (begin, max) = (out.len(), self.mtu.size() - CODED_OVERHEAD);
+        let mut content = std::mem::take(&mut self.scratch);
+        content.clear();
+        let seq = self.pack(Some(channel), max, &mut content, store);
+        if let Some(seq) = seq {
+            self.encoding.protect(channel, &content, now, out);
+            if let Some(segment) = self.delivery.content_mut(seq) {
+                segment.len = out.len() - begin;
+            }
+        }
+        self.scratch = content;
+        seq
     }
 
     /// What is lost, the oldest first.
-    fn write_again(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
+    fn write_again(&mut self, out: &mut Vec<u8>, store: &impl Store) -> bool {
         let Some((seq, segment, _)) = self.delivery.next_resend() else {
             return false;
         };
         let segment = std::mem::take(segment);
         self.mtu.on_lost(segment.len);
         self.stats.segments_resent += 1;
-        self.write_old(seq, segment, now, out, store);
+        self.write_old(seq, segment, out, store);
         true
     }
 
@@ -284,32 +297,30 @@ impl Session {
         // While it goes again and again it is never found lost; short packets tell whether it is an outage.
         self.mtu.on_lost(segment.len);
         self.stats.segments_repeated += 1;
-        self.write_old(seq, segment, now, out, store);
+        self.write_old(seq, segment, out, store);
         true
     }
 
-    fn write_old(
-        &mut self,
-        seq: u64,
-        segment: Segment,
-        now: Duration,
-        out: &mut Vec<u8>,
-        store: &impl Store,
-    ) {
-        self.repack(seq, &segment, store);
-        let segment = self.shorten(segment);
+    fn write_old(&mut self, seq: u64, segment: Segment, out: &mut Vec<u8>, store: &impl Store) {
+        let begin = out.len();
+        self.repack(seq, &segment, out, store);
+        let mut segment = self.shorten(segment, out, begin);
+        segment.len = out.len() - begin;
         self.delivery.replace(seq, segment);
-        self.write_segment(seq, None, now, out);
+        self.sending = Sending {
+            seq: Some(seq),
+            coded: false,
+        };
     }
 
     /// If a segment has become too long for the path, what it held is said anew by others, and it goes
     /// without, so that its number is not missing for ever.
-    fn shorten(&mut self, segment: Segment) -> Segment {
-        if self.scratch.len() <= self.mtu.size() {
+    fn shorten(&mut self, segment: Segment, out: &mut Vec<u8>, begin: usize) -> Segment {
+        if out.len() - begin <= self.mtu.size() {
             return segment;
         }
         self.control.extend(segment.parts);
-        self.scratch.truncate(SEGMENT_HEADER_LEN);
+        out.truncate(begin + SEGMENT_HEADER_LEN);
         Segment::default()
     }
 
@@ -321,8 +332,7 @@ impl Session {
 
     /// Whether there is something to send as soon as it is our turn.
     fn has_work(&mut self) -> bool {
-        let class = self.scheduler.next().and_then(|id| self.streams.class(id));
-        let fresh = match class {
+        let fresh = match self.next_class() {
             Some(Class::Interactive) => true,
             Some(_) => self.window_is_open(),
             None => false,

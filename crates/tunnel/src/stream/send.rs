@@ -77,9 +77,13 @@ impl SendHalf {
         self.fin_acked |= data.fin;
         let before = self.acked;
         let numbers = data.from.max(self.acked)..data.end();
-        self.acked_beyond.insert_range(numbers);
-        if let Some(end) = self.acked_beyond.take_run_up_to(self.acked) {
-            self.acked = end;
+        if numbers.start == before && self.acked_beyond.runs_len() == 0 {
+            self.acked = before.max(numbers.end);
+        } else {
+            self.acked_beyond.insert_range(numbers);
+            if let Some(end) = self.acked_beyond.take_run_up_to(before) {
+                self.acked = end;
+            }
         }
         (self.acked > before).then_some(self.acked)
     }

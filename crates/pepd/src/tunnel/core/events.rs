@@ -66,7 +66,7 @@ impl Core {
     }
 
     fn on_session_event(&mut self, shared: &Shared, index: usize, event: Event) {
-        let now = self.now();
+        let base = self.base;
         let peer = &mut self.peers.list[index];
         let (name, table) = (peer.config.name.as_str(), &mut peer.table);
         match event {
@@ -84,10 +84,11 @@ impl Core {
             }
             Event::LinkDown => {
                 tracing::debug!(peer = name, "nothing comes from a peer any more");
-                peer.silent_since = Some(now);
+                peer.silent_since = Some(base.elapsed());
             }
             Event::LinkUp => {
-                let silence = peer.silent_since.take().map(|since| now - since);
+                let silence = peer.silent_since.take();
+                let silence = silence.map(|since| base.elapsed() - since);
                 tracing::debug!(peer = name, ?silence, "peer is heard again");
                 if self.set_here(index, true) {
                     let name = self.peers.list[index].config.name.as_str();

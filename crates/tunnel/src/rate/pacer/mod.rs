@@ -38,11 +38,11 @@ impl Batch {
 }
 
 impl Default for Batch {
-    /// What Linux takes in one segmented datagram, of packets of 1500 bytes, as long as it costs the link's queue no
-    /// more than a millisecond.
+    /// What costs the link's queue no more than a millisecond: each time somebody is woken up who sends, and somebody else
+    /// who receives. Above 3 Gbit/s that much would be more than a processor's cache has.
     fn default() -> Self {
         Self {
-            packets: 44,
+            packets: 256,
             time: Duration::from_millis(1),
             late: LATE_MIN,
         }
@@ -67,6 +67,8 @@ pub struct Pacer {
     open: bool,
     /// Of the last packets, slowly forgotten: how long a batch takes depends on it.
     bytes_max: u64,
+    /// How long a batch is waited for.
+    hold: Duration,
 }
 
 impl Pacer {
@@ -78,6 +80,7 @@ impl Pacer {
             next: Duration::ZERO,
             open: true,
             bytes_max: 0,
+            hold: Duration::ZERO,
         }
     }
 
@@ -89,12 +92,16 @@ impl Pacer {
     /// From now on at so many bits a second. What is still to be waited shrinks or grows with it.
     pub fn set_rate(&mut self, now: Duration, rate: u64) {
         let rate = rate.max(1);
-        if rate != self.rate && self.next > now {
+        if rate == self.rate {
+            return;
+        }
+        if self.next > now {
             let wait = (self.next - now).as_secs_f64() * self.rate as f64 / rate as f64;
             let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX);
             self.next = now.saturating_add(wait);
         }
         self.rate = rate;
+        self.hold = self.hold();
     }
 
     /// When to ask next.
@@ -102,7 +109,7 @@ impl Pacer {
         if self.open {
             self.next
         } else {
-            self.next.saturating_add(self.hold())
+            self.next.saturating_add(self.hold)
         }
     }
 
@@ -121,8 +128,12 @@ impl Pacer {
     /// The same of a packet that does not wait for its turn, and reckons with a rate of its own, if that is higher:
     /// else such packets might use up all of a low rate, and nothing else could ever raise it.
     pub fn on_sent_unasked(&mut self, now: Duration, bytes: u64, rate: u64) {
-        self.bytes_max = bytes.max(self.bytes_max - self.bytes_max / 64);
-        let oldest = now.saturating_sub(self.batch.late + self.hold());
+        let bytes_max = bytes.max(self.bytes_max - self.bytes_max / 64);
+        if bytes_max != self.bytes_max {
+            self.bytes_max = bytes_max;
+            self.hold = self.hold();
+        }
+        let oldest = now.saturating_sub(self.batch.late + self.hold);
         let time = time_of(bytes, rate.max(self.rate));
         self.next = self.next.max(oldest).saturating_add(time);
         self.open = now >= self.next;
