@@ -47,8 +47,8 @@ counters_line! {
     ring_growth_denied, ring_bytes, link_senders, link_level_bits, source_port_changed,
     tunnel_peers_here, tunnel_peers_by_tcp, tunnel_tcp_connections, tunnel_tcp_strangers,
     tunnel_flows_near, tunnel_flows_far, tunnel_datagrams_sent, tunnel_datagrams_unsent,
-    tunnel_datagrams_received, tunnel_datagrams_refused, tunnel_datagrams_dropped,
-    tunnel_send_calls, tunnel_receive_calls,
+    tunnel_send_calls, tunnel_receive_calls, tunnel_datagrams_dropped,
+    tunnel_datagrams_received, tunnel_datagrams_refused,
     syns_held, syns_released, syns_refused, syns_unreachable, syns_repeated, syns_expired,
     syns_orphaned, syns_passed_held,
 }

@@ -182,6 +182,17 @@ pub fn max_pacing_rate(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(array(&info, 112)))
 }
 
+/// Packets that a socket has dropped since it was made as its receive buffer was full; modulo 2^32.
+pub fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    /// `SK_MEMINFO_DROPS` and `SK_MEMINFO_VARS` of `include/uapi/linux/sock_diag.h`.
+    const DROPS: usize = 8;
+    const VARS: usize = 9;
+    let mut info = [0; 4 * VARS];
+    get(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info)?;
+    let drops = info.as_chunks().0.get(DROPS);
+    Ok(u32::from_ne_bytes(drops.copied().unwrap_or_default()))
+}
+
 /// As much of `struct tcp_info` (`include/uapi/linux/tcp.h`) as is of interest; libc's ends before.
 const TCP_INFO_LEN: usize = 216;
 
@@ -191,13 +202,23 @@ fn array<const N: usize>(info: &[u8; TCP_INFO_LEN], at: usize) -> [u8; N] {
 
 /// Fills as much of the buffer as the kernel has.
 fn tcp_info(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<()> {
+    get(fd, libc::IPPROTO_TCP, libc::TCP_INFO, buffer)
+}
+
+/// Asks for a socket option of which the kernel may have more or less than the buffer holds.
+fn get(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    buffer: &mut [u8],
+) -> io::Result<()> {
     let mut len = buffer.len() as libc::socklen_t;
     // SAFETY: `buffer` has `len` writable bytes, and both live through the call.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
+            level,
+            name,
             buffer.as_mut_ptr().cast(),
             &raw mut len,
         )

@@ -76,6 +76,7 @@ pub(super) async fn run(
         sockets: Sockets::new(prepared.sockets)?,
         incoming,
         timer: Timer::new()?,
+        drops: Drops::default(),
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
     if let Some(interface) = prepared.interface {
@@ -120,6 +121,7 @@ struct Driver {
     sockets: Sockets,
     incoming: UnboundedReceiver<Handed>,
     timer: Timer,
+    drops: Drops,
 }
 
 impl Driver {
@@ -206,18 +208,53 @@ impl Driver {
 
     fn count(&mut self) {
         let core = &mut *self.core.borrow_mut();
+        let dropped = self.drops.count(core.now(), &self.sockets);
         let by_udp = std::mem::take(&mut self.sockets.counted);
         let counted = by_udp + std::mem::take(&mut core.tcp.counted);
-        if counted == Default::default() {
+        if counted == Default::default() && dropped == 0 {
             return;
         }
         core.context.counters.update(|stats| {
             stats.tunnel_datagrams_received += counted.received;
             stats.tunnel_datagrams_sent += counted.sent;
+            stats.tunnel_datagrams_dropped += u64::from(dropped);
             stats.tunnel_receive_calls += counted.receive_calls;
             stats.tunnel_send_calls += counted.send_calls;
             stats.tunnel_datagrams_unsent += counted.unsent;
         });
+    }
+}
+
+/// What arrives while we are busy and finds no room. To the peer it is lost by the link.
+#[derive(Debug, Default)]
+struct Drops {
+    known: u32,
+    /// When to look again, and when to tell again.
+    look: Duration,
+    tell: Duration,
+}
+
+/// How often the log tells of drops.
+const DROPS_TOLD: Duration = Duration::from_secs(60);
+
+impl Drops {
+    /// How many there have been since the last call that looked.
+    fn count(&mut self, now: Duration, sockets: &Sockets) -> u32 {
+        if now < self.look {
+            return 0;
+        }
+        self.look = now + Duration::from_secs(1);
+        let dropped = sockets.dropped();
+        let new = dropped.wrapping_sub(std::mem::replace(&mut self.known, dropped));
+        if new > 0 && now >= self.tell {
+            self.tell = now + DROPS_TOLD;
+            tracing::warn!(
+                datagrams = new,
+                "datagrams of tunnels were dropped here, as pepd was not given the processor in time: the machine \
+                 is too slow for the link, or busy with something else; their peers take it for loss by the link"
+            );
+        }
+        new
     }
 }
 

@@ -245,6 +245,13 @@ impl Sockets {
         }
     }
 
+    /// Datagrams that both have dropped since they were made, as nobody took them in time; modulo 2^32.
+    pub(super) fn dropped(&self) -> u32 {
+        let drops = |udp: &Udp| sys::socket::drops(udp.socket.as_fd()).unwrap_or_default();
+        let sockets = [&self.v4, &self.v6].into_iter().flatten();
+        sockets.map(drops).fold(0, u32::wrapping_add)
+    }
+
     /// Whether there is room for another datagram.
     pub(super) fn has_room(&self) -> bool {
         self.queue.len() < QUEUE
@@ -340,6 +347,25 @@ fn take_all(meta: &RecvMeta, buffer: &mut [u8], take: &mut impl FnMut(Arrived<'_
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn what_finds_no_room_is_counted() {
+        let local: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let bound = Bound::bind(Some(local), 0).expect("loopback");
+        let socket = bound.v4.as_ref().expect("it was asked for");
+        let to = socket.local_addr().expect("bound");
+        let smallest = 1;
+        socket.set_recv_buffer_size(smallest).expect("an option");
+        let sockets = Sockets::new(bound).expect("an event loop");
+        assert_eq!(sockets.dropped(), 0);
+        let sender = std::net::UdpSocket::bind(local).expect("loopback");
+        for _ in 0..100 {
+            sender
+                .send_to(&[7; 1000], to.as_socket().expect("IP"))
+                .expect("loopback");
+        }
+        assert!((50..100).contains(&sockets.dropped()));
+    }
 
     /// Over loopback, joined and split by the kernel where it can.
     #[tokio::test(flavor = "current_thread")]
