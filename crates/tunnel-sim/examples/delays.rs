@@ -1,5 +1,5 @@
 //! How long bytes take until they can be read in order: messages of an interactive stream beside bulk, and
-//! a normal stream of half the link's rate. 10 Mbit/s, 600 ms.
+//! a normal stream of half the link's rate, and of nine tenths. 10 Mbit/s, 600 ms.
 //!
 //!     cargo run --release -p tunnel-sim --example delays [SEEDS]
 
@@ -31,6 +31,20 @@ const MESSAGES: Writes = Writes {
 const NORMAL: Writes = Writes {
     class: Class::Normal,
     bytes: 1250,
+    every: Duration::from_millis(2),
+};
+
+/// 3 Mbit/s: less than the half that it may have beside another.
+const BESIDE: Writes = Writes {
+    class: Class::Normal,
+    bytes: 750,
+    every: Duration::from_millis(2),
+};
+
+/// 9 Mbit/s: with overcode this would be more than the link carries.
+const NEARLY_ALL: Writes = Writes {
+    class: Class::Normal,
+    bytes: 2250,
     every: Duration::from_millis(2),
 };
 
@@ -85,6 +99,8 @@ fn main() {
         for (stream, writes, bulk) in [
             ("200 B every 50 ms beside bulk", &MESSAGES, true),
             ("normal, 5 Mbit/s", &NORMAL, false),
+            ("normal, 3 Mbit/s, beside bulk", &BESIDE, true),
+            ("normal, 9 Mbit/s", &NEARLY_ALL, false),
         ] {
             let mut within = Vec::new();
             let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Goodput of a bulk stream on links that lose packets, as a share of rate x (1 - loss).
+//! Goodput of a bulk and of a normal stream that fill links which lose packets, as a share of rate x (1 - loss).
 //!
 //!     cargo run --release -p tunnel-sim --example loss [SEEDS]
 
@@ -8,18 +8,46 @@ use tunnel::class::Class;
 use tunnel_sim::rig::{Rig, config, spread};
 use winkemu_link::Direction;
 
+/// Packets of this length are meant where a loss comes of bit errors.
+const FULL: i32 = 1500;
+
 struct Cell {
     name: &'static str,
-    link: &'static str,
+    link: String,
     rate: u64,
     rtt: Duration,
     loss: f64,
 }
 
+/// GEO (scenarios/tunnel-loss.toml).
+fn geo(loss: f64) -> Cell {
+    Cell {
+        name: "10 Mbit/s, 600 ms",
+        link: format!(
+            "rate=10mbit,delay=300ms,queue=100%bdp,loss={}%",
+            loss * 100.0
+        ),
+        rate: 10_000_000,
+        rtt: Duration::from_millis(600),
+        loss,
+    }
+}
+
+/// A slow link in the field with bit errors (scenarios/tunnel-field.toml).
+fn field(ber: f64) -> Cell {
+    Cell {
+        name: "500 kbit/s, 528 ms",
+        link: format!("rate=500kbit,delay=264ms,queue=100%bdp,ber={ber}"),
+        rate: 500_000,
+        rtt: Duration::from_millis(528),
+        loss: 1.0 - (1.0 - ber).powi(8 * FULL),
+    }
+}
+
 /// Goodput after the first 5 s, and the share of packets that the queue dropped.
 fn measure(cell: &Cell, seed: u64, class: Class) -> (f64, f64) {
     let sides = [true, false].map(|initiator| config(initiator, cell.rate, cell.rtt));
-    let mut rig = Rig::new(cell.link, seed, sides);
+    let mut rig = Rig::new(&cell.link, seed, sides);
     let stream = rig.upload(class, 1 << 40);
     rig.run(Duration::from_secs(5), |_| false);
     let before = rig.readable(stream);
@@ -30,44 +58,37 @@ fn measure(cell: &Cell, seed: u64, class: Class) -> (f64, f64) {
     (bits / (cell.rate as f64 * (1.0 - cell.loss)), dropped)
 }
 
+fn row(cell: &Cell, seeds: u64) {
+    let mut dropped: f64 = 0.0;
+    let shares = [Class::Bulk, Class::Normal].map(|class| {
+        let mut shares: Vec<_> = (0..seeds)
+            .map(|seed| {
+                let (share, lost) = measure(cell, seed, class);
+                dropped = dropped.max(lost);
+                share
+            })
+            .collect();
+        let (median, least, most) = spread(&mut shares);
+        format!("{median:.3} ({least:.3}..{most:.3})")
+    });
+    println!(
+        "| {} | {:.1} % | {} | {} | {dropped:.4} |",
+        cell.name,
+        cell.loss * 100.0,
+        shares[0],
+        shares[1]
+    );
+}
+
 fn main() {
     let seeds = std::env::args().nth(1).and_then(|n| n.parse().ok());
     let seeds: u64 = seeds.unwrap_or(5);
-    println!(
-        "| link | loss | bulk: share of rate x (1 - loss) | least..most | dropped by the queue | normal |"
-    );
-    println!("|---|---|---|---|---|---|");
-    let geo = |loss| Cell {
-        name: "10 Mbit/s, 600 ms",
-        link: match loss {
-            0 => "rate=10mbit,delay=300ms,queue=100%bdp",
-            1 => "rate=10mbit,delay=300ms,queue=100%bdp,loss=0.1%",
-            10 => "rate=10mbit,delay=300ms,queue=100%bdp,loss=1%",
-            20 => "rate=10mbit,delay=300ms,queue=100%bdp,loss=2%",
-            50 => "rate=10mbit,delay=300ms,queue=100%bdp,loss=5%",
-            _ => "rate=10mbit,delay=300ms,queue=100%bdp,loss=8%",
-        },
-        rate: 10_000_000,
-        rtt: Duration::from_millis(600),
-        loss: f64::from(loss) / 1000.0,
-    };
-    for cell in [0, 1, 10, 20, 50, 80].map(geo) {
-        let mut bulk = Vec::new();
-        let mut normal = Vec::new();
-        let mut drops = Vec::new();
-        for seed in 0..seeds {
-            let (share, dropped) = measure(&cell, seed, Class::Bulk);
-            bulk.push(share);
-            drops.push(dropped);
-            normal.push(measure(&cell, seed, Class::Normal).0);
-        }
-        let (median, least, most) = spread(&mut bulk);
-        println!(
-            "| {} | {} % | {median:.3} | {least:.3}..{most:.3} | {:.4} | {:.3} |",
-            cell.name,
-            cell.loss * 100.0,
-            spread(&mut drops).0,
-            spread(&mut normal).0
-        );
+    println!("Share of rate x (1 - loss); median (least..most) of {seeds} seeds\n");
+    println!("| link | loss | bulk | normal | dropped by the queue at most |");
+    println!("|---|---|---|---|---|");
+    let geo = [0.0, 0.001, 0.01, 0.02, 0.05, 0.08].map(geo);
+    let field = [8.8e-8, 8.8e-7, 8.9e-6, 1.8e-5, 4.5e-5, 7.4e-5].map(field);
+    for cell in geo.iter().chain(&field) {
+        row(cell, seeds);
     }
 }

@@ -1,7 +1,8 @@
 //! Files over links that wink (reynolds2006 §3.2.1): what was delivered, as a share of what the link could
-//! have carried while it was up, and the time it took against the bound T0 / (1 - p).
+//! have carried while it was up, and the mean time it took against the bound T0 / (1 - p).
 //!
-//!     cargo run --release -p tunnel-sim --example wink [SEEDS [RTT_MS...]]
+//!     cargo run --release -p tunnel-sim --example wink [SEEDS [RTT_MS...]]   the whole grid, a queue of one bandwidth-delay product
+//!     cargo run --release -p tunnel-sim --example wink [SEEDS] lab           the cells of scenarios/tunnel-wink.toml, its queue
 
 use std::time::Duration;
 
@@ -21,9 +22,16 @@ struct Outcome {
     time: f64,
 }
 
-fn options(rtt_us: u64, p: f64, interval_ms: u64) -> String {
+/// Round trip in microseconds, p and interval.
+type Cell = (u64, f64, u64);
+
+/// Those of the lab, at each of its round trips.
+const LAB: [(f64, u64); 5] = [(0.1, 40), (0.4, 40), (0.4, 200), (0.2, 500), (0.6, 1100)];
+const LAB_QUEUE: &str = "125kB";
+
+fn options((rtt_us, p, interval_ms): Cell, queue: &str) -> String {
     let delay = rtt_us / 2;
-    format!("rate=100mbit,delay={delay}us,queue=100%bdp,wink=p={p},i={interval_ms}ms")
+    format!("rate=100mbit,delay={delay}us,queue={queue},wink=p={p},i={interval_ms}ms")
 }
 
 /// Bytes of packets that pass the link from its beginning on, if there is always one.
@@ -63,44 +71,53 @@ fn measure(link: &str, rtt_us: u64, bytes: u64, p: f64, seed: u64, mode: Outages
     }
 }
 
+fn row(cell: Cell, queue: &str, seeds: u64) {
+    let (rtt_us, p, interval_ms) = cell;
+    let bytes = if interval_ms >= 500 { 200 } else { 20 } * 1_000_000;
+    let link = options(cell, queue);
+    let mut row = String::new();
+    for mode in [Outages::After(Duration::from_secs(1)), Outages::Never] {
+        let outcomes = (0..seeds).map(|seed| measure(&link, rtt_us, bytes, p, seed, mode));
+        let (mut shares, times): (Vec<_>, Vec<_>) = outcomes
+            .map(|outcome| (outcome.share, outcome.time))
+            .unzip();
+        let (median, least, most) = spread(&mut shares);
+        let time = times.iter().sum::<f64>() / times.len() as f64;
+        row += &format!(" {median:.3} | {least:.3}..{most:.3} | {time:.3} |");
+    }
+    println!("| {} | {p} | {interval_ms} |{row}", rtt_us as f64 / 1000.0);
+}
+
+fn grid(rtts: &[u64]) -> Vec<Cell> {
+    let intervals = |rtt: u64| {
+        let long = move |i: &u64| rtt < 600_000 || *i >= 500;
+        INTERVALS_MS.into_iter().filter(long)
+    };
+    let of_rtt = |rtt| intervals(rtt).flat_map(move |i| PS.map(|p| (rtt, p, i)));
+    rtts.iter().flat_map(|rtt| of_rtt(*rtt)).collect()
+}
+
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
     let seeds: u64 = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(5);
+    let lab = arguments.peek().is_some_and(|word| word == "lab");
     let rtts: Vec<u64> = arguments
         .filter_map(|rtt| rtt.parse::<f64>().ok())
         .map(|ms| (ms * 1000.0) as u64)
         .collect();
-    let rtts = if rtts.is_empty() {
-        vec![500, 20_000, 600_000]
+    let (cells, queue) = if lab {
+        let cells = [500, 20_000].map(|rtt| LAB.map(|(p, i)| (rtt, p, i)));
+        (cells.concat(), LAB_QUEUE)
+    } else if rtts.is_empty() {
+        (grid(&[500, 20_000, 600_000]), "100%bdp")
     } else {
-        rtts
+        (grid(&rtts), "100%bdp")
     };
     println!(
         "| RTT ms | p | interval ms | default: share | least..most | time / bound | dedicated: share | least..most | time / bound |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
-    for rtt_us in rtts {
-        for interval_ms in INTERVALS_MS {
-            for p in PS {
-                if rtt_us == 600_000 && interval_ms < 500 {
-                    continue;
-                }
-                let bytes = if interval_ms >= 500 { 200 } else { 20 } * 1_000_000;
-                let link = options(rtt_us, p, interval_ms);
-                let mut row = String::new();
-                for mode in [Outages::After(Duration::from_secs(1)), Outages::Never] {
-                    let outcomes =
-                        (0..seeds).map(|seed| measure(&link, rtt_us, bytes, p, seed, mode));
-                    let (mut shares, mut times): (Vec<_>, Vec<_>) = outcomes
-                        .map(|outcome| (outcome.share, outcome.time))
-                        .unzip();
-                    let (median, least, most) = spread(&mut shares);
-                    let time = times.iter().sum::<f64>() / times.len() as f64;
-                    times.clear();
-                    row += &format!(" {median:.3} | {least:.3}..{most:.3} | {time:.3} |");
-                }
-                println!("| {} | {p} | {interval_ms} |{row}", rtt_us as f64 / 1000.0);
-            }
-        }
+    for cell in cells {
+        row(cell, queue, seeds);
     }
 }

@@ -1,6 +1,9 @@
 //! Two sessions over a link of winkemu in virtual time, with bulk streams and messages, for measuring.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use tunnel::{
     class::Class,
@@ -85,6 +88,10 @@ pub struct Rig {
     pub progress: [HashMap<StreamId, Progress>; 2],
     /// How much a receiver takes ahead of what it has.
     pub window: u64,
+    /// How much a sender keeps that is not acknowledged, for streams of [`feed`](Self::feed).
+    pub ring: u64,
+    /// Streams that always have something to send, as far as the ring goes.
+    fed: HashSet<StreamId>,
     /// Everything readable, as it becomes so: side, stream, from, until, when.
     pub on_readable: OnReadable,
     /// When either side heard the other again.
@@ -113,6 +120,8 @@ impl Rig {
             now: Duration::ZERO,
             progress: Default::default(),
             window: 1 << 32,
+            ring: 1 << 32,
+            fed: HashSet::new(),
             on_readable: Box::new(|_, _, _, _, _| {}),
             links_up: Vec::new(),
             stores: Default::default(),
@@ -127,6 +136,19 @@ impl Rig {
         let stream = self.sessions[0].open(class, 0, b"").expect("few");
         self.sessions[0].written(stream, bytes);
         self.sessions[0].finish(stream);
+        stream
+    }
+
+    /// A stream from side 0 without end, of which both ends keep so many bytes: the sender those that are not
+    /// acknowledged, the receiver those that it takes ahead.
+    ///
+    /// # Panics
+    /// If there are too many.
+    pub fn feed(&mut self, class: Class, ring: u64) -> StreamId {
+        (self.window, self.ring) = (ring, ring);
+        let stream = self.sessions[0].open(class, 0, b"").expect("few");
+        self.sessions[0].written(stream, ring);
+        self.fed.insert(stream);
         stream
     }
 
@@ -224,6 +246,9 @@ impl Rig {
                     let progress = self.progress[side].entry(stream).or_default();
                     progress.finished = Some(self.now);
                     self.sessions[side].finish(stream);
+                }
+                Event::Acked { stream, until } if side == 0 && self.fed.contains(&stream) => {
+                    self.sessions[0].written(stream, until + self.ring);
                 }
                 Event::LinkUp => self.links_up.push(self.now),
                 _ => {}
