@@ -118,6 +118,13 @@ impl Encoding {
         }
     }
 
+    /// The same, of a time that says nothing of later ones.
+    pub fn leave_out(&mut self, counts: [u64; 3]) {
+        if counts[0] >= self.counted[0] {
+            self.counted = counts;
+        }
+    }
+
     fn encoder(&mut self, channel: Channel) -> &mut WindowEncoder {
         let control = &self.control;
         let payload_max = self.content_max;

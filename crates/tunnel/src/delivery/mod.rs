@@ -82,9 +82,13 @@ pub struct Delivery<T> {
     lateness: Lateness,
     reorder: Reorder,
     guard: Guard,
+    /// Packets are neither lost nor overtaken, unless their connection is.
+    reliable: bool,
     app_limited_until: u64,
     /// Packets sent before are no measure of the round trip.
     resumed: Duration,
+    /// The link's queue has drained in a silence, if it was not held up, too.
+    drained: bool,
     /// How much later than others the last report came.
     held: Duration,
     /// Until then, no packet is lost by its age alone.
@@ -157,8 +161,10 @@ impl<T> Delivery<T> {
             lateness: Lateness::new(),
             reorder: Reorder::new(),
             guard: Guard::default(),
+            reliable: false,
             app_limited_until: 0,
             resumed: Duration::ZERO,
+            drained: false,
             held: Duration::ZERO,
             patient_until: Duration::ZERO,
         }
@@ -224,12 +230,12 @@ impl<T> Delivery<T> {
         segments < WINDOW_SEGMENTS_MAX && (segments < WINDOW_SEGMENTS_MIN || bytes < window)
     }
 
-    /// The lost segment that goes next, the oldest first; its content, and its packet's size the last time. It
-    /// stays lost until it is sent.
-    pub fn next_resend(&mut self) -> Option<(u64, &mut T, usize)> {
+    /// The lost segment that goes next, the oldest first; its content, and when it was sent last. It stays lost
+    /// until it is sent.
+    pub fn next_resend(&mut self) -> Option<(u64, &mut T, Duration)> {
         let seq = *self.lost.first()?;
         let segment = self.segments.get_mut(seq)?;
-        Some((seq, &mut segment.content, segment.size))
+        Some((seq, &mut segment.content, segment.last.at))
     }
 
     /// Whether something is lost and not sent again.
@@ -238,15 +244,15 @@ impl<T> Delivery<T> {
     }
 
     /// The segment in flight that was sent least recently, to be sent once more though it may have arrived: for
-    /// silence, when there is nothing better. None if even that one has just been sent; see
-    /// [`repeat_at`](Self::repeat_at).
-    pub fn repeat_oldest(&mut self, now: Duration) -> Option<(u64, &mut T, usize)> {
+    /// silence, when there is nothing better; its content, and when that was. None if even that one has just been sent;
+    /// see [`repeat_at`](Self::repeat_at).
+    pub fn repeat_oldest(&mut self, now: Duration) -> Option<(u64, &mut T, Duration)> {
         let (seq, at) = self.oldest()?;
         if now < at + self.repeat_pause() {
             return None;
         }
         let segment = self.segments.get_mut(seq)?;
-        Some((seq, &mut segment.content, segment.size))
+        Some((seq, &mut segment.content, at))
     }
 
     /// When there will be a segment to repeat.
@@ -299,6 +305,11 @@ impl<T> Delivery<T> {
         self.guard = guard;
     }
 
+    /// Whether packets are carried by what loses none: then none is lost by its age.
+    pub fn set_reliable(&mut self, reliable: bool) {
+        self.reliable = reliable;
+    }
+
     /// There is less to send than the rate allows: what is in flight and the next packet say nothing of how fast the path is.
     pub fn set_app_limited(&mut self) {
         self.app_limited_until = self.log.next();
@@ -310,6 +321,13 @@ impl<T> Delivery<T> {
     pub fn resume(&mut self, now: Duration) {
         self.resumed = now;
         self.expect_held(now);
+    }
+
+    /// The link has had the time to send all that stood in its queue. To be called before the report is taken that
+    /// ends a silence: the round trip is shorter now than it was, unless that report was held on its way, as the queue
+    /// will have been then.
+    pub fn expect_drained(&mut self) {
+        self.drained = true;
     }
 
     /// If the first reports after a silence were held on their way, by a modem that waited for its link, so
@@ -338,6 +356,12 @@ impl<T> Delivery<T> {
     /// The round trip time, smoothed (RFC 6298); what was guessed until there is a sample.
     pub fn smoothed_rtt(&self) -> Duration {
         self.rtt.smoothed()
+    }
+
+    /// How long a packet stands in the link's queue of late, as far as the round trip times of the last 10 to 20 minutes
+    /// tell.
+    pub fn queue(&self) -> Duration {
+        self.rtt.queue()
     }
 
     /// How much it varies (RFC 6298).

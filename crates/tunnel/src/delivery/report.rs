@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Delivery, Flight, Outcome, ReportError,
+    Delivery, Flight, HELD_MIN, Outcome, ReportError,
     reorder::{self, Front},
     segments::{Segment, Sending},
 };
@@ -43,6 +43,9 @@ impl<T> Delivery<T> {
             .map(|highest| highest.arrived_us.saturating_add(highest.held_us));
         if let Some(us) = created_us {
             self.held = self.lateness.on_report(now, us);
+            if std::mem::take(&mut self.drained) && self.held < HELD_MIN {
+                self.rtt.drain();
+            }
             self.expect_held(now);
         }
         let as_of = now.saturating_sub(self.held);
@@ -158,7 +161,7 @@ impl<T> Delivery<T> {
         let plain = Rule {
             packets: reorder::PACKETS,
             time,
-            sent_by: aged.filter(|_| now >= self.patient_until),
+            sent_by: aged.filter(|_| !self.reliable && now >= self.patient_until),
         };
         let coded = Rule {
             packets: plain.packets.max(self.guard.packets),

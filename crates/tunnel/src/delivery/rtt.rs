@@ -13,6 +13,8 @@ const JUMP: u32 = 8;
 const JUMP_FLOOR: Duration = Duration::from_millis(100);
 /// For how long a least value is remembered at least; twice as long at most.
 const MEMORY: Duration = Duration::from_secs(10);
+/// The same for the least of all: no path changes its length more often, as good as.
+const MEMORY_LONG: Duration = Duration::from_secs(600);
 const TICK: Duration = Duration::from_millis(1);
 
 /// Estimates as in RFC 6298 and RFC 9002 §5.
@@ -22,6 +24,8 @@ pub(super) struct Rtt {
     variation: Duration,
     latest: Duration,
     least: Windowed,
+    /// That of an empty queue.
+    empty: Windowed,
     sampled: bool,
 }
 
@@ -32,12 +36,14 @@ impl Rtt {
             variation: Duration::ZERO,
             latest: guess,
             least: Windowed::new(Extreme::Least, MEMORY),
+            empty: Windowed::new(Extreme::Least, MEMORY_LONG),
             sampled: false,
         }
     }
 
     pub(super) fn on_sample(&mut self, now: Duration, sample: Duration) {
         self.least.add(now, sample);
+        self.empty.add(now, sample);
         self.latest = sample;
         let counted = sample.min(self.smoothed * JUMP + JUMP_FLOOR);
         if !self.sampled {
@@ -61,6 +67,18 @@ impl Rtt {
 
     pub(super) fn least(&self) -> Duration {
         self.least.get().unwrap_or(self.smoothed)
+    }
+
+    pub(super) fn queue(&self) -> Duration {
+        let empty = self.empty.get().unwrap_or(self.smoothed);
+        self.smoothed.saturating_sub(empty)
+    }
+
+    /// The queue is empty now, whatever it was and however it varied.
+    pub(super) fn drain(&mut self) {
+        self.smoothed -= self.queue();
+        self.variation = Duration::ZERO;
+        self.latest = self.latest.min(self.smoothed);
     }
 
     /// After this time a packet has arrived, and its receiver has said so, or it is lost.

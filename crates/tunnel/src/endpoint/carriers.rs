@@ -297,7 +297,16 @@ impl Peer {
         self.ways.deaf = None;
         self.held = false;
         self.remote = Some(from);
+        self.tell_carrier();
         self.events.push_back(PeerEvent::Roamed(from));
+    }
+
+    /// The session is to know whether its packets may be lost.
+    pub fn tell_carrier(&mut self) {
+        let reliable = self.is_by(Carrier::Tcp);
+        if let Some(live) = &mut self.live {
+            live.session.set_reliable(reliable);
+        }
     }
 
     /// Of two connections, each called by one of the ends, that of the greater key is used by both.

@@ -337,6 +337,7 @@ impl Peer {
         }
         let session = Session::new(config, agreed.generation.since);
         self.live = Some(Live::new(session, agreed.generation));
+        self.tell_carrier();
         self.began = true;
         self.events.push_back(PeerEvent::Up);
     }

@@ -37,6 +37,8 @@ const PACKETS: u32 = 3;
 const LIMIT_MARGIN: Duration = Duration::from_millis(1);
 /// Machines are late, too.
 const LIMIT_MIN: Duration = Duration::from_millis(20);
+/// A queue that is worth waiting for: less is a machine that was late.
+const QUEUE_MIN: Duration = Duration::from_millis(20);
 /// So many packets must be without an answer.
 pub const UNANSWERED_PACKETS: u64 = 8;
 
@@ -47,6 +49,8 @@ pub struct Silence {
     limit: Duration,
     /// What an answer may take beyond that.
     unasked: Duration,
+    /// How long it takes to send what stands in the link's queue.
+    queue: Duration,
     state: State,
     /// When something was heard last, or was not to be expected yet.
     heard: Duration,
@@ -105,6 +109,8 @@ pub struct Expected {
     pub reports: Timing,
     /// How long our packets take to send, and the peer's: the longer one.
     pub packet: Duration,
+    /// How long a packet of ours stands in the link's queue.
+    pub queue: Duration,
 }
 
 impl Expected {
@@ -124,6 +130,7 @@ impl Silence {
             mode,
             limit: expected.limit(),
             unasked: expected.reports.unasked(),
+            queue: Duration::ZERO,
             state: State::Up,
             heard: now + expected.reports.rtt,
             answered: now,
@@ -136,6 +143,11 @@ impl Silence {
     pub fn set_expected(&mut self, expected: &Expected) {
         self.limit = expected.limit();
         self.unasked = expected.reports.unasked();
+        self.queue = if expected.queue < QUEUE_MIN {
+            Duration::ZERO
+        } else {
+            expected.queue
+        };
     }
 
     /// Whether there are no streams, and beacons are rare. When there are some again the peer has to hear of it
@@ -254,9 +266,26 @@ impl Silence {
         self.state
     }
 
-    /// Whether anything but beacons may be sent.
-    pub fn may_send(&self) -> bool {
-        !matches!(self.state, State::Stopped { .. })
+    /// From when on anything but beacons may be sent; `None` if nothing may.
+    ///
+    /// A silence begins with what is in the link's queue: if that is long, what would be added behind it would hold up
+    /// what goes again when the link is back, and until it has drained the link is used without.
+    pub fn sends_from(&self) -> Option<Duration> {
+        match self.state {
+            State::Up => Some(Duration::ZERO),
+            State::Silent { since, .. } => Some(since + self.queue),
+            State::Stopped { .. } => None,
+        }
+    }
+
+    /// Whether it has been silent for so long that what stood in the link's queue has left it, and has not been replaced.
+    pub fn has_drained(&self, now: Duration) -> bool {
+        match self.state {
+            State::Up => false,
+            State::Silent { since, .. } | State::Stopped { since, .. } => {
+                !self.queue.is_zero() && now >= since + self.queue
+            }
+        }
     }
 
     /// Whether to send into a silence, whatever it costs: the window is longer then.

@@ -13,6 +13,7 @@ fn expected() -> Expected {
             rate: Some(100_000_000),
         },
         packet: Duration::from_micros(117),
+        queue: Duration::ZERO,
     }
 }
 
@@ -32,6 +33,7 @@ fn the_limit_is_three_missing_reports_or_packets_and_never_short() {
             rate: Some(rate),
         },
         packet: ms(packet),
+        queue: Duration::ZERO,
     };
     assert_eq!(
         of(600, 10_000_000, 2).limit(),
@@ -63,16 +65,24 @@ fn each_mode_stops_when_it_says() {
             "{mode:?}"
         );
         assert_eq!(silence.on_time(down, None, RTT), None, "said once");
-        assert_eq!(silence.may_send(), stops_after != Some(0), "{mode:?}");
+        assert_eq!(
+            silence.sends_from().is_some(),
+            stops_after != Some(0),
+            "{mode:?}"
+        );
         assert_eq!(silence.is_blind(), mode == Outages::Never);
-        assert_eq!(silence.may_repeat(), silence.may_send());
+        assert_eq!(silence.may_repeat(), silence.sends_from().is_some());
         if stops_after == Some(300) {
             let stop = silence.deadline(None, RTT).unwrap();
             assert_eq!(stop, down + ms(300));
             assert_eq!(silence.on_time(stop, None, RTT), None);
         }
         silence.on_time(ms(1_000_000), None, RTT);
-        assert_eq!(silence.may_send(), stops_after.is_none(), "{mode:?}");
+        assert_eq!(
+            silence.sends_from().is_some(),
+            stops_after.is_none(),
+            "{mode:?}"
+        );
         assert_eq!(silence.deadline(None, RTT), None, "{mode:?}");
         assert_eq!(
             silence.on_packet(ms(1_000_001), false),
@@ -80,7 +90,7 @@ fn each_mode_stops_when_it_says() {
             "{mode:?}"
         );
         assert_eq!(silence.state(), State::Up);
-        assert!(silence.may_send() && !silence.is_blind());
+        assert!(silence.sends_from().is_some() && !silence.is_blind());
     }
 }
 
@@ -100,7 +110,7 @@ fn a_peer_that_is_heard_but_does_not_hear_is_silent_too() {
             break;
         }
     }
-    assert!(by > ms(1020) && !silence.may_send());
+    assert!(by > ms(1020) && silence.sends_from().is_none());
     assert_eq!(
         silence.on_packet(ms(3000), false),
         None,
@@ -122,11 +132,11 @@ fn hints_count_at_once() {
             silence.hint(ms(1001), LinkHint::Down, RTT),
             Some(Change::Down)
         );
-        assert!(!silence.may_send());
+        assert!(silence.sends_from().is_none());
         assert_eq!(silence.hint(ms(1002), LinkHint::Down, RTT), None);
         assert_eq!(silence.on_packet(ms(1010), true), None, "was on its way");
         assert_eq!(silence.hint(ms(9000), LinkHint::Up, RTT), Some(Change::Up));
-        assert!(silence.may_send());
+        assert!(silence.sends_from().is_some());
         assert_eq!(
             silence.on_time(ms(9039), None, RTT),
             None,
@@ -152,4 +162,21 @@ fn without_streams_beacons_are_rare_and_with_some_the_peer_must_hear_of_it_first
     silence.set_idle(ms(2000), false, RTT);
     assert_eq!(silence.on_time(ms(2040), None, RTT), None);
     assert_eq!(silence.on_time(ms(2041), None, RTT), Some(Change::Down));
+}
+
+#[test]
+fn into_silence_nothing_is_sent_until_the_queue_has_drained() {
+    let mut silence = silence(Outages::After(ms(1000)));
+    let full = Expected {
+        queue: ms(600),
+        ..expected()
+    };
+    silence.set_expected(&full);
+    assert_eq!(silence.sends_from(), Some(Duration::ZERO), "up");
+    assert_eq!(silence.on_time(ms(1100), None, RTT), Some(Change::Down));
+    assert_eq!(silence.sends_from(), Some(ms(1700)));
+    silence.set_expected(&expected());
+    assert_eq!(silence.sends_from(), Some(ms(1100)), "a short one");
+    assert_eq!(silence.on_time(ms(2100), None, RTT), None);
+    assert_eq!(silence.sends_from(), None, "stopped");
 }

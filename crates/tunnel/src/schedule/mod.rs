@@ -15,12 +15,14 @@
 //! turns that follow. So over any time two streams of a site that are always ready differ by [`QUANTUM`] and
 //! two packets at most, and two sites, by their weights, likewise.
 
+mod backlog;
 mod ring;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use backlog::Backlog;
 use ring::Ring;
 
 use crate::{class::Class, wire::StreamId};
@@ -53,6 +55,7 @@ struct Stream {
     class: Class,
     site: SiteId,
     ready: bool,
+    backlog: Backlog,
 }
 
 /// Streams that share what there is.
@@ -72,9 +75,12 @@ impl Scheduler {
 
     /// A stream begins, with nothing to send. One that is there already stays as it is.
     pub fn insert(&mut self, stream: StreamId, class: Class, site: SiteId) {
-        let ready = false;
-        let new = Stream { class, site, ready };
-        self.streams.entry(stream).or_insert(new);
+        self.streams.entry(stream).or_insert(Stream {
+            class,
+            site,
+            ready: false,
+            backlog: Backlog::default(),
+        });
     }
 
     /// A stream is over.
@@ -139,6 +145,21 @@ impl Scheduler {
         };
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.levels[level(*class)].charge(stream, *site, bytes);
+    }
+
+    /// The stream has had its turn at `now`. Its bytes may wait for a round trip before it
+    /// [fills the link](Self::fills_link).
+    pub fn on_turn(&mut self, stream: StreamId, now: Duration, rtt: Duration) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.backlog.on_turn(now, rtt, stream.ready);
+        }
+    }
+
+    /// Whether the stream's bytes wait to be sent for longer than a round trip.
+    #[must_use]
+    pub fn fills_link(&self, stream: StreamId) -> bool {
+        let stream = self.streams.get(&stream);
+        stream.is_some_and(|stream| stream.backlog.is_full())
     }
 
     /// How the stream's bytes are sent.

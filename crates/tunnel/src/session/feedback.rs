@@ -34,17 +34,28 @@ impl Session {
             // It was one of our reports: what is short arrives.
             self.mtu.on_arrived(0);
         }
+        self.losses.clear();
         if let Some(sample) = &outcome.sample {
-            self.classify(sample, report);
+            if !self.reliable {
+                self.classify(sample, report);
+            }
             self.controller.on_sample(sample, &self.losses);
             self.pacer.set_rate(now, self.controller.rate());
             self.expect();
         }
+        self.count(report);
+        self.guard_coded();
+        Ok(outcome.progress)
+    }
+
+    /// How much is lost, so how much overcode there is to be.
+    fn count(&mut self, report: &Report) {
+        if self.reliable {
+            return self.encoding.leave_out(report.counts);
+        }
         let congested = |loss: &LossEvent| loss.cause == Cause::Congestion;
         let congested = self.losses.iter().any(congested);
         self.encoding.on_counts(report.counts, congested);
-        self.guard_coded();
-        Ok(outcome.progress)
     }
 
     /// Says of what has been found missing why it is.
@@ -60,7 +71,6 @@ impl Session {
         let late = self.delivery.reorder_time().as_micros();
         let late = u64::try_from(late).unwrap_or(u64::MAX);
         let settled = sample.received_us.saturating_sub(late);
-        self.losses.clear();
         self.classifier.on_gaps(
             &report.gaps,
             packet,
@@ -90,6 +100,7 @@ impl Session {
         self.silence.set_expected(&Expected {
             reports,
             packet: time_of(bytes, self.controller.link_rate().min(back)),
+            queue: self.delivery.queue(),
         });
     }
 
@@ -111,7 +122,7 @@ impl Session {
             Some(Change::Up) => {
                 // Where only our own packets did not get through, they may have been too long.
                 if std::mem::take(&mut self.unheard) {
-                    self.mtu.on_outage();
+                    self.mtu.on_outage(now);
                 }
                 self.delivery.resume(now);
                 self.controller.on_resume(now);

@@ -88,6 +88,8 @@ pub struct Session {
     events: VecDeque<Event>,
     /// The pace of the peer's reports.
     spacing: Duration,
+    /// The carrier loses nothing.
+    reliable: bool,
     /// A segment in the making.
     scratch: Vec<u8>,
     sending: Sending,
@@ -139,6 +141,7 @@ impl Session {
         let expected = Expected {
             reports: timing(back),
             packet: time_of(packet, rate.min(back)),
+            queue: Duration::ZERO,
         };
         Self {
             streams: Streams::new(
@@ -167,6 +170,7 @@ impl Session {
             closing: None,
             events: VecDeque::new(),
             spacing: expected.reports.spacing(),
+            reliable: false,
             scratch: Vec::new(),
             sending: Sending::default(),
             looked: None,
@@ -307,6 +311,14 @@ impl Session {
         let rtt = self.delivery.smoothed_rtt();
         let change = self.silence.hint(now, link, rtt);
         self.tell(now, change);
+    }
+
+    /// Whether the carrier loses nothing and keeps the order, as TCP does. Then there is no overcode, no cause of loss is looked
+    /// for, no longer packet is tried, and nothing goes again by its age, as it only waits; but what later packets overtook
+    /// does, as it went by a connection that is no more. What is known of loss is kept for later.
+    pub fn set_reliable(&mut self, reliable: bool) {
+        self.reliable = reliable;
+        self.delivery.set_reliable(reliable);
     }
 
     /// Ends the session: says so to the peer, once.

@@ -1,5 +1,7 @@
 //! Filling segments: what is said first, then bytes of the streams whose turn it is.
 
+use std::time::Duration;
+
 use super::{
     Session,
     segment::{Segment, Sent},
@@ -85,13 +87,14 @@ impl Session {
         &mut self,
         channel: Option<Channel>,
         max: usize,
+        now: Duration,
         out: &mut Vec<u8>,
         store: &impl Store,
     ) -> Option<u64> {
         let begin = out.len();
         let mut packing = Packing::new(channel, max, out);
         self.pack_control(&mut packing, store);
-        self.pack_streams(&mut packing, store);
+        self.pack_streams(&mut packing, now, store);
         let mut segment = packing.segment;
         if segment.parts.is_empty() {
             out.truncate(begin);
@@ -180,16 +183,17 @@ impl Session {
     }
 
     /// Adds new bytes of the streams whose turn it is, as long as they are of the segment's channel.
-    fn pack_streams(&mut self, packing: &mut Packing<'_>, store: &impl Store) {
+    fn pack_streams(&mut self, packing: &mut Packing<'_>, now: Duration, store: &impl Store) {
         while let Some(stream) = self.scheduler.next() {
-            let class = self.streams.class(stream);
-            if class.and_then(|class| self.channel_of(class)) != packing.segment.channel {
+            if self.channel_of(stream) != packing.segment.channel {
                 return;
             }
             let before = packing.out.len();
             let fits = self.pack_stream(stream, packing, store);
             self.scheduler.sent(stream, packing.out.len() - before);
             self.update_readiness(stream);
+            let rtt = self.delivery.smoothed_rtt();
+            self.scheduler.on_turn(stream, now, rtt);
             if !fits {
                 return;
             }

@@ -26,6 +26,9 @@ impl Session {
     ) -> Result<(), PacketError> {
         self.stats.packets_received += 1;
         self.looked = None;
+        if self.silence.has_drained(now) {
+            self.delivery.expect_drained();
+        }
         let (mut progress, mut eliciting) = (false, false);
         for frame in Frames::new(packet) {
             let frame = frame?;

@@ -9,7 +9,7 @@ use crate::{
     coding::{CODED_OVERHEAD, Channel},
     outage::{State, UNANSWERED_PACKETS},
     store::Store,
-    wire::{Frame, SEGMENT_HEADER_LEN},
+    wire::{Frame, SEGMENT_HEADER_LEN, StreamId},
 };
 
 /// How much longer than some round trips the answer to an MTU probe may take.
@@ -70,11 +70,10 @@ impl Session {
     /// When to call [`poll_packet`](Self::poll_packet) again though nothing else has happened.
     pub fn deadline(&mut self) -> Option<Duration> {
         let own = [Some(self.arrivals.deadline()), self.silence_deadline()];
-        let paced = if !self.silence.may_send() {
-            None
-        } else {
-            self.next_work().map(|due| due.max(self.pacer.deadline()))
-        };
+        let paced = self.silence.sends_from().and_then(|from| {
+            let due = self.next_work()?;
+            Some(due.max(from).max(self.pacer.deadline()))
+        });
         own.into_iter().chain([paced]).flatten().min()
     }
 
@@ -82,6 +81,9 @@ impl Session {
     fn next_work(&mut self) -> Option<Duration> {
         if self.has_work() {
             return Some(Duration::ZERO);
+        }
+        if self.reliable {
+            return None;
         }
         let [interactive, normal] = Channel::ALL.map(|channel| self.encoding.deadline(channel));
         let repeat = if self.silence.may_repeat() {
@@ -108,7 +110,8 @@ impl Session {
     }
 
     fn may_send(&mut self, now: Duration) -> bool {
-        self.silence.may_send() && self.pacer.may_send(now)
+        let from = self.silence.sends_from();
+        from.is_some_and(|from| now >= from) && self.pacer.may_send(now)
     }
 
     /// Looks whether the link is there.
@@ -160,14 +163,19 @@ impl Session {
         begin: usize,
         store: &impl Store,
     ) -> bool {
-        let class = self.next_class();
+        let next = self.scheduler.next();
+        if self.reliable {
+            return self.write_urgent(now, next, out, store)
+                || self.write_again(out, store)
+                || self.write_fresh(now, next, out, store);
+        }
         self.write_repair(Channel::Interactive, now, out)
             || self.write_mtu_probe(now, out, begin)
-            || self.write_urgent(now, class, out, store)
+            || self.write_urgent(now, next, out, store)
             || self.write_again(out, store)
             || self.write_repair(Channel::Normal, now, out)
-            || self.write_fresh(now, class, out, store)
-            || class.is_none() && self.write_tail_repair(now, out)
+            || self.write_fresh(now, next, out, store)
+            || next.is_none() && self.write_tail_repair(now, out)
             || self.write_into_silence(now, out, store)
     }
 
@@ -208,41 +216,41 @@ impl Session {
     fn write_urgent(
         &mut self,
         now: Duration,
-        class: Option<Class>,
+        next: Option<StreamId>,
         out: &mut Vec<u8>,
         store: &impl Store,
     ) -> bool {
-        let interactive = class == Some(Class::Interactive);
-        (interactive || !self.control.is_empty()) && self.write_new(now, class, out, store)
+        let urgent = self.is_interactive(next) || !self.control.is_empty();
+        urgent && self.write_new(now, next, out, store)
     }
 
     fn write_fresh(
         &mut self,
         now: Duration,
-        class: Option<Class>,
+        next: Option<StreamId>,
         out: &mut Vec<u8>,
         store: &impl Store,
     ) -> bool {
-        class.is_some() && self.window_is_open() && self.write_new(now, class, out, store)
+        next.is_some() && self.window_is_open() && self.write_new(now, next, out, store)
     }
 
-    /// That of the stream whose turn it is.
-    fn next_class(&mut self) -> Option<Class> {
-        let stream = self.scheduler.next()?;
-        self.streams.class(stream)
+    fn is_interactive(&self, next: Option<StreamId>) -> bool {
+        let class = next.and_then(|stream| self.streams.class(stream));
+        class == Some(Class::Interactive)
     }
 
+    /// A segment that begins with bytes of the stream whose turn it is, if there is one.
     fn write_new(
         &mut self,
         now: Duration,
-        class: Option<Class>,
+        next: Option<StreamId>,
         out: &mut Vec<u8>,
         store: &impl Store,
     ) -> bool {
-        let channel = class.and_then(|class| self.channel_of(class));
+        let channel = next.and_then(|stream| self.channel_of(stream));
         let seq = match channel {
             Some(channel) => self.write_coded(channel, now, out, store),
-            None => self.pack(None, self.mtu.size(), out, store),
+            None => self.pack(None, self.mtu.size(), now, out, store),
         };
         self.sending = Sending {
             seq,
@@ -262,7 +270,7 @@ impl Session {
         let (begin, max) = (out.len(), self.mtu.size() - CODED_OVERHEAD);
         let mut content = std::mem::take(&mut self.scratch);
         content.clear();
-        let seq = self.pack(Some(channel), max, &mut content, store);
+        let seq = self.pack(Some(channel), max, now, &mut content, store);
         if let Some(seq) = seq {
             self.encoding.protect(channel, &content, now, out);
             if let Some(segment) = self.delivery.content_mut(seq) {
@@ -275,11 +283,11 @@ impl Session {
 
     /// What is lost, the oldest first.
     fn write_again(&mut self, out: &mut Vec<u8>, store: &impl Store) -> bool {
-        let Some((seq, segment, _)) = self.delivery.next_resend() else {
+        let Some((seq, segment, sent_at)) = self.delivery.next_resend() else {
             return false;
         };
         let segment = std::mem::take(segment);
-        self.mtu.on_lost(segment.len);
+        self.mtu.on_lost(segment.len, sent_at);
         self.stats.segments_resent += 1;
         self.write_old(seq, segment, out, store);
         true
@@ -290,12 +298,12 @@ impl Session {
         if !self.silence.may_repeat() {
             return false;
         }
-        let Some((seq, segment, _)) = self.delivery.repeat_oldest(now) else {
+        let Some((seq, segment, sent_at)) = self.delivery.repeat_oldest(now) else {
             return false;
         };
         let segment = std::mem::take(segment);
         // While it goes again and again it is never found lost; short packets tell whether it is an outage.
-        self.mtu.on_lost(segment.len);
+        self.mtu.on_lost(segment.len, sent_at);
         self.stats.segments_repeated += 1;
         self.write_old(seq, segment, out, store);
         true
@@ -332,18 +340,21 @@ impl Session {
 
     /// Whether there is something to send as soon as it is our turn.
     fn has_work(&mut self) -> bool {
-        let fresh = match self.next_class() {
-            Some(Class::Interactive) => true,
-            Some(_) => self.window_is_open(),
+        let next = self.scheduler.next();
+        let fresh = match next {
+            Some(_) => self.is_interactive(next) || self.window_is_open(),
             None => false,
         };
         fresh || !self.control.is_empty() || self.delivery.has_lost()
     }
 
-    /// What protects streams of a class at present.
-    pub(super) fn channel_of(&self, class: Class) -> Option<Channel> {
-        let channel = Channel::of(class)?;
-        let idle = channel == Channel::Normal && self.encoding.share() == 0.0;
-        (!idle).then_some(channel)
+    /// What protects a stream at present. One that fills the link is sent again what it loses: its bytes wait
+    /// for longer than that takes.
+    pub(super) fn channel_of(&self, stream: StreamId) -> Option<Channel> {
+        let channel = Channel::of(self.streams.class(stream)?)?;
+        let normal = channel == Channel::Normal;
+        let idle = normal && self.encoding.share() == 0.0;
+        let plain = self.reliable || idle || normal && self.scheduler.fills_link(stream);
+        (!plain).then_some(channel)
     }
 }

@@ -172,7 +172,7 @@ impl End {
         if self.arrivals.wants_report(now) {
             return Some(self.send_report(now));
         }
-        if now < self.next_send || !self.silence.may_send() {
+        if now < self.next_send || self.silence.sends_from().is_none() {
             return None;
         }
         self.choose(now)
@@ -245,7 +245,7 @@ impl End {
                 .deadline(unanswered, self.patience())
                 .unwrap_or(at),
         );
-        if self.silence.may_send() {
+        if self.silence.sends_from().is_some() {
             if self.delivery.has_lost() || self.may_push() {
                 at = at.min(self.next_send);
             } else if self.silence.may_repeat()
@@ -269,6 +269,7 @@ fn expected(rtt: Duration, rate: u64, peer_rate: u64) -> Expected {
             rate: Some(peer_rate),
         },
         packet: per_packet(rate.min(peer_rate), PACKET),
+        queue: Duration::ZERO,
     }
 }
 

@@ -57,10 +57,10 @@ fn three_later_packets_make_a_loss() {
         take(&mut delivery, 1104, &report(1104, 4, 1, &[(2, 5)])),
         (1, vec![4])
     );
-    assert_eq!(delivery.next_resend(), Some((1, &mut 1, 1000)));
+    assert_eq!(delivery.next_resend(), Some((1, &mut 1, ms(1001))));
     assert_eq!(
         delivery.next_resend(),
-        Some((1, &mut 1, 1000)),
+        Some((1, &mut 1, ms(1001))),
         "until it is sent"
     );
     assert_eq!(delivery.in_flight().segments, 1);

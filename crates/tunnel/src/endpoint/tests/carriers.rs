@@ -64,6 +64,14 @@ impl Net {
         panic!("not by {carrier} within {most} s: {:?}", self.carriers());
     }
 
+    /// Whether the sessions know that nothing is lost.
+    fn reliable(&mut self) -> [bool; 2] {
+        [0, 1].map(|at| {
+            let id = self.id(at);
+            self.nodes[at].endpoint.session(id).expect("up").reliable
+        })
+    }
+
     fn write_both(&mut self, first: u32, count: u32) {
         for at in 0..2 {
             let id = self.id(at);
@@ -116,6 +124,7 @@ fn where_udp_does_not_get_through_tcp_is_tried_after_three_seconds() {
         [net.arrived(0), net.arrived(1)],
         [packets(0, 10), packets(0, 10)]
     );
+    assert_eq!(net.reliable(), [true; 2], "from its beginning");
 }
 
 /// Over a link with a round trip of two seconds no answer within three means nothing.
@@ -139,9 +148,11 @@ fn a_session_goes_on_by_tcp_and_comes_back_to_udp_without_a_new_one() {
     net.run(S);
     assert_eq!(net.carriers(), [Some(Carrier::Udp); 2]);
     assert_eq!(net.began_and_ended(), [2, 0]);
+    assert_eq!(net.reliable(), [false; 2]);
     net.only_by(Carrier::Tcp);
     let time = net.time_until(Carrier::Tcp, 20);
     assert!((3..=6).contains(&time), "{time} s");
+    assert_eq!(net.reliable(), [true; 2]);
     net.write_both(0, 10);
     net.run(60 * S);
     assert_eq!(
@@ -150,6 +161,7 @@ fn a_session_goes_on_by_tcp_and_comes_back_to_udp_without_a_new_one() {
     );
     net.only(|_| true);
     net.time_until(Carrier::Udp, 30);
+    assert_eq!(net.reliable(), [false; 2]);
     net.write_both(10, 10);
     net.run(S);
     assert_eq!(

@@ -24,6 +24,8 @@ pub struct Session {
     /// It says something that often.
     pub beacon: Duration,
     pub next: u64,
+    /// What it was told last.
+    pub reliable: bool,
     deadline: Duration,
 }
 
@@ -36,6 +38,7 @@ impl Session {
             events: VecDeque::new(),
             beacon: Duration::from_millis(500),
             next: 0,
+            reliable: false,
             deadline: now,
         }
     }
@@ -60,6 +63,10 @@ impl Session {
             self.inbox.push((number, packet.to_vec()));
         }
         Ok(())
+    }
+
+    pub fn set_reliable(&mut self, reliable: bool) {
+        self.reliable = reliable;
     }
 
     pub fn memory(&self, at: Duration) -> PathMemory {

@@ -63,6 +63,10 @@ pub struct Mtu {
     lost_long: u32,
     arrived_short: u32,
     outages: u32,
+    /// What was sent before may have been lost in an outage.
+    since: Duration,
+    /// A long packet of that time was lost.
+    lost_before: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +92,8 @@ impl Mtu {
             lost_long: 0,
             arrived_short: 0,
             outages: 0,
+            since: Duration::ZERO,
+            lost_before: false,
         }
     }
 
@@ -146,15 +152,18 @@ impl Mtu {
         }
         self.lost_long = 0;
         self.outages = 0;
+        self.lost_before = false;
         if self.outstanding.is_some_and(|o| o.size <= self.good) {
             self.outstanding = None;
             self.tries = 0;
         }
     }
 
-    /// The link is down: what is under way says nothing.
-    pub fn on_outage(&mut self) {
-        self.outages += u32::from(self.lost_long > 0);
+    /// An outage is over: what was sent until now was not lost by its length.
+    pub fn on_outage(&mut self, now: Duration) {
+        self.since = now;
+        let lost = std::mem::take(&mut self.lost_before) || self.lost_long > 0;
+        self.outages += u32::from(lost);
         if self.outages >= BLACK_HOLE_OUTAGES {
             self.begin_anew();
         }
@@ -169,16 +178,21 @@ impl Mtu {
             self.lost_long = 0;
             self.arrived_short = 0;
             self.outages = 0;
+            self.lost_before = false;
         } else if self.lost_long > 0 {
             self.arrived_short = self.arrived_short.saturating_add(1);
         }
     }
 
-    /// A packet of that size was lost, which was no probe. Returns whether the path has become a black hole:
-    /// [`size`](Self::size) is smaller now.
-    pub fn on_lost(&mut self, size: usize) -> bool {
+    /// A packet of that size was lost, sent at that time, which was no probe. Returns whether the path has become a
+    /// black hole: [`size`](Self::size) is smaller now.
+    pub fn on_lost(&mut self, size: usize, sent_at: Duration) -> bool {
         if size > self.floor && size <= self.good {
-            self.lost_long = self.lost_long.saturating_add(1);
+            if sent_at >= self.since {
+                self.lost_long = self.lost_long.saturating_add(1);
+            } else {
+                self.lost_before = true;
+            }
         }
         let black = self.lost_long >= BLACK_HOLE_LONG && self.arrived_short >= BLACK_HOLE_SHORT;
         if black {
@@ -192,6 +206,7 @@ impl Mtu {
             good: self.floor,
             next_id: self.next_id,
             floor: self.floor,
+            since: self.since,
             ..Self::new(self.floor, self.max)
         };
     }

@@ -2,6 +2,8 @@ use std::time::Duration;
 
 use super::*;
 
+/// When everything is lost that is.
+const NOW: Duration = Duration::from_secs(3600);
 const RTT: Duration = Duration::from_millis(600);
 
 fn at_first() -> Duration {
@@ -83,18 +85,18 @@ fn a_black_hole_is_left_and_an_outage_is_none() {
     let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
     search(&mut mtu, &mut now, 1500, |_| false);
     // An outage: nothing short arrives either.
-    assert!((0..1000).all(|_| !mtu.on_lost(1472)));
+    assert!((0..1000).all(|_| !mtu.on_lost(1472, NOW)));
     mtu.on_arrived(1400);
     // Loss of every second packet is no black hole.
     for _ in 0..1000 {
-        assert!(!mtu.on_lost(1472));
+        assert!(!mtu.on_lost(1472, NOW));
         mtu.on_arrived(100);
         mtu.on_arrived(1472);
     }
     let mut fell = false;
     for _ in 0..BLACK_HOLE_LONG {
         mtu.on_arrived(100);
-        fell |= mtu.on_lost(1472);
+        fell |= mtu.on_lost(1472, NOW);
     }
     assert!(fell);
     assert_eq!(mtu.size(), FLOOR);
@@ -107,9 +109,9 @@ fn many_outages_that_long_packets_do_not_survive_are_a_black_hole() {
     let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
     search(&mut mtu, &mut now, 1500, |_| false);
     let outage = |mtu: &mut Mtu| {
-        mtu.on_lost(1472);
+        mtu.on_lost(1472, NOW);
         mtu.on_arrived(100);
-        mtu.on_outage();
+        mtu.on_outage(NOW);
     };
     (1..BLACK_HOLE_OUTAGES).for_each(|_| outage(&mut mtu));
     // One gets through: it was none.
@@ -125,4 +127,37 @@ fn unknown_answers_are_ignored() {
     let mut mtu = Mtu::new(1200, 1472);
     mtu.on_ack(7);
     assert_eq!(mtu.size(), 1200);
+}
+
+#[test]
+fn what_was_sent_before_an_outage_was_over_was_not_too_long() {
+    let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
+    search(&mut mtu, &mut now, 1500, |_| false);
+    mtu.on_outage(NOW);
+    for _ in 0..1000 {
+        let sent_at = NOW - Duration::from_millis(1);
+        assert!(!mtu.on_lost(1472, sent_at));
+        mtu.on_arrived(100);
+    }
+    // What is sent again and lost again was.
+    let mut fell = false;
+    for _ in 0..=BLACK_HOLE_LONG.max(BLACK_HOLE_SHORT) {
+        fell |= mtu.on_lost(1472, NOW);
+        mtu.on_arrived(100);
+    }
+    assert!(fell);
+}
+
+#[test]
+fn many_outages_are_a_black_hole_even_if_each_loss_is_found_after_one() {
+    let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
+    search(&mut mtu, &mut now, 1500, |_| false);
+    for _ in 0..=BLACK_HOLE_OUTAGES {
+        let sent_at = now;
+        now += RTT;
+        mtu.on_outage(now);
+        mtu.on_lost(1472, sent_at);
+        mtu.on_arrived(100);
+    }
+    assert_eq!(mtu.size(), FLOOR);
 }

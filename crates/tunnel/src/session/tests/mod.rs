@@ -1,5 +1,6 @@
 //! Two sessions, joined by a pipe of some delay that loses what a test says.
 
+mod carrier;
 mod streams;
 
 use std::{
@@ -99,6 +100,8 @@ pub struct Pair {
     flying: BTreeMap<(Duration, u64), Flying>,
     sent: u64,
     pub loses: Box<Loses>,
+    /// Nothing arrives before, and all that was sent meanwhile then.
+    pub stalled: Duration,
 }
 
 impl Pair {
@@ -113,6 +116,7 @@ impl Pair {
             flying: BTreeMap::new(),
             sent: 0,
             loses: Box::new(|_, _, _| false),
+            stalled: Duration::ZERO,
         }
     }
 
@@ -147,7 +151,7 @@ impl Pair {
                 let Some(written) = written else { break };
                 self.sent += 1;
                 if !(self.loses)(self.sent, i, &packet) {
-                    let key = (self.now + DELAY, self.sent);
+                    let key = ((self.now + DELAY).max(self.stalled), self.sent);
                     self.flying.insert(key, (1 - i, written.number, packet));
                 }
             }

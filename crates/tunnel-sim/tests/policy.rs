@@ -1,0 +1,120 @@
+//! What the sender's policy reaches over emulated links in virtual time, with a margin. The examples print it all.
+
+use std::time::Duration;
+
+use tunnel::{class::Class, wire::StreamId};
+use tunnel_sim::rig::{Rig, config};
+
+const RTT: Duration = Duration::from_millis(600);
+const ONE_WAY: Duration = Duration::from_millis(300);
+const RATE: u64 = 10_000_000;
+const GEO: &str = "rate=10mbit,delay=300ms,queue=100%bdp";
+
+fn rig(link: &str, seed: u64, rate: u64) -> Rig {
+    Rig::new(link, seed, [true, false].map(|i| config(i, rate, RTT)))
+}
+
+/// Bits a second that become readable within that time.
+fn goodput(rig: &mut Rig, stream: StreamId, time: Duration) -> f64 {
+    let before = rig.readable(stream);
+    rig.run(rig.now + time, |_| false);
+    (rig.readable(stream) - before) as f64 * 8.0 / time.as_secs_f64()
+}
+
+/// So many bits a second are written to a new stream for that time: the share of what was written that came, and
+/// the 95th percentile of the delay beyond one way in order.
+fn offer(rig: &mut Rig, class: Class, rate: f64, time: Duration) -> (f64, Duration) {
+    let every = Duration::from_millis(2);
+    let stream = rig.sessions[0].open(class, 0, b"").expect("few");
+    let (begin, mut written) = (rig.now, Vec::new());
+    let mut delays = Vec::new();
+    let mut seen = 0;
+    while rig.now < begin + time {
+        let until = (rate / 8.0 * (rig.now + every - begin).as_secs_f64()) as u64;
+        rig.run(rig.now + every, |_| false);
+        written.push((until, rig.now));
+        rig.sessions[0].written(stream, until);
+        let readable = rig.readable(stream);
+        while let Some((_, at)) = written.get(seen).filter(|(end, _)| *end <= readable) {
+            delays.push((rig.now - *at).saturating_sub(ONE_WAY));
+            seen += 1;
+        }
+    }
+    delays.sort();
+    let share = rig.readable(stream) as f64 * 8.0 / (rate * (time - ONE_WAY).as_secs_f64());
+    (share, delays[delays.len() * 95 / 100])
+}
+
+#[test]
+fn a_normal_stream_that_fills_the_link_has_what_a_bulk_stream_has() {
+    for (link, rate, loss, wanted) in [
+        (format!("{GEO},loss=2%"), RATE, 0.02, 0.93),
+        (format!("{GEO},loss=8%"), RATE, 0.08, 0.93),
+        (
+            "rate=500kbit,delay=264ms,queue=100%bdp,loss=10%".to_owned(),
+            500_000,
+            0.1,
+            0.9,
+        ),
+    ] {
+        let mut rig = rig(&link, 1, rate);
+        let stream = rig.upload(Class::Normal, 1 << 40);
+        rig.run(Duration::from_secs(5), |_| false);
+        let share = goodput(&mut rig, stream, Duration::from_secs(40)) / rate as f64 / (1.0 - loss);
+        assert!(share > wanted, "{link}: {share}");
+    }
+}
+
+#[test]
+fn a_normal_stream_that_leaves_room_waits_for_nothing_sent_again() {
+    // Beside bulk its share is half of the link, overcode and all.
+    for (bulk, rate) in [(false, 5e6), (true, 3.5e6)] {
+        let mut rig = rig(&format!("{GEO},loss=2%"), 1, RATE);
+        if bulk {
+            rig.upload(Class::Bulk, 1 << 40);
+        }
+        // How much is lost is learnt first.
+        offer(&mut rig, Class::Normal, 1e6, Duration::from_secs(10));
+        let (share, late) = offer(&mut rig, Class::Normal, rate, Duration::from_secs(20));
+        assert!(share > 0.97, "bulk {bulk}: {share}");
+        assert!(late < Duration::from_millis(50), "bulk {bulk}: {late:?}");
+    }
+}
+
+#[test]
+fn whatever_a_normal_stream_wants_it_has_as_far_as_the_link_goes() {
+    for tenths in [7, 8, 9, 10, 12] {
+        let mut rig = rig(&format!("{GEO},loss=2%"), tenths, RATE);
+        rig.run(Duration::from_secs(1), |_| false);
+        let wanted = 1e6 * tenths as f64;
+        let (share, _) = offer(&mut rig, Class::Normal, wanted, Duration::from_secs(60));
+        let least = (0.98 * 0.9 * RATE as f64 / wanted).min(0.97);
+        assert!(share > least, "{tenths} Mbit/s: {share}");
+    }
+}
+
+#[test]
+fn after_an_outage_what_it_took_goes_first() {
+    // Told of more than there is, the outage begins on a full queue.
+    for (rate, begin) in [
+        (RATE, 10_000),
+        (RATE, 10_411),
+        (11_000_000, 10_000),
+        (11_000_000, 10_137),
+    ] {
+        let mut rig = rig(&format!("{GEO},outages={begin}ms+2s"), 1, rate);
+        let stream = rig.feed(Class::Bulk, 4 << 20);
+        let up = Duration::from_millis(begin) + Duration::from_secs(2);
+        rig.run(up, |_| false);
+        let before = rig.readable(stream);
+        rig.run(up + 5 * RTT, |rig| rig.readable(stream) > before);
+        let first = rig.now - up;
+        assert!(
+            first <= RTT + Duration::from_millis(100),
+            "{rate}, {begin}: {first:?}"
+        );
+        rig.run(up + 2 * RTT, |_| false);
+        let share = goodput(&mut rig, stream, 2 * RTT) / RATE as f64;
+        assert!(share > 0.9 * 0.957, "{rate}, {begin}: {share}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Whether a stream has more to send than the link takes.
+
+use std::time::Duration;
+
+/// For how many round trips a stream that has filled the link must leave room before it counts as one that does not,
+/// at first and at most: twice as many each time that it fills it again soon.
+const CALM_ROUNDS: (u32, u32) = (1, 64);
+/// It leaves room if it waits no longer than this part of a round trip at a time.
+const CALM_PARTS: u32 = 4;
+/// It is soon within so many times what it had to be calm for.
+const SOON: u32 = 4;
+
+/// How long a stream's bytes wait to be sent.
+///
+/// ```text
+///             bytes wait for a round trip, never none
+///   +-------+ --------------------------------------------> +------+
+///   | short |                                               | full |
+///   +-------+ <-------------------------------------------- +------+
+///             nothing to send for a round trip, or for some
+///             round trips never much for long
+/// ```
+///
+/// While they wait for longer than a round trip, to be restored instead of sent again makes them no sooner, and what
+/// restores them makes all wait longer. A stream that just does not fill the link without overcode, but does with it,
+/// would go to and fro: it is tried more and more rarely.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Backlog {
+    /// Since when there has always been something.
+    run: Option<Duration>,
+    /// When there was nothing left, if that is so.
+    drained: Option<Duration>,
+    full: Option<Full>,
+    /// When it was full last, and the rounds that were asked for then.
+    left: Option<(Duration, u32)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Full {
+    /// Since when it has never waited for long.
+    calm: Duration,
+    /// For how many round trips it must be calm.
+    rounds: u32,
+}
+
+impl Backlog {
+    /// Whether it fills the link.
+    pub fn is_full(&self) -> bool {
+        self.full.is_some()
+    }
+
+    /// The stream has had its turn; whether it has more to send, and may.
+    pub fn on_turn(&mut self, now: Duration, rtt: Duration, more: bool) {
+        let idle = self.drained.take().map(|at| now.saturating_sub(at));
+        if idle.is_some_and(|idle| idle > rtt) {
+            *self = Self::default();
+        }
+        let run = now.saturating_sub(*self.run.get_or_insert(now));
+        self.judge(now, rtt, run);
+        if !more {
+            self.run = None;
+            self.drained = Some(now);
+        }
+    }
+
+    fn judge(&mut self, now: Duration, rtt: Duration, run: Duration) {
+        let Some(full) = &mut self.full else {
+            if run > rtt {
+                let rounds = self.rounds(now, rtt);
+                self.full = Some(Full { calm: now, rounds });
+            }
+            return;
+        };
+        if run * CALM_PARTS > rtt {
+            full.calm = now;
+        } else if now.saturating_sub(full.calm) > rtt * full.rounds {
+            self.left = Some((now, full.rounds));
+            self.full = None;
+        }
+    }
+
+    /// For how many round trips it will have to be calm, if it is full from now on.
+    fn rounds(&self, now: Duration, rtt: Duration) -> u32 {
+        match self.left {
+            Some((at, rounds)) if now.saturating_sub(at) <= rtt * (rounds * SOON) => {
+                (rounds * 2).min(CALM_ROUNDS.1)
+            }
+            _ => CALM_ROUNDS.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = ms(100);
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// A turn each millisecond; whether there is more after each. How often it became full.
+    fn turns(
+        backlog: &mut Backlog,
+        from: u64,
+        until: u64,
+        mut more: impl FnMut(&Backlog, u64) -> bool,
+    ) -> u32 {
+        (from..until)
+            .map(|at| {
+                let was = backlog.is_full();
+                let more = more(backlog, at);
+                backlog.on_turn(ms(at), RTT, more);
+                u32::from(backlog.is_full() && !was)
+            })
+            .sum()
+    }
+
+    #[test]
+    fn what_waits_for_a_round_trip_is_full() {
+        let mut backlog = Backlog::default();
+        turns(&mut backlog, 0, 101, |_, _| true);
+        assert!(!backlog.is_full());
+        turns(&mut backlog, 101, 102, |_, _| true);
+        assert!(backlog.is_full());
+    }
+
+    #[test]
+    fn what_has_nothing_left_now_and_then_is_not() {
+        let mut backlog = Backlog::default();
+        assert_eq!(turns(&mut backlog, 0, 10_000, |_, at| at % 99 != 0), 0);
+    }
+
+    #[test]
+    fn a_pause_makes_it_anew_and_calm_in_the_end_too() {
+        let mut backlog = Backlog::default();
+        turns(&mut backlog, 0, 300, |_, at| at < 299);
+        assert!(backlog.is_full());
+        backlog.on_turn(ms(400), RTT, true);
+        assert!(!backlog.is_full(), "after a pause");
+        turns(&mut backlog, 401, 700, |_, _| true);
+        turns(&mut backlog, 700, 799, |_, at| at % 20 != 0);
+        assert!(backlog.is_full(), "not calm for long enough");
+        turns(&mut backlog, 799, 900, |_, at| at % 20 != 0);
+        assert!(!backlog.is_full(), "calm");
+    }
+
+    #[test]
+    fn what_overcode_alone_makes_full_is_tried_more_and_more_rarely() {
+        let mut backlog = Backlog::default();
+        // Under overcode bytes wait, without they do not.
+        let fills = turns(&mut backlog, 0, 60_000, |backlog, at| {
+            !backlog.is_full() || at % 10 != 0
+        });
+        assert!((5..20).contains(&fills), "{fills} times in 600 round trips");
+    }
+}
