@@ -24,6 +24,11 @@ impl MemoryBudget {
         }
     }
 
+    /// Bytes that may be taken in all.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Bytes taken now.
     pub fn taken(&self) -> u64 {
         self.taken.load(Relaxed)
@@ -78,6 +83,14 @@ pub struct Share {
 }
 
 impl Share {
+    /// None of it yet.
+    pub fn none(budget: &Arc<MemoryBudget>) -> Self {
+        Self {
+            budget: Arc::clone(budget),
+            bytes: 0,
+        }
+    }
+
     /// Takes `bytes`, or `None` when fewer are left.
     pub fn take(budget: &Arc<MemoryBudget>, bytes: u64) -> Option<Self> {
         budget.try_take(bytes).then(|| Self {

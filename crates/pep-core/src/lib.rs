@@ -1,6 +1,7 @@
 //! What pepd decides, without any I/O: no socket, file, clock or thread.
 //!
 //! - [`budget`], a sum of bytes that is never exceeded
+//! - [`chunks`], where the bytes of a stream are that does not come in order
 //! - [`config`], TOML text to checked types
 //! - [`greeting`], what is said of a flow at the far end of its tunnel
 //! - [`key`], keys of tunnels as text
@@ -14,6 +15,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 pub mod budget;
+pub mod chunks;
 pub mod config;
 pub mod greeting;
 pub mod key;

@@ -13,12 +13,13 @@ use std::ops::Range;
 #[cfg(test)]
 mod tests;
 
-/// Up to two ranges of offsets into an extent: the second is where a ring wraps around.
+/// Up to two ranges of offsets into an extent: the second is where a ring wraps around, or the next
+/// [chunk](crate::chunks) lies elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ranges {
     /// Comes first in the stream. Empty only when both are.
     pub first: Range<u64>,
-    /// Continues the stream at the start of the extent; often empty.
+    /// Continues the stream, in a ring at the start of the extent; often empty.
     pub second: Range<u64>,
 }
 
@@ -36,6 +37,22 @@ impl Ranges {
         Self { first, second }
     }
 
+    /// Adds what continues the stream; whether there was room for it.
+    pub(crate) fn add(&mut self, range: Range<u64>) -> bool {
+        if self.is_empty() {
+            self.first = range;
+        } else if self.second.is_empty() && self.first.end == range.start {
+            self.first.end = range.end;
+        } else if self.second.is_empty() {
+            self.second = range;
+        } else if self.second.end == range.start {
+            self.second.end = range.end;
+        } else {
+            return false;
+        }
+        true
+    }
+
     /// Whether there is no byte in them.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -49,8 +66,6 @@ impl Ranges {
 pub struct RingMap {
     head: u64,
     tail: u64,
-    /// The position after the last byte that was placed, if that is beyond the tail.
-    placed: u64,
     base: u64,
     size: u64,
     extent: u64,
@@ -66,7 +81,6 @@ impl RingMap {
         Self {
             head: 0,
             tail: 0,
-            placed: 0,
             base: 0,
             size,
             extent,
@@ -103,11 +117,6 @@ impl RingMap {
         self.head == self.tail
     }
 
-    /// Whether it holds nothing, and nothing was placed ahead either.
-    pub fn is_clear(&self) -> bool {
-        self.is_empty() && self.placed <= self.head
-    }
-
     /// Whether it has no space left.
     pub fn is_full(&self) -> bool {
         self.len() == self.size
@@ -123,24 +132,6 @@ impl RingMap {
         self.ranges(self.head, self.len())
     }
 
-    /// Where bytes of the stream are that are held, from position `from` on; `None` where some of them are not.
-    pub fn held(&self, from: u64, len: u64) -> Option<Ranges> {
-        let end = from.checked_add(len)?;
-        (self.head <= from && end <= self.tail).then(|| self.ranges(from, len))
-    }
-
-    /// Where bytes go that are not the next ones of the stream: those before them are still
-    /// missing. `None` where some of them are before the tail or beyond the space. They count as held once the tail is
-    /// moved past them by [`fill`](Self::fill).
-    pub fn place(&mut self, from: u64, len: u64) -> Option<Ranges> {
-        let end = from.checked_add(len)?;
-        if from < self.tail || end > self.head.checked_add(self.size)? {
-            return None;
-        }
-        self.placed = self.placed.max(end);
-        Some(self.ranges(from, len))
-    }
-
     /// `count` bytes were written into [`space`](Self::space).
     ///
     /// # Panics
@@ -151,14 +142,14 @@ impl RingMap {
     }
 
     /// `count` bytes were taken from [`data`](Self::data). A ring that is empty then starts again
-    /// at offset 0, whose pages are the ones in the cache, unless something was placed ahead.
+    /// at offset 0, whose pages are the ones in the cache.
     ///
     /// # Panics
     /// When fewer were held.
     pub fn drain(&mut self, count: u64) {
         assert!(count <= self.len(), "{count} out of {self:?}");
         self.head += count;
-        if self.is_clear() {
+        if self.is_empty() {
             self.base = self.head;
         }
     }

@@ -167,29 +167,3 @@ fn does_not_fill_beyond_its_space() {
 fn does_not_drain_more_than_it_holds() {
     RingMap::new(8, 8).drain(1);
 }
-
-#[test]
-fn bytes_placed_ahead_stay_where_they_are() {
-    let mut ring = RingMap::new(8, 8);
-    ring.fill(3);
-    assert_eq!(ring.place(5, 3).map(|at| at.first), Some(5..8));
-    assert_eq!(ring.place(2, 1), None, "that byte is there");
-    assert_eq!(ring.place(7, 2), None, "beyond the space");
-    assert_eq!(ring.place(u64::MAX, 2), None);
-    ring.drain(3);
-    assert_eq!(ring.base(), 0, "as 5..8 are where they are");
-    assert!(ring.is_empty() && !ring.is_clear());
-    let wrapped = ring.place(8, 3).expect("there is space now");
-    assert_eq!((wrapped.first, wrapped.second), (0..3, 0..0));
-    ring.fill(8);
-    assert_eq!(ring.data().first, 3..8);
-    assert_eq!(ring.data().second, 0..3);
-    assert_eq!(
-        ring.held(7, 3).map(|at| (at.first, at.second)),
-        Some((7..8, 0..2))
-    );
-    assert_eq!(ring.held(2, 1), None);
-    assert_eq!(ring.held(10, 2), None);
-    ring.drain(8);
-    assert_eq!(ring.base(), 11, "nothing is ahead any more");
-}

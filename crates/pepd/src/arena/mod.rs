@@ -279,6 +279,11 @@ impl Slot {
         self.arena.punch_or_warn(self.index, direction, 0..used);
     }
 
+    /// Gives back the pages of a part of an extent that no byte is in.
+    pub fn give_back(&mut self, direction: Direction, range: Range<u64>) {
+        self.arena.punch_or_warn(self.index, direction, range);
+    }
+
     /// Gives back the pages that rings have grown into, beyond [`Geometry::initial`]; to be called
     /// when no byte is in the rings. Costs nothing where none has grown.
     pub fn trim(&mut self) {

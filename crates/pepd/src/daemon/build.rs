@@ -189,13 +189,13 @@ fn context(
     }))
 }
 
-/// Room for the largest ring: those of tunnels are of one size from the beginning.
+/// Room for the largest ring, and for what a flow in a tunnel may hold.
 fn extent(config: &Config) -> u64 {
     let ring_max = config.limits.ring_max.bytes();
     if config.peers.is_empty() {
         ring_max
     } else {
-        ring_max.max(tunnel::setup::ring(config))
+        ring_max.max(tunnel::setup::extent(config))
     }
 }
 

@@ -58,9 +58,9 @@ pub(super) async fn run(
     incoming: UnboundedReceiver<Handed>,
     stopped: impl Future<Output = ()>,
 ) -> Result<(), DriverError> {
-    let ring = prepared.ring();
     let mut endpoint = prepared.endpoint;
-    let peers = Prepared::add_peers(&mut endpoint, &prepared.peers, &context, ring)?;
+    let (peers, sizes) = (&prepared.peers, &prepared.sizes);
+    let peers = Prepared::add_peers(&mut endpoint, peers, sizes, &context)?;
     let tcp = Connections::new(prepared.tcp);
     let core = Core::new(
         context,

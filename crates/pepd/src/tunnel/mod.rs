@@ -14,7 +14,7 @@
 //! - [`setup`], from the configuration to sockets, endpoint and peers
 //! - `driver`, datagrams in and out, and the time
 //! - `core`, what the driver and the flows share
-//! - `table`, the flows of a peer and their bytes
+//! - `table`, the flows of a peer and their bytes; `credit`, how many bytes peers may send
 //! - `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
 //! - `interface`, whether the link is there;
 //! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
@@ -22,6 +22,7 @@
 
 mod batch;
 mod core;
+mod credit;
 mod driver;
 mod far;
 mod flow;

@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use pep_core::{budget::MemoryBudget, relay::RelayLimits, site::SiteId, stats::Stats};
+use pep_core::{
+    budget::MemoryBudget, chunks::window, relay::RelayLimits, site::SiteId, stats::Stats,
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::{LocalSet, spawn_local, yield_now},
@@ -28,7 +30,7 @@ use super::{
     core::{Core, Peers, Shared},
     far, near,
     peers::Statuses,
-    table::Table,
+    table::{Sizes, Table},
     tcp::{self, Connections},
 };
 use crate::{
@@ -45,6 +47,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(1);
 pub(super) const RING: u64 = 1 << 18;
 pub(super) const INITIAL: u64 = 1 << 14;
+pub(super) const SIZES: Sizes = Sizes {
+    extent: RING,
+    unsent: RING,
+};
+/// What an end takes before it has granted more.
+const CREDIT: u64 = 2 * RING;
 /// Flows of an end.
 pub(super) const SLOTS: u32 = 8;
 
@@ -68,19 +76,24 @@ struct Wire {
 
 /// What flows of an end have in common: places for so many, and so many bytes for their rings.
 pub(super) fn context(slots: u32, budget: u64) -> Arc<FlowContext> {
+    context_with(slots, budget, RING, INITIAL)
+}
+
+/// The same, with so many bytes for each direction of a flow at most, and to begin with.
+pub(super) fn context_with(slots: u32, budget: u64, extent: u64, initial: u64) -> Arc<FlowContext> {
     let counters = Arc::new(Counters::default());
     let geometry = Geometry {
         slots,
-        extent: RING,
-        initial: INITIAL,
+        extent,
+        initial,
     };
     Arc::new(FlowContext {
         arena: Arena::new(geometry).unwrap(),
         budget: Arc::new(MemoryBudget::new(budget)),
         limits: RelayLimits {
-            ring_initial: INITIAL,
-            ring_max: RING,
-            turn_bytes: RING,
+            ring_initial: initial,
+            ring_max: extent,
+            turn_bytes: extent,
         },
         busy_poll: Duration::ZERO,
         admission: Admission::new(slots, Arc::clone(&counters)),
@@ -107,8 +120,8 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
             packet_max: 1400,
             overhead: 53,
             outages: Outages::After(Duration::from_secs(1)),
-            stream_credit: RING,
-            session_credit: 2 * RING,
+            stream_credit: window(RING),
+            session_credit: CREDIT,
             streams_max: 2 * SLOTS,
             memory: None,
             overhead_max: 1.0,
@@ -128,7 +141,8 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     });
     let id = endpoint.add_peer(peer_config(other, address)).unwrap();
     let mut peers = Peers::default();
-    let table = Table::new(&context, RING, 2 * RING);
+    peers.credits.add(&context.budget, CREDIT, CREDIT);
+    let table = Table::new(&context, SIZES);
     peers.push(id, config.peers[0].clone(), table);
     let far = far::Sites::with_loopback(&site());
     let tcp = Connections::new(tcp::Options {
@@ -196,7 +210,8 @@ impl Rig {
         for end in [&self.near, &self.far] {
             Self::wait(end, |stats| stats.flows_open == 0).await;
             assert_eq!(end.borrow_mut().table(0).len(), 0);
-            assert_eq!(end.borrow().context.budget.taken(), 0);
+            let core = end.borrow();
+            assert_eq!(core.context.budget.taken(), core.peers.credits.granted());
         }
     }
 

@@ -3,6 +3,7 @@
 use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use pep_core::{
+    chunks,
     config::{Carrier, Config, Identity, IfName, Peer},
     key::SecretKey,
     site::{Class as SiteClass, Mode, SiteId},
@@ -13,7 +14,14 @@ use tunnel::{
     session::{Outages, Rate, SessionConfig},
 };
 
-use super::{core::Peers, far, peers::Statuses, table::Table, tcp, udp::Bound};
+use super::{
+    core::Peers,
+    credit, far,
+    peers::Statuses,
+    table::{Sizes, Table},
+    tcp,
+    udp::Bound,
+};
 use crate::{
     congestion::Controls,
     flow::FlowContext,
@@ -72,8 +80,8 @@ pub struct Prepared {
     pub(super) far: far::Sites,
     /// The link's, where it is known.
     pub(super) interface: Option<IfName>,
-    /// Bytes of each ring of a flow.
-    ring: u64,
+    /// Of flows with each peer.
+    pub(super) sizes: Vec<Sizes>,
 }
 
 impl Prepared {
@@ -106,7 +114,7 @@ impl Prepared {
             routes: routes(config),
             far: far::Sites::new(&SiteRuntime::far(config, controls)),
             interface: config.link.as_ref().map(|link| link.interface.clone()),
-            ring: ring(config),
+            sizes: sizes(config),
         }))
     }
 
@@ -114,44 +122,76 @@ impl Prepared {
     pub(super) fn add_peers(
         endpoint: &mut Endpoint,
         peers: &[(Peer, PeerConfig)],
+        sizes: &[Sizes],
         context: &Arc<FlowContext>,
-        ring: u64,
     ) -> Result<Peers, TunnelError> {
         let mut added = Peers::default();
-        for (peer, config) in peers {
-            let credit = config.session.session_credit;
+        for (index, (peer, config)) in peers.iter().enumerate() {
+            let session = &config.session;
+            let (base, least) = (session.session_credit, session.stream_credit);
+            added.credits.add(&context.budget, base, least);
             let id = endpoint
                 .add_peer(config.clone())
                 .map_err(|err| TunnelError::Peer {
                     name: peer.name.clone(),
                     err,
                 })?;
-            added.push(id, peer.clone(), Table::new(context, ring, credit));
+            let table = Table::new(context, sizes[index]);
+            added.push(id, peer.clone(), table);
         }
         Ok(added)
     }
-
-    pub(super) fn ring(&self) -> u64 {
-        self.ring
-    }
 }
 
-/// The smallest and the largest ring of a tunnel's flow: that of a link of unknown rate is between.
-const RING_MIN: u64 = 1 << 20;
-const RING_UNKNOWN: u64 = 4 << 20;
-const RING_MAX: u64 = 16 << 20;
+/// What each direction of a flow may hold: the least and the most, and where nothing is known of the link.
+const EXTENT_MIN: u64 = 1 << 20;
+const EXTENT_UNKNOWN: u64 = 4 << 20;
+const EXTENT_MAX: u64 = 16 << 20;
 
-/// Bytes of each ring of a tunnel's flow: four times what the fastest peer's link has in flight. What was lost is on
-/// its way again while the rest waits for it, and where 8 % are lost, some bytes of each round trip are lost
-/// thrice.
-pub fn ring(config: &Config) -> u64 {
-    let of_peer = |peer: &Peer| match (peer.rate, peer.rtt) {
-        (Some(rate), Some(rtt)) => 4 * rate.bandwidth_delay_product(rtt),
-        _ => RING_UNKNOWN,
+/// Bytes of memory that each direction of a flow with any peer has room for.
+pub fn extent(config: &Config) -> u64 {
+    let peers = config.peers.iter().enumerate();
+    let extents = peers.map(|(index, peer)| extent_of(config, index, peer));
+    extents.max().unwrap_or(EXTENT_MIN)
+}
+
+/// Of a flow with that peer: eight times what the link has in flight, as the window of a session. Bytes that were lost are on their way
+/// again while those behind them wait, here and at the peer: where 8 % are lost, some of each round trip are lost thrice. On a link
+/// that is ours alone it is as much as there may be: while the way back is down, nothing acknowledges what arrives. What is
+/// not needed costs nothing.
+fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
+    let most = match (peer.rate, peer.rtt) {
+        (Some(_), _) if is_dedicated(config, index, peer) => EXTENT_MAX,
+        (Some(rate), Some(rtt)) => 8 * rate.bandwidth_delay_product(rtt),
+        _ => EXTENT_UNKNOWN,
     };
-    let most = config.peers.iter().map(of_peer).max().unwrap_or(0);
-    let ring = most.clamp(RING_MIN, RING_MAX).next_power_of_two();
-    ring.max(config.limits.ring_max.bytes())
+    let extent = most.clamp(EXTENT_MIN, EXTENT_MAX).next_power_of_two();
+    extent.max(config.limits.ring_max.bytes())
+}
+
+/// What a flow takes from its leg ahead of what is sent: what the link takes in so long, but enough for the turns that flows and
+/// datagrams take, and no great part of what is in flight.
+const AHEAD: Duration = Duration::from_millis(20);
+const UNSENT_MIN: u64 = 128 << 10;
+const UNSENT_TURNS: u64 = 512 << 10;
+
+fn sizes(config: &Config) -> Vec<Sizes> {
+    let peers = config.peers.iter().enumerate();
+    let sizes = peers.map(|(index, peer)| Sizes {
+        extent: extent_of(config, index, peer),
+        unsent: unsent(peer),
+    });
+    sizes.collect()
+}
+
+fn unsent(peer: &Peer) -> u64 {
+    let Some(rate) = peer.rate else {
+        return UNSENT_TURNS;
+    };
+    let rtt = peer.rtt.unwrap_or(RTT_UNKNOWN);
+    let most = rate.bandwidth_delay_product(rtt / 4).max(UNSENT_TURNS);
+    let ahead = rate.bandwidth_delay_product(AHEAD);
+    ahead.clamp(UNSENT_MIN, most)
 }
 
 fn bind(identity: &Identity, mark: u32) -> Result<Bound, TunnelError> {
@@ -259,6 +299,8 @@ fn session_config(
         .and_then(|link| interface_mtu(link.interface.as_str()))
         .unwrap_or(1500)
         .clamp(IPV6_MTU_MIN, 9000);
+    let stream_credit = chunks::window(extent_of(config, index, peer));
+    let memory = config.limits.memory.bytes();
     SessionConfig {
         initiator: false,
         rate: peer
@@ -270,8 +312,8 @@ fn session_config(
         packet_max: mtu - overhead,
         overhead,
         outages: outages(config, index, peer),
-        stream_credit: ring(config),
-        session_credit: config.limits.memory.bytes() / 2,
+        stream_credit,
+        session_credit: credit::base(memory, config.peers.len(), stream_credit),
         streams_max: config.limits.flows,
         memory: None,
         overhead_max: 1.0,
@@ -280,15 +322,18 @@ fn session_config(
 
 /// When to stop sending into silence: never on a link that is ours alone, gently on others.
 fn outages(config: &Config, index: usize, peer: &Peer) -> Outages {
-    let dedicated = config
-        .sites
-        .iter()
-        .any(|(id, site)| config.peer_of(id) == Some(index) && site.dedicated);
     match peer.rate {
-        Some(_) if peer.dedicated || dedicated => Outages::Never,
+        Some(_) if is_dedicated(config, index, peer) => Outages::Never,
         Some(_) => Outages::After(Duration::from_secs(1)),
         None => Outages::AtOnce,
     }
+}
+
+/// Whether the link to a peer is ours alone.
+fn is_dedicated(config: &Config, index: usize, peer: &Peer) -> bool {
+    let sites = config.sites.iter();
+    let mut of_peer = sites.filter(|(id, _)| config.peer_of(*id) == Some(index));
+    peer.dedicated || of_peer.any(|(_, site)| site.dedicated)
 }
 
 fn interface_mtu(name: &str) -> Option<usize> {
@@ -302,6 +347,13 @@ pub fn is_tunnel(config: &Config, site: SiteId) -> bool {
         .sites
         .get(site)
         .is_some_and(|site| site.mode == Mode::Tunnel)
+}
+
+/// What sessions with a peer and flows in them are told.
+#[cfg(test)]
+pub(super) fn sizes_and_session(config: &Config, peer: usize) -> (SessionConfig, Sizes) {
+    let session = session_config(config, peer, &config.peers[peer], None);
+    (session, sizes(config)[peer])
 }
 
 #[cfg(test)]
@@ -325,12 +377,24 @@ mod tests {
     }
 
     #[test]
-    fn rings_hold_four_times_what_is_in_flight() {
-        let ring = |peer| ring(&config(peer, ""));
-        assert_eq!(ring("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 4 << 20);
-        assert_eq!(ring("rate = \"10kbit/s\"\nrtt = \"600ms\""), 1 << 20);
-        assert_eq!(ring("rate = \"10Gbit/s\"\nrtt = \"600ms\""), 16 << 20);
-        assert_eq!(ring(""), 4 << 20);
+    fn flows_may_hold_eight_times_what_is_in_flight_and_more_where_nobody_else_is() {
+        let extent = |peer| extent(&config(peer, ""));
+        assert_eq!(extent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 8 << 20);
+        assert_eq!(extent("rate = \"10kbit/s\"\nrtt = \"600ms\""), 1 << 20);
+        assert_eq!(extent("rate = \"10Gbit/s\"\nrtt = \"600ms\""), 16 << 20);
+        assert_eq!(extent(""), 4 << 20);
+        let dedicated = "rate = \"10kbit/s\"\nrtt = \"600ms\"\ndedicated = true";
+        assert_eq!(extent(dedicated), 16 << 20);
+    }
+
+    #[test]
+    fn little_waits_to_be_sent() {
+        let unsent = |peer| unsent(&config(peer, "").peers[0]);
+        assert_eq!(unsent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 128 << 10);
+        assert_eq!(unsent("rate = \"100Mbit/s\"\nrtt = \"100ms\""), 250_000);
+        assert_eq!(unsent("rate = \"10Gbit/s\"\nrtt = \"1ms\""), 512 << 10);
+        assert_eq!(unsent("rate = \"1Gbit/s\"\nrtt = \"600ms\""), 2_500_000);
+        assert_eq!(unsent(""), 512 << 10);
     }
 
     #[test]

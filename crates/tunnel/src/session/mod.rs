@@ -276,6 +276,11 @@ impl Session {
         self.streams.session_received()
     }
 
+    /// How many bytes of all streams together the peer may send, since the session began.
+    pub fn session_allowed(&self) -> u64 {
+        self.streams.session_allowed()
+    }
+
     /// The peer may send so many bytes of all streams together, since the session began.
     pub fn allow_session(&mut self, until: u64) {
         if self.streams.allow_session(until) {

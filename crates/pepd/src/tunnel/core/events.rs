@@ -49,6 +49,7 @@ impl Core {
                 let next = self.endpoint.session(peer.id).is_some();
                 if !next {
                     peer.table.on_restart();
+                    self.peers.credits.on_end(index);
                 }
                 self.set_here(index, next);
             }
@@ -156,6 +157,7 @@ impl Core {
         self.sweep_connections();
         let now = self.now();
         for index in 0..self.peers.list.len() {
+            self.grant(index);
             let peer = &self.peers.list[index];
             let silence = peer.silent_since.map(|since| now - since);
             if let Some(silence) = silence {

@@ -27,6 +27,7 @@ use tunnel::{
 pub(super) use peers::Peers;
 
 use super::{
+    credit::Usage,
     far,
     peers::Statuses,
     table::{Entry, FlowId, Table},
@@ -159,12 +160,15 @@ impl Core {
         self.grant(key.peer);
     }
 
-    /// Lets the peer send as much as there is room for. To be called when there may be more: bytes have left, or bytes have
-    /// come that nobody wants any more.
-    fn grant(&mut self, peer: usize) {
-        let peer = &self.peers.list[peer];
+    /// Lets the peer send as much as it needs and there is room for. To be called when there may be more: bytes have left, or
+    /// bytes have come; and now and then.
+    pub(super) fn grant(&mut self, index: usize) {
+        let now = self.now();
+        let peer = &self.peers.list[index];
         if let Some(session) = self.endpoint.session(peer.id) {
-            let until = session.session_received().saturating_add(peer.table.free());
+            let usage = Usage::of(session, peer.table.taken());
+            let rtt = || session.path().rtt;
+            let until = self.peers.credits.grant(index, now, rtt, &usage);
             session.allow_session(until);
         }
     }
@@ -237,7 +241,7 @@ impl Core {
         peer
     }
 
-    /// What has come may have been of flows that are gone: that is room again.
+    /// Credit that was used is free again.
     fn grant_heard(&mut self) {
         if let Some(peer) = self.heard.take() {
             self.grant(peer);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use pep_core::config::Peer;
 use tunnel::endpoint::{Carrier, PeerId, Stores};
 
-use crate::tunnel::table::Table;
+use crate::tunnel::{credit::Credits, table::Table};
 
 /// One peer.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub(in crate::tunnel) struct PeerShell {
 #[derive(Debug, Default)]
 pub(in crate::tunnel) struct Peers {
     pub(super) list: Vec<PeerShell>,
+    /// What they may send.
+    pub(in crate::tunnel) credits: Credits,
     by_id: BTreeMap<PeerId, usize>,
 }
 

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// What one receive call takes from a leg at most: beyond it other flows wait too long.
-const RECEIVE_MAX: u64 = 256 << 10;
+const RECEIVE_MAX: u64 = 128 << 10;
 
 /// Whether a step moved anything, or what it lacked.
 type Moved = Result<bool, Resource>;
@@ -129,7 +129,7 @@ impl Joint {
         }
         let space = entry.space(RECEIVE_MAX);
         if space.is_empty() {
-            return Ok(false); // until something is acknowledged
+            return Ok(false); // until something is sent or acknowledged
         }
         let result = attempt(leg, cx, Interest::READABLE, |fd| {
             entry.receive(|slot, direction| slot.receive(fd, direction, &space))
@@ -230,12 +230,10 @@ impl Joint {
         }
     }
 
-    /// Gives back the pages of rings that are empty.
+    /// Gives back the pages of directions that hold nothing.
     pub(super) fn give_memory_back(&mut self) {
-        let core = &mut *self.core.borrow_mut();
-        let initial = core.context.limits.ring_initial;
-        if let Some(entry) = core.entry(self.key) {
-            entry.give_memory_back(initial);
+        if let Some(entry) = self.core.borrow_mut().entry(self.key) {
+            entry.give_memory_back();
         }
     }
 }

@@ -1,13 +1,15 @@
-//! One flow: its two rings, and what they take from the budget.
+//! One flow: its bytes both ways, and what they take from the budget.
 
-use std::task::Waker;
+use std::{cell::Cell, task::Waker};
 
 use pep_core::{
+    chunks::{CHUNK, ChunkMap},
     relay::Direction,
-    ring::{Ranges, RingMap},
+    ring::Ranges,
 };
 use tunnel::wire::{ResetCode, StreamId};
 
+use super::Sizes;
 use crate::flow::FlowMemory;
 
 /// A flow as its session sees it.
@@ -23,19 +25,24 @@ pub(in crate::tunnel) struct Entry {
     pub(in crate::tunnel) waker: Option<Waker>,
     memory: FlowMemory,
     outward: Direction,
-    out: RingMap,
-    inn: RingMap,
-    /// After the last byte of the peer's that has come.
-    highest: u64,
-    /// Bytes of each extent that were taken from the budget.
+    /// From the leg to the peer: what the peer may lack, and what has not been sent.
+    out: ChunkMap,
+    /// From the peer to the leg: what the leg has not taken, and what has come ahead.
+    inn: ChunkMap,
+    /// The position after the last byte that was sent; changed while a session reads.
+    sent: Cell<u64>,
+    /// Bytes from the leg that may wait to be sent.
+    unsent_max: u64,
+    /// So many wait, and the leg with them.
+    waits: Cell<bool>,
+    /// Bytes of a flow in each direction that were taken from the budget before it began.
+    initial: u64,
+    /// Bytes of each extent that are taken from the budget.
     charged: [u64; 2],
 }
 
-/// How much of a ring is taken from the budget at a time.
-const STEP: u64 = 64 << 10;
-
 impl Entry {
-    pub(super) fn new(memory: FlowMemory, outward: Direction, ring: u64, initial: u64) -> Self {
+    pub(super) fn new(memory: FlowMemory, outward: Direction, sizes: Sizes, initial: u64) -> Self {
         Self {
             stream: None,
             finished: false,
@@ -43,29 +50,36 @@ impl Entry {
             waker: None,
             memory,
             outward,
-            out: RingMap::new(ring, ring),
-            inn: RingMap::new(ring, ring),
-            highest: 0,
+            out: ChunkMap::new(sizes.extent),
+            inn: ChunkMap::new(sizes.extent),
+            sent: Cell::new(0),
+            unsent_max: sizes.unsent,
+            waits: Cell::new(false),
+            initial,
             charged: [initial; 2],
         }
     }
 
-    /// Where the next bytes from the leg go; empty when there is no space, or no memory for it. At most
-    /// `most` bytes.
+    /// Where the next bytes from the leg go; empty when so many wait to be sent that more would be of no use, or there is no
+    /// space, or no memory for it. At most `most` bytes.
     pub(in crate::tunnel) fn space(&mut self, most: u64) -> Ranges {
-        let space = self.out.space().up_to(most);
+        let room = self.unsent_max.saturating_sub(self.unsent());
+        self.waits.set(room == 0);
+        let most = most.min(room);
+        let len = self.out.stretch(most);
+        let reserved = self.out.reserved_for(self.out.tail() + len);
         let charged = &mut self.charged[self.outward as usize];
-        let end = space.first.end.max(space.second.end);
-        let more = end.saturating_sub(*charged).next_multiple_of(STEP);
-        if end <= *charged {
-            return space;
+        let more = reserved.saturating_sub(*charged);
+        if more > 0 && !self.memory.share.try_grow(more) {
+            let less = self.out.stretch_within(most, *charged);
+            return self.out.space(less);
         }
-        if self.memory.share.try_grow(more) {
-            *charged += more;
-            return space;
-        }
-        let room = charged.saturating_sub(space.first.start);
-        space.up_to(room)
+        *charged += more;
+        self.out.space(len)
+    }
+
+    fn unsent(&self) -> u64 {
+        self.out.tail().saturating_sub(self.sent.get())
     }
 
     /// The leg's bytes are received by this.
@@ -86,21 +100,30 @@ impl Entry {
     pub(super) fn on_acked(&mut self, until: u64) {
         let fresh = until.saturating_sub(self.out.head());
         self.out.drain(fresh.min(self.out.len()));
+        self.settle(self.outward);
         self.wake();
     }
 
     /// Copies bytes that the leg gave and the peer may lack, from this position on; whether there are so many.
     pub(super) fn read(&self, from: u64, into: &mut [u8]) -> bool {
-        let data = self.out.held(from, into.len() as u64);
-        if let Some(data) = &data {
-            self.memory.slot.read(self.outward, data, into);
+        let len = into.len() as u64;
+        let Some(data) = self.out.held(from, len) else {
+            return false;
+        };
+        self.memory.slot.read(self.outward, &data, into);
+        self.sent.set(self.sent.get().max(from + len));
+        if self.waits.get() && self.unsent() <= self.unsent_max / 2 {
+            self.waits.set(false);
+            if let Some(waker) = &self.waker {
+                waker.wake_by_ref();
+            }
         }
-        data.is_some()
+        true
     }
 
     /// All bytes for the leg below `until` have been placed.
     pub(super) fn on_readable(&mut self, until: u64) {
-        let until = until.min(self.highest);
+        let until = until.min(self.inn.highest());
         self.inn.fill(until.saturating_sub(self.inn.tail()));
         self.wake();
     }
@@ -117,16 +140,13 @@ impl Entry {
     /// The leg took `count` bytes. Returns the position up to which the peer may send.
     pub(in crate::tunnel) fn on_sent(&mut self, count: u64) -> u64 {
         self.inn.drain(count);
-        self.allowed()
+        self.settle(self.outward.other());
+        self.inn.allowed()
     }
 
-    /// Bytes of the ring that the peer has filled, with those that are missing before others.
+    /// Bytes for the leg that have come, with those that are missing before others.
     pub(super) fn taken(&self) -> u64 {
-        self.highest - self.inn.head()
-    }
-
-    fn allowed(&self) -> u64 {
-        self.inn.head() + self.inn.size()
+        self.inn.highest() - self.inn.head()
     }
 
     /// Whether the peer has everything that the leg gave.
@@ -155,17 +175,39 @@ impl Entry {
         held
     }
 
-    /// Nothing has moved for a while: empty rings give their pages back.
-    pub(in crate::tunnel) fn give_memory_back(&mut self, initial: u64) {
-        for (direction, ring) in [(self.outward, &self.out), (self.outward.other(), &self.inn)] {
-            if !ring.is_clear() {
-                continue;
+    /// Nothing has moved for a while: directions without bytes give their pages back.
+    pub(in crate::tunnel) fn give_memory_back(&mut self) {
+        for direction in Direction::ALL {
+            let map = self.map(direction);
+            if map.is_clear() {
+                map.reset();
+                self.memory.slot.punch(direction);
+                self.settle(direction);
             }
-            let charged = &mut self.charged[direction as usize];
-            self.memory.share.give_back(*charged - initial);
-            *charged = initial;
-            self.memory.slot.punch(direction);
         }
+    }
+
+    fn map(&mut self, direction: Direction) -> &mut ChunkMap {
+        if direction == self.outward {
+            &mut self.out
+        } else {
+            &mut self.inn
+        }
+    }
+
+    /// What a direction takes of the budget is what it needs: pages beyond that are given back.
+    fn settle(&mut self, direction: Direction) {
+        while let Some(pages) = self.map(direction).spare() {
+            self.memory.slot.give_back(direction, pages);
+        }
+        let needed = self.map(direction).reserved().max(self.initial);
+        let charged = &mut self.charged[direction as usize];
+        if needed < *charged {
+            self.memory.share.give_back(*charged - needed);
+        } else {
+            self.memory.share.grow(needed - *charged);
+        }
+        *charged = needed;
     }
 
     pub(super) fn wake(&mut self) {
@@ -181,7 +223,7 @@ impl Entry {
         self.wake();
     }
 
-    /// The bytes have arrived, however little memory is left. Returns how many more of the ring are
+    /// The bytes have arrived, however little memory is left. Returns how many more are
     /// [taken](Self::taken).
     pub(super) fn place(&mut self, from: u64, bytes: &[u8]) -> u64 {
         let known = self.inn.tail().saturating_sub(from);
@@ -193,29 +235,21 @@ impl Entry {
             return 0;
         }
         let from = from.max(self.inn.tail());
-        let Some(space) = self.inn.place(from, bytes.len() as u64) else {
+        let (before, len) = (self.inn.highest(), bytes.len() as u64);
+        let Some(space) = self.inn.place(from, len) else {
             // Beyond what was allowed, which the session does not let through.
-            let len = bytes.len();
             tracing::error!(from, len, "a byte has arrived that was not allowed");
             self.end(ResetCode::Internal);
             return 0;
         };
-        self.charge(&space);
         let inward = self.outward.other();
+        self.settle(inward);
         self.memory.slot.write(inward, &space, bytes);
-        let before = self.highest;
-        self.highest = before.max(from + bytes.len() as u64);
-        self.highest - before
-    }
-
-    /// Takes from the budget what bytes for the leg touch.
-    fn charge(&mut self, space: &Ranges) {
-        let charged = &mut self.charged[self.outward.other() as usize];
-        let end = space.first.end.max(space.second.end);
-        if end > *charged {
-            let more = (end - *charged).next_multiple_of(STEP);
-            self.memory.share.grow(more);
-            *charged += more;
-        }
+        self.inn.highest() - before
     }
 }
+
+const _: () = assert!(
+    CHUNK > u16::MAX as u64,
+    "whatever comes in a datagram fits into a chunk"
+);

@@ -1,12 +1,14 @@
 //! The flows of one peer, and their bytes: where the session's [`Store`] is.
 //!
 //! ```text
-//!   leg --receive--> [ out ring ] --Store::read--> datagrams       head: acknowledged, tail: received
-//!   leg <---send---- [ in ring  ] <--Store::place- datagrams       head: sent,         tail: readable
+//!   leg --receive--> [ out ] --Store::read--> datagrams       head: acknowledged, tail: received
+//!   leg <---send---- [ in  ] <--Store::place- datagrams       head: sent,         tail: readable
 //! ```
 //!
-//! A ring has its full size from the beginning, so that a byte may be placed wherever it belongs; what
-//! it costs is the pages that were touched, and only those are taken from the budget.
+//! Each direction of a flow is a [`ChunkMap`](pep_core::chunks::ChunkMap): a byte may be placed wherever it belongs, and what is taken from
+//! the budget is what is held. From a leg no more is taken than may soon be sent; what keeps bytes here is that the peer
+//! may lack them. So a flow over a link with losses, or whose acknowledgements do not come for a while, has more of
+//! the budget than another, as long as that lasts.
 
 mod entry;
 
@@ -29,30 +31,35 @@ use crate::flow::{FlowContext, FlowMemory};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FlowId(u64);
 
+/// How many bytes flows of a peer may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Of the extent of each direction.
+    pub(super) extent: u64,
+    /// That may wait to be sent for the first time.
+    pub(super) unsent: u64,
+}
+
 /// All flows of a peer.
 #[derive(Debug)]
 pub(super) struct Table {
     context: Arc<FlowContext>,
-    /// Bytes of each ring.
-    ring: u64,
-    /// What all flows together may have of the peer's bytes: here, or on their way.
-    session_credit: u64,
+    sizes: Sizes,
     entries: BTreeMap<FlowId, Entry>,
     streams: BTreeMap<StreamId, FlowId>,
     /// Streams of the peer for which there was no memory.
     refused: BTreeSet<StreamId>,
     next: u64,
-    /// Bytes of flows' rings that the peer has filled, up to the last one that came: the room for what is missing
-    /// before it is taken too.
+    /// Bytes of all flows that the peer has sent and that are here, up to the last one of each: the room for what is
+    /// missing before it is taken too.
     taken: u64,
 }
 
 impl Table {
-    pub(super) fn new(context: &Arc<FlowContext>, ring: u64, session_credit: u64) -> Self {
+    pub(super) fn new(context: &Arc<FlowContext>, sizes: Sizes) -> Self {
         Self {
             context: Arc::clone(context),
-            ring,
-            session_credit,
+            sizes,
             entries: BTreeMap::new(),
             streams: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -67,7 +74,7 @@ impl Table {
         self.next += 1;
         let initial = self.context.limits.ring_initial;
         self.entries
-            .insert(id, Entry::new(memory, outward, self.ring, initial));
+            .insert(id, Entry::new(memory, outward, self.sizes, initial));
         id
     }
 
@@ -120,17 +127,16 @@ impl Table {
         self.taken -= count;
     }
 
-    /// How many bytes more the peer may send of all streams together: what comes and what is here are never more than
-    /// the session's credit, whatever flows have ended in between.
-    pub(super) fn free(&self) -> u64 {
-        self.session_credit.saturating_sub(self.taken)
+    /// Bytes that are here for legs, with those that are missing before others.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether some flow has a ring without space for what its leg gives.
+    /// Whether some flow takes no more of what its leg gives.
     #[cfg(test)]
     pub(super) fn is_full(&mut self) -> bool {
         self.entries
@@ -223,5 +229,7 @@ impl Store for Table {
     }
 }
 
+#[cfg(test)]
+mod memory;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,296 @@
+//! Where the bytes of a stream are that does not come in order: positions mapped onto chunks of an extent.
+//!
+//! ```text
+//!   stream    |..head-------tail      placed-----highest|
+//!   chunks    |    3    |    0    |  none   |    2      |      1 and 4 are free, 5 and beyond were never used
+//! ```
+//!
+//! A chunk is taken when the first of its bytes comes, and is free when the last one has left. Of free ones that which became
+//! free last is taken first: its pages are in the cache. So an extent has as many pages as bytes are held, wherever in the stream
+//! they are, and not as many as have ever passed through it. A [ring](crate::ring) is simpler, and enough where bytes
+//! come in order and few are held.
+
+use std::{collections::VecDeque, ops::Range};
+
+use crate::ring::Ranges;
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of a chunk.
+pub const CHUNK: u64 = 64 << 10;
+
+/// How far beyond the first byte held others may be, in an extent of so many bytes: the first one may be the last of its
+/// chunk.
+pub const fn window(extent: u64) -> u64 {
+    extent.saturating_sub(CHUNK)
+}
+
+/// The map of one direction of a stream. Holds no bytes.
+///
+/// Invariant: `base <= head <= tail <= highest <= head + window`.
+#[derive(Debug, Clone)]
+pub struct ChunkMap {
+    head: u64,
+    tail: u64,
+    highest: u64,
+    window: u64,
+    /// The position at which the first of `chunks` begins.
+    base: u64,
+    /// Which chunk of the extent each one of the stream is; none where no byte of it has come.
+    chunks: VecDeque<Option<u32>>,
+    /// Chunks that had bytes and have pages.
+    free: Vec<u32>,
+    /// Chunks whose pages were given back.
+    clean: Vec<u32>,
+    /// This one, and all after it, were never used.
+    fresh: u32,
+    /// Bytes of the first chunk that may have pages.
+    reach: u64,
+}
+
+impl ChunkMap {
+    /// Holds nothing, in an extent of so many bytes.
+    ///
+    /// # Panics
+    /// Unless there is room for two chunks, and none left beside chunks.
+    pub fn new(extent: u64) -> Self {
+        assert!(extent.is_multiple_of(CHUNK) && extent >= 2 * CHUNK);
+        Self {
+            head: 0,
+            tail: 0,
+            highest: 0,
+            window: window(extent),
+            base: 0,
+            chunks: VecDeque::new(),
+            free: Vec::new(),
+            clean: Vec::new(),
+            fresh: 0,
+            reach: 0,
+        }
+    }
+
+    /// Position of the oldest byte held: so many have left.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Position of the first byte that has not come.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// The position after the last byte that has come.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Bytes below this may come.
+    pub fn allowed(&self) -> u64 {
+        self.head.saturating_add(self.window)
+    }
+
+    /// Bytes held that are next in the stream.
+    pub fn len(&self) -> u64 {
+        self.tail - self.head
+    }
+
+    /// Whether there is none of these.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Whether no byte is held, neither next nor ahead.
+    pub fn is_clear(&self) -> bool {
+        self.head == self.highest
+    }
+
+    /// Bytes of chunks that are in use, with those between that nothing has come of yet, and of free ones; as long as the
+    /// first chunk has been enough, only what was used of it. No more than so many have pages.
+    pub fn reserved(&self) -> u64 {
+        self.reserved_with(self.chunks.len(), self.free.len(), self.reach)
+    }
+
+    /// What [`reserved`](Self::reserved) is once the bytes from the tail on, below `end`, have [space](Self::space), if none has come
+    /// ahead.
+    pub fn reserved_for(&self, end: u64) -> u64 {
+        let used = end.saturating_sub(self.base);
+        let chunks = (used.div_ceil(CHUNK) as usize).max(self.chunks.len());
+        let more = chunks - self.chunks.len();
+        let free = self.free.len().saturating_sub(more);
+        self.reserved_with(chunks, free, self.reach.max(pages(used)))
+    }
+
+    fn reserved_with(&self, chunks: usize, free: usize, reach: u64) -> u64 {
+        if chunks + free <= 1 && self.fresh <= 1 {
+            return reach;
+        }
+        (chunks + free) as u64 * CHUNK
+    }
+
+    /// How many of the next `most` bytes lie in one chunk, or in two if there is little left of the first or it is not
+    /// the only one.
+    pub fn stretch(&self, most: u64) -> u64 {
+        let left = self.left();
+        let bulk = self.len() >= CHUNK / 2 || left < CHUNK / 4;
+        let stretch = if bulk { left + CHUNK } else { left };
+        self.up_to(stretch.min(most))
+    }
+
+    /// How many of the next `most` bytes have space while no more than so many bytes are [reserved](Self::reserved).
+    pub fn stretch_within(&self, most: u64, reserved: u64) -> u64 {
+        let left = self.left().min(most);
+        let fewer = reserved.saturating_sub(self.tail - self.base).min(left);
+        let fits = |len: &u64| self.reserved_for(self.tail + len) <= reserved;
+        let len = [left, fewer].into_iter().find(fits).unwrap_or(0);
+        self.up_to(len)
+    }
+
+    /// Bytes left of the chunk in which the next byte goes.
+    fn left(&self) -> u64 {
+        CHUNK - (self.tail - self.base) % CHUNK
+    }
+
+    fn up_to(&self, len: u64) -> u64 {
+        len.min(self.allowed() - self.tail)
+    }
+
+    /// Where bytes of the stream go, whatever of those before them is missing. `None` where some of them have come in order or are
+    /// beyond what is [allowed](Self::allowed), or are more than [a chunk's](CHUNK). They count as held once the tail is moved past
+    /// them by [`fill`](Self::fill).
+    pub fn place(&mut self, from: u64, len: u64) -> Option<Ranges> {
+        let end = from.checked_add(len)?;
+        if from < self.tail || end > self.allowed() || len > CHUNK {
+            return None;
+        }
+        let at = self.reserve(from, len);
+        self.highest = self.highest.max(end);
+        Some(at)
+    }
+
+    /// Where the next `len` bytes of the stream go, as many as a [`stretch`](Self::stretch) has.
+    pub fn space(&mut self, len: u64) -> Ranges {
+        self.reserve(self.tail, len)
+    }
+
+    fn reserve(&mut self, from: u64, len: u64) -> Ranges {
+        if len > 0 {
+            let (first, last) = (self.index(from), self.index(from + len - 1));
+            if self.chunks.len() <= last {
+                self.chunks.resize(last + 1, None);
+            }
+            for index in first..=last {
+                if self.chunks[index].is_none() {
+                    self.chunks[index] = Some(self.take());
+                }
+            }
+        }
+        let at = self.ranges(from, len);
+        if self.fresh == 1 {
+            self.reach = self.reach.max(pages(at.first.end));
+        }
+        at
+    }
+
+    fn take(&mut self) -> u32 {
+        let known = self.free.pop().or_else(|| self.clean.pop());
+        known.unwrap_or_else(|| {
+            self.fresh += 1;
+            self.fresh - 1
+        })
+    }
+
+    /// `count` bytes more have come, next in the stream.
+    ///
+    /// # Panics
+    /// When they are more than are allowed.
+    pub fn fill(&mut self, count: u64) {
+        assert!(count <= self.allowed() - self.tail, "{count} into {self:?}");
+        self.tail += count;
+        self.highest = self.highest.max(self.tail);
+    }
+
+    /// Where the oldest bytes held are, as many as lie in two pieces.
+    pub fn data(&self) -> Ranges {
+        self.ranges(self.head, self.len())
+    }
+
+    /// Where bytes are that are held, from position `from` on, no more than [a chunk's](CHUNK); `None` where some of them are not.
+    pub fn held(&self, from: u64, len: u64) -> Option<Ranges> {
+        let end = from.checked_add(len)?;
+        let is_held = self.head <= from && end <= self.tail && len <= CHUNK;
+        is_held.then(|| self.ranges(from, len))
+    }
+
+    /// `count` bytes have left.
+    ///
+    /// # Panics
+    /// When fewer are held.
+    pub fn drain(&mut self, count: u64) {
+        assert!(count <= self.len(), "{count} out of {self:?}");
+        self.head += count;
+        if self.is_clear() {
+            self.free.extend(self.chunks.drain(..).rev().flatten());
+            self.base = self.head;
+        }
+        while self.base + CHUNK <= self.head && !self.chunks.is_empty() {
+            self.free.extend(self.chunks.pop_front().flatten());
+            self.base += CHUNK;
+        }
+    }
+
+    /// Where a free chunk was whose pages are to be given back, since there are many free ones beside those in use. To be asked
+    /// until there is none.
+    pub fn spare(&mut self) -> Option<Range<u64>> {
+        let keep = SPARE_MIN + self.chunks.len() / 8;
+        if self.free.len() <= keep {
+            return None;
+        }
+        let chunk = self.free.remove(0);
+        self.clean.push(chunk);
+        let start = u64::from(chunk) * CHUNK;
+        Some(start..start + CHUNK)
+    }
+
+    /// All pages were given back. Of no effect unless the map [is clear](Self::is_clear).
+    pub fn reset(&mut self) {
+        if self.is_clear() {
+            self.chunks.clear();
+            self.base = self.head;
+            self.free.clear();
+            self.clean.clear();
+            self.fresh = 0;
+            self.reach = 0;
+        }
+    }
+
+    fn index(&self, position: u64) -> usize {
+        ((position - self.base) / CHUNK) as usize
+    }
+
+    /// The first bytes of these, as many as lie in two pieces.
+    fn ranges(&self, from: u64, len: u64) -> Ranges {
+        let (mut at, end) = (from, from + len);
+        let mut found = Ranges::default();
+        while at < end {
+            let Some(Some(chunk)) = self.chunks.get(self.index(at)) else {
+                break;
+            };
+            let offset = (at - self.base) % CHUNK;
+            let count = (CHUNK - offset).min(end - at);
+            let start = u64::from(*chunk) * CHUNK + offset;
+            if !found.add(start..start + count) {
+                break;
+            }
+            at += count;
+        }
+        found
+    }
+}
+
+fn pages(bytes: u64) -> u64 {
+    bytes.next_multiple_of(4096)
+}
+
+/// So many free chunks keep their pages, and one for each eight in use: what is acknowledged at a time is soon filled again.
+const SPARE_MIN: usize = 2;

@@ -1,0 +1,243 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const EXTENT: u64 = 6 * CHUNK;
+
+/// An extent with bytes in it, and what a plain map of positions would hold.
+struct Model {
+    map: ChunkMap,
+    /// What was written at each offset last: the position it is of.
+    memory: BTreeMap<u64, u64>,
+    held: BTreeMap<u64, ()>,
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    /// So far behind the tail, so many.
+    Place(u64, u64),
+    /// The next ones, from the leg.
+    Receive(u64),
+    Drain(u64),
+    Spare,
+    Reset,
+}
+
+/// Positions are looked at in steps of this, as there are many.
+const GRAIN: u64 = 1 << 12;
+
+fn op() -> impl Strategy<Value = Op> {
+    let chunk = CHUNK / GRAIN;
+    prop_oneof![
+        4 => (0..6 * chunk, 1..=chunk).prop_map(|(at, len)| Op::Place(at * GRAIN, len * GRAIN)),
+        2 => (1..=3 * chunk).prop_map(|len| Op::Receive(len * GRAIN)),
+        4 => (0..=6 * chunk).prop_map(|len| Op::Drain(len * GRAIN)),
+        1 => Just(Op::Spare),
+        1 => Just(Op::Reset),
+    ]
+}
+
+fn grains(ranges: Ranges) -> impl Iterator<Item = u64> {
+    let step = |range: Range<u64>| range.step_by(GRAIN as usize);
+    step(ranges.first).chain(step(ranges.second))
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            map: ChunkMap::new(EXTENT),
+            memory: BTreeMap::new(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    fn write(&mut self, from: u64, ranges: Ranges) {
+        for (n, offset) in grains(ranges).enumerate() {
+            let position = from + n as u64 * GRAIN;
+            self.memory.insert(offset, position);
+            self.held.insert(position, ());
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Place(ahead, len) => self.place(self.map.tail() + ahead, len),
+            Op::Receive(most) => {
+                let (from, expected) = (self.map.tail(), self.map.stretch(most));
+                let in_order = self.map.highest() == from;
+                let reserved = self.map.reserved_for(from + expected);
+                let space = self.map.space(expected);
+                assert_eq!(space.len(), expected);
+                assert!(!in_order || self.map.reserved() == reserved);
+                self.write(from, space);
+                self.fill();
+            }
+            Op::Drain(count) => {
+                let count = count.min(self.map.len());
+                self.map.drain(count);
+                let head = self.map.head();
+                self.held.retain(|position, ()| *position >= head);
+            }
+            Op::Spare => {
+                while let Some(pages) = self.map.spare() {
+                    self.memory.retain(|offset, _| !pages.contains(offset));
+                }
+            }
+            Op::Reset => {
+                let was_clear = self.map.is_clear();
+                self.map.reset();
+                if was_clear {
+                    self.memory.clear();
+                    assert_eq!(self.map.reserved(), 0);
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, from: u64, len: u64) {
+        let allowed = from + len <= self.map.allowed();
+        let placed = self.map.place(from, len);
+        assert_eq!(placed.is_some(), allowed);
+        if let Some(ranges) = placed {
+            assert_eq!(ranges.len(), len);
+            self.write(from, ranges);
+            self.fill();
+        }
+    }
+
+    /// What is next in the stream is readable, as a session would say.
+    fn fill(&mut self) {
+        let mut tail = self.map.tail();
+        while self.held.contains_key(&tail) {
+            tail += GRAIN;
+        }
+        self.map.fill(tail - self.map.tail());
+    }
+
+    fn check(&self) {
+        let map = &self.map;
+        assert_eq!(map.is_clear(), self.held.is_empty());
+        let last = self.held.last_key_value().map(|(at, ())| at + GRAIN);
+        assert_eq!(map.highest(), last.unwrap_or(map.head()).max(map.tail()));
+        let data = map.data();
+        let all = data.len() == map.len() || !data.second.is_empty();
+        assert!(all, "two pieces, or everything");
+        let mut position = map.head();
+        for offset in grains(data) {
+            assert_eq!(self.memory.get(&offset), Some(&position));
+            position += GRAIN;
+        }
+        while position < map.tail() {
+            let ranges = map.held(position, GRAIN).expect("it is below the tail");
+            assert_eq!(self.memory.get(&ranges.first.start), Some(&position));
+            position += GRAIN;
+        }
+        // What is ahead is still where it was placed.
+        let written: Vec<_> = self.memory.values().copied().collect();
+        assert!(self.held.keys().all(|position| written.contains(position)));
+        assert!(self.memory.keys().all(|offset| *offset < EXTENT));
+        let span = map.highest() - map.head();
+        let free = map.free.len() as u64;
+        // The first and the last chunk, and one that nothing came into.
+        assert!(map.reserved() <= (span / CHUNK + 3 + free) * CHUNK);
+        let pages = self.memory.len() as u64 * GRAIN;
+        assert!(pages <= map.reserved(), "{pages} in {map:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn bytes_stay_where_they_were_placed_until_they_leave(ops in prop::collection::vec(op(), 0..150)) {
+        let mut model = Model::new();
+        for op in &ops {
+            model.apply(op);
+            model.check();
+        }
+    }
+}
+
+#[test]
+fn bytes_that_pass_in_order_use_the_same_chunks_again_and_again() {
+    let mut map = ChunkMap::new(EXTENT);
+    for _ in 0..1000 {
+        for _ in 0..3 {
+            let space = map.space(map.stretch(CHUNK / 2));
+            assert!(space.first.end <= 3 * CHUNK && space.second.end <= 3 * CHUNK);
+            map.fill(space.len());
+        }
+        map.drain(map.len() - 100);
+    }
+    assert!(map.reserved() <= 3 * CHUNK);
+}
+
+#[test]
+fn a_byte_far_ahead_costs_the_room_of_what_is_missing_and_touches_one_chunk() {
+    let mut map = ChunkMap::new(EXTENT);
+    let at = map.place(4 * CHUNK + 5, 10).expect("it is allowed");
+    assert_eq!(at.first, 5..15);
+    assert_eq!(map.reserved(), 5 * CHUNK);
+    assert_eq!(map.place(4 * CHUNK, 2 * CHUNK), None, "more than a chunk");
+    assert_eq!(map.place(window(EXTENT), 1), None, "beyond the window");
+    assert_eq!(map.place(u64::MAX, 2), None);
+    assert_eq!(map.held(4 * CHUNK + 5, 10), None, "it is not next");
+}
+
+#[test]
+fn pages_of_chunks_that_are_not_needed_any_more_are_given_back_once() {
+    let mut map = ChunkMap::new(EXTENT);
+    for _ in 0..5 {
+        let len = map.space(map.stretch(CHUNK)).len();
+        map.fill(len);
+    }
+    map.drain(map.len());
+    let mut spare: Vec<_> = std::iter::from_fn(|| map.spare()).collect();
+    spare.sort_by_key(|pages| pages.start);
+    assert_eq!(spare.len(), 3);
+    assert_eq!(map.reserved(), 2 * CHUNK);
+    assert!(spare.windows(2).all(|two| two[0].end <= two[1].start));
+    // They are used again when they are needed.
+    for _ in 0..5 {
+        let space = map.space(map.stretch(CHUNK));
+        assert!(space.first.end <= EXTENT && space.second.end <= EXTENT);
+        map.fill(space.len());
+    }
+    assert!(map.spare().is_none());
+}
+
+/// A flow that may have no more than it began with goes on with that.
+#[test]
+fn what_is_reserved_of_the_first_chunk_is_what_is_used_of_it() {
+    let mut map = ChunkMap::new(EXTENT);
+    assert_eq!(map.stretch_within(CHUNK, 8192), 8192);
+    map.space(5000);
+    map.fill(5000);
+    assert_eq!(map.reserved(), 8192);
+    assert_eq!(map.stretch_within(CHUNK, 8192), 3192);
+    map.fill(3192);
+    assert_eq!(map.stretch_within(CHUNK, 8192), 0);
+    map.drain(8191);
+    assert_eq!(map.stretch_within(CHUNK, 8192), 0);
+    map.drain(1);
+    assert_eq!(map.stretch_within(CHUNK, 8192), 8192);
+    assert_eq!(map.reserved(), 8192);
+    map.place(8192 + CHUNK, 1);
+    assert_eq!(
+        map.reserved(),
+        2 * CHUNK,
+        "one that nothing came of, and one"
+    );
+}
+
+#[test]
+#[should_panic(expected = "out of")]
+fn does_not_drain_more_than_it_holds() {
+    ChunkMap::new(EXTENT).drain(1);
+}
+
+#[test]
+#[should_panic(expected = "into")]
+fn does_not_fill_beyond_what_is_allowed() {
+    ChunkMap::new(EXTENT).fill(EXTENT);
+}

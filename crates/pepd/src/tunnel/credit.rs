@@ -1,0 +1,351 @@
+//! What peers may send: credit is memory, taken from the budget before it is granted.
+//!
+//! ```text
+//!   limits.memory
+//!   |== base of each peer ==|------ lent by need ------|            what our own flows send, and new flows            |
+//!   0                   1/8 at most                   1/2                                                             1
+//!
+//!   one peer     | granted, not yet here | here, for legs |     <= base + what may be lent / peers that want more than their base
+//! ```
+//!
+//! Credit that was granted cannot be withdrawn, so a peer gets as much as it needs and no more: eight times what came of it
+//! within a round trip, at least what one flow may have on its way. What it does not need any more it sends, and gets no
+//! new credit for it. What is granted is taken from the budget; bytes that have come are charged to their flows, and their
+//! credit is free again.
+
+use std::{sync::Arc, time::Duration};
+
+use pep_core::budget::{MemoryBudget, Share};
+use tunnel::session::Session;
+
+/// All bases together are this part of the budget at most.
+const BASES: u64 = 8;
+/// All credit together is this part of it at most.
+const ALL: u64 = 2;
+/// Without so much a peer would get nothing through.
+const LEAST: u64 = 4 << 10;
+/// A peer has so many times what comes within a round trip: where much is lost, bytes wait for others that are on their way
+/// for the fourth time, and what is here counts as well.
+const ROUND_TRIPS: u64 = 8;
+/// Less than this is no measure.
+const PERIOD_MIN: Duration = Duration::from_millis(10);
+
+/// What a peer may send before anything is known of its needs: `wanted` bytes, or its part of the bases.
+pub(super) fn base(budget: u64, peers: usize, wanted: u64) -> u64 {
+    let part = budget / BASES / peers.max(1) as u64;
+    part.min(wanted).max(LEAST)
+}
+
+/// The credit of all peers.
+#[derive(Debug, Default)]
+pub(super) struct Credits {
+    accounts: Vec<Account>,
+    /// What all together may have on its way and here.
+    all: u64,
+}
+
+#[derive(Debug)]
+struct Account {
+    base: u64,
+    /// What one flow may have on its way.
+    least: u64,
+    /// What it is thought to need; nothing while there is no session.
+    need: u64,
+    /// What it was granted and has not sent, but at least the base.
+    granted: Share,
+    /// What is here of it.
+    taken: u64,
+    meter: Meter,
+}
+
+/// A session as far as its credit is concerned.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Usage {
+    /// What it has sent, since the session began.
+    pub(super) received: u64,
+    /// What it may send, since the session began.
+    pub(super) allowed: u64,
+    /// What is here of it, for legs.
+    pub(super) taken: u64,
+}
+
+impl Usage {
+    pub(super) fn of(session: &Session, taken: u64) -> Self {
+        Self {
+            received: session.session_received(),
+            allowed: session.session_allowed(),
+            taken,
+        }
+    }
+
+    fn on_its_way(&self) -> u64 {
+        self.allowed.saturating_sub(self.received)
+    }
+}
+
+impl Credits {
+    /// Another peer, of which one flow may have `least` bytes on its way. Its [base] is taken from the budget.
+    pub(super) fn add(&mut self, budget: &Arc<MemoryBudget>, base: u64, least: u64) {
+        let mut granted = Share::none(budget);
+        granted.grow(base);
+        self.accounts.push(Account {
+            base,
+            least,
+            need: 0,
+            granted,
+            taken: 0,
+            meter: Meter::default(),
+        });
+        self.all = budget.limit() / ALL;
+    }
+
+    /// There is no session with the peer any more.
+    pub(super) fn on_end(&mut self, peer: usize) {
+        let account = &mut self.accounts[peer];
+        (account.need, account.taken, account.meter) = (0, 0, Meter::default());
+        account.hold(0);
+    }
+
+    /// How far the peer may send, now that this is how things are.
+    pub(super) fn grant(
+        &mut self,
+        peer: usize,
+        now: Duration,
+        rtt: impl FnOnce() -> Duration,
+        usage: &Usage,
+    ) -> u64 {
+        let account = &mut self.accounts[peer];
+        let most = account.meter.note(now, rtt, usage.received);
+        account.need = account.least.max(most.saturating_mul(ROUND_TRIPS));
+        account.taken = usage.taken;
+        let target = self.target(peer);
+        let account = &mut self.accounts[peer];
+        let on_its_way = usage.on_its_way().max(target.saturating_sub(usage.taken));
+        let granted = account.hold(on_its_way).max(usage.on_its_way());
+        usage.received.saturating_add(granted)
+    }
+
+    /// What a peer may have on its way and here: what it needs, but no more than its part, and than there is.
+    fn target(&self, peer: usize) -> u64 {
+        let bases: u64 = self.accounts.iter().map(|account| account.base).sum();
+        let claimants = self.accounts.iter().filter(|account| account.claims());
+        let part = self.all.saturating_sub(bases) / claimants.count().max(1) as u64;
+        let others = self.accounts.iter().enumerate();
+        let others = others.filter(|(other, _)| *other != peer);
+        let had: u64 = others.map(|(_, account)| account.has()).sum();
+        let account = &self.accounts[peer];
+        let most = (account.base + part).min(self.all.saturating_sub(had));
+        account.need.min(most).max(account.base)
+    }
+
+    /// What is granted and has not come.
+    #[cfg(test)]
+    pub(super) fn granted(&self) -> u64 {
+        let accounts = self.accounts.iter();
+        accounts.map(|account| account.granted.bytes()).sum()
+    }
+}
+
+impl Account {
+    /// What there is of the peer, on its way and here.
+    fn has(&self) -> u64 {
+        (self.granted.bytes() + self.taken).max(self.base)
+    }
+
+    /// Whether it wants more than its base.
+    fn claims(&self) -> bool {
+        self.need > self.base
+    }
+
+    /// Takes from the budget what is on its way, or as much of it as there is. Returns how much that is.
+    fn hold(&mut self, on_its_way: u64) -> u64 {
+        let (had, wanted) = (self.granted.bytes(), on_its_way.max(self.base));
+        if wanted <= had {
+            self.granted.give_back(had - wanted);
+            return on_its_way;
+        }
+        let mut more = wanted - had;
+        while more > 0 && !self.granted.try_grow(more) {
+            more /= 2;
+        }
+        on_its_way.min(had + more)
+    }
+}
+
+/// The most that has come within a round trip, of late.
+#[derive(Debug, Default)]
+struct Meter {
+    since: Duration,
+    received: u64,
+    /// Of the last two periods.
+    most: [u64; 2],
+}
+
+impl Meter {
+    fn note(&mut self, now: Duration, rtt: impl FnOnce() -> Duration, received: u64) -> u64 {
+        if received < self.received {
+            // It is another session.
+            *self = Self::default();
+        }
+        let period = now.saturating_sub(self.since);
+        if period >= PERIOD_MIN {
+            let rtt = rtt().max(PERIOD_MIN);
+            if period >= rtt {
+                let came = (received - self.received) as f64;
+                let share = rtt.as_secs_f64() / period.as_secs_f64();
+                self.most = [(came * share) as u64, self.most[0]];
+                (self.since, self.received) = (now, received);
+            }
+        }
+        self.most[0].max(self.most[1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const RTT: Duration = Duration::from_millis(100);
+
+    struct Hub {
+        budget: Arc<MemoryBudget>,
+        credits: Credits,
+        peers: Vec<Usage>,
+        now: Duration,
+    }
+
+    impl Hub {
+        fn new(peers: usize, limit: u64, least: u64) -> Self {
+            let budget = Arc::new(MemoryBudget::new(limit));
+            let mut credits = Credits::default();
+            let base = base(limit, peers, least);
+            for _ in 0..peers {
+                credits.add(&budget, base, least);
+            }
+            let new = Usage {
+                received: 0,
+                allowed: base,
+                taken: 0,
+            };
+            Self {
+                budget,
+                credits,
+                peers: vec![new; peers],
+                now: Duration::ZERO,
+            }
+        }
+
+        fn grant(&mut self, peer: usize) {
+            let usage = &mut self.peers[peer];
+            let until = self.credits.grant(peer, self.now, || RTT, usage);
+            usage.allowed = usage.allowed.max(until);
+            let granted: u64 = self.peers.iter().map(Usage::on_its_way).sum();
+            assert!(
+                granted <= self.budget.taken(),
+                "every byte granted is taken"
+            );
+            assert!(self.budget.taken() <= self.budget.limit());
+        }
+
+        /// A round trip later all that peers may send has come, and legs took it if they are `fast`.
+        fn turn(&mut self, sending: &[usize], fast: bool, most: u64) {
+            self.now += RTT;
+            for &peer in sending {
+                let usage = &mut self.peers[peer];
+                let come = usage.on_its_way().min(most);
+                usage.received += come;
+                usage.taken += if fast { 0 } else { come };
+                self.grant(peer);
+            }
+            for peer in 0..self.peers.len() {
+                self.grant(peer);
+            }
+        }
+
+        fn held(&self) -> u64 {
+            let peers = self.peers.iter();
+            peers.map(|usage| usage.on_its_way() + usage.taken).sum()
+        }
+    }
+
+    #[test]
+    fn one_peer_alone_fills_a_long_fat_path() {
+        let mut hub = Hub::new(1, 1024 * MIB, 16 * MIB);
+        for _ in 0..5 {
+            hub.turn(&[0], true, 50 * MIB);
+        }
+        // 4 Gbit/s at 100 ms.
+        assert!(hub.peers[0].on_its_way() >= 50 * MIB * ROUND_TRIPS);
+        assert!(hub.held() <= 512 * MIB);
+    }
+
+    #[test]
+    fn several_peers_that_try_to_take_all_get_their_parts_and_no_more_than_there_is() {
+        for limit in [MIB, 16 * MIB, 64 * MIB] {
+            let mut hub = Hub::new(4, limit, 4 * MIB);
+            let base = base(limit, 4, 4 * MIB);
+            // The first one takes what it can, while the others are quiet.
+            for _ in 0..10 {
+                hub.turn(&[0], true, u64::MAX);
+            }
+            let alone = hub.peers[0].on_its_way();
+            for _ in 0..20 {
+                hub.turn(&[0, 1, 2, 3], true, u64::MAX);
+            }
+            let all: Vec<_> = hub.peers.iter().map(Usage::on_its_way).collect();
+            let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
+            assert!(*least >= base && most - least <= base, "{all:?} of {limit}");
+            assert!(alone >= *most, "{alone}, {all:?} of {limit}");
+            assert!(hub.held() <= limit / 2);
+        }
+    }
+
+    #[test]
+    fn peers_whose_legs_take_nothing_are_held_to_what_there_is() {
+        let mut hub = Hub::new(3, 64 * MIB, 16 * MIB);
+        for _ in 0..50 {
+            hub.turn(&[0, 1, 2], false, u64::MAX);
+        }
+        assert!(hub.held() <= 32 * MIB, "{}", hub.held());
+        assert!(hub.peers.iter().all(|usage| usage.on_its_way() == 0));
+    }
+
+    #[test]
+    fn what_a_peer_does_not_need_any_more_others_get() {
+        let mut hub = Hub::new(2, 64 * MIB, MIB);
+        for _ in 0..20 {
+            hub.turn(&[0], true, u64::MAX);
+        }
+        assert!(hub.peers[0].on_its_way() > 16 * MIB);
+        for _ in 0..1000 {
+            hub.turn(&[0], true, 100_000);
+        }
+        assert!(hub.peers[0].on_its_way() <= MIB);
+        for _ in 0..20 {
+            hub.turn(&[1], true, u64::MAX);
+        }
+        assert!(hub.peers[1].on_its_way() > 16 * MIB);
+        hub.credits.on_end(1);
+        hub.peers[1].allowed = hub.peers[1].received;
+        hub.grant(0);
+        assert!(hub.budget.taken() <= 3 * MIB);
+    }
+
+    #[test]
+    fn while_our_own_flows_have_the_budget_nothing_more_is_granted() {
+        let mut hub = Hub::new(1, 64 * MIB, MIB);
+        let mut flow = Share::take(&hub.budget, 4096).unwrap();
+        assert!(flow.try_grow(46 * MIB));
+        for _ in 0..10 {
+            hub.turn(&[0], true, u64::MAX);
+        }
+        assert!(hub.peers[0].on_its_way() >= MIB);
+        assert!(hub.budget.taken() <= 48 * MIB);
+        drop(flow);
+        for _ in 0..10 {
+            hub.turn(&[0], true, u64::MAX);
+        }
+        assert!(hub.peers[0].on_its_way() > 16 * MIB);
+    }
+}
