@@ -13,7 +13,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::{Limits, PeerEvent, peer::Peer};
+use super::{Limits, PeerEvent, local::Local, peer::Peer};
 
 /// What carries datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -252,8 +252,9 @@ impl Peer {
     }
 
     /// When UDP is to be probed.
-    pub fn probe_due(&self) -> Option<Duration> {
-        let probes = self.has_choice() && self.live.is_some() && self.is_by(Carrier::Tcp);
+    pub fn probe_due(&self, local: &Local) -> Option<Duration> {
+        let probes =
+            !local.ending && self.has_choice() && self.live.is_some() && self.is_by(Carrier::Tcp);
         probes.then_some(self.ways.probe)
     }
 

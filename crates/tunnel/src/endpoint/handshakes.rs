@@ -24,6 +24,10 @@ impl Endpoint {
         datagram: &[u8],
     ) -> Option<PeerId> {
         let mac1 = self.checked_mac1(datagram, INITIATION_SIGNED)?;
+        if self.local.ending {
+            self.stats.refused += 1;
+            return None;
+        }
         if self.guard.is_known(&mac1) {
             self.stats.repeated += 1;
             return None;
@@ -159,7 +163,7 @@ impl Endpoint {
             return None;
         }
         self.checked_mac1(datagram, RESPONSE_SIGNED)?;
-        if !self.responses.take(arrival.now) {
+        if self.local.ending || !self.responses.take(arrival.now) {
             self.stats.refused += 1;
             return None;
         }

@@ -16,6 +16,10 @@ const OUTSTANDING: usize = 16;
 /// For so many tries the greater key does not answer the other one's initiations.
 const PRECEDENCE: u32 = 3;
 
+/// So many pauses is a peer left alone that said that it ends; twice as many each time after that, up to this.
+const REST: u32 = 2;
+const REST_MAX: u32 = 8;
+
 /// A cookie is used for so long.
 const COOKIE_LIFE: Duration = Duration::from_secs(120);
 
@@ -27,6 +31,8 @@ pub(super) struct Initiations {
     /// Without success.
     pub tries: u32,
     cookie: Option<(Mac, Duration)>,
+    /// The peer said that it ends: so many times the usual pause before it is called again.
+    rest: Option<u32>,
 }
 
 /// An initiation without an answer.
@@ -62,6 +68,14 @@ impl Initiations {
         self.outstanding.clear();
         self.tries = 0;
         self.next = now;
+        self.rest = None;
+    }
+
+    /// The peer does not want to be called for a while.
+    pub fn rest(&mut self, now: Duration, retry: Duration) {
+        self.outstanding.clear();
+        self.next = now + retry * REST;
+        self.rest = Some(2 * REST);
     }
 
     /// The responder wants a cookie with the next initiation, which is then due at once.
@@ -90,7 +104,8 @@ impl Initiations {
         local: &mut Local,
         out: &mut Vec<u8>,
     ) {
-        self.next = now + local.retry();
+        self.next = now + local.retry() * self.rest.unwrap_or(1);
+        self.rest = self.rest.map(|pauses| (pauses * 2).min(REST_MAX));
         self.tries = self.tries.saturating_add(1);
         let seed = local.seed();
         let (us, start) = (&local.identity, out.len());

@@ -18,6 +18,8 @@ pub(super) struct Local {
     /// Seals the cookies that we give.
     pub cookie: CookieKey,
     pub limits: Limits,
+    /// No session begins any more.
+    pub ending: bool,
     random: ChaCha20Rng,
 }
 
@@ -29,6 +31,7 @@ impl Local {
             cookie: CookieKey::of_responder(&identity.public),
             identity,
             limits: config.limits,
+            ending: false,
             random: ChaCha20Rng::from_seed(config.seed),
         }
     }

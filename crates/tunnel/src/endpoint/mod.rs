@@ -11,6 +11,7 @@
 mod carriers;
 mod config;
 mod datagram;
+mod ending;
 mod event;
 mod guard;
 mod handshakes;
@@ -411,8 +412,9 @@ impl Endpoint {
 
     /// What has happened; ask until there is nothing.
     pub fn poll_event(&mut self) -> Option<(PeerId, PeerEvent)> {
+        let retry = self.local.limits.retry;
         let mut peers = self.slots.iter_mut().filter_map(|slot| slot.peer.as_mut());
-        peers.find_map(|peer| Some((peer.id, peer.poll_event()?)))
+        peers.find_map(|peer| Some((peer.id, peer.poll_event(retry)?)))
     }
 }
 

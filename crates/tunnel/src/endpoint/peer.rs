@@ -366,7 +366,12 @@ impl Peer {
             return initiation;
         };
         let wake = (!self.held).then_some(self.wake);
-        let times = [initiation, self.probe_due(), live.wants_to_confirm(), wake];
+        let times = [
+            initiation,
+            self.probe_due(local),
+            live.wants_to_confirm(),
+            wake,
+        ];
         times
             .into_iter()
             .flatten()
@@ -375,7 +380,7 @@ impl Peer {
     }
 
     fn initiation_due(&self, local: &Local) -> Option<Duration> {
-        self.remote.or(self.should_be())?;
+        self.remote.or(self.should_be()).filter(|_| !local.ending)?;
         let live = self.live.as_ref().filter(|_| !self.is_called_for());
         let wanted = live.map(|live| live.wants_keys(&local.limits));
         Some(wanted.unwrap_or_default().max(self.initiations.next))
@@ -400,7 +405,7 @@ impl Peer {
             self.initiate(now, local, out);
             return to;
         }
-        if self.probe_due().is_some_and(|at| at <= now) {
+        if self.probe_due(local).is_some_and(|at| at <= now) {
             let to = self.number_to_probe(now);
             self.initiate(now, local, out);
             return to;
@@ -428,8 +433,8 @@ impl Peer {
             .write(now, index, &terms, &self.config, &self.mac, local, out);
     }
 
-    /// What has happened.
-    pub fn poll_event(&mut self) -> Option<PeerEvent> {
+    /// What has happened. `retry` is the pause between two calls.
+    pub fn poll_event(&mut self, retry: Duration) -> Option<PeerEvent> {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
@@ -441,7 +446,8 @@ impl Peer {
             .as_mut()
             .and_then(|live| live.session.poll_event());
         self.stirred = event.is_some();
-        if let Some(Event::PeerClosed { .. }) = event {
+        if let Some(Event::PeerClosed { code, .. }) = &event {
+            self.on_closed(*code, retry);
             self.end(DownReason::PeerClosed);
         }
         event.map(PeerEvent::Session)

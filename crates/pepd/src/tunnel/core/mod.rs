@@ -21,7 +21,7 @@ use tunnel::{
     class::Class,
     endpoint::{Endpoint, PeerConfig, PeerId, Remote, Transmit},
     session::{LinkHint, Session, TooManyStreams},
-    wire::{CloseCode, ResetCode, StreamId},
+    wire::{ResetCode, StreamId},
 };
 
 pub(super) use peers::Peers;
@@ -208,13 +208,9 @@ impl Core {
         self.wake_driver();
     }
 
-    /// Says good-bye to all peers.
+    /// Says good-bye to all peers. None of them gets a session any more.
     pub(super) fn close(&mut self) {
-        for peer in &self.peers.list {
-            if let Some(session) = self.endpoint.session(peer.id) {
-                session.close(CloseCode::Shutdown, "pepd ends");
-            }
-        }
+        self.endpoint.shut_down("pepd ends");
     }
 
     /// A datagram has arrived.

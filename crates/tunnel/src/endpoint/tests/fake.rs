@@ -15,6 +15,9 @@ pub(crate) const NONSENSE: &[u8] = b"nonsense";
 /// The packet that closes a fake session.
 pub(crate) const FAREWELL: &[u8] = b"farewell";
 
+/// The same, as its side ends.
+pub(crate) const SHUTDOWN: &[u8] = b"shutdown";
+
 #[derive(Debug)]
 pub struct Session {
     pub config: SessionConfig,
@@ -55,8 +58,13 @@ impl Session {
         if packet == NONSENSE {
             return Err(PacketError::Content);
         }
-        if packet == FAREWELL {
-            let (code, reason) = (CloseCode::Protocol, String::new());
+        let code = match packet {
+            FAREWELL => Some(CloseCode::Protocol),
+            SHUTDOWN => Some(CloseCode::Shutdown),
+            _ => None,
+        };
+        if let Some(code) = code {
+            let reason = String::new();
             self.events.push_back(Event::PeerClosed { code, reason });
         }
         if !packet.is_empty() {
@@ -77,8 +85,12 @@ impl Session {
     }
 
     pub fn close(&mut self, code: CloseCode, reason: &str) {
-        assert!(code == CloseCode::Protocol && !reason.is_empty());
-        self.outbox.push_front(FAREWELL.into());
+        assert!(!reason.is_empty());
+        let farewell = match code {
+            CloseCode::Shutdown => SHUTDOWN,
+            _ => FAREWELL,
+        };
+        self.outbox.push_front(farewell.into());
     }
 
     pub fn poll_packet(

@@ -3,6 +3,7 @@
 mod attack;
 mod begin;
 mod carriers;
+mod ending;
 pub(crate) mod fake;
 mod guard;
 mod rekey;
