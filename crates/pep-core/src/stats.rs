@@ -25,13 +25,15 @@ pub enum EndReason {
     Drained,
     /// The peer at the far end of the tunnel has begun anew, and knows nothing of the flow.
     PeerRestarted,
+    /// The peer at the far end of the tunnel serves no more flows of ours.
+    PeerLimit,
     /// Something failed here; the log says what.
     Error,
 }
 
 impl EndReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Closed,
         Self::ClientReset,
         Self::ServerReset,
@@ -42,6 +44,7 @@ impl EndReason {
         Self::UserTimeout,
         Self::Drained,
         Self::PeerRestarted,
+        Self::PeerLimit,
         Self::Error,
     ];
 
@@ -58,6 +61,7 @@ impl EndReason {
             Self::UserTimeout => "user_timeout",
             Self::Drained => "drained",
             Self::PeerRestarted => "peer_restarted",
+            Self::PeerLimit => "peer_limit",
             Self::Error => "error",
         }
     }
@@ -113,6 +117,8 @@ counters! {
     ended_drained,
     /// Flows that ended as [`EndReason::PeerRestarted`].
     ended_peer_restarted,
+    /// Flows that ended as [`EndReason::PeerLimit`].
+    ended_peer_limit,
     /// Flows that ended as [`EndReason::Error`].
     ended_error,
     /// Bytes relayed from clients to servers.
@@ -155,6 +161,8 @@ counters! {
     tunnel_flows_near,
     /// Flows that came out of one here.
     tunnel_flows_far,
+    /// Flows of peers that were reset as their peer had as many as it may, or there was no memory for them.
+    tunnel_flows_refused,
     /// Datagrams of tunnels that were sent, or at least given to the kernel.
     tunnel_datagrams_sent,
     /// Datagrams of tunnels that the kernel did not take.
@@ -201,6 +209,7 @@ impl Stats {
             EndReason::UserTimeout => &mut self.ended_user_timeout,
             EndReason::Drained => &mut self.ended_drained,
             EndReason::PeerRestarted => &mut self.ended_peer_restarted,
+            EndReason::PeerLimit => &mut self.ended_peer_limit,
             EndReason::Error => &mut self.ended_error,
         } += 1;
     }

@@ -13,7 +13,7 @@ use units::Rate;
 use super::{
     Link,
     raw::Section,
-    values::{BitRate, Map, NonEmpty, OneOf, Reading, Span, Switch, WordOr, text},
+    values::{BitRate, Integer, Map, NonEmpty, OneOf, Reading, Span, Switch, WordOr, text},
 };
 use crate::key::PublicKey;
 
@@ -42,6 +42,8 @@ pub struct Peer {
     /// After how long without a sign of life it counts as gone, 1 s to 1 h. Default 10 s: outages that
     /// are shorter are none of the hosts' concern.
     pub lost_after: Duration,
+    /// How many flows it may have open here, 1 to 1,000,000. Default [none](Self::flows_max).
+    pub flows: Option<u32>,
 }
 
 /// What becomes of new flows of a tunnel whose peer is gone.
@@ -146,6 +148,13 @@ pub(super) fn read_peers(
 }
 
 impl Peer {
+    /// How many flows it may have open here. Where nothing else is said, one of several peers has half of
+    /// `limits.flows`, so that others and hosts of ours find room beside it; the only one has all.
+    pub fn flows_max(&self, limit: u32, peers: usize) -> u32 {
+        let part = if peers > 1 { limit.div_ceil(2) } else { limit };
+        self.flows.unwrap_or(part)
+    }
+
     fn read(name: String, s: &mut Section<'_>, link: Option<&Link>) -> Option<Self> {
         let endpoint = s.read("endpoint", Endpoints);
         let carrier = s.read("carrier", CARRIER);
@@ -172,6 +181,7 @@ impl Peer {
             lost_after: s
                 .read("lost_after", lost_after)
                 .unwrap_or(Duration::from_secs(10)),
+            flows: s.read("flows", Integer(1..=1_000_000)),
         };
         public_key.map(|public_key| Self { public_key, ..peer })
     }

@@ -59,8 +59,8 @@ pub(super) async fn run(
     stopped: impl Future<Output = ()>,
 ) -> Result<(), DriverError> {
     let mut endpoint = prepared.endpoint;
-    let (peers, sizes) = (&prepared.peers, &prepared.sizes);
-    let peers = Prepared::add_peers(&mut endpoint, peers, sizes, &context)?;
+    let sizes = (&prepared.sizes[..], &prepared.flows[..]);
+    let peers = Prepared::add_peers(&mut endpoint, &prepared.peers, sizes, &context)?;
     let tcp = Connections::new(prepared.tcp);
     let core = Core::new(
         context,

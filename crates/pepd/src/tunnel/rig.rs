@@ -47,6 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(1);
 pub(super) const RING: u64 = 1 << 18;
 pub(super) const INITIAL: u64 = 1 << 14;
+/// Flows that a peer may open.
+pub(super) const FLOWS: u32 = 6;
 pub(super) const SIZES: Sizes = Sizes {
     extent: RING,
     unsent: RING,
@@ -142,7 +144,7 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let id = endpoint.add_peer(peer_config(other, address)).unwrap();
     let mut peers = Peers::default();
     peers.credits.add(&context.budget, CREDIT, CREDIT);
-    let table = Table::new(&context, SIZES);
+    let table = Table::new(&context, SIZES, FLOWS);
     peers.push(id, config.peers[0].clone(), table);
     let far = far::Sites::with_loopback(&site());
     let tcp = Connections::new(tcp::Options {

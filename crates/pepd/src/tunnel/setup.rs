@@ -82,6 +82,8 @@ pub struct Prepared {
     pub(super) interface: Option<IfName>,
     /// Of flows with each peer.
     pub(super) sizes: Vec<Sizes>,
+    /// How many flows each peer may open.
+    pub(super) flows: Vec<u32>,
 }
 
 impl Prepared {
@@ -115,6 +117,7 @@ impl Prepared {
             far: far::Sites::new(&SiteRuntime::far(config, controls)),
             interface: config.link.as_ref().map(|link| link.interface.clone()),
             sizes: sizes(config),
+            flows: flows(config),
         }))
     }
 
@@ -122,7 +125,7 @@ impl Prepared {
     pub(super) fn add_peers(
         endpoint: &mut Endpoint,
         peers: &[(Peer, PeerConfig)],
-        sizes: &[Sizes],
+        (sizes, flows): (&[Sizes], &[u32]),
         context: &Arc<FlowContext>,
     ) -> Result<Peers, TunnelError> {
         let mut added = Peers::default();
@@ -136,7 +139,7 @@ impl Prepared {
                     name: peer.name.clone(),
                     err,
                 })?;
-            let table = Table::new(context, sizes[index]);
+            let table = Table::new(context, sizes[index], flows[index]);
             added.push(id, peer.clone(), table);
         }
         Ok(added)
@@ -182,6 +185,12 @@ fn sizes(config: &Config) -> Vec<Sizes> {
         unsent: unsent(peer),
     });
     sizes.collect()
+}
+
+fn flows(config: &Config) -> Vec<u32> {
+    let (limit, peers) = (config.limits.flows, &config.peers);
+    let flows = peers.iter().map(|peer| peer.flows_max(limit, peers.len()));
+    flows.collect()
 }
 
 fn unsent(peer: &Peer) -> u64 {

@@ -10,7 +10,10 @@ use tunnel::{
 };
 
 use super::{Core, Key, Shared};
-use crate::tunnel::{far, table::FlowId, tcp};
+use crate::{
+    limits::Resource,
+    tunnel::{far, table::FlowId, tcp},
+};
 
 impl Core {
     /// Takes note of all that has happened.
@@ -122,10 +125,32 @@ impl Core {
                         tracing::warn!(peer, error = %err, "a flow is refused");
                         ResetCode::Internal
                     }
-                    Ok(_) => ResetCode::Limit,
+                    Ok(_) => {
+                        self.on_refused(index);
+                        ResetCode::Limit
+                    }
                 };
                 self.refuse(index, stream, flow, code);
             }
+        }
+    }
+
+    /// There is no room for a flow of the peer.
+    fn on_refused(&mut self, index: usize) {
+        let counters = &self.context.counters;
+        counters.update(|stats| stats.tunnel_flows_refused += 1);
+        let peer = &mut self.peers.list[index];
+        if !peer.table.is_at_cap() {
+            // Nor is there for others; the gate closes.
+            self.context.admission.on_short(Resource::Memory);
+        } else if !std::mem::replace(&mut peer.told_of_cap, true) {
+            let flows = peer.table.len();
+            let peer = peer.config.name.as_str();
+            tracing::warn!(
+                peer,
+                flows,
+                "a peer has as many flows open as it may: further ones are reset (told once)"
+            );
         }
     }
 

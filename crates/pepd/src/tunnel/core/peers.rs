@@ -19,6 +19,8 @@ pub(in crate::tunnel) struct PeerShell {
     pub(super) carrier: Option<Carrier>,
     /// Since when nothing comes from it, though there is a session.
     pub(super) silent_since: Option<Duration>,
+    /// That it has as many flows as it may was told.
+    pub(super) told_of_cap: bool,
 }
 
 /// All peers, in the order of the configuration.
@@ -40,6 +42,7 @@ impl Peers {
             local: None,
             carrier: None,
             silent_since: None,
+            told_of_cap: false,
         });
     }
 

@@ -106,6 +106,7 @@ fn by_peer(code: ResetCode, side: Side) -> EndReason {
         (ResetCode::Unreachable, _) => EndReason::Unreachable,
         (ResetCode::TimedOut, _) => EndReason::ConnectTimeout,
         (ResetCode::Restarted, _) => EndReason::PeerRestarted,
-        (ResetCode::Limit | ResetCode::Internal, _) => EndReason::Error,
+        (ResetCode::Limit, _) => EndReason::PeerLimit,
+        (ResetCode::Internal, _) => EndReason::Error,
     }
 }

@@ -7,7 +7,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::tunnel::rig::{Rig, listener};
+use crate::tunnel::rig::{FLOWS, Rig, listener};
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 % 253) as u8).collect()
@@ -73,6 +73,31 @@ fn a_refusal_and_a_destination_that_cannot_be_are_resets_with_their_reasons() {
             let stats = Rig::stats(end);
             assert_eq!((stats.ended_refused, stats.ended_unreachable), (1, 1));
         }
+    });
+}
+
+#[test]
+fn flows_beyond_what_a_peer_may_have_are_resets_and_counted_and_others_go_on() {
+    Rig::run(|rig| async move {
+        let listener = listener().await;
+        let to = listener.local_addr().unwrap();
+        let mut joined = Vec::new();
+        for _ in 0..FLOWS {
+            let client = rig.client(to).await;
+            joined.push((client, listener.accept().await.unwrap().0));
+        }
+        assert!(is_reset(&mut rig.client(to).await).await);
+        assert_eq!(Rig::stats(&rig.far).tunnel_flows_refused, 1);
+        Rig::wait(&rig.near, |stats| stats.ended_peer_limit == 1).await;
+        let (mut client, mut server) = joined.pop().unwrap();
+        client.write_all(b"x").await.unwrap();
+        server.read_exact(&mut [0]).await.unwrap();
+        drop((client, server));
+        Rig::wait(&rig.far, |stats| stats.flows_open < FLOWS.into()).await;
+        let client = rig.client(to).await;
+        let (mut server, _) = listener.accept().await.unwrap();
+        drop(client);
+        assert_eq!(server.read(&mut [0]).await.unwrap(), 0);
     });
 }
 

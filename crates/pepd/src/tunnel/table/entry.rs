@@ -60,6 +60,11 @@ impl Entry {
         }
     }
 
+    /// Whether the peer has opened it.
+    pub(super) fn is_far(&self) -> bool {
+        self.outward == Direction::Down
+    }
+
     /// Where the next bytes from the leg go; empty when so many wait to be sent that more would be of no use, or there is no
     /// space, or no memory for it. At most `most` bytes.
     pub(in crate::tunnel) fn space(&mut self, most: u64) -> Ranges {

@@ -43,7 +43,7 @@ impl End {
             session.stream_credit,
         );
         Self {
-            table: Table::new(&context, sizes),
+            table: Table::new(&context, sizes, 1),
             session: Session::new(session, Duration::ZERO),
             credits,
             flow: None,

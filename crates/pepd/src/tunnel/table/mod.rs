@@ -45,9 +45,12 @@ pub(super) struct Sizes {
 pub(super) struct Table {
     context: Arc<FlowContext>,
     sizes: Sizes,
+    /// How many flows the peer may have open here, and has.
+    flows_max: u32,
+    far: u32,
     entries: BTreeMap<FlowId, Entry>,
     streams: BTreeMap<StreamId, FlowId>,
-    /// Streams of the peer for which there was no memory.
+    /// Streams of the peer for which there was no memory, or of which it has too many.
     refused: BTreeSet<StreamId>,
     next: u64,
     /// Bytes of all flows that the peer has sent and that are here, up to the last one of each: the room for what is
@@ -56,10 +59,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(context: &Arc<FlowContext>, sizes: Sizes) -> Self {
+    pub(super) fn new(context: &Arc<FlowContext>, sizes: Sizes, flows_max: u32) -> Self {
         Self {
             context: Arc::clone(context),
             sizes,
+            flows_max,
+            far: 0,
             entries: BTreeMap::new(),
             streams: BTreeMap::new(),
             refused: BTreeSet::new(),
@@ -72,6 +77,7 @@ impl Table {
     pub(super) fn add(&mut self, memory: FlowMemory, outward: Direction) -> FlowId {
         let id = FlowId(self.next);
         self.next += 1;
+        self.far += u32::from(outward == Direction::Down);
         let initial = self.context.limits.ring_initial;
         self.entries
             .insert(id, Entry::new(memory, outward, self.sizes, initial));
@@ -86,7 +92,8 @@ impl Table {
         }
     }
 
-    /// The flow of a stream that the peer has opened, or `None` where there is no memory for it.
+    /// The flow of a stream that the peer has opened, or `None` where there is no memory for it, or it
+    /// [has as many as it may](Self::is_at_cap).
     pub(super) fn opened(&mut self, stream: StreamId) -> Option<FlowId> {
         if self.refused.remove(&stream) {
             return None;
@@ -98,10 +105,18 @@ impl Table {
         if let Some(flow) = self.streams.get(&stream) {
             return Some(*flow);
         }
+        if self.is_at_cap() {
+            return None;
+        }
         let memory = self.context.take_memory()?;
         let flow = self.add(memory, Direction::Down);
         self.bind(flow, stream);
         Some(flow)
+    }
+
+    /// Whether the peer has as many flows open here as it may have.
+    pub(super) fn is_at_cap(&self) -> bool {
+        self.far >= self.flows_max
     }
 
     pub(super) fn get(&mut self, flow: FlowId) -> Option<&mut Entry> {
@@ -117,6 +132,7 @@ impl Table {
     pub(super) fn remove(&mut self, flow: FlowId) -> Option<StreamId> {
         let entry = self.entries.remove(&flow)?;
         self.taken -= entry.taken();
+        self.far -= u32::from(entry.is_far());
         let stream = entry.stream?;
         self.streams.remove(&stream);
         Some(stream)

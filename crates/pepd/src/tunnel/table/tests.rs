@@ -13,14 +13,14 @@ use pep_core::{
 use super::*;
 use crate::tunnel::{
     credit::{Credits, Usage},
-    rig::{INITIAL, RING, SIZES, context},
+    rig::{FLOWS, INITIAL, RING, SIZES, context},
 };
 
 /// What all rings together may have.
 const BUDGET: u64 = 1 << 20;
 
 fn table(slots: u32) -> Table {
-    Table::new(&context(slots, BUDGET), SIZES)
+    Table::new(&context(slots, BUDGET), SIZES, FLOWS)
 }
 
 /// What the leg of a flow is sent.
@@ -136,6 +136,23 @@ fn without_memory_a_stream_is_refused_whatever_came_of_it_first() {
 }
 
 #[test]
+fn a_peer_has_no_more_flows_than_it_may_but_we_have() {
+    let mut table = table(2 * FLOWS);
+    let flows: Vec<_> = (0..FLOWS).map(|n| table.opened(n.into())).collect();
+    assert!(flows.iter().all(Option::is_some));
+    assert_eq!(table.opened(100), None);
+    // Nor does a byte that comes first make room.
+    table.place(101, 0, b"refused");
+    let memory = table.context.take_memory().expect("there is more");
+    let ours = table.add(memory, Direction::Up);
+    table.remove(ours);
+    assert!(table.is_at_cap());
+    table.remove(flows[0].expect("there is one"));
+    assert_eq!(table.opened(101), None, "its first bytes are gone");
+    assert!(table.opened(102).is_some() && table.is_at_cap());
+}
+
+#[test]
 fn a_restart_ends_flows_with_streams_and_lets_others_wait_on() {
     let mut table = table(3);
     let bound = table.opened(1).expect("memory");
@@ -230,7 +247,7 @@ impl Receiver {
         let mut credits = Credits::default();
         credits.add(&Arc::new(budget), CREDIT, CREDIT);
         Self {
-            table: Table::new(&context, SIZES),
+            table: Table::new(&context, SIZES, FLOWS),
             session: session(false),
             naive: HashMap::new(),
             allowed: CREDIT,
