@@ -155,7 +155,7 @@ fn cubic() {
     }
 }
 
-/// `trace MBIT RTT BUFFER LOSS SEED [cubic FROM | step]`: what happened at each report.
+/// `trace MBIT RTT BUFFER LOSS SEED [cubic | after | step]`: what happened at each report.
 fn trace(arguments: &[String]) {
     let number = |i: usize| arguments[i].parse::<f64>().expect("a number");
     let mut setup = setup(number(0) * 1e6, number(1) as u64, number(2), number(3));
@@ -163,6 +163,10 @@ fn trace(arguments: &[String]) {
         Some("cubic") => {
             setup.cubic = Some((30.0, 330.0));
             setup.rounds = 360.0;
+        }
+        Some("after") => {
+            setup.cubic = Some((0.0, 360.0));
+            (setup.start, setup.rounds) = (60.0, 360.0);
         }
         Some("step") => {
             setup.rates = vec![(0.0, 1e7), (60.0, 2e6), (120.0, 8e6)];

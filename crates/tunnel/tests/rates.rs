@@ -4,7 +4,7 @@ mod emulated;
 
 use std::time::Duration;
 
-use emulated::{Run, Setup};
+use emulated::{PACKET, Run, Setup};
 
 fn setup(rate: f64, rtt_ms: u64, buffer: f64, options: &str) -> Setup {
     Setup {
@@ -63,6 +63,35 @@ fn steps_down_and_up_are_followed_within_ten_round_trips() {
         assert!(run.rate(0, 70.0, 120.0) > 0.9 * 2e6, "{rtt} ms");
         let up = run.reaches(120.0, 0.85 * 8e6 * 0.98);
         assert!(up < 10.0, "{rtt} ms: {up}");
+    }
+}
+
+#[test]
+fn what_is_lost_right_behind_the_train_does_not_stop_it() {
+    for (rate, rtt) in [(1e7, 20), (2e6, 100)] {
+        for seed in 0..10 {
+            let run = Run::new(&setup(rate, rtt, 1.0, ",loss=5%"), seed);
+            let share = run.rate(0, 12.0, 60.0) / (0.95 * rate);
+            assert!(share > 0.93, "{rate} bit/s, {rtt} ms, seed {seed}: {share}");
+        }
+    }
+}
+
+#[test]
+fn where_a_round_trip_is_three_packets_as_many_stand_in_the_queue_at_most() {
+    for (loss, seed) in [(0, 1), (2, 1), (2, 2), (2, 3)] {
+        let setup = Setup {
+            rates: vec![(0.0, 1e7), (60.0, 2e6), (120.0, 8e6)],
+            rounds: 160.0,
+            ..setup(1e7, 20, 1.0, &format!(",loss={loss}%"))
+        };
+        let run = Run::new(&setup, seed);
+        let what = format!("{loss} %, seed {seed}");
+        let packets = run.queue(80.0, 120.0).1 * 2e6 * 0.02 / 8.0 / PACKET as f64;
+        assert!(packets < 3.1, "{what}: {packets} packets");
+        assert!(run.rate(0, 80.0, 120.0) > 0.9 * 2e6, "{what}");
+        let up = run.reaches(120.0, 0.85 * 8e6 * 0.98);
+        assert!(up < 10.0, "{what}: {up}");
     }
 }
 

@@ -22,9 +22,13 @@ const KEEP_ROUNDS: f64 = 10.0;
 const CRUISE_ROUNDS: (f64, f64) = (2.0, 32.0);
 /// How much a pulse adds.
 const PULSE: f64 = 1.25;
-/// Where a round trip is fewer packets than this, a pulse adds more, or it could not be seen.
+/// Where a round trip is fewer packets than this a pulse, which is that many packets long, is several round trips: it adds
+/// two packets to the queue, the least that shows, as this adds two packets to ten.
 const PULSE_PACKETS: f64 = 10.0;
-const PULSE_COARSE: f64 = 1.5;
+const PULSE_COARSE: f64 = 1.2;
+/// What may be in flight beyond what the link carries in a round trip when a drain ends: so much of a round trip, but half a
+/// packet at least.
+const DRAINED: (f64, f64) = (1.0 / 32.0, 0.5);
 /// Of the train's spread.
 const TRAIN_SHARE: f64 = 0.8;
 /// The share of the link that we have, below which somebody else's queue is assumed.
@@ -336,7 +340,10 @@ impl Auto {
     fn on_congestion(&mut self, now: f64, sent_at: f64, packets: u64) {
         match self.phase {
             Phase::Climb { .. } if self.signal.queue() > self.queue_rise() => {
-                self.rate = self.best().max(self.carried);
+                // Right behind the train nothing else is known: its rate stays.
+                if self.measured {
+                    self.rate = self.best().max(self.carried);
+                }
                 self.drain(now, self.signal.queue());
             }
             Phase::Compete { .. } => {

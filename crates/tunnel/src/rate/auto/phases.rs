@@ -1,7 +1,7 @@
 //! What a reading changes: from phase to phase.
 
 use super::{
-    Auto, CRUISE_ROUNDS, KEEP_ROUNDS, Phase, SHARE_ALONE, TRIAL_ROUNDS, signal::Reading,
+    Auto, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, Phase, SHARE_ALONE, TRIAL_ROUNDS, signal::Reading,
     window::Window,
 };
 
@@ -137,7 +137,8 @@ impl Auto {
         if stands && reading.sent < 0.9 * rate && share(rate, reading) < SHARE_ALONE {
             return self.compete(reading.now, false);
         }
-        let slack = (self.rate * self.signal.rtt() / 32.0).max(1.5 * self.signal.packet());
+        let slack =
+            (DRAINED.0 * self.rate * self.signal.rtt()).max(DRAINED.1 * self.signal.packet());
         if self.excess <= slack {
             self.calm_since = self.calm_since.min(reading.now);
             self.phase = Phase::Cruise { from: reading.now };
