@@ -62,6 +62,11 @@ fn frames() {
     }
 }
 
+#[test]
+fn carried() {
+    cases(pepd_fuzz::carried::run);
+}
+
 /// Fewer, as each begins with a handshake.
 #[test]
 fn endpoints() {

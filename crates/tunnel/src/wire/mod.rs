@@ -12,6 +12,7 @@
 //! Whatever bytes are parsed, nothing panics, and no more memory is taken than the bytes themselves
 //! take, times a small constant. What [`Frames`] and [`Parts`] return, `emit` writes again.
 
+mod carried;
 mod code;
 mod frame;
 mod part;
@@ -20,6 +21,7 @@ mod report;
 mod tests;
 pub mod varint;
 
+pub use carried::{Carried, NoLength, append_carried};
 pub use code::{CloseCode, ResetCode};
 pub use frame::{
     CHANNELS, CODED_HEADER_LEN, Frame, Frames, REASON_MAX, SEGMENT_HEADER_LEN, emit_coded_header,

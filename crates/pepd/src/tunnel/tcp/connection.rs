@@ -8,12 +8,11 @@ use std::{
 };
 
 use tokio::net::TcpStream;
-use tunnel::endpoint::Remote;
+use tunnel::{endpoint::Remote, wire::Carried};
 
 use super::{
     super::core::{Core, Shared},
     QUEUE,
-    frames::Frames,
 };
 
 /// Calls that read before others have their turn.
@@ -58,7 +57,7 @@ pub(super) async fn run(core: Shared, stream: TcpStream, at: SocketAddr, id: u64
         stream,
         at,
         id,
-        frames: Frames::default(),
+        carried: Carried::default(),
         chances: CHANCES,
     };
     core.borrow_mut().on_room(at, id);
@@ -71,7 +70,7 @@ struct Pipe {
     stream: TcpStream,
     at: SocketAddr,
     id: u64,
-    frames: Frames,
+    carried: Carried,
     chances: u32,
 }
 
@@ -83,7 +82,7 @@ impl Pipe {
         };
         there.waker = Some(cx.waker().clone());
         if there.called {
-            self.frames.prove();
+            self.carried.prove();
         }
         if self.read(cx, core)? || core.tcp.get(self.at, self.id).is_none() {
             return Poll::Ready(Ok(()));
@@ -98,9 +97,9 @@ impl Pipe {
             if self.stream.poll_read_ready(cx)?.is_pending() {
                 return Ok(false);
             }
-            match self.stream.try_read(self.frames.space()) {
+            match self.stream.try_read(self.carried.space()) {
                 Ok(0) => return Ok(true),
-                Ok(count) => self.frames.filled(count),
+                Ok(count) => self.carried.filled(count),
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(err) => return Err(err),
             }
@@ -112,10 +111,10 @@ impl Pipe {
 
     fn take_all(&mut self, core: &mut Core) -> io::Result<()> {
         let nonsense = |err| io::Error::new(io::ErrorKind::InvalidData, err);
-        while let Some(datagram) = self.frames.next().map_err(nonsense)? {
+        while let Some(datagram) = self.carried.next().map_err(nonsense)? {
             let is_known = core.take_from_tcp(self.at, self.id, datagram);
             if is_known {
-                self.frames.prove();
+                self.carried.prove();
                 continue;
             }
             self.chances -= 1;

@@ -9,11 +9,9 @@
 //! Who has not shown that it is a peer is a stranger: strangers are few, have little memory and little time.
 //!
 //! - [`sockets`], how they are made
-//! - `frames`, datagrams in a stream
 //! - `connection`, one of them as a task
 
 mod connection;
-mod frames;
 mod sockets;
 
 use std::{
@@ -26,7 +24,10 @@ use std::{
 
 use pep_core::config::{self, Peer};
 use tokio::{net::TcpListener, task::spawn_local, time::sleep};
-use tunnel::endpoint::{Carrier, PeerId, Remote};
+use tunnel::{
+    endpoint::{Carrier, PeerId, Remote},
+    wire::append_carried,
+};
 
 pub(super) use self::sockets::{Listeners, Options};
 use super::core::{Core, Shared};
@@ -193,7 +194,7 @@ impl Core {
             self.tcp.counted.unsent += 1;
             return;
         };
-        frames::append(datagram, &mut there.queue);
+        append_carried(datagram, &mut there.queue);
         self.tcp.counted.sent += 1;
         there.wake();
         if let (true, Some(peer)) = (there.queue.len() >= QUEUE, peer) {

@@ -1,4 +1,4 @@
-//! Datagrams in a stream of bytes: each behind its length.
+//! Datagrams carried by TCP, in a stream of bytes: each behind its length.
 //!
 //! ```text
 //!  +------------+--------------------+------------+---------
@@ -19,33 +19,33 @@ const READ: usize = 64 << 10;
 /// What is no datagram's length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no datagram's length")]
-pub(super) struct NoLength(usize);
+pub struct NoLength(pub usize);
 
 /// Appends a datagram. One that is too long for a length is left out.
-pub(super) fn append(datagram: &[u8], out: &mut Vec<u8>) {
+pub fn append_carried(datagram: &[u8], out: &mut Vec<u8>) {
     if let Ok(length) = u16::try_from(datagram.len()) {
         out.extend_from_slice(&length.to_be_bytes());
         out.extend_from_slice(datagram);
     }
 }
 
-/// Bytes that have arrived.
+/// Datagrams of a stream that has arrived in part.
 #[derive(Debug, Default)]
-pub(super) struct Frames {
+pub struct Carried {
     buffer: Vec<u8>,
     begin: usize,
     end: usize,
     proven: bool,
 }
 
-impl Frames {
+impl Carried {
     /// From now on datagrams may have any length.
-    pub(super) fn prove(&mut self) {
+    pub fn prove(&mut self) {
         self.proven = true;
     }
 
     /// Where to put what arrives. Never empty.
-    pub(super) fn space(&mut self) -> &mut [u8] {
+    pub fn space(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.begin..self.end, 0);
         self.end -= self.begin;
         self.begin = 0;
@@ -58,8 +58,8 @@ impl Frames {
         &mut self.buffer[self.end..]
     }
 
-    /// So many bytes were put there.
-    pub(super) fn filled(&mut self, count: usize) {
+    /// So many bytes were put at the beginning of the [`space`](Self::space).
+    pub fn filled(&mut self, count: usize) {
         self.end += count;
     }
 
@@ -72,7 +72,8 @@ impl Frames {
     ///
     /// # Errors
     /// When there cannot be one: whoever sends this is no peer.
-    pub(super) fn next(&mut self) -> Result<Option<&mut [u8]>, NoLength> {
+    #[expect(clippy::should_implement_trait, reason = "what it gives is lent")]
+    pub fn next(&mut self) -> Result<Option<&mut [u8]>, NoLength> {
         let Some(length) = self.length() else {
             return Ok(None);
         };
@@ -98,7 +99,11 @@ mod tests {
     use super::*;
 
     /// What comes out of bytes that arrive in pieces of this size.
-    fn read(frames: &mut Frames, mut bytes: &[u8], piece: usize) -> Result<Vec<Vec<u8>>, NoLength> {
+    fn read(
+        frames: &mut Carried,
+        mut bytes: &[u8],
+        piece: usize,
+    ) -> Result<Vec<Vec<u8>>, NoLength> {
         let mut datagrams = Vec::new();
         while !bytes.is_empty() {
             let space = frames.space();
@@ -119,7 +124,7 @@ mod tests {
         let datagrams: Vec<_> = numbered.map(|(n, length)| vec![n as u8; *length]).collect();
         let mut bytes = Vec::new();
         for datagram in &datagrams {
-            append(datagram, &mut bytes);
+            append_carried(datagram, &mut bytes);
         }
         (datagrams, bytes)
     }
@@ -129,9 +134,9 @@ mod tests {
         let (sent, bytes) = datagrams(&[21, 1400, 181, 9000, 22, 1400, 1400, 5000]);
         for piece in [1, 2, 3, 7, 1000, 1024, 1400, 100_000] {
             for proven in [false, true] {
-                let mut frames = Frames {
+                let mut frames = Carried {
                     proven,
-                    ..Frames::default()
+                    ..Carried::default()
                 };
                 let received = read(&mut frames, &bytes, piece);
                 assert_eq!(received.as_ref(), Ok(&sent), "in pieces of {piece}");
@@ -142,9 +147,9 @@ mod tests {
     #[test]
     fn the_longest_comes_through_once_the_sender_is_known() {
         let (sent, bytes) = datagrams(&[21, 65_535, 21]);
-        let mut frames = Frames::default();
+        let mut frames = Carried::default();
         assert_eq!(read(&mut frames, &bytes, 5000), Err(NoLength(65_535)));
-        let mut frames = Frames::default();
+        let mut frames = Carried::default();
         frames.prove();
         assert_eq!(read(&mut frames, &bytes, 5000), Ok(sent));
     }
@@ -152,11 +157,11 @@ mod tests {
     #[test]
     fn what_is_no_length_is_an_error_and_a_stranger_gets_little_memory() {
         for length in [0u16, 1, 20, 9217, u16::MAX] {
-            let mut frames = Frames::default();
+            let mut frames = Carried::default();
             let result = read(&mut frames, &length.to_be_bytes(), 1);
             assert_eq!(result, Err(NoLength(length.into())));
         }
-        let mut frames = Frames::default();
+        let mut frames = Carried::default();
         let mut bytes = 9216u16.to_be_bytes().to_vec();
         bytes.extend_from_slice(&[0; 9000]);
         assert_eq!(read(&mut frames, &bytes, 100), Ok(vec![]));
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn what_is_too_long_for_a_length_is_left_out() {
         let mut bytes = Vec::new();
-        append(&vec![0; 65_536], &mut bytes);
+        append_carried(&vec![0; 65_536], &mut bytes);
         assert!(bytes.is_empty());
     }
 }

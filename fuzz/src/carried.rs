@@ -1,0 +1,82 @@
+//! Datagrams in a stream of TCP, however it is cut, from strangers and from peers.
+
+use arbitrary::Arbitrary;
+use tunnel::wire::{Carried, append_carried};
+
+/// A stream: bytes as they come, in pieces, and after which of them the sender is known.
+#[derive(Arbitrary, Debug)]
+pub struct Case {
+    bytes: Vec<u8>,
+    /// Lengths of datagrams, written in front of `bytes` as they should be.
+    honest: Vec<u16>,
+    pieces: Vec<u8>,
+    proven: Option<u8>,
+}
+
+/// The shortest datagram, and the longest that a stranger may send.
+const LENGTHS: std::ops::RangeInclusive<usize> = 21..=9216;
+
+/// Nothing panics; what comes out is what a plain reader of the whole stream finds; little memory is taken.
+pub fn run(case: &Case) {
+    let mut stream = Vec::new();
+    for length in case.honest.iter().take(8) {
+        let length = usize::from(*length).clamp(21, 2000);
+        append_carried(&vec![7; length], &mut stream);
+    }
+    stream.extend_from_slice(&case.bytes);
+    let (expected, good) = plain(&stream, case.proven.is_some_and(|at| at == 0));
+    let (found, read) = carried(case, &stream);
+    if case.proven.is_none_or(|at| at == 0) {
+        assert_eq!((found, read), (expected, good));
+    } else {
+        // Known only later: as much as a stranger may say comes at least.
+        assert!(found.starts_with(&plain(&stream, false).0));
+    }
+}
+
+/// Datagrams, and whether there was nothing wrong.
+fn plain(mut stream: &[u8], proven: bool) -> (Vec<Vec<u8>>, bool) {
+    let mut datagrams = Vec::new();
+    while let Some((header, rest)) = stream.split_first_chunk() {
+        let length = usize::from(u16::from_be_bytes(*header));
+        let allowed = length >= *LENGTHS.start() && (proven || LENGTHS.contains(&length));
+        if !allowed {
+            return (datagrams, false);
+        }
+        let Some((datagram, rest)) = rest.split_at_checked(length) else {
+            break;
+        };
+        datagrams.push(datagram.to_vec());
+        stream = rest;
+    }
+    (datagrams, true)
+}
+
+fn carried(case: &Case, mut stream: &[u8]) -> (Vec<Vec<u8>>, bool) {
+    let mut carried = Carried::default();
+    let mut datagrams = Vec::new();
+    let mut pieces = case.pieces.iter().cycle();
+    let mut turn = 0;
+    while !stream.is_empty() {
+        if case.proven.is_some_and(|at| usize::from(at) == turn) {
+            carried.prove();
+        }
+        turn += 1;
+        let space = carried.space();
+        let most = if case.proven.is_some() { 128 << 10 } else { 9218 };
+        assert!(!space.is_empty() && space.len() <= most);
+        let piece = pieces.next().map_or(1000, |piece| usize::from(*piece) * 8 + 1);
+        let count = piece.min(space.len()).min(stream.len());
+        space[..count].copy_from_slice(&stream[..count]);
+        carried.filled(count);
+        stream = &stream[count..];
+        loop {
+            match carried.next() {
+                Ok(Some(datagram)) => datagrams.push(datagram.to_vec()),
+                Ok(None) => break,
+                Err(_) => return (datagrams, false),
+            }
+        }
+    }
+    (datagrams, true)
+}
