@@ -77,6 +77,9 @@ pub struct Identity {
     pub key_file: PathBuf,
     /// Where peers reach us. Default none: any address and a port that the kernel chooses.
     pub listen: Option<SocketAddr>,
+    /// The folder in which what was learnt of the ways to peers outlasts us. Default none, or what systemd says
+    /// (`StateDirectory=`).
+    pub state: Option<PathBuf>,
 }
 
 /// Where a peer is called: a host, by name or address, and a port.
@@ -197,6 +200,7 @@ pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<
         NonEmpty("the path of the file that `pepd keygen` writes"),
     );
     let listen = section.read("listen", Listen);
+    let state = section.read("state", NonEmpty("the path of a folder"));
     let callers: Vec<_> = peers
         .iter()
         .filter(|peer| peer.endpoint.is_none())
@@ -216,14 +220,15 @@ pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<
     Some(Identity {
         key_file: PathBuf::from(key_file?),
         listen,
+        state: state.map(PathBuf::from),
     })
 }
 
 /// Paths in a file are relative to the folder it is in.
 pub(super) fn resolve_paths(identity: Option<&mut Identity>, peers: &mut [Peer], folder: &Path) {
     let files = peers.iter_mut().filter_map(|peer| peer.psk_file.as_mut());
-    let key_file = identity.map(|identity| &mut identity.key_file);
-    for file in files.chain(key_file) {
+    let own = identity.map(|identity| [Some(&mut identity.key_file), identity.state.as_mut()]);
+    for file in files.chain(own.into_iter().flatten().flatten()) {
         *file = folder.join(&*file);
     }
 }

@@ -26,6 +26,7 @@ use super::{
     Handed, TunnelError,
     core::{Core, Shared},
     interface, near,
+    paths::{self, Paths},
     setup::Prepared,
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
@@ -82,6 +83,11 @@ pub(super) async fn run(
     if let Some(interface) = prepared.interface {
         tokio::task::spawn_local(interface::watch(Rc::clone(&core), interface));
     }
+    let state = prepared.state;
+    if let Some(folder) = &state {
+        let known = Paths::load(folder);
+        tokio::task::spawn_local(paths::keep(Rc::clone(&core), known));
+    }
     for (index, (peer, config)) in prepared.peers.into_iter().enumerate() {
         if let (Some(endpoint), None) = (peer.endpoint, config.address) {
             let core = Rc::clone(&core);
@@ -92,9 +98,13 @@ pub(super) async fn run(
         () = poll_fn(|cx| driver.poll(cx)) => {}
         () = stopped => {}
     }
+    let paths = state.map(|folder| paths::at_the_end(&core, &folder));
     core.borrow_mut().close();
     // What is under way is nobody's concern any more.
     let _ = timeout(FAREWELL, poll_fn(|cx| driver.poll(cx))).await;
+    if let Some(mut paths) = paths {
+        paths.write();
+    }
     Ok(())
 }
 

@@ -18,7 +18,7 @@
 //! - `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
 //! - `interface`, whether the link is there;
 //! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
-//! - [`peers`], what others may know: who is there
+//! - [`peers`], what others may know: who is there; `paths`, what is remembered of the ways to them
 
 mod batch;
 mod core;
@@ -29,6 +29,7 @@ mod flow;
 mod interface;
 mod name;
 mod near;
+mod paths;
 pub mod peers;
 #[cfg(test)]
 mod rig;

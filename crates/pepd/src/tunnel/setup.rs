@@ -1,6 +1,12 @@
 //! From the configuration to sockets, an endpoint and its peers: everything that can fail.
 
-use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use pep_core::{
     chunks,
@@ -15,8 +21,9 @@ use tunnel::{
 };
 
 use super::{
-    core::Peers,
+    core::{BEGINNING, Peers},
     credit, far,
+    paths::{self, Paths},
     peers::Statuses,
     table::{Sizes, Table},
     tcp,
@@ -82,6 +89,8 @@ pub struct Prepared {
     pub(super) interface: Option<IfName>,
     /// Of flows with each peer.
     pub(super) sizes: Vec<Sizes>,
+    /// The folder in which what was learnt is kept.
+    pub(super) state: Option<PathBuf>,
     /// How many flows each peer may open.
     pub(super) flows: Vec<u32>,
 }
@@ -103,9 +112,14 @@ impl Prepared {
         });
         let marks = MarkSet::new(config.intercept.marks);
         let tcp = tcp_options(config, identity, controls);
-        let peers = config.peers.iter().enumerate();
-        let peers =
-            peers.map(|(index, peer)| Ok((peer.clone(), peer_config(config, index, peer)?)));
+        let state = state(identity);
+        let paths = state.as_deref().map(Paths::load);
+        let peers = config.peers.iter().enumerate().map(|(index, peer)| {
+            let mut known = peer_config(config, index, peer)?;
+            let memory = |paths: &Paths| paths.get(&peer.public_key, BEGINNING, paths::today());
+            known.session.memory = paths.as_ref().and_then(memory);
+            Ok((peer.clone(), known))
+        });
         Ok(Some(Self {
             endpoint,
             sockets: bind(identity, marks.server_leg())?,
@@ -118,6 +132,7 @@ impl Prepared {
             interface: config.link.as_ref().map(|link| link.interface.clone()),
             sizes: sizes(config),
             flows: flows(config),
+            state,
         }))
     }
 
@@ -144,6 +159,16 @@ impl Prepared {
         }
         Ok(added)
     }
+}
+
+/// Where what was learnt is kept: where it is configured, or where systemd says (`StateDirectory=`).
+fn state(identity: &Identity) -> Option<PathBuf> {
+    let by_systemd = || {
+        let folders = std::env::var_os("STATE_DIRECTORY")?;
+        std::env::split_paths(&folders).next()
+    };
+    let state = identity.state.clone().or_else(by_systemd);
+    state.filter(|folder| !folder.as_os_str().is_empty())
 }
 
 /// What each direction of a flow may hold: the least and the most, and where nothing is known of the link.

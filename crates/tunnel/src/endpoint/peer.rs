@@ -325,10 +325,6 @@ impl Peer {
     }
 
     fn begin(&mut self, agreed: Pending, rtt: Duration, initiator: bool) {
-        let now = agreed.generation.since;
-        if let Some(live) = &self.live {
-            self.config.session.memory = Some(live.session.memory(now));
-        }
         self.end(DownReason::Replaced);
         let mut config = agreed.terms.agree(&self.config.session);
         config.initiator = initiator;
@@ -344,7 +340,8 @@ impl Peer {
 
     /// The session is over, if there is one.
     fn end(&mut self, reason: DownReason) {
-        if self.live.take().is_some() {
+        if let Some(live) = self.live.take() {
+            self.config.session.memory = Some(live.session.memory(live.heard));
             self.events.push_back(PeerEvent::Down(reason));
         }
     }

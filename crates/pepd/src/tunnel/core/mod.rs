@@ -16,10 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pep_core::greeting::Greeting;
+use pep_core::{greeting::Greeting, key::PublicKey};
 use tunnel::{
     class::Class,
     endpoint::{Endpoint, PeerConfig, PeerId, Remote, Transmit},
+    path::PathMemory,
     session::{LinkHint, Session, TooManyStreams},
     wire::{ResetCode, StreamId},
 };
@@ -61,6 +62,9 @@ pub(super) struct Core {
     heard: Option<usize>,
 }
 
+/// What our clock says when the core is made: what is remembered from before lies behind it.
+pub(super) const BEGINNING: Duration = Duration::from_secs(48 * 3600);
+
 /// The core, as tasks of one thread share it. Never borrowed across an await.
 pub(super) type Shared = Rc<RefCell<Core>>;
 
@@ -86,9 +90,22 @@ impl Core {
         }))
     }
 
-    /// The time since the core was made.
+    /// The time, by a clock of our own that began with [`BEGINNING`].
     pub(super) fn now(&self) -> Duration {
-        self.base.elapsed()
+        BEGINNING + self.base.elapsed()
+    }
+
+    /// What the sessions that there are know of their paths, by the keys of their peers.
+    pub(super) fn each_path(&mut self, mut with: impl FnMut(&PublicKey, &PathMemory)) {
+        for peer in &self.peers.list {
+            let state = self.endpoint.peer_state(peer.id);
+            let Some(heard) = state.and_then(|state| state.heard) else {
+                continue;
+            };
+            if let Some(session) = self.endpoint.session(peer.id) {
+                with(&peer.config.public_key, &session.memory(heard));
+            }
+        }
     }
 
     pub(super) fn wake_driver(&mut self) {

@@ -1,0 +1,284 @@
+//! What is known of the ways to peers, kept in a file so that it outlasts us.
+//!
+//! A file that is missing, damaged or somebody else's costs what was remembered and nothing more.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use pep_core::key::PublicKey;
+use serde::{Deserialize, Serialize};
+use tunnel::path::PathMemory;
+
+use super::core::Shared;
+
+/// Its name in the folder of the state.
+const FILE: &str = "paths.json";
+const VERSION: u32 = 1;
+/// Longer ones are not ours.
+const BYTES_MAX: u64 = 1 << 20;
+/// What is older is believed by nobody.
+const OLD: Duration = Duration::from_secs(24 * 3600);
+/// Between two times that it is written.
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+
+/// By public key.
+type Known = BTreeMap<String, Entry>;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    version: u32,
+    peers: Known,
+}
+
+/// One way as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    /// When, in seconds since 1970.
+    seen: u64,
+    /// Bits a second.
+    rate: u64,
+    rtt_us: u64,
+    loss: f64,
+    packet: usize,
+}
+
+/// The file, and what it says.
+#[derive(Debug)]
+pub(super) struct Paths {
+    file: PathBuf,
+    known: Known,
+    /// That it cannot be written was told.
+    told: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it has {0} bytes")]
+    Long(u64),
+    #[error(transparent)]
+    Form(#[from] serde_json::Error),
+    #[error("it is of version {0}")]
+    Version(u32),
+}
+
+impl Paths {
+    /// What the folder has, if anything.
+    pub(super) fn load(folder: &Path) -> Self {
+        let file = folder.join(FILE);
+        let known = match read(&file) {
+            Ok(known) => known,
+            Err(ReadError::Io(err)) if err.kind() == io::ErrorKind::NotFound => Known::new(),
+            Err(err) => {
+                let path = file.display();
+                tracing::warn!(%path, error = %err, "cannot use what was remembered of the ways to peers");
+                Known::new()
+            }
+        };
+        let told = false;
+        Self { file, known, told }
+    }
+
+    /// What was remembered of a peer, its time by a clock that says `now` now; the time of day is `today`.
+    pub(super) fn get(
+        &self,
+        key: &PublicKey,
+        now: Duration,
+        today: Duration,
+    ) -> Option<PathMemory> {
+        let entry = self.known.get(&key.to_string())?;
+        let age = today.checked_sub(Duration::from_secs(entry.seen))?;
+        let at = now.checked_sub(age).filter(|_| age < OLD)?;
+        let mut memory = PathMemory::default();
+        let rtt = Duration::from_micros(entry.rtt_us);
+        memory.note(at, entry.rate, rtt, entry.loss, entry.packet);
+        (entry.rate > 0 && entry.rtt_us > 0).then_some(memory)
+    }
+
+    /// A peer's way is so. Times as above.
+    fn note(&mut self, key: &PublicKey, memory: &PathMemory, now: Duration, today: Duration) {
+        let seen = today.saturating_sub(now.saturating_sub(memory.at));
+        let rtt = u64::try_from(memory.rtt.as_micros()).unwrap_or(u64::MAX);
+        let entry = Entry {
+            seen: seen.as_secs(),
+            rate: memory.rate,
+            rtt_us: rtt,
+            loss: memory.loss,
+            packet: memory.packet,
+        };
+        if entry.rate > 0 && entry.rtt_us > 0 {
+            self.known.insert(key.to_string(), entry);
+        }
+    }
+
+    fn forget_old(&mut self, today: Duration) {
+        let young = |entry: &Entry| {
+            let age = today.saturating_sub(Duration::from_secs(entry.seen));
+            age < OLD
+        };
+        self.known.retain(|_, entry| young(entry));
+    }
+
+    /// Writes the file, at once or not at all.
+    pub(super) fn write(&mut self) {
+        let content = Content {
+            version: VERSION,
+            peers: self.known.clone(),
+        };
+        if let Err(err) = write(&self.file, &content)
+            && !std::mem::replace(&mut self.told, true)
+        {
+            let path = self.file.display();
+            tracing::warn!(%path, error = %err, "cannot write what is known of the ways to peers (told once)");
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Known, ReadError> {
+    let length = fs::metadata(file)?.len();
+    if length > BYTES_MAX {
+        return Err(ReadError::Long(length));
+    }
+    let content: Content = serde_json::from_slice(&fs::read(file)?)?;
+    if content.version != VERSION {
+        return Err(ReadError::Version(content.version));
+    }
+    Ok(content.peers)
+}
+
+fn write(file: &Path, content: &Content) -> io::Result<()> {
+    let beside = file.with_extension("json.new");
+    fs::write(&beside, serde_json::to_vec(content)?)?;
+    fs::rename(&beside, file)
+}
+
+/// The time of day, since 1970.
+pub(super) fn today() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+/// Takes down how the ways to all peers are now.
+fn take(core: &Shared, paths: &mut Paths) {
+    let (core, today) = (&mut *core.borrow_mut(), today());
+    let now = core.now();
+    core.each_path(|key, memory| paths.note(key, memory, now, today));
+    paths.forget_old(today);
+}
+
+/// Writes it every minute; never ends.
+pub(super) async fn keep(core: Shared, mut paths: Paths) {
+    loop {
+        tokio::time::sleep(WRITE_EVERY).await;
+        take(&core, &mut paths);
+        // A file system may take its time, datagrams must not wait for it.
+        let written = tokio::task::spawn_blocking(move || {
+            paths.write();
+            paths
+        });
+        match written.await {
+            Ok(back) => paths = back,
+            Err(_panicked) => return,
+        }
+    }
+}
+
+/// How the ways are now, to be written a last time.
+pub(super) fn at_the_end(core: &Shared, folder: &Path) -> Paths {
+    let mut paths = Paths::load(folder);
+    take(core, &mut paths);
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: PublicKey = PublicKey([7; 32]);
+    const DAY: Duration = Duration::from_secs(20_000 * 24 * 3600);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn memory(at: Duration) -> PathMemory {
+        let mut memory = PathMemory::default();
+        memory.note(at, 8_000_000, Duration::from_millis(600), 0.02, 1400);
+        memory
+    }
+
+    #[test]
+    fn what_is_written_is_read_with_its_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut paths = Paths::load(folder.path());
+        assert_eq!(paths.get(&KEY, 48 * HOUR, DAY), None);
+        // Heard an hour ago, by a clock of ours.
+        paths.note(&KEY, &memory(9 * HOUR), 10 * HOUR, DAY);
+        paths.write();
+        let again = Paths::load(folder.path());
+        let two_later = again.get(&KEY, 48 * HOUR, DAY + 2 * HOUR);
+        assert_eq!(two_later, Some(memory(45 * HOUR)));
+        assert_eq!(again.get(&PublicKey([8; 32]), 48 * HOUR, DAY), None);
+        assert_eq!(again.get(&KEY, 48 * HOUR, DAY + 24 * HOUR), None, "too old");
+        assert_eq!(
+            again.get(&KEY, 48 * HOUR, DAY - 2 * HOUR),
+            None,
+            "of tomorrow"
+        );
+        paths.forget_old(DAY + 24 * HOUR);
+        assert!(paths.known.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_ours_is_ignored_and_replaced() {
+        let good = |fields: &str| format!("{{\"version\":1,\"peers\":{{\"{KEY}\":{{{fields}}}}}}}");
+        let fields = "\"seen\":1728000000,\"rate\":1,\"rtt_us\":1,\"loss\":0.5,\"packet\":1200";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        for (text, is_good) in [
+            (good(fields), true),
+            (good(&format!("{fields},\"more\":1")), false),
+            (good("\"seen\":1"), false),
+            (good(&fields.replace(":1,", ":-1,")), false),
+            (
+                good(fields).replace("\"version\":1", "\"version\":2"),
+                false,
+            ),
+            (good(fields)[..40].to_owned(), false),
+            (String::new(), false),
+            ("x".repeat(BYTES_MAX as usize + 1), false),
+        ] {
+            fs::write(&file, &text).unwrap();
+            let mut paths = Paths::load(folder.path());
+            let known = paths.get(&KEY, 48 * HOUR, DAY);
+            assert_eq!(known.is_some(), is_good, "{text:.80}");
+            paths.note(&KEY, &memory(HOUR), HOUR, DAY);
+            paths.write();
+            assert!(
+                Paths::load(folder.path())
+                    .get(&KEY, 48 * HOUR, DAY)
+                    .is_some()
+            );
+        }
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_no_reason_to_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let gone = folder.path().join("gone");
+        let mut paths = Paths::load(&gone);
+        paths.note(&KEY, &memory(HOUR), HOUR, DAY);
+        paths.write();
+        assert!(paths.told && !gone.exists());
+        // An unmeasured way is not worth a line.
+        paths.known.clear();
+        paths.note(&KEY, &PathMemory::default(), HOUR, DAY);
+        assert!(paths.known.is_empty());
+    }
+}
