@@ -141,7 +141,7 @@ counters! {
     legs_failed,
     /// Times a ring wanted to grow and `limits.memory` or `limits.ring_max` did not let it.
     ring_growth_denied,
-    /// Bytes of all rings now.
+    /// Bytes of all rings now, with what peers of tunnels were granted.
     ring_bytes,
     /// Flows that send into a link whose rate they share now; the last one is told until another comes.
     link_senders,
