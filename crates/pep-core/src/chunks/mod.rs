@@ -239,10 +239,10 @@ impl ChunkMap {
         }
     }
 
-    /// Where a free chunk was whose pages are to be given back, since there are many free ones beside those in use. To be asked
-    /// until there is none.
-    pub fn spare(&mut self) -> Option<Range<u64>> {
-        let keep = SPARE_MIN + self.chunks.len() / 8;
+    /// Where a free chunk was whose pages are to be given back, since there are more free ones than `keep`, and one for each
+    /// eight in use. To be asked until there is none.
+    pub fn spare(&mut self, keep: usize) -> Option<Range<u64>> {
+        let keep = keep + self.chunks.len() / 8;
         if self.free.len() <= keep {
             return None;
         }
@@ -291,6 +291,3 @@ impl ChunkMap {
 fn pages(bytes: u64) -> u64 {
     bytes.next_multiple_of(4096)
 }
-
-/// So many free chunks keep their pages, and one for each eight in use: what is acknowledged at a time is soon filled again.
-const SPARE_MIN: usize = 2;

@@ -81,7 +81,7 @@ impl Model {
                 self.held.retain(|position, ()| *position >= head);
             }
             Op::Spare => {
-                while let Some(pages) = self.map.spare() {
+                while let Some(pages) = self.map.spare(2) {
                     self.memory.retain(|offset, _| !pages.contains(offset));
                 }
             }
@@ -192,7 +192,7 @@ fn pages_of_chunks_that_are_not_needed_any_more_are_given_back_once() {
         map.fill(len);
     }
     map.drain(map.len());
-    let mut spare: Vec<_> = std::iter::from_fn(|| map.spare()).collect();
+    let mut spare: Vec<_> = std::iter::from_fn(|| map.spare(2)).collect();
     spare.sort_by_key(|pages| pages.start);
     assert_eq!(spare.len(), 3);
     assert_eq!(map.reserved(), 2 * CHUNK);
@@ -203,7 +203,7 @@ fn pages_of_chunks_that_are_not_needed_any_more_are_given_back_once() {
         assert!(space.first.end <= EXTENT && space.second.end <= EXTENT);
         map.fill(space.len());
     }
-    assert!(map.spare().is_none());
+    assert!(map.spare(2).is_none());
 }
 
 /// A flow that may have no more than it began with goes on with that.
