@@ -47,6 +47,10 @@ pub struct ChunkMap {
     fresh: u32,
     /// Bytes of the first chunk that may have pages.
     reach: u64,
+    /// Chunks in use at most while the last [`WINDOW`] left, and while those before them did.
+    busiest: [usize; 2],
+    /// Chunks that have left since then.
+    left: usize,
 }
 
 impl ChunkMap {
@@ -67,6 +71,8 @@ impl ChunkMap {
             clean: Vec::new(),
             fresh: 0,
             reach: 0,
+            busiest: [0; 2],
+            left: 0,
         }
     }
 
@@ -185,6 +191,7 @@ impl ChunkMap {
                 }
             }
         }
+        self.busiest[0] = self.busiest[0].max(self.chunks.len());
         let at = self.ranges(from, len);
         if self.fresh == 1 {
             self.reach = self.reach.max(pages(at.first.end));
@@ -229,6 +236,7 @@ impl ChunkMap {
     pub fn drain(&mut self, count: u64) {
         assert!(count <= self.len(), "{count} out of {self:?}");
         self.head += count;
+        let before = self.chunks.len();
         if self.is_clear() {
             self.free.extend(self.chunks.drain(..).rev().flatten());
             self.base = self.head;
@@ -237,12 +245,18 @@ impl ChunkMap {
             self.free.extend(self.chunks.pop_front().flatten());
             self.base += CHUNK;
         }
+        self.left += before - self.chunks.len();
+        if self.left >= WINDOW {
+            self.busiest = [self.chunks.len(), self.busiest[0]];
+            self.left = 0;
+        }
     }
 
-    /// Where a free chunk was whose pages are to be given back, since there are more free ones than `keep`, and one for each
-    /// eight in use. To be asked until there is none.
-    pub fn spare(&mut self, keep: usize) -> Option<Range<u64>> {
-        let keep = keep + self.chunks.len() / 8;
+    /// Where a free chunk was whose pages are to be given back, since there are more free ones than were in use lately. To be
+    /// asked until there is none.
+    pub fn spare(&mut self) -> Option<Range<u64>> {
+        let busiest = self.busiest[0].max(self.busiest[1]);
+        let keep = SPARE_MIN + busiest.saturating_sub(self.chunks.len());
         if self.free.len() <= keep {
             return None;
         }
@@ -261,6 +275,7 @@ impl ChunkMap {
             self.clean.clear();
             self.fresh = 0;
             self.reach = 0;
+            self.busiest = [0; 2];
         }
     }
 
@@ -291,3 +306,9 @@ impl ChunkMap {
 fn pages(bytes: u64) -> u64 {
     bytes.next_multiple_of(4096)
 }
+
+/// So many free chunks keep their pages, besides those that were in use lately.
+const SPARE_MIN: usize = 2;
+/// Lately: while so many chunks left, 4 MiB, and while as many before them did. Pages that are given back cost more to have
+/// again than bytes that are copied into them.
+const WINDOW: usize = 64;

@@ -41,10 +41,6 @@ pub(in crate::tunnel) struct Entry {
     charged: [u64; 2],
 }
 
-/// So many free chunks of a direction keep their pages, 1 MiB: what comes in one turn, and is gone in the next. To give them
-/// back each time, and have them zeroed again, costs a third of what a fast flow does.
-const SPARE: usize = 16;
-
 impl Entry {
     pub(super) fn new(memory: FlowMemory, outward: Direction, sizes: Sizes, initial: u64) -> Self {
         Self {
@@ -206,7 +202,7 @@ impl Entry {
 
     /// What a direction takes of the budget is what it needs: pages beyond that are given back.
     fn settle(&mut self, direction: Direction) {
-        while let Some(pages) = self.map(direction).spare(SPARE) {
+        while let Some(pages) = self.map(direction).spare() {
             self.memory.slot.give_back(direction, pages);
         }
         let needed = self.map(direction).reserved().max(self.initial);
