@@ -66,6 +66,41 @@ fn invalid_files_fail_with_exactly_the_errors_they_announce() {
     }
 }
 
+/// However `defer` came to be: by the site, or by what all sites have.
+#[test]
+fn a_tunnel_that_cannot_defer_is_warned_of_where_it_stands() {
+    let with = |all: &str, own: &str| {
+        valid(&format!(
+            "[intercept]\nlan = [\"eth0\"]\n{all}\n[identity]\nkey_file = \"k\"\n\
+             [peer.hub]\nendpoint = \"192.0.2.1:1\"\npublic_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+             [[site]]\nname = \"far\"\nmode = \"tunnel\"\npeer = \"hub\"\n{own}\n"
+        ))
+        .warnings
+    };
+    let defer = "syn = \"defer\"";
+    for (warnings, line) in [(with("", defer), 13), (with(defer, ""), 9)] {
+        let [warning] = warnings.as_slice() else {
+            panic!("one warning, not {warnings:?}")
+        };
+        let about = (warning.line, warning.key.as_str());
+        assert_eq!(about, (line, "site[1].syn"), "{warning}");
+        assert!(warning.message.contains("site \"far\""), "{warning}");
+    }
+    assert!(with(defer, "syn = \"spoof\"").is_empty());
+}
+
+/// Each is compared with those before it: what is refused anyway must not cost a minute.
+#[test]
+fn of_too_many_sites_none_is_read() {
+    let sites = "[[site]]\nmode = 7\n".repeat(1024);
+    let errors = config::parse(&format!("[intercept]\nlan = [\"eth0\"]\n{sites}"));
+    let errors = errors.expect_err("too many");
+    let [error] = errors.as_slice() else {
+        panic!("one error, not {}", errors.len())
+    };
+    assert_eq!(error.message, "1024 sites; accepted: 0 to 1023");
+}
+
 /// No cap on retransmissions that the kernel knows is above such a round-trip time.
 #[test]
 fn a_link_of_minutes_is_accepted_without_rto_max() {

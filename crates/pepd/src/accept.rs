@@ -168,6 +168,7 @@ impl Acceptor {
             client,
             destination,
             site: Arc::clone(&self.site),
+            peer: None,
         };
         if let Some(tunnel) = self.tunnel() {
             let dscp = self.keep_dscp(&fd);

@@ -1,6 +1,6 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::{os::fd::AsFd, path::Path};
+use std::{io, os::fd::AsFd, path::Path};
 
 use bpf_cc::LoadError;
 
@@ -13,7 +13,8 @@ use socket2::{Domain, Socket, Type};
 
 use crate::{
     congestion::{Catalogue, Means, WhyNot},
-    keys, sys,
+    keys::{self, KeyFileError},
+    sys,
 };
 
 /// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
@@ -147,7 +148,7 @@ impl Findings {
             Err(err) => self.errors.push(ConfigError {
                 line: config.line_of(key),
                 key: key.to_owned(),
-                message: format!("{err}; `pepd keygen --help` says how to make one"),
+                message: format!("{err}; {}", remedy(&err, key.ends_with("psk_file"))),
             }),
             Ok(_) if keys::is_open_to_others(path) => {
                 let path = path.display();
@@ -207,6 +208,18 @@ impl Findings {
             );
             self.warn(config, "limits.flows", message);
         }
+    }
+}
+
+/// What to do about a key file that cannot be read.
+fn remedy(err: &KeyFileError, is_shared: bool) -> &'static str {
+    match (err, is_shared) {
+        (KeyFileError::Unreadable { err, .. }, _) if err.kind() != io::ErrorKind::NotFound => {
+            "expected a file that belongs to the user as whom pepd runs (chown), and which that user may read \
+             (chmod 600)"
+        }
+        (_, true) => "`pepd keygen --psk FILE` makes one, which both ends need",
+        (_, false) => "`pepd keygen --out FILE` makes one",
     }
 }
 

@@ -1,14 +1,21 @@
 //! Reading a configuration file, and telling what is wrong with it.
 
 use std::{
-    fmt, fs, io,
+    fmt,
+    fs::{self, File},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     string::FromUtf8Error,
 };
 
 use pep_core::config::{self, Config, ConfigError, ConfigWarning};
 
+use units::ByteSize;
+
 use crate::kernel;
+
+/// No configuration is longer: 4 KiB for each of as many sites as there may be.
+const LENGTH_MAX: u64 = 4 << 20;
 
 /// A configuration that is valid on this machine.
 #[derive(Debug)]
@@ -27,6 +34,10 @@ pub struct Loaded {
 pub enum LoadError {
     /// The file cannot be read.
     Unreadable(PathBuf, io::Error),
+    /// It is a device or a pipe, which may never end.
+    NotAFile(PathBuf),
+    /// It is longer than [`LENGTH_MAX`].
+    TooLong(PathBuf),
     /// Its content is wrong.
     Invalid(PathBuf, Vec<ConfigError>),
 }
@@ -35,6 +46,19 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(path, err) => write!(f, "{}: cannot be read: {err}", path.display()),
+            Self::NotAFile(path) => {
+                write!(
+                    f,
+                    "{}: is not a file; expected a text file (TOML)",
+                    path.display()
+                )
+            }
+            Self::TooLong(path) => write!(
+                f,
+                "{}: is longer than {}; no configuration needs as much",
+                path.display(),
+                ByteSize(LENGTH_MAX)
+            ),
             Self::Invalid(path, errors) => {
                 let lines: Vec<_> = errors.iter().map(|error| located(path, error)).collect();
                 f.write_str(&lines.join("\n"))
@@ -70,9 +94,8 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 /// # Errors
 /// As [`load`].
 pub fn load_file(path: &Path) -> Result<Loaded, LoadError> {
-    let unreadable = |err| LoadError::Unreadable(path.to_owned(), err);
     let invalid = |errors| LoadError::Invalid(path.to_owned(), errors);
-    let text = String::from_utf8(fs::read(path).map_err(unreadable)?);
+    let text = String::from_utf8(read(path)?);
     let text = text.map_err(|err| invalid(vec![not_text(&err)]))?;
     let mut config = config::parse(&text).map_err(invalid)?;
     config.resolve_paths(path.parent().unwrap_or(Path::new("")));
@@ -82,6 +105,24 @@ pub fn load_file(path: &Path) -> Result<Loaded, LoadError> {
         warnings,
         notes: Vec::new(),
     })
+}
+
+/// The bytes of a file, up to as many as a configuration may have.
+fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let unreadable = |err| LoadError::Unreadable(path.to_owned(), err);
+    let metadata = fs::metadata(path).map_err(unreadable)?;
+    if !metadata.is_file() && !metadata.is_dir() {
+        return Err(LoadError::NotAFile(path.to_owned()));
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.take(LENGTH_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > LENGTH_MAX {
+        return Err(LoadError::TooLong(path.to_owned()));
+    }
+    Ok(bytes)
 }
 
 /// Where a file stops being text. The error's bytes are never empty: one of them was wrong.

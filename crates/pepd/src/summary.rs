@@ -145,7 +145,8 @@ impl Summary<'_> {
             .map_or("a port that the kernel chooses".to_owned(), |address| {
                 address.to_string()
             });
-        line(f, "", &format!("peers reach us by UDP at {listen}"))?;
+        let by = peers_come_by(self.config);
+        line(f, "", &format!("peers reach us by {by} at {listen}"))?;
         for (index, peer) in self.config.peers.iter().enumerate() {
             line(f, if index == 0 { "peers" } else { "" }, &described(peer))?;
         }
@@ -255,6 +256,14 @@ fn own_key(path: &Path) -> String {
     let public = keys::read(path).map(|key| keys::public_key(&key));
     let public = public.map(|public| format!(", public key {public}"));
     format!("{}{}", path.display(), public.unwrap_or_default())
+}
+
+/// Without an address that is stated nobody is listened for by TCP.
+fn peers_come_by(config: &Config) -> &'static str {
+    match config.peers_port() {
+        Some(_) => "UDP and TCP",
+        None => "UDP",
+    }
 }
 
 fn described(peer: &Peer) -> String {

@@ -25,6 +25,13 @@ pub struct Workers {
 }
 
 impl Workers {
+    /// How many there are: one per processor, up to what one link can keep busy.
+    pub fn count() -> usize {
+        thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(16)
+    }
+
     /// Starts a thread for each lot of listeners, which accepts from them.
     ///
     /// # Errors

@@ -238,6 +238,58 @@ fn a_key_file_that_is_none_is_told_without_showing_it() {
     assert!(!message.contains("hush"), "{message}");
 }
 
+#[test]
+fn what_is_no_configuration_file_is_not_read_to_its_end() {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let long = "# \n".repeat(3 << 19);
+    fs::write(file.path(), long).expect("writable");
+    let path = file.path().to_str().expect("text");
+    for (path, expected) in [
+        ("/dev/zero", "is not a file; expected a text file"),
+        (path, "is longer than 4MiB; no configuration needs as much"),
+    ] {
+        let output = pepd(&["check", "--config", path]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_key_file_that_cannot_be_read_is_not_to_be_made_anew() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::create_dir(folder.path().join("pepd.key")).expect("a folder");
+    let output = with_a_peer(folder.path(), SOMEBODY, "");
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{errors}");
+    let about = |key: &str| errors.lines().find(|line| line.contains(key));
+    let own = about("identity.key_file").expect("an error");
+    assert!(
+        own.contains("chmod 600") && !own.contains("keygen"),
+        "{own}"
+    );
+    let shared = about("peer.hub.psk_file").expect("an error");
+    assert!(shared.contains("`pepd keygen --psk FILE`"), "{shared}");
+}
+
+#[test]
+fn a_check_says_by_what_peers_reach_us() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    pepd(&["keygen", "--out", &path("pepd.key")]);
+    let check = |carrier: &str| {
+        let config = format!(
+            "[intercept]\nlan = [\"lo\"]\n[identity]\nkey_file = \"pepd.key\"\n\
+             listen = \"0.0.0.0:5001\"\n[peer.hub]\npublic_key = \"{SOMEBODY}\"\ncarrier = \"{carrier}\"\n"
+        );
+        fs::write(path("pepd.toml"), config).expect("writable");
+        text(&pepd(&["check", "--config", &path("pepd.toml")]).stdout)
+    };
+    let (both, one) = (check("auto"), check("udp"));
+    assert!(both.contains("by UDP and TCP at 0.0.0.0:5001"), "{both}");
+    assert!(one.contains("by UDP at 0.0.0.0:5001"), "{one}");
+}
+
 /// A pepd with a peer, in a folder of its own with its keys.
 fn with_a_peer(folder: &std::path::Path, public_key: &str, more: &str) -> Output {
     let path = folder.join("pepd.toml");

@@ -107,6 +107,25 @@ fn a_missing_capability_is_named() {
     says(before, Path::new(NOWHERE), CONFIG, "CAP_NET_RAW");
 }
 
+/// What cannot be removed again must not be installed.
+#[test]
+fn too_few_descriptors_are_told_of_before_anything_is_installed() {
+    for limit in [8, 32] {
+        let before = format!("trap 'nft list tables' EXIT; exec >&2; ulimit -n {limit};");
+        let (code, log) = run(&before, Path::new(NOWHERE), CONFIG);
+        assert_eq!(code, Some(SETUP), "{log}");
+        let expected = format!("this process may have {limit} descriptors, and needs ");
+        assert!(log.contains(&expected), "no `{expected}` in\n{log}");
+        assert!(log.contains("LimitNOFILE="), "{log}");
+        assert!(!log.contains("table inet"), "{log}");
+        let (_, rest) = log.split_once(&expected).expect("contained");
+        let needed = rest.split(' ').next().expect("a number");
+        let before = format!("ulimit -n {needed}; exec");
+        let (code, log) = run(&before, Path::new(NOWHERE), CONFIG);
+        assert!(code.is_none() && log.contains("pepd is ready"), "{log}");
+    }
+}
+
 /// What follows from a missing right must not be reported in its place.
 #[test]
 fn all_missing_capabilities_are_named_before_anything_is_tried() {

@@ -35,15 +35,24 @@ pub(super) struct Context<'a> {
 impl Context<'_> {
     /// Reads all sites, checks them against each other, and adds the built-in one.
     pub(super) fn read_sites(&self, sections: Vec<Section<'_>>) -> SiteTable {
-        let mut sites: Vec<_> = sections
-            .into_iter()
-            .map(|section| self.read_site(section))
-            .collect();
+        let mut sites = Vec::new();
+        if self.check_count(sections.len()) {
+            sites.extend(sections.into_iter().map(|section| self.read_site(section)));
+        }
         self.check_ports(&sites);
         self.check_names(&sites);
         self.check_order(&sites);
-        sites.truncate(SiteTable::SITES_MAX - 1);
         SiteTable::new(sites, self.defaults(FALLBACK))
+    }
+
+    /// Of too many sites none is read: each is compared with all before it, which takes its time.
+    fn check_count(&self, sites: usize) -> bool {
+        let most = SiteTable::SITES_MAX - 1;
+        if sites > most {
+            let message = format!("{sites} sites; accepted: 0 to {most}");
+            self.findings.error("site", message);
+        }
+        sites <= most
     }
 
     fn defaults(&self, name: &str) -> Site {
@@ -153,15 +162,6 @@ impl Context<'_> {
     }
 
     fn check_ports(&self, sites: &[Site]) {
-        if sites.len() >= SiteTable::SITES_MAX {
-            let message = format!(
-                "{} sites; accepted: 0 to {}",
-                sites.len(),
-                SiteTable::SITES_MAX - 1
-            );
-            self.findings.error("site", message);
-            return;
-        }
         let first = self.intercept.listen_port;
         let highest = usize::from(u16::MAX) - sites.len();
         if usize::from(first) > highest {
@@ -245,8 +245,14 @@ fn check_tunnel(section: &Section<'_>, site: &mut Site) {
             "missing: mode \"tunnel\" needs the name of a [peer.NAME] section",
         );
     }
-    if section.has("syn") && site.syn == SynHandling::Defer {
-        section.warning("syn", "has no effect: mode \"tunnel\" answers SYNs at once");
+    if site.syn == SynHandling::Defer {
+        let message = format!(
+            "\"defer\" has no effect on site \"{}\": flows in a tunnel begin without a round trip, so mode \"tunnel\" \
+             answers SYNs at once, and hosts see a server that refuses as a reset after the connect; accepted \
+             without a warning: `syn = \"spoof\"` for this site",
+            site.name
+        );
+        section.warning("syn", message);
     }
     // Also what is split while the peer is gone.
     site.syn = SynHandling::Spoof;

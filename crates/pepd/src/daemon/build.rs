@@ -1,16 +1,11 @@
 //! Everything that can fail, before any connection is accepted.
 
-use std::{fs, net::SocketAddr, sync::Arc, thread};
+use std::{net::SocketAddr, sync::Arc};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use pep_core::{
-    budget::MemoryBudget,
-    config::{Config, Limits},
-    relay::RelayLimits,
-};
+use pep_core::{budget::MemoryBudget, config::Config, relay::RelayLimits};
 use socket2::Socket;
 
-use super::{DaemonError, chores::Chores, run::Daemon, spare::Spare};
+use super::{DaemonError, chores::Chores, descriptors, run::Daemon, spare::Spare};
 use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
@@ -32,12 +27,8 @@ use crate::{
 /// at 10,000 a second, for 100 ms.
 const SLACK_FLOWS: u32 = 1024;
 
-/// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
-const OTHERS_LATER: usize = 8;
-
-pub(super) async fn build(config: &Config) -> Result<Daemon, DaemonError> {
+pub(super) async fn build(config: &Config, descriptors: u64) -> Result<Daemon, DaemonError> {
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
-    let descriptors = raise_descriptors();
     let claim = Claim::take(config).await?;
     let controls = Controls::obtain(config)?;
     privileges::drop_those_of_loading(&controls);
@@ -91,7 +82,7 @@ fn start(
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
     let context = context(config, descriptors, held)?;
-    let later = later_descriptors(&listeners);
+    let later = descriptors::later(&listeners);
     let tunnels = tunnels
         .map(|prepared| Tunnels::start(prepared, &context))
         .transpose()
@@ -103,40 +94,13 @@ fn start(
     }
     let workers =
         Workers::start(&context, listeners).map_err(DaemonError::system("start the workers"))?;
-    let others = open_descriptors() + later;
+    let others = descriptors::open() + later;
     let cap = flow_cap(&config.limits, descriptors, others);
     context.admission.set_cap(cap);
     if cap < config.limits.flows {
-        warn_of_few_descriptors(&config.limits, cap, descriptors, others);
+        descriptors::warn_of_few(&config.limits, cap, descriptors, others);
     }
     Ok((context, defer, workers, tunnels))
-}
-
-fn warn_of_few_descriptors(limits: &Limits, cap: u32, descriptors: u64, others: u64) {
-    let others = others.max(limits.descriptors.into());
-    let needed = 2 * u64::from(limits.flows) + u64::from(limits.held) + others;
-    tracing::warn!(
-        flows = cap,
-        descriptors,
-        needed,
-        "descriptors do not suffice for `limits.flows`: further flows will pass unaccelerated; \
-         raise the limit (LimitNOFILE=, ulimit -n)"
-    );
-}
-
-/// Descriptors open now: listeners, event loops, netlink, TUNs.
-fn open_descriptors() -> u64 {
-    fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
-}
-
-/// Descriptors of no flow that are opened later.
-fn later_descriptors(listeners: &[Vec<Listener>]) -> u64 {
-    let reserves: usize = listeners
-        .iter()
-        .flatten()
-        .map(Listener::reserved_legs)
-        .sum();
-    (reserves + Spare::COUNT + OTHERS_LATER) as u64
 }
 
 fn neighbour_watch(
@@ -173,7 +137,7 @@ fn context(
     };
     let counters = Arc::new(Counters::default());
     Ok(Arc::new(FlowContext {
-        arena: Arena::new(geometry).map_err(DaemonError::system("map the memory of the rings"))?,
+        arena: Arena::new(geometry).map_err(DaemonError::Rings)?,
         budget: Arc::new(MemoryBudget::new(limits.memory.bytes())),
         limits: RelayLimits {
             ring_initial: limits.ring_initial.bytes(),
@@ -199,24 +163,11 @@ fn extent(config: &Config) -> u64 {
     }
 }
 
-/// As many descriptors as the hard limit allows. Returns how many that are.
-fn raise_descriptors() -> u64 {
-    let limit = getrlimit(Resource::RLIMIT_NOFILE);
-    let Ok((soft, hard)) = limit else { return 1024 };
-    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => hard,
-        Err(err) => {
-            tracing::warn!(error = %err, limit = soft, "cannot raise the limit of descriptors");
-            soft
-        }
-    }
-}
-
 /// Those of each worker.
 fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Vec<Listener>>, DaemonError> {
-    let mut workers: Vec<_> = (0..worker_count()).map(|_| Vec::new()).collect();
+    let mut workers: Vec<_> = (0..Workers::count()).map(|_| Vec::new()).collect();
     for site in sites {
-        for family in families() {
+        for family in setup::families() {
             let sockets = bind(site, family, workers.len())?;
             for (listeners, socket) in workers.iter_mut().zip(sockets) {
                 let site = Arc::clone(site);
@@ -232,22 +183,10 @@ fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Vec<Listener>>, DaemonErr
     Ok(workers)
 }
 
-fn families() -> impl Iterator<Item = Family> {
-    let has = |family: &Family| *family == Family::V4 || setup::has_ipv6();
-    Family::ALL.into_iter().filter(has)
-}
-
 fn bind(site: &SiteRuntime, family: Family, count: usize) -> Result<Vec<Socket>, DaemonError> {
     leg::listeners(site, family, count).map_err(|err| DaemonError::Listen {
         site: site.name.clone(),
         address: SocketAddr::new(family.loopback(), site.port).to_string(),
         err,
     })
-}
-
-/// One per processor, up to what one link can keep busy.
-fn worker_count() -> usize {
-    thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(16)
 }

@@ -2,6 +2,7 @@
 
 mod build;
 mod chores;
+mod descriptors;
 mod run;
 mod spare;
 
@@ -28,7 +29,9 @@ pub enum DaemonError {
     #[error(transparent)]
     Claim(#[from] ClaimError),
     /// A port is in use.
-    #[error("cannot listen at {address} for site `{site}`")]
+    #[error(
+        "cannot listen at {address} for site `{site}` (its port is counted from `intercept.listen_port`)"
+    )]
     Listen {
         /// The site's name.
         site: String,
@@ -44,6 +47,23 @@ pub enum DaemonError {
     /// Rules, routes or TUN devices cannot be put in place.
     #[error("cannot intercept connections")]
     Intercept(#[source] InterceptError),
+    /// A process may have too few of them, which is found before anything is installed.
+    #[error(
+        "this process may have {limit} descriptors, and needs {needed} to start, to carry a flow and to end in order: \
+         raise the limit (LimitNOFILE=, ulimit -n)"
+    )]
+    Descriptors {
+        /// How many it may have.
+        limit: u64,
+        /// How many it needs.
+        needed: u64,
+    },
+    /// There is no room for the rings.
+    #[error(
+        "cannot map the memory of the rings: lower `limits.flows` or `limits.ring_max`, whose product it is (of its \
+         pages `limits.memory` are used at most)"
+    )]
+    Rings(#[source] io::Error),
     /// A thread, descriptor or memory is missing.
     #[error("cannot {action}")]
     System {
@@ -63,7 +83,9 @@ impl DaemonError {
             | Self::Claim(_)
             | Self::Listen { .. }
             | Self::Tunnel(_)
-            | Self::Intercept(_) => ExitStatus::Setup,
+            | Self::Intercept(_)
+            | Self::Descriptors { .. }
+            | Self::Rings(_) => ExitStatus::Setup,
             Self::System { .. } => ExitStatus::Runtime,
         }
     }
@@ -82,12 +104,14 @@ impl DaemonError {
 /// # Errors
 /// When it cannot be set up; nothing is left installed then.
 pub fn run(config: &Config) -> Result<ExitStatus, DaemonError> {
+    let descriptors = descriptors::raise();
+    descriptors::check(config, descriptors)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(DaemonError::system("start an event loop"))?;
     runtime.block_on(async {
-        let daemon = build::build(config).await?;
+        let daemon = build::build(config, descriptors).await?;
         Ok(daemon.run().await)
     })
 }

@@ -102,8 +102,10 @@ pub struct Ends {
     pub client: SocketAddr,
     /// Where it wants to go.
     pub destination: SocketAddr,
-    /// The site that took the flow.
+    /// The site that took the flow, or as whose its server leg is made.
     pub site: Arc<SiteRuntime>,
+    /// The peer that has sent it, if one has: no site of ours took it then.
+    pub peer: Option<Arc<str>>,
 }
 
 /// A server leg that is not known to have failed.
@@ -331,11 +333,14 @@ impl Ends {
     /// The flow's span. Made when something is to be said, not kept: a flow that is silent for
     /// hours then costs no memory in the log.
     fn span(&self) -> tracing::Span {
+        let peer = self.peer.as_deref();
+        let site = peer.is_none().then_some(self.site.name.as_str());
         tracing::info_span!(
             "flow",
             client = %self.client,
             destination = %self.destination,
-            site = self.site.name,
+            site,
+            peer,
         )
     }
 }

@@ -93,6 +93,7 @@ fn start(site: SiteRuntime, client: OwnedFd, server: ServerLeg) -> Running {
         client: ([127, 0, 0, 1], 1).into(),
         destination: ([127, 0, 0, 1], 2).into(),
         site: Arc::new(site),
+        peer: None,
     };
     let mut stopped = stop.subscribe();
     let flow = serve(

@@ -10,6 +10,7 @@ use super::{
     nft::{Nft, NftError, probe_transaction},
     rules::{self, Features, Term},
 };
+use crate::leg;
 
 /// Why traffic cannot be intercepted. Each message says what the operator can do.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +104,12 @@ pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
 fn sysctl(path: &str) -> Option<String> {
     let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
     Some(value.trim().to_owned())
+}
+
+/// The versions of IP for which we listen.
+pub(crate) fn families() -> impl Iterator<Item = leg::Family> {
+    let has = |family: &leg::Family| *family == leg::Family::V4 || has_ipv6();
+    leg::Family::ALL.into_iter().filter(has)
 }
 
 /// Whether IPv6 is there and not switched off on the loopback interface, where we listen.

@@ -66,14 +66,16 @@ impl Sites {
 
 /// Serves a flow that a peer has opened, to its end.
 pub(super) async fn serve(core: Shared, key: Key, greeting: Greeting, permit: Permit) {
-    let (context, sites) = {
+    let (context, sites, peer) = {
         let core = core.borrow();
-        (Arc::clone(&core.context), Rc::clone(&core.far))
+        let peer = core.peer_name(key.peer).into();
+        (Arc::clone(&core.context), Rc::clone(&core.far), peer)
     };
     let ends = Ends {
         client: greeting.client,
         destination: greeting.destination,
         site: Arc::clone(sites.of(&greeting)),
+        peer: Some(peer),
     };
     let mut joint = Joint::new(Rc::clone(&core), key, ends, Side::Server, permit);
     let connected = match begin(&context, &sites, joint.ends(), greeting.dscp) {

@@ -229,6 +229,7 @@ impl Rig {
                 client: client.local_addr().unwrap(),
                 destination,
                 site: Arc::new(site()),
+                peer: None,
             },
             dscp: 0,
             memory: context.take_memory().unwrap(),

@@ -55,7 +55,7 @@ pub enum TunnelError {
         err: tunnel::endpoint::AddPeerError,
     },
     /// The port is in use, most likely.
-    #[error("cannot listen for peers at {address}: {err}")]
+    #[error("cannot listen for peers at {address} (`identity.listen`): {err}")]
     Listen {
         /// Where.
         address: String,
@@ -64,7 +64,7 @@ pub enum TunnelError {
     },
     /// Another program has the port, most likely.
     #[error(
-        "cannot listen for peers by TCP at {address}: {err}; with `carrier = \"udp\"` for all peers we do not"
+        "cannot listen for peers by TCP at {address} (`identity.listen`): {err}; with `carrier = \"udp\"` for all peers we do not"
     )]
     ListenTcp {
         /// Where.

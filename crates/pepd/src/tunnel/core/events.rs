@@ -4,9 +4,9 @@ use std::{rc::Rc, time::Duration};
 
 use pep_core::greeting::Greeting;
 use tunnel::{
-    endpoint::{Carrier, PeerEvent},
+    endpoint::{Carrier, DownReason, PeerEvent},
     session::Event,
-    wire::{ResetCode, StreamId},
+    wire::{CloseCode, ResetCode, StreamId},
 };
 
 use super::{Core, Key, Shared};
@@ -42,12 +42,15 @@ impl Core {
             }
             PeerEvent::Down(reason) => {
                 let flows = peer.table.len();
-                tracing::warn!(
-                    peer = name,
-                    ?reason,
-                    flows,
-                    "the session with a peer is over"
-                );
+                // It was told when the peer said so.
+                if reason != DownReason::PeerClosed {
+                    tracing::warn!(
+                        peer = name,
+                        ?reason,
+                        flows,
+                        "the session with a peer is over"
+                    );
+                }
                 // Where the next one has begun already, the table is of that one.
                 let next = self.endpoint.session(peer.id).is_some();
                 if !next {
@@ -100,7 +103,18 @@ impl Core {
                 }
             }
             Event::PeerClosed { code, reason } => {
-                tracing::info!(peer = name, ?code, reason, "peer has ended the session");
+                let flows = table.len();
+                if code == CloseCode::Shutdown {
+                    tracing::info!(peer = name, reason, flows, "peer has ended the session");
+                } else {
+                    tracing::warn!(
+                        peer = name,
+                        ?code,
+                        reason,
+                        flows,
+                        "peer has broken off the session"
+                    );
+                }
             }
         }
     }

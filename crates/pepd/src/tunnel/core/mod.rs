@@ -90,6 +90,11 @@ impl Core {
         }))
     }
 
+    /// What the configuration calls a peer.
+    pub(super) fn peer_name(&self, index: usize) -> &str {
+        &self.peers.list[index].config.name
+    }
+
     /// The time, by a clock of our own that began with [`BEGINNING`].
     pub(super) fn now(&self) -> Duration {
         BEGINNING + self.base.elapsed()

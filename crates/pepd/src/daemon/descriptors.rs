@@ -1,0 +1,127 @@
+//! How many descriptors there may be, and how many are needed.
+
+use std::fs;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use pep_core::{
+    config::{Config, Limits},
+    site::SynHandling,
+};
+
+use super::{DaemonError, spare::Spare};
+use crate::{accept::Listener, intercept::setup, workers::Workers};
+
+/// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
+const OTHERS_LATER: usize = 8;
+
+/// An event loop: two epoll descriptors, an eventfd, a copy of the pipe for signals.
+const EVENT_LOOP: u64 = 4;
+/// The claim, the memory of the rings, netlink, signals, the watch for neighbours.
+const ALWAYS: u64 = 10;
+/// The TUN device, and sockets that forge answers.
+const DEFER: u64 = 8;
+/// An event loop, and the sockets and timer of tunnels.
+const TUNNELS: u64 = EVENT_LOOP + 10;
+/// Two legs.
+const FLOW: u64 = 2;
+
+/// As many descriptors as the hard limit allows. Returns how many that are.
+pub(super) fn raise() -> u64 {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE);
+    let Ok((soft, hard)) = limit else { return 1024 };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(err) => {
+            tracing::warn!(error = %err, limit = soft, "cannot raise the limit of descriptors");
+            soft
+        }
+    }
+}
+
+/// Whether they suffice to start, to carry one flow and to remove all rules at the end.
+///
+/// # Errors
+/// When they do not.
+pub(super) fn check(config: &Config, limit: u64) -> Result<(), DaemonError> {
+    // Where not even those that are open can be listed, there are three at least.
+    let needed = open().max(3) + least(config, Workers::count() as u64, families());
+    if limit < needed {
+        return Err(DaemonError::Descriptors { limit, needed });
+    }
+    Ok(())
+}
+
+fn families() -> u64 {
+    setup::families().count() as u64
+}
+
+/// What is needed besides those that are open at the start, with so many workers.
+fn least(config: &Config, workers: u64, families: u64) -> u64 {
+    let sites = config.sites.iter().map(|(_, site)| site);
+    let sites: Vec<_> = sites.filter(|site| site.mode.takes_flows()).collect();
+    let listeners = sites.len() as u64 * workers * families;
+    let defers = sites.iter().any(|site| site.syn == SynHandling::Defer);
+    let tunnels = if config.peers.is_empty() { 0 } else { TUNNELS };
+    let defer = if defers { DEFER } else { 0 };
+    let event_loops = (1 + workers) * EVENT_LOOP;
+    // While rules are put in place or removed, nft has those that are kept ready for it.
+    listeners + event_loops + tunnels + defer + ALWAYS + Spare::COUNT as u64 + FLOW
+}
+
+/// Descriptors open now: listeners, event loops, netlink, TUNs.
+pub(super) fn open() -> u64 {
+    fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
+}
+
+/// Descriptors of no flow that are opened later.
+pub(super) fn later(listeners: &[Vec<Listener>]) -> u64 {
+    let reserves: usize = listeners
+        .iter()
+        .flatten()
+        .map(Listener::reserved_legs)
+        .sum();
+    (reserves + Spare::COUNT + OTHERS_LATER) as u64
+}
+
+pub(super) fn warn_of_few(limits: &Limits, cap: u32, descriptors: u64, others: u64) {
+    let others = others.max(limits.descriptors.into());
+    let needed = 2 * u64::from(limits.flows) + u64::from(limits.held) + others;
+    tracing::warn!(
+        flows = cap,
+        descriptors,
+        needed,
+        "descriptors do not suffice for `limits.flows`: further flows will pass unaccelerated; \
+         raise the limit (LimitNOFILE=, ulimit -n)"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(more: &str) -> Config {
+        pep_core::config::parse(&format!("[intercept]\nlan = [\"eth0\"]\n{more}")).expect("valid")
+    }
+
+    #[test]
+    fn more_sites_processors_and_devices_need_more_descriptors() {
+        let smallest = least(&config(""), 1, 1);
+        let site = "[[site]]\nname = \"a\"\n";
+        assert_eq!(least(&config(site), 1, 1), smallest + 1);
+        assert_eq!(least(&config(""), 2, 2), smallest + 3 + EVENT_LOOP);
+        assert_eq!(least(&config("syn = \"defer\"\n"), 1, 1), smallest + DEFER);
+        let bypass = "[[site]]\nname = \"a\"\nmode = \"bypass\"\nsyn = \"defer\"\n";
+        assert_eq!(least(&config(bypass), 1, 1), smallest);
+    }
+
+    #[test]
+    fn too_few_are_refused_with_the_number_that_is_needed() {
+        let config = config("");
+        let Err(DaemonError::Descriptors { limit: 8, needed }) = check(&config, 8) else {
+            panic!("8 suffice");
+        };
+        assert!(needed > 32, "{needed}");
+        // Other tests open and close some meanwhile.
+        assert!(check(&config, needed + 1000).is_ok());
+    }
+}
