@@ -152,6 +152,29 @@ fn an_outage_by_tcp_loses_nothing() {
     running.stop();
 }
 
+/// Its connection ends in an orderly way, and whoever calls is refused.
+#[test]
+fn a_peer_that_dies_while_reached_by_tcp_is_gone() {
+    let bed = TunnelBed::new(LINK);
+    let mut running = Running::start(&bed, "lost_after = \"1s\"\ncarrier = \"tcp\"", SITE);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    wait_for_carrier(&running, true);
+    running.hub.kill();
+    let here = |pep: &Pep, count| pep.wait_counter("tunnel_peers_here", |peers| peers == count);
+    here(&running.boat, 0);
+    echo_once(&mut connect(&bed, Family::V4), b"split");
+    assert_eq!(running.boat.counter("tunnel_flows_near"), 0);
+    running.hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
+    here(&running.boat, 1);
+    echo_once(&mut connect(&bed, Family::V4), b"in the tunnel");
+    running.assert_in_tunnel(1);
+    for pep in [&mut running.boat, &mut running.hub] {
+        pep.assert_healthy();
+        pep.wait_idle();
+        assert_eq!(pep.terminate(), 0);
+    }
+}
+
 /// Who never shows that he is a peer gets neither an answer nor what peers need.
 #[test]
 fn strangers_are_turned_away_and_peers_are_not_disturbed() {

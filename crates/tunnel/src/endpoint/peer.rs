@@ -362,12 +362,11 @@ impl Peer {
         let Some(live) = &self.live else {
             return initiation;
         };
-        let wake = (!self.held).then_some(self.wake);
         let times = [
             initiation,
             self.probe_due(local),
             live.wants_to_confirm(),
-            wake,
+            Some(self.wake),
         ];
         times
             .into_iter()
@@ -407,10 +406,13 @@ impl Peer {
             self.initiate(now, local, out);
             return to;
         }
+        let live = self.live.as_mut()?;
         if self.held {
+            // Silence counts, or nobody would ever see that the peer is gone.
+            self.wake = live.session.wait(now).unwrap_or(Duration::MAX);
+            self.stirred = true;
             return None;
         }
-        let live = self.live.as_mut()?;
         if live.seal(now, out, store).is_none() {
             self.wake = live.session.deadline().unwrap_or(Duration::MAX);
             return None;

@@ -77,6 +77,12 @@ impl Session {
         own.into_iter().chain([paced]).flatten().min()
     }
 
+    /// For when nothing can be sent whatever is due: takes note of silence all the same. When to be called again.
+    pub fn wait(&mut self, now: Duration) -> Option<Duration> {
+        self.look(now);
+        self.silence_deadline()
+    }
+
     /// When there is something to send, if it is our turn then.
     fn next_work(&mut self) -> Option<Duration> {
         if self.has_work() {

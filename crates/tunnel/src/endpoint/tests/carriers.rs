@@ -4,6 +4,7 @@ use super::{
     super::{Carrier, Carriers},
     *,
 };
+use crate::session::Event;
 
 fn net(first: Carriers, second: Carriers, both_call: bool) -> Net {
     let mut net = Net::pair(both_call);
@@ -322,4 +323,22 @@ fn who_loses_its_connection_calls_at_once() {
     net.only(|_| true);
     net.run(S / 2);
     assert_eq!(net.carriers(), [Some(Carrier::Udp); 2]);
+}
+
+/// Nothing can be sent; that nothing comes is seen all the same.
+#[test]
+fn silence_is_noticed_where_nothing_can_be_sent() {
+    let stop: [fn(&mut Endpoint, PeerId, Remote); 2] = [Endpoint::lose, Endpoint::hold];
+    for stop in stop {
+        let mut net = net(Carriers::Tcp, Carriers::Both, false);
+        net.time_until(Carrier::Tcp, 10);
+        net.run(S);
+        net.forget_events();
+        net.only(|_| false);
+        let id = net.id(0);
+        stop(&mut net.one().endpoint, id, Remote::tcp(address(2)));
+        net.run(5 * S);
+        let downs = PeerEvent::Session(Event::LinkDown);
+        assert_eq!(net.one().take_events(), [downs], "told once");
+    }
 }

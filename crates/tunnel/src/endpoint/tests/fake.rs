@@ -29,8 +29,13 @@ pub struct Session {
     pub next: u64,
     /// What it was told last.
     pub reliable: bool,
+    /// When something last came; nothing if it has told of silence since.
+    heard: Option<Duration>,
     deadline: Duration,
 }
+
+/// So long is silence.
+const SILENCE: Duration = Duration::from_secs(1);
 
 impl Session {
     pub fn new(config: SessionConfig, now: Duration) -> Self {
@@ -42,19 +47,21 @@ impl Session {
             beacon: Duration::from_millis(500),
             next: 0,
             reliable: false,
+            heard: Some(now),
             deadline: now,
         }
     }
 
     pub fn handle_packet(
         &mut self,
-        _now: Duration,
+        now: Duration,
         number: u64,
         packet: &[u8],
         _datagram: usize,
         _marked: bool,
         _store: &mut impl Store,
     ) -> Result<(), PacketError> {
+        self.heard = Some(now);
         if packet == NONSENSE {
             return Err(PacketError::Content);
         }
@@ -108,6 +115,14 @@ impl Session {
         let number = self.next;
         self.next += 1;
         Some(Written { number })
+    }
+
+    pub fn wait(&mut self, now: Duration) -> Option<Duration> {
+        if self.heard.is_some_and(|heard| heard + SILENCE <= now) {
+            self.heard = None;
+            self.events.push_back(Event::LinkDown);
+        }
+        self.heard.map(|heard| heard + SILENCE)
     }
 
     pub fn deadline(&self) -> Option<Duration> {
