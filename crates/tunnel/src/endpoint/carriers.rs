@@ -194,7 +194,7 @@ impl Peer {
         self.by_udp().is_some() && self.by_tcp().is_some()
     }
 
-    fn is_by(&self, carrier: Carrier) -> bool {
+    pub fn is_by(&self, carrier: Carrier) -> bool {
         self.remote.is_some_and(|remote| remote.carrier == carrier)
     }
 
@@ -274,10 +274,12 @@ impl Peer {
         from.carrier == Carrier::Udp && self.ways.on_answer(now, limits)
     }
 
-    /// The peer has initiated: perhaps because it does not hear us.
+    /// The peer has initiated: perhaps because it does not hear us, unless it probes UDP.
     pub fn on_initiations(&mut self) {
         if self.live.is_some() {
+            let by_tcp = self.is_by(Carrier::Tcp);
             let offered = self.pending.iter().rev();
+            let offered = offered.filter(|offer| offer.by == Carrier::Tcp || !by_tcp);
             let times = offered.map(|pending| pending.generation.since);
             self.ways.on_initiations(times);
         }

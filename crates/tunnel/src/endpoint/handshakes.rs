@@ -136,6 +136,7 @@ impl Endpoint {
         };
         peer.offered(Pending {
             generation,
+            by: from.carrier,
             continues,
             terms,
         });
@@ -225,6 +226,7 @@ fn finish(
     let continues = terms.continues;
     let agreed = Pending {
         generation,
+        by: arrival.from.carrier,
         continues,
         terms,
     };

@@ -3,7 +3,8 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote, Session,
+    Carrier, DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote,
+    Session,
     carriers::Ways,
     initiations::Initiations,
     live::{Generation, Live, Opened, Refused, open},
@@ -55,6 +56,8 @@ pub(super) struct Peer {
 /// Keys that we have offered.
 pub(super) struct Pending {
     pub generation: Generation,
+    /// By what they were agreed.
+    pub by: Carrier,
     /// The session that goes on, or none.
     pub continues: Option<u64>,
     pub terms: Terms,
@@ -198,7 +201,7 @@ impl Peer {
         let opened = self.open(arrival, number, datagram);
         self.renew(store);
         let opened = opened?;
-        if opened.newest {
+        if opened.newest && self.says_where(arrival) {
             self.move_to(arrival.now, arrival.from, limits);
         }
         self.stir();
@@ -257,9 +260,19 @@ impl Peer {
         if let Some(live) = &mut self.live {
             live.heard = arrival.now;
         }
-        self.move_to(arrival.now, arrival.from, limits);
+        if self.says_where(arrival) {
+            self.move_to(arrival.now, arrival.from, limits);
+        }
         self.release(arrival.from);
         Ok(())
+    }
+
+    /// Whether what has come may say where the peer is. Who changes the carrier agrees on new keys thereby: what is under
+    /// older ones, and came by another carrier, was on its way before.
+    fn says_where(&self, arrival: &Arrival) -> bool {
+        let live = self.live.as_ref();
+        live.is_some_and(|live| live.current().index == arrival.index)
+            || self.is_by(arrival.from.carrier)
     }
 
     fn pending_at(&self, index: u32) -> Option<usize> {

@@ -62,8 +62,9 @@ impl Core {
             PeerEvent::Roamed(remote) => {
                 let (address, carrier) = (remote.address, remote.carrier);
                 let was = peer.carrier.replace(carrier);
-                tracing::info!(peer = name, %address, %carrier, "peer sends from this address now");
-                tcp::tell_of_carrier(&peer.config, was, carrier);
+                if !tcp::tell_of_carrier(&peer.config, was, remote) {
+                    tracing::info!(peer = name, %address, %carrier, "peer sends from this address now");
+                }
             }
             PeerEvent::Failed(err) => {
                 tracing::warn!(peer = name, error = %err, "no session with a peer");

@@ -247,22 +247,21 @@ impl Core {
     }
 }
 
-/// Says by what a peer is reached, if that has changed or is not what is to be expected.
-pub(super) fn tell_of_carrier(peer: &Peer, was: Option<Carrier>, is: Carrier) {
-    let name = peer.name.as_str();
-    match (was, is) {
-        _ if peer.carrier != config::Carrier::Auto => {}
-        (Some(Carrier::Udp) | None, Carrier::Tcp) => {
-            tracing::warn!(
-                peer = name,
-                "peer is reached by TCP, as UDP does not get through"
-            );
-        }
-        (Some(Carrier::Tcp), Carrier::Udp) => {
-            tracing::info!(peer = name, "peer is reached by UDP again");
-        }
-        _ => {}
+/// Says by what a peer is reached, if that has changed or is not what is to be expected. Whether it has said so.
+pub(super) fn tell_of_carrier(peer: &Peer, was: Option<Carrier>, is: Remote) -> bool {
+    let (name, address) = (peer.name.as_str(), is.address);
+    if peer.carrier != config::Carrier::Auto || was.unwrap_or(Carrier::Udp) == is.carrier {
+        return false;
     }
+    match is.carrier {
+        Carrier::Tcp => tracing::warn!(
+            peer = name,
+            %address,
+            "peer is reached by TCP, as UDP does not get through"
+        ),
+        Carrier::Udp => tracing::info!(peer = name, %address, "peer is reached by UDP again"),
+    }
+    true
 }
 
 /// Takes connections.

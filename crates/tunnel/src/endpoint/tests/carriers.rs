@@ -342,3 +342,39 @@ fn silence_is_noticed_where_nothing_can_be_sent() {
         assert_eq!(net.one().take_events(), [downs], "told once");
     }
 }
+
+/// What is still on its way by TCP moves nobody back.
+#[test]
+fn a_change_of_carrier_under_load_is_one_at_each_end() {
+    let mut net = auto();
+    net.only_by(Carrier::Tcp);
+    net.time_until(Carrier::Tcp, 10);
+    net.run(S);
+    net.forget_events();
+    net.fate = Box::new(|_, _| vec![100 * MS]);
+    for step in 0..2000 {
+        net.write_both(step * 2, 2);
+        net.run(10 * MS);
+    }
+    assert_eq!(net.carriers(), [Some(Carrier::Udp); 2]);
+    for node in &mut net.nodes {
+        let mut events = node.take_events();
+        events.retain(|event| matches!(event, PeerEvent::Roamed(_)));
+        assert_eq!(events.len(), 1, "{events:?}");
+    }
+}
+
+/// UDP is gone again before the peer has heard that it is to be used.
+#[test]
+fn who_is_not_followed_to_udp_comes_back() {
+    let mut net = auto();
+    net.only_by(Carrier::Tcp);
+    net.time_until(Carrier::Tcp, 10);
+    net.only(|datagram| datagram.to.carrier == Carrier::Tcp || datagram.bytes[0] <= 2);
+    while net.carriers()[0] == Some(Carrier::Tcp) {
+        net.run(100 * MS);
+    }
+    net.only_by(Carrier::Tcp);
+    let time = net.time_until(Carrier::Tcp, 10);
+    assert!(time <= 5, "{time} s");
+}
