@@ -112,6 +112,8 @@ pub(super) struct Ways {
     answers: u32,
     /// When it was last seen that the peer does not hear us.
     deaf: Option<Duration>,
+    /// When the first answer by TCP came to somebody who would rather have one by UDP.
+    doubt: Option<Duration>,
     /// The connection by which it was reached is gone.
     lost: bool,
     /// The peer is to be called at once.
@@ -128,7 +130,7 @@ impl Ways {
     }
 
     fn on_move(&mut self, now: Duration, was: Option<Carrier>, to: Carrier) {
-        self.heard = now;
+        (self.heard, self.doubt) = (now, None);
         if was == Some(to) {
             return;
         }
@@ -155,6 +157,17 @@ impl Ways {
         self.probing = false;
         self.probe = now + limits.retry;
         self.answers >= PROBES
+    }
+
+    /// By TCP an initiation is answered that was sent then. Whether UDP has had its chance: it is called
+    /// at the first such answer, and that to a later call by TCP shows that there was none.
+    fn on_tcp_answer(&mut self, now: Duration, sent: Duration, limits: &Limits) -> bool {
+        let doubt = *self.doubt.get_or_insert(now);
+        if doubt + limits.silence < sent {
+            self.doubt = Some(now);
+            return false;
+        }
+        doubt < sent
     }
 
     /// The peer has initiated at these times, and has not confirmed any.
@@ -272,6 +285,13 @@ impl Peer {
             return true;
         }
         from.carrier == Carrier::Udp && self.ways.on_answer(now, limits)
+    }
+
+    /// By `from` an initiation is answered that was sent then. Whether UDP may yet be answered, too, so that it is to be
+    /// called at once.
+    pub fn doubts(&mut self, now: Duration, from: Remote, sent: Duration, limits: &Limits) -> bool {
+        let by_tcp = from.carrier == Carrier::Tcp && !self.is_by(Carrier::Tcp);
+        by_tcp && self.has_choice() && !self.ways.on_tcp_answer(now, sent, limits)
     }
 
     /// The peer has initiated: perhaps because it does not hear us, unless it probes UDP.

@@ -182,6 +182,10 @@ impl Peer {
             self.initiations.succeeded(now);
             return;
         }
+        if self.doubts(now, from, now.saturating_sub(rtt), limits) {
+            self.initiations.next = now;
+            return;
+        }
         if self.install(agreed, rtt, true) {
             self.move_to(now, from, limits);
             self.release(from);

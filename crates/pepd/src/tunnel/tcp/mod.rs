@@ -257,7 +257,7 @@ pub(super) fn tell_of_carrier(peer: &Peer, was: Option<Carrier>, is: Remote) -> 
         Carrier::Tcp => tracing::warn!(
             peer = name,
             %address,
-            "peer is reached by TCP, as UDP does not get through"
+            "peer is reached by TCP, not by UDP"
         ),
         Carrier::Udp => tracing::info!(peer = name, %address, "peer is reached by UDP again"),
     }

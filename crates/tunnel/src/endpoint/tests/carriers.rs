@@ -34,6 +34,16 @@ impl Net {
         });
     }
 
+    /// The second one loses its memory.
+    fn restart_second(&mut self) {
+        self.nodes[1] = Node::new(2, 9, Limits::default());
+        let config = PeerConfig {
+            carriers: Carriers::Both,
+            ..peer_config(1, false)
+        };
+        self.nodes[1].endpoint.add_peer(config).expect("none yet");
+    }
+
     fn only_by(&mut self, carrier: Carrier) {
         self.only(move |datagram| datagram.to.carrier == carrier);
     }
@@ -377,4 +387,21 @@ fn who_is_not_followed_to_udp_comes_back() {
     net.only_by(Carrier::Tcp);
     let time = net.time_until(Carrier::Tcp, 10);
     assert!(time <= 5, "{time} s");
+}
+
+/// Whichever way a peer is called when it is back, UDP is used.
+#[test]
+fn a_peer_that_was_down_is_reached_by_udp() {
+    for down in 30..60 {
+        let mut net = auto();
+        net.run(S);
+        net.only(|_| false);
+        net.run(down * 100 * MS);
+        net.restart_second();
+        net.only(|_| true);
+        net.run(5 * S);
+        assert_eq!(net.carriers(), [Some(Carrier::Udp); 2], "{down}");
+        let moved = PeerEvent::Roamed(Remote::tcp(address(2)));
+        assert!(!net.one().take_events().contains(&moved), "{down}");
+    }
 }
