@@ -36,7 +36,7 @@ pub enum LoadError {
     Unreadable(PathBuf, io::Error),
     /// It is a device or a pipe, which may never end.
     NotAFile(PathBuf),
-    /// It is longer than [`LENGTH_MAX`].
+    /// It is longer than 4 MiB.
     TooLong(PathBuf),
     /// Its content is wrong.
     Invalid(PathBuf, Vec<ConfigError>),
