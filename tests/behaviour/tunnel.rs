@@ -378,8 +378,12 @@ fn flows_are_left_to_the_kernel_while_the_peer_is_gone() {
     wait_until("the site to be bypassed", || {
         listed().contains("accept comment")
     });
-    echo_once(&mut connect(&bed, Family::V4), b"forwarded");
-    assert_eq!(boat.counter("flows_accepted"), 0);
+    // On a busy machine a packet may still meet the rules from before a list shows the new ones.
+    wait_until("new flows to be forwarded", || {
+        let before = boat.counter("flows_accepted");
+        echo_once(&mut connect(&bed, Family::V4), b"forwarded");
+        boat.counter("flows_accepted") == before
+    });
     let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
     let running = Running { boat, hub };
     running.wait_for_session();
