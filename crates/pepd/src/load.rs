@@ -2,14 +2,13 @@
 
 use std::{
     fmt,
-    fs::{self, File},
+    fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
     string::FromUtf8Error,
 };
 
 use pep_core::config::{self, Config, ConfigError, ConfigWarning};
-
 use units::ByteSize;
 
 use crate::kernel;
@@ -34,8 +33,6 @@ pub struct Loaded {
 pub enum LoadError {
     /// The file cannot be read.
     Unreadable(PathBuf, io::Error),
-    /// It is a device or a pipe, which may never end.
-    NotAFile(PathBuf),
     /// It is longer than 4 MiB.
     TooLong(PathBuf),
     /// Its content is wrong.
@@ -46,13 +43,6 @@ impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable(path, err) => write!(f, "{}: cannot be read: {err}", path.display()),
-            Self::NotAFile(path) => {
-                write!(
-                    f,
-                    "{}: is not a file; expected a text file (TOML)",
-                    path.display()
-                )
-            }
             Self::TooLong(path) => write!(
                 f,
                 "{}: is longer than {}; no configuration needs as much",
@@ -107,13 +97,9 @@ pub fn load_file(path: &Path) -> Result<Loaded, LoadError> {
     })
 }
 
-/// The bytes of a file, up to as many as a configuration may have.
+/// The bytes of a file or a pipe, up to as many as a configuration may have.
 fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
     let unreadable = |err| LoadError::Unreadable(path.to_owned(), err);
-    let metadata = fs::metadata(path).map_err(unreadable)?;
-    if !metadata.is_file() && !metadata.is_dir() {
-        return Err(LoadError::NotAFile(path.to_owned()));
-    }
     let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(LENGTH_MAX + 1)

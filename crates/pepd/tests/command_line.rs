@@ -244,13 +244,11 @@ fn what_is_no_configuration_file_is_not_read_to_its_end() {
     let long = "# \n".repeat(3 << 19);
     fs::write(file.path(), long).expect("writable");
     let path = file.path().to_str().expect("text");
-    for (path, expected) in [
-        ("/dev/zero", "is not a file; expected a text file"),
-        (path, "is longer than 4MiB; no configuration needs as much"),
-    ] {
+    for path in ["/dev/zero", path] {
         let output = pepd(&["check", "--config", path]);
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{error}");
+        let expected = "is longer than 4MiB; no configuration needs as much";
         assert!(error.contains(expected), "{error}");
     }
 }

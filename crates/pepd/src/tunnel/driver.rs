@@ -1,6 +1,7 @@
 //! Datagrams in and out, and the time: the one task that moves the endpoint.
 
 use std::{
+    cell::RefCell,
     future::poll_fn,
     io,
     os::fd::{AsFd, OwnedFd},
@@ -25,8 +26,7 @@ use tunnel::endpoint::{Carrier, Transmit};
 use super::{
     Handed, TunnelError,
     core::{Core, Shared},
-    interface, near,
-    paths::{self, Paths},
+    interface, near, paths,
     setup::Prepared,
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
@@ -83,10 +83,9 @@ pub(super) async fn run(
     if let Some(interface) = prepared.interface {
         tokio::task::spawn_local(interface::watch(Rc::clone(&core), interface));
     }
-    let state = prepared.state;
-    if let Some(folder) = &state {
-        let known = Paths::load(folder);
-        tokio::task::spawn_local(paths::keep(Rc::clone(&core), known));
+    let paths = prepared.paths.map(|paths| Rc::new(RefCell::new(paths)));
+    if let Some(paths) = &paths {
+        tokio::task::spawn_local(paths::keep(Rc::clone(&core), Rc::clone(paths)));
     }
     for (index, (peer, config)) in prepared.peers.into_iter().enumerate() {
         if let (Some(endpoint), None) = (peer.endpoint, config.address) {
@@ -98,12 +97,14 @@ pub(super) async fn run(
         () = poll_fn(|cx| driver.poll(cx)) => {}
         () = stopped => {}
     }
-    let paths = state.map(|folder| paths::at_the_end(&core, &folder));
+    if let Some(paths) = &paths {
+        paths.borrow_mut().take(&core);
+    }
     core.borrow_mut().close();
     // What is under way is nobody's concern any more.
     let _ = timeout(FAREWELL, poll_fn(|cx| driver.poll(cx))).await;
-    if let Some(mut paths) = paths {
-        paths.write();
+    if let Some(paths) = &paths {
+        paths.borrow_mut().write();
     }
     Ok(())
 }

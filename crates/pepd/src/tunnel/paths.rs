@@ -3,9 +3,11 @@
 //! A file that is missing, damaged or somebody else's costs what was remembered and nothing more.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    rc::Rc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -128,16 +130,35 @@ impl Paths {
 
     /// Writes the file, at once or not at all.
     pub(super) fn write(&mut self) {
+        let written = self.writing()();
+        self.on_written(written);
+    }
+
+    /// What writes the file, wherever it is called.
+    fn writing(&self) -> impl FnOnce() -> io::Result<()> + Send + 'static {
+        let file = self.file.clone();
         let content = Content {
             version: VERSION,
             peers: self.known.clone(),
         };
-        if let Err(err) = write(&self.file, &content)
+        move || write(&file, &content)
+    }
+
+    fn on_written(&mut self, written: io::Result<()>) {
+        if let Err(err) = written
             && !std::mem::replace(&mut self.told, true)
         {
             let path = self.file.display();
             tracing::warn!(%path, error = %err, "cannot write what is known of the ways to peers (told once)");
         }
+    }
+
+    /// Takes down how the ways to all peers are now.
+    pub(super) fn take(&mut self, core: &Shared) {
+        let (core, today) = (&mut *core.borrow_mut(), today());
+        let now = core.now();
+        core.each_path(|key, memory| self.note(key, memory, now, today));
+        self.forget_old(today);
     }
 }
 
@@ -165,36 +186,18 @@ pub(super) fn today() -> Duration {
     since.unwrap_or_default()
 }
 
-/// Takes down how the ways to all peers are now.
-fn take(core: &Shared, paths: &mut Paths) {
-    let (core, today) = (&mut *core.borrow_mut(), today());
-    let now = core.now();
-    core.each_path(|key, memory| paths.note(key, memory, now, today));
-    paths.forget_old(today);
-}
-
 /// Writes it every minute; never ends.
-pub(super) async fn keep(core: Shared, mut paths: Paths) {
+pub(super) async fn keep(core: Shared, paths: Rc<RefCell<Paths>>) {
     loop {
         tokio::time::sleep(WRITE_EVERY).await;
-        take(&core, &mut paths);
+        paths.borrow_mut().take(&core);
         // A file system may take its time, datagrams must not wait for it.
-        let written = tokio::task::spawn_blocking(move || {
-            paths.write();
-            paths
-        });
-        match written.await {
-            Ok(back) => paths = back,
+        let writing = paths.borrow().writing();
+        match tokio::task::spawn_blocking(writing).await {
+            Ok(written) => paths.borrow_mut().on_written(written),
             Err(_panicked) => return,
         }
     }
-}
-
-/// How the ways are now, to be written a last time.
-pub(super) fn at_the_end(core: &Shared, folder: &Path) -> Paths {
-    let mut paths = Paths::load(folder);
-    take(core, &mut paths);
-    paths
 }
 
 #[cfg(test)]

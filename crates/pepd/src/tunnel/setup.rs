@@ -89,8 +89,8 @@ pub struct Prepared {
     pub(super) interface: Option<IfName>,
     /// Of flows with each peer.
     pub(super) sizes: Vec<Sizes>,
-    /// The folder in which what was learnt is kept.
-    pub(super) state: Option<PathBuf>,
+    /// What is remembered of the ways to peers, where it is kept.
+    pub(super) paths: Option<Paths>,
     /// How many flows each peer may open.
     pub(super) flows: Vec<u32>,
 }
@@ -112,8 +112,7 @@ impl Prepared {
         });
         let marks = MarkSet::new(config.intercept.marks);
         let tcp = tcp_options(config, identity, controls);
-        let state = state(identity);
-        let paths = state.as_deref().map(Paths::load);
+        let paths = state(identity).as_deref().map(Paths::load);
         let peers = config.peers.iter().enumerate().map(|(index, peer)| {
             let mut known = peer_config(config, index, peer)?;
             let memory = |paths: &Paths| paths.get(&peer.public_key, BEGINNING, paths::today());
@@ -132,7 +131,7 @@ impl Prepared {
             interface: config.link.as_ref().map(|link| link.interface.clone()),
             sizes: sizes(config),
             flows: flows(config),
-            state,
+            paths,
         }))
     }
 
