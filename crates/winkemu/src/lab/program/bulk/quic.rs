@@ -1,6 +1,7 @@
 //! The same transfer by QUIC: what quinn does end to end.
 
 use std::{
+    error::Error,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     sync::Arc,
     time::Instant,
@@ -191,7 +192,14 @@ async fn receive(connection: &Connection, meter: &mut Meter) -> Result<(), Progr
     Err(failed("the stream was closed early"))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
-fn failed(what: impl ToString) -> ProgramError {
-    ProgramError::output("quic", what.to_string())
+/// With all causes: quinn's errors name only the outermost.
+fn failed(error: impl Into<Box<dyn Error>>) -> ProgramError {
+    let error = error.into();
+    let mut what = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        what = format!("{what}: {inner}");
+        cause = inner.source();
+    }
+    ProgramError::output("quic", what)
 }
