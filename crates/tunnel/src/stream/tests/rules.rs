@@ -1,0 +1,203 @@
+//! Each rule by itself.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{class::Class, wire::Data};
+
+proptest! {
+    #[test]
+    fn acknowledged_are_the_bytes_before_the_first_that_is_not(
+        pieces in prop::collection::vec((0..200u64, 0..40usize), 1..40),
+    ) {
+        let mut half = SendHalf::new(1000);
+        half.written(240);
+        half.finish();
+        half.on_sent(240, true);
+        let mut model = [false; 240];
+        for (from, len) in pieces {
+            let before = model.iter().take_while(|acked| **acked).count();
+            model[from as usize..from as usize + len].fill(true);
+            let acked = model.iter().take_while(|acked| **acked).count();
+            let news = (acked > before).then_some(acked as u64);
+            prop_assert_eq!(half.on_acked(Data::of(1, from, len, false)), news);
+            prop_assert!(!half.is_over());
+        }
+        half.on_acked(Data::of(1, 240, 0, true));
+        prop_assert_eq!(half.is_over(), model.iter().all(|acked| *acked));
+    }
+
+    /// Whatever comes, in numbers however large: errors, but no panic, and nothing beyond what is allowed.
+    #[test]
+    fn what_makes_no_sense_is_an_error(
+        messages in prop::collection::vec((0..6u8, large(), large(), large(), any::<bool>()), 1..100),
+    ) {
+        let mut streams = Streams::new(true, STREAM_CREDIT, STREAMS_MAX, SESSION_CREDIT);
+        streams.open(Class::Bulk);
+        for (kind, stream, from, len, fin) in messages {
+            let data = Data::of(stream, from, len as usize, fin);
+            match kind {
+                0 => drop(streams.open_by_peer(stream, Class::Bulk)),
+                1 => drop(streams.on_data(data)),
+                2 => drop(streams.on_reset(stream, from)),
+                3 => streams.on_credit(stream, from),
+                4 => drop(streams.on_session_credit(from)),
+                _ => drop(streams.reset(stream)),
+            }
+            prop_assert!(streams.session.received <= SESSION_CREDIT);
+            prop_assert!(streams.len() <= 3 * STREAMS_MAX as usize);
+            prop_assert!(streams.resetting.len() <= streams.peers_max() as usize + 1);
+        }
+    }
+}
+
+fn large() -> impl Strategy<Value = u64> {
+    prop_oneof![0..20u64, 0..200u64, (u64::MAX - 100)..=u64::MAX]
+}
+
+fn streams() -> Streams {
+    let mut streams = Streams::new(false, STREAM_CREDIT, STREAMS_MAX, SESSION_CREDIT);
+    assert_eq!(streams.open_by_peer(0, Class::Bulk), Ok(Opening::New));
+    streams
+}
+
+fn data(from: u64, len: usize, fin: bool) -> Data {
+    Data::of(0, from, len, fin)
+}
+
+#[test]
+fn a_stream_ends_once_and_where_it_was_said_to() {
+    let mut streams = streams();
+    let differ = |one, other| StreamError::FinalSize {
+        stream: 0,
+        one,
+        other,
+    };
+    assert!(streams.on_data(data(10, 10, true)).is_ok());
+    assert_eq!(streams.on_data(data(10, 11, false)), Err(differ(20, 21)));
+    assert_eq!(streams.on_data(data(0, 10, true)), Err(differ(20, 10)));
+    assert_eq!(streams.on_reset(0, 19), Err(differ(20, 19)));
+    let finished = streams.on_data(data(0, 10, false)).unwrap().unwrap();
+    assert!(finished.finished);
+    let again = streams.on_data(data(0, 20, true)).unwrap();
+    let known = 20;
+    assert_eq!(
+        again,
+        Some(News {
+            known,
+            ..News::default()
+        })
+    );
+}
+
+#[test]
+fn an_end_below_what_has_come_is_none() {
+    let mut streams = streams();
+    assert!(streams.on_data(data(10, 10, false)).is_ok());
+    let error = StreamError::FinalSize {
+        stream: 0,
+        one: 20,
+        other: 15,
+    };
+    assert_eq!(streams.on_data(data(15, 0, true)), Err(error));
+    assert_eq!(streams.on_reset(0, 15), Err(error));
+    assert_eq!(streams.on_reset(0, 30), Ok(Some(0)));
+    assert_eq!(streams.session.received, 30);
+    assert_eq!(streams.on_reset(0, 30), Ok(None), "it is no more");
+    assert_eq!(streams.on_data(data(0, 99, true)), Ok(None));
+}
+
+#[test]
+fn credit_is_kept_to() {
+    let mut streams = streams();
+    let beyond = |end, allowed| {
+        Err(StreamError::Credit {
+            stream: 0,
+            end,
+            allowed,
+        })
+    };
+    assert_eq!(streams.on_data(data(50, 51, false)), beyond(101, 100));
+    assert!(!streams.allow(0, 110), "not worth a part");
+    assert!(streams.on_data(data(50, 51, false)).is_ok());
+    assert_eq!(
+        streams.on_data(data(u64::MAX, 51, false)),
+        beyond(u64::MAX, 110)
+    );
+    for stream in [2, 4] {
+        streams.open_by_peer(stream, Class::Bulk).unwrap();
+        let data = Data::of(stream, 0, 100, false);
+        let fits = streams.on_data(data);
+        let error = StreamError::SessionCredit {
+            sum: 301,
+            allowed: 300,
+        };
+        assert_eq!(fits.err(), (stream == 4).then_some(error));
+    }
+}
+
+#[test]
+fn the_peer_is_told_of_credit_in_quarters_or_when_it_has_none() {
+    let mut half = ReceiveHalf::new(100);
+    let take = |half: &mut ReceiveHalf, from, len| half.on_data(data(from, len, false)).tell;
+    assert!(!half.allow(100), "nothing new");
+    assert!(!take(&mut half, 0, 60));
+    assert!(!half.allow(124));
+    assert!(half.allow(125));
+    assert!(!half.allow(125), "it knows");
+    assert!(!half.allow(130));
+    assert!(take(&mut half, 60, 65), "it has used up all it knows of");
+    assert!(!half.allow(130));
+    assert!(!take(&mut half, 125, 5), "there is nothing to tell");
+    assert!(half.allow(131), "a byte is better than none");
+    half.on_data(data(130, 0, true));
+    assert!(!half.allow(1000), "nothing more will come");
+}
+
+#[test]
+fn so_many_streams_and_no_more() {
+    let mut streams = Streams::new(true, STREAM_CREDIT, 2, SESSION_CREDIT);
+    assert_eq!(streams.open(Class::Bulk), Some(0));
+    assert_eq!(streams.open(Class::Bulk), Some(2));
+    assert_eq!(streams.open(Class::Bulk), None);
+    assert_eq!(streams.reset(2), Some(0));
+    assert_eq!(streams.open(Class::Bulk), None, "the peer has not answered");
+    assert_eq!(streams.on_reset(2, 30), Ok(None));
+    assert_eq!(streams.session.received, 30, "what it has sent counts");
+    assert_eq!(streams.open(Class::Bulk), Some(4));
+    assert_eq!(streams.may_be_opened(4), Ok(false));
+    assert_eq!(streams.may_be_opened(6), Err(StreamError::NeverOpened(6)));
+    assert_eq!(
+        streams.open_by_peer(2, Class::Bulk),
+        Err(StreamError::NotYours(2))
+    );
+}
+
+#[test]
+fn the_peer_may_have_so_many_streams_and_no_more() {
+    let mut streams = Streams::new(true, STREAM_CREDIT, 2, SESSION_CREDIT);
+    let mut open = |index: u64| streams.open_by_peer(2 * index + 1, Class::Bulk);
+    for index in (0..34).rev() {
+        assert_eq!(open(index), Ok(Opening::New));
+        assert_eq!(open(index), Ok(Opening::Known));
+    }
+    for index in 34..72 {
+        assert_eq!(open(index), Ok(Opening::TooMany));
+    }
+    assert_eq!(open(72), Err(StreamError::TooMany(145)));
+    assert_eq!(open(1 << 40), Err(StreamError::NeverOpened((2 << 40) + 1)));
+    assert_eq!(streams.len(), 34);
+    assert_eq!(streams.may_be_opened(145), Ok(true));
+    assert_eq!(streams.may_be_opened(143), Ok(false));
+}
+
+#[test]
+fn pieces_are_bounded() {
+    let mut half = ReceiveHalf::new(1 << 30);
+    let piece = |i: u64| data(2 * i + 1, 1, false);
+    for i in 0..1 << 16 {
+        half.check(piece(i)).unwrap();
+        half.on_data(piece(i));
+    }
+    assert_eq!(half.check(piece(1 << 16)), Err(StreamError::Pieces(0)));
+}
