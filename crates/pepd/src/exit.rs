@@ -14,8 +14,8 @@ pub enum ExitStatus {
     Usage = 2,
     /// The configuration was wrong, or asks for what this machine has not. Every error was printed.
     Configuration = 3,
-    /// The configuration is right, but it could not be put in place: a capability, nft, a
-    /// route, a port in use or a feature of the kernel is missing.
+    /// The configuration is right, but it could not be put in place: a capability, nft, a route, a feature of the kernel,
+    /// or enough file descriptors or address space are missing, or a port is in use.
     Setup = 4,
     /// After a signal, some flows outlived `timeouts.drain` and were reset.
     FlowsReset = 5,
@@ -31,7 +31,8 @@ Exit codes:
   1  something failed while running, or output could not be written
   2  the command line is wrong
   3  the configuration is wrong (each error is printed with file, line and key)
-  4  it could not be put in place: a capability, nft, a route, a port or a kernel feature
+  4  it could not be put in place: a capability, nft, a route, a port, a kernel feature,
+     file descriptors or address space
   5  after a signal, some flows outlived `timeouts.drain` and were reset
   6  a second signal ended everything at once";
 
