@@ -7,6 +7,7 @@ pub mod carried;
 pub mod endpoint;
 pub mod frames;
 pub mod link;
+pub mod parcel;
 pub mod window;
 
 use fec::wire::{Header, HeaderError};

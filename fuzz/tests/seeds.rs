@@ -67,6 +67,11 @@ fn carried() {
     cases(pepd_fuzz::carried::run);
 }
 
+#[test]
+fn parcels() {
+    cases(pepd_fuzz::parcel::run);
+}
+
 /// Fewer, as each begins with a handshake.
 #[test]
 fn endpoints() {

@@ -9,6 +9,7 @@ mod addresses;
 mod bed;
 mod carriers;
 mod check;
+mod compression;
 mod congestion;
 mod ending;
 mod firewall;

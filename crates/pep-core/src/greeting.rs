@@ -7,8 +7,9 @@
 //!   the site's name
 //! ```
 //!
-//! Flags: 1, the addresses are IPv6; 2, connect from the client's address. Others are zero. Numbers are
-//! in network byte order.
+//! Flags: 1, the addresses are IPv6; 2, connect from the client's address; 4, what the stream carries is compressed, both ways.
+//! Others are zero, and a greeting in which they are not is refused: so is one with 4 by those who do not know it. Numbers are in
+//! network byte order.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,6 +22,8 @@ pub struct Greeting {
     pub client: SocketAddr,
     /// Whether the server is to see the client's address.
     pub as_client: bool,
+    /// Whether the stream's bytes are compressed, in both directions.
+    pub compressed: bool,
     /// The DSCP of its packets, 0 to 63.
     pub dscp: u8,
     /// The near pepd's site, for logs: up to 64 letters, digits, `-`, `_` or `.`.
@@ -41,6 +44,7 @@ pub enum GreetingError {
 const VERSION: u8 = 1;
 const IPV6: u8 = 1;
 const AS_CLIENT: u8 = 2;
+const COMPRESSED: u8 = 4;
 const NAME_MAX: usize = 64;
 
 impl Greeting {
@@ -53,8 +57,10 @@ impl Greeting {
         let name = &self.site.as_bytes()[..self.site.len().min(NAME_MAX)];
         let ipv6 = if self.client.is_ipv6() { IPV6 } else { 0 };
         let as_client = if self.as_client { AS_CLIENT } else { 0 };
+        let compressed = if self.compressed { COMPRESSED } else { 0 };
         let length = u8::try_from(name.len()).expect("at most NAME_MAX");
-        let mut bytes = vec![VERSION, ipv6 | as_client, self.dscp, length];
+        let flags = ipv6 | as_client | compressed;
+        let mut bytes = vec![VERSION, flags, self.dscp, length];
         for address in [self.destination, self.client] {
             match address.ip() {
                 IpAddr::V4(ip) => bytes.extend(ip.octets()),
@@ -80,7 +86,10 @@ impl Greeting {
 
     fn parse_first(bytes: &[u8]) -> Option<Self> {
         let (&[flags, dscp, length], rest) = bytes.split_first_chunk()?;
-        if flags & !(IPV6 | AS_CLIENT) != 0 || dscp > 63 || usize::from(length) > NAME_MAX {
+        if flags & !(IPV6 | AS_CLIENT | COMPRESSED) != 0
+            || dscp > 63
+            || usize::from(length) > NAME_MAX
+        {
             return None;
         }
         let ipv6 = flags & IPV6 != 0;
@@ -93,6 +102,7 @@ impl Greeting {
             destination,
             client,
             as_client: flags & AS_CLIENT != 0,
+            compressed: flags & COMPRESSED != 0,
             dscp,
             site: String::from_utf8(name.to_vec()).ok()?,
         })
@@ -130,12 +140,12 @@ mod tests {
         (
             ips,
             any::<[u16; 2]>(),
-            any::<bool>(),
+            any::<[bool; 2]>(),
             0..64_u8,
             "[a-z0-9._-]{0,64}",
         )
             .prop_map(
-                |([destination, client], ports, as_client, dscp, site): (
+                |([destination, client], ports, [as_client, compressed], dscp, site): (
                     [IpAddr; 2],
                     _,
                     _,
@@ -146,6 +156,7 @@ mod tests {
                         destination: SocketAddr::new(destination, ports[0]),
                         client: SocketAddr::new(client, ports[1]),
                         as_client,
+                        compressed,
                         dscp,
                         site,
                     }
@@ -185,6 +196,7 @@ mod tests {
             destination: ([192, 0, 2, 1], 80).into(),
             client: ([10, 0, 0, 1], 4000).into(),
             as_client: true,
+            compressed: false,
             dscp: 46,
             site: "a".to_owned(),
         }
@@ -195,7 +207,7 @@ mod tests {
             Greeting::parse(&bytes)
         };
         assert_eq!(with(0, 2), Err(GreetingError::Version(2)));
-        for (at, value) in [(1, 4), (1, 1), (2, 64), (3, 2), (16, b'\n')] {
+        for (at, value) in [(1, 8), (1, 1), (2, 64), (3, 2), (16, b'\n')] {
             assert_eq!(with(at, value), Err(GreetingError::Form), "{at} {value}");
         }
     }

@@ -163,6 +163,16 @@ counters! {
     tunnel_flows_far,
     /// Flows of peers that were reset as their peer had as many as it may, or there was no memory for them.
     tunnel_flows_refused,
+    /// Bytes of hosts that went into compressed streams here.
+    tunnel_plain_bytes,
+    /// What these streams carry for them.
+    tunnel_packed_bytes,
+    /// Parcels in which they went.
+    tunnel_parcels,
+    /// Of these, those that are as they were, since they did not shrink or were not tried.
+    tunnel_parcels_stored,
+    /// Flows that were reset as what came for them could not be unpacked.
+    tunnel_parcels_refused,
     /// Datagrams of tunnels that were sent, or at least given to the kernel.
     tunnel_datagrams_sent,
     /// Datagrams of tunnels that the kernel did not take.

@@ -165,7 +165,10 @@ impl Summary<'_> {
             OnPeerLoss::Bypass => "forwarded by the kernel",
         };
         let (name, class) = (&peer.name, class(site.class));
-        format!("tunnel to {name} as {class}, while it is gone {else_}; port {port}, {source}")
+        let compressed = if site.compress { ", compressed" } else { "" };
+        format!(
+            "tunnel to {name} as {class}{compressed}, while it is gone {else_}; port {port}, {source}"
+        )
     }
 
     fn link_leg(&self, site: &Site) -> String {

@@ -17,6 +17,7 @@
 //! - [`coding`], overcode over packets
 //! - [`wire`], what is in a packet
 //! - [`store`], where the streams' bytes are: with the caller
+//! - [`parcel`], streams whose bytes are compressed
 //! - [`class`], [`schedule`], which bytes go first
 //! - [`delivery`], [`arrival`], which segments have arrived: the sender's and the receiver's side of it
 //! - [`outage`], whether the link is there
@@ -37,6 +38,7 @@ pub mod crypto;
 pub mod delivery;
 pub mod endpoint;
 pub mod outage;
+pub mod parcel;
 pub mod path;
 mod ranges;
 pub mod rate;

@@ -93,6 +93,7 @@ impl Context<'_> {
             lan_buffer: s.read("lan_buffer", buffer()).unwrap_or(d.lan_buffer),
             peer: self.read_peer(s),
             class: s.read("class", CLASSES).unwrap_or(d.class),
+            compress: s.read("compress", Switch).unwrap_or(d.compress),
         };
         check_tunnel(s, &mut site);
         congestion::check(s, &site, self.link);
@@ -236,6 +237,10 @@ fn check_tunnel(section: &Section<'_>, site: &mut Site) {
     if site.mode != Mode::Tunnel {
         if section.has("class") {
             section.warning("class", "has no effect: only mode \"tunnel\" has classes");
+        }
+        if site.compress {
+            let message = "has no effect: only mode \"tunnel\" compresses";
+            section.warning("compress", message);
         }
         return;
     }

@@ -219,6 +219,8 @@ pub struct Site {
     pub peer: Option<String>,
     /// How its flows are carried in a tunnel; default [`Class::Normal`].
     pub class: Class,
+    /// Whether their bytes are compressed there; default no.
+    pub compress: bool,
 }
 
 impl Site {
@@ -249,6 +251,7 @@ impl Site {
             lan_buffer: Buffer::default(),
             peer: None,
             class: Class::default(),
+            compress: false,
         }
     }
 

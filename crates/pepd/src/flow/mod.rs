@@ -265,6 +265,7 @@ impl Drop for Flow {
             up_undelivered: undelivered(Direction::Up),
             down_undelivered: undelivered(Direction::Down),
             growth_denied: self.relay.growth_denied(),
+            carried: None,
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
@@ -281,6 +282,8 @@ pub(crate) struct FlowEnd<'a> {
     pub(crate) up_undelivered: u64,
     pub(crate) down_undelivered: u64,
     pub(crate) growth_denied: u64,
+    /// Bytes up and down that streams carried for these, where they were compressed.
+    pub(crate) carried: Option<[u64; 2]>,
     pub(crate) duration: Duration,
     pub(crate) error: Option<&'a io::Error>,
 }
@@ -294,6 +297,7 @@ impl Default for FlowEnd<'_> {
             up_undelivered: 0,
             down_undelivered: 0,
             growth_denied: 0,
+            carried: None,
             duration: Duration::ZERO,
             error: None,
         }
@@ -321,6 +325,8 @@ impl FlowEnd<'_> {
                 down_bytes = self.down,
                 up_undelivered = (self.up_undelivered > 0).then_some(self.up_undelivered),
                 down_undelivered = (self.down_undelivered > 0).then_some(self.down_undelivered),
+                up_carried = self.carried.map(|[up, _]| up),
+                down_carried = self.carried.map(|[_, down]| down),
                 duration_ms = u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX),
                 reason = self.reason.as_str(),
                 "flow ended"

@@ -36,6 +36,8 @@ pub struct SiteRuntime {
     pub timeouts: Timeouts,
     /// Which of their legs crosses the link.
     pub link_side: Side,
+    /// Whether their bytes are compressed in a tunnel.
+    pub compress: bool,
     /// How they share it, over IPv4 and over IPv6.
     pub share: [Option<Terms>; 2],
 }
@@ -110,6 +112,7 @@ impl SiteRuntime {
                 LinkLeg::Server => Side::Server,
                 LinkLeg::Client => Side::Client,
             },
+            compress: site.compress,
             share: [IpVersion::V4, IpVersion::V6]
                 .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
         }

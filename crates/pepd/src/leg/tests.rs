@@ -39,6 +39,7 @@ pub(crate) fn site() -> SiteRuntime {
         dscp: DscpPolicy::Keep,
         timeouts: pep_core::config::Timeouts::default(),
         link_side: pep_core::relay::Side::Server,
+        compress: false,
         share: [None; 2],
     }
 }

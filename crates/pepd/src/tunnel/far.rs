@@ -78,6 +78,9 @@ pub(super) async fn serve(core: Shared, key: Key, greeting: Greeting, permit: Pe
         peer: Some(peer),
     };
     let mut joint = Joint::new(Rc::clone(&core), key, ends, Side::Server, permit);
+    if greeting.compressed {
+        joint.compress();
+    }
     let connected = match begin(&context, &sites, joint.ends(), greeting.dscp) {
         Ok(fd) => connect(&context, &mut joint, fd, greeting.destination).await,
         Err(err) => Err(Some(err)),

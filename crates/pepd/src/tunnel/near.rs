@@ -31,6 +31,7 @@ pub(super) async fn serve(core: Shared, handed: Handed) {
         destination: handed.ends.destination,
         client: handed.ends.client,
         as_client: handed.ends.site.source == Source::Client,
+        compressed: handed.ends.site.compress,
         dscp: match handed.ends.site.dscp {
             DscpPolicy::Keep => handed.dscp,
             DscpPolicy::Set(dscp) => dscp,
@@ -45,6 +46,9 @@ pub(super) async fn serve(core: Shared, handed: Handed) {
         Side::Client,
         handed.permit,
     );
+    if greeting.compressed {
+        joint.compress();
+    }
     if let Err(err) = joint.set_leg(handed.client) {
         return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
     }

@@ -36,7 +36,7 @@ use super::{
 use crate::{
     arena::{Arena, Geometry},
     flow::{Ends, FlowContext},
-    leg::{self, tests::site},
+    leg::{self, SiteRuntime, tests::site},
     limits::Admission,
     stats::Counters,
 };
@@ -66,6 +66,8 @@ pub(super) struct Rig {
     pub(super) near: Shared,
     pub(super) far: Shared,
     wire: Rc<Wire>,
+    /// Whether flows that begin are compressed.
+    pub(super) compress: Cell<bool>,
 }
 
 /// What is between them.
@@ -172,6 +174,7 @@ impl Rig {
                 near: core(1, 2, address),
                 far: core(2, 1, None),
                 wire: Rc::default(),
+                compress: Cell::new(false),
             };
             let ends = [Rc::clone(&rig.near), Rc::clone(&rig.far)];
             spawn_local(carry(ends, Rc::clone(&rig.wire)));
@@ -228,7 +231,10 @@ impl Rig {
             ends: Ends {
                 client: client.local_addr().unwrap(),
                 destination,
-                site: Arc::new(site()),
+                site: Arc::new(SiteRuntime {
+                    compress: self.compress.get(),
+                    ..site()
+                }),
                 peer: None,
             },
             dscp: 0,

@@ -30,6 +30,7 @@ pub(super) use peers::Peers;
 use super::{
     credit::Usage,
     far,
+    flow::Workshop,
     peers::Statuses,
     table::{Entry, FlowId, Table},
     tcp::Connections,
@@ -52,6 +53,8 @@ pub(super) struct Core {
     pub(super) statuses: Statuses,
     /// For flows that the peers open.
     pub(super) far: Rc<far::Sites>,
+    /// For flows that compress.
+    pub(super) workshop: Rc<RefCell<Workshop>>,
     /// Where UDP does not get through.
     pub(super) tcp: Connections,
     /// The beginning of time.
@@ -83,6 +86,7 @@ impl Core {
             peers,
             statuses,
             far: Rc::new(far),
+            workshop: Rc::default(),
             tcp,
             base: Instant::now(),
             driver: None,

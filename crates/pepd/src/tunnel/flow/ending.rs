@@ -1,7 +1,9 @@
 //! The end of a flow in a tunnel: what is still owed to its host, and what is told.
 
+use std::io;
+
 use pep_core::{relay::Side, stats::EndReason};
-use tunnel::wire::ResetCode;
+use tunnel::{parcel::UnpackError, wire::ResetCode};
 
 use super::{Joint, Sink};
 use crate::flow::{FlowEnd, tail};
@@ -15,6 +17,8 @@ pub(super) enum Over {
     ByHost,
     /// The peer, or its host, has.
     ByPeer(ResetCode),
+    /// What the peer has sent cannot be unpacked.
+    Malformed(UnpackError),
     /// Nothing has moved for too long.
     Idle,
 }
@@ -40,11 +44,23 @@ impl Joint {
                 self.delivered_within_orphan().await;
                 self.ending = by_peer(code, self.side);
             }
+            Over::Malformed(err) => self.on_malformed(err),
             Over::Idle => {
                 self.ending = EndReason::IdleTimeout;
                 self.code = Some(ResetCode::TimedOut);
             }
         }
+    }
+
+    fn on_malformed(&mut self, err: UnpackError) {
+        let core = self.core.borrow();
+        let counters = &core.context.counters;
+        counters.update(|stats| stats.tunnel_parcels_refused += 1);
+        let (peer, client) = (core.peer_name(self.key.peer), self.ends.client);
+        tracing::warn!(peer, %client, error = %err, "a flow is reset: what the peer has compressed cannot be read");
+        self.failure = Some(io::Error::new(io::ErrorKind::InvalidData, err));
+        self.ending = EndReason::Error;
+        self.code = Some(ResetCode::Internal);
     }
 
     async fn delivered_within_orphan(&self) {
@@ -61,13 +77,21 @@ impl Joint {
     /// Adds the bytes moved since the last time to the counters.
     pub(super) fn count_bytes(&mut self) {
         let core = &mut *self.core.borrow_mut();
-        let Some(now) = core.entry(self.key).map(|entry| entry.delivered()) else {
+        let Some(carried) = core.entry(self.key).map(|entry| entry.delivered()) else {
             return;
         };
+        let packing = self.packing.as_mut();
+        let now = packing.map_or(carried, |packing| {
+            let [acked, _] = by_leg(self.side, carried);
+            by_leg(self.side, packing.delivered(acked))
+        });
         let [up, down] = std::mem::replace(&mut self.counted, now);
         core.context.counters.update(|stats| {
             stats.up_bytes += now[0] - up;
             stats.down_bytes += now[1] - down;
+            if let Some(packing) = &mut self.packing {
+                packing.count(stats);
+            }
         });
     }
 }
@@ -76,7 +100,13 @@ impl Drop for Joint {
     fn drop(&mut self) {
         self.count_bytes();
         let core = &mut *self.core.borrow_mut();
-        let held = core.entry(self.key).map_or([0; 2], |entry| entry.held());
+        let entry = core.entry(self.key);
+        let (carried, held) =
+            entry.map_or_else(Default::default, |entry| (entry.delivered(), entry.held()));
+        let held = self
+            .packing
+            .as_ref()
+            .map_or(held, |packing| by_leg(self.side, packing.held()));
         core.remove(self.key, self.code);
         let undelivered = match self.ending {
             EndReason::Closed => [0; 2],
@@ -89,11 +119,20 @@ impl Drop for Joint {
             up_undelivered: undelivered[0],
             down_undelivered: undelivered[1],
             growth_denied: 0,
+            carried: self.packing.is_some().then_some(carried),
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
         end.count(&core.context);
         end.log(&self.ends);
+    }
+}
+
+/// What is counted up and down as from the leg and to it, and the other way round.
+fn by_leg(side: Side, [up, down]: [u64; 2]) -> [u64; 2] {
+    match side {
+        Side::Client => [up, down],
+        Side::Server => [down, up],
     }
 }
 

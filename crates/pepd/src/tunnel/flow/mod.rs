@@ -7,6 +7,7 @@
 //! ```
 
 mod ending;
+mod packing;
 mod relaying;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::{
     future::poll_fn,
     io,
     os::fd::OwnedFd,
+    rc::Rc,
     task::{Context, Poll},
 };
 
@@ -27,6 +29,8 @@ use crate::{
     flow::{Ends, LegIo},
     limits::Permit,
 };
+use packing::Packing;
+pub(super) use packing::Workshop;
 
 /// What comes from the leg.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +59,8 @@ pub(super) struct Joint {
     side: Side,
     source: Source,
     sink: Sink,
+    /// Where the stream's bytes are compressed.
+    packing: Option<Box<Packing>>,
     failure: Option<io::Error>,
     began: Instant,
     /// What is told if this is dropped now, to people and to the peer.
@@ -75,6 +81,7 @@ impl Joint {
             side,
             source: Source::Open,
             sink: Sink::Open,
+            packing: None,
             failure: None,
             began: Instant::now(),
             ending: EndReason::Drained,
@@ -82,6 +89,12 @@ impl Joint {
             counted: [0; 2],
             _permit: permit,
         }
+    }
+
+    /// The stream's bytes are compressed, both ways. To be said before any are moved.
+    pub(super) fn compress(&mut self) {
+        let workshop = Rc::clone(&self.core.borrow().workshop);
+        self.packing = Some(Box::new(Packing::new(workshop)));
     }
 
     /// Who talks to whom.

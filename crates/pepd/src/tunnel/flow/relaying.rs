@@ -15,14 +15,14 @@ use socket2::SockRef;
 use tokio::{io::Interest, time::sleep};
 use tunnel::wire::ResetCode;
 
-use super::{Joint, Sink, Source, ending::Over};
+use super::{Joint, Sink, Source, ending::Over, packing::Packing};
 use crate::{
     flow::{
         LegIo, SHORTAGE_RETRY,
         idle::{self, Idle},
     },
     limits::Resource,
-    tunnel::core::Core,
+    tunnel::{core::Core, table::Entry},
 };
 
 /// What one receive call takes from a leg at most: beyond it other flows wait too long.
@@ -105,9 +105,13 @@ impl Joint {
         let Some(entry) = core.entry(self.key) else {
             return Some(Over::ByPeer(ResetCode::Internal));
         };
+        if let Some(err) = self.packing.as_ref().and_then(|packing| packing.failure()) {
+            return Some(Over::Malformed(err));
+        }
         if let Some(code) = entry.reset {
             // What came before the reset goes to the leg first, as the network would have it.
-            let owed = self.sink == Sink::Open && !entry.is_delivered() && code == ResetCode::Host;
+            let owed =
+                self.sink == Sink::Open && !self.is_delivered(entry) && code == ResetCode::Host;
             return (!owed).then_some(Over::ByPeer(code));
         }
         if !entry.is_acknowledged() {
@@ -127,12 +131,16 @@ impl Joint {
         if self.source != Source::Open || entry.reset.is_some() {
             return Ok(false);
         }
-        let space = entry.space(RECEIVE_MAX);
+        let space = match &self.packing {
+            Some(_) => Packing::space(entry),
+            None => entry.space(RECEIVE_MAX),
+        };
         if space.is_empty() {
             return Ok(false); // until something is sent or acknowledged
         }
-        let result = attempt(leg, cx, Interest::READABLE, |fd| {
-            entry.receive(|slot, direction| slot.receive(fd, direction, &space))
+        let result = attempt(leg, cx, Interest::READABLE, |fd| match &mut self.packing {
+            Some(packing) => packing.receive(fd, entry, &space),
+            None => entry.receive(|slot, direction| slot.receive(fd, direction, &space)),
         });
         match result {
             Poll::Pending => Ok(false),
@@ -143,6 +151,10 @@ impl Joint {
             }
             Poll::Ready(Ok(count)) => {
                 let until = entry.on_received(count);
+                if let Some(packing) = &mut self.packing {
+                    packing.on_written(until);
+                    entry.charge(packing.memory());
+                }
                 core.written(self.key, until);
                 Ok(true)
             }
@@ -151,6 +163,9 @@ impl Joint {
     }
 
     fn poll_send(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        if self.packing.is_some() {
+            return self.poll_send_unpacked(core, cx);
+        }
         let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
             return Ok(false);
         };
@@ -171,6 +186,37 @@ impl Joint {
             }
             Some(Poll::Ready(Err(err))) => self.on_failure(cx, err),
         }
+    }
+
+    /// The same where the stream's bytes have to be unpacked.
+    fn poll_send_unpacked(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return Ok(false);
+        };
+        let packing = self.packing.as_mut().filter(|_| self.sink == Sink::Open);
+        let Some(packing) = packing else {
+            return Ok(false);
+        };
+        let taken = packing.unpack(entry);
+        if taken > 0 {
+            let until = entry.on_sent(taken);
+            entry.charge(packing.memory());
+            core.consumed(self.key, taken, until);
+        }
+        if !packing.is_pending() {
+            return Ok(taken > 0);
+        }
+        match attempt(leg, cx, Interest::WRITABLE, |fd| packing.send(fd)) {
+            Poll::Pending => Ok(taken > 0),
+            Poll::Ready(Ok(_)) => Ok(true),
+            Poll::Ready(Err(err)) => self.on_failure(cx, err),
+        }
+    }
+
+    /// Whether the leg has everything that the peer gave so far.
+    fn is_delivered(&self, entry: &Entry) -> bool {
+        let pending = self.packing.as_ref().map(|packing| packing.is_pending());
+        entry.is_delivered() && pending != Some(true)
     }
 
     /// A leg that fails for want of memory is asked again; else it is broken, and what it gave
@@ -199,7 +245,12 @@ impl Joint {
         let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
             return;
         };
-        if self.sink != Sink::Open || !entry.finished || !entry.is_delivered() {
+        if self.sink != Sink::Open || !entry.finished || !self.is_delivered(entry) {
+            return;
+        }
+        if let Some(packing) = &mut self.packing
+            && packing.finish().is_err()
+        {
             return;
         }
         match SockRef::from(&leg.fd()).shutdown(Shutdown::Write) {
@@ -217,8 +268,12 @@ impl Joint {
         let Some(entry) = core.entry(self.key) else {
             return false;
         };
-        let receives = self.source == Source::Open && !entry.space(1).is_empty();
-        let sends = self.sink == Sink::Open && !entry.is_delivered();
+        let space = match &self.packing {
+            Some(_) => Packing::space(entry),
+            None => entry.space(1),
+        };
+        let receives = self.source == Source::Open && !space.is_empty();
+        let sends = self.sink == Sink::Open && !self.is_delivered(entry);
         !receives && !sends && self.sink != Sink::Broken
     }
 

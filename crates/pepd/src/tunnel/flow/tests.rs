@@ -13,6 +13,18 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 % 253) as u8).collect()
 }
 
+/// What does not shrink.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
 /// A client and a server with a flow between them.
 async fn joined(rig: &Rig) -> (TcpStream, TcpStream) {
     let listener = listener().await;
@@ -32,32 +44,126 @@ async fn is_reset(host: &mut TcpStream) -> bool {
     read.is_err_and(|err| err.kind() == io::ErrorKind::ConnectionReset)
 }
 
+/// 700,001 bytes up, and 900,000 down once those have ended.
+async fn exchange(rig: &Rig) {
+    let (mut client, mut server) = joined(rig).await;
+    let (up, down) = (pattern(700_001), pattern(900_000));
+    let sent = up.clone();
+    let question = tokio::task::spawn_local(async move {
+        client.write_all(&sent).await.unwrap();
+        client.shutdown().await.unwrap();
+        client
+    });
+    let mut received = Vec::new();
+    server.read_to_end(&mut received).await.unwrap();
+    assert!(received == up);
+    let mut client = question.await.unwrap();
+    let sent = down.clone();
+    tokio::task::spawn_local(async move { server.write_all(&sent).await.unwrap() });
+    received.clear();
+    client.read_to_end(&mut received).await.unwrap();
+    assert!(received == down);
+    rig.wait_idle().await;
+    for end in [&rig.near, &rig.far] {
+        let stats = Rig::stats(end);
+        assert_eq!((stats.up_bytes, stats.down_bytes), (700_001, 900_000));
+        assert_eq!(stats.ended_closed, 1);
+    }
+}
+
 #[test]
 fn both_directions_are_whole_and_each_half_closes_by_itself() {
     Rig::run(|rig| async move {
+        exchange(&rig).await;
+        assert_eq!(Rig::stats(&rig.near).tunnel_parcels, 0);
+    });
+}
+
+#[test]
+fn compressed_flows_are_whole_too() {
+    Rig::run(|rig| async move {
+        rig.compress.set(true);
+        exchange(&rig).await;
+        for (end, plain) in [(&rig.near, 700_001), (&rig.far, 900_000)] {
+            let stats = Rig::stats(end);
+            assert_eq!(stats.tunnel_plain_bytes, plain);
+            assert!(stats.tunnel_packed_bytes < plain / 10, "{stats:?}");
+            assert_eq!(stats.tunnel_parcels_refused, 0);
+        }
+    });
+}
+
+#[test]
+fn each_message_of_a_compressed_flow_is_answered_before_the_next() {
+    Rig::run(|rig| async move {
+        rig.compress.set(true);
         let (mut client, mut server) = joined(&rig).await;
-        let (up, down) = (pattern(700_001), pattern(900_000));
-        let sent = up.clone();
-        let question = tokio::task::spawn_local(async move {
+        for length in [1, 15, 16, 200, 3000].repeat(20) {
+            let (message, mut received) = (pattern(length), vec![0; length]);
+            for host in [&mut client, &mut server] {
+                host.write_all(&message).await.unwrap();
+            }
+            for host in [&mut server, &mut client] {
+                host.read_exact(&mut received).await.unwrap();
+                assert_eq!(received, message);
+            }
+        }
+    });
+}
+
+/// Bytes in the stream of the only flow that its near end has not made.
+fn inject(rig: &Rig, bytes: &[u8]) {
+    let core = &mut *rig.near.borrow_mut();
+    let flow = core.table(0).some_flow();
+    let key = Key { peer: 0, flow };
+    let entry = core.entry(key).unwrap();
+    let space = entry.space(bytes.len() as u64);
+    entry.write(&space, bytes);
+    let until = entry.on_received(bytes.len() as u64);
+    core.written(key, until);
+}
+
+/// It has what no parcel begins with in its stream.
+#[test]
+fn a_flow_whose_peer_compresses_nonsense_is_reset_and_counted() {
+    Rig::run(|rig| async move {
+        rig.compress.set(true);
+        let (mut client, mut server) = joined(&rig).await;
+        client.write_all(b"x").await.unwrap();
+        server.read_exact(&mut [0]).await.unwrap();
+        inject(&rig, &[1]);
+        assert!(is_reset(&mut server).await);
+        assert!(is_reset(&mut client).await);
+        rig.wait_idle().await;
+        let stats = Rig::stats(&rig.far);
+        assert_eq!((stats.tunnel_parcels_refused, stats.ended_error), (1, 1));
+    });
+}
+
+/// The server does not read while there is room anywhere.
+#[test]
+fn a_compressed_flow_whose_host_stalls_loses_nothing() {
+    Rig::run(|rig| async move {
+        rig.compress.set(true);
+        let (mut client, mut server) = joined(&rig).await;
+        let sent = noise(3_000_000);
+        let expected = sent.clone();
+        let sender = tokio::task::spawn_local(async move {
             client.write_all(&sent).await.unwrap();
             client.shutdown().await.unwrap();
             client
         });
+        Rig::wait(&rig.near, |_| {
+            rig.near.borrow_mut().table(0).is_full(16 << 10)
+        })
+        .await;
         let mut received = Vec::new();
         server.read_to_end(&mut received).await.unwrap();
-        assert!(received == up);
-        let mut client = question.await.unwrap();
-        let sent = down.clone();
-        tokio::task::spawn_local(async move { server.write_all(&sent).await.unwrap() });
-        received.clear();
-        client.read_to_end(&mut received).await.unwrap();
-        assert!(received == down);
-        rig.wait_idle().await;
-        for end in [&rig.near, &rig.far] {
-            let stats = Rig::stats(end);
-            assert_eq!((stats.up_bytes, stats.down_bytes), (700_001, 900_000));
-            assert_eq!(stats.ended_closed, 1);
-        }
+        assert!(received == expected);
+        drop(server);
+        sender.await.unwrap();
+        let stats = Rig::stats(&rig.near);
+        assert!(stats.tunnel_packed_bytes < 3_030_000, "{stats:?}");
     });
 }
 
@@ -137,7 +243,7 @@ fn a_reset_reaches_a_sender_that_is_stalled() {
         });
         // Until what the server does not read fills every ring.
         Rig::wait(&rig.near, |_| {
-            let flow = |core: &mut crate::tunnel::core::Core| core.table(0).is_full();
+            let flow = |core: &mut crate::tunnel::core::Core| core.table(0).is_full(1);
             flow(&mut rig.near.borrow_mut())
         })
         .await;

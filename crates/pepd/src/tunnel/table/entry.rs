@@ -39,6 +39,8 @@ pub(in crate::tunnel) struct Entry {
     initial: u64,
     /// Bytes of each extent that are taken from the budget.
     charged: [u64; 2],
+    /// Bytes beside them that are.
+    extra: u64,
 }
 
 impl Entry {
@@ -57,6 +59,7 @@ impl Entry {
             waits: Cell::new(false),
             initial,
             charged: [initial; 2],
+            extra: 0,
         }
     }
 
@@ -68,8 +71,21 @@ impl Entry {
     /// Where the next bytes from the leg go; empty when so many wait to be sent that more would be of no use, or there is no
     /// space, or no memory for it. At most `most` bytes.
     pub(in crate::tunnel) fn space(&mut self, most: u64) -> Ranges {
+        self.room(1, most)
+    }
+
+    /// The same for bytes that have to be `least` at least.
+    pub(in crate::tunnel) fn space_of(&mut self, least: u64, most: u64) -> Ranges {
+        let space = self.room(least, most);
+        if space.len() < least {
+            return Ranges::default();
+        }
+        space
+    }
+
+    fn room(&mut self, least: u64, most: u64) -> Ranges {
         let room = self.unsent_max.saturating_sub(self.unsent());
-        self.waits.set(room == 0);
+        self.waits.set(room < least);
         let most = most.min(room);
         let len = self.out.stretch(most);
         let reserved = self.out.reserved_for(self.out.tail() + len);
@@ -93,6 +109,22 @@ impl Entry {
         receive: impl FnOnce(&mut crate::arena::Slot, Direction) -> T,
     ) -> T {
         receive(&mut self.memory.slot, self.outward)
+    }
+
+    /// Puts bytes that were made of the leg's into this space.
+    pub(in crate::tunnel) fn write(&mut self, space: &Ranges, bytes: &[u8]) {
+        let space = space.clone().up_to(bytes.len() as u64);
+        self.memory.slot.write(self.outward, &space, bytes);
+    }
+
+    /// So many bytes of memory belong to the flow, beside those of its extents.
+    pub(in crate::tunnel) fn charge(&mut self, bytes: u64) {
+        if bytes > self.extra {
+            self.memory.share.grow(bytes - self.extra);
+        } else {
+            self.memory.share.give_back(self.extra - bytes);
+        }
+        self.extra = bytes;
     }
 
     /// The leg has given `count` bytes. Returns the position after them.

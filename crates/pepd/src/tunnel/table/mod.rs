@@ -152,12 +152,17 @@ impl Table {
         self.entries.len()
     }
 
-    /// Whether some flow takes no more of what its leg gives.
+    /// Whether some flow does not take so many more bytes from its leg.
     #[cfg(test)]
-    pub(super) fn is_full(&mut self) -> bool {
-        self.entries
-            .values_mut()
-            .any(|entry| entry.space(1).is_empty())
+    pub(super) fn is_full(&mut self, least: u64) -> bool {
+        let mut entries = self.entries.values_mut();
+        entries.any(|entry| entry.space_of(least, least).is_empty())
+    }
+
+    /// A flow that there is.
+    #[cfg(test)]
+    pub(super) fn some_flow(&self) -> FlowId {
+        *self.entries.keys().next().unwrap()
     }
 
     pub(super) fn on_readable(&mut self, stream: StreamId, until: u64) {

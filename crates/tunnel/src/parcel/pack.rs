@@ -1,0 +1,76 @@
+//! The sender's side.
+
+use super::{Codec, HEADER_MAX, PACKED, PARCEL_MAX, PLAIN_MAX, history::History, skip::Skip};
+use crate::wire::varint;
+
+/// Fewer bytes than this are not worth trying.
+const LEAST: usize = 16;
+
+/// What has become of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packed {
+    /// They have shrunk, by a sixteenth at least.
+    Smaller,
+    /// They are as they were.
+    Stored,
+}
+
+/// The sender's side of a direction.
+#[derive(Debug, Clone)]
+pub struct Packer {
+    history: History,
+    skip: Skip,
+}
+
+impl Default for Packer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Packer {
+    /// For a stream that nothing has been put into.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            history: History::new(),
+            skip: Skip::new(),
+        }
+    }
+
+    /// Appends a parcel of the next bytes, of [`HEADER_MAX`] more at most.
+    ///
+    /// # Panics
+    /// When there are none, or more than [`PLAIN_MAX`].
+    pub fn pack(&mut self, codec: &mut Codec, plain: &[u8], out: &mut Vec<u8>) -> Packed {
+        assert!((1..=PLAIN_MAX).contains(&plain.len()));
+        let frame = self.try_compress(codec, plain);
+        let (bytes, flag) = frame.map_or((plain, 0), |frame| (frame, PACKED));
+        varint::emit(2 * bytes.len() as u64 + flag, out);
+        out.extend_from_slice(bytes);
+        self.history.push(plain);
+        match flag {
+            PACKED => Packed::Smaller,
+            _ => Packed::Stored,
+        }
+    }
+
+    fn try_compress<'c>(&mut self, codec: &'c mut Codec, plain: &[u8]) -> Option<&'c [u8]> {
+        let len = plain.len();
+        if len < LEAST || !self.skip.tries(len) {
+            return None;
+        }
+        let frame = codec.compress(plain, self.history.dictionary(), len - len / 16);
+        self.skip.on_tried(len, frame.is_some());
+        frame
+    }
+
+    /// Bytes of memory that it has.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.history.memory()
+    }
+}
+
+const _: () = assert!(varint::len(2 * PLAIN_MAX as u64 + PACKED) == HEADER_MAX);
+const _: () = assert!(PARCEL_MAX == PLAIN_MAX + HEADER_MAX);
