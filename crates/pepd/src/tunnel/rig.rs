@@ -135,7 +135,7 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
 
 fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let text = "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n[peer.other]\n\
-                public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nlost_after = \"1s\"\n";
+                public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nlost_after = \"60s\"\n";
     let config = pep_core::config::parse(text).unwrap();
     let context = context(SLOTS, 16 << 20);
     let mut endpoint = Endpoint::new(&EndpointConfig {

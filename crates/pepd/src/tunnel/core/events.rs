@@ -195,7 +195,7 @@ impl Core {
     pub(in crate::tunnel) fn tick(&mut self) {
         self.count();
         self.sweep_connections();
-        let now = self.now();
+        let now = self.base.elapsed();
         for index in 0..self.peers.list.len() {
             self.grant(index);
             let peer = &self.peers.list[index];
@@ -239,5 +239,29 @@ impl Core {
             flows,
             "peer is gone: its flows wait, new ones go as `on_peer_loss` says"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use crate::tunnel::rig::{Rig, listener};
+
+    #[test]
+    fn a_peer_is_gone_only_when_it_has_been_silent_for_long_enough() {
+        Rig::run(|rig| async move {
+            let listener = listener().await;
+            let _client = rig.client(listener.local_addr().unwrap()).await;
+            let _server = listener.accept().await.unwrap();
+            rig.cut_wire(30).await;
+            while rig.near.borrow().peers.list[0].silent_since.is_none() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            rig.near.borrow_mut().tick();
+            assert_eq!(Rig::stats(&rig.near).tunnel_peers_here, 1);
+        });
     }
 }
