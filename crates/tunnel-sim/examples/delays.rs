@@ -1,7 +1,7 @@
 //! How long bytes take until they can be read in order: messages of an interactive stream beside bulk, and
 //! a normal stream of half the link's rate, and of nine tenths. 10 Mbit/s, 600 ms.
 //!
-//!     cargo run --release -p tunnel-sim --example delays [SEEDS]
+//!     cargo run --release -p tunnel-sim --example delays [SEEDS [WORD]]   only rows of which that is a part
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
 
@@ -86,6 +86,7 @@ fn delays(loss: &str, writes: &Writes, bulk: bool, seed: u64) -> Vec<Duration> {
 fn main() {
     let seeds = std::env::args().nth(1).and_then(|n| n.parse().ok());
     let seeds: u64 = seeds.unwrap_or(5);
+    let word = std::env::args().nth(2).unwrap_or_default();
     println!(
         "| loss | stream | within one way + 60 ms, % | least..most | p50 ms | p95 ms | p99 ms |"
     );
@@ -102,6 +103,9 @@ fn main() {
             ("normal, 3 Mbit/s, beside bulk", &BESIDE, true),
             ("normal, 9 Mbit/s", &NEARLY_ALL, false),
         ] {
+            if !format!("{name}: {stream}").contains(&word) {
+                continue;
+            }
             let mut within = Vec::new();
             let mut all = Vec::new();
             for seed in 0..seeds {

@@ -36,6 +36,8 @@ pub struct EncoderConfig {
     /// losses what follows a packet at once is lost with it; 20 to 45 ms later it lives. At most
     /// 16 repair packets wait; when more are due, the first go sooner.
     pub delay: Duration,
+    /// How much later than the one before each further repair packet is sent that comes with the same data packet. Default: 0.
+    pub apart: Duration,
     /// The number of the first packet. Default: 0. An encoder that takes the place of another
     /// before the same decoder should begin with a random number: packets would otherwise be taken
     /// for duplicates until the decoder sees that they are none.
@@ -50,6 +52,7 @@ impl Default for EncoderConfig {
             overcode: Overcode::of_block(100, 7),
             hold: Duration::from_millis(20),
             delay: Duration::ZERO,
+            apart: Duration::ZERO,
             first_id: 0,
         }
     }

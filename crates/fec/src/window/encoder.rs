@@ -110,6 +110,12 @@ impl WindowEncoder {
         })
     }
 
+    /// From now on repair packets are sent so much later than they could be, and those of the same data packet so far apart;
+    /// those that have been computed as they were to be.
+    pub fn set_delay(&mut self, delay: Duration, apart: Duration) {
+        (self.config.delay, self.config.apart) = (delay, apart);
+    }
+
     /// What has been done so far.
     #[must_use]
     pub fn stats(&self) -> EncoderStats {
@@ -184,13 +190,14 @@ impl WindowEncoder {
 
     /// Puts results into the outbox.
     fn post(&mut self, rows: usize) {
-        let due = self.now.saturating_add(self.config.delay);
+        let mut due = self.now.saturating_add(self.config.delay);
         let (first, count) = (self.next.wrapping_sub(self.len as u32), self.len as u16);
         for result in &mut self.results[..rows] {
             let key = self.key;
             self.outbox
                 .push(due, Header::WindowRepair { first, count, key }, result);
             self.key = key.wrapping_add(1);
+            due = due.saturating_add(self.config.apart);
         }
         self.owed -= rows;
     }

@@ -54,11 +54,23 @@ impl Outbox {
         Some((place.header, place.symbol.symbol()))
     }
 
-    /// Puts one in, if there is room. The symbol is left as it was there, and is to be exchanged.
+    /// Puts one in, behind those that are not due later, if there is room. The symbol is left as it was there, and is to be
+    /// exchanged.
     pub(super) fn push(&mut self, due: Duration, header: Header, symbol: &mut Slot) {
         let place = &mut self.places[(self.front + self.len) % ROOM];
         (place.due, place.header) = (due, header);
         std::mem::swap(&mut place.symbol, symbol);
+        self.sink(due);
         self.len += 1;
+    }
+
+    /// The last one goes before those that are due later.
+    fn sink(&mut self, due: Duration) {
+        for at in (self.front..self.front + self.len).rev() {
+            if self.places[at % ROOM].due <= due {
+                return;
+            }
+            self.places.swap(at % ROOM, (at + 1) % ROOM);
+        }
     }
 }

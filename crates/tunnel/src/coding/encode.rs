@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fec::{
-    control::{Control, ControlConfig, Counts},
+    control::{Control, ControlConfig, Counts, Measured},
     overcode::Overcode,
     scheme::Encoder,
     theory::block_of_window,
@@ -12,6 +12,13 @@ use fec::{
 
 use super::{CODED_OVERHEAD, Channel, WINDOW_NORMAL};
 use crate::wire::emit_coded_header;
+
+/// Losses come in bursts, as far as messages are concerned, if so many packets are lost in a row on average.
+const BURST: f64 = 2.0;
+/// So many times the mean length of bursts nineteen of twenty are over.
+const BURSTS_OVER: f64 = 3.0;
+/// Nothing is gained by waiting for longer.
+const APART_MAX: Duration = Duration::from_millis(20);
 
 /// Protects packets of both channels.
 #[derive(Debug)]
@@ -24,6 +31,8 @@ pub struct Encoding {
     counted: [u64; 3],
     /// Repair packets per packet of normal streams.
     share: f64,
+    /// Where losses come in bursts, for how long messages' repair packets wait.
+    apart: Option<Duration>,
 }
 
 impl Encoding {
@@ -42,6 +51,7 @@ impl Encoding {
             control,
             encoders: [None, None],
             counted: [0; 3],
+            apart: None,
         }
     }
 
@@ -93,8 +103,8 @@ impl Encoding {
     }
 
     /// What became of our packets, as the peer counts it since the session began: looked at, lost, bursts.
-    /// What cannot be is left out.
-    pub fn on_counts(&mut self, counts: [u64; 3], congested: bool) {
+    /// What cannot be is left out. `packet` is how long a packet takes on the link.
+    pub fn on_counts(&mut self, counts: [u64; 3], congested: bool, packet: Duration) {
         let [packets, lost, bursts] = self.counted;
         let news = Counts::new(
             counts[0].saturating_sub(packets),
@@ -116,6 +126,26 @@ impl Encoding {
             }
             self.share = share(&self.control);
         }
+        self.set_apart(packet);
+    }
+
+    /// What follows a message at once is lost in the same burst: one repair packet then comes when that will be over, and another one
+    /// after as long again.
+    fn set_apart(&mut self, packet: Duration) {
+        let estimate = self.control.estimate();
+        let burst = estimate.burst().filter(|_| estimate.is_bursty());
+        let burst = burst.filter(|burst| burst.value >= BURST);
+        let over = |burst: Measured| packet.mul_f64(burst.value.min(1e3) * BURSTS_OVER);
+        let apart = burst.map(|burst| over(burst).min(APART_MAX));
+        if apart == self.apart {
+            return;
+        }
+        self.apart = apart;
+        if let Some(encoder) = &mut self.encoders[Channel::Interactive as usize] {
+            encoder.set_overcode(of_messages(apart));
+            let apart = apart.unwrap_or_default();
+            encoder.set_delay(apart, apart);
+        }
     }
 
     /// The same, of a time that says nothing of later ones.
@@ -127,21 +157,29 @@ impl Encoding {
 
     fn encoder(&mut self, channel: Channel) -> &mut WindowEncoder {
         let control = &self.control;
+        let apart = self.apart;
         let payload_max = self.content_max;
         self.encoders[channel as usize].get_or_insert_with(|| {
-            let overcode = match channel {
-                Channel::Interactive => Overcode::of_block(1, 1),
-                Channel::Normal => control.overcode().clone(),
+            let (overcode, delay) = match channel {
+                Channel::Interactive => (of_messages(apart), apart.unwrap_or_default()),
+                Channel::Normal => (control.overcode().clone(), Duration::ZERO),
             };
             let config = EncoderConfig {
                 window: channel.window(),
                 payload_max,
                 overcode,
+                delay,
+                apart: delay,
                 ..EncoderConfig::default()
             };
             Box::new(WindowEncoder::new(config).expect("both windows are possible"))
         })
     }
+}
+
+/// One repair packet for each, and two where one of them is likely to meet the same burst.
+fn of_messages(apart: Option<Duration>) -> Overcode {
+    Overcode::of_block(1, if apart.is_some() { 2 } else { 1 })
 }
 
 fn share(control: &Control) -> f64 {

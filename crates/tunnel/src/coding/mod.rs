@@ -1,7 +1,7 @@
 //! Overcode over packets of interactive and normal streams, by sliding windows ([`fec::window`]).
 //!
 //! What is protected leaves at once behind a header of seven bytes; repair packets follow. For interactive
-//! streams one follows each packet, over the last three; for normal ones as many as the loss asks
+//! streams one follows each packet, over the last three, or two where losses come in bursts, when these are over; for normal ones as many as the loss asks
 //! for that the peer reports, over the last 128. What is lost beyond that is sent again.
 
 mod decode;

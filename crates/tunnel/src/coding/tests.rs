@@ -4,6 +4,7 @@ use super::{CODED_OVERHEAD, Channel, Decoding, Encoding};
 use crate::wire::{Frame, Frames};
 
 const PACKET_MAX: usize = 1400;
+const PACKET: Duration = Duration::from_micros(1200);
 
 fn content(number: u32) -> Vec<u8> {
     let len = 1 + (number as usize * 37) % (PACKET_MAX - CODED_OVERHEAD);
@@ -63,24 +64,24 @@ fn a_message_that_is_lost_comes_with_the_repair_of_the_next() {
 fn a_clean_link_has_no_overcode_and_a_lossy_one_as_much_as_is_allowed() {
     let mut encoding = Encoding::new(PACKET_MAX, 1.0);
     assert_eq!(encoding.share(), 0.0);
-    encoding.on_counts([10_000, 0, 0], false);
+    encoding.on_counts([10_000, 0, 0], false, PACKET);
     assert_eq!(encoding.share(), 0.0);
-    encoding.on_counts([20_000, 200, 198], false);
+    encoding.on_counts([20_000, 200, 198], false, PACKET);
     let share = encoding.share();
     assert!((0.04..0.12).contains(&share), "{share}");
     // What was overtaken says nothing.
-    encoding.on_counts([15_000, 100, 98], false);
+    encoding.on_counts([15_000, 100, 98], false, PACKET);
     assert_eq!(encoding.share(), share);
 
     let mut frugal = Encoding::new(PACKET_MAX, 0.02);
-    frugal.on_counts([20_000, 400, 396], false);
+    frugal.on_counts([20_000, 400, 396], false, PACKET);
     assert!(frugal.share() <= 0.02, "{}", frugal.share());
 }
 
 #[test]
 fn what_a_normal_stream_loses_is_restored() {
     let mut encoding = Encoding::new(PACKET_MAX, 1.0);
-    encoding.on_counts([10_000, 200, 198], false);
+    encoding.on_counts([10_000, 200, 198], false, PACKET);
     let arrived = carried(&mut encoding, Channel::Normal, 1000, |i| i % 50 == 17);
     assert!(arrived.len() >= 995, "{}", arrived.len());
 }
@@ -92,4 +93,33 @@ fn nonsense_is_refused() {
     assert!(decoding.handle(2, &[0x20, 0, 0, 0, 0], nothing).is_err());
     assert!(decoding.handle(0, &[], nothing).is_err());
     assert!(decoding.handle(1, &[0x20, 0, 0], nothing).is_err());
+}
+
+#[test]
+fn where_losses_come_in_bursts_a_message_is_repaired_when_they_are_over() {
+    let repaired = |counts, packet| {
+        let mut encoding = Encoding::new(PACKET_MAX, 1.0);
+        encoding.on_counts(counts, false, packet);
+        let mut out = Vec::new();
+        encoding.protect(Channel::Interactive, b"message", Duration::ZERO, &mut out);
+        let mut due = |ms: &u64| {
+            let now = Duration::from_millis(*ms);
+            encoding.poll_repair(Channel::Interactive, now, &mut out)
+        };
+        (0..100).filter(|ms| due(ms)).collect::<Vec<_>>()
+    };
+    assert_eq!(repaired([10_000, 200, 198], PACKET), [0], "by themselves");
+    assert_eq!(repaired([10_000, 1000, 200], PACKET), [18, 36], "of five");
+    assert_eq!(repaired([10_000, 1000, 200], PACKET / 10), [2, 4]);
+    assert_eq!(repaired([10_000, 1000, 200], PACKET * 10), [20, 40]);
+    // What an encoder has begun with is not for ever.
+    let mut encoding = Encoding::new(PACKET_MAX, 1.0);
+    let mut out = Vec::new();
+    let mut at_once = |encoding: &mut Encoding| {
+        encoding.protect(Channel::Interactive, b"message", Duration::ZERO, &mut out);
+        encoding.poll_repair(Channel::Interactive, Duration::ZERO, &mut out)
+    };
+    assert!(at_once(&mut encoding));
+    encoding.on_counts([10_000, 1000, 200], false, PACKET);
+    assert!(!at_once(&mut encoding));
 }

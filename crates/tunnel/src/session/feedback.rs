@@ -55,7 +55,9 @@ impl Session {
         }
         let congested = |loss: &LossEvent| loss.cause == Cause::Congestion;
         let congested = self.losses.iter().any(congested);
-        self.encoding.on_counts(report.counts, congested);
+        let bytes = self.mtu.size() + self.config.overhead;
+        let packet = time_of(bytes as u64, self.controller.link_rate());
+        self.encoding.on_counts(report.counts, congested, packet);
     }
 
     /// Says of what has been found missing why it is.

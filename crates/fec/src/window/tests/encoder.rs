@@ -183,6 +183,31 @@ fn overcode_can_be_switched_on_at_any_time() {
 
 /// Data goes out at once: its header is there when the call returns, whatever is owed or waits.
 #[test]
+fn repair_packets_of_one_data_packet_may_be_apart() {
+    let config = EncoderConfig {
+        delay: ms(20),
+        apart: ms(20),
+        ..windows_of(3)
+    };
+    let mut encoder = encoder(&config, Overcode::of_block(1, 2));
+    let mut seen = Vec::new();
+    for now in 0..100 {
+        if now == 0 || now == 13 {
+            encoder.handle_data(b"message", ms(now)).unwrap();
+        }
+        encoder.handle_timeout(ms(now));
+        while let Some((header, _)) = encoder.poll_repair() {
+            let Header::WindowRepair { count, .. } = header else {
+                panic!("no repair packet");
+            };
+            seen.push((now, count));
+        }
+    }
+    // Those of the second one go in between those of the first.
+    assert_eq!(seen, [(20, 1), (33, 2), (40, 1), (53, 2)]);
+}
+
+#[test]
 fn data_is_never_delayed() {
     let config = EncoderConfig {
         delay: ms(30),
