@@ -1,7 +1,8 @@
 //! Long outages: when the first new byte can be read after the link is back, when nine tenths of the rate can be read in
-//! order and are sent, and what probing costs meanwhile. And an outage of the way back alone.
+//! order and are sent, and what probing costs meanwhile. Then the same for outages of many lengths, with loss and on machines that
+//! are late. And an outage of the way back alone.
 //!
-//!     cargo run --release -p tunnel-sim --example outages
+//!     cargo run --release -p tunnel-sim --example outages [all|lengths|late|back [LENGTHS]]
 
 use std::time::Duration;
 
@@ -21,6 +22,11 @@ const SHARE: f64 = 0.957;
 /// What both ends keep of a stream, in bandwidth-delay products, as pepd does; and at least.
 const RING_BDP: f64 = 4.0;
 const RING_MIN: u64 = 1 << 20;
+/// On a link that is ours alone.
+const RING_DEDICATED: u64 = 16 << 20;
+/// Machines are late by so much at most, and that often.
+const LATE: Duration = Duration::from_millis(60);
+const LATE_APART: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy)]
 struct Link {
@@ -33,22 +39,25 @@ struct Link {
 }
 
 impl Link {
-    fn ring(&self) -> u64 {
+    fn ring(&self, outages: Outages) -> u64 {
+        if outages == Outages::Never {
+            return RING_DEDICATED;
+        }
         let product = (self.rate / 8) as f64 * self.rtt_ms as f64 / 1e3;
         ((RING_BDP * product) as u64)
             .max(RING_MIN)
             .next_power_of_two()
     }
 
-    fn rig(&self, options: &LinkOptions, outages: Outages) -> (Rig, StreamId) {
+    fn rig(&self, options: &LinkOptions, outages: Outages, seed: u64) -> (Rig, StreamId) {
         let rtt = Duration::from_millis(self.rtt_ms);
         let sides = [true, false].map(|initiator| {
             let mut config = config(initiator, self.stated, rtt);
             config.outages = outages;
             config
         });
-        let mut rig = Rig::with_options(options, 1, sides);
-        let stream = rig.feed(Class::Bulk, self.ring());
+        let mut rig = Rig::with_options(options, seed, sides);
+        let stream = rig.feed(Class::Bulk, self.ring(outages));
         (rig, stream)
     }
 }
@@ -81,13 +90,37 @@ struct Outcome {
     probing: f64,
 }
 
-fn outage(link: &Link, seconds: u64, outages: Outages, run: u32) -> Outcome {
-    let begin = BEGIN + APART * run;
-    let up = begin + Duration::from_secs(seconds);
-    let extra = format!(",outages={}ms+{seconds}s", begin.as_millis());
-    let options = format!("{}{extra}", link.options);
+/// An outage, and what else is different from one to the next.
+#[derive(Clone, Copy)]
+struct Case {
+    begin: Duration,
+    length: Duration,
+    /// Whether both machines are.
+    late: bool,
+    seed: u64,
+}
+
+impl Case {
+    fn of(seconds: u64, run: u32) -> Self {
+        Self {
+            begin: BEGIN + APART * run,
+            length: Duration::from_secs(seconds),
+            late: false,
+            seed: 1,
+        }
+    }
+}
+
+fn outage(link: &Link, loss: &str, outages: Outages, case: &Case) -> Outcome {
+    let (begin, length) = (case.begin, case.length);
+    let up = begin + length;
+    let extra = format!(",outages={}ms+{}ms", begin.as_millis(), length.as_millis());
+    let options = format!("{}{loss}{extra}", link.options);
     let options = options.parse().expect("options of a link");
-    let (mut rig, stream) = link.rig(&options, outages);
+    let (mut rig, stream) = link.rig(&options, outages, case.seed);
+    if case.late {
+        rig.keep_busy(case.seed, LATE, LATE_APART);
+    }
     // By default sending goes on for a second after the silence has been noticed.
     let stopped = begin + Duration::from_secs(5);
     let mut outcome = Outcome::default();
@@ -122,25 +155,53 @@ fn outage(link: &Link, seconds: u64, outages: Outages, run: u32) -> Outcome {
 
 fn row(link: &Link, seconds: u64, outages: Outages) {
     let outcomes: Vec<_> = (0..RUNS)
-        .map(|run| outage(link, seconds, outages, run))
+        .map(|run| outage(link, "", outages, &Case::of(seconds, run)))
         .collect();
+    println!(
+        "| {}{} | {seconds} s | {} | {:.2} % |",
+        link.name,
+        name_of(outages),
+        times(&outcomes),
+        outcomes[0].probing * 100.0,
+    );
+}
+
+fn name_of(outages: Outages) -> &'static str {
+    match outages {
+        Outages::Never => ", dedicated",
+        _ => "",
+    }
+}
+
+fn times(outcomes: &[Outcome]) -> String {
     let all = |of: fn(&Outcome) -> f64| {
         let (median, least, most) = spread(&mut outcomes.iter().map(of).collect::<Vec<_>>());
         format!("{median:.0} ({least:.0}..{most:.0})")
     };
-    let dedicated = if outages == Outages::Never {
-        ", dedicated"
-    } else {
-        ""
-    };
-    println!(
-        "| {}{dedicated} | {seconds} s | {} | {} | {} | {:.2} % |",
-        link.name,
-        all(|outcome| outcome.first),
-        all(|outcome| outcome.in_order),
-        all(|outcome| outcome.arriving),
-        outcomes[0].probing * 100.0,
-    );
+    let of: [fn(&Outcome) -> f64; 3] = [|o| o.first, |o| o.in_order, |o| o.arriving];
+    of.map(all).join(" | ")
+}
+
+/// Of the lengths from one to the other, so many, none of them in step with anything.
+fn lengths(link: &Link, outages: Outages, (from, to): (f64, f64), late: bool, seeds: u64) {
+    for loss in ["", ",loss=2%"] {
+        let case = |seed| Case {
+            begin: BEGIN + APART * (seed % 7) as u32,
+            length: Duration::from_secs_f64(from + (to - from) * seed as f64 / seeds as f64),
+            late,
+            seed,
+        };
+        let outcomes: Vec<_> = (0..seeds)
+            .map(|seed| outage(link, loss, outages, &case(seed)))
+            .collect();
+        println!(
+            "| {}{} | {from} to {to} s | {} | {} |",
+            link.name,
+            name_of(outages),
+            if loss.is_empty() { "0" } else { "2 %" },
+            times(&outcomes),
+        );
+    }
 }
 
 /// The way back alone is down: what can be read in order, as a share of the rate, until it is back.
@@ -148,7 +209,7 @@ fn way_back(link: &Link, seconds: u64, outages: Outages) {
     let mut options: LinkOptions = link.options.parse().expect("options of a link");
     let spans = format!("outages={}s+{seconds}s", BEGIN.as_secs());
     options.ba = Some(spans.parse().expect("an outage"));
-    let (mut rig, stream) = link.rig(&options, outages);
+    let (mut rig, stream) = link.rig(&options, outages, 1);
     rig.window = 1 << 32;
     rig.ring = 1 << 32;
     rig.run(BEGIN, |_| false);
@@ -190,20 +251,59 @@ fn main() {
             rtt_ms: 528,
         },
     ];
+    let mut arguments = std::env::args().skip(1);
+    let part = arguments.next();
+    let wants = |name| part.as_deref().is_none_or(|part| part == name);
+    let seeds = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(20);
+    if wants("all") {
+        all(&links, default);
+    }
+    for (name, late) in [("lengths", false), ("late", true)] {
+        if wants(name) {
+            many(&links[1], default, late, seeds);
+        }
+    }
+    if wants("back") {
+        back_alone(&links[1..3], default);
+    }
+}
+
+fn all(links: &[Link], default: Outages) {
     println!("After an outage, milliseconds; median (least..most) of {RUNS} beginnings\n");
     println!(
         "| link | outage | first new byte | nine tenths of the rate, in order | on the link | probing, of the rate |"
     );
     println!("|---|---|---|---|---|---|");
-    for link in &links {
+    for link in links {
         for seconds in [2, 20, 600] {
             row(link, seconds, default);
         }
         row(link, 20, Outages::Never);
     }
+}
+
+fn many(link: &Link, default: Outages, late: bool, seeds: u64) {
+    let machines = if late {
+        ", on machines that are late"
+    } else {
+        ""
+    };
+    println!("\nThe same, {seeds} lengths each{machines}\n");
+    println!(
+        "| link | outage | loss | first new byte | nine tenths of the rate, in order | on the link |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for outages in [Outages::Never, default] {
+        for span in [(1.5, 3.0), (12.0, 16.0), (19.0, 21.0)] {
+            lengths(link, outages, span, late, seeds);
+        }
+    }
+}
+
+fn back_alone(links: &[Link], default: Outages) {
     println!("\nThe way back alone is down: what arrives meanwhile, as a share of the rate\n");
     println!("| link | for | sending into silence | share |\n|---|---|---|---|");
-    for link in &links[1..3] {
+    for link in links {
         for outages in [default, Outages::Never] {
             for seconds in [1, 8] {
                 way_back(link, seconds, outages);

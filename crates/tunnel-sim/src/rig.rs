@@ -1,7 +1,7 @@
 //! Two sessions over a link of winkemu in virtual time, with bulk streams and messages, for measuring.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
 
@@ -13,7 +13,10 @@ use tunnel::{
 };
 use winkemu_link::{Direction, Engine, LinkOptions};
 
-use crate::wire::{HEADERS, OVERHEAD};
+use crate::{
+    rng::Rng,
+    wire::{HEADERS, OVERHEAD},
+};
 
 /// Bytes of the longest packet on the link, headers included.
 const MTU: usize = 1500;
@@ -76,6 +79,43 @@ pub struct Progress {
 /// Told of everything readable: side, stream, from, until, when.
 pub type OnReadable = Box<dyn FnMut(usize, StreamId, u64, u64, Duration)>;
 
+/// A machine that has other things to do, too: now and then it neither takes nor sends packets for a while.
+#[derive(Debug)]
+struct Host {
+    /// Until it stands still for that long at most, each time so long on average at most.
+    busy: Option<Busy>,
+    /// What has come meanwhile: number, plain text and length.
+    waiting: VecDeque<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Busy {
+    rng: Rng,
+    /// At most so long at a time.
+    most: Duration,
+    /// From one time to the next, at most.
+    apart: Duration,
+    from: Duration,
+    until: Duration,
+}
+
+impl Busy {
+    /// Until when it stands still at `now`, if it does.
+    fn until(&mut self, now: Duration) -> Option<Duration> {
+        while now >= self.until {
+            self.from = self.until + self.rng.time(self.apart);
+            self.until = self.from + self.rng.time(self.most);
+        }
+        (now >= self.from).then_some(self.until)
+    }
+}
+
+impl Host {
+    fn busy_until(&mut self, now: Duration) -> Option<Duration> {
+        self.busy.as_mut()?.until(now)
+    }
+}
+
 /// Two sessions, their link and their time. What applications do is up to who holds it.
 pub struct Rig {
     /// Between the two, A and B.
@@ -97,6 +137,7 @@ pub struct Rig {
     /// When either side heard the other again.
     pub links_up: Vec<Duration>,
     stores: [Positions; 2],
+    hosts: [Host; 2],
 }
 
 impl Rig {
@@ -125,6 +166,24 @@ impl Rig {
             on_readable: Box::new(|_, _, _, _, _| {}),
             links_up: Vec::new(),
             stores: Default::default(),
+            hosts: [(); 2].map(|()| Host {
+                busy: None,
+                waiting: VecDeque::new(),
+            }),
+        }
+    }
+
+    /// Both machines stand still for up to `most` now and then, up to `apart` after the last time; evenly drawn.
+    pub fn keep_busy(&mut self, seed: u64, most: Duration, apart: Duration) {
+        let now = self.now;
+        for (side, host) in self.hosts.iter_mut().enumerate() {
+            host.busy = Some(Busy {
+                rng: Rng::new(seed * 2 + side as u64),
+                most,
+                apart,
+                from: now,
+                until: now,
+            });
         }
     }
 
@@ -180,8 +239,8 @@ impl Rig {
                 return;
             }
             let link = self.link.poll_timeout().map(Duration::from_nanos);
-            let own = self.sessions.each_mut().map(Session::deadline);
-            let next = own.into_iter().chain([link]).flatten().min();
+            let [a, b] = [0, 1].map(|side| self.deadline(side));
+            let next = [link, a, b].into_iter().flatten().min();
             let next = next.unwrap_or(until);
             if next > until {
                 self.now = until;
@@ -196,8 +255,23 @@ impl Rig {
         }
     }
 
+    /// When a side has something to do of its own accord.
+    fn deadline(&mut self, side: usize) -> Option<Duration> {
+        let busy = self.hosts[side].busy_until(self.now);
+        let own = self.sessions[side].deadline();
+        match busy {
+            Some(until) if !self.hosts[side].waiting.is_empty() => Some(until),
+            Some(until) => own.map(|own| own.max(until)),
+            None => own,
+        }
+    }
+
     fn send(&mut self) {
         for (side, direction) in [(0, Direction::AtoB), (1, Direction::BtoA)] {
+            if self.hosts[side].busy_until(self.now).is_some() {
+                continue;
+            }
+            self.take_waiting(side);
             loop {
                 let mut datagram = vec![0; OVERHEAD];
                 let session = &mut self.sessions[side];
@@ -221,16 +295,30 @@ impl Rig {
                 Direction::AtoB => 1,
                 Direction::BtoA => 0,
             };
-            let number = u64::from_be_bytes(packet.bytes[..8].try_into().expect("eight"));
-            let plain = &packet.bytes[OVERHEAD..];
-            let len = packet.bytes.len() - HEADERS;
-            let store = &mut self.stores[side];
-            self.sessions[side]
-                .handle_packet(self.now, number, plain, len, false, store)
-                .expect("what the peer wrote");
+            if self.hosts[side].busy_until(self.now).is_some() {
+                self.hosts[side].waiting.push_back(packet.bytes.to_vec());
+            } else {
+                self.take_waiting(side);
+                self.take(side, &packet.bytes);
+            }
             self.link.recycle(packet);
-            self.events(side);
         }
+    }
+
+    fn take_waiting(&mut self, side: usize) {
+        while let Some(packet) = self.hosts[side].waiting.pop_front() {
+            self.take(side, &packet);
+        }
+    }
+
+    fn take(&mut self, side: usize, packet: &[u8]) {
+        let number = u64::from_be_bytes(packet[..8].try_into().expect("eight"));
+        let (plain, len) = (&packet[OVERHEAD..], packet.len() - HEADERS);
+        let store = &mut self.stores[side];
+        self.sessions[side]
+            .handle_packet(self.now, number, plain, len, false, store)
+            .expect("what the peer wrote");
+        self.events(side);
     }
 
     fn events(&mut self, side: usize) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tunnel::{class::Class, wire::StreamId};
+use tunnel::{class::Class, session::Outages, wire::StreamId};
 use tunnel_sim::rig::{Rig, config};
 
 const RTT: Duration = Duration::from_millis(600);
@@ -116,5 +116,29 @@ fn after_an_outage_what_it_took_goes_first() {
         rig.run(up + 2 * RTT, |_| false);
         let share = goodput(&mut rig, stream, 2 * RTT) / RATE as f64;
         assert!(share > 0.9 * 0.957, "{rate}, {begin}: {share}");
+    }
+}
+
+#[test]
+fn after_a_long_outage_of_a_link_of_ones_own_the_first_bytes_come_first() {
+    // What is on its way takes 12 to 14 s to go once, and then goes again.
+    for length in [12_200, 12_400, 12_600, 13_500, 13_900, 14_300] {
+        let link = format!("{GEO},outages=10s+{length}ms");
+        let sides = [true, false].map(|initiator| {
+            let mut config = config(initiator, RATE, RTT);
+            config.outages = Outages::Never;
+            config
+        });
+        let mut rig = Rig::new(&link, 1, sides);
+        let stream = rig.feed(Class::Bulk, 16 << 20);
+        let up = Duration::from_secs(10) + Duration::from_millis(length);
+        rig.run(up, |_| false);
+        let before = rig.readable(stream);
+        rig.run(up + 5 * RTT, |rig| rig.readable(stream) > before);
+        let first = rig.now - up;
+        assert!(
+            first <= RTT + Duration::from_millis(100),
+            "{length} ms: {first:?}"
+        );
     }
 }

@@ -28,6 +28,7 @@ mod reorder;
 mod report;
 mod rtt;
 mod segments;
+mod silence;
 #[cfg(test)]
 mod tests;
 
@@ -55,11 +56,6 @@ const WINDOW_SPACINGS: u32 = 3;
 /// How much more may be on its way while nothing is heard and nothing stops: what then goes the first time need not go
 /// when the link is back.
 pub const BLIND_BYTES: u64 = 16 << 20;
-/// Nothing is repeated into silence more often than so many times in a round trip.
-const REPEATS_PER_ROUND_TRIP: u32 = 16;
-const REPEAT_MIN: Duration = Duration::from_millis(1);
-/// A report that comes so much later than it might have was held, and not just queued.
-const HELD_MIN: Duration = Duration::from_millis(20);
 /// When packets were sent is known for four round trips and this.
 const LOG_MIN: Duration = Duration::from_millis(250);
 
@@ -91,6 +87,10 @@ pub struct Delivery<T> {
     drained: bool,
     /// How much later than others the last report came.
     held: Duration,
+    /// When that was.
+    reported: Duration,
+    /// When the last long silence was over.
+    long_until: Option<Duration>,
     /// Until then, no packet is lost by its age alone.
     patient_until: Duration,
 }
@@ -166,6 +166,8 @@ impl<T> Delivery<T> {
             resumed: Duration::ZERO,
             drained: false,
             held: Duration::ZERO,
+            reported: Duration::ZERO,
+            long_until: None,
             patient_until: Duration::ZERO,
         }
     }
@@ -243,49 +245,6 @@ impl<T> Delivery<T> {
         !self.lost.is_empty()
     }
 
-    /// The segment in flight that was sent least recently, to be sent once more though it may have arrived: for
-    /// silence, when there is nothing better; its content, and when that was. None if even that one has just been sent;
-    /// see [`repeat_at`](Self::repeat_at).
-    pub fn repeat_oldest(&mut self, now: Duration) -> Option<(u64, &mut T, Duration)> {
-        let (seq, at) = self.oldest()?;
-        if now < at + self.repeat_pause() {
-            return None;
-        }
-        let segment = self.segments.get_mut(seq)?;
-        Some((seq, &mut segment.content, at))
-    }
-
-    /// When there will be a segment to repeat.
-    pub fn repeat_at(&mut self) -> Option<Duration> {
-        let (_, at) = self.oldest()?;
-        Some(at + self.repeat_pause())
-    }
-
-    fn repeat_pause(&self) -> Duration {
-        (self.rtt.smoothed() / REPEATS_PER_ROUND_TRIP).max(REPEAT_MIN)
-    }
-
-    fn oldest(&mut self) -> Option<(u64, Duration)> {
-        if let Some((seq, number)) = self.undecided.first_key_value() {
-            let segment = self.segments.sent_as(*seq, *number)?;
-            return Some((*seq, segment.last.at));
-        }
-        let segments = &self.segments;
-        let fronts = self.flights.each_mut().map(|flight| {
-            let live = |f: &Flight| segments.sent_as(f.seq, f.number).is_some();
-            while flight.front().is_some_and(|front| !live(front)) {
-                flight.pop_front();
-            }
-            flight.front().copied()
-        });
-        let first = fronts
-            .into_iter()
-            .flatten()
-            .min_by_key(|front| front.number)?;
-        let segment = segments.sent_as(first.seq, first.number)?;
-        Some((first.seq, segment.last.at))
-    }
-
     /// Changes what a segment consists of; of no effect if it is acknowledged.
     pub fn replace(&mut self, seq: u64, content: T) {
         if let Some(segment) = self.segments.get_mut(seq) {
@@ -313,30 +272,6 @@ impl<T> Delivery<T> {
     /// There is less to send than the rate allows: what is in flight and the next packet say nothing of how fast the path is.
     pub fn set_app_limited(&mut self) {
         self.app_limited_until = self.log.next();
-    }
-
-    /// A silence is over. Packets sent before tell nothing of the round trip: they, or the reports of them, may
-    /// have been held all the time. To be called with each packet that ends a silence, before or after its report is
-    /// taken.
-    pub fn resume(&mut self, now: Duration) {
-        self.resumed = now;
-        self.expect_held(now);
-    }
-
-    /// The link has had the time to send all that stood in its queue. To be called before the report is taken that
-    /// ends a silence: the round trip is shorter now than it was, unless that report was held on its way, as the queue
-    /// will have been then.
-    pub fn expect_drained(&mut self) {
-        self.drained = true;
-    }
-
-    /// If the first reports after a silence were held on their way, by a modem that waited for its link, so
-    /// were our packets: they get a round trip to arrive before they are sent again.
-    fn expect_held(&mut self, now: Duration) {
-        let patience = self.rtt.patience();
-        if self.held >= HELD_MIN && now < self.resumed + patience {
-            self.patient_until = self.resumed + patience;
-        }
     }
 
     /// When a packet was sent, unless it was long ago.

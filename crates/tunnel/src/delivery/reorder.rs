@@ -117,6 +117,11 @@ impl Reorder {
         }
     }
 
+    /// The report before.
+    pub(super) fn newest(&self) -> Option<Front> {
+        self.before
+    }
+
     /// A report has been dealt with.
     pub(super) fn on_report(&mut self, front: Front) {
         self.before = Some(front);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Delivery, Flight, HELD_MIN, Outcome, ReportError,
+    Delivery, Flight, Outcome, ReportError,
     reorder::{self, Front},
     segments::{Segment, Sending},
 };
@@ -42,11 +42,11 @@ impl<T> Delivery<T> {
             .highest
             .map(|highest| highest.arrived_us.saturating_add(highest.held_us));
         if let Some(us) = created_us {
-            self.held = self.lateness.on_report(now, us);
-            if std::mem::take(&mut self.drained) && self.held < HELD_MIN {
+            (self.held, self.reported) = (self.lateness.on_report(now, us), now);
+            if std::mem::take(&mut self.drained) && !self.was_held() {
                 self.rtt.drain();
             }
-            self.expect_held(now);
+            self.expect_held();
         }
         let as_of = now.saturating_sub(self.held);
         let sample = self.take_sample(now, report);
@@ -154,14 +154,17 @@ impl<T> Delivery<T> {
         }
     }
 
-    fn find_lost(&mut self, now: Duration, front: &Front, as_of: Duration) -> u64 {
+    pub(super) fn find_lost(&mut self, now: Duration, front: &Front, as_of: Duration) -> u64 {
         let found = self.decide_undecided(front);
         let time = self.reorder.time(self.rtt.smoothed());
         let aged = as_of.checked_sub(self.rtt.patience() + time);
+        let half = self.rtt.smoothed() / 2;
+        let outage = self.long_until.and_then(|until| until.checked_sub(half));
+        let patient = self.reliable || now < self.patient_until;
         let plain = Rule {
             packets: reorder::PACKETS,
             time,
-            sent_by: aged.filter(|_| !self.reliable && now >= self.patient_until),
+            sent_by: aged.max(outage).filter(|_| !patient),
         };
         let coded = Rule {
             packets: plain.packets.max(self.guard.packets),

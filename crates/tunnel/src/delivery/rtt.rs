@@ -86,8 +86,12 @@ impl Rtt {
         if !self.sampled {
             return self.smoothed * UNKNOWN_FACTOR;
         }
-        let margin = (self.smoothed / 8).max(self.variation * 4).max(TICK);
-        self.smoothed.max(self.latest) + margin
+        self.smoothed.max(self.latest) + self.margin()
+    }
+
+    /// How much later than its round trip an answer may come.
+    pub(super) fn margin(&self) -> Duration {
+        (self.smoothed / 8).max(self.variation * 4).max(TICK)
     }
 }
 

@@ -94,6 +94,15 @@ impl<T> Segments<T> {
         self.slots.get_mut(index)?.segment.as_mut()
     }
 
+    /// The first ones that are not acknowledged, so many at most.
+    pub(super) fn first(&self, count: usize) -> impl Iterator<Item = (u64, &Segment<T>)> {
+        let runs = self.unacked.from(self.first);
+        runs.flatten().take(count).filter_map(|seq| {
+            let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
+            Some((seq, self.slots.get(index)?.segment.as_ref()?))
+        })
+    }
+
     /// The one that was sent last as this packet, if it is not acknowledged.
     pub(super) fn sent_as(&self, seq: u64, number: u64) -> Option<&Segment<T>> {
         let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;

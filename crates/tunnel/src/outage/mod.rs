@@ -39,6 +39,9 @@ const LIMIT_MARGIN: Duration = Duration::from_millis(1);
 const LIMIT_MIN: Duration = Duration::from_millis(20);
 /// A queue that is worth waiting for: less is a machine that was late.
 const QUEUE_MIN: Duration = Duration::from_millis(20);
+/// A silence of so many round trips, and of this time, is no wink.
+const LONG_ROUND_TRIPS: u32 = 2;
+const LONG_MIN: Duration = Duration::from_secs(1);
 /// So many packets must be without an answer.
 pub const UNANSWERED_PACKETS: u64 = 8;
 
@@ -52,6 +55,8 @@ pub struct Silence {
     /// How long it takes to send what stands in the link's queue.
     queue: Duration,
     state: State,
+    /// When the last silence began.
+    fell: Duration,
     /// When something was heard last, or was not to be expected yet.
     heard: Duration,
     /// When something was answered last, or it was taken to be.
@@ -123,6 +128,10 @@ impl Expected {
     }
 }
 
+fn long(rtt: Duration) -> Duration {
+    (rtt * LONG_ROUND_TRIPS).max(LONG_MIN)
+}
+
 impl Silence {
     /// The link is up at `now`.
     pub fn new(mode: Outages, expected: &Expected, now: Duration) -> Self {
@@ -132,6 +141,7 @@ impl Silence {
             unasked: expected.reports.unasked(),
             queue: Duration::ZERO,
             state: State::Up,
+            fell: now,
             heard: now + expected.reports.rtt,
             answered: now,
             idle: false,
@@ -204,6 +214,7 @@ impl Silence {
         if fallen {
             let kind = self.missing(now, unanswered, patience)?;
             self.state = State::Silent { since: now, kind };
+            self.fell = now;
         }
         self.stop(now);
         fallen.then_some(Change::Down)
@@ -250,6 +261,7 @@ impl Silence {
             LinkHint::Down => {
                 let fallen = self.state == State::Up;
                 let kind = Kind::Told;
+                self.fell = if fallen { now } else { self.fell };
                 self.told_until = now + rtt + self.limit();
                 self.state = State::Stopped { since: now, kind };
                 fallen.then_some(Change::Down)
@@ -291,6 +303,11 @@ impl Silence {
     /// Whether to send into a silence, whatever it costs: the window is longer then.
     pub fn is_blind(&self) -> bool {
         self.mode == Outages::Never && matches!(self.state, State::Silent { .. })
+    }
+
+    /// Whether the silence that is over at `now` was a long one.
+    pub fn was_long(&self, now: Duration, rtt: Duration) -> bool {
+        now >= self.fell + long(rtt)
     }
 
     /// Whether to repeat what may have arrived if there is nothing else to send: on a link that nobody shares, always;

@@ -123,10 +123,15 @@ impl Session {
             }
             Some(Change::Up) => {
                 // Where only our own packets did not get through, they may have been too long.
-                if std::mem::take(&mut self.unheard) {
+                let unheard = std::mem::take(&mut self.unheard);
+                if unheard {
                     self.mtu.on_outage(now);
                 }
                 self.delivery.resume(now);
+                let rtt = self.delivery.smoothed_rtt();
+                if unheard && self.silence.was_long(now, rtt) {
+                    self.delivery.resume_after_long(now);
+                }
                 self.controller.on_resume(now);
                 self.pacer.set_rate(now, self.controller.rate());
                 self.events.push_back(Event::LinkUp);

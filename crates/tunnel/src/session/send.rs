@@ -178,6 +178,7 @@ impl Session {
         self.write_repair(Channel::Interactive, now, out)
             || self.write_mtu_probe(now, out, begin)
             || self.write_urgent(now, next, out, store)
+            || self.write_second(now, out, store)
             || self.write_again(out, store)
             || self.write_repair(Channel::Normal, now, out)
             || self.write_fresh(now, next, out, store)
@@ -285,6 +286,17 @@ impl Session {
         }
         self.scratch = content;
         seq
+    }
+
+    /// What all wait for after a long silence, a second time.
+    fn write_second(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> bool {
+        let Some((seq, segment, _)) = self.delivery.next_second(now) else {
+            return false;
+        };
+        let segment = std::mem::take(segment);
+        self.stats.segments_repeated += 1;
+        self.write_old(seq, segment, out, store);
+        true
     }
 
     /// What is lost, the oldest first.

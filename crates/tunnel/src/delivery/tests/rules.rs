@@ -111,6 +111,42 @@ fn a_modem_that_held_reports_is_given_time_to_deliver_ours() {
 }
 
 #[test]
+fn a_report_that_is_late_as_packets_may_be_was_not_held() {
+    // Of ten seconds, by a clock that is an hour ahead; the highest packet came 300 ms after it was sent.
+    let report = |made: u64, below| Report {
+        highest: Some(Highest {
+            number: 0,
+            arrived_us: 3_601_300_000,
+            held_us: (made - 1300) * 1000,
+        }),
+        below,
+        ..Report::default()
+    };
+    let after = |late: u64| {
+        let mut delivery = Delivery::new(ms(600));
+        for seq in 0..3 {
+            delivery.push(seq, 1000);
+            delivery.on_sent(ms(1000 + seq), Some(seq), 1000, false);
+        }
+        take(&mut delivery, 1600, &report(1300, 1));
+        delivery.resume(ms(9000));
+        take(&mut delivery, 9000 + late, &report(8700, 1)).0
+    };
+    assert_eq!([after(0), after(20), after(149)], [2, 2, 2]);
+    assert_eq!([after(151), after(600)], [0, 0]);
+}
+
+#[test]
+fn what_was_held_before_a_silence_says_nothing_of_its_end() {
+    let mut delivery = sent(3, false);
+    take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
+    // A queue, made at 1105 and here at 1200.
+    take(&mut delivery, 1200, &report(1105, 0, 1, &[]));
+    delivery.resume(ms(9000));
+    assert_eq!(take(&mut delivery, 9001, &report(9001, 0, 1, &[])).0, 2);
+}
+
+#[test]
 fn what_no_report_speaks_of_is_not_lost() {
     let mut delivery = sent(40, false);
     let mut later = report(1139, 39, 0, &[(1, 2), (9, 10)]);
@@ -200,6 +236,49 @@ fn in_silence_the_one_sent_least_recently_goes_again_but_not_all_the_time() {
         (delivery.repeat_at(), delivery.in_flight().segments),
         (None, 0)
     );
+}
+
+#[test]
+fn what_was_repeated_at_the_end_of_a_long_silence_need_not_wait_for_its_time() {
+    // Made at 8950: what was sent by then cannot have arrived if the link was down.
+    let lost = |long: bool| {
+        let mut delivery = sent(10, false);
+        take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
+        for (seq, at) in [(1, 8930), (2, 8950), (3, 8951)] {
+            delivery.on_sent(ms(at), Some(seq), 1000, false);
+        }
+        let lost = take(&mut delivery, 9000, &report(9000, 0, 1, &[])).0;
+        delivery.resume(ms(9000));
+        if long {
+            delivery.resume_after_long(ms(9000));
+        }
+        let first = delivery.next_resend().map(|(seq, ..)| seq);
+        (lost, delivery.lost.len(), first)
+    };
+    assert_eq!(lost(false), (6, 6, Some(4)));
+    assert_eq!(lost(true), (6, 8, Some(1)));
+}
+
+#[test]
+fn after_a_long_silence_the_first_ones_go_twice() {
+    let mut delivery = sent(100, false);
+    take(&mut delivery, 1100, &report(1100, 0, 1, &[]));
+    assert_eq!(take(&mut delivery, 9000, &report(9000, 0, 1, &[])).0, 99);
+    delivery.resume(ms(9000));
+    delivery.resume_after_long(ms(9000));
+    assert_eq!(delivery.next_second(ms(9000)), None);
+    let again = (9000..9090).map(|now| {
+        let second = delivery.next_second(ms(now)).map(|(seq, ..)| seq);
+        let seq = second.unwrap_or_else(|| delivery.next_resend().unwrap().0);
+        delivery.on_sent(ms(now), Some(seq), 1000, false);
+        seq
+    });
+    let again: Vec<_> = again.collect();
+    let times = |seq| again.iter().filter(|again| **again == seq).count();
+    assert!((1..=8).all(|seq| times(seq) == 2), "{again:?}");
+    assert!((9..80).all(|seq| times(seq) == 1), "{again:?}");
+    // What is lost later goes once, as ever.
+    assert_eq!(delivery.next_second(ms(9100)), None);
 }
 
 #[test]
