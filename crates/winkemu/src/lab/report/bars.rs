@@ -8,7 +8,7 @@ use plotters::{
 use super::{
     figure::{
         Area, FAINT, Figure, FigureError, GRID, INK, Page, color, draw_text, drawing, line_style,
-        round_up, text,
+        round_up, text, text_width,
     },
     short, significant,
     summary::{Cell, Summary},
@@ -20,6 +20,14 @@ use crate::lab::scenario::{Metric, Reference, Scenario};
 const COLUMNS: usize = 2;
 /// The part of a group's place that its bars take.
 const GROUP_WIDTH: f64 = 0.84;
+
+/// Around a panel, in pixels.
+const MARGIN: u32 = 8;
+/// What ticks and the name of the value axis take, in pixels.
+const AXIS_WIDTH: u32 = 62;
+/// Sizes of the medians above the bars.
+const GREATEST_LABEL: u32 = 12;
+const LEAST_LABEL: u32 = 7;
 
 /// Where a panel's bars come from.
 struct Panel<'a> {
@@ -115,9 +123,9 @@ impl View<'_> {
             .first()
             .map_or(1, |axis| axis.values.len());
         let mut chart = ChartBuilder::on(area)
-            .margin(8)
+            .margin(MARGIN)
             .margin_top(34)
-            .set_label_area_size(LabelAreaPosition::Left, 62)
+            .set_label_area_size(LabelAreaPosition::Left, AXIS_WIDTH)
             .set_label_area_size(LabelAreaPosition::Bottom, 46)
             .build_cartesian_2d(0.0..groups as f64, 0.0..self.top)
             .map_err(drawing)?;
@@ -178,6 +186,22 @@ impl View<'_> {
         (left + width * 0.06, left + width * 0.94)
     }
 
+    /// From one bar of a group to the next, in pixels.
+    fn pitch(&self, area: &Area<'_>) -> i32 {
+        let groups = self
+            .scenario
+            .matrix
+            .first()
+            .map_or(1, |axis| axis.values.len());
+        let bars = (groups * self.scenario.variants.len()).max(1);
+        let width = f64::from(
+            area.dim_in_pixel()
+                .0
+                .saturating_sub(AXIS_WIDTH + 2 * MARGIN),
+        );
+        (width * GROUP_WIDTH / bars as f64) as i32
+    }
+
     /// What stands beside the bars of a group, across it.
     fn references(&self, indices: &[usize], group: usize) -> Vec<PathElement<(f64, f64)>> {
         let (left, right) = (group as f64 + 0.03, group as f64 + 0.97);
@@ -216,12 +240,8 @@ impl View<'_> {
     ) -> Result<(), FigureError> {
         let (x, y) = place(cell.max.max(cell.median) * self.metric.scale());
         let (left, top) = area.get_base_pixel();
-        let size = if self.scenario.variants.len() > 4 {
-            10
-        } else {
-            12
-        };
         let words = significant(cell.median * self.metric.scale());
+        let size = label_size(&words, self.pitch(area));
         let anchor = (HPos::Center, VPos::Bottom);
         draw_text(
             area,
@@ -267,6 +287,15 @@ impl View<'_> {
             (HPos::Left, VPos::Top),
         )
     }
+}
+
+/// The greatest size at which labels of neighbours do not touch; the least where none is.
+fn label_size(words: &str, pitch: i32) -> u32 {
+    let fits = |size: &u32| text_width(words, *size) < pitch;
+    (LEAST_LABEL..=GREATEST_LABEL)
+        .rev()
+        .find(fits)
+        .unwrap_or(LEAST_LABEL)
 }
 
 /// A tick without useless digits.
