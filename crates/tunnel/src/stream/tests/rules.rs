@@ -45,7 +45,7 @@ proptest! {
                 _ => drop(streams.reset(stream)),
             }
             prop_assert!(streams.session.received <= SESSION_CREDIT);
-            prop_assert!(streams.len() <= 3 * STREAMS_MAX as usize);
+            prop_assert!(streams.len() <= (STREAMS_MAX + streams.peers_max()) as usize);
             prop_assert!(streams.resetting.len() <= streams.peers_max() as usize + 1);
         }
     }
