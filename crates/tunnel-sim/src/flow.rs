@@ -40,6 +40,8 @@ pub struct Local {
     pub finished: bool,
     /// Bytes that were reported acknowledged.
     pub acked: u64,
+    /// Bytes that the peer was said to have though it lacks some before them.
+    pub given_up: Ranges,
     /// Bytes that the peer was allowed to send.
     pub allowed: u64,
     /// Bytes that were placed.
@@ -74,6 +76,7 @@ impl Local {
             written: 0,
             finished: false,
             acked: 0,
+            given_up: Ranges::default(),
             allowed,
             placed: Ranges::default(),
             readable: 0,

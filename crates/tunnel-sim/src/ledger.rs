@@ -1,6 +1,6 @@
 //! What was asked, written, placed and told, by both ends: the model they are held against.
 
-use std::{cell::RefCell, collections::HashMap, time::Duration};
+use std::{cell::RefCell, collections::HashMap, ops::Range, time::Duration};
 
 use allocation_counter::opt_out;
 use tunnel::{
@@ -257,6 +257,35 @@ impl Ledger {
         Ok(())
     }
 
+    /// Streams that an end has.
+    pub fn streams(&self, end: End) -> Vec<StreamId> {
+        let ids = self.ids[end].iter();
+        let alive = ids.filter(|(_, index)| self.flows[**index].at[end].state == State::Alive);
+        alive.map(|(stream, _)| *stream).collect()
+    }
+
+    /// An end is told that the peer has these bytes of a stream, though it lacks some before them.
+    pub fn give_up(&mut self, end: End, stream: StreamId, runs: Vec<Range<u64>>) {
+        let Some(index) = self.flow(end, stream) else {
+            return;
+        };
+        let there = &self.flows[index].at[1 - end];
+        let elsewhere = there.reset.is_some() || !there.known;
+        let written = self.flows[index].at[end].written;
+        let there = &there.placed;
+        let is_wrong = |run: &&Range<u64>| run.end > written || !(elsewhere || there.contains(run));
+        if let Some(run) = runs.iter().find(is_wrong) {
+            let violation = Violation::AckedUnplaced {
+                stream,
+                until: run.end,
+                placed: there.prefix(),
+            };
+            self.blame(end, violation);
+        }
+        let given_up = &mut self.flows[index].at[end].given_up;
+        runs.into_iter().for_each(|run| given_up.insert(run));
+    }
+
     /// An end has reset a stream.
     pub fn reset(&mut self, end: End, index: usize, code: ResetCode) {
         let local = &mut self.flows[index].at[end];
@@ -356,6 +385,13 @@ impl Ledger {
             });
         }
         if from < acked {
+            return Err(Violation::ReadAcked {
+                stream,
+                from,
+                acked,
+            });
+        }
+        if let Some(acked) = local.given_up.overlap(&(from..until)) {
             return Err(Violation::ReadAcked {
                 stream,
                 from,

@@ -26,6 +26,19 @@ impl Ranges {
         Some((*from, *until))
     }
 
+    /// Whether all of a range is there.
+    pub fn contains(&self, range: &Range<u64>) -> bool {
+        let run = self.last_from(range.start);
+        run.is_some_and(|(_, until)| until >= range.end)
+    }
+
+    /// Where the last run ends that begins below `range.end`, if it reaches into the range.
+    pub fn overlap(&self, range: &Range<u64>) -> Option<u64> {
+        let last = range.end.checked_sub(1)?;
+        let (_, until) = self.last_from(last)?;
+        (until > range.start).then_some(until)
+    }
+
     /// The first position from 0 on that is missing.
     pub fn prefix(&self) -> u64 {
         self.0.get(&0).copied().unwrap_or(0)

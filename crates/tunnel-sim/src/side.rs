@@ -1,6 +1,6 @@
 //! What the simulator drives.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, ops::Range, time::Duration};
 
 use tunnel::{
     class::Class,
@@ -74,6 +74,11 @@ pub trait Streams {
 
     /// Somebody knows of the link.
     fn hint(&mut self, now: Duration, link: LinkHint);
+
+    /// Bytes that the peer has though it lacks some before them.
+    fn acked_beyond(&self, _stream: StreamId) -> Vec<Range<u64>> {
+        Vec::new()
+    }
 }
 
 impl Streams for Session {
@@ -112,6 +117,10 @@ impl Streams for Session {
 
     fn hint(&mut self, now: Duration, link: LinkHint) {
         self.hint(now, link);
+    }
+
+    fn acked_beyond(&self, stream: StreamId) -> Vec<Range<u64>> {
+        self.acked_beyond(stream).collect()
     }
 }
 

@@ -12,7 +12,8 @@ use crate::wire::StreamId;
 pub trait Store {
     /// Copies the bytes to be sent of a stream, from position `from` on, until `into` is full.
     ///
-    /// Asked only for bytes that are written and not yet acknowledged; the same bytes every time.
+    /// Asked only for bytes that are written and not yet acknowledged, neither [in order](crate::session::Event::Acked) nor
+    /// [beyond](crate::session::Session::acked_beyond) others that are missing; the same bytes every time.
     fn read(&self, stream: StreamId, from: u64, into: &mut [u8]);
 
     /// Takes bytes of a stream that have arrived, the first of which has position `from`.

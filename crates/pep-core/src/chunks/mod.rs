@@ -5,8 +5,9 @@
 //!   chunks    |    3    |    0    |  none   |    2      |      1 and 4 are free, 5 and beyond were never used
 //! ```
 //!
-//! A chunk is taken when the first of its bytes comes, and is free when the last one has left. Of free ones that which became
-//! free last is taken first: its pages are in the cache. So an extent has as many pages as bytes are held, wherever in the stream
+//! A chunk is taken when the first of its bytes comes, and is free when the last one has left, or when nobody needs any of its
+//! bytes any more though some before them are still needed. Of free ones that which became free last is taken first: its pages are in
+//! the cache. So an extent has as many pages as bytes are held, wherever in the stream
 //! they are, and not as many as have ever passed through it. A [ring](crate::ring) is simpler, and enough where bytes
 //! come in order and few are held.
 
@@ -37,8 +38,10 @@ pub struct ChunkMap {
     window: u64,
     /// The position at which the first of `chunks` begins.
     base: u64,
-    /// Which chunk of the extent each one of the stream is; none where no byte of it has come.
+    /// Which chunk of the extent each one of the stream is; none where no byte of it has come, or is needed any more.
     chunks: VecDeque<Option<u32>>,
+    /// How many of these were let go before their turn.
+    released: usize,
     /// Chunks that had bytes and have pages.
     free: Vec<u32>,
     /// Chunks whose pages were given back.
@@ -67,6 +70,7 @@ impl ChunkMap {
             window: window(extent),
             base: 0,
             chunks: VecDeque::new(),
+            released: 0,
             free: Vec::new(),
             clean: Vec::new(),
             fresh: 0,
@@ -114,7 +118,12 @@ impl ChunkMap {
     /// Bytes of chunks that are in use, with those between that nothing has come of yet, and of free ones; as long as the
     /// first chunk has been enough, only what was used of it. No more than so many have pages.
     pub fn reserved(&self) -> u64 {
-        self.reserved_with(self.chunks.len(), self.free.len(), self.reach)
+        self.reserved_with(self.in_use(), self.free.len(), self.reach)
+    }
+
+    /// Chunks with bytes that are needed, and those between that nothing has come of yet.
+    fn in_use(&self) -> usize {
+        self.chunks.len() - self.released
     }
 
     /// What [`reserved`](Self::reserved) is once the bytes from the tail on, below `end`, have [space](Self::space), if none has come
@@ -124,7 +133,8 @@ impl ChunkMap {
         let chunks = (used.div_ceil(CHUNK) as usize).max(self.chunks.len());
         let more = chunks - self.chunks.len();
         let free = self.free.len().saturating_sub(more);
-        self.reserved_with(chunks, free, self.reach.max(pages(used)))
+        let in_use = chunks - self.released;
+        self.reserved_with(in_use, free, self.reach.max(pages(used)))
     }
 
     fn reserved_with(&self, chunks: usize, free: usize, reach: u64) -> u64 {
@@ -191,7 +201,7 @@ impl ChunkMap {
                 }
             }
         }
-        self.busiest[0] = self.busiest[0].max(self.chunks.len());
+        self.busiest[0] = self.busiest[0].max(self.in_use());
         let at = self.ranges(from, len);
         if self.fresh == 1 {
             self.reach = self.reach.max(pages(at.first.end));
@@ -225,8 +235,30 @@ impl ChunkMap {
     /// Where bytes are that are held, from position `from` on, no more than [a chunk's](CHUNK); `None` where some of them are not.
     pub fn held(&self, from: u64, len: u64) -> Option<Ranges> {
         let end = from.checked_add(len)?;
-        let is_held = self.head <= from && end <= self.tail && len <= CHUNK;
-        is_held.then(|| self.ranges(from, len))
+        if from < self.head || end > self.tail || len > CHUNK {
+            return None;
+        }
+        let at = self.ranges(from, len);
+        (at.len() == len).then_some(at)
+    }
+
+    /// Whether more than is [reserved](Self::reserved) is needed for the next [stretch](Self::stretch) of at most `most` bytes.
+    pub fn grows_by(&self, most: u64) -> bool {
+        self.reserved_for(self.tail + self.stretch(most)) > self.reserved()
+    }
+
+    /// Nobody needs these bytes any more, though they may need some before them: chunks that lie wholly within are free. What of
+    /// them has not come, or has left, is left out of account.
+    pub fn release(&mut self, bytes: Range<u64>) {
+        let start = bytes.start.max(self.head) - self.base;
+        let end = bytes.end.min(self.tail).saturating_sub(self.base);
+        let whole = start.div_ceil(CHUNK)..end / CHUNK;
+        for index in whole {
+            if let Some(chunk) = self.chunks[index as usize].take() {
+                self.free.push(chunk);
+                self.released += 1;
+            }
+        }
     }
 
     /// `count` bytes have left.
@@ -239,15 +271,21 @@ impl ChunkMap {
         let before = self.chunks.len();
         if self.is_clear() {
             self.free.extend(self.chunks.drain(..).rev().flatten());
+            self.released = 0;
             self.base = self.head;
         }
-        while self.base + CHUNK <= self.head && !self.chunks.is_empty() {
-            self.free.extend(self.chunks.pop_front().flatten());
+        while self.base + CHUNK <= self.head
+            && let Some(first) = self.chunks.pop_front()
+        {
+            match first {
+                Some(chunk) => self.free.push(chunk),
+                None => self.released = self.released.saturating_sub(1),
+            }
             self.base += CHUNK;
         }
         self.left += before - self.chunks.len();
         if self.left >= WINDOW {
-            self.busiest = [self.chunks.len(), self.busiest[0]];
+            self.busiest = [self.in_use(), self.busiest[0]];
             self.left = 0;
         }
     }
@@ -256,7 +294,7 @@ impl ChunkMap {
     /// asked until there is none.
     pub fn spare(&mut self) -> Option<Range<u64>> {
         let busiest = self.busiest[0].max(self.busiest[1]);
-        let keep = SPARE_MIN + busiest.saturating_sub(self.chunks.len());
+        let keep = SPARE_MIN + busiest.saturating_sub(self.in_use());
         if self.free.len() <= keep {
             return None;
         }
@@ -270,6 +308,7 @@ impl ChunkMap {
     pub fn reset(&mut self) {
         if self.is_clear() {
             self.chunks.clear();
+            self.released = 0;
             self.base = self.head;
             self.free.clear();
             self.clean.clear();

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -12,6 +12,8 @@ struct Model {
     /// What was written at each offset last: the position it is of.
     memory: BTreeMap<u64, u64>,
     held: BTreeMap<u64, ()>,
+    /// What nobody needs any more, though some before it is needed.
+    released: BTreeSet<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -21,6 +23,8 @@ enum Op {
     /// The next ones, from the leg.
     Receive(u64),
     Drain(u64),
+    /// So far behind the head, so many.
+    Release(u64, u64),
     Spare,
     Reset,
 }
@@ -34,6 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..6 * chunk, 1..=chunk).prop_map(|(at, len)| Op::Place(at * GRAIN, len * GRAIN)),
         2 => (1..=3 * chunk).prop_map(|len| Op::Receive(len * GRAIN)),
         4 => (0..=6 * chunk).prop_map(|len| Op::Drain(len * GRAIN)),
+        4 => (0..6 * chunk, 1..=4 * chunk).prop_map(|(at, len)| Op::Release(at * GRAIN, len * GRAIN)),
         1 => Just(Op::Spare),
         1 => Just(Op::Reset),
     ]
@@ -50,6 +55,7 @@ impl Model {
             map: ChunkMap::new(EXTENT),
             memory: BTreeMap::new(),
             held: BTreeMap::new(),
+            released: BTreeSet::new(),
         }
     }
 
@@ -79,7 +85,9 @@ impl Model {
                 self.map.drain(count);
                 let head = self.map.head();
                 self.held.retain(|position, ()| *position >= head);
+                self.released.retain(|position| *position >= head);
             }
+            Op::Release(at, len) => self.release(self.map.head() + at, len),
             Op::Spare => {
                 while let Some(pages) = self.map.spare() {
                     self.memory.retain(|offset, _| !pages.contains(offset));
@@ -107,6 +115,16 @@ impl Model {
         }
     }
 
+    fn release(&mut self, from: u64, len: u64) {
+        let (before, tail) = (self.map.reserved(), self.map.tail());
+        self.map.release(from..from + len);
+        assert_eq!(self.map.reserved(), before, "its pages are there");
+        for position in (from..tail.min(from + len)).step_by(GRAIN as usize) {
+            self.held.remove(&position);
+            self.released.insert(position);
+        }
+    }
+
     /// What is next in the stream is readable, as a session would say.
     fn fill(&mut self) {
         let mut tail = self.map.tail();
@@ -118,21 +136,25 @@ impl Model {
 
     fn check(&self) {
         let map = &self.map;
-        assert_eq!(map.is_clear(), self.held.is_empty());
+        let is_clear = self.held.is_empty() && self.released.is_empty();
+        assert_eq!(map.is_clear(), is_clear);
         let last = self.held.last_key_value().map(|(at, ())| at + GRAIN);
         assert_eq!(map.highest(), last.unwrap_or(map.head()).max(map.tail()));
         let data = map.data();
-        let all = data.len() == map.len() || !data.second.is_empty();
+        let all = data.len() == map.len() || !data.second.is_empty() || !self.released.is_empty();
         assert!(all, "two pieces, or everything");
         let mut position = map.head();
         for offset in grains(data) {
             assert_eq!(self.memory.get(&offset), Some(&position));
             position += GRAIN;
         }
-        while position < map.tail() {
-            let ranges = map.held(position, GRAIN).expect("it is below the tail");
+        for position in (position..map.tail()).step_by(GRAIN as usize) {
+            let ranges = map.held(position, GRAIN);
+            if self.released.contains(&position) && ranges.is_none() {
+                continue;
+            }
+            let ranges = ranges.expect("it is below the tail");
             assert_eq!(self.memory.get(&ranges.first.start), Some(&position));
-            position += GRAIN;
         }
         // What is ahead is still where it was placed.
         let written: Vec<_> = self.memory.values().copied().collect();
@@ -182,6 +204,36 @@ fn a_byte_far_ahead_costs_the_room_of_what_is_missing_and_touches_one_chunk() {
     assert_eq!(map.place(window(EXTENT), 1), None, "beyond the window");
     assert_eq!(map.place(u64::MAX, 2), None);
     assert_eq!(map.held(4 * CHUNK + 5, 10), None, "it is not next");
+}
+
+/// As where the peer has all but one packet of each so many.
+#[test]
+fn chunks_whose_bytes_are_not_needed_are_used_again_though_some_before_them_are() {
+    let mut map = ChunkMap::new(2 * EXTENT);
+    for _ in 0..4 {
+        let len = map.space(CHUNK).len();
+        map.fill(len);
+    }
+    map.release(10..CHUNK + 10);
+    assert!(!map.grows_by(0) && map.grows_by(CHUNK), "no whole chunk");
+    map.release(CHUNK - 1..3 * CHUNK + 7);
+    map.release(CHUNK..3 * CHUNK);
+    assert_eq!(map.held(CHUNK, 1), None);
+    assert_eq!(map.held(CHUNK - 1, 2), None);
+    for (position, chunk) in [(CHUNK - 1, 0), (3 * CHUNK, 3)] {
+        let at = map.held(position, 1).expect("it is needed");
+        assert_eq!(at.first.start / CHUNK, chunk);
+    }
+    assert!(!map.grows_by(2 * CHUNK));
+    let space = map.space(map.stretch(2 * CHUNK));
+    assert_eq!(space.first, 2 * CHUNK..3 * CHUNK);
+    assert_eq!(space.second, CHUNK..2 * CHUNK);
+    map.fill(space.len());
+    assert_eq!(map.reserved(), 4 * CHUNK);
+    map.drain(map.len());
+    assert_eq!(map.reserved(), 4 * CHUNK);
+    map.reset();
+    assert_eq!(map.reserved(), 0);
 }
 
 #[test]

@@ -17,11 +17,14 @@ use crate::{
     ledger::Ledger,
     plan::Plan,
     rng::Rng,
-    side::{End, Side},
+    side::{End, Side, Streams},
     violation::{Failure, Violation},
     wire::Header,
 };
 use seat::Seat;
+
+/// After so many datagrams an end forgets what its peer has out of order.
+const GIVE_UP_EVERY: u64 = 4;
 
 /// What is to be done at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -308,7 +311,21 @@ impl<S: Side> World<S> {
             self.on_news(end, news);
             told += 1;
         }
+        if self.seats[end].received.is_multiple_of(GIVE_UP_EVERY) {
+            self.give_up(end);
+        }
         told
+    }
+
+    /// An end forgets what the peer has out of order.
+    fn give_up(&mut self, end: End) {
+        let Some(streams) = self.seats[end].side.streams() else {
+            return;
+        };
+        for stream in self.ledger.streams(end) {
+            let runs = streams.acked_beyond(stream);
+            self.ledger.give_up(end, stream, runs);
+        }
     }
 
     fn send(&mut self, end: End) -> Result<bool, (End, Violation)> {

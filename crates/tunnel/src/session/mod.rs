@@ -31,6 +31,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    ops::Range,
     time::Duration,
 };
 
@@ -243,6 +244,12 @@ impl Session {
     pub fn written(&mut self, stream: StreamId, until: u64) {
         self.streams.written(stream, until);
         self.update_readiness(stream);
+    }
+
+    /// Bytes of a stream that the peer has beyond those of [`Acked`](Event::Acked), as runs in rising order: they are not asked for
+    /// again either.
+    pub fn acked_beyond(&self, stream: StreamId) -> impl Iterator<Item = Range<u64>> {
+        self.streams.acked_beyond(stream)
     }
 
     /// The stream ends after what is written.

@@ -1,5 +1,7 @@
 //! The sending direction of a stream.
 
+use std::ops::Range;
+
 use crate::{
     ranges::RangeSet,
     wire::{Data, StreamId, varint},
@@ -86,6 +88,11 @@ impl SendHalf {
             }
         }
         (self.acked > before).then_some(self.acked)
+    }
+
+    /// Bytes that the peer has beyond the first one that it lacks, as runs in rising order.
+    pub fn acked_beyond(&self) -> impl Iterator<Item = Range<u64>> {
+        self.acked_beyond.from(0)
     }
 
     /// Bytes that have been sent.

@@ -1,6 +1,6 @@
 //! All streams of a session.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Range};
 
 use super::{News, ReceiveHalf, SendHalf, StreamError, credit::SessionCredit, ids::Ids};
 use crate::{
@@ -257,6 +257,12 @@ impl Streams {
     /// The peer has these bytes. Returns the first position that it lacks if that has changed.
     pub fn on_acked(&mut self, data: Data) -> Option<u64> {
         self.streams.get_mut(&data.stream)?.send.on_acked(data)
+    }
+
+    /// Bytes of a stream that the peer has beyond the first one that it lacks, as runs in rising order.
+    pub fn acked_beyond(&self, stream: StreamId) -> impl Iterator<Item = Range<u64>> {
+        let stream = self.streams.get(&stream).into_iter();
+        stream.flat_map(|stream| stream.send.acked_beyond())
     }
 
     /// The peer takes bytes of a stream below `until`.

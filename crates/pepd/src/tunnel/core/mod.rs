@@ -160,6 +160,18 @@ impl Core {
         Ok(())
     }
 
+    /// Before so many bytes from a flow's leg take more memory than the flow has, what the peer has out of order is given up.
+    pub(super) fn reclaim(&mut self, key: Key, most: u64) {
+        let peer = &mut self.peers.list[key.peer];
+        if let Some(entry) = peer.table.get(key.flow)
+            && let Some(stream) = entry.stream
+            && entry.grows_by(most)
+            && let Some(session) = self.endpoint.session(peer.id)
+        {
+            entry.release(session.acked_beyond(stream));
+        }
+    }
+
     /// The leg has given its bytes below this position.
     pub(super) fn written(&mut self, key: Key, until: u64) {
         if let Some((session, stream)) = self.stream(key) {

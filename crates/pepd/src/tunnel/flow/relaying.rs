@@ -125,6 +125,7 @@ impl Joint {
     }
 
     fn poll_receive(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        core.reclaim(self.key, RECEIVE_MAX);
         let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
             return Ok(false);
         };

@@ -254,6 +254,35 @@ fn a_reset_reaches_a_sender_that_is_stalled() {
     });
 }
 
+/// And then the last of them, though no more come, and the end.
+#[test]
+fn bytes_that_come_in_small_pieces_all_arrive_and_none_waits_for_others() {
+    Rig::run(|rig| async move {
+        let (mut client, mut server) = joined(&rig).await;
+        client.set_nodelay(true).unwrap();
+        let mut received = vec![0; 64_000];
+        for round in 0..20 {
+            let sent = pattern(64_000);
+            let pieces = sent.clone();
+            let writes = async {
+                for piece in pieces.chunks(64) {
+                    client.write_all(piece).await.unwrap();
+                    tokio::task::yield_now().await;
+                }
+            };
+            let reads = server.read_exact(&mut received);
+            let ((), read) = tokio::join!(writes, reads);
+            read.unwrap();
+            assert!(received == sent, "round {round}");
+        }
+        client.write_all(b"end").await.unwrap();
+        drop(client);
+        received.clear();
+        server.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"end");
+    });
+}
+
 #[test]
 fn a_flow_outlives_an_outage_with_every_byte() {
     Rig::run(|rig| async move {

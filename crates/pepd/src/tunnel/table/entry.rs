@@ -1,6 +1,6 @@
 //! One flow: its bytes both ways, and what they take from the budget.
 
-use std::{cell::Cell, task::Waker};
+use std::{cell::Cell, ops::Range, task::Waker};
 
 use pep_core::{
     chunks::{CHUNK, ChunkMap},
@@ -97,6 +97,16 @@ impl Entry {
         }
         *charged += more;
         self.out.space(len)
+    }
+
+    /// Whether [space](Self::space) for so many bytes takes memory that the flow does not have.
+    pub(in crate::tunnel) fn grows_by(&self, most: u64) -> bool {
+        self.out.grows_by(most)
+    }
+
+    /// The peer has these bytes, whatever it lacks before them: they are not read again.
+    pub(in crate::tunnel) fn release(&mut self, runs: impl Iterator<Item = Range<u64>>) {
+        runs.for_each(|run| self.out.release(run));
     }
 
     fn unsent(&self) -> u64 {

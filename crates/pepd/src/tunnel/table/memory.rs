@@ -80,6 +80,9 @@ impl End {
         };
         let stream = entry.stream.unwrap();
         while self.gives {
+            if entry.grows_by(u64::MAX) {
+                entry.release(self.session.acked_beyond(stream));
+            }
             let given = entry.space(u64::MAX).len();
             if given == 0 {
                 break;
@@ -196,7 +199,8 @@ impl Run {
 const GEO: &str = "rate = \"10Mbit/s\"\nrtt = \"600ms\"";
 const FAST: &str = "rate = \"100Mbit/s\"\nrtt = \"100ms\"";
 
-/// Where nothing is lost a flow holds what is in flight and a bit; where a byte is lost n times, what comes in n round trips, too.
+/// Where nothing is lost a flow holds what is in flight and a bit; where a byte is lost n times, the far end what comes in n round
+/// trips, too, and the near one of that what the peer lacks parts of.
 #[test]
 fn a_bulk_flow_holds_what_it_needs_and_is_as_fast_as_the_link() {
     let geo = "rate=10mbit,delay=300ms,queue=100%bdp";
@@ -206,13 +210,13 @@ fn a_bulk_flow_holds_what_it_needs_and_is_as_fast_as_the_link() {
     );
     for (peer, link, rate, rtt, seconds, loss, most) in [
         (GEO, geo, 10e6, 0.6, 40, 0.0, [1.5, 0.2]),
-        (GEO, geo, 10e6, 0.6, 40, 0.1, [2.6, 1.4]),
-        (GEO, geo, 10e6, 0.6, 40, 1.0, [3.6, 2.4]),
-        (GEO, geo, 10e6, 0.6, 40, 2.0, [4.7, 3.6]),
-        (GEO, geo, 10e6, 0.6, 40, 8.0, [7.5, 7.0]),
+        (GEO, geo, 10e6, 0.6, 40, 0.1, [1.9, 1.4]),
+        (GEO, geo, 10e6, 0.6, 40, 1.0, [2.4, 2.4]),
+        (GEO, geo, 10e6, 0.6, 40, 2.0, [2.8, 2.6]),
+        (GEO, geo, 10e6, 0.6, 40, 8.0, [3.4, 3.4]),
         (FAST, fast, 100e6, 0.1, 5, 0.0, [1.5, 0.2]),
-        (FAST, fast, 100e6, 0.1, 5, 0.1, [2.6, 1.4]),
-        (FAST, fast, 100e6, 0.1, 5, 2.0, [4.7, 3.6]),
+        (FAST, fast, 100e6, 0.1, 5, 0.1, [1.9, 1.4]),
+        (FAST, fast, 100e6, 0.1, 5, 2.0, [2.8, 2.6]),
     ] {
         let mut run = Run::new(peer, &format!("{link},loss={loss}%"), None);
         let (bytes, peaks) = run.measure(5, 5 + seconds);
@@ -225,9 +229,9 @@ fn a_bulk_flow_holds_what_it_needs_and_is_as_fast_as_the_link() {
             near < most[0] && far < most[1],
             "{near:.2}, {far:.2} at {loss} %"
         );
-        // Twice the path's content and 1 MiB, where little is lost.
+        // Twice the path's content and 1 MiB.
         let bound = 2.0 + f64::from(1 << 20) / content;
-        assert!(loss > 0.1 || near < bound && far < bound);
+        assert!(near < bound && far < bound);
     }
 }
 
