@@ -50,10 +50,8 @@ pub struct ChunkMap {
     fresh: u32,
     /// Bytes of the first chunk that may have pages.
     reach: u64,
-    /// Chunks in use at most while the last [`WINDOW`] left, and while those before them did.
+    /// Chunks in use at most since the map has [aged](Self::age), and between that and the time before.
     busiest: [usize; 2],
-    /// Chunks that have left since then.
-    left: usize,
 }
 
 impl ChunkMap {
@@ -76,7 +74,6 @@ impl ChunkMap {
             fresh: 0,
             reach: 0,
             busiest: [0; 2],
-            left: 0,
         }
     }
 
@@ -268,7 +265,6 @@ impl ChunkMap {
     pub fn drain(&mut self, count: u64) {
         assert!(count <= self.len(), "{count} out of {self:?}");
         self.head += count;
-        let before = self.chunks.len();
         if self.is_clear() {
             self.free.extend(self.chunks.drain(..).rev().flatten());
             self.released = 0;
@@ -283,15 +279,16 @@ impl ChunkMap {
             }
             self.base += CHUNK;
         }
-        self.left += before - self.chunks.len();
-        if self.left >= WINDOW {
-            self.busiest = [self.in_use(), self.busiest[0]];
-            self.left = 0;
-        }
     }
 
-    /// Where a free chunk was whose pages are to be given back, since there are more free ones than were in use lately. To be
-    /// asked until there is none.
+    /// A while is over: what was in use before it, and is not any more, [needs no pages](Self::spare). To have pages again costs
+    /// more than to copy what goes into them.
+    pub fn age(&mut self) {
+        self.busiest = [self.in_use(), self.busiest[0]];
+    }
+
+    /// Where a free chunk was whose pages are to be given back, since there are more free ones than were in use lately: since the
+    /// map has [aged](Self::age) for the last time but one. To be asked until there is none.
     pub fn spare(&mut self) -> Option<Range<u64>> {
         let busiest = self.busiest[0].max(self.busiest[1]);
         let keep = SPARE_MIN + busiest.saturating_sub(self.in_use());
@@ -348,6 +345,3 @@ fn pages(bytes: u64) -> u64 {
 
 /// So many free chunks keep their pages, besides those that were in use lately.
 const SPARE_MIN: usize = 2;
-/// Lately: while so many chunks left, 4 MiB, and while as many before them did. Pages that are given back cost more to have
-/// again than bytes that are copied into them.
-const WINDOW: usize = 64;

@@ -26,6 +26,7 @@ enum Op {
     /// So far behind the head, so many.
     Release(u64, u64),
     Spare,
+    Age,
     Reset,
 }
 
@@ -40,6 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..=6 * chunk).prop_map(|len| Op::Drain(len * GRAIN)),
         4 => (0..6 * chunk, 1..=4 * chunk).prop_map(|(at, len)| Op::Release(at * GRAIN, len * GRAIN)),
         1 => Just(Op::Spare),
+        1 => Just(Op::Age),
         1 => Just(Op::Reset),
     ]
 }
@@ -93,6 +95,7 @@ impl Model {
                     self.memory.retain(|offset, _| !pages.contains(offset));
                 }
             }
+            Op::Age => self.map.age(),
             Op::Reset => {
                 let was_clear = self.map.is_clear();
                 self.map.reset();
@@ -245,11 +248,12 @@ fn pages_of_chunks_that_are_not_needed_any_more_are_given_back_once() {
     }
     map.drain(map.len());
     assert_eq!(map.spare(), None, "they were in use lately");
-    for _ in 0..2 * WINDOW {
-        let len = map.space(CHUNK).len();
-        map.fill(len);
-        map.drain(len);
-    }
+    map.age();
+    assert_eq!(map.spare(), None, "nor was it long ago");
+    let len = map.space(CHUNK).len();
+    map.fill(len);
+    map.drain(len);
+    map.age();
     let mut spare: Vec<_> = std::iter::from_fn(|| map.spare()).collect();
     spare.sort_by_key(|pages| pages.start);
     // One at a time was in use, and two more may be kept.
@@ -276,6 +280,7 @@ fn what_swings_between_nothing_and_much_gives_no_pages_back() {
         }
         map.drain(map.len());
         assert_eq!(map.spare(), None);
+        map.age();
     }
     assert_eq!(map.reserved(), 4 * CHUNK);
 }

@@ -198,7 +198,8 @@ impl Core {
         let now = self.base.elapsed();
         for index in 0..self.peers.list.len() {
             self.grant(index);
-            let peer = &self.peers.list[index];
+            let peer = &mut self.peers.list[index];
+            peer.table.age();
             let silence = peer.silent_since.map(|since| now - since);
             if let Some(silence) = silence {
                 self.on_silence(index, silence);

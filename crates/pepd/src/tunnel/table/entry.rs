@@ -234,6 +234,14 @@ impl Entry {
         }
     }
 
+    /// A second has passed: pages that were not in use lately are given back.
+    pub(super) fn age(&mut self) {
+        for direction in Direction::ALL {
+            self.map(direction).age();
+            self.settle(direction);
+        }
+    }
+
     fn map(&mut self, direction: Direction) -> &mut ChunkMap {
         if direction == self.outward {
             &mut self.out

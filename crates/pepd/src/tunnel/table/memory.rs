@@ -109,6 +109,8 @@ struct Run {
     ends: [End; 2],
     link: Engine,
     now: Duration,
+    /// When a second has passed again.
+    tick: Duration,
 }
 
 impl Run {
@@ -127,6 +129,7 @@ impl Run {
             ends,
             link: Engine::new(&options.resolve_without_files().unwrap(), 1),
             now: Duration::ZERO,
+            tick: Duration::ZERO,
         }
     }
 
@@ -145,6 +148,10 @@ impl Run {
                 .unwrap_or(until);
             self.now = next.max(self.now + Duration::from_nanos(1)).min(until);
             self.deliver();
+            if self.now >= self.tick {
+                self.tick = self.now + Duration::from_secs(1);
+                self.ends.iter_mut().for_each(|end| end.table.age());
+            }
         }
     }
 

@@ -165,6 +165,11 @@ impl Table {
         *self.entries.keys().next().unwrap()
     }
 
+    /// A second has passed.
+    pub(super) fn age(&mut self) {
+        self.entries.values_mut().for_each(Entry::age);
+    }
+
     pub(super) fn on_readable(&mut self, stream: StreamId, until: u64) {
         if let Some(entry) = self.of_stream(stream) {
             entry.on_readable(until);
