@@ -27,6 +27,9 @@ const ROOM: u64 = 16 << 10;
 /// Nor ever for less than this, which there is as soon as all is acknowledged.
 const ROOM_LEAST: u64 = 2 << 10;
 
+/// Memory that is not worth giving back.
+const SLACK: usize = 4 << 10;
+
 /// What all flows that compress use in turn.
 #[derive(Debug, Default)]
 pub(in crate::tunnel) struct Workshop {
@@ -186,6 +189,13 @@ impl Packing {
             self.given = 0;
         }
         Ok(count as u64)
+    }
+
+    /// What the leg has not taken keeps no more memory than it needs.
+    pub(super) fn settle(&mut self) {
+        if self.pending.capacity() > self.pending.len() + SLACK {
+            self.pending.shrink_to_fit();
+        }
     }
 
     /// Whether there is something for the leg.

@@ -199,18 +199,18 @@ impl Joint {
             return Ok(false);
         };
         let taken = packing.unpack(entry);
-        if taken > 0 {
-            let until = entry.on_sent(taken);
-            entry.charge(packing.memory());
+        let until = (taken > 0).then(|| entry.on_sent(taken));
+        let pending = packing.is_pending();
+        let sent = pending.then(|| attempt(leg, cx, Interest::WRITABLE, |fd| packing.send(fd)));
+        packing.settle();
+        entry.charge(packing.memory());
+        if let Some(until) = until {
             core.consumed(self.key, taken, until);
         }
-        if !packing.is_pending() {
-            return Ok(taken > 0);
-        }
-        match attempt(leg, cx, Interest::WRITABLE, |fd| packing.send(fd)) {
-            Poll::Pending => Ok(taken > 0),
-            Poll::Ready(Ok(_)) => Ok(true),
-            Poll::Ready(Err(err)) => self.on_failure(cx, err),
+        match sent {
+            None | Some(Poll::Pending) => Ok(taken > 0),
+            Some(Poll::Ready(Ok(_))) => Ok(true),
+            Some(Poll::Ready(Err(err))) => self.on_failure(cx, err),
         }
     }
 
