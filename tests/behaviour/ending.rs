@@ -67,6 +67,35 @@ fn killed_it_leaves_the_network_working_and_starts_again_over_what_is_left() {
     });
 }
 
+/// What the kernel has forwarded since it was killed goes on being forwarded once it is there again, young as it is.
+#[test]
+fn a_new_one_leaves_alone_what_was_forwarded_in_between() {
+    const BEAT: Duration = Duration::from_millis(2);
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let mut pep = bed.start().expect("not direct");
+        one_flow(bed);
+        pep.kill();
+        let mut forwarded = connect(bed);
+        let mut pep = thread::scope(|scope| {
+            let (stop, stopped) = mpsc::channel::<()>();
+            let talking = scope.spawn(move || {
+                while stopped.recv_timeout(BEAT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    echo_once(&mut forwarded, b"still");
+                }
+                echo_once(&mut forwarded, b"at the end");
+            });
+            let pep = bed.start().expect("not direct");
+            one_flow(bed);
+            drop(stop);
+            talking.join().expect("it is not reset");
+            pep
+        });
+        assert_eq!(pep.counter("flows_accepted"), 1);
+        assert_eq!(pep.terminate(), 0);
+    });
+}
+
 /// New connections are made all the time while it is killed: each of them works, or fails at
 /// once; none hangs.
 #[test]

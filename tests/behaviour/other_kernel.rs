@@ -81,7 +81,8 @@ fn a_guest_gives_back_output_status_and_shared_files_and_keeps_the_rest() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(7), "{out}{err}");
     assert!(out.starts_with("guest 6.12."), "{out}");
-    assert_eq!(err, "warned\n");
+    // What is said of a kernel that has to be fetched first comes before.
+    assert!(err.ends_with("warned\n"), "{err}");
     assert_eq!(fs::read_to_string(kept).expect("it is shared"), "kept\n");
     assert!(!lost.exists(), "the guest wrote to this machine's files");
 }

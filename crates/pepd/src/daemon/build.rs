@@ -34,6 +34,9 @@ pub(super) async fn build(config: &Config, descriptors: u64) -> Result<Daemon, D
     privileges::drop_those_of_loading(&controls);
     let sites = SiteRuntime::all(config, &controls);
     let tunnels = Prepared::new(config, &controls)?;
+    Interception::clear_leftovers(config)
+        .await
+        .map_err(DaemonError::Intercept)?;
     let listeners = listeners(&sites)?;
     let config = Arc::new(config.clone());
     let mut interception = Interception::install(&config)

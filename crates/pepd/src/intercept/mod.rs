@@ -72,6 +72,18 @@ pub struct Interception {
 }
 
 impl Interception {
+    /// Removes the table that a killed daemon may have left. To be done before there are listeners: for these its rules
+    /// would match again, also packets of connections that the kernel has forwarded meanwhile.
+    ///
+    /// # Errors
+    /// When nft cannot be run.
+    pub async fn clear_leftovers(config: &Config) -> Result<(), InterceptError> {
+        let nft = Nft::find().await.map_err(cannot("run nft"))?;
+        let removal = nft::remove_transaction(&config.intercept.table.to_string());
+        let removed = nft.apply(&removal).await;
+        removed.map_err(cannot("remove the nft table of an earlier run"))
+    }
+
     /// Installs everything for the configuration, in place of what an earlier run may have
     /// left. The listeners must exist already: from now on they get connections.
     ///
