@@ -1,5 +1,6 @@
 //! What pepd decides, without any I/O: no socket, file, clock or thread.
 //!
+//! - [`arena`], what outlives the process, and what a successor makes of it
 //! - [`budget`], a sum of bytes that is never exceeded
 //! - [`chunks`], where the bytes of a stream are that does not come in order
 //! - [`config`], TOML text to checked types
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod arena;
 pub mod budget;
 pub mod chunks;
 pub mod config;

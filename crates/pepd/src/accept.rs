@@ -7,11 +7,11 @@
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
-use pep_core::{site::SynHandling, syn::FlowTuple};
+use pep_core::{relay::Side, site::SynHandling, syn::FlowTuple};
 use socket2::{SockRef, Socket};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -19,6 +19,7 @@ use tokio::{
 };
 
 use crate::{
+    arena::SlotState,
     flow::{self, Ends, FlowContext, FlowMemory, ServerLeg},
     leg::{self, Family, ReservedLeg, SiteRuntime},
     limits::Resource,
@@ -175,13 +176,18 @@ impl Acceptor {
             tunnel.hand_over(&self.context, ends, dscp, reserve.memory, fd);
             return Ok(());
         }
+        let Reserve { memory, leg } = reserve;
         let context = Arc::clone(&self.context);
-        match self.server_leg(&fd, &ends, reserve.leg) {
+        memory.publish_accepted(&context, &ends, fd.as_fd());
+        match self.server_leg(&fd, &ends, &memory, leg) {
             Ok(server) => {
-                let flow = flow::serve(context, ends, reserve.memory, fd, server);
+                let flow = flow::serve(context, ends, memory, fd, server);
                 drop(tokio::spawn(flow));
             }
-            Err(err) => flow::refuse(&context, &ends, fd, &err),
+            Err(err) => {
+                memory.slot.publish_state(SlotState::Closed);
+                flow::refuse(&context, &ends, fd, &err);
+            }
         }
         Ok(())
     }
@@ -190,13 +196,17 @@ impl Acceptor {
         &self,
         client: &OwnedFd,
         ends: &Ends,
+        memory: &FlowMemory,
         reserved: Option<ReservedLeg>,
     ) -> io::Result<ServerLeg> {
+        let publish = |leg: BorrowedFd<'_>| flow::publish_leg(&memory.slot, Side::Server, leg);
         if !leg::may_be_host(ends.destination.ip()) {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
         if self.site.syn == SynHandling::Defer {
-            return self.take_held(client, ends).map(ServerLeg::Connected);
+            let leg = self.take_held(client, ends)?;
+            publish(leg.as_fd());
+            return Ok(ServerLeg::Connected(leg));
         }
         let leg = match reserved {
             Some(leg) => leg,
@@ -204,7 +214,7 @@ impl Acceptor {
             None => ReservedLeg::new(&self.site, self.family)?,
         };
         let dscp = self.keep_dscp(client);
-        let leg = connect(&self.context, leg, self.family, ends, dscp);
+        let leg = connect(&self.context, leg, self.family, (ends, dscp), publish);
         leg.map(ServerLeg::Connecting)
     }
 
@@ -241,7 +251,8 @@ impl Acceptor {
     }
 }
 
-/// Begins to connect for a flow; from another port of the client's where its own is taken.
+/// Begins to connect for a flow; from another port of the client's where its own is taken. `publish` gets each socket before
+/// it connects.
 ///
 /// # Errors
 /// As [`ReservedLeg::connect`].
@@ -249,15 +260,17 @@ pub(crate) fn connect(
     context: &FlowContext,
     leg: ReservedLeg,
     family: Family,
-    ends: &Ends,
-    dscp: u8,
+    (ends, dscp): (&Ends, u8),
+    publish: impl Fn(BorrowedFd<'_>),
 ) -> io::Result<OwnedFd> {
+    publish(leg.as_fd());
     match leg.connect(&ends.site, ends.destination, ends.client, dscp) {
         Err(err) if is_address_taken(&err) => {
             context
                 .counters
                 .update(|stats| stats.source_port_changed += 1);
             let leg = ReservedLeg::new(&ends.site, family)?;
+            publish(leg.as_fd());
             let address = ends.client.ip();
             leg.connect_from_any_port(&ends.site, ends.destination, address, dscp)
         }

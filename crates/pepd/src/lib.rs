@@ -16,6 +16,7 @@
 //! - `notices`, what the kernel tells unasked
 //! - [`share`], how fast each flow may send into the link
 //! - [`stats`], counters
+//! - [`survive`], flows that outlive the process that carries them
 //! - [`tunnel`], flows to and from peers
 //! - [`sys`], system calls without a safe wrapper
 //! - [`workers`], the threads that carry flows
@@ -41,6 +42,7 @@ mod notices;
 pub mod share;
 pub mod stats;
 pub mod summary;
+pub mod survive;
 #[expect(unsafe_code, reason = "system calls; nowhere else")]
 pub mod sys;
 pub mod tunnel;

@@ -55,6 +55,18 @@ impl Half {
         }
     }
 
+    /// A half that a predecessor has left. That its source has ended is found out again.
+    pub(super) fn resume(ring: RingMap, shut: bool) -> Self {
+        Self {
+            state: if shut {
+                HalfState::Shut
+            } else {
+                HalfState::Open
+            },
+            ..Self::new(ring)
+        }
+    }
+
     /// Where it stands.
     pub fn state(&self) -> HalfState {
         self.state

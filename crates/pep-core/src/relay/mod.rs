@@ -26,6 +26,7 @@ pub use half::{Ending, Half, HalfState};
 pub use idle::{IdleClock, IdleEvent};
 
 use crate::{
+    arena::HalfRecord,
     budget::Share,
     ring::{Ranges, RingMap},
 };
@@ -235,6 +236,33 @@ impl Relay {
             share,
             growth_denied: 0,
         }
+    }
+
+    /// A relay that goes on where a predecessor has left off: with both halves as they
+    /// [really are](crate::arena::recover_half), and with legs that have broken since. `share` must cover the rings.
+    pub fn resume(
+        limits: RelayLimits,
+        share: Share,
+        halves: &[HalfRecord; 2],
+        broken: PerSide<Option<Ending>>,
+    ) -> Self {
+        debug_assert!(share.bytes() >= halves.iter().map(|half| half.size).sum());
+        let half = |half: &HalfRecord| {
+            let span = half.head..half.tail;
+            let ring = RingMap::resume(span, half.base, half.size, limits.ring_max);
+            Half::resume(ring, half.fin_out)
+        };
+        let mut relay = Self {
+            up: half(&halves[0]),
+            down: half(&halves[1]),
+            ..Self::new(limits, share)
+        };
+        for side in Side::ALL {
+            if let Some(ending) = broken.of(side) {
+                relay.handle_broken(side, *ending);
+            }
+        }
+        relay
     }
 
     /// One of its halves.

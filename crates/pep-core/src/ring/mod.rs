@@ -87,6 +87,21 @@ impl RingMap {
         }
     }
 
+    /// The map of a ring that a predecessor has left, which may grow up to `extent` bytes.
+    ///
+    /// # Panics
+    /// Unless both sizes are powers of two, and `head <= tail <= head + size`.
+    pub fn resume(span: Range<u64>, base: u64, size: u64, extent: u64) -> Self {
+        let (head, tail) = (span.start, span.end);
+        assert!(head <= tail && tail - head <= size);
+        Self {
+            head,
+            tail,
+            base,
+            ..Self::new(size, extent.max(size))
+        }
+    }
+
     /// Stream position of the oldest byte held: so many bytes were taken out.
     pub fn head(&self) -> u64 {
         self.head

@@ -1,17 +1,9 @@
-//! Where the bytes of all flows are: one sparse memfd, mapped once.
+//! Where the bytes of all flows are: one sparse memfd, mapped once. What is where in it, and in which order it
+//! is written, says [`pep_core::arena`].
 //!
-//! ```text
-//!   page 0     magic | version | slots | extent bytes | first extent
-//!   headers    one of 256 bytes per slot (see `header`)
-//!   extents    two per slot, up then down, each of `ring_max` bytes
-//! ```
-//!
-//! What a header says is published in an order that makes sense at every instant, so that
-//! whoever holds the memfd and the sockets can carry on after a crash: the map of a ring is never torn
-//! (see [`pep_core::ring`]), tails are published before heads, and the state of a slot last. Positions
-//! may lag behind the kernel's own counters by the one call that was under way.
+//! Whoever holds the memfd and the sockets can carry on after a crash: positions may lag behind the kernel's
+//! own counters by the one call that was under way, and by no more.
 
-mod header;
 #[cfg(test)]
 mod tests;
 
@@ -19,25 +11,19 @@ use std::{
     io,
     num::NonZeroUsize,
     ops::Range,
-    os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Release},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    process,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+pub use pep_core::arena::SlotState;
 use pep_core::{
-    relay::{Direction, Half},
+    arena::{Flags, FormatError, HalfRecord, Header, Identity, Layout, Record, Seal, Words as _},
+    relay::{Direction, Side},
     ring::Ranges,
 };
 
-pub use header::SlotState;
-use header::{HEADER_BYTES, Header};
-
-use crate::sys::memory::SharedMemory;
-
-const PAGE: usize = 4096;
-/// "pepdaren" in ASCII.
-const MAGIC: u64 = u64::from_be_bytes(*b"pepdaren");
-/// Changes with the layout.
-const VERSION: u64 = 1;
+use crate::{keys, sys::memory::SharedMemory};
 
 /// What an arena is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,27 +37,24 @@ pub struct Geometry {
     pub initial: u64,
 }
 
-impl Geometry {
-    fn headers(self) -> usize {
-        PAGE
-    }
-
-    fn extents(self) -> usize {
-        (self.headers() + self.slots as usize * HEADER_BYTES).next_multiple_of(PAGE)
-    }
-
-    fn len(self) -> Option<NonZeroUsize> {
-        let extents = (self.slots as usize).checked_mul(2)?;
-        let bytes = extents.checked_mul(usize::try_from(self.extent).ok()?)?;
-        NonZeroUsize::new(bytes.checked_add(self.extents())?)
-    }
+/// Why the memory that a predecessor has left is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It is not what this pepd uses.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// It cannot be mapped.
+    #[error(transparent)]
+    System(#[from] io::Error),
 }
 
 /// The memory of all flows.
 #[derive(Debug)]
 pub struct Arena {
     memory: SharedMemory,
-    geometry: Geometry,
+    layout: Layout,
+    /// As [`Geometry::initial`].
+    initial: u64,
     free: Mutex<FreeSlots>,
 }
 
@@ -93,28 +76,88 @@ impl Arena {
     /// # Errors
     /// When there is no memory or address space for it.
     pub fn new(geometry: Geometry) -> io::Result<Arc<Self>> {
-        let len = geometry.len().ok_or(io::ErrorKind::OutOfMemory)?;
-        let memory = SharedMemory::new("pepd-arena", len)?;
-        let header = [
-            VERSION,
-            geometry.slots.into(),
-            geometry.extent,
-            geometry.extents() as u64,
-        ];
-        for (index, value) in header.into_iter().enumerate() {
-            memory.atomic(8 + 8 * index).store(value, Release);
-        }
-        // Last: an arena with the magic is complete.
-        memory.atomic(0).store(MAGIC, Release);
-        let free = Mutex::new(FreeSlots {
+        let Geometry {
+            slots,
+            extent,
+            initial,
+        } = geometry;
+        let layout = Layout::new(slots, extent).ok_or(io::ErrorKind::OutOfMemory)?;
+        let len = NonZeroUsize::new(layout.len()).ok_or(io::ErrorKind::InvalidInput)?;
+        let memory = SharedMemory::new(Self::NAME, len)?;
+        layout.write(&memory, &keys::random().map_err(io::Error::other)?);
+        let free = FreeSlots {
             used: Vec::new(),
-            clean: (0..geometry.slots).rev().collect(),
-        });
-        Ok(Arc::new(Self {
+            clean: (0..slots).rev().collect(),
+        };
+        Ok(Self::begin(memory, layout, initial, free))
+    }
+
+    /// The arena that a predecessor has left, with its flows: their slots are to be [attached](Self::attach).
+    ///
+    /// # Errors
+    /// When it is none, or one of another version, or cannot be mapped.
+    pub fn open(fd: OwnedFd, initial: u64) -> Result<Arc<Self>, OpenError> {
+        let memory = SharedMemory::open(fd)?;
+        let layout = Layout::read(&memory, memory.len())?;
+        // Slots were trimmed before they became free.
+        let has_flow = |slot: &u32| Header::new(&memory, layout.header(*slot)).has_flow();
+        let used = (0..layout.slots()).rev().filter(|slot| !has_flow(slot));
+        let free = FreeSlots {
+            used: used.map(|slot| (slot, [initial; 2])).collect(),
+            clean: Vec::new(),
+        };
+        Ok(Self::begin(memory, layout, initial, free))
+    }
+
+    /// What the memfd is called, as /proc shows it.
+    pub const NAME: &str = "pepd-arena";
+
+    fn begin(memory: SharedMemory, layout: Layout, initial: u64, free: FreeSlots) -> Arc<Self> {
+        Layout::begin_generation(&memory, process::id());
+        Arc::new(Self {
             memory,
-            geometry,
-            free,
-        }))
+            layout,
+            initial,
+            free: Mutex::new(free),
+        })
+    }
+
+    /// How much there is room for.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// How many processes have used it one after the other, this one included.
+    pub fn generation(&self) -> u64 {
+        Layout::generation(&self.memory)
+    }
+
+    /// A key that is nowhere but here.
+    pub fn seal(&self) -> Seal {
+        Layout::seal(&self.memory)
+    }
+
+    /// What is published of the flow in a slot, if there is one and it makes sense.
+    pub fn record(&self, slot: u32) -> Option<Record> {
+        self.header(slot).read()
+    }
+
+    /// Slots in which a predecessor had flows.
+    pub fn occupied(&self) -> Vec<u32> {
+        let slots = 0..self.layout.slots();
+        slots.filter(|slot| self.header(*slot).has_flow()).collect()
+    }
+
+    /// A slot in which a predecessor had a flow. To be called once for each that is
+    /// [occupied](Self::occupied), before any flow begins here.
+    pub fn attach(self: &Arc<Self>, index: u32) -> Slot {
+        Slot {
+            arena: Arc::clone(self),
+            index,
+            // Nobody knows.
+            used: [self.layout.extent_bytes(); 2],
+            has_chunks: true,
+        }
     }
 
     /// The memfd that outlives a crash of whoever else holds it.
@@ -131,7 +174,7 @@ impl Arena {
             arena: Arc::clone(self),
             index,
             used,
-            has_cookies: false,
+            has_chunks: false,
         })
     }
 
@@ -156,14 +199,12 @@ impl Arena {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn header(&self, index: u32) -> Header<'_> {
-        let offset = self.geometry.headers() + index as usize * HEADER_BYTES;
-        Header::new(&self.memory, offset)
+    fn header(&self, slot: u32) -> Header<'_, SharedMemory> {
+        Header::new(&self.memory, self.layout.header(slot))
     }
 
-    fn extent(&self, index: u32, direction: Direction) -> usize {
-        let extent = index as usize * 2 + direction as usize;
-        self.geometry.extents() + extent * self.geometry.extent as usize
+    fn extent(&self, slot: u32, direction: Direction) -> usize {
+        self.layout.extent(slot, direction)
     }
 
     /// Keeping the pages is only a waste.
@@ -185,8 +226,8 @@ pub struct Slot {
     arena: Arc<Arena>,
     index: u32,
     used: Used,
-    /// The header has cookies of the flow.
-    has_cookies: bool,
+    /// Its tables of chunks may have words in them.
+    has_chunks: bool,
 }
 
 impl Slot {
@@ -195,26 +236,72 @@ impl Slot {
         self.index
     }
 
+    fn header(&self) -> Header<'_, SharedMemory> {
+        self.arena.header(self.index)
+    }
+
+    /// What was published of its flow, if there is one and it makes sense.
+    pub fn record(&self) -> Option<Record> {
+        self.arena.record(self.index)
+    }
+
     /// Publishes the state, after everything that belongs to it was published.
     pub fn publish_state(&self, state: SlotState) {
-        self.arena.header(self.index).publish_state(state);
+        self.header().write_state(state);
     }
 
-    /// Whether cookies of the flow have been published.
-    pub fn has_cookies(&self) -> bool {
-        self.has_cookies
+    /// Publishes what the flow is, before its first state.
+    pub fn publish_identity(&self, identity: &Identity) {
+        self.header().write_identity(identity);
     }
 
-    /// Publishes which sockets belong to the flow (SO_COOKIE), the client's and the server's. Before
-    /// that they are 0, which is nobody's.
-    pub fn publish_cookies(&mut self, cookies: [u64; 2]) {
-        self.has_cookies = true;
-        self.arena.header(self.index).publish_cookies(cookies);
+    /// Publishes what has become of the flow's stream.
+    pub fn publish_flags(&self, flags: Flags) {
+        self.header().write_flags(flags);
+    }
+
+    /// Publishes which socket a leg of the flow is (SO_COOKIE); 0 is nobody's.
+    pub fn publish_cookie(&self, side: Side, cookie: u64) {
+        self.header().write_cookie(side, cookie);
     }
 
     /// Publishes where the bytes of a half are, and how far it has come.
-    pub fn publish_half(&self, direction: Direction, half: &Half) {
-        self.arena.header(self.index).publish_half(direction, half);
+    pub fn publish_half(&self, direction: Direction, half: &HalfRecord) {
+        self.header().write_half(direction, half);
+    }
+
+    /// How many chunks each direction has room for.
+    pub fn chunks(&self) -> usize {
+        self.arena.layout.chunks()
+    }
+
+    /// What was published of a chunk of one direction.
+    pub fn chunk(&self, direction: Direction, chunk: usize) -> u64 {
+        let offset = self.arena.layout.chunk(self.index, direction, chunk);
+        self.arena.memory.load(offset)
+    }
+
+    /// Publishes which bytes are in a chunk of one direction: the position of the first of them and 1; or 0, none. Before
+    /// any of them is there, and as long as any of them is needed.
+    pub fn publish_chunk(&mut self, direction: Direction, chunk: usize, word: u64) {
+        self.has_chunks = true;
+        let offset = self.arena.layout.chunk(self.index, direction, chunk);
+        self.arena.memory.store(offset, word);
+    }
+
+    fn clear_chunks(&mut self) {
+        if !std::mem::take(&mut self.has_chunks) {
+            return;
+        }
+        for direction in Direction::ALL {
+            for chunk in 0..self.chunks() {
+                let offset = self.arena.layout.chunk(self.index, direction, chunk);
+                // A word that is stored has a page.
+                if self.arena.memory.load(offset) != 0 {
+                    self.arena.memory.store(offset, 0);
+                }
+            }
+        }
     }
 
     /// Receives from a socket into the ring of a half.
@@ -287,7 +374,7 @@ impl Slot {
     /// Gives back the pages that rings have grown into, beyond [`Geometry::initial`]; to be called
     /// when no byte is in the rings. Costs nothing where none has grown.
     pub fn trim(&mut self) {
-        let initial = self.arena.geometry.initial;
+        let initial = self.arena.initial;
         for direction in Direction::ALL {
             let used = &mut self.used[direction as usize];
             let grown = initial..*used;
@@ -303,13 +390,11 @@ fn length(range: &Range<u64>) -> usize {
 
 impl Drop for Slot {
     /// The next flow takes from the budget what its rings have to begin with; pages beyond that
-    /// would be nobody's.
+    /// would be nobody's. It becomes free once that holds for a successor, too.
     fn drop(&mut self) {
-        self.publish_state(SlotState::Free);
-        if self.has_cookies {
-            self.publish_cookies([0; 2]);
-        }
         self.trim();
+        self.clear_chunks();
+        self.publish_state(SlotState::Free);
         let mut free = self.arena.free_slots();
         if self.used == [0; 2] {
             free.clean.push(self.index);

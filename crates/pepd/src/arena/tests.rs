@@ -2,11 +2,11 @@ use std::{
     fs::File,
     io::{Read, Write},
     os::{fd::AsRawFd, unix::net::UnixStream},
-    sync::atomic::Ordering::Acquire,
 };
 
 use nix::sys::stat::fstat;
 use pep_core::{
+    arena::{Kind, PAGE},
     budget::{MemoryBudget, Share},
     relay::{Relay, RelayLimits},
 };
@@ -25,15 +25,6 @@ fn pages(arena: &Arena) -> i64 {
 
 fn ranges(first: Range<u64>, second: Range<u64>) -> Ranges {
     Ranges { first, second }
-}
-
-#[test]
-fn the_first_page_says_what_it_is() {
-    let arena = Arena::new(GEOMETRY).unwrap();
-    let words: Vec<_> = (0..5)
-        .map(|i| arena.memory.atomic(8 * i).load(Acquire))
-        .collect();
-    assert_eq!(words, [MAGIC, 1, 3, 1 << 16, 2 * PAGE as u64]);
 }
 
 #[test]
@@ -140,15 +131,91 @@ fn the_header_follows_the_half() {
     relay.handle_received(Direction::Down, 100);
     relay.handle_sent(Direction::Down, 40);
     relay.handle_end_of_stream(Direction::Down);
-    slot.publish_half(Direction::Down, relay.half(Direction::Down));
+    slot.publish_identity(&identity());
+    let half = relay.half(Direction::Down);
+    slot.publish_half(Direction::Down, &half.into());
     slot.publish_state(SlotState::Relaying);
-    let start = PAGE + slot.index() as usize * HEADER_BYTES;
-    let word = |offset: usize| arena.memory.atomic(start + offset).load(Acquire);
-    let half: Vec<_> = (0..6).map(|i| word(128 + 8 * i)).collect();
-    assert_eq!(half, [40, 100, 0, 4096, 1, 0]);
-    assert_eq!(word(0), SlotState::Relaying as u64);
+    let record = slot.record().unwrap();
+    let half = HalfRecord {
+        head: 40,
+        tail: 100,
+        size: 4096,
+        fin_in: true,
+        ..HalfRecord::default()
+    };
+    assert_eq!(record.halves[Direction::Down as usize], half);
+    assert_eq!(record.state, SlotState::Relaying);
+    let index = slot.index();
     drop(slot);
-    assert_eq!(word(0), SlotState::Free as u64);
+    assert_eq!(arena.record(index), None);
+}
+
+/// The same memory, as a successor gets it.
+fn successor(arena: &Arena) -> Result<Arc<Arena>, OpenError> {
+    let fd = arena.fd().try_clone_to_owned().unwrap();
+    Arena::open(fd, GEOMETRY.initial)
+}
+
+#[test]
+fn a_successor_finds_the_flows_and_their_bytes_and_takes_only_free_slots() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    assert_eq!(arena.generation(), 1);
+    let mut slots: Vec<_> = (0..3).map(|_| arena.take_slot().unwrap()).collect();
+    let at = ranges(0..9, 0..0);
+    for slot in &mut slots {
+        slot.publish_identity(&identity());
+        slot.publish_state(SlotState::Relaying);
+        slot.write(Direction::Up, &at, b"something");
+    }
+    slots[1].publish_chunk(Direction::Down, 0, 77);
+    let freed = slots.remove(0).index();
+    let (first, second) = (slots[0].index(), slots[1].index());
+    let next = successor(&arena).unwrap();
+    assert_eq!(next.generation(), 2);
+    assert_eq!(next.seal(), arena.seal());
+    let mut occupied = next.occupied();
+    occupied.sort_unstable();
+    assert_eq!(occupied, [first.min(second), first.max(second)]);
+    assert_eq!(next.take_slot().unwrap().index(), freed);
+    let attached = next.attach(first);
+    assert_eq!(attached.record().unwrap().identity, identity());
+    let mut read = [0; 9];
+    attached.read(Direction::Up, &at, &mut read);
+    assert_eq!(&read, b"something");
+    assert_eq!(attached.chunk(Direction::Down, 0), 77);
+    drop(attached);
+    let again = next.attach(first);
+    assert_eq!((again.record(), again.chunk(Direction::Down, 0)), (None, 0));
+}
+
+#[test]
+fn memory_of_another_version_or_size_is_refused() {
+    let arena = Arena::new(GEOMETRY).unwrap();
+    arena.memory.store(8, 7);
+    let refused = successor(&arena).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "it has the layout of version 7, this pepd knows version 2"
+    );
+    let file = tempfile::tempfile().unwrap();
+    assert!(matches!(
+        Arena::open(file.into(), 0),
+        Err(OpenError::System(_))
+    ));
+}
+
+fn identity() -> Identity {
+    Identity {
+        kind: Kind::Split,
+        site: 1,
+        peer: 0,
+        born: 2,
+        token: 0,
+        client: "192.0.2.1:3".parse().unwrap(),
+        destination: "[2001:db8::4]:5".parse().unwrap(),
+        flags: Flags::default(),
+        class: 0,
+    }
 }
 
 #[test]

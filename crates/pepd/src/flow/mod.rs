@@ -7,6 +7,7 @@ mod closing;
 mod connecting;
 pub(crate) mod idle;
 mod leg_io;
+mod published;
 mod relaying;
 pub(crate) mod tail;
 #[cfg(test)]
@@ -26,7 +27,6 @@ use pep_core::{
     relay::{Direction, Relay, RelayLimits, Side},
     stats::EndReason,
 };
-use socket2::SockRef;
 
 use crate::{
     arena::{Arena, Slot, SlotState},
@@ -38,6 +38,7 @@ use crate::{
 };
 pub(crate) use connecting::{connected, reason};
 pub(crate) use leg_io::LegIo;
+pub(crate) use published::publish_leg;
 pub(crate) use relaying::SHORTAGE_RETRY;
 use wakefulness::Wakefulness;
 
@@ -197,7 +198,6 @@ impl Flow {
                 return None;
             }
         };
-        memory.slot.publish_state(SlotState::Accepted);
         Some(Self {
             relay: Relay::new(context.limits, memory.share),
             wakefulness: Wakefulness::new(context.busy_poll),
@@ -220,19 +220,6 @@ impl Flow {
 
     fn delivered(&self) -> [u64; 2] {
         Direction::ALL.map(|direction| self.relay.half(direction).delivered())
-    }
-
-    /// Publishes which sockets the legs are, once. Not at the beginning: most flows are over before
-    /// anybody could take them over.
-    fn publish_cookies(&mut self) {
-        if self.slot.has_cookies() {
-            return;
-        }
-        let cookie = |side| SockRef::from(&self.leg(side).fd()).cookie();
-        match (cookie(Side::Client), cookie(Side::Server)) {
-            (Ok(client), Ok(server)) => self.slot.publish_cookies([client, server]),
-            (Err(err), _) | (_, Err(err)) => tracing::debug!(error = %err, "no socket cookie"),
-        }
     }
 
     /// Adds the bytes moved since the last time to the counters.

@@ -94,8 +94,7 @@ impl Flow {
                 None => self.on_failure(side, err, Flow::on_reset),
             },
         }
-        self.slot
-            .publish_half(direction, self.relay.half(direction));
+        self.publish_half(direction);
         Ok(moved)
     }
 
@@ -118,8 +117,7 @@ impl Flow {
                 None => self.on_failure(side, err, Flow::on_broken),
             },
         }
-        self.slot
-            .publish_half(direction, self.relay.half(direction));
+        self.publish_half(direction);
         Ok(moved)
     }
 
@@ -141,8 +139,7 @@ impl Flow {
                 self.on_failure(side, err, Flow::on_broken);
             }
         }
-        self.slot
-            .publish_half(direction, self.relay.half(direction));
+        self.publish_half(direction);
     }
 
     fn on_failure(&mut self, side: Side, err: io::Error, tell: fn(&mut Self, Side, &io::Error)) {
@@ -226,7 +223,6 @@ impl Flow {
     ) -> Poll<Result<(), EndReason>> {
         while let Poll::Ready(event) = idle.poll(cx) {
             self.count_bytes();
-            self.publish_cookies();
             match event {
                 IdleEvent::Active => {}
                 IdleEvent::Quiet => self.give_memory_back(),
@@ -242,8 +238,7 @@ impl Flow {
         }
         for (direction, empty) in self.relay.handle_idle() {
             if empty {
-                self.slot
-                    .publish_half(direction, self.relay.half(direction));
+                self.publish_half(direction);
                 self.slot.punch(direction);
             }
         }

@@ -4,10 +4,7 @@ use std::{
     fs::File,
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::fs::FileExt,
-    },
+    os::fd::{AsFd, AsRawFd},
     thread::{self, JoinHandle},
 };
 
@@ -85,24 +82,33 @@ fn host() -> (TcpStream, OwnedFd) {
     (host, leg.into())
 }
 
-/// Runs a flow until it ends or is stopped.
-fn start(site: SiteRuntime, client: OwnedFd, server: ServerLeg) -> Running {
-    let context = context();
-    let stop = watch::Sender::new(());
-    let ends = Ends {
+fn ends(site: SiteRuntime) -> Ends {
+    Ends {
         client: ([127, 0, 0, 1], 1).into(),
         destination: ([127, 0, 0, 1], 2).into(),
         site: Arc::new(site),
         peer: None,
-    };
+    }
+}
+
+/// Runs a flow until it ends or is stopped.
+fn start(site: SiteRuntime, client: OwnedFd, server: ServerLeg) -> Running {
+    let context = context();
+    let memory = context.take_memory().unwrap();
+    start_with(&context, site, memory, client, server)
+}
+
+fn start_with(
+    context: &Arc<FlowContext>,
+    site: SiteRuntime,
+    memory: FlowMemory,
+    client: OwnedFd,
+    server: ServerLeg,
+) -> Running {
+    let context = Arc::clone(context);
+    let stop = watch::Sender::new(());
     let mut stopped = stop.subscribe();
-    let flow = serve(
-        Arc::clone(&context),
-        ends,
-        context.take_memory().unwrap(),
-        client,
-        server,
-    );
+    let flow = serve(Arc::clone(&context), ends(site), memory, client, server);
     let thread = thread::spawn(move || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().unwrap().block_on(async {
@@ -355,28 +361,45 @@ fn an_idle_flow_expires() {
     assert_eq!(rig.flow.end().ended_idle_timeout, 1);
 }
 
-/// The first slot's two cookies, as whoever holds the memfd sees them.
-fn cookies(context: &FlowContext) -> [u64; 2] {
-    let path = format!("/proc/self/fd/{}", context.arena.fd().as_raw_fd());
-    let memory = File::open(path).unwrap();
-    [8, 16].map(|field| {
-        let mut bytes = [0; 8];
-        memory.read_exact_at(&mut bytes, 4096 + field).unwrap();
-        u64::from_ne_bytes(bytes)
-    })
-}
-
 #[test]
-fn a_flow_that_lives_on_says_which_sockets_it_has() {
-    let (client, client_leg) = host();
-    let (_server, server_leg) = host();
+fn whoever_holds_the_memory_knows_which_sockets_a_flow_has_and_how_far_it_is() {
+    let context = context();
+    let (mut client, client_leg) = host();
+    let (mut server, server_leg) = host();
     let expected = [&client_leg, &server_leg].map(|leg| SockRef::from(leg).cookie().unwrap());
-    let flow = start(site(), client_leg, ServerLeg::Connected(server_leg));
-    let context = Arc::clone(&flow.context);
-    wait_until(|| cookies(&context) == expected);
+    let memory = context.take_memory().unwrap();
+    let slot = memory.slot.index();
+    memory.publish_accepted(&context, &ends(site()), client_leg.as_fd());
+    publish_leg(&memory.slot, Side::Server, server_leg.as_fd());
+    let record = memory.slot.record().unwrap();
+    assert_eq!(
+        (record.state, record.cookies),
+        (SlotState::Accepted, expected)
+    );
+    assert_eq!(record.identity.client, ends(site()).client);
+    let server_leg = ServerLeg::Connected(server_leg);
+    let flow = start_with(&context, site(), memory, client_leg, server_leg);
+    client.write_all(b"abc").unwrap();
+    server.read_exact(&mut [0; 3]).unwrap();
+    server.write_all(b"defgh").unwrap();
+    client.read_exact(&mut [0; 5]).unwrap();
+    let path = format!("/proc/self/fd/{}", context.arena.fd().as_raw_fd());
+    let other = Arena::open(
+        File::options()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap()
+            .into(),
+        0,
+    );
+    let other = other.unwrap();
+    let record = || other.record(slot);
+    wait_until(|| record().is_some_and(|record| record.halves.map(|half| half.head) == [3, 5]));
+    assert_eq!(record().unwrap().state, SlotState::Relaying);
     reset(client);
     flow.end();
-    assert_eq!(cookies(&context), [0; 2]);
+    assert_eq!(record(), None);
 }
 
 #[test]

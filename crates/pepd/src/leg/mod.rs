@@ -145,6 +145,12 @@ pub struct ReservedLeg {
     family: Family,
 }
 
+impl AsFd for ReservedLeg {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl ReservedLeg {
     /// Makes the socket with every option that does not depend on the flow.
     ///

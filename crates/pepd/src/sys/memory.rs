@@ -9,7 +9,10 @@ use std::{
     num::NonZeroUsize,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::NonNull,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
 };
 
 use nix::{
@@ -17,10 +20,11 @@ use nix::{
     sys::{
         memfd::{MFdFlags, memfd_create},
         mman::{MapFlags, ProtFlags, mmap, munmap},
+        stat::fstat,
     },
     unistd::ftruncate,
 };
-use pep_core::ring::Ranges;
+use pep_core::{arena::Words, ring::Ranges};
 
 /// A sparse memfd of fixed size, mapped in one piece for as long as this lives.
 #[derive(Debug)]
@@ -51,12 +55,35 @@ impl SharedMemory {
         // A mapping longer than its file faults; sealed, it cannot become so.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
+        Self::map(fd, len)
+    }
+
+    /// Maps memory that another process has made by [`new`](Self::new).
+    ///
+    /// # Errors
+    /// As fstat(2), fcntl(2) and mmap(2); `InvalidData` when it is not sealed, or empty.
+    pub fn open(fd: OwnedFd) -> io::Result<Self> {
+        let size = fstat(&fd)?.st_size;
+        let seals = SealFlag::from_bits_truncate(fcntl(&fd, FcntlArg::F_GET_SEALS)?);
+        let len = usize::try_from(size).ok().and_then(NonZeroUsize::new);
+        let len = len.filter(|_| seals.contains(SealFlag::F_SEAL_SHRINK));
+        Self::map(fd, len.ok_or(io::ErrorKind::InvalidData)?)
+    }
+
+    /// The file has to be `len` bytes long and sealed.
+    fn map(fd: OwnedFd, len: NonZeroUsize) -> io::Result<Self> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
         // SAFETY: the kernel chooses a free address, so no mapping of others is replaced; the
-        // file is `len` bytes long and sealed.
+        // file is `len` bytes long and sealed, as both callers see to.
         let base = unsafe { mmap(None, len, protection, flags, &fd, 0)? };
         Ok(Self { fd, base, len })
+    }
+
+    /// Bytes of it.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.len.get()
     }
 
     /// The memfd.
@@ -187,6 +214,16 @@ impl SharedMemory {
                 iov_len: len,
             }
         })
+    }
+}
+
+impl Words for SharedMemory {
+    fn load(&self, offset: usize) -> u64 {
+        self.atomic(offset).load(Acquire)
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        self.atomic(offset).store(value, Release);
     }
 }
 

@@ -125,6 +125,87 @@ fn state(fd: BorrowedFd<'_>) -> io::Result<u8> {
     Ok(state[0])
 }
 
+/// What a TCP socket counts of all that ever went through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Totals {
+    /// Its state, a number of `include/net/tcp_states.h`.
+    pub state: u8,
+    /// Bytes of ours that were acknowledged; our SYN and our FIN count as one each.
+    pub acknowledged: u64,
+    /// Bytes that have come in order; the other's FIN counts as one.
+    pub received: u64,
+}
+
+/// What a TCP socket counts of all that ever went through it (Linux 4.2 and later).
+pub fn totals(fd: BorrowedFd<'_>) -> io::Result<Totals> {
+    let mut info = [0; TCP_INFO_LEN];
+    tcp_info(fd, &mut info)?;
+    let long = |at| u64::from_ne_bytes(array(&info, at));
+    Ok(Totals {
+        state: info[0],
+        acknowledged: long(120),
+        received: long(128),
+    })
+}
+
+/// Bytes that have come to a TCP socket and wait to be received (`SIOCINQ`); a FIN does not count.
+pub fn unread(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCINQ (FIONREAD) writes one int, which `bytes` is.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
+    check(result)?;
+    Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
+/// What a TCP socket says of how much there is to receive, FIN included, as it does with what is received
+/// (`TCP_INQ`, Linux 4.18); 0 when there is nothing at all. Takes the socket's pending error, if it has one.
+pub fn unread_with_fin(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ, 1)?;
+    let peeked = peek_hint(fd);
+    // The first may have told of an error, which is then gone.
+    let peeked = peeked.or_else(|_| peek_hint(fd));
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_INQ, 0)?;
+    match peeked {
+        Err(err) if err.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        result => result,
+    }
+}
+
+fn peek_hint(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut byte = [0_u8; 1];
+    let mut vector = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    // Aligned for a header, with room for more than an int.
+    let mut control = [0_u64; 8];
+    // SAFETY: all zeroes is a valid `msghdr`: no name, no vectors, no control.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    // SAFETY: `message` names one vector and a control buffer, which outlive the call.
+    if unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has filled in the control messages, and how long they are; each is within `control`.
+    unsafe {
+        let mut next = libc::CMSG_FIRSTHDR(&raw const message);
+        while let Some(header) = next.as_ref() {
+            if (header.cmsg_level, header.cmsg_type) == (libc::IPPROTO_TCP, libc::TCP_CM_INQ) {
+                let hint: libc::c_int = libc::CMSG_DATA(header)
+                    .cast::<libc::c_int>()
+                    .read_unaligned();
+                return Ok(u64::try_from(hint).unwrap_or(0));
+            }
+            next = libc::CMSG_NXTHDR(&raw const message, header);
+        }
+    }
+    Ok(0)
+}
+
 /// How far a TCP socket has got with what it was given to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {

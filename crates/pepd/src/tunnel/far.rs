@@ -101,7 +101,7 @@ fn begin(context: &flow::FlowContext, sites: &Sites, ends: &Ends, dscp: u8) -> i
     }
     let family = Family::of(&ends.destination);
     let leg = ReservedLeg::new(&ends.site, family)?;
-    accept::connect(context, leg, family, ends, dscp)
+    accept::connect(context, leg, family, (ends, dscp), |_| {})
 }
 
 /// Waits for the server's answer. Fails without an error where the client is gone meanwhile.

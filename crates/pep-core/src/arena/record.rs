@@ -1,0 +1,307 @@
+//! What is written down of a flow.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use crate::{
+    arena::Words,
+    relay::{Direction, Ending, Half, HalfState, Side},
+};
+
+const STATE: usize = 0;
+const COOKIES: usize = 8;
+const KIND: usize = 24;
+const SITE: usize = 32;
+const BORN: usize = 40;
+const TOKEN: usize = 48;
+const HALVES: usize = 64;
+const HALF_BYTES: usize = 64;
+const HEAD: usize = 0;
+const TAIL: usize = 8;
+const BASE: usize = 16;
+const SIZE: usize = 24;
+const FIN_IN: usize = 32;
+const FIN_OUT: usize = 40;
+const CLIENT: usize = 192;
+const DESTINATION: usize = 224;
+const PEER: usize = 256;
+const FLAGS: usize = 264;
+const CLASS: usize = 272;
+
+/// How far a flow has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SlotState {
+    /// No flow.
+    Free = 0,
+    /// Accepted; its server leg is not connected and no byte was received.
+    Accepted = 1,
+    /// Both legs are there.
+    Relaying = 2,
+    /// Being closed; no byte moves any more.
+    Closed = 3,
+}
+
+/// What kind of flow it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Kind {
+    /// Both of its legs are here.
+    #[default]
+    Split = 0,
+    /// Its client's leg is here, and its server's at the far end of a tunnel.
+    Near = 1,
+    /// Its server's leg is here.
+    Far = 2,
+}
+
+/// What else there is to know of a flow in a tunnel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags {
+    /// What its stream carries is compressed.
+    pub compressed: bool,
+    /// Its stream was announced to the peer once.
+    pub opened: bool,
+    /// Its server leg has the client's address.
+    pub as_client: bool,
+}
+
+impl Flags {
+    fn to_word(self) -> u64 {
+        u64::from(self.compressed) | u64::from(self.opened) << 1 | u64::from(self.as_client) << 2
+    }
+
+    fn from_word(word: u64) -> Self {
+        Self {
+            compressed: word & 1 != 0,
+            opened: word & 2 != 0,
+            as_client: word & 4 != 0,
+        }
+    }
+}
+
+/// A name as a number that is the same in every process (FNV-1a of 64 bits); never 0.
+pub fn name_hash(name: &str) -> u64 {
+    let fold = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, fold).max(1)
+}
+
+/// What a flow is, from its beginning on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Its kind.
+    pub kind: Kind,
+    /// [`name_hash`] of its site's name; 0 where it has none.
+    pub site: u64,
+    /// [`name_hash`] of its peer's name; 0 where it has none.
+    pub peer: u64,
+    /// When it began, in milliseconds since 1970.
+    pub born: u64,
+    /// By which the peer knows it in any session; 0 where it has none.
+    pub token: u128,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// Where it wanted to go.
+    pub destination: SocketAddr,
+    /// What else there is to know.
+    pub flags: Flags,
+    /// Its class in the tunnel, or its DSCP.
+    pub class: u64,
+}
+
+/// One direction of a flow, as it was last written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HalfRecord {
+    /// Bytes given to the sink.
+    pub head: u64,
+    /// Bytes taken from the source.
+    pub tail: u64,
+    /// Of a ring: the stream position at offset 0.
+    pub base: u64,
+    /// Of a ring: its bytes.
+    pub size: u64,
+    /// The source's stream has ended by FIN.
+    pub fin_in: bool,
+    /// FIN was given to the sink.
+    pub fin_out: bool,
+}
+
+impl From<&Half> for HalfRecord {
+    fn from(half: &Half) -> Self {
+        let (ring, state) = (half.ring(), half.state());
+        Self {
+            head: ring.head(),
+            tail: ring.tail(),
+            base: ring.base(),
+            size: ring.size(),
+            fin_in: matches!(state, HalfState::Draining(Ending::Fin) | HalfState::Shut),
+            fin_out: state == HalfState::Shut,
+        }
+    }
+}
+
+/// All that is written of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    /// How far it had come.
+    pub state: SlotState,
+    /// SO_COOKIE of the client's and the server's leg; 0 where it has none.
+    pub cookies: [u64; 2],
+    /// What it is.
+    pub identity: Identity,
+    /// Up and down.
+    pub halves: [HalfRecord; 2],
+}
+
+/// The header of a slot in shared memory, 512 bytes:
+///
+/// ```text
+///   0  state | 8 cookie of the client leg | 16 of the server leg | 24 kind | 32 site | 40 born | 48 token (16 bytes)
+///  64  up:   head | tail | base | size | fin in | fin out
+/// 128  down: the same
+/// 192  client: family and port | address (16 bytes) | scope
+/// 224  destination: the same
+/// 256  peer | 264 flags | 272 class or DSCP | reserved, 0
+/// ```
+///
+/// One task writes it, so that it is valid after every single store: a flow's identity, its cookies and its halves come
+/// before its state; tails before heads; the base of a ring before its size.
+#[derive(Debug, Clone, Copy)]
+pub struct Header<'a, W> {
+    words: &'a W,
+    start: usize,
+}
+
+impl<'a, W: Words> Header<'a, W> {
+    /// The header that starts at this offset.
+    pub fn new(words: &'a W, start: usize) -> Self {
+        Self { words, start }
+    }
+
+    fn store(&self, field: usize, value: u64) {
+        self.words.store(self.start + field, value);
+    }
+
+    fn load(&self, field: usize) -> u64 {
+        self.words.load(self.start + field)
+    }
+
+    /// Writes the state, after everything that belongs to it was written.
+    pub fn write_state(&self, state: SlotState) {
+        self.store(STATE, state as u64);
+    }
+
+    /// Writes which socket a leg is (SO_COOKIE). The server's is written before connect(): a leg of which nobody knows
+    /// is reset by the successor.
+    pub fn write_cookie(&self, side: Side, cookie: u64) {
+        self.store(COOKIES + 8 * side as usize, cookie);
+    }
+
+    /// Writes what a flow is. Not to be called while the slot has one.
+    pub fn write_identity(&self, identity: &Identity) {
+        self.store(KIND, identity.kind as u64);
+        self.store(SITE, identity.site);
+        self.store(BORN, identity.born);
+        self.store(TOKEN, identity.token as u64);
+        self.store(TOKEN + 8, (identity.token >> 64) as u64);
+        self.write_address(CLIENT, identity.client);
+        self.write_address(DESTINATION, identity.destination);
+        self.store(PEER, identity.peer);
+        self.write_flags(identity.flags);
+        self.store(CLASS, identity.class);
+    }
+
+    /// Writes the flags, which may change as the flow lives.
+    pub fn write_flags(&self, flags: Flags) {
+        self.store(FLAGS, flags.to_word());
+    }
+
+    /// Writes where the bytes of a half are, and how far it has come. Tail before head: `head <= tail` at every
+    /// instant. Base before size: with the new base and the old size the map is still the old one.
+    pub fn write_half(&self, direction: Direction, half: &HalfRecord) {
+        let start = HALVES + direction as usize * HALF_BYTES;
+        self.store(start + TAIL, half.tail);
+        self.store(start + HEAD, half.head);
+        self.store(start + BASE, half.base);
+        self.store(start + SIZE, half.size);
+        self.store(start + FIN_IN, half.fin_in.into());
+        self.store(start + FIN_OUT, half.fin_out.into());
+    }
+
+    fn write_address(&self, start: usize, address: SocketAddr) {
+        let (family, scope) = match address {
+            SocketAddr::V4(_) => (4, 0),
+            SocketAddr::V6(address) => (6, address.scope_id()),
+        };
+        let bits = match address.ip() {
+            IpAddr::V4(ip) => ip.to_bits().into(),
+            IpAddr::V6(ip) => ip.to_bits(),
+        };
+        self.store(start, family << 16 | u64::from(address.port()));
+        self.store(start + 8, (bits >> 64) as u64);
+        self.store(start + 16, bits as u64);
+        self.store(start + 24, scope.into());
+    }
+
+    /// Whether there is a flow, whatever is known of it.
+    pub fn has_flow(&self) -> bool {
+        self.load(STATE) != SlotState::Free as u64
+    }
+
+    /// What was written, where there is a flow and all of it makes sense.
+    pub fn read(&self) -> Option<Record> {
+        let state = match self.load(STATE) {
+            1 => SlotState::Accepted,
+            2 => SlotState::Relaying,
+            3 => SlotState::Closed,
+            _ => return None,
+        };
+        let kind = match self.load(KIND) {
+            0 => Kind::Split,
+            1 => Kind::Near,
+            2 => Kind::Far,
+            _ => return None,
+        };
+        let token = u128::from(self.load(TOKEN)) | u128::from(self.load(TOKEN + 8)) << 64;
+        Some(Record {
+            state,
+            cookies: [self.load(COOKIES), self.load(COOKIES + 8)],
+            identity: Identity {
+                kind,
+                site: self.load(SITE),
+                peer: self.load(PEER),
+                born: self.load(BORN),
+                token,
+                client: self.read_address(CLIENT)?,
+                destination: self.read_address(DESTINATION)?,
+                flags: Flags::from_word(self.load(FLAGS)),
+                class: self.load(CLASS),
+            },
+            halves: Direction::ALL.map(|direction| self.read_half(direction)),
+        })
+    }
+
+    fn read_half(&self, direction: Direction) -> HalfRecord {
+        let start = HALVES + direction as usize * HALF_BYTES;
+        HalfRecord {
+            head: self.load(start + HEAD),
+            tail: self.load(start + TAIL),
+            base: self.load(start + BASE),
+            size: self.load(start + SIZE),
+            fin_in: self.load(start + FIN_IN) != 0,
+            fin_out: self.load(start + FIN_OUT) != 0,
+        }
+    }
+
+    fn read_address(&self, start: usize) -> Option<SocketAddr> {
+        let first = self.load(start);
+        let port = first as u16;
+        let bits = u128::from(self.load(start + 8)) << 64 | u128::from(self.load(start + 16));
+        match first >> 16 {
+            4 => Some((Ipv4Addr::from_bits(bits as u32), port).into()),
+            6 => {
+                let scope = self.load(start + 24) as u32;
+                let ip = Ipv6Addr::from_bits(bits);
+                Some(SocketAddrV6::new(ip, port, 0, scope).into())
+            }
+            _ => None,
+        }
+    }
+}

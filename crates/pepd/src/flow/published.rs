@@ -1,0 +1,69 @@
+//! What is published of a flow, for a successor of this process.
+
+use std::{
+    os::fd::BorrowedFd,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use pep_core::{
+    arena::{Flags, HalfRecord, Identity, Kind, name_hash},
+    relay::{Direction, Side},
+};
+use socket2::SockRef;
+
+use super::{Ends, Flow, FlowContext, FlowMemory};
+use crate::arena::{Slot, SlotState};
+
+/// What a flow with both of its legs here is; others have more to say.
+fn identity(ends: &Ends) -> Identity {
+    let born = SystemTime::now().duration_since(UNIX_EPOCH);
+    let born = born.map_or(0, |since| since.as_millis());
+    Identity {
+        kind: Kind::Split,
+        site: name_hash(&ends.site.name),
+        peer: ends.peer.as_deref().map_or(0, name_hash),
+        born: u64::try_from(born).unwrap_or(0),
+        token: 0,
+        client: ends.client,
+        destination: ends.destination,
+        flags: Flags::default(),
+        class: 0,
+    }
+}
+
+/// Publishes which socket a leg is. The server's before connect(): a successor resets connections that are nobody's.
+pub(crate) fn publish_leg(slot: &Slot, side: Side, leg: BorrowedFd<'_>) {
+    match SockRef::from(&leg).cookie() {
+        Ok(cookie) => slot.publish_cookie(side, cookie),
+        Err(err) => tracing::debug!(error = %err, "no socket cookie"),
+    }
+}
+
+impl FlowMemory {
+    /// Publishes a flow whose client was accepted, and which has no server leg yet.
+    pub(crate) fn publish_accepted(
+        &self,
+        context: &FlowContext,
+        ends: &Ends,
+        client: BorrowedFd<'_>,
+    ) {
+        let ring = HalfRecord {
+            size: context.limits.ring_initial,
+            ..HalfRecord::default()
+        };
+        self.slot.publish_identity(&identity(ends));
+        for direction in Direction::ALL {
+            self.slot.publish_half(direction, &ring);
+        }
+        self.slot.publish_cookie(Side::Server, 0);
+        publish_leg(&self.slot, Side::Client, client);
+        self.slot.publish_state(SlotState::Accepted);
+    }
+}
+
+impl Flow {
+    pub(super) fn publish_half(&self, direction: Direction) {
+        let half = self.relay.half(direction);
+        self.slot.publish_half(direction, &half.into());
+    }
+}

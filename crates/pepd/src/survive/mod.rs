@@ -1,0 +1,26 @@
+//! Flows that outlive the process that carries them, and what a successor of it makes of them.
+//!
+//! The sockets live on as another process shares the table of descriptors, the bytes as they are in the
+//! [arena](crate::arena), and how far each half is follows from the kernel's own [counters]: see
+//! [`pep_core::arena`].
+
+pub mod counters;
+
+use std::os::fd::OwnedFd;
+
+use pep_core::arena::{Counters, Record};
+
+use crate::arena::Slot;
+
+/// A flow whose process has ended.
+#[derive(Debug)]
+pub struct Survivor {
+    /// Its memory. The flow ends where this is dropped.
+    pub slot: Slot,
+    /// What was published of it.
+    pub record: Record,
+    /// The client's and the server's leg, where they are here: non-blocking, closed by RST when dropped.
+    pub legs: [Option<OwnedFd>; 2],
+    /// What the kernel says of each leg.
+    pub counters: [Option<Counters>; 2],
+}
