@@ -4,6 +4,7 @@
 //! - [`budget`], a sum of bytes that is never exceeded
 //! - [`chunks`], where the bytes of a stream are that does not come in order
 //! - [`config`], TOML text to checked types
+//! - [`custody`], who may hold how much of what hosts were told we have
 //! - [`greeting`], what is said of a flow at the far end of its tunnel
 //! - [`key`], keys of tunnels as text
 //! - [`relay`], what to do next with the two legs of a flow
@@ -19,6 +20,7 @@ pub mod arena;
 pub mod budget;
 pub mod chunks;
 pub mod config;
+pub mod custody;
 pub mod greeting;
 pub mod key;
 pub mod relay;
