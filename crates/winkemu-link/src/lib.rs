@@ -10,7 +10,7 @@
 //!
 //! Each direction has its own; nothing here reads a clock, a file or a socket. Time is an
 //! argument, in nanoseconds since the link began. [`Engine`] is the whole link, [`Sim`] runs
-//! one in virtual time.
+//! one in virtual time. [`predict`] is a model of what transfers take over it.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -23,6 +23,7 @@ mod loss;
 mod options;
 mod outage;
 mod path;
+pub mod predict;
 mod queue;
 mod random;
 mod serialiser;

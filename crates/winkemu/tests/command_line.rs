@@ -263,3 +263,70 @@ fn a_server_of_its_own_is_waited_for_and_ended() {
         text(&output)
     );
 }
+
+/// What `winkemu predict` exits with and writes: to stdout, to stderr.
+fn predict(arguments: &str) -> (i32, String, String) {
+    let arguments = ["predict"].into_iter().chain(arguments.split_whitespace());
+    let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.code().unwrap(), out, err)
+}
+
+#[test]
+fn a_transfer_is_predicted_in_a_table_and_for_programs() {
+    let one = "--p 0.4 --interval 40ms --perfect 1.86s";
+    let (code, out, err) = predict(one);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for expected in ["takes 1.86 s", "3.10", "12.55", "tcp-charged"] {
+        assert!(out.contains(expected), "{out}");
+    }
+    let (_, out, _) = predict(&format!("{one} --custody"));
+    assert!(out.contains("3.10") && !out.contains("tcp"), "{out}");
+    let grid = "--p 0..0.4/0.05 --interval 40ms..1100ms/20ms --perfect 1.86s --json -";
+    let (code, out, _) = predict(grid);
+    assert_eq!(code, 0);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let predictions = report["predictions"].as_array().unwrap();
+    assert_eq!(
+        (predictions.len(), &report["perfect_s"]),
+        (9 * 54, &1.86.into())
+    );
+    let last = &predictions[9 * 54 - 1];
+    assert_eq!(
+        (&last["p"], &last["interval_s"]),
+        (&0.4.into(), &1.1.into())
+    );
+    assert_eq!(last["intervals"], 2.0);
+    assert!(last["tcp_s"].as_f64().unwrap() > last["bound_s"].as_f64().unwrap());
+}
+
+#[test]
+fn predictions_that_make_no_sense_are_refused() {
+    for (arguments, expected) in [
+        ("--p 1 --interval 40ms --perfect 1s", "below 1"),
+        ("--p 1.1 --interval 40ms --perfect 1s", "between 0 and 1"),
+        ("--p -0.1 --interval 40ms --perfect 1s", "negative"),
+        (
+            "--p 0.1 --interval 0 --perfect 1s",
+            "interval must be longer than 0",
+        ),
+        ("--p 0.1 --interval 40 --perfect 1s", "264ms"),
+        (
+            "--p 0.1 --interval 40ms --perfect 0",
+            "how much there is to transfer",
+        ),
+        ("--p 0.1 --interval 40ms", "--perfect <TIME>"),
+        ("--p 0.1 --interval 40ms..1s --perfect 1s", "FROM..TO/STEP"),
+        (
+            "--p 0..0.9/0.001 --interval 1ms..1s/1ms --perfect 1s",
+            "901000 combinations",
+        ),
+    ] {
+        let (code, out, err) = predict(arguments);
+        assert_eq!((code, out.as_str()), (2, ""), "{arguments}");
+        assert!(err.contains(expected), "{arguments}: {err}");
+    }
+    let unwritable = "--p 0.1 --interval 40ms --perfect 1s --json /no/such/place";
+    let (code, _, err) = predict(unwritable);
+    assert!(code == 1 && err.contains("/no/such/place"), "{code}: {err}");
+}

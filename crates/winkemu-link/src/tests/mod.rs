@@ -5,6 +5,7 @@ mod conservation;
 mod loss;
 mod options;
 mod outage;
+mod predict;
 mod queue;
 mod rate;
 mod seeds;

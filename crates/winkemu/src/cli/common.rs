@@ -1,8 +1,13 @@
 //! Options that `link` and `run` share.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
+use serde::Serialize;
 use units::{Ratio, duration::Span};
 use winkemu::{
     link::LinkOptions,
@@ -98,15 +103,7 @@ impl CommonArgs {
     /// Writes the report, says on stderr what a user must know, and whether the run counts.
     pub(super) fn conclude(&self, report: &LinkReport) -> Result<bool, Failure> {
         if let Some(path) = &self.run.json {
-            let text = serde_json::to_string_pretty(report).expect("a report is plain data") + "\n";
-            let written = if path.as_os_str() == "-" {
-                write_stdout(&text)
-            } else {
-                fs::write(path, text)
-            };
-            let failed =
-                |error| Failure::Running(format!("cannot write {}: {error}", path.display()));
-            written.map_err(failed)?;
+            write_json(path, report)?;
         }
         let missing = report.realtime.map(Realtime::missing).unwrap_or_default();
         if !missing.is_empty() {
@@ -125,6 +122,17 @@ impl CommonArgs {
         }
         Ok(report.accuracy.counts)
     }
+}
+
+/// Writes a report to a file, or to stdout where it is called `-`.
+pub(super) fn write_json(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(report).expect("a report is plain data") + "\n";
+    let written = if path.as_os_str() == "-" {
+        write_stdout(&text)
+    } else {
+        fs::write(path, text)
+    };
+    written.map_err(|error| Failure::Running(format!("cannot write {}: {error}", path.display())))
 }
 
 /// How often the commands look whether the link still runs.

@@ -3,7 +3,7 @@
 use std::{error::Error, process::ExitCode};
 
 use winkemu::{
-    link::OptionError,
+    link::{OptionError, predict::PredictError},
     netns::{NetnsError, PrivilegeError},
     shell::{LinkError, RecordError, TunError},
 };
@@ -25,6 +25,12 @@ pub(super) const INEXACT: u8 = 3;
 /// Why a command ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
+    /// The command line asks for what cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// What is to be predicted cannot be.
+    #[error(transparent)]
+    Predict(#[from] PredictError),
     /// While running.
     #[error("{0}")]
     Running(String),
@@ -71,7 +77,7 @@ impl Failure {
         ExitCode::from(match self {
             Self::Running(_) => 1,
             Self::Options(OptionError::File { .. }) | Self::Setup(_) => 4,
-            Self::Options(_) => 2,
+            Self::Options(_) | Self::Predict(_) | Self::Usage(_) => 2,
         })
     }
 }

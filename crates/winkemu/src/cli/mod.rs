@@ -3,7 +3,9 @@
 mod common;
 mod exit;
 mod link;
+mod predict;
 mod run;
+mod values;
 
 use std::process::ExitCode;
 
@@ -27,6 +29,9 @@ enum Command {
     /// Runs a command whose network is behind a link
     #[command(after_help = run::HELP, after_long_help = run::long_help())]
     Run(Box<run::RunCommand>),
+    /// Says how long a transfer will take over a link that winks
+    #[command(after_help = predict::HELP)]
+    Predict(predict::PredictCommand),
     /// Runs a scenario: real programs over emulated links, with tables and plots
     Lab(winkemu::lab::cli::LabArgs),
 }
@@ -36,6 +41,7 @@ pub fn run() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Link(command) => command.execute(),
         Command::Run(command) => command.execute(),
+        Command::Predict(command) => command.execute(),
         Command::Lab(args) => return winkemu::lab::cli::main(&args),
     };
     outcome.unwrap_or_else(|failure: Failure| failure.report())
