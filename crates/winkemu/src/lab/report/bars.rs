@@ -14,7 +14,7 @@ use super::{
     summary::{Cell, Summary},
     workloads,
 };
-use crate::lab::scenario::{Metric, Reference, Scenario};
+use crate::lab::scenario::{Metric, Reference, Scenario, Setting};
 
 /// Panels in a row.
 const COLUMNS: usize = 2;
@@ -25,8 +25,9 @@ const GROUP_WIDTH: f64 = 0.84;
 const MARGIN: u32 = 8;
 /// What ticks and the name of the value axis take, in pixels.
 const AXIS_WIDTH: u32 = 62;
-/// Sizes of the medians above the bars.
+/// Sizes of the medians above the bars, and of the values below them.
 const GREATEST_LABEL: u32 = 12;
+const GREATEST_TICK: u32 = 14;
 const LEAST_LABEL: u32 = 7;
 
 /// Where a panel's bars come from.
@@ -241,7 +242,7 @@ impl View<'_> {
         let (x, y) = place(cell.max.max(cell.median) * self.metric.scale());
         let (left, top) = area.get_base_pixel();
         let words = significant(cell.median * self.metric.scale());
-        let size = label_size(&words, self.pitch(area));
+        let size = fitting(&words, self.pitch(area), GREATEST_LABEL);
         let anchor = (HPos::Center, VPos::Bottom);
         draw_text(
             area,
@@ -267,12 +268,21 @@ impl View<'_> {
         };
         let middle = (HPos::Center, VPos::Top);
         if let Some(axis) = self.scenario.matrix.first() {
-            for (group, value) in axis.values.iter().enumerate() {
+            let values: Vec<_> = axis.values.iter().map(Setting::value).collect();
+            let (ticks, common) = ticks(&values);
+            let width = place(1.0).0 - place(0.0).0;
+            let longest = ticks
+                .iter()
+                .max_by_key(|tick| text_width(tick, GREATEST_TICK));
+            let size = fitting(longest.map_or("", |tick| tick), width, GREATEST_TICK);
+            for (group, tick) in ticks.iter().enumerate() {
                 let at = below(group as f64 + 0.5, 8);
-                draw_text(area, value.value(), &text(14).color(&INK), at, middle)?;
+                draw_text(area, tick, &text(size).color(&INK), at, middle)?;
             }
             let at = below(groups as f64 / 2.0, 28);
-            draw_text(area, short(&axis.key), &text(14).color(&FAINT), at, middle)?;
+            let name = [short(&axis.key)].into_iter().chain(common);
+            let name = name.collect::<Vec<_>>().join(", ");
+            draw_text(area, &name, &text(14).color(&FAINT), at, middle)?;
         }
         let rest = self.scenario.matrix.iter().skip(1).zip(&panel.rest);
         let rest = rest
@@ -289,10 +299,30 @@ impl View<'_> {
     }
 }
 
-/// The greatest size at which labels of neighbours do not touch; the least where none is.
-fn label_size(words: &str, pitch: i32) -> u32 {
+/// Values of an axis without the parts of `a=1,b=2` that all of them share, and those parts.
+fn ticks<'a>(values: &[&'a str]) -> (Vec<String>, Vec<&'a str>) {
+    let parts = |value: &'a str| value.split(',');
+    let shared = |part: &&str| {
+        let everywhere = values
+            .iter()
+            .all(|value| parts(value).any(|other| other == *part));
+        values.len() > 1 && part.contains('=') && everywhere
+    };
+    let own = |value: &&'a str| {
+        let own: Vec<_> = parts(value).filter(|part| !shared(part)).collect();
+        own.join(",")
+    };
+    let common = values.first().into_iter().flat_map(|value| parts(value));
+    (
+        values.iter().map(own).collect(),
+        common.filter(shared).collect(),
+    )
+}
+
+/// The greatest size at which words of neighbours do not touch; the least where none is.
+fn fitting(words: &str, pitch: i32, greatest: u32) -> u32 {
     let fits = |size: &u32| text_width(words, *size) < pitch;
-    (LEAST_LABEL..=GREATEST_LABEL)
+    (LEAST_LABEL..=greatest)
         .rev()
         .find(fits)
         .unwrap_or(LEAST_LABEL)
@@ -302,4 +332,29 @@ fn label_size(words: &str, pitch: i32) -> u32 {
 pub(super) fn tick(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_all_values_share_stands_once() {
+        let (own, common) = ticks(&["p=0.4,i=40ms", "p=0.4,i=1100ms"]);
+        assert_eq!(own, ["i=40ms", "i=1100ms"]);
+        assert_eq!(common, ["p=0.4"]);
+        let (own, common) = ticks(&["p=0.4,i=40ms", "p=0.1,i=40ms", "p=0.1,i=2s"]);
+        assert_eq!(own, ["p=0.4,i=40ms", "p=0.1,i=40ms", "p=0.1,i=2s"]);
+        assert!(common.is_empty());
+        assert_eq!(ticks(&["p=0.4,i=40ms"]).0, ["p=0.4,i=40ms"]);
+        assert_eq!(ticks(&["1%", "1%"]).0, ["1%", "1%"]);
+    }
+
+    #[test]
+    fn words_shrink_until_they_fit() {
+        assert_eq!(fitting("i=40ms", 100, 14), 14);
+        let size = fitting("p=0.4,i=1100ms", 60, 14);
+        assert!(size < 14 && text_width("p=0.4,i=1100ms", size) < 60);
+        assert_eq!(fitting("p=0.4,i=1100ms", 1, 14), LEAST_LABEL);
+    }
 }

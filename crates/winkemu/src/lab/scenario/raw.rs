@@ -6,9 +6,12 @@ use serde::Deserialize;
 use toml::Spanned;
 use units::{ByteSize, Rate, duration::Span};
 
-use crate::lab::{
-    program::{QuicControl, Transfer},
-    topology::Family,
+use crate::{
+    lab::{
+        program::{QuicControl, Transfer},
+        topology::Family,
+    },
+    link::predict::Model,
 };
 
 /// A table whose keys are the author's.
@@ -115,7 +118,15 @@ pub struct RawWorkload {
 pub struct RawReference {
     pub name: String,
     pub metric: Spanned<String>,
-    pub values: Spanned<Vec<Spanned<toml::Value>>>,
+    pub values: Option<Spanned<Vec<Spanned<toml::Value>>>>,
+    pub predict: Option<Spanned<RawPredict>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawPredict {
+    pub model: Model,
+    pub perfect: Span,
 }
 
 #[derive(Debug, Deserialize)]

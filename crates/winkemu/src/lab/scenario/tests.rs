@@ -1,5 +1,11 @@
 use super::*;
-use crate::lab::program::Transfer;
+use crate::{
+    lab::program::Transfer,
+    link::{
+        Wink,
+        predict::{Model, Prediction},
+    },
+};
 
 pub(super) const GOOD: &str = r#"
 path = ["client", "pepd", "link", "server"]
@@ -172,6 +178,77 @@ fn references_have_a_value_for_each_place_or_one_for_all() {
         ("[\"fast\"]", "between 0 and 1"),
     ] {
         let said = Scenario::parse(&with(wrong), Path::new("test.toml")).unwrap_err();
+        assert!(said.to_string().contains(expected), "{said}");
+    }
+}
+
+/// A scenario whose first key are winks, and a reference with this in it.
+fn winking(reference: &str) -> String {
+    let winks = r#""link.wink" = ["p=0.4,i=40ms", "p=0.4,i=500ms"]"#;
+    let text = GOOD.replacen(r#""link.loss" = ["0", "0.1%"]"#, winks, 1);
+    assert_ne!(text, GOOD);
+    format!("{text}\n[[reference]]\nname = \"a model\"\n{reference}\n")
+}
+
+#[test]
+fn references_are_predicted_for_each_wink() {
+    let of = |model: &str| {
+        let predict = format!("predict = {{ model = \"{model}\", perfect = \"1.86s\" }}");
+        let scenario = parse(&winking(&format!("metric = \"seconds\"\n{predict}")));
+        scenario.references[0].values.clone()
+    };
+    let bound = of("bound");
+    assert!(
+        bound
+            .iter()
+            .all(|value| (value.unwrap() - 3.1).abs() < 1e-9)
+    );
+    assert_eq!(bound.len(), 2);
+    let expected = |interval_ms| {
+        let wink = Wink {
+            probability: "0.4".parse().unwrap(),
+            interval: Duration::from_millis(interval_ms),
+        };
+        let prediction = Prediction::new(Duration::from_millis(1860), wink).unwrap();
+        Some(prediction.seconds(Model::TcpCharged))
+    };
+    assert_eq!(of("tcp-charged"), [expected(40), expected(500)]);
+}
+
+#[test]
+fn references_that_cannot_be_predicted_say_why() {
+    let good = "predict = { model = \"tcp\", perfect = \"1.86s\" }";
+    for (text, expected) in [
+        (
+            winking(&format!("metric = \"goodput\"\n{good}")),
+            "must be \"seconds\"",
+        ),
+        (
+            winking("metric = \"seconds\"\npredict = { model = \"tcp\", perfect = \"0\" }"),
+            "longer than 0",
+        ),
+        (
+            winking("metric = \"seconds\"\npredict = { model = \"udp\", perfect = \"1s\" }"),
+            "tcp-scaled",
+        ),
+        (
+            winking(&format!("metric = \"seconds\"\n{good}\nvalues = [\"1s\"]")),
+            "either `values` or `predict`",
+        ),
+        (
+            winking("metric = \"seconds\""),
+            "either `values` or `predict`",
+        ),
+        (
+            format!("{GOOD}\n[[reference]]\nname = \"x\"\nmetric = \"seconds\"\n{good}"),
+            "first key must be `wink`",
+        ),
+        (
+            winking(&format!("metric = \"seconds\"\n{good}")).replace("p=0.4,i=40ms", "p=1,i=40ms"),
+            "below 1",
+        ),
+    ] {
+        let said = Scenario::parse(&text, Path::new("test.toml")).unwrap_err();
         assert!(said.to_string().contains(expected), "{said}");
     }
 }
