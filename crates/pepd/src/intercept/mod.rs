@@ -79,7 +79,7 @@ impl Interception {
     /// When nft cannot be run.
     pub async fn clear_leftovers(config: &Config) -> Result<(), InterceptError> {
         let nft = Nft::find().await.map_err(cannot("run nft"))?;
-        let removal = nft::remove_transaction(&config.intercept.table.to_string());
+        let removal = nft::remove_transaction(config.intercept.table.as_ref());
         let removed = nft.apply(&removal).await;
         removed.map_err(cannot("remove the nft table of an earlier run"))
     }
