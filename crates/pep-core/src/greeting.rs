@@ -1,21 +1,41 @@
-//! What the near pepd says of a flow when it opens its stream: where it goes, and whose it is.
+//! What a pepd says when it opens a stream: of which flow it is, or what becomes of the flows of the session before.
 //!
 //! ```text
-//!   version:8 = 1 | flags:8 | DSCP:8 | length of the site's name:8
+//!   version:8 = 2 | flags:8 | DSCP:8 | length of the site's name:8
+//!   token:128
+//!   with flag 8: the next byte down:64 | bytes down that are taken:64 | the next byte up:64
 //!   destination: address (4 or 16 bytes), port:16
 //!   client: the same
 //!   the site's name
+//!
+//!   version:8 = 2 | flags:8 = 32 | 0:16 | flows that go on:64
 //! ```
 //!
-//! Flags: 1, the addresses are IPv6; 2, connect from the client's address; 4, what the stream carries is compressed, both ways.
-//! Others are zero, and a greeting in which they are not is refused: so is one with 4 by those who do not know it. Numbers are in
-//! network byte order.
+//! Flags: 1, the addresses are IPv6; 2, connect from the client's address; 4, what the stream carries is compressed, both ways;
+//! 8, the flow goes on; 16, with 8: perhaps you have never heard of it; 32, alone: a roll, of no flow.
+//! Others are zero, and a greeting in which they are not is refused. Numbers are in network byte order.
+//!
+//! The stream of a flow that goes on begins, from the far end, with an [`Answer`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// What a stream is opened with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Opening {
+    /// It is a flow's.
+    Flow(Greeting),
+    /// So many flows go on in this session, each with a stream of its own; of the others that there were the opener knows
+    /// nothing any more.
+    Roll(u64),
+}
 
 /// What is said of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Greeting {
+    /// What both ends know the flow by, as long as it lives: random, and never 0.
+    pub token: u128,
+    /// Where it goes on, if it does.
+    pub resume: Option<Resume>,
     /// Where the client wants to go.
     pub destination: SocketAddr,
     /// Who it is; of the same family.
@@ -30,46 +50,88 @@ pub struct Greeting {
     pub site: String,
 }
 
+/// Where a flow goes on whose stream has ended with its session. Positions are of the flow: of its bytes as streams carry them, from
+/// its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resume {
+    /// Bytes down below this have come, and been kept.
+    pub down: u64,
+    /// Bytes down below this may be sent.
+    pub down_until: u64,
+    /// Bytes up below this are known to have come, and may be gone here.
+    pub up: u64,
+    /// Whether the far end may never have heard of the flow.
+    pub perhaps_new: bool,
+}
+
+/// What the far end says first on the stream of a flow that goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Bytes up below this have come, and been kept. It is the stream's position 0 from the near end.
+    pub up: u64,
+    /// Bytes up below this may be sent.
+    pub up_until: u64,
+}
+
+impl Answer {
+    /// How many bytes it is.
+    pub const LEN: usize = 16;
+
+    /// As it is sent.
+    pub fn emit(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let (up, until) = bytes.split_at_mut(8);
+        up.copy_from_slice(&self.up.to_be_bytes());
+        until.copy_from_slice(&self.up_until.to_be_bytes());
+        bytes
+    }
+
+    /// What the far end has sent.
+    pub fn parse(bytes: [u8; Self::LEN]) -> Self {
+        let both = u128::from_be_bytes(bytes);
+        Self {
+            up: (both >> 64) as u64,
+            up_until: both as u64,
+        }
+    }
+}
+
 /// Why a greeting is not understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GreetingError {
-    /// Of a later version of pepd.
-    #[error("a greeting of version {0}, which this pepd does not know")]
+    /// Of another version of pepd: both ends have to be of the same.
+    #[error(
+        "a greeting of version {0}, where this pepd speaks version 2: update the older one of the two pepds"
+    )]
     Version(u8),
     /// Too short, too long, or with values that mean nothing.
     #[error("a greeting that makes no sense")]
     Form,
 }
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const IPV6: u8 = 1;
 const AS_CLIENT: u8 = 2;
 const COMPRESSED: u8 = 4;
+const RESUME: u8 = 8;
+const PERHAPS_NEW: u8 = 16;
+const ROLL: u8 = 32;
 const NAME_MAX: usize = 64;
 
-impl Greeting {
+impl Opening {
     /// As it is sent.
     ///
     /// # Panics
     /// When the addresses are of two families.
     pub fn emit(&self) -> Vec<u8> {
-        assert_eq!(self.destination.is_ipv4(), self.client.is_ipv4());
-        let name = &self.site.as_bytes()[..self.site.len().min(NAME_MAX)];
-        let ipv6 = if self.client.is_ipv6() { IPV6 } else { 0 };
-        let as_client = if self.as_client { AS_CLIENT } else { 0 };
-        let compressed = if self.compressed { COMPRESSED } else { 0 };
-        let length = u8::try_from(name.len()).expect("at most NAME_MAX");
-        let flags = ipv6 | as_client | compressed;
-        let mut bytes = vec![VERSION, flags, self.dscp, length];
-        for address in [self.destination, self.client] {
-            match address.ip() {
-                IpAddr::V4(ip) => bytes.extend(ip.octets()),
-                IpAddr::V6(ip) => bytes.extend(ip.octets()),
+        match self {
+            Self::Flow(greeting) => greeting.emit(),
+            Self::Roll(flows) => {
+                let mut bytes = vec![VERSION, ROLL, 0, 0];
+                bytes.extend(flows.to_be_bytes());
+                bytes
             }
-            bytes.extend(address.port().to_be_bytes());
         }
-        bytes.extend(name);
-        bytes
     }
 
     /// What a peer has sent.
@@ -81,17 +143,70 @@ impl Greeting {
         if version != VERSION {
             return Err(GreetingError::Version(version));
         }
-        Self::parse_first(rest).ok_or(GreetingError::Form)
+        if let Some(flows) = rest.strip_prefix(&[ROLL, 0, 0]) {
+            let flows = flows.try_into().map_err(|_| GreetingError::Form)?;
+            return Ok(Self::Roll(u64::from_be_bytes(flows)));
+        }
+        let greeting = Greeting::parse(rest).ok_or(GreetingError::Form)?;
+        Ok(Self::Flow(greeting))
+    }
+}
+
+impl Greeting {
+    /// As it is sent.
+    ///
+    /// # Panics
+    /// When the addresses are of two families.
+    pub fn emit(&self) -> Vec<u8> {
+        assert_eq!(self.destination.is_ipv4(), self.client.is_ipv4());
+        let name = &self.site.as_bytes()[..self.site.len().min(NAME_MAX)];
+        let length = u8::try_from(name.len()).expect("at most NAME_MAX");
+        let mut bytes = vec![VERSION, self.flags(), self.dscp, length];
+        bytes.extend(self.token.to_be_bytes());
+        if let Some(resume) = self.resume {
+            for position in [resume.down, resume.down_until, resume.up] {
+                bytes.extend(position.to_be_bytes());
+            }
+        }
+        for address in [self.destination, self.client] {
+            match address.ip() {
+                IpAddr::V4(ip) => bytes.extend(ip.octets()),
+                IpAddr::V6(ip) => bytes.extend(ip.octets()),
+            }
+            bytes.extend(address.port().to_be_bytes());
+        }
+        bytes.extend(name);
+        bytes
     }
 
-    fn parse_first(bytes: &[u8]) -> Option<Self> {
+    fn flags(&self) -> u8 {
+        let perhaps_new = self.resume.is_some_and(|resume| resume.perhaps_new);
+        [
+            (self.client.is_ipv6(), IPV6),
+            (self.as_client, AS_CLIENT),
+            (self.compressed, COMPRESSED),
+            (self.resume.is_some(), RESUME),
+            (perhaps_new, PERHAPS_NEW),
+        ]
+        .into_iter()
+        .filter_map(|(is_set, flag)| is_set.then_some(flag))
+        .sum()
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
         let (&[flags, dscp, length], rest) = bytes.split_first_chunk()?;
-        if flags & !(IPV6 | AS_CLIENT | COMPRESSED) != 0
-            || dscp > 63
-            || usize::from(length) > NAME_MAX
-        {
+        let known = IPV6 | AS_CLIENT | COMPRESSED | RESUME | PERHAPS_NEW;
+        let odd = flags & (RESUME | PERHAPS_NEW) == PERHAPS_NEW;
+        if flags & !known != 0 || odd || dscp > 63 || usize::from(length) > NAME_MAX {
             return None;
         }
+        let (token, rest) = rest.split_first_chunk()?;
+        let (resume, rest) = if flags & RESUME == 0 {
+            (None, rest)
+        } else {
+            let (resume, rest) = resume(rest, flags & PERHAPS_NEW != 0)?;
+            (Some(resume), rest)
+        };
         let ipv6 = flags & IPV6 != 0;
         let (destination, rest) = address(rest, ipv6)?;
         let (client, name) = address(rest, ipv6)?;
@@ -99,6 +214,8 @@ impl Greeting {
             return None;
         }
         Some(Self {
+            token: u128::from_be_bytes(*token),
+            resume,
             destination,
             client,
             as_client: flags & AS_CLIENT != 0,
@@ -106,7 +223,22 @@ impl Greeting {
             dscp,
             site: String::from_utf8(name.to_vec()).ok()?,
         })
+        .filter(|greeting| greeting.token != 0)
     }
+}
+
+/// Where a flow goes on, and what follows.
+fn resume(bytes: &[u8], perhaps_new: bool) -> Option<(Resume, &[u8])> {
+    let (down, rest) = bytes.split_first_chunk()?;
+    let (down_until, rest) = rest.split_first_chunk()?;
+    let (up, rest) = rest.split_first_chunk()?;
+    let resume = Resume {
+        down: u64::from_be_bytes(*down),
+        down_until: u64::from_be_bytes(*down_until),
+        up: u64::from_be_bytes(*up),
+        perhaps_new,
+    };
+    (resume.down <= resume.down_until).then_some((resume, rest))
 }
 
 /// As sites are named; nothing else comes into a log by this way.
@@ -143,16 +275,21 @@ mod tests {
             any::<[bool; 2]>(),
             0..64_u8,
             "[a-z0-9._-]{0,64}",
+            (1..=u128::MAX, prop::option::of(resume())),
         )
             .prop_map(
-                |([destination, client], ports, [as_client, compressed], dscp, site): (
+                |([destination, client], ports, flags, dscp, site, (token, resume)): (
                     [IpAddr; 2],
                     _,
                     _,
                     _,
                     _,
+                    _,
                 )| {
+                    let [as_client, compressed] = flags;
                     Greeting {
+                        token,
+                        resume,
                         destination: SocketAddr::new(destination, ports[0]),
                         client: SocketAddr::new(client, ports[1]),
                         as_client,
@@ -164,35 +301,59 @@ mod tests {
             )
     }
 
+    fn resume() -> impl Strategy<Value = Resume> {
+        (any::<[u64; 3]>(), any::<bool>()).prop_map(|([a, b, up], perhaps_new)| Resume {
+            down: a.min(b),
+            down_until: a.max(b),
+            up,
+            perhaps_new,
+        })
+    }
+
+    fn opening() -> impl Strategy<Value = Opening> {
+        prop_oneof![
+            9 => greeting().prop_map(Opening::Flow),
+            1 => any::<u64>().prop_map(Opening::Roll),
+        ]
+    }
+
     proptest! {
         #[test]
-        fn what_is_emitted_is_parsed(greeting in greeting()) {
-            let bytes = greeting.emit();
-            prop_assert!(bytes.len() <= 104, "well below what a stream may be opened with");
-            prop_assert_eq!(Greeting::parse(&bytes), Ok(greeting));
+        fn what_is_emitted_is_parsed(opening in opening()) {
+            let bytes = opening.emit();
+            prop_assert!(bytes.len() <= 144, "well below what a stream may be opened with");
+            prop_assert_eq!(Opening::parse(&bytes), Ok(opening));
         }
 
         #[test]
-        fn what_is_cut_short_or_goes_on_is_refused(greeting in greeting(), more in 1..20_usize) {
-            let mut bytes = greeting.emit();
+        fn an_answer_is_what_it_was(up in any::<u64>(), up_until in any::<u64>()) {
+            let answer = Answer { up, up_until };
+            prop_assert_eq!(Answer::parse(answer.emit()), answer);
+        }
+
+        #[test]
+        fn what_is_cut_short_or_goes_on_is_refused(opening in opening(), more in 1..20_usize) {
+            let mut bytes = opening.emit();
             for length in 0..bytes.len() {
-                prop_assert_eq!(Greeting::parse(&bytes[..length]), Err(GreetingError::Form));
+                prop_assert_eq!(Opening::parse(&bytes[..length]), Err(GreetingError::Form));
             }
             bytes.extend(vec![b'a'; more]);
-            prop_assert_eq!(Greeting::parse(&bytes), Err(GreetingError::Form));
+            prop_assert_eq!(Opening::parse(&bytes), Err(GreetingError::Form));
         }
 
         #[test]
-        fn whatever_is_accepted_is_what_would_be_emitted(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
-            if let Ok(greeting) = Greeting::parse(&bytes) {
-                prop_assert_eq!(greeting.emit(), bytes);
+        fn whatever_is_accepted_is_what_would_be_emitted(bytes in prop::collection::vec(any::<u8>(), 0..160)) {
+            if let Ok(opening) = Opening::parse(&bytes) {
+                prop_assert_eq!(opening.emit(), bytes);
             }
         }
     }
 
     #[test]
-    fn later_versions_and_strange_values_are_refused() {
+    fn other_versions_and_strange_values_are_refused() {
         let good = Greeting {
+            token: 7,
+            resume: None,
             destination: ([192, 0, 2, 1], 80).into(),
             client: ([10, 0, 0, 1], 4000).into(),
             as_client: true,
@@ -204,10 +365,23 @@ mod tests {
         let with = |at: usize, value| {
             let mut bytes = good.clone();
             bytes[at] = value;
-            Greeting::parse(&bytes)
+            Opening::parse(&bytes)
         };
-        assert_eq!(with(0, 2), Err(GreetingError::Version(2)));
-        for (at, value) in [(1, 8), (1, 1), (2, 64), (3, 2), (16, b'\n')] {
+        for version in [1, 3] {
+            let refused = Err(GreetingError::Version(version));
+            assert_eq!(with(0, version), refused);
+        }
+        // No addresses, one too short, not alone, not with what it is of; a token of 0; a strange name.
+        for (at, value) in [
+            (1, 64),
+            (1, 1),
+            (1, 34),
+            (1, 18),
+            (2, 64),
+            (3, 2),
+            (19, 0),
+            (32, b'\n'),
+        ] {
             assert_eq!(with(at, value), Err(GreetingError::Form), "{at} {value}");
         }
     }

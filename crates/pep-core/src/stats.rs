@@ -27,13 +27,15 @@ pub enum EndReason {
     PeerRestarted,
     /// The peer at the far end of the tunnel serves no more flows of ours.
     PeerLimit,
+    /// What was held of the flow was held for longer than `custody.hold`.
+    Expired,
     /// Something failed here; the log says what.
     Error,
 }
 
 impl EndReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Closed,
         Self::ClientReset,
         Self::ServerReset,
@@ -45,6 +47,7 @@ impl EndReason {
         Self::Drained,
         Self::PeerRestarted,
         Self::PeerLimit,
+        Self::Expired,
         Self::Error,
     ];
 
@@ -62,6 +65,7 @@ impl EndReason {
             Self::Drained => "drained",
             Self::PeerRestarted => "peer_restarted",
             Self::PeerLimit => "peer_limit",
+            Self::Expired => "expired",
             Self::Error => "error",
         }
     }
@@ -119,6 +123,8 @@ counters! {
     ended_peer_restarted,
     /// Flows that ended as [`EndReason::PeerLimit`].
     ended_peer_limit,
+    /// Flows that ended as [`EndReason::Expired`].
+    ended_expired,
     /// Flows that ended as [`EndReason::Error`].
     ended_error,
     /// Bytes relayed from clients to servers.
@@ -163,6 +169,8 @@ counters! {
     tunnel_flows_far,
     /// Flows of peers that were reset as their peer had as many as it may, or there was no memory for them.
     tunnel_flows_refused,
+    /// Times that a flow in a tunnel went on in another session than before.
+    tunnel_flows_resumed,
     /// Bytes of hosts that went into compressed streams here.
     tunnel_plain_bytes,
     /// What these streams carry for them.
@@ -220,6 +228,7 @@ impl Stats {
             EndReason::Drained => &mut self.ended_drained,
             EndReason::PeerRestarted => &mut self.ended_peer_restarted,
             EndReason::PeerLimit => &mut self.ended_peer_limit,
+            EndReason::Expired => &mut self.ended_expired,
             EndReason::Error => &mut self.ended_error,
         } += 1;
     }

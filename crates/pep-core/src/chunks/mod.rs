@@ -258,6 +258,22 @@ impl ChunkMap {
         }
     }
 
+    /// What has come ahead of missing bytes is given up: it will come again.
+    pub fn forget_ahead(&mut self) {
+        self.highest = self.tail;
+        let kept = (self.tail - self.base).div_ceil(CHUNK) as usize;
+        while self.chunks.len() > kept {
+            if let Some(Some(chunk)) = self.chunks.pop_back() {
+                self.free.push(chunk);
+            }
+        }
+        if self.is_clear() {
+            self.free.extend(self.chunks.drain(..).rev().flatten());
+            self.released = 0;
+            self.base = self.head;
+        }
+    }
+
     /// `count` bytes have left.
     ///
     /// # Panics

@@ -25,6 +25,7 @@ enum Op {
     Drain(u64),
     /// So far behind the head, so many.
     Release(u64, u64),
+    Ahead,
     Spare,
     Age,
     Reset,
@@ -40,6 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (1..=3 * chunk).prop_map(|len| Op::Receive(len * GRAIN)),
         4 => (0..=6 * chunk).prop_map(|len| Op::Drain(len * GRAIN)),
         4 => (0..6 * chunk, 1..=4 * chunk).prop_map(|(at, len)| Op::Release(at * GRAIN, len * GRAIN)),
+        1 => Just(Op::Ahead),
         1 => Just(Op::Spare),
         1 => Just(Op::Age),
         1 => Just(Op::Reset),
@@ -90,6 +92,11 @@ impl Model {
                 self.released.retain(|position| *position >= head);
             }
             Op::Release(at, len) => self.release(self.map.head() + at, len),
+            Op::Ahead => {
+                self.map.forget_ahead();
+                let tail = self.map.tail();
+                self.held.retain(|position, ()| *position < tail);
+            }
             Op::Spare => {
                 while let Some(pages) = self.map.spare() {
                     self.memory.retain(|offset, _| !pages.contains(offset));

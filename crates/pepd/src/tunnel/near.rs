@@ -15,10 +15,14 @@ use super::{
     Handed,
     core::{Key, Shared},
     flow::Joint,
+    table::Announcement,
 };
+use crate::keys::{self, NoRandomness};
 
 /// Serves an accepted client to the end of its flow.
 pub(super) async fn serve(core: Shared, handed: Handed) {
+    let limit = handed.ends.site.timeouts.connect;
+    let greeting = greeting(&handed);
     let key = {
         let core = &mut *core.borrow_mut();
         let counters = &core.context.counters;
@@ -27,7 +31,50 @@ pub(super) async fn serve(core: Shared, handed: Handed) {
         let flow = core.table(peer).add(handed.memory, Direction::Up);
         Key { peer, flow }
     };
-    let greeting = Greeting {
+    let mut joint = Joint::new(
+        Rc::clone(&core),
+        key,
+        handed.ends,
+        Side::Client,
+        handed.permit,
+    );
+    if let Err(err) = joint.set_leg(handed.client) {
+        return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
+    }
+    let greeting = match greeting {
+        Ok(greeting) => greeting,
+        Err(err) => {
+            let err = std::io::Error::other(err);
+            return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
+        }
+    };
+    if greeting.compressed {
+        joint.compress();
+    }
+    if let Some(entry) = core.borrow_mut().entry(key) {
+        entry.announce(Announcement {
+            class: handed.class,
+            site: handed.site.0.into(),
+            greeting,
+        });
+    }
+    match timeout(limit, open(&core, &joint, key)).await {
+        Ok(Opened::Stream) => joint.run().await,
+        Ok(Opened::ClientGone(err)) => {
+            joint.end(EndReason::ClientReset, ResetCode::Host, Some(err));
+        }
+        Err(_elapsed) => joint.end(EndReason::ConnectTimeout, ResetCode::TimedOut, None),
+    }
+}
+
+/// What the peer is told of a flow that begins.
+fn greeting(handed: &Handed) -> Result<Greeting, NoRandomness> {
+    let [token, _] = *keys::random()?.as_chunks().0 else {
+        return Err(NoRandomness);
+    };
+    Ok(Greeting {
+        token: u128::from_be_bytes(token).max(1),
+        resume: None,
         destination: handed.ends.destination,
         client: handed.ends.client,
         as_client: handed.ends.site.source == Source::Client,
@@ -37,29 +84,7 @@ pub(super) async fn serve(core: Shared, handed: Handed) {
             DscpPolicy::Set(dscp) => dscp,
         },
         site: handed.ends.site.name.clone(),
-    };
-    let limit = handed.ends.site.timeouts.connect;
-    let mut joint = Joint::new(
-        Rc::clone(&core),
-        key,
-        handed.ends,
-        Side::Client,
-        handed.permit,
-    );
-    if greeting.compressed {
-        joint.compress();
-    }
-    if let Err(err) = joint.set_leg(handed.client) {
-        return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
-    }
-    let opened = open(&core, &joint, key, &handed.class, handed.site.0, &greeting);
-    match timeout(limit, opened).await {
-        Ok(Opened::Stream) => joint.run().await,
-        Ok(Opened::ClientGone(err)) => {
-            joint.end(EndReason::ClientReset, ResetCode::Host, Some(err));
-        }
-        Err(_elapsed) => joint.end(EndReason::ConnectTimeout, ResetCode::TimedOut, None),
-    }
+    })
 }
 
 enum Opened {
@@ -68,17 +93,10 @@ enum Opened {
 }
 
 /// Opens a stream, once there is a session that takes one. The client's bytes wait in its socket.
-async fn open(
-    core: &Shared,
-    joint: &Joint,
-    key: Key,
-    class: &tunnel::class::Class,
-    site: u16,
-    greeting: &Greeting,
-) -> Opened {
+async fn open(core: &Shared, joint: &Joint, key: Key) -> Opened {
     poll_fn(|cx| {
         let core = &mut *core.borrow_mut();
-        if core.open(key, *class, site.into(), greeting).is_ok() {
+        if core.open(key).is_ok() {
             return Poll::Ready(Opened::Stream);
         }
         if let Some(entry) = core.entry(key) {

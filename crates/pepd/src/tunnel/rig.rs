@@ -52,6 +52,7 @@ pub(super) const FLOWS: u32 = 6;
 pub(super) const SIZES: Sizes = Sizes {
     extent: RING,
     unsent: RING,
+    hold: Duration::from_secs(5),
 };
 /// What an end takes before it has granted more.
 const CREDIT: u64 = 2 * RING;
@@ -183,6 +184,13 @@ impl Rig {
             let stats = ends.each_ref().map(Self::stats);
             assert!(test.is_ok(), "the test is stuck: {stats:?}");
         });
+    }
+
+    /// An end forgets its session, as if it had just begun, and calls the other at once.
+    pub(super) fn forget(end: &Shared, is_near: bool) {
+        let (other, there) = if is_near { (2, 1) } else { (1, 0) };
+        let config = peer_config(other, Some(ADDRESSES[there].into()));
+        end.borrow_mut().replace_peer(0, &config);
     }
 
     /// From now on no datagram arrives; returns when so many more were lost.

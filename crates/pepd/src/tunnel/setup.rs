@@ -202,11 +202,15 @@ const AHEAD: Duration = Duration::from_millis(20);
 const UNSENT_MIN: u64 = 128 << 10;
 const UNSENT_TURNS: u64 = 512 << 10;
 
+/// How long a flow waits for the next session with its peer.
+const HOLD: Duration = Duration::from_secs(15 * 60);
+
 fn sizes(config: &Config) -> Vec<Sizes> {
     let peers = config.peers.iter().enumerate();
     let sizes = peers.map(|(index, peer)| Sizes {
         extent: extent_of(config, index, peer),
         unsent: unsent(peer),
+        hold: HOLD,
     });
     sizes.collect()
 }

@@ -29,7 +29,8 @@ pub enum Event {
         /// Which stream.
         stream: StreamId,
     },
-    /// The peer has all bytes of the stream below `until`; they are not asked for again.
+    /// The peer knows of the stream, which we have opened or it has, and has all bytes of it below `until`: perhaps none. They
+    /// are not asked for again.
     Acked {
         /// Of which stream.
         stream: StreamId,

@@ -13,7 +13,7 @@ use crate::{
     outage::{Change, Expected, Kind, State},
     path::PathSample,
     rate::time_of,
-    wire::{Data, Report},
+    wire::{Data, Report, StreamId},
 };
 
 impl Session {
@@ -149,17 +149,27 @@ impl Session {
         for sent in &segment.parts {
             match *sent {
                 Sent::Data(data) => self.on_data_acked(data),
-                Sent::Open(stream, _) => {
-                    self.openings.remove(&stream);
-                }
+                Sent::Open(stream, _) => self.on_opening_acked(stream),
                 Sent::Reset(..) | Sent::Credit(_) | Sent::SessionCredit | Sent::Reclass(_) => {}
             }
         }
     }
 
+    fn on_opening_acked(&mut self, stream: StreamId) {
+        if self.openings.remove(&stream).is_some()
+            && let Some(until) = self.streams.acked(stream)
+        {
+            self.tell_acked(stream, until);
+        }
+    }
+
+    /// What the peer has of a stream that it may not have heard of counts only once it has: until then it is nobody's
+    /// there, and gone with the session.
     fn on_data_acked(&mut self, data: Data) {
         let stream = data.stream;
-        if let Some(until) = self.streams.on_acked(data) {
+        if let Some(until) = self.streams.on_acked(data)
+            && !self.openings.contains_key(&stream)
+        {
             self.tell_acked(stream, until);
         }
         self.close_if_over(stream);

@@ -276,6 +276,19 @@ impl Session {
         }
     }
 
+    /// Of the stream we send bytes below `until` to begin with, instead of as many as was agreed for all. To be said before any are
+    /// sent; credit that comes adds to it as ever.
+    pub fn limit_send(&mut self, stream: StreamId, until: u64) {
+        self.streams.limit_send(stream, until);
+        self.update_readiness(stream);
+    }
+
+    /// Of the stream the peer sends bytes below `until` to begin with: it has to be told by other means, as it would send as many as
+    /// was agreed for all. To be said before any have come, and before more is [allowed](Self::allow).
+    pub fn limit_receive(&mut self, stream: StreamId, until: u64) {
+        self.streams.limit_receive(stream, until);
+    }
+
     /// How many bytes of all streams together the peer has sent, those included that were lost and will
     /// not come again as their stream was reset. What it may send from here on is to be added to this, for
     /// [`allow_session`](Self::allow_session).

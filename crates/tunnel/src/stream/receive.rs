@@ -125,6 +125,11 @@ impl ReceiveHalf {
         tell && self.end.is_none()
     }
 
+    /// Bytes below `until` may come to begin with. To be told before any have, and before more is [allowed](Self::allow).
+    pub fn limit(&mut self, until: u64) {
+        self.allowance = Allowance::new(until);
+    }
+
     /// Bytes below this may come.
     #[must_use]
     pub fn allowed(&self) -> u64 {

@@ -19,6 +19,8 @@ pub struct SendHalf {
     fin_sent: bool,
     /// Bytes below this may be sent.
     credit: u64,
+    /// What the peer has said of that.
+    told: u64,
     /// Bytes below this are acknowledged.
     acked: u64,
     /// And these.
@@ -35,6 +37,7 @@ impl SendHalf {
             sent: 0,
             fin_sent: false,
             credit,
+            told: 0,
             acked: 0,
             acked_beyond: RangeSet::default(),
             fin_acked: false,
@@ -55,7 +58,18 @@ impl SendHalf {
 
     /// The peer takes bytes below `until`. What it has allowed once it cannot take back.
     pub fn on_credit(&mut self, until: u64) {
+        self.told = self.told.max(until);
         self.credit = self.credit.max(until);
+    }
+
+    /// The peer takes bytes below `until` to begin with, or what it has said since. To be told before any are sent.
+    pub fn limit(&mut self, until: u64) {
+        self.credit = until.max(self.told);
+    }
+
+    /// Bytes below this are acknowledged.
+    pub fn acked(&self) -> u64 {
+        self.acked
     }
 
     /// What has not been sent and may be, `session` bytes at most; the end by itself has no bytes.

@@ -265,6 +265,25 @@ impl Streams {
         stream.flat_map(|stream| stream.send.acked_beyond())
     }
 
+    /// Bytes of a stream below this are acknowledged, all of them.
+    pub fn acked(&self, stream: StreamId) -> Option<u64> {
+        Some(self.streams.get(&stream)?.send.acked())
+    }
+
+    /// How far we may send of a stream to begin with, instead of what is agreed for all.
+    pub fn limit_send(&mut self, stream: StreamId, until: u64) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.send.limit(until);
+        }
+    }
+
+    /// How far the peer may send of a stream to begin with, instead of what is agreed for all. It has to know.
+    pub fn limit_receive(&mut self, stream: StreamId, until: u64) {
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.receive.limit(until);
+        }
+    }
+
     /// The peer takes bytes of a stream below `until`.
     pub fn on_credit(&mut self, stream: StreamId, until: u64) {
         if let Some(stream) = self.streams.get_mut(&stream) {

@@ -41,11 +41,15 @@ pub enum ResetCode {
     Restarted = 5,
     /// Something went wrong in a pepd.
     Internal = 6,
+    /// The flow has come to its end here, and all of it has arrived.
+    Ended = 7,
+    /// What was held of the flow was held for too long.
+    Expired = 8,
 }
 
 impl ResetCode {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Host,
         Self::Refused,
         Self::Unreachable,
@@ -53,6 +57,8 @@ impl ResetCode {
         Self::Limit,
         Self::Restarted,
         Self::Internal,
+        Self::Ended,
+        Self::Expired,
     ];
 
     /// The code of that number on the wire.

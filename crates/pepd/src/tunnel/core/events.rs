@@ -1,8 +1,8 @@
 //! What happens with peers and their streams, and who is told of it.
 
-use std::{rc::Rc, time::Duration};
+use std::time::Duration;
 
-use pep_core::greeting::Greeting;
+use pep_core::greeting::Opening;
 use tunnel::{
     endpoint::{Carrier, DownReason, PeerEvent},
     session::Event,
@@ -12,7 +12,7 @@ use tunnel::{
 use super::{Core, Key, Shared};
 use crate::{
     limits::Resource,
-    tunnel::{far, table::FlowId, tcp},
+    tunnel::{table::Known, tcp},
 };
 
 impl Core {
@@ -38,6 +38,11 @@ impl Core {
                 peer.silent_since = None;
                 // It was cleared when the session began, before its first bytes were placed.
                 peer.table.wake_waiting();
+                let flows = self.resume(index);
+                if flows > 0 {
+                    let peer = self.peer_name(index);
+                    tracing::info!(peer, flows, "flows of the session before go on in this one");
+                }
                 self.set_here(index, true);
             }
             PeerEvent::Down(reason) => {
@@ -54,7 +59,12 @@ impl Core {
                 // Where the next one has begun already, the table is of that one.
                 let next = self.endpoint.session(peer.id).is_some();
                 if !next {
-                    peer.table.on_restart();
+                    if reason == DownReason::Replaced {
+                        peer.table.on_restart();
+                    } else {
+                        // It has ended its flows, or one of the two does not understand the other.
+                        peer.table.on_farewell();
+                    }
                     self.peers.credits.on_end(index);
                 }
                 self.set_here(index, next);
@@ -81,14 +91,19 @@ impl Core {
             Event::Opened {
                 stream, greeting, ..
             } => self.on_opened(shared, index, stream, &greeting),
-            Event::Readable { stream, until } => table.on_readable(stream, until),
+            Event::Readable { stream, until } => {
+                if let Some(flow) = table.on_readable(stream, until) {
+                    self.on_answer(Key { peer: index, flow });
+                }
+            }
             Event::Acked { stream, until } => table.on_acked(stream, until),
             Event::Finished { stream } => table.on_finished(stream),
             Event::Reset { stream, code } => table.on_gone(stream, Some(code)),
             Event::Closed { stream } => {
                 table.on_gone(stream, None);
                 // Flows that wait for a stream may have its place.
-                table.wake_waiting();
+                self.resume_others(index);
+                self.peers.list[index].table.wake_waiting();
             }
             Event::LinkDown => {
                 tracing::debug!(peer = name, "nothing comes from a peer any more");
@@ -120,38 +135,36 @@ impl Core {
         }
     }
 
-    fn on_opened(&mut self, shared: &Shared, index: usize, stream: StreamId, greeting: &[u8]) {
+    fn on_opened(&mut self, shared: &Shared, index: usize, stream: StreamId, opening: &[u8]) {
         let peer = &mut self.peers.list[index];
-        let flow = peer.table.opened(stream);
-        let greeting = Greeting::parse(greeting);
-        match (flow, greeting) {
-            (Some(flow), Ok(greeting)) => {
-                let key = Key { peer: index, flow };
-                let permit = self.context.admission.admit();
-                let counters = &self.context.counters;
-                counters.update(|stats| stats.tunnel_flows_far += 1);
-                let flow = far::serve(Rc::clone(shared), key, greeting, permit);
-                tokio::task::spawn_local(flow);
+        match Opening::parse(opening) {
+            Ok(Opening::Roll(flows)) => {
+                peer.table.on_roll(flows);
+                if let Some(session) = self.endpoint.session(peer.id) {
+                    session.finish(stream);
+                }
             }
-            (flow, greeting) => {
-                let code = match greeting {
-                    Err(err) => {
-                        let peer = peer.config.name.as_str();
-                        tracing::warn!(peer, error = %err, "a flow is refused");
-                        ResetCode::Internal
-                    }
-                    Ok(_) => {
-                        self.on_refused(index);
-                        ResetCode::Limit
-                    }
-                };
-                self.refuse(index, stream, flow, code);
+            Ok(Opening::Flow(greeting)) => match greeting.resume {
+                Some(resume) => self.on_resumed(shared, index, stream, (greeting, resume)),
+                None if peer.table.find(greeting.token) == Known::Not => {
+                    self.begin(shared, index, stream, greeting);
+                }
+                None => {
+                    let peer = peer.config.name.as_str();
+                    tracing::error!(peer, "a flow is refused: it has begun before");
+                    self.refuse(index, stream, ResetCode::Internal);
+                }
+            },
+            Err(err) => {
+                let peer = peer.config.name.as_str();
+                tracing::warn!(peer, error = %err, "a flow is refused");
+                self.refuse(index, stream, ResetCode::Internal);
             }
         }
     }
 
     /// There is no room for a flow of the peer.
-    fn on_refused(&mut self, index: usize) {
+    pub(super) fn on_refused(&mut self, index: usize) {
         let counters = &self.context.counters;
         counters.update(|stats| stats.tunnel_flows_refused += 1);
         let peer = &mut self.peers.list[index];
@@ -169,17 +182,14 @@ impl Core {
         }
     }
 
-    fn refuse(&mut self, peer: usize, stream: StreamId, flow: Option<FlowId>, code: ResetCode) {
-        match flow {
-            Some(flow) => self.remove(Key { peer, flow }, Some(code)),
-            None => {
-                let id = self.peers.list[peer].id;
-                if let Some(session) = self.endpoint.session(id) {
-                    session.reset(stream, code);
-                }
-                self.wake_driver();
-            }
+    pub(super) fn refuse(&mut self, index: usize, stream: StreamId, code: ResetCode) {
+        let peer = &mut self.peers.list[index];
+        peer.table.abandon(stream);
+        if let Some(session) = self.endpoint.session(peer.id) {
+            session.reset(stream, code);
         }
+        self.grant(index);
+        self.wake_driver();
     }
 
     /// Whether the peer is there from now on. Returns whether that is news.

@@ -1,11 +1,12 @@
 //! What the driver and the flows share: the endpoint, its peers, and their flows.
 //!
 //! - this module, what flows and the driver ask of it
-//! - `events`, what the endpoint has to tell
+//! - `events`, what the endpoint has to tell; `resuming`, flows that go on in another session
 //! - `peers`, a peer and its flows
 
 mod events;
 mod peers;
+mod resuming;
 
 use std::{
     cell::RefCell,
@@ -16,9 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pep_core::{greeting::Greeting, key::PublicKey};
+use pep_core::{greeting::Opening, key::PublicKey};
 use tunnel::{
-    class::Class,
     endpoint::{Endpoint, PeerConfig, PeerId, Remote, Transmit},
     path::PathMemory,
     session::{LinkHint, Session, TooManyStreams},
@@ -131,11 +131,12 @@ impl Core {
         &mut self.peers.list[peer].table
     }
 
-    /// The session of a flow's stream, if it has one.
-    fn stream(&mut self, key: Key) -> Option<(&mut Session, StreamId)> {
+    /// A flow with its stream and the session of that, if it has one.
+    fn joined(&mut self, key: Key) -> Option<(&mut Entry, &mut Session, StreamId)> {
         let peer = &mut self.peers.list[key.peer];
-        let stream = peer.table.get(key.flow)?.stream?;
-        Some((self.endpoint.session(peer.id)?, stream))
+        let entry = peer.table.get(key.flow)?;
+        let stream = entry.stream()?;
+        Some((entry, self.endpoint.session(peer.id)?, stream))
     }
 
     /// Whether there is a session with the peer.
@@ -144,37 +145,27 @@ impl Core {
         self.endpoint.session(id).is_some()
     }
 
-    /// Opens a stream for a flow.
-    pub(super) fn open(
-        &mut self,
-        key: Key,
-        class: Class,
-        site: u32,
-        greeting: &Greeting,
-    ) -> Result<(), TooManyStreams> {
+    /// Opens the first stream of a flow that was announced.
+    pub(super) fn open(&mut self, key: Key) -> Result<(), TooManyStreams> {
         let peer = &mut self.peers.list[key.peer];
         let session = self.endpoint.session(peer.id).ok_or(TooManyStreams)?;
-        let stream = session.open(class, site, &greeting.emit())?;
+        let announced = peer
+            .table
+            .get(key.flow)
+            .and_then(|flow| flow.announcement());
+        let announced = announced.ok_or(TooManyStreams)?;
+        let opening = Opening::Flow(announced.greeting.clone()).emit();
+        let stream = session.open(announced.class, announced.site, &opening)?;
         peer.table.bind(key.flow, stream);
         self.wake_driver();
         Ok(())
     }
 
-    /// Before so many bytes from a flow's leg take more memory than the flow has, what the peer has out of order is given up.
-    pub(super) fn reclaim(&mut self, key: Key, most: u64) {
-        let peer = &mut self.peers.list[key.peer];
-        if let Some(entry) = peer.table.get(key.flow)
-            && let Some(stream) = entry.stream
-            && entry.grows_by(most)
-            && let Some(session) = self.endpoint.session(peer.id)
-        {
-            entry.release(session.acked_beyond(stream));
-        }
-    }
-
     /// The leg has given its bytes below this position.
     pub(super) fn written(&mut self, key: Key, until: u64) {
-        if let Some((session, stream)) = self.stream(key) {
+        if let Some((entry, session, stream)) = self.joined(key)
+            && let Some(until) = entry.written_to(until)
+        {
             session.written(stream, until);
             self.wake_driver();
         }
@@ -182,7 +173,14 @@ impl Core {
 
     /// The leg has given its last byte.
     pub(super) fn finish(&mut self, key: Key) {
-        if let Some((session, stream)) = self.stream(key) {
+        let peer = &mut self.peers.list[key.peer];
+        let Some(entry) = peer.table.get(key.flow) else {
+            return;
+        };
+        if entry.finish()
+            && let Some(stream) = entry.stream()
+            && let Some(session) = self.endpoint.session(peer.id)
+        {
             session.finish(stream);
             self.wake_driver();
         }
@@ -191,8 +189,8 @@ impl Core {
     /// The leg took `count` bytes, and the peer may send as far as `until`.
     pub(super) fn consumed(&mut self, key: Key, count: u64, until: u64) {
         self.peers.list[key.peer].table.on_consumed(count);
-        if let Some((session, stream)) = self.stream(key) {
-            session.allow(stream, until);
+        if let Some((entry, session, stream)) = self.joined(key) {
+            session.allow(stream, entry.allowed_to(until));
             self.wake_driver();
         }
         self.grant(key.peer);
@@ -213,7 +211,14 @@ impl Core {
 
     /// The flow has ended, and if `code` says why not well, its stream with it.
     pub(super) fn remove(&mut self, key: Key, code: Option<ResetCode>) {
+        let waits = self.entry(key).is_some_and(|entry| entry.is_suspended());
+        if waits && code.is_some() {
+            // The far end still has it, and is told: its stream is opened only to be reset.
+            self.reopen(key);
+        }
         let peer = &mut self.peers.list[key.peer];
+        let how = code.unwrap_or(ResetCode::Ended);
+        peer.table.remember(key.flow, how);
         let stream = peer.table.remove(key.flow);
         if let (Some(stream), Some(code)) = (stream, code)
             && let Some(session) = self.endpoint.session(peer.id)

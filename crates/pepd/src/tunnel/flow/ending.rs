@@ -146,6 +146,7 @@ fn by_peer(code: ResetCode, side: Side) -> EndReason {
         (ResetCode::TimedOut, _) => EndReason::ConnectTimeout,
         (ResetCode::Restarted, _) => EndReason::PeerRestarted,
         (ResetCode::Limit, _) => EndReason::PeerLimit,
-        (ResetCode::Internal, _) => EndReason::Error,
+        (ResetCode::Expired, _) => EndReason::Expired,
+        (ResetCode::Internal | ResetCode::Ended, _) => EndReason::Error,
     }
 }

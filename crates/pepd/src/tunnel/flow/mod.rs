@@ -10,6 +10,8 @@ mod ending;
 mod packing;
 mod relaying;
 #[cfg(test)]
+mod renewals;
+#[cfg(test)]
 mod tests;
 
 use std::{

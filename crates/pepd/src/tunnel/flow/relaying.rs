@@ -118,14 +118,14 @@ impl Joint {
             return None;
         }
         match (self.source, self.sink) {
-            (Source::Finished, Sink::Shut) => Some(Over::Closed),
+            // Until the peer has the end, it may have to be told again.
+            (Source::Finished, Sink::Shut) => entry.closed.then_some(Over::Closed),
             (Source::Broken, _) | (Source::Finished, Sink::Broken) => Some(Over::ByHost),
             _ => None,
         }
     }
 
     fn poll_receive(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
-        core.reclaim(self.key, RECEIVE_MAX);
         let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
             return Ok(false);
         };

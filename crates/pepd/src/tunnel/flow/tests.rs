@@ -301,13 +301,13 @@ fn a_flow_outlives_an_outage_with_every_byte() {
 }
 
 #[test]
-fn flows_whose_session_is_gone_are_resets_for_their_hosts() {
+fn flows_whose_peer_has_ended_the_session_are_resets_for_their_hosts() {
     Rig::run(|rig| async move {
         let (mut client, mut server) = joined(&rig).await;
         client.write_all(b"x").await.unwrap();
         server.read_exact(&mut [0]).await.unwrap();
         for end in [&rig.near, &rig.far] {
-            end.borrow_mut().table(0).on_restart();
+            end.borrow_mut().table(0).on_farewell();
         }
         assert!(is_reset(&mut server).await);
         assert!(is_reset(&mut client).await);

@@ -1,6 +1,6 @@
 //! One flow: its bytes both ways, and what they take from the budget.
 
-use std::{cell::Cell, ops::Range, task::Waker};
+use std::{cell::Cell, task::Waker};
 
 use pep_core::{
     chunks::{CHUNK, ChunkMap},
@@ -9,28 +9,31 @@ use pep_core::{
 };
 use tunnel::wire::{ResetCode, StreamId};
 
-use super::Sizes;
+use super::{Sizes, bond::Bond};
 use crate::flow::FlowMemory;
 
 /// A flow as its session sees it.
 #[derive(Debug)]
 pub(in crate::tunnel) struct Entry {
-    /// Its stream, as long as the session knows it.
-    pub(in crate::tunnel) stream: Option<StreamId>,
     /// The peer's last byte is readable.
     pub(in crate::tunnel) finished: bool,
-    /// The stream was reset, by the peer or with its session.
+    /// The leg has given its last byte.
+    pub(super) source_finished: bool,
+    /// Both ends have everything, and know it.
+    pub(in crate::tunnel) closed: bool,
+    /// The stream was reset, or what is held of the flow has been held for too long.
     pub(in crate::tunnel) reset: Option<ResetCode>,
+    pub(super) bond: Bond,
     /// Whom to tell that something of this has changed.
     pub(in crate::tunnel) waker: Option<Waker>,
     memory: FlowMemory,
-    outward: Direction,
+    pub(super) outward: Direction,
     /// From the leg to the peer: what the peer may lack, and what has not been sent.
-    out: ChunkMap,
+    pub(super) out: ChunkMap,
     /// From the peer to the leg: what the leg has not taken, and what has come ahead.
-    inn: ChunkMap,
+    pub(super) inn: ChunkMap,
     /// The position after the last byte that was sent; changed while a session reads.
-    sent: Cell<u64>,
+    pub(super) sent: Cell<u64>,
     /// Bytes from the leg that may wait to be sent.
     unsent_max: u64,
     /// So many wait, and the leg with them.
@@ -46,9 +49,11 @@ pub(in crate::tunnel) struct Entry {
 impl Entry {
     pub(super) fn new(memory: FlowMemory, outward: Direction, sizes: Sizes, initial: u64) -> Self {
         Self {
-            stream: None,
             finished: false,
+            source_finished: false,
+            closed: false,
             reset: None,
+            bond: Bond::new(),
             waker: None,
             memory,
             outward,
@@ -66,6 +71,11 @@ impl Entry {
     /// Whether the peer has opened it.
     pub(super) fn is_far(&self) -> bool {
         self.outward == Direction::Down
+    }
+
+    /// Its stream, as long as the session knows it.
+    pub(in crate::tunnel) fn stream(&self) -> Option<StreamId> {
+        self.bond.stream
     }
 
     /// Where the next bytes from the leg go; empty when so many wait to be sent that more would be of no use, or there is no
@@ -99,16 +109,6 @@ impl Entry {
         self.out.space(len)
     }
 
-    /// Whether [space](Self::space) for so many bytes takes memory that the flow does not have.
-    pub(in crate::tunnel) fn grows_by(&self, most: u64) -> bool {
-        self.out.grows_by(most)
-    }
-
-    /// The peer has these bytes, whatever it lacks before them: they are not read again.
-    pub(in crate::tunnel) fn release(&mut self, runs: impl Iterator<Item = Range<u64>>) {
-        runs.for_each(|run| self.out.release(run));
-    }
-
     fn unsent(&self) -> u64 {
         self.out.tail().saturating_sub(self.sent.get())
     }
@@ -127,6 +127,14 @@ impl Entry {
         self.memory.slot.write(self.outward, &space, bytes);
     }
 
+    /// The leg has given these bytes.
+    #[cfg(test)]
+    pub(super) fn write_some(&mut self, bytes: &[u8]) {
+        let space = self.space(bytes.len() as u64);
+        self.write(&space, bytes);
+        self.on_received(bytes.len() as u64);
+    }
+
     /// So many bytes of memory belong to the flow, beside those of its extents.
     pub(in crate::tunnel) fn charge(&mut self, bytes: u64) {
         if bytes > self.extra {
@@ -143,18 +151,33 @@ impl Entry {
         self.out.tail()
     }
 
-    /// The peer has all bytes below `until`.
+    /// The peer has heard of the flow, and has all bytes of its stream below `until`.
     pub(super) fn on_acked(&mut self, until: u64) {
+        self.bond.known = true;
+        if let Some(until) = self.bond.sent_at(until) {
+            self.give_up(until);
+            self.wake();
+        }
+    }
+
+    /// The peer has all bytes of the flow below `until`.
+    pub(super) fn give_up(&mut self, until: u64) {
         let fresh = until.saturating_sub(self.out.head());
         self.out.drain(fresh.min(self.out.len()));
         self.settle(self.outward);
-        self.wake();
     }
 
-    /// Copies bytes that the leg gave and the peer may lack, from this position on; whether there are so many.
+    /// Copies bytes of the stream that the peer may lack, from this position on; whether there are so many.
     pub(super) fn read(&self, from: u64, into: &mut [u8]) -> bool {
+        let begun = self.bond.read_prologue(from, into);
+        let into = &mut into[begun..];
+        if into.is_empty() {
+            return true;
+        }
         let len = into.len() as u64;
-        let Some(data) = self.out.held(from, len) else {
+        let from = self.bond.sent_at(from + begun as u64);
+        let Some((from, data)) = from.and_then(|from| Some((from, self.out.held(from, len)?)))
+        else {
             return false;
         };
         self.memory.slot.read(self.outward, &data, into);
@@ -168,11 +191,14 @@ impl Entry {
         true
     }
 
-    /// All bytes for the leg below `until` have been placed.
-    pub(super) fn on_readable(&mut self, until: u64) {
-        let until = until.min(self.inn.highest());
+    /// All bytes of the stream below `until` have been placed. Whether the peer's answer is among them, and
+    /// [new](super::Table::on_readable).
+    pub(super) fn on_readable(&mut self, until: u64) -> bool {
+        let answered = self.bond.is_answered(until);
+        let until = self.bond.received_at(until).min(self.inn.highest());
         self.inn.fill(until.saturating_sub(self.inn.tail()));
         self.wake();
+        answered
     }
 
     /// Bytes for the leg, and what sends them.
@@ -251,7 +277,7 @@ impl Entry {
     }
 
     /// What a direction takes of the budget is what it needs: pages beyond that are given back.
-    fn settle(&mut self, direction: Direction) {
+    pub(super) fn settle(&mut self, direction: Direction) {
         while let Some(pages) = self.map(direction).spare() {
             self.memory.slot.give_back(direction, pages);
         }
@@ -274,13 +300,16 @@ impl Entry {
     /// What the leg is still owed goes first, where the peer's host has ended the flow.
     pub(super) fn end(&mut self, code: ResetCode) {
         self.reset.get_or_insert(code);
-        self.stream = None;
+        self.bond.release();
         self.wake();
     }
 
     /// The bytes have arrived, however little memory is left. Returns how many more are
     /// [taken](Self::taken).
     pub(super) fn place(&mut self, from: u64, bytes: &[u8]) -> u64 {
+        let begun = self.bond.place_prologue(from, bytes);
+        let (from, bytes) = (from + begun as u64, &bytes[begun..]);
+        let from = self.bond.received_at(from);
         let known = self.inn.tail().saturating_sub(from);
         let known = usize::try_from(known).ok();
         let Some(bytes) = known.and_then(|known| bytes.get(known..)) else {

@@ -10,20 +10,28 @@
 //! may lack them. So a flow over a link with losses, or whose acknowledgements do not come for a while, has more of
 //! the budget than another, as long as that lasts.
 
+mod bond;
+mod ended;
 mod entry;
+mod resuming;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
-use pep_core::relay::Direction;
+use pep_core::{greeting::Resume, relay::Direction};
 use tunnel::{
     store::Store,
     wire::{ResetCode, StreamId},
 };
 
+use ended::Ended;
+
+pub(super) use bond::Announcement;
 pub(super) use entry::Entry;
+pub(super) use resuming::{Disagreement, Terms};
 
 use crate::flow::{FlowContext, FlowMemory};
 
@@ -31,13 +39,36 @@ use crate::flow::{FlowContext, FlowMemory};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FlowId(u64);
 
-/// How many bytes flows of a peer may hold.
+/// How many bytes flows of a peer may hold, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
     /// Of the extent of each direction.
     pub(super) extent: u64,
     /// That may wait to be sent for the first time.
     pub(super) unsent: u64,
+    /// For how long a flow waits for the next session once one is gone.
+    pub(super) hold: Duration,
+}
+
+/// What is known of a flow that the peer speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It waits for a stream that goes on with it.
+    Waiting(FlowId),
+    /// It has a stream.
+    Bound,
+    /// It has ended, like this.
+    Ended(ResetCode),
+    /// Nothing.
+    Not,
+}
+
+/// How far the peer has come with those flows that go on in its session.
+#[derive(Debug, Default)]
+struct Roll {
+    /// How many there are, once it has said so.
+    expected: Option<u64>,
+    came: u64,
 }
 
 /// All flows of a peer.
@@ -52,6 +83,10 @@ pub(super) struct Table {
     streams: BTreeMap<StreamId, FlowId>,
     /// Streams of the peer for which there was no memory, or of which it has too many.
     refused: BTreeSet<StreamId>,
+    /// Flows of the peer, by what it calls them.
+    tokens: BTreeMap<u128, FlowId>,
+    ended: Ended,
+    roll: Roll,
     next: u64,
     /// Bytes of all flows that the peer has sent and that are here, up to the last one of each: the room for what is
     /// missing before it is taken too.
@@ -68,6 +103,9 @@ impl Table {
             entries: BTreeMap::new(),
             streams: BTreeMap::new(),
             refused: BTreeSet::new(),
+            tokens: BTreeMap::new(),
+            ended: Ended::default(),
+            roll: Roll::default(),
             next: 0,
             taken: 0,
         }
@@ -87,9 +125,82 @@ impl Table {
     /// The flow's stream was opened.
     pub(super) fn bind(&mut self, flow: FlowId, stream: StreamId) {
         if let Some(entry) = self.entries.get_mut(&flow) {
-            entry.stream = Some(stream);
+            entry.bond.bind(stream);
             self.streams.insert(stream, flow);
         }
+    }
+
+    /// A flow goes on with another stream, which was opened here. How far the peer may send of that.
+    pub(super) fn reopen(&mut self, flow: FlowId, stream: StreamId) -> Option<u64> {
+        self.streams.insert(stream, flow);
+        Some(self.entries.get_mut(&flow)?.reopen(stream))
+    }
+
+    /// A flow goes on with another stream, which the peer has opened.
+    pub(super) fn rejoin(
+        &mut self,
+        flow: FlowId,
+        stream: StreamId,
+        resume: &Resume,
+    ) -> Option<Result<Terms, Disagreement>> {
+        self.streams.insert(stream, flow);
+        Some(self.entries.get_mut(&flow)?.rejoin(stream, resume))
+    }
+
+    /// Flows that wait for a stream that goes on with them, which is for us to open.
+    pub(super) fn to_reopen(&self) -> Vec<FlowId> {
+        let entries = self.entries.iter();
+        let waiting = entries.filter(|(_, entry)| !entry.is_far() && entry.is_suspended());
+        waiting.map(|(flow, _)| *flow).collect()
+    }
+
+    /// The peer calls a flow of its by this token.
+    pub(super) fn introduce(&mut self, flow: FlowId, token: u128) {
+        if let Some(entry) = self.entries.get_mut(&flow) {
+            entry.bond.token = token;
+            self.tokens.insert(token, flow);
+        }
+    }
+
+    /// What is known of the flow that the peer calls by that.
+    pub(super) fn find(&self, token: u128) -> Known {
+        let Some(flow) = self.tokens.get(&token) else {
+            return self.ended.get(token).map_or(Known::Not, Known::Ended);
+        };
+        let Some(entry) = self.entries.get(flow) else {
+            return Known::Not;
+        };
+        match entry.reset {
+            Some(code) => Known::Ended(code),
+            None if entry.closed => Known::Ended(ResetCode::Ended),
+            None if entry.is_suspended() => Known::Waiting(*flow),
+            None => Known::Bound,
+        }
+    }
+
+    /// Of the flows that there were so many go on, says the peer.
+    pub(super) fn on_roll(&mut self, expected: u64) {
+        self.roll.expected = Some(expected);
+        self.end_forgotten();
+    }
+
+    /// The peer has opened a stream for a flow that goes on.
+    pub(super) fn on_resumed(&mut self) {
+        self.roll.came += 1;
+        self.end_forgotten();
+    }
+
+    /// Once all flows that go on have come, the others have ended at the peer.
+    fn end_forgotten(&mut self) {
+        let comes = |expected| self.roll.came < expected;
+        if self.roll.expected.is_none_or(comes) {
+            return;
+        }
+        self.roll.expected = None;
+        let entries = self.entries.values_mut();
+        entries
+            .filter(|entry| entry.is_far() && entry.is_suspended())
+            .for_each(Entry::on_forgotten);
     }
 
     /// The flow of a stream that the peer has opened, or `None` where there is no memory for it, or it
@@ -123,6 +234,14 @@ impl Table {
         self.entries.get_mut(&flow)
     }
 
+    /// The flow of a stream, which is not to go on. Whatever came of it first is nobody's.
+    pub(super) fn abandon(&mut self, stream: StreamId) {
+        self.refused.remove(&stream);
+        if let Some(flow) = self.streams.get(&stream).copied() {
+            self.remove(flow);
+        }
+    }
+
     fn of_stream(&mut self, stream: StreamId) -> Option<&mut Entry> {
         let flow = self.streams.get(&stream)?;
         self.entries.get_mut(flow)
@@ -133,9 +252,19 @@ impl Table {
         let entry = self.entries.remove(&flow)?;
         self.taken -= entry.taken();
         self.far -= u32::from(entry.is_far());
-        let stream = entry.stream?;
+        self.tokens.remove(&entry.bond.token);
+        let stream = entry.stream()?;
         self.streams.remove(&stream);
         Some(stream)
+    }
+
+    /// A flow ends like this: should the peer come back to it, it is told.
+    pub(super) fn remember(&mut self, flow: FlowId, code: ResetCode) {
+        if let Some(entry) = self.entries.get(&flow)
+            && entry.is_far()
+        {
+            self.ended.insert(entry.bond.token, code);
+        }
     }
 
     /// A leg took `count` bytes.
@@ -167,13 +296,18 @@ impl Table {
 
     /// A second has passed.
     pub(super) fn age(&mut self) {
-        self.entries.values_mut().for_each(Entry::age);
+        let hold = self.sizes.hold;
+        for entry in self.entries.values_mut() {
+            entry.age();
+            entry.wait(hold);
+        }
     }
 
-    pub(super) fn on_readable(&mut self, stream: StreamId, until: u64) {
-        if let Some(entry) = self.of_stream(stream) {
-            entry.on_readable(until);
-        }
+    /// All below that position has come. The flow, if with that the peer has said where it goes on.
+    pub(super) fn on_readable(&mut self, stream: StreamId, until: u64) -> Option<FlowId> {
+        let flow = *self.streams.get(&stream)?;
+        let answered = self.entries.get_mut(&flow)?.on_readable(until);
+        answered.then_some(flow)
     }
 
     pub(super) fn on_acked(&mut self, stream: StreamId, until: u64) {
@@ -199,30 +333,50 @@ impl Table {
             return;
         };
         match code {
-            Some(code) => entry.end(code),
-            None => {
-                entry.stream = None;
-                entry.wake();
-            }
+            Some(code) => entry.on_reset(code),
+            None => entry.close(),
         }
     }
 
-    /// All streams are gone with their session. Flows that had none yet stay.
+    /// A flow does not go on: its stream, which is to be reset.
+    pub(super) fn break_off(&mut self, flow: FlowId, code: ResetCode) -> Option<StreamId> {
+        let entry = self.entries.get_mut(&flow)?;
+        let stream = entry.stream();
+        entry.end(code);
+        self.streams.remove(&stream?);
+        stream
+    }
+
+    /// All streams are gone with their session. Their flows wait for the next one, and those that had none yet for their first.
     pub(super) fn on_restart(&mut self) {
         for flow in std::mem::take(&mut self.streams).into_values() {
             if let Some(entry) = self.entries.get_mut(&flow) {
-                entry.end(ResetCode::Restarted);
+                self.taken -= entry.suspend();
+                if entry.is_far() && entry.bond.token == 0 {
+                    // Nobody has heard of it but that a byte came.
+                    self.remove(flow);
+                }
             }
         }
         self.refused.clear();
+        self.roll = Roll::default();
         self.wake_waiting();
+    }
+
+    /// The peer has ended the session, and the flows with it. Those that had no stream yet wait on.
+    pub(super) fn on_farewell(&mut self) {
+        self.on_restart();
+        let entries = self.entries.values_mut();
+        entries
+            .filter(|entry| entry.is_suspended())
+            .for_each(|entry| entry.end(ResetCode::Restarted));
     }
 
     /// Those that wait for a session, or for a stream of it, may try again.
     pub(super) fn wake_waiting(&mut self) {
         let waiting = self.entries.values_mut();
         waiting
-            .filter(|entry| entry.stream.is_none())
+            .filter(|entry| entry.stream().is_none())
             .for_each(Entry::wake);
     }
 }

@@ -153,12 +153,13 @@ fn a_peer_has_no_more_flows_than_it_may_but_we_have() {
 }
 
 #[test]
-fn a_restart_ends_flows_with_streams_and_lets_others_wait_on() {
+fn a_farewell_ends_flows_with_streams_and_lets_others_wait_on() {
     let mut table = table(3);
     let bound = table.opened(1).expect("memory");
+    table.introduce(bound, 7);
     let memory = table.context.take_memory().unwrap();
     let waiting = table.add(memory, Direction::Up);
-    table.on_restart();
+    table.on_farewell();
     assert_eq!(table.get(bound).unwrap().reset, Some(ResetCode::Restarted));
     assert_eq!(table.get(waiting).unwrap().reset, None);
     // The number may come again, for another flow.
@@ -173,6 +174,7 @@ fn a_restart_ends_flows_with_streams_and_lets_others_wait_on() {
 fn bytes_of_a_new_session_never_land_in_a_stream_of_the_one_before() {
     let mut table = table(3);
     let old = table.opened(1).expect("memory");
+    table.introduce(old, 7);
     table.place(1, 0, b"old bytes");
     table.on_readable(1, 3);
     table.renew();
@@ -183,10 +185,123 @@ fn bytes_of_a_new_session_never_land_in_a_stream_of_the_one_before() {
     table.on_readable(1, 3);
     table.on_finished(1);
     let entry = table.get(old).unwrap();
-    assert_eq!(entry.reset, Some(ResetCode::Restarted));
-    assert!(!entry.finished);
+    assert!(entry.is_suspended() && !entry.finished);
     assert_eq!(sent(&mut table, old), b"old");
     assert_eq!(sent(&mut table, new), b"NEW");
+}
+
+fn resume(down: u64, up: u64) -> Resume {
+    Resume {
+        down,
+        down_until: down + 1000,
+        up,
+        perhaps_new: false,
+    }
+}
+
+/// Up, and back.
+#[test]
+fn a_flow_goes_on_with_the_next_stream_where_it_was() {
+    let mut far = table(3);
+    let flow = far.opened(4).expect("memory");
+    far.introduce(flow, 7);
+    far.place(4, 0, b"0123456789");
+    far.place(4, 20, b"ahead");
+    far.on_readable(4, 10);
+    far.renew();
+    assert_eq!(far.taken(), 10, "what is ahead will come again");
+    assert_eq!(far.find(7), Known::Waiting(flow));
+    let terms = far.rejoin(flow, 0, &resume(0, 4)).unwrap().unwrap();
+    assert_eq!((terms.send, terms.written), (1016, 16));
+    assert_eq!(terms.receive, window(RING) - 10);
+    assert_eq!(far.find(7), Known::Bound);
+
+    let mut near = table(3);
+    let memory = near.context.take_memory().unwrap();
+    let client = near.add(memory, Direction::Up);
+    near.bind(client, 4);
+    near.get(client).unwrap().write_some(b"0123456789abc");
+    near.on_acked(4, 4);
+    near.renew();
+    assert_eq!(near.to_reopen(), [client]);
+    let said = near.get(client).unwrap().resumption();
+    assert_eq!((said.down, said.up, said.perhaps_new), (0, 4, false));
+    let receive = near.reopen(client, 0).unwrap();
+    assert_eq!(receive, 16 + window(RING));
+    let mut answer = [0; 16];
+    far.read(0, 0, &mut answer[..7]);
+    far.read(0, 7, &mut answer[7..]);
+    near.place(0, 5, &answer[5..]);
+    near.place(0, 0, &answer[..9]);
+    assert_eq!(near.on_readable(0, 15), None);
+    assert_eq!(near.on_readable(0, 16), Some(client));
+    let terms = near.get(client).unwrap().on_answer().unwrap().unwrap();
+    assert_eq!((terms.written, terms.send), (3, window(RING) - 10));
+    let mut rest = [0; 3];
+    near.read(0, 0, &mut rest);
+    assert_eq!(&rest, b"abc");
+    far.place(0, 0, &rest);
+    far.on_readable(0, 3);
+    assert_eq!(sent(&mut far, flow), b"0123456789abc");
+    assert_eq!(near.on_readable(0, 16), None, "once");
+}
+
+#[test]
+fn a_flow_that_would_lose_bytes_does_not_go_on() {
+    let mut far = table(3);
+    let flow = far.opened(4).expect("memory");
+    far.introduce(flow, 7);
+    far.place(4, 0, b"0123456789");
+    far.on_readable(4, 10);
+    far.renew();
+    // The near end has given up what is not here; or has what was never sent.
+    assert!(far.rejoin(flow, 0, &resume(0, 11)).unwrap().is_err());
+    assert!(far.rejoin(flow, 2, &resume(1, 10)).unwrap().is_err());
+}
+
+#[test]
+fn flows_of_which_the_peer_says_nothing_any_more_have_ended() {
+    let mut far = table(4);
+    let flows: Vec<_> = [1, 3, 5]
+        .into_iter()
+        .map(|stream| {
+            let flow = far.opened(stream).expect("memory");
+            far.introduce(flow, stream.into());
+            flow
+        })
+        .collect();
+    far.on_finished(5);
+    far.get(flows[2]).unwrap().finish();
+    far.renew();
+    far.on_roll(1);
+    assert!(far.get(flows[1]).unwrap().is_suspended(), "one is to come");
+    far.rejoin(flows[0], 1, &resume(0, 0)).unwrap().unwrap();
+    far.on_resumed();
+    let entry = |far: &mut Table, flow| far.get(flow).map(|entry| (entry.reset, entry.closed));
+    assert_eq!(entry(&mut far, flows[0]), Some((None, false)));
+    let restarted = Some(ResetCode::Restarted);
+    assert_eq!(entry(&mut far, flows[1]), Some((restarted, false)));
+    assert_eq!(entry(&mut far, flows[2]), Some((None, true)));
+    far.remember(flows[2], ResetCode::Ended);
+    far.remove(flows[2]);
+    assert_eq!(far.find(5), Known::Ended(ResetCode::Ended));
+    assert_eq!(far.find(3), Known::Ended(ResetCode::Restarted));
+    assert_eq!(far.find(9), Known::Not);
+}
+
+#[test]
+fn a_flow_that_has_waited_for_too_long_is_given_up() {
+    let mut table = table(3);
+    let flow = table.opened(1).expect("memory");
+    table.introduce(flow, 7);
+    table.renew();
+    let hold = SIZES.hold.as_secs();
+    for _ in 0..hold {
+        table.age();
+    }
+    assert!(table.get(flow).unwrap().is_suspended());
+    table.age();
+    assert_eq!(table.get(flow).unwrap().reset, Some(ResetCode::Expired));
 }
 
 /// Flows of a peer with a session beneath, whose leg takes what and when it likes.
@@ -265,7 +380,9 @@ impl Receiver {
                 Event::Opened { stream, .. } => {
                     self.table.opened(stream).expect("memory");
                 }
-                Event::Readable { stream, until } => self.table.on_readable(stream, until),
+                Event::Readable { stream, until } => {
+                    self.table.on_readable(stream, until);
+                }
                 Event::Reset { stream, code } => {
                     self.table.on_gone(stream, Some(code));
                     self.remove(stream);
@@ -278,7 +395,8 @@ impl Receiver {
     fn remove(&mut self, stream: StreamId) {
         self.naive.remove(&stream);
         let flows = self.table.entries.iter();
-        let gone = flows.filter(|(_, entry)| entry.stream == Some(stream) || entry.reset.is_some());
+        let gone =
+            flows.filter(|(_, entry)| entry.stream() == Some(stream) || entry.reset.is_some());
         for flow in gone.map(|(flow, _)| *flow).collect::<Vec<_>>() {
             self.table.remove(flow);
         }

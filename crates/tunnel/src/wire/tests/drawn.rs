@@ -218,7 +218,7 @@ fn parts_that_nobody_writes_are_refused() {
     let range = |field, value| Some(FrameError::Range { field, value });
     assert_eq!(part(&[0x40, 0, 4, 0]), range("class", 4));
     assert_eq!(part(&[0x40, 0, 0, 0x41, 1]), range("greeting", 257));
-    assert_eq!(part(&[0x46, 0, 7]), range("code", 7));
+    assert_eq!(part(&[0x46, 0, 9]), range("code", 9));
     assert_eq!(part(&[0x49, 0, 9]), range("class", 9));
     let end = [0x42, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0];
     assert_eq!(part(&end), range("end", MAX + 1));
