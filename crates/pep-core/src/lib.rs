@@ -7,6 +7,7 @@
 //! - [`custody`], who may hold how much of what hosts were told we have
 //! - [`greeting`], what is said of a flow at the far end of its tunnel
 //! - [`key`], keys of tunnels as text
+//! - [`outage`], whether the link is there
 //! - [`relay`], what to do next with the two legs of a flow
 //! - [`ring`], where the bytes of a half are
 //! - [`share`], at which rate each flow may send into the link
@@ -23,6 +24,7 @@ pub mod config;
 pub mod custody;
 pub mod greeting;
 pub mod key;
+pub mod outage;
 pub mod relay;
 pub mod ring;
 pub mod share;

@@ -153,6 +153,8 @@ counters! {
     link_senders,
     /// The rate at which each of them may send now, in bit/s of IP packets.
     link_level_bits,
+    /// Times a leg over the link was made to ask whether the link is back.
+    link_probes,
     /// Flows whose server leg got another source port because the client's was taken.
     source_port_changed,
     /// Peers of tunnels that are there now.

@@ -1,6 +1,6 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::{io, os::fd::AsFd, path::Path};
+use std::{io, os::fd::AsFd, path::Path, time::Duration};
 
 use bpf_cc::LoadError;
 
@@ -20,10 +20,7 @@ use crate::{
 /// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
 pub fn has_rto_max() -> bool {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
-    let set = |socket: Socket| {
-        let (level, name) = (libc::IPPROTO_TCP, sys::socket::TCP_RTO_MAX_MS);
-        sys::socket::set_int(socket.as_fd(), level, name, 2000)
-    };
+    let set = |socket: Socket| sys::socket::set_rto_max(socket.as_fd(), Duration::from_secs(2));
     socket.and_then(set).is_ok()
 }
 

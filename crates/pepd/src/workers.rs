@@ -14,7 +14,7 @@ use tokio::{runtime, sync::watch};
 
 use crate::{
     accept::{Acceptor, Listener},
-    flow::FlowContext,
+    flow::{FlowContext, revive},
 };
 
 /// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for it.
@@ -76,9 +76,11 @@ fn start_one(
         .map(|listener| Acceptor::new(Arc::clone(context), listener))
         .collect::<io::Result<Vec<_>>>()?;
     drop(entered);
+    let context = Arc::clone(context);
     thread::Builder::new()
         .name(format!("worker-{number}"))
         .spawn(move || {
+            runtime.spawn(revive::run(context));
             for acceptor in acceptors {
                 runtime.spawn(acceptor.run());
             }

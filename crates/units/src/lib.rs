@@ -1,4 +1,4 @@
-//! Rates, sizes, durations and ratios as people write them.
+//! Rates, sizes, durations, ratios and contact plans as people write them.
 //!
 //! Every configuration key and command line option of this project that has a unit is
 //! read by this crate, so that `10Mbit/s`, `660kB`, `264ms` and `1%` mean the same
@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod contacts;
 pub mod duration;
 mod number;
 mod rate;

@@ -61,7 +61,7 @@ impl Schedule {
     }
 
     fn spans(spans: &[(Nanos, Nanos)], up_inside: bool) -> Self {
-        let spans = super::trace::joined(spans.to_vec());
+        let spans = units::contacts::joined(spans.to_vec());
         Self::Spans { spans, up_inside }
     }
 

@@ -1,8 +1,9 @@
 //! Values that change in steps over time, and the texts they are read from.
 
 use serde::{Serialize, Serializer};
+use units::contacts::{Plan, PlanError, lines, seconds};
 
-use super::{FOREVER, NANOS_PER_SECOND, Nanos};
+use super::{FOREVER, Nanos};
 
 /// Why a trace could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -11,6 +12,12 @@ pub enum TraceError {
     #[error("it is empty; {expected}")]
     Empty {
         /// What the file should hold.
+        expected: &'static str,
+    },
+    /// Its times are dates, and there is no saying when the link begins.
+    #[error("it has dates only; {expected}")]
+    Plan {
+        /// What the file should hold, too.
         expected: &'static str,
     },
     /// A line is not what it should be.
@@ -23,6 +30,23 @@ pub enum TraceError {
         /// What it should be.
         expected: &'static str,
     },
+}
+
+impl From<PlanError> for TraceError {
+    fn from(err: PlanError) -> Self {
+        match err {
+            PlanError::Empty { expected } => Self::Empty { expected },
+            PlanError::Line {
+                line,
+                text,
+                expected,
+            } => Self::Line {
+                line,
+                text,
+                expected,
+            },
+        }
+    }
 }
 
 /// A value that changes in steps, and starts again from the beginning after its last step.
@@ -89,19 +113,9 @@ const STEPS_EXPECTED: &str =
     "expected `seconds,value` with rising times from 0, such as `0.5,10mbit`";
 const MAHIMAHI_EXPECTED: &str =
     "expected a millisecond, not before the line above, at which 1504 B may pass";
-const SPANS_EXPECTED: &str = "expected `from,to` in seconds, in order and apart";
-const CONTACT_EXPECTED: &str = "expected `a contact +FROM +TO NODE NODE RATE`, times in seconds";
+const REFERENCE_EXPECTED: &str =
+    "expected a first line `@ yyyy/mm/dd-hh:mm:ss` that says when the link begins";
 const LOSS_EXPECTED: &str = "expected one digit per packet: 0 arrives, 1 is lost";
-
-/// Lines that say something: without comments, blank lines and a header.
-fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
-    let lines = lines.map(|(i, line)| (i, line.split('#').next().unwrap_or_default().trim()));
-    lines.filter(|(i, line)| {
-        let header = *i == 1 && line.starts_with(|c: char| c.is_ascii_alphabetic());
-        !line.is_empty() && (!header || line.starts_with("a "))
-    })
-}
 
 fn line_error(line: usize, text: &str, expected: &'static str) -> TraceError {
     TraceError::Line {
@@ -109,18 +123,6 @@ fn line_error(line: usize, text: &str, expected: &'static str) -> TraceError {
         text: text.to_owned(),
         expected,
     }
-}
-
-/// Seconds as people write them, to nanoseconds; exact to the nanosecond.
-fn seconds(text: &str) -> Option<Nanos> {
-    let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
-    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-    if fraction.len() > 9 || !digits(whole) || !digits(fraction) || whole.is_empty() {
-        return None;
-    }
-    let whole: u64 = whole.parse().ok()?;
-    let fraction: u64 = format!("{fraction:0<9}").parse().ok()?;
-    whole.checked_mul(NANOS_PER_SECOND)?.checked_add(fraction)
 }
 
 /// Reads `seconds,value` lines; the value in its usual spelling (`10mbit`, `264ms`).
@@ -195,57 +197,17 @@ fn parse_mahimahi(text: &str) -> Result<Trace<u64>, TraceError> {
     Trace::new(&steps, Some(counts.len() as u64 * MILLISECOND)).ok_or(empty)
 }
 
-/// Reads spans of time: `from,to` lines in seconds, or the contacts of an ION contact plan
-/// (`a contact +FROM +TO NODE NODE RATE`, overlapping ones joined; other lines are left out).
+/// Reads a contact plan: spans of time, from the beginning of the link or from when the plan says.
 ///
 /// # Errors
-/// Naming the line that is of neither form.
+/// Naming the line that cannot be read, or that a plan has dates but does not say at which of them the link begins.
 pub fn parse_spans(text: &str) -> Result<Vec<(Nanos, Nanos)>, TraceError> {
-    let mut spans = Vec::new();
-    for (number, line) in lines(text) {
-        if !line.starts_with("a ") {
-            let span = plain_span(line).filter(|span| {
-                spans
-                    .last()
-                    .is_none_or(|last: &(Nanos, Nanos)| last.1 <= span.0)
-            });
-            spans.push(span.ok_or_else(|| line_error(number, line, SPANS_EXPECTED))?);
-        } else if line.starts_with("a contact") {
-            let span = contact_span(line);
-            spans.push(span.ok_or_else(|| line_error(number, line, CONTACT_EXPECTED))?);
-        }
+    let plan = Plan::parse(text)?;
+    if plan.reference() == Some(0) {
+        let expected = REFERENCE_EXPECTED;
+        return Err(TraceError::Plan { expected });
     }
-    if spans.is_empty() {
-        let expected = SPANS_EXPECTED;
-        return Err(TraceError::Empty { expected });
-    }
-    Ok(joined(spans))
-}
-
-fn plain_span(line: &str) -> Option<(Nanos, Nanos)> {
-    let (from, to) = line.split_once(',')?;
-    let span = (seconds(from)?, seconds(to)?);
-    (span.0 < span.1).then_some(span)
-}
-
-fn contact_span(line: &str) -> Option<(Nanos, Nanos)> {
-    let mut words = line.split_whitespace().skip(2);
-    let mut time = || seconds(words.next()?.strip_prefix('+')?);
-    let span = (time()?, time()?);
-    (span.0 < span.1).then_some(span)
-}
-
-/// Sorts spans and joins those that touch.
-pub(crate) fn joined(mut spans: Vec<(Nanos, Nanos)>) -> Vec<(Nanos, Nanos)> {
-    spans.sort_unstable();
-    let mut result: Vec<(Nanos, Nanos)> = Vec::with_capacity(spans.len());
-    for (from, to) in spans {
-        match result.last_mut() {
-            Some(last) if from <= last.1 => last.1 = last.1.max(to),
-            _ => result.push((from, to)),
-        }
-    }
-    result
+    Ok(plan.spans().map(|span| (span.start, span.end)).collect())
 }
 
 /// Reads a loss trace: a 0 or 1 for each packet, spaced and broken into lines as you like.

@@ -43,13 +43,14 @@ pub struct Timeouts {
     /// asks NATs for at least 2 h 4 min.
     pub idle: Option<Duration>,
     /// For sent data to be acknowledged over the link (TCP_USER_TIMEOUT of the link leg), 1 s
-    /// to 24 days, or "off" (`None`): the kernel's own. Default 15 min, as long as hosts'
-    /// own TCP lasts (net.ipv4.tcp_retries2 = 15 is 924 s), so that an outage kills no flow
-    /// that would have lived without us.
+    /// to 24 days, or "off" (`None`): the kernel's own. Default 25 min: hosts' own TCP lasts for 15
+    /// (net.ipv4.tcp_retries2 = 15 is 924 s), and an outage as long as that is to end no flow that
+    /// would have lived without us, nor one that had been silent for as long as `keepalive.idle` and some before.
     pub user_timeout: Option<Duration>,
     /// Longest wait between retransmissions over the link (TCP_RTO_MAX_MS, Linux 6.15 and
     /// later), 1 s to 120 s, or "off" (`None`): the kernel's own, 120 s. Default 2 s, or three
-    /// times `link.rtt` where that is longer: flows move again so soon after an outage, not
+    /// times `link.rtt` where that is longer: flows that ask for the link move again even sooner after an outage
+    /// ([`revival`](crate::outage::revival), which "off" switches off too), others as soon as this, not
     /// up to two minutes later. Needs `user_timeout`: the kernel counts retransmissions, and
     /// capped ones alone would end every flow some 15 s into an outage. By default
     /// never above `user_timeout`, and off where that is, or where `link.rtt` is 2 min or
@@ -59,7 +60,7 @@ pub struct Timeouts {
     /// flows of hosts that vanished would stay until `idle`.
     pub keepalive: Option<Keepalive>,
     /// For the last bytes of a flow that both ends have closed to be acknowledged, 1 s to
-    /// 24 h. Default 15 min, as `user_timeout`: a file whose end is caught by an outage
+    /// 24 h. Default 25 min, as `user_timeout`: a file whose end is caught by an outage
     /// still arrives.
     pub orphan: Duration,
 }
@@ -78,10 +79,10 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(130),
             idle: Some(Duration::from_secs(24 * 3600)),
-            user_timeout: Some(Duration::from_secs(15 * 60)),
+            user_timeout: Some(Duration::from_secs(25 * 60)),
             rto_max: Some(Duration::from_secs(2)),
             keepalive: Some(Keepalive::DEFAULT),
-            orphan: Duration::from_secs(15 * 60),
+            orphan: Duration::from_secs(25 * 60),
         }
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod idle;
 mod leg_io;
 mod published;
 mod relaying;
+pub(crate) mod revive;
 pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
@@ -198,6 +199,9 @@ impl Flow {
                 return None;
             }
         };
+        if let Some(rto_max) = ends.site.timeouts.rto_max {
+            revive::watch(legs[ends.site.link_side as usize].shared(), rto_max);
+        }
         Some(Self {
             relay: Relay::new(context.limits, memory.share),
             wakefulness: Wakefulness::new(context.busy_poll),

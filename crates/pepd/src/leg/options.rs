@@ -190,14 +190,12 @@ impl LegOptions {
             socket.set_tcp_user_timeout(Some(user_timeout)),
         );
         let Some(rto_max) = self.rto_max else { return };
-        let option =
-            |name, value| sys::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, name, value);
-        let ms = i32::try_from(rto_max.as_millis()).unwrap_or(i32::MAX);
-        if or_warn("TCP_RTO_MAX_MS", option(sys::socket::TCP_RTO_MAX_MS, ms)) {
-            or_warn(
-                "TCP_SYNCNT",
-                option(libc::TCP_SYNCNT, self.syn_retries(rto_max)),
-            );
+        let capped = sys::socket::set_rto_max(socket.as_fd(), rto_max);
+        if or_warn("TCP_RTO_MAX_MS", capped) {
+            let retries = self.syn_retries(rto_max);
+            let (fd, level) = (socket.as_fd(), libc::IPPROTO_TCP);
+            let set = sys::socket::set_int(fd, level, libc::TCP_SYNCNT, retries);
+            or_warn("TCP_SYNCNT", set);
         }
     }
 

@@ -4,12 +4,21 @@ use std::{
     io,
     net::SocketAddr,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    time::Duration,
 };
 
+use pep_core::outage::revival::Vitals;
 use socket2::{SockAddr, SockAddrStorage};
 
 /// `TCP_RTO_MAX_MS` (Linux 6.15, `include/uapi/linux/tcp.h`); libc has no name for it yet.
 pub const TCP_RTO_MAX_MS: libc::c_int = 44;
+
+/// Sets the longest wait between retransmissions of a TCP socket, 1 s to 120 s (`TCP_RTO_MAX_MS`).
+pub fn set_rto_max(fd: BorrowedFd<'_>, rto_max: Duration) -> io::Result<()> {
+    let ms = i32::try_from(rto_max.as_millis()).unwrap_or(i32::MAX);
+    set_int(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, ms)
+}
+
 /// `SO_MAX_PACING_RATE` takes an unsigned long: bytes per second.
 pub use libc::SO_MAX_PACING_RATE;
 
@@ -112,10 +121,11 @@ pub fn is_closed(fd: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// Whether a TCP socket is in state ESTABLISHED.
 pub fn is_established(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    /// `TCP_ESTABLISHED` of `include/net/tcp_states.h`.
-    const ESTABLISHED: u8 = 1;
     Ok(state(fd)? == ESTABLISHED)
 }
+
+/// `TCP_ESTABLISHED` of `include/net/tcp_states.h`.
+const ESTABLISHED: u8 = 1;
 
 /// The state of a TCP socket, a number of `include/net/tcp_states.h`.
 fn state(fd: BorrowedFd<'_>) -> io::Result<u8> {
@@ -253,6 +263,32 @@ pub fn progress(fd: BorrowedFd<'_>) -> io::Result<Progress> {
         sent: long(200),
         sent_again: long(208),
     })
+}
+
+/// Whether what a TCP socket has sent arrives. Nothing is under way for one that is not established, which
+/// [`send_probe`] has no effect on.
+pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
+    let mut info = [0; TCP_INFO_LEN];
+    tcp_info(fd, &mut info)?;
+    let word = |at| u32::from_ne_bytes(array(&info, at));
+    let established = info[0] == ESTABLISHED;
+    Ok(Vitals {
+        unacked: if established { word(24) } else { 0 },
+        silent: Duration::from_millis(word(56).into()),
+        rtt: Duration::from_micros(word(68).into()),
+        acked: u64::from_ne_bytes(array(&info, 120)),
+    })
+}
+
+/// Makes an established TCP socket send a segment at once that the far end answers by saying what has arrived, whatever
+/// its timers say: a window probe, which the kernel sends when TCP_REPAIR ends. Needs CAP_NET_ADMIN.
+///
+/// Nobody may send or receive by this socket meanwhile: they would be refused.
+pub fn send_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)?;
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, 0)?;
+    // Which TCP_REPAIR has cleared.
+    set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
 }
 
 /// How fast a socket may send at most (SO_MAX_PACING_RATE), in bytes per second.

@@ -1,0 +1,335 @@
+//! Whether the link is there, as far as anybody knows.
+//!
+//! Who knows something, and who is believed before whom:
+//!
+//! 1. the operator, for as long as they said;
+//! 2. the interface that leads to the link: without a carrier nothing gets through;
+//! 3. a witness that has heard something from beyond the link: a tunnel, or a probe;
+//! 4. the contact plan, where it says that the link is away;
+//! 5. a witness that should have heard something and has not;
+//! 6. the contact plan, where it says that the link is there.
+//!
+//! What a witness says counts from when operator, interface or plan last said something new: before that, it speaks
+//! of another time. Nobody knows anything: the link is there.
+
+mod contacts;
+pub mod revival;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::VecDeque, time::Duration};
+
+pub use contacts::Contacts;
+
+/// The same instant by two clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// By one that only goes forward, at its rate; from any beginning.
+    pub steady: Duration,
+    /// Unix time. It may jump; only plans count by it.
+    pub wall: Duration,
+}
+
+/// Who says how the link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// An operator, by `pepd link`.
+    Operator,
+    /// The interface's carrier.
+    Carrier,
+    /// The contact plan.
+    Plan,
+    /// Tunnels: a peer is heard, or none is.
+    Tunnel,
+    /// The probe is answered, or is not.
+    Probe,
+    /// Nobody: it is taken to be there.
+    Nobody,
+}
+
+impl Source {
+    /// As it stands in the log and in answers to operators.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Carrier => "carrier",
+            Self::Plan => "plan",
+            Self::Tunnel => "tunnel",
+            Self::Probe => "probe",
+            Self::Nobody => "nobody",
+        }
+    }
+}
+
+/// Who can hear that the link is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Witness {
+    /// All tunnels together.
+    Tunnel,
+    /// The probe.
+    Probe,
+}
+
+impl Witness {
+    const ALL: [Self; 2] = [Self::Tunnel, Self::Probe];
+
+    fn source(self) -> Source {
+        match self {
+            Self::Tunnel => Source::Tunnel,
+            Self::Probe => Source::Probe,
+        }
+    }
+}
+
+/// How the link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Whether it is there.
+    pub up: bool,
+    /// Who says so.
+    pub by: Source,
+    /// Since when it has been so, whoever said it; by the steady clock.
+    pub since: Duration,
+}
+
+/// An outage that is over, or the one that lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outage {
+    /// When it began, Unix time.
+    pub began: Duration,
+    /// Who said so.
+    pub by: Source,
+    /// How long it has lasted; `None` while it does.
+    pub lasted: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Order {
+    up: bool,
+    until: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Testimony {
+    up: bool,
+    at: Duration,
+}
+
+/// What is known of a link. All times are by the steady clock unless they say otherwise.
+#[derive(Debug, Clone)]
+pub struct Knowledge {
+    order: Option<Order>,
+    carrier: Option<bool>,
+    contacts: Option<Contacts>,
+    /// What the plan says.
+    planned: Option<bool>,
+    /// Since when, Unix time.
+    edge: Option<Duration>,
+    testimonies: [Option<Testimony>; 2],
+    /// When operator, interface or plan last said something new.
+    told: Duration,
+    /// What is heard so soon after the link went away by plan was on its way.
+    echo: Duration,
+    state: State,
+    outages: VecDeque<Outage>,
+    count: u64,
+    down: Duration,
+}
+
+impl Knowledge {
+    /// Outages that are remembered.
+    pub const REMEMBERED: usize = 32;
+
+    /// Nothing is known but the plan, if there is one. `echo`: how long packets may be heard that were sent before
+    /// the link went away, a round trip or so.
+    pub fn new(now: Now, contacts: Option<Contacts>, echo: Duration) -> Self {
+        let mut knowledge = Self {
+            order: None,
+            carrier: None,
+            contacts,
+            planned: None,
+            edge: None,
+            testimonies: [None; 2],
+            told: now.steady,
+            echo,
+            state: State {
+                up: true,
+                by: Source::Nobody,
+                since: now.steady,
+            },
+            outages: VecDeque::new(),
+            count: 0,
+            down: Duration::ZERO,
+        };
+        knowledge.poll(now);
+        knowledge
+    }
+
+    /// An operator says how the link is (`Some`), for that long or until further notice; or that others know
+    /// better (`None`).
+    pub fn order(&mut self, now: Now, up: Option<bool>, lasting: Option<Duration>) {
+        self.poll(now);
+        let until = lasting.map(|lasting| now.steady.saturating_add(lasting));
+        self.order = up.map(|up| Order { up, until });
+        self.told = now.steady;
+    }
+
+    /// When the operator's word ends, where that is certain. `None` where there is none.
+    pub fn ordered_until(&self) -> Option<Duration> {
+        self.order?.until
+    }
+
+    /// Whether the interface carries packets.
+    pub fn carrier(&mut self, now: Now, up: bool) {
+        self.poll(now);
+        if self.carrier != Some(up) {
+            // One that has always been there is no news.
+            if self.carrier.is_some() || !up {
+                self.told = now.steady;
+            }
+            self.carrier = Some(up);
+        }
+    }
+
+    /// Another plan, or none.
+    pub fn replan(&mut self, now: Now, contacts: Option<Contacts>) {
+        self.poll(now);
+        self.contacts = contacts;
+    }
+
+    /// A witness heard something, last at `at`; or has not heard at `at` what it should have.
+    pub fn testify(&mut self, witness: Witness, up: bool, at: Duration) {
+        self.testimonies[witness as usize] = Some(Testimony { up, at });
+    }
+
+    /// Takes note of the time. Returns the state when the link has come or gone.
+    pub fn poll(&mut self, now: Now) -> Option<State> {
+        self.end_order(now);
+        self.look_at_plan(now);
+        let (up, by) = self.decide();
+        if up == self.state.up {
+            self.state.by = by;
+            return None;
+        }
+        let since = now.steady;
+        self.record(now, up, by);
+        self.state = State { up, by, since };
+        Some(self.state)
+    }
+
+    /// When to poll next though nothing happens.
+    pub fn deadline(&self, now: Now) -> Option<Duration> {
+        let edge = self.contacts.as_ref().and_then(|contacts| {
+            let next = contacts.next(now.wall)?;
+            Some(now.steady + next.saturating_sub(now.wall))
+        });
+        [self.ordered_until(), edge].into_iter().flatten().min()
+    }
+
+    /// How the link is, as of the last poll.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What tunnels are told, which have ears of their own: what operator, interface and plan say.
+    pub fn told_up(&self) -> bool {
+        match self.order {
+            Some(order) => order.up,
+            None => self.carrier != Some(false) && self.planned != Some(false),
+        }
+    }
+
+    /// When the plan says that the link comes or goes next, Unix time.
+    pub fn next_planned(&self, now: Now) -> Option<Duration> {
+        self.contacts.as_ref()?.next(now.wall)
+    }
+
+    /// The last outages, the oldest first.
+    pub fn outages(&self) -> impl ExactSizeIterator<Item = &Outage> {
+        self.outages.iter()
+    }
+
+    /// How many outages there have been, and how long all of them together, up to now.
+    pub fn totals(&self, now: Now) -> (u64, Duration) {
+        let lasting = (!self.state.up).then(|| now.steady.saturating_sub(self.state.since));
+        (self.count, self.down + lasting.unwrap_or_default())
+    }
+
+    fn end_order(&mut self, now: Now) {
+        if let Some(until) = self.ordered_until().filter(|until| *until <= now.steady) {
+            self.order = None;
+            self.told = self.told.max(until);
+        }
+    }
+
+    fn look_at_plan(&mut self, now: Now) {
+        let contacts = self.contacts.as_ref();
+        let planned = contacts.and_then(|plan| plan.at(now.wall));
+        let edge = contacts.and_then(|plan| plan.last(now.wall));
+        if (planned, edge) == (self.planned, self.edge) {
+            return;
+        }
+        (self.planned, self.edge) = (planned, edge);
+        // Noticed late, it has been so for a while.
+        let late = edge.map_or(Duration::ZERO, |edge| now.wall.saturating_sub(edge));
+        self.told = self.told.max(now.steady.saturating_sub(late));
+    }
+
+    fn decide(&self) -> (bool, Source) {
+        if let Some(order) = self.order {
+            return (order.up, Source::Operator);
+        }
+        if self.carrier == Some(false) {
+            return (false, Source::Carrier);
+        }
+        if let Some(witness) = self.witness(true) {
+            return (true, witness);
+        }
+        if self.planned == Some(false) {
+            return (false, Source::Plan);
+        }
+        if let Some(witness) = self.witness(false) {
+            return (false, witness);
+        }
+        let by = match (self.planned, self.carrier) {
+            (Some(_), _) => Source::Plan,
+            (None, Some(_)) => Source::Carrier,
+            (None, None) => Source::Nobody,
+        };
+        (true, by)
+    }
+
+    /// One that says so, and speaks of now.
+    fn witness(&self, up: bool) -> Option<Source> {
+        let echo = match self.planned {
+            Some(false) if up => self.echo,
+            _ => Duration::ZERO,
+        };
+        let from = self.told + echo;
+        let says = |witness: &Witness| {
+            let testimony = self.testimonies[*witness as usize];
+            testimony.is_some_and(|it| it.up == up && it.at >= from)
+        };
+        Witness::ALL.into_iter().find(says).map(Witness::source)
+    }
+
+    fn record(&mut self, now: Now, up: bool, by: Source) {
+        if up {
+            let lasted = now.steady.saturating_sub(self.state.since);
+            self.down += lasted;
+            if let Some(outage) = self.outages.back_mut() {
+                outage.lasted = Some(lasted);
+            }
+            return;
+        }
+        self.count += 1;
+        if self.outages.len() == Self::REMEMBERED {
+            self.outages.pop_front();
+        }
+        self.outages.push_back(Outage {
+            began: now.wall,
+            by,
+            lasted: None,
+        });
+    }
+}
