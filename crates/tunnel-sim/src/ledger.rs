@@ -234,10 +234,11 @@ impl Ledger {
                         placed,
                     });
                 }
-                if until <= here.acked {
+                // With 0 it says that the peer has heard of the stream.
+                if until <= here.acked && until > 0 {
                     return Err(Violation::NoNews { event: event_of() });
                 }
-                here.acked = until;
+                here.acked = here.acked.max(until);
             }
             Event::Reset { stream, code } => {
                 if there.reset != Some(code) {

@@ -16,7 +16,12 @@ use std::{collections::VecDeque, ops::Range};
 use crate::ring::Ranges;
 
 #[cfg(test)]
+mod crashes;
+mod recover;
+#[cfg(test)]
 mod tests;
+
+pub use recover::Torn;
 
 /// Bytes of a chunk.
 pub const CHUNK: u64 = 64 << 10;
@@ -52,6 +57,17 @@ pub struct ChunkMap {
     reach: u64,
     /// Chunks in use at most since the map has [aged](Self::age), and between that and the time before.
     busiest: [usize; 2],
+    /// What has changed and is to be written down.
+    changes: Vec<Change>,
+}
+
+/// A chunk has other bytes than before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// Which one of the extent.
+    pub chunk: u32,
+    /// The position of its first byte and 1, or 0 where it is free.
+    pub word: u64,
 }
 
 impl ChunkMap {
@@ -74,7 +90,15 @@ impl ChunkMap {
             fresh: 0,
             reach: 0,
             busiest: [0; 2],
+            changes: Vec::new(),
         }
+    }
+
+    /// What a successor must know of the map since the last call, besides [head](Self::head) and [tail](Self::tail), which is enough to
+    /// [recover](Self::recover) it. To be written down in this order: after a head that has changed, before a byte comes into a
+    /// chunk, and before a tail that has.
+    pub fn changes(&mut self) -> impl Iterator<Item = Change> {
+        self.changes.drain(..)
     }
 
     /// Position of the oldest byte held: so many have left.
@@ -194,7 +218,10 @@ impl ChunkMap {
             }
             for index in first..=last {
                 if self.chunks[index].is_none() {
-                    self.chunks[index] = Some(self.take());
+                    let chunk = self.take();
+                    self.chunks[index] = Some(chunk);
+                    let word = self.base + index as u64 * CHUNK + 1;
+                    self.changes.push(Change { chunk, word });
                 }
             }
         }
@@ -252,7 +279,7 @@ impl ChunkMap {
         let whole = start.div_ceil(CHUNK)..end / CHUNK;
         for index in whole {
             if let Some(chunk) = self.chunks[index as usize].take() {
-                self.free.push(chunk);
+                self.let_go(chunk);
                 self.released += 1;
             }
         }
@@ -264,14 +291,28 @@ impl ChunkMap {
         let kept = (self.tail - self.base).div_ceil(CHUNK) as usize;
         while self.chunks.len() > kept {
             if let Some(Some(chunk)) = self.chunks.pop_back() {
-                self.free.push(chunk);
+                self.let_go(chunk);
             }
         }
         if self.is_clear() {
-            self.free.extend(self.chunks.drain(..).rev().flatten());
-            self.released = 0;
-            self.base = self.head;
+            self.begin_anew();
         }
+    }
+
+    fn let_go(&mut self, chunk: u32) {
+        self.free.push(chunk);
+        self.changes.push(Change { chunk, word: 0 });
+    }
+
+    /// No byte is held: the next one goes to the beginning of a chunk.
+    fn begin_anew(&mut self) {
+        while let Some(last) = self.chunks.pop_back() {
+            if let Some(chunk) = last {
+                self.let_go(chunk);
+            }
+        }
+        self.released = 0;
+        self.base = self.head;
     }
 
     /// `count` bytes have left.
@@ -282,15 +323,13 @@ impl ChunkMap {
         assert!(count <= self.len(), "{count} out of {self:?}");
         self.head += count;
         if self.is_clear() {
-            self.free.extend(self.chunks.drain(..).rev().flatten());
-            self.released = 0;
-            self.base = self.head;
+            self.begin_anew();
         }
         while self.base + CHUNK <= self.head
             && let Some(first) = self.chunks.pop_front()
         {
             match first {
-                Some(chunk) => self.free.push(chunk),
+                Some(chunk) => self.let_go(chunk),
                 None => self.released = self.released.saturating_sub(1),
             }
             self.base += CHUNK;
@@ -320,9 +359,7 @@ impl ChunkMap {
     /// All pages were given back. Of no effect unless the map [is clear](Self::is_clear).
     pub fn reset(&mut self) {
         if self.is_clear() {
-            self.chunks.clear();
-            self.released = 0;
-            self.base = self.head;
+            self.begin_anew();
             self.free.clear();
             self.clean.clear();
             self.fresh = 0;

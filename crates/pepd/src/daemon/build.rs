@@ -19,7 +19,7 @@ use crate::{
     marks::MarkSet,
     share::SharedLink,
     stats::Counters,
-    tunnel::{self, Tunnels, setup::Prepared},
+    tunnel::{self, Inherited, Tunnels, setup::Prepared},
     workers::Workers,
 };
 
@@ -87,7 +87,7 @@ fn start(
     let context = context(config, descriptors, held)?;
     let later = descriptors::later(&listeners);
     let tunnels = tunnels
-        .map(|prepared| Tunnels::start(prepared, &context))
+        .map(|prepared| Tunnels::start(prepared, Inherited::default(), &context))
         .transpose()
         .map_err(DaemonError::system("start the tunnels"))?;
     if let Some(tunnels) = &tunnels {

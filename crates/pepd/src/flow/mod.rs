@@ -39,7 +39,7 @@ use crate::{
 };
 pub(crate) use connecting::{connected, reason};
 pub(crate) use leg_io::LegIo;
-pub(crate) use published::publish_leg;
+pub(crate) use published::{born, publish_leg};
 pub(crate) use relaying::SHORTAGE_RETRY;
 use wakefulness::Wakefulness;
 

@@ -14,15 +14,20 @@ use socket2::SockRef;
 use super::{Ends, Flow, FlowContext, FlowMemory};
 use crate::arena::{Slot, SlotState};
 
-/// What a flow with both of its legs here is; others have more to say.
-fn identity(ends: &Ends) -> Identity {
+/// A moment in milliseconds since 1970: now.
+pub(crate) fn born() -> u64 {
     let born = SystemTime::now().duration_since(UNIX_EPOCH);
     let born = born.map_or(0, |since| since.as_millis());
+    u64::try_from(born).unwrap_or(0)
+}
+
+/// What a flow with both of its legs here is.
+fn identity(ends: &Ends) -> Identity {
     Identity {
         kind: Kind::Split,
         site: name_hash(&ends.site.name),
         peer: ends.peer.as_deref().map_or(0, name_hash),
-        born: u64::try_from(born).unwrap_or(0),
+        born: born(),
         token: 0,
         client: ends.client,
         destination: ends.destination,

@@ -27,6 +27,7 @@ use super::{
     Handed, TunnelError,
     core::{Core, Shared},
     interface, near, paths,
+    recover::{self, Inherited},
     setup::Prepared,
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
@@ -54,7 +55,7 @@ pub(super) enum DriverError {
 
 /// Runs all tunnels until `stopped`.
 pub(super) async fn run(
-    prepared: Prepared,
+    (prepared, inherited): (Prepared, Inherited),
     context: Arc<FlowContext>,
     incoming: UnboundedReceiver<Handed>,
     stopped: impl Future<Output = ()>,
@@ -72,6 +73,7 @@ pub(super) async fn run(
         tcp,
     );
     listen(&core, prepared.listeners)?;
+    recover::flows(&core, inherited);
     let mut driver = Driver {
         core: Rc::clone(&core),
         sockets: Sockets::new(prepared.sockets)?,

@@ -1,12 +1,6 @@
 //! How a flow begins where its server is: the peer says where it goes, and we connect.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr},
-    os::fd::OwnedFd,
-    rc::Rc,
-    sync::Arc,
-};
+use std::{io, net::IpAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
 
 use pep_core::{greeting::Greeting, relay::Side, site::Source, stats::EndReason};
 use tunnel::wire::ResetCode;
@@ -55,35 +49,53 @@ impl Sites {
         }
     }
 
-    fn of(&self, greeting: &Greeting) -> &Arc<SiteRuntime> {
-        if greeting.as_client {
+    /// What a server leg is made by, from the client's address or ours.
+    pub(super) fn with(&self, as_client: bool) -> Arc<SiteRuntime> {
+        Arc::clone(if as_client {
             &self.as_client
         } else {
             &self.as_self
-        }
+        })
     }
+}
+
+/// How far connecting to a server has come.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Connecting {
+    /// There is no leg. With the DSCP that it is to have.
+    NotBegun(u8),
+    /// The leg was told to.
+    Begun,
 }
 
 /// Serves a flow that a peer has opened, to its end.
 pub(super) async fn serve(core: Shared, key: Key, greeting: Greeting, permit: Permit) {
-    let (context, sites, peer) = {
+    let ends = {
         let core = core.borrow();
-        let peer = core.peer_name(key.peer).into();
-        (Arc::clone(&core.context), Rc::clone(&core.far), peer)
-    };
-    let ends = Ends {
-        client: greeting.client,
-        destination: greeting.destination,
-        site: Arc::clone(sites.of(&greeting)),
-        peer: Some(peer),
+        Ends {
+            client: greeting.client,
+            destination: greeting.destination,
+            site: core.far.with(greeting.as_client),
+            peer: Some(core.peer_name(key.peer).into()),
+        }
     };
     let mut joint = Joint::new(Rc::clone(&core), key, ends, Side::Server, permit);
     if greeting.compressed {
         joint.compress();
     }
-    let connected = match begin(&context, &sites, joint.ends(), greeting.dscp) {
-        Ok(fd) => connect(&context, &mut joint, fd, greeting.destination).await,
-        Err(err) => Err(Some(err)),
+    go_on(core, key, joint, Some(Connecting::NotBegun(greeting.dscp))).await;
+}
+
+/// Serves a flow to its end that is about to connect, or connecting, or connected.
+pub(super) async fn go_on(
+    core: Shared,
+    key: Key,
+    mut joint: Joint,
+    connecting: Option<Connecting>,
+) {
+    let connected = match connecting {
+        None => Ok(()),
+        Some(connecting) => connect(&core, key, &mut joint, connecting).await,
     };
     match connected {
         Ok(()) => joint.run().await,
@@ -95,30 +107,50 @@ pub(super) async fn serve(core: Shared, key: Key, greeting: Greeting, permit: Pe
     }
 }
 
-fn begin(context: &flow::FlowContext, sites: &Sites, ends: &Ends, dscp: u8) -> io::Result<OwnedFd> {
+async fn connect(
+    core: &Shared,
+    key: Key,
+    joint: &mut Joint,
+    connecting: Connecting,
+) -> Result<(), Option<io::Error>> {
+    let context = Arc::clone(&core.borrow().context);
+    if let Connecting::NotBegun(dscp) = connecting {
+        let leg = begin(core, key, joint.ends(), dscp)?;
+        joint.set_leg(leg)?;
+    }
+    answered(&context, joint).await?;
+    if let Some(entry) = core.borrow_mut().entry(key) {
+        entry.publish_connected();
+    }
+    Ok(())
+}
+
+fn begin(core: &Shared, key: Key, ends: &Ends, dscp: u8) -> io::Result<OwnedFd> {
+    let (context, sites) = {
+        let core = core.borrow();
+        (Arc::clone(&core.context), Rc::clone(&core.far))
+    };
     if !(sites.may_be_server)(ends.destination.ip()) {
         return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
     }
     let family = Family::of(&ends.destination);
     let leg = ReservedLeg::new(&ends.site, family)?;
-    accept::connect(context, leg, family, (ends, dscp), |_| {})
+    accept::connect(&context, leg, family, (ends, dscp), |leg| {
+        if let Some(entry) = core.borrow_mut().entry(key) {
+            entry.publish_leg(leg);
+        }
+    })
 }
 
 /// Waits for the server's answer. Fails without an error where the client is gone meanwhile.
-async fn connect(
-    context: &flow::FlowContext,
-    joint: &mut Joint,
-    fd: OwnedFd,
-    destination: SocketAddr,
-) -> Result<(), Option<io::Error>> {
+async fn answered(context: &flow::FlowContext, joint: &Joint) -> Result<(), Option<io::Error>> {
     let limit = joint.ends().site.timeouts.connect;
-    joint.set_leg(fd).map_err(Some)?;
-    let joint = &*joint;
+    let destination = joint.ends().destination.ip();
     let Some(leg) = joint.leg() else {
         return Err(None);
     };
     tokio::select! {
-        answer = flow::connected(leg, &context.unanswered, destination.ip(), limit) => answer.map_err(Some),
+        answer = flow::connected(leg, &context.unanswered, destination, limit) => answer.map_err(Some),
         () = joint.reset() => Err(None),
     }
 }

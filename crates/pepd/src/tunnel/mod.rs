@@ -16,7 +16,7 @@
 //! - `core`, what the driver and the flows share
 //! - `table`, the flows of a peer and their bytes; `credit`, how many bytes peers may send
 //! - `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
-//! - `interface`, whether the link is there;
+//! - `recover`, flows of the process before; `interface`, whether the link is there;
 //! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
 //! - [`peers`], what others may know: who is there; `paths`, what is remembered of the ways to them
 
@@ -31,6 +31,7 @@ mod name;
 mod near;
 mod paths;
 pub mod peers;
+mod recover;
 #[cfg(test)]
 mod rig;
 pub mod setup;
@@ -54,6 +55,7 @@ use crate::{
     limits::Permit,
 };
 use peers::{PeerStatus, Statuses};
+pub use recover::Inherited;
 pub use setup::TunnelError;
 
 /// An accepted client whose flow goes into a tunnel.
@@ -125,7 +127,11 @@ impl Tunnels {
     ///
     /// # Errors
     /// When a thread or its event loop cannot be had.
-    pub fn start(prepared: setup::Prepared, context: &Arc<FlowContext>) -> io::Result<Self> {
+    pub fn start(
+        prepared: setup::Prepared,
+        inherited: Inherited,
+        context: &Arc<FlowContext>,
+    ) -> io::Result<Self> {
         let (handed, incoming) = mpsc::unbounded_channel();
         let stop = watch::Sender::new(());
         let mut stopped = stop.subscribe();
@@ -141,7 +147,8 @@ impl Tunnels {
                 local.block_on(&runtime, async move {
                     // Nothing is ever sent: this ends when the sender is gone.
                     let stopped = async { while stopped.changed().await.is_ok() {} };
-                    if let Err(err) = driver::run(prepared, context, incoming, stopped).await {
+                    let given = (prepared, inherited);
+                    if let Err(err) = driver::run(given, context, incoming, stopped).await {
                         let error = &err as &dyn std::error::Error;
                         tracing::error!(error, "tunnels have ended");
                     }

@@ -3,25 +3,26 @@
 use std::{future::poll_fn, rc::Rc, task::Poll};
 
 use pep_core::{
+    arena::Kind,
     greeting::Greeting,
     relay::{Direction, Side},
     site::{DscpPolicy, Source},
     stats::EndReason,
 };
 use tokio::time::timeout;
-use tunnel::wire::ResetCode;
+use tunnel::{class::Class, wire::ResetCode};
 
 use super::{
     Handed,
     core::{Key, Shared},
     flow::Joint,
+    recover,
     table::Announcement,
 };
 use crate::keys::{self, NoRandomness};
 
 /// Serves an accepted client to the end of its flow.
 pub(super) async fn serve(core: Shared, handed: Handed) {
-    let limit = handed.ends.site.timeouts.connect;
     let greeting = greeting(&handed);
     let key = {
         let core = &mut *core.borrow_mut();
@@ -51,13 +52,42 @@ pub(super) async fn serve(core: Shared, handed: Handed) {
     if greeting.compressed {
         joint.compress();
     }
-    if let Some(entry) = core.borrow_mut().entry(key) {
+    announce(
+        &core,
+        key,
+        &joint,
+        (handed.class, handed.site.0.into(), greeting),
+    );
+    go_on(core, key, joint, false).await;
+}
+
+/// Writes down what the flow is, and what its stream is to be opened with.
+fn announce(
+    core: &Shared,
+    key: Key,
+    joint: &Joint,
+    (class, site, greeting): (Class, u32, Greeting),
+) {
+    let core = &mut *core.borrow_mut();
+    let identity = recover::identity(Kind::Near, class, core.peer_name(key.peer), &greeting);
+    if let Some(entry) = core.entry(key) {
+        entry.publish(&identity, joint.leg().map(|leg| leg.fd()));
+        entry.publish_connected();
         entry.announce(Announcement {
-            class: handed.class,
-            site: handed.site.0.into(),
+            class,
+            site,
             greeting,
         });
     }
+}
+
+/// Serves a flow that was announced to its end: on its first stream, or one that goes on with it, which
+/// the core opens.
+pub(super) async fn go_on(core: Shared, key: Key, joint: Joint, goes_on: bool) {
+    if goes_on {
+        return joint.run().await;
+    }
+    let limit = joint.ends().site.timeouts.connect;
     match timeout(limit, open(&core, &joint, key)).await {
         Ok(Opened::Stream) => joint.run().await,
         Ok(Opened::ClientGone(err)) => {

@@ -312,8 +312,22 @@ fn exchange(ends: &[Shared; 2], wire: &Wire) -> bool {
             receiver.handle_datagram(now, address, None, false, &mut datagram);
         }
         Core::dispatch(&ends[to]);
+        check_written_down(ends);
     }
     any
+}
+
+/// What an end has given up, as the other has it in order, is written down there: should that end by a crash, it goes on from there.
+fn check_written_down(ends: &[Shared; 2]) {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let given_up = ends[from].borrow_mut().table(0).given_up();
+        let mut other = ends[to].borrow_mut();
+        for (token, direction, position) in given_up {
+            if let Some(tail) = other.table(0).written_down(token, direction) {
+                assert!(tail >= position, "{tail} of {position} are written down");
+            }
+        }
+    }
 }
 
 async fn woken(ends: &[Shared; 2]) {

@@ -112,6 +112,12 @@ impl Session {
 
     pub(super) fn close_if_over(&mut self, stream: StreamId) {
         if self.streams.is_over(stream) {
+            // Who has ended it knows of it, whatever is heard of the opening.
+            if self.openings.contains_key(&stream)
+                && let Some(until) = self.streams.acked(stream)
+            {
+                self.tell_acked(stream, until);
+            }
             self.streams.remove(stream);
             self.forget(stream);
             self.events.push_back(Event::Closed { stream });

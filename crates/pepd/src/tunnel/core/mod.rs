@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pep_core::{greeting::Opening, key::PublicKey};
+use pep_core::{arena::name_hash, greeting::Opening, key::PublicKey};
 use tunnel::{
     endpoint::{Endpoint, PeerConfig, PeerId, Remote, Transmit},
     path::PathMemory,
@@ -99,6 +99,13 @@ impl Core {
         &self.peers.list[index].config.name
     }
 
+    /// The peer with that [`name_hash`], and its name.
+    pub(super) fn peer_called(&self, hash: u64) -> Option<(usize, Arc<str>)> {
+        let mut names = self.peers.list.iter().map(|peer| peer.config.name.as_str());
+        let index = names.position(|name| name_hash(name) == hash)?;
+        Some((index, self.peer_name(index).into()))
+    }
+
     /// The time, by a clock of our own that began with [`BEGINNING`].
     pub(super) fn now(&self) -> Duration {
         BEGINNING + self.base.elapsed()
@@ -149,11 +156,9 @@ impl Core {
     pub(super) fn open(&mut self, key: Key) -> Result<(), TooManyStreams> {
         let peer = &mut self.peers.list[key.peer];
         let session = self.endpoint.session(peer.id).ok_or(TooManyStreams)?;
-        let announced = peer
-            .table
-            .get(key.flow)
-            .and_then(|flow| flow.announcement());
-        let announced = announced.ok_or(TooManyStreams)?;
+        let entry = peer.table.get(key.flow).ok_or(TooManyStreams)?;
+        entry.publish_opened();
+        let announced = entry.announcement().ok_or(TooManyStreams)?;
         let opening = Opening::Flow(announced.greeting.clone()).emit();
         let stream = session.open(announced.class, announced.site, &opening)?;
         peer.table.bind(key.flow, stream);

@@ -5,7 +5,10 @@
 
 use std::rc::Rc;
 
-use pep_core::greeting::{Greeting, Opening, Resume};
+use pep_core::{
+    arena::Kind,
+    greeting::{Greeting, Opening, Resume},
+};
 use tunnel::{
     class::Class,
     wire::{ResetCode, StreamId},
@@ -13,7 +16,7 @@ use tunnel::{
 
 use super::{Core, Key, Shared};
 use crate::tunnel::{
-    far,
+    far, recover,
     table::{Disagreement, FlowId, Known, Terms},
 };
 
@@ -161,6 +164,11 @@ impl Core {
             return None;
         };
         peer.table.introduce(flow, greeting.token);
+        if let Some(entry) = peer.table.get(flow) {
+            let name = &peer.config.name;
+            let identity = recover::identity(Kind::Far, Class::Normal, name, &greeting);
+            entry.publish(&identity, None);
+        }
         let key = Key { peer: index, flow };
         let permit = self.context.admission.admit();
         let counters = &self.context.counters;

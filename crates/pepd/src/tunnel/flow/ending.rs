@@ -107,6 +107,11 @@ impl Drop for Joint {
             .packing
             .as_ref()
             .map_or(held, |packing| by_leg(self.side, packing.held()));
+        if let Some(entry) = core.entry(self.key) {
+            entry.publish_closed();
+        }
+        // A leg of which nothing is written down any more would be taken for one that was just accepted.
+        self.leg = None;
         core.remove(self.key, self.code);
         let undelivered = match self.ending {
             EndReason::Closed => [0; 2],

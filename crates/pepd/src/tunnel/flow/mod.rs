@@ -22,7 +22,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use pep_core::{relay::Side, stats::EndReason};
+use pep_core::{arena::Counters, relay::Side, stats::EndReason};
 use tokio::time::Instant;
 use tunnel::wire::ResetCode;
 
@@ -130,6 +130,27 @@ impl Joint {
     /// The leg is there.
     pub(super) fn set_leg(&mut self, fd: OwnedFd) -> io::Result<()> {
         self.leg = Some(LegIo::new(fd)?);
+        Ok(())
+    }
+
+    /// The leg was a predecessor's, which may have given it all and the end (`shut`).
+    pub(super) fn take_over(
+        &mut self,
+        leg: OwnedFd,
+        shut: bool,
+        counters: &Counters,
+    ) -> io::Result<()> {
+        self.set_leg(leg)?;
+        if counters.aborted {
+            // Who was told of that, if anybody, has ended; to others the leg looks like one that has ended well.
+            self.on_broken(io::Error::from_raw_os_error(libc::ECONNRESET));
+        } else if shut {
+            self.sink = Sink::Shut;
+        }
+        let core = &mut *self.core.borrow_mut();
+        if let Some(entry) = core.entry(self.key) {
+            self.counted = entry.delivered();
+        }
         Ok(())
     }
 

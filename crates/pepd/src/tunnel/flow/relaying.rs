@@ -234,7 +234,7 @@ impl Joint {
         Ok(false)
     }
 
-    fn on_broken(&mut self, err: io::Error) {
+    pub(super) fn on_broken(&mut self, err: io::Error) {
         self.failure.get_or_insert(err);
         if self.source == Source::Open {
             self.source = Source::Broken;
@@ -255,7 +255,10 @@ impl Joint {
             return;
         }
         match SockRef::from(&leg.fd()).shutdown(Shutdown::Write) {
-            Ok(()) => self.sink = Sink::Shut,
+            Ok(()) => {
+                self.sink = Sink::Shut;
+                entry.on_shut();
+            }
             // ENOTCONN: it was reset in the meantime, and the error is still pending.
             Err(err) => {
                 let err = leg.take_error().unwrap_or(err);

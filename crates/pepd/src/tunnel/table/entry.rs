@@ -3,6 +3,7 @@
 use std::{cell::Cell, task::Waker};
 
 use pep_core::{
+    arena::Flags,
     chunks::{CHUNK, ChunkMap},
     relay::Direction,
     ring::Ranges,
@@ -19,6 +20,8 @@ pub(in crate::tunnel) struct Entry {
     pub(in crate::tunnel) finished: bool,
     /// The leg has given its last byte.
     pub(super) source_finished: bool,
+    /// The leg has got the peer's last byte, and the end.
+    pub(super) shut: bool,
     /// Both ends have everything, and know it.
     pub(in crate::tunnel) closed: bool,
     /// The stream was reset, or what is held of the flow has been held for too long.
@@ -26,7 +29,8 @@ pub(in crate::tunnel) struct Entry {
     pub(super) bond: Bond,
     /// Whom to tell that something of this has changed.
     pub(in crate::tunnel) waker: Option<Waker>,
-    memory: FlowMemory,
+    pub(super) memory: FlowMemory,
+    pub(super) flags: Flags,
     pub(super) outward: Direction,
     /// From the leg to the peer: what the peer may lack, and what has not been sent.
     pub(super) out: ChunkMap,
@@ -35,15 +39,15 @@ pub(in crate::tunnel) struct Entry {
     /// The position after the last byte that was sent; changed while a session reads.
     pub(super) sent: Cell<u64>,
     /// Bytes from the leg that may wait to be sent.
-    unsent_max: u64,
+    pub(super) unsent_max: u64,
     /// So many wait, and the leg with them.
-    waits: Cell<bool>,
+    pub(super) waits: Cell<bool>,
     /// Bytes of a flow in each direction that were taken from the budget before it began.
-    initial: u64,
+    pub(super) initial: u64,
     /// Bytes of each extent that are taken from the budget.
-    charged: [u64; 2],
+    pub(super) charged: [u64; 2],
     /// Bytes beside them that are.
-    extra: u64,
+    pub(super) extra: u64,
 }
 
 impl Entry {
@@ -51,11 +55,13 @@ impl Entry {
         Self {
             finished: false,
             source_finished: false,
+            shut: false,
             closed: false,
             reset: None,
             bond: Bond::new(),
             waker: None,
             memory,
+            flags: Flags::default(),
             outward,
             out: ChunkMap::new(sizes.extent),
             inn: ChunkMap::new(sizes.extent),
@@ -103,10 +109,16 @@ impl Entry {
         let more = reserved.saturating_sub(*charged);
         if more > 0 && !self.memory.share.try_grow(more) {
             let less = self.out.stretch_within(most, *charged);
-            return self.out.space(less);
+            return self.take_space(less);
         }
         *charged += more;
-        self.out.space(len)
+        self.take_space(len)
+    }
+
+    fn take_space(&mut self, len: u64) -> Ranges {
+        let space = self.out.space(len);
+        self.publish_chunks(self.outward);
+        space
     }
 
     fn unsent(&self) -> u64 {
@@ -148,6 +160,7 @@ impl Entry {
     /// The leg has given `count` bytes. Returns the position after them.
     pub(in crate::tunnel) fn on_received(&mut self, count: u64) -> u64 {
         self.out.fill(count);
+        self.publish_half(self.outward);
         self.out.tail()
     }
 
@@ -164,6 +177,8 @@ impl Entry {
     pub(super) fn give_up(&mut self, until: u64) {
         let fresh = until.saturating_sub(self.out.head());
         self.out.drain(fresh.min(self.out.len()));
+        self.publish_half(self.outward);
+        self.publish_chunks(self.outward);
         self.settle(self.outward);
     }
 
@@ -197,6 +212,7 @@ impl Entry {
         let answered = self.bond.is_answered(until);
         let until = self.bond.received_at(until).min(self.inn.highest());
         self.inn.fill(until.saturating_sub(self.inn.tail()));
+        self.publish_half(self.outward.other());
         self.wake();
         answered
     }
@@ -213,7 +229,10 @@ impl Entry {
     /// The leg took `count` bytes. Returns the position up to which the peer may send.
     pub(in crate::tunnel) fn on_sent(&mut self, count: u64) -> u64 {
         self.inn.drain(count);
-        self.settle(self.outward.other());
+        let inward = self.outward.other();
+        self.publish_half(inward);
+        self.publish_chunks(inward);
+        self.settle(inward);
         self.inn.allowed()
     }
 
@@ -254,6 +273,7 @@ impl Entry {
             let map = self.map(direction);
             if map.is_clear() {
                 map.reset();
+                self.publish_chunks(direction);
                 self.memory.slot.punch(direction);
                 self.settle(direction);
             }
@@ -327,6 +347,7 @@ impl Entry {
             return 0;
         };
         let inward = self.outward.other();
+        self.publish_chunks(inward);
         self.settle(inward);
         self.memory.slot.write(inward, &space, bytes);
         self.inn.highest() - before

@@ -13,6 +13,7 @@
 mod bond;
 mod ended;
 mod entry;
+mod published;
 mod resuming;
 
 use std::{
@@ -31,9 +32,13 @@ use ended::Ended;
 
 pub(super) use bond::Announcement;
 pub(super) use entry::Entry;
+pub(super) use published::RecoverError;
 pub(super) use resuming::{Disagreement, Terms};
 
-use crate::flow::{FlowContext, FlowMemory};
+use crate::{
+    flow::{FlowContext, FlowMemory},
+    survive::Survivor,
+};
 
 /// A flow of a peer, which no other ever is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,6 +66,16 @@ pub(super) enum Known {
     Ended(ResetCode),
     /// Nothing.
     Not,
+}
+
+/// A flow of a predecessor that goes on here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Adopted {
+    pub(super) flow: FlowId,
+    /// Its leg has got the end.
+    pub(super) shut: bool,
+    /// Bytes that had moved without having been written down.
+    pub(super) repaired: u64,
 }
 
 /// How far the peer has come with those flows that go on in its session.
@@ -120,6 +135,28 @@ impl Table {
         self.entries
             .insert(id, Entry::new(memory, outward, self.sizes, initial));
         id
+    }
+
+    /// The flow of a predecessor, which waits for a stream that goes on with it, or for its first. What there is of it otherwise.
+    ///
+    /// # Errors
+    /// When it cannot go on.
+    pub(super) fn recover(&mut self, survivor: Survivor) -> Result<Adopted, RecoverError> {
+        let (budget, initial) = (&self.context.budget, self.context.limits.ring_initial);
+        let recovered = Entry::recover(survivor, self.sizes, initial, budget)?;
+        let (entry, id) = (recovered.entry, FlowId(self.next));
+        self.next += 1;
+        self.taken += entry.taken();
+        if entry.is_far() {
+            self.far += 1;
+            self.tokens.insert(entry.bond.token, id);
+        }
+        self.entries.insert(id, entry);
+        Ok(Adopted {
+            flow: id,
+            shut: recovered.shut,
+            repaired: recovered.repaired,
+        })
     }
 
     /// The flow's stream was opened.
@@ -288,6 +325,25 @@ impl Table {
         entries.any(|entry| entry.space_of(least, least).is_empty())
     }
 
+    /// Of each flow, by its token, how much of what we send is given up, as the peer has it; and in which direction it goes.
+    #[cfg(test)]
+    pub(super) fn given_up(&self) -> Vec<(u128, Direction, u64)> {
+        let entries = self.entries.values();
+        entries
+            .map(|entry| (entry.bond.token, entry.outward, entry.out.head()))
+            .collect()
+    }
+
+    /// How far what the peer sends of a flow is written down here.
+    #[cfg(test)]
+    pub(super) fn written_down(&self, token: u128, direction: Direction) -> Option<u64> {
+        let mut entries = self.entries.values();
+        let entry = entries.find(|entry| entry.bond.token == token)?;
+        let record = entry.memory.slot.record()?;
+        // One that has ended well has everything, whatever is written down.
+        (!entry.closed).then_some(record.halves[direction as usize].tail)
+    }
+
     /// A flow that there is.
     #[cfg(test)]
     pub(super) fn some_flow(&self) -> FlowId {
@@ -318,8 +374,7 @@ impl Table {
 
     pub(super) fn on_finished(&mut self, stream: StreamId) {
         if let Some(entry) = self.of_stream(stream) {
-            entry.finished = true;
-            entry.wake();
+            entry.on_finished();
         }
     }
 

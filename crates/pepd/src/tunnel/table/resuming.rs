@@ -51,7 +51,9 @@ impl Entry {
         }
         let before = self.taken();
         self.inn.forget_ahead();
-        self.settle(self.outward.other());
+        let inward = self.outward.other();
+        self.publish_chunks(inward);
+        self.settle(inward);
         before - self.taken()
     }
 
@@ -158,6 +160,7 @@ impl Entry {
     /// The leg has given its last byte. Whether the session can be told.
     pub(in crate::tunnel) fn finish(&mut self) -> bool {
         self.source_finished = true;
+        self.publish_half(self.outward);
         self.bond.sends_at(0).is_some()
     }
 

@@ -1,0 +1,241 @@
+//! Flows of the process before this one, as far as they were in tunnels: what was written down of them, and how they go on.
+//!
+//! A flow that compresses is lost: what its codec knows was in the memory of the process.
+
+use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
+
+use pep_core::{
+    arena::{Counters, Flags, Identity, Kind, SlotState, name_hash},
+    greeting::Greeting,
+    relay::Side,
+};
+use tunnel::class::Class;
+
+use super::{
+    core::{Key, Shared},
+    far,
+    flow::Joint,
+    near,
+    table::{Adopted, Announcement, RecoverError},
+};
+use crate::{
+    flow::{Ends, born},
+    leg::SiteRuntime,
+    survive::Survivor,
+};
+
+/// What the process before has left.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// Its flows in tunnels.
+    pub survivors: Vec<Survivor>,
+    /// The sites that there are now.
+    pub sites: Vec<Arc<SiteRuntime>>,
+}
+
+/// Why a flow is lost.
+#[derive(Debug, thiserror::Error)]
+enum LostError {
+    #[error("there is no such peer any more")]
+    Peer,
+    #[error("it compressed, and what it knew of earlier bytes is gone with the process")]
+    Compressed,
+    #[error("its leg is gone")]
+    Leg,
+    #[error("there is no site")]
+    Site,
+    #[error(transparent)]
+    State(#[from] RecoverError),
+    #[error("its leg cannot be waited for")]
+    System(#[from] io::Error),
+}
+
+/// What is written down of a flow that begins.
+pub(super) fn identity(kind: Kind, class: Class, peer: &str, greeting: &Greeting) -> Identity {
+    Identity {
+        kind,
+        site: name_hash(&greeting.site),
+        peer: name_hash(peer),
+        born: born(),
+        token: greeting.token,
+        client: greeting.client,
+        destination: greeting.destination,
+        flags: Flags {
+            compressed: greeting.compressed,
+            opened: false,
+            as_client: greeting.as_client,
+        },
+        class: u64::from(class as u8) | u64::from(greeting.dscp) << 8,
+    }
+}
+
+fn class(identity: &Identity) -> (Class, u8) {
+    let [class, dscp, ..] = identity.class.to_le_bytes();
+    (Class::from_wire(class).unwrap_or(Class::Normal), dscp)
+}
+
+/// Goes on with what was inherited, and counts it.
+pub(super) fn flows(core: &Shared, inherited: Inherited) {
+    let (mut recovered, mut lost, mut repaired) = (0, 0, 0);
+    for survivor in inherited.survivors {
+        let identity = survivor.record.identity;
+        match flow(core, &inherited.sites, survivor) {
+            Ok(more) => {
+                recovered += 1;
+                repaired += more;
+            }
+            Err(err) => {
+                lost += 1;
+                let (client, destination): (SocketAddr, SocketAddr) =
+                    (identity.client, identity.destination);
+                let error = &err as &dyn std::error::Error;
+                tracing::warn!(%client, %destination, error, "a flow in a tunnel is lost");
+            }
+        }
+    }
+    if recovered + lost == 0 {
+        return;
+    }
+    tracing::info!(
+        recovered,
+        lost,
+        repaired,
+        "flows in tunnels wait for the next session with their peers"
+    );
+}
+
+/// What is known of a flow apart from its memory.
+struct Found {
+    identity: Identity,
+    key: Key,
+    peer: Arc<str>,
+    leg: Option<OwnedFd>,
+    counters: Option<Counters>,
+    is_connected: bool,
+    adopted: Adopted,
+}
+
+fn flow(
+    core: &Shared,
+    sites: &[Arc<SiteRuntime>],
+    mut survivor: Survivor,
+) -> Result<u64, LostError> {
+    let identity = survivor.record.identity;
+    if identity.flags.compressed {
+        return Err(LostError::Compressed);
+    }
+    let side = if identity.kind == Kind::Near {
+        Side::Client
+    } else {
+        Side::Server
+    };
+    let leg = survivor.legs[side as usize].take();
+    let counters = survivor.counters[side as usize];
+    let is_connected = survivor.record.state == SlotState::Relaying;
+    if leg.is_some() && counters.is_none() || leg.is_none() && is_connected {
+        return Err(LostError::Leg);
+    }
+    let (index, peer) = core
+        .borrow()
+        .peer_called(identity.peer)
+        .ok_or(LostError::Peer)?;
+    let adopted = core.borrow_mut().table(index).recover(survivor)?;
+    let key = Key {
+        peer: index,
+        flow: adopted.flow,
+    };
+    let found = Found {
+        identity,
+        key,
+        peer,
+        leg,
+        counters,
+        is_connected,
+        adopted,
+    };
+    let begun = if side == Side::Client {
+        go_on_near(core, sites, found)
+    } else {
+        go_on_far(core, found)
+    };
+    if begun.is_err() {
+        core.borrow_mut().table(index).remove(adopted.flow);
+    }
+    begun.map(|()| adopted.repaired)
+}
+
+fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result<(), LostError> {
+    let Found {
+        identity,
+        key,
+        counters,
+        adopted,
+        ..
+    } = found;
+    let mut named = sites.iter();
+    let named = named.find(|site| name_hash(&site.name) == identity.site);
+    let site = named.or(sites.last()).ok_or(LostError::Site)?;
+    let ends = Ends {
+        client: identity.client,
+        destination: identity.destination,
+        site: Arc::clone(site),
+        peer: None,
+    };
+    let mut joint = joint(core, key, ends, Side::Client);
+    let (leg, counters) = found.leg.zip(counters).ok_or(LostError::Leg)?;
+    joint.take_over(leg, adopted.shut, &counters)?;
+    let (class, dscp) = class(&identity);
+    let greeting = Greeting {
+        token: identity.token,
+        resume: None,
+        destination: identity.destination,
+        client: identity.client,
+        as_client: identity.flags.as_client,
+        compressed: false,
+        dscp,
+        site: site.name.clone(),
+    };
+    let announcement = Announcement {
+        class,
+        site: site.id.0.into(),
+        greeting,
+    };
+    if let Some(entry) = core.borrow_mut().entry(key) {
+        entry.announce(announcement);
+    }
+    let goes_on = identity.flags.opened;
+    tokio::task::spawn_local(near::go_on(Rc::clone(core), key, joint, goes_on));
+    Ok(())
+}
+
+fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
+    let Found {
+        identity,
+        key,
+        counters,
+        adopted,
+        ..
+    } = found;
+    let site = core.borrow().far.with(identity.flags.as_client);
+    let ends = Ends {
+        client: identity.client,
+        destination: identity.destination,
+        site,
+        peer: Some(found.peer),
+    };
+    let mut joint = joint(core, key, ends, Side::Server);
+    let connecting = match found.leg.zip(counters) {
+        Some((leg, counters)) => {
+            joint.take_over(leg, adopted.shut, &counters)?;
+            (!found.is_connected).then_some(far::Connecting::Begun)
+        }
+        None => Some(far::Connecting::NotBegun(class(&identity).1)),
+    };
+    tokio::task::spawn_local(far::go_on(Rc::clone(core), key, joint, connecting));
+    Ok(())
+}
+
+fn joint(core: &Shared, key: Key, ends: Ends, side: Side) -> Joint {
+    let permit = core.borrow().context.admission.admit();
+    Joint::new(Rc::clone(core), key, ends, side, permit)
+}
