@@ -4,6 +4,7 @@
 //! - [`arena`], the memory of all flows
 //! - [`cli`], [`exit`], how the program is told and how it ends
 //! - [`congestion`], congestion controls of the kernel and our own
+//! - [`custody`], what does not fit into memory while the link is away
 //! - [`daemon`], build, run, drain
 //! - [`flow`], one connection: connect, relay, close
 //! - [`kernel`], whether this machine has what a configuration asks for
@@ -26,6 +27,7 @@ pub mod accept;
 pub mod arena;
 pub mod cli;
 pub mod congestion;
+pub mod custody;
 pub mod daemon;
 pub mod exit;
 pub mod flow;

@@ -81,7 +81,7 @@ fn a_window_opens_again_only_for_what_is_worth_it() {
         ledger.give_back(flow, Place::Memory, 4096);
         freed += 4096;
     }
-    assert!(freed >= REOPEN - 4096 && freed <= REOPEN, "{freed}");
+    assert!((REOPEN - 4096..=REOPEN).contains(&freed), "{freed}");
     assert!(!ledger.waits(flow, Place::Memory));
     let more = std::iter::repeat(()).take_while(|()| ledger.try_take(flow, Place::Memory, 4096));
     assert!(more.count() as u64 * 4096 >= REOPEN - 3 * 4096);

@@ -1,0 +1,177 @@
+//! The folder for what does not fit into memory: is it ours alone, can we write there, what has another pepd left.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+    unistd::geteuid,
+};
+
+use super::segments::{PREFIX, SUFFIX};
+
+/// Why there is nothing to spill to.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot keep custody in {} (`custody.folder`): {fault}", folder.display())]
+pub struct FolderError {
+    folder: PathBuf,
+    fault: Fault,
+}
+
+/// What is wrong with a folder.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// It is something else, or its parent is missing.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// Somebody else could take our files away and put others there.
+    #[error(
+        "it belongs to user {owner}, and pepd runs as user {us}: `chown` it, or name another one"
+    )]
+    Owner {
+        /// Whose it is.
+        owner: u32,
+        /// Who we are.
+        us: u32,
+    },
+    /// The same.
+    #[error("others may write there (mode {0:03o}): `chmod 700` it, or name another one")]
+    Mode(u32),
+    /// A file cannot be made there.
+    #[error("a file cannot be written there: {0}")]
+    Unwritable(io::Error),
+    /// It has another user.
+    #[error("another pepd uses it: give each one a folder of its own")]
+    InUse,
+}
+
+/// A folder that nobody else uses as long as this lives.
+#[derive(Debug)]
+pub struct Claimed {
+    pub(super) path: PathBuf,
+    _lock: Flock<fs::File>,
+}
+
+/// Who had it before may take so long to end.
+const PATIENCE: Duration = Duration::from_secs(3);
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Makes the folder if need be, and removes what another pepd has left: its key is gone, so nobody can read it.
+///
+/// # Errors
+/// When it cannot be used, with what to do.
+pub fn claim(path: &Path) -> Result<Claimed, FolderError> {
+    claim_within(path, PATIENCE)
+}
+
+pub(super) fn claim_within(path: &Path, patience: Duration) -> Result<Claimed, FolderError> {
+    let claimed = try_claim(path, patience);
+    claimed.map_err(|fault| FolderError {
+        folder: path.to_owned(),
+        fault,
+    })
+}
+
+fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err.into()),
+        _ => {}
+    }
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let folder = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    check(&folder.metadata()?)?;
+    let lock = lock(folder, patience)?;
+    try_writing(path).map_err(Fault::Unwritable)?;
+    remove_leftovers(path)?;
+    Ok(Claimed {
+        path: path.to_owned(),
+        _lock: lock,
+    })
+}
+
+fn check(folder: &fs::Metadata) -> Result<(), Fault> {
+    let (owner, us) = (folder.uid(), geteuid().as_raw());
+    if owner != us {
+        return Err(Fault::Owner { owner, us });
+    }
+    let mode = folder.mode() & 0o777;
+    if mode & 0o022 != 0 {
+        return Err(Fault::Mode(mode));
+    }
+    Ok(())
+}
+
+fn lock(mut folder: fs::File, patience: Duration) -> Result<Flock<fs::File>, Fault> {
+    let give_up = Instant::now() + patience;
+    loop {
+        match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((_, errno)) if errno != Errno::EAGAIN => {
+                return Err(io::Error::from(errno).into());
+            }
+            Err(_) if Instant::now() >= give_up => return Err(Fault::InUse),
+            Err((again, _)) => folder = again,
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+fn try_writing(path: &Path) -> io::Result<()> {
+    let name = path.join(format!("{PREFIX}probe{SUFFIX}"));
+    match fs::remove_file(&name) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&name)?;
+    // That the disk is full now is no fault: flows wait for room.
+    let written = match file.write_all(b"pepd") {
+        Err(err) if is_full(&err) => Ok(()),
+        result => result,
+    };
+    fs::remove_file(&name)?;
+    written
+}
+
+/// Whether the disk has no room now.
+pub(super) fn is_full(err: &io::Error) -> bool {
+    matches!(err.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+fn remove_leftovers(path: &Path) -> io::Result<()> {
+    let (mut files, mut bytes) = (0u64, 0);
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+            bytes += entry.metadata().map_or(0, |file| file.len());
+            fs::remove_file(entry.path())?;
+            files += 1;
+        }
+    }
+    if files > 0 {
+        let folder = path.display();
+        tracing::warn!(
+            %folder,
+            files,
+            bytes,
+            "removed what an earlier pepd had in custody: its key is gone, so nobody can read it"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! Records in files: each is written once, at the end of the last file, and a file is removed when nobody needs any of its records.
+
+use std::{collections::BTreeMap, io};
+
+use super::{
+    disk::Disk,
+    seal::{Damaged, Label, RECORD, Record, Seal},
+};
+
+/// Records of a file. One that is needed keeps the others' room where the file system cannot give back parts of files.
+const RECORDS: u32 = 128;
+
+/// Where a record is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spot {
+    segment: u32,
+    index: u32,
+}
+
+/// Why a record cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// There are as many as there may be.
+    #[error("`custody.disk` is used up")]
+    Quota,
+    /// The disk takes none.
+    #[error(transparent)]
+    Disk(#[from] io::Error),
+}
+
+/// Why a record cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The disk does not give it.
+    #[error(transparent)]
+    Disk(#[from] io::Error),
+    /// It is another.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+}
+
+/// All records.
+#[derive(Debug)]
+pub struct Segments<D: Disk> {
+    disk: D,
+    seal: Seal,
+    /// Bytes on the disk at most, and now.
+    most: u64,
+    used: u64,
+    segments: BTreeMap<u32, Segment<D::File>>,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Segment<F> {
+    file: F,
+    /// Records that were written, and those that are needed.
+    written: u32,
+    needed: u32,
+    /// Bytes that it takes on the disk.
+    used: u64,
+    /// There is something to sync.
+    dirty: bool,
+}
+
+impl<D: Disk> Segments<D> {
+    /// No records, and never more than `most` bytes of them.
+    pub fn new(disk: D, seal: Seal, most: u64) -> Self {
+        Self {
+            disk,
+            seal,
+            most,
+            used: 0,
+            segments: BTreeMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Bytes on the disk.
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Seals a record and writes it. It is not there before it was [synced](Self::sync).
+    ///
+    /// # Errors
+    /// When it was not written.
+    pub fn write(&mut self, label: Label, record: &mut Record) -> Result<Spot, WriteError> {
+        if self.used + RECORD > self.most {
+            return Err(WriteError::Quota);
+        }
+        self.seal.close(label, record);
+        let number = self.current()?;
+        let segment = self.segments.get_mut(&number).expect("the current one");
+        let index = segment.written;
+        let result = self.disk.write(&segment.file, record.all(), offset(index));
+        if let Err(err) = result {
+            self.discard_if_empty(number);
+            return Err(err.into());
+        }
+        segment.written += 1;
+        segment.needed += 1;
+        segment.used += RECORD;
+        segment.dirty = true;
+        self.used += RECORD;
+        Ok(Spot {
+            segment: number,
+            index,
+        })
+    }
+
+    /// Everything that was written is on the disk.
+    ///
+    /// # Errors
+    /// When some of it may not be.
+    pub fn sync(&mut self) -> io::Result<()> {
+        for segment in self.segments.values_mut().filter(|segment| segment.dirty) {
+            self.disk.sync(&segment.file)?;
+            segment.dirty = false;
+        }
+        Ok(())
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// When the disk does not give it, or another. It may be tried again.
+    pub fn read(&self, spot: Spot, label: Label, record: &mut Record) -> Result<(), ReadError> {
+        let segment = &self.segments[&spot.segment];
+        let bytes = record.all_mut();
+        self.disk.read(&segment.file, bytes, offset(spot.index))?;
+        Ok(self.seal.open(label, record)?)
+    }
+
+    /// Nobody needs this record any more.
+    pub fn forget(&mut self, spot: Spot) {
+        let Some(segment) = self.segments.get_mut(&spot.segment) else {
+            return;
+        };
+        segment.needed -= 1;
+        if segment.needed > 0 && self.disk.punch(&segment.file, offset(spot.index), RECORD) {
+            segment.used -= RECORD;
+            self.used -= RECORD;
+        }
+        self.discard_if_empty(spot.segment);
+    }
+
+    /// The segment with room for a record, or a new one.
+    fn current(&mut self) -> io::Result<u32> {
+        if let Some((number, segment)) = self.segments.last_key_value()
+            && segment.written < RECORDS
+        {
+            return Ok(*number);
+        }
+        let number = self.next;
+        let file = self.disk.create(&self.name(number))?;
+        self.next += 1;
+        let segment = Segment {
+            file,
+            written: 0,
+            needed: 0,
+            used: 0,
+            dirty: false,
+        };
+        self.segments.insert(number, segment);
+        Ok(number)
+    }
+
+    fn discard_if_empty(&mut self, number: u32) {
+        let is_empty = |segment: &Segment<_>| segment.needed == 0;
+        if self.segments.get(&number).is_some_and(is_empty)
+            && let Some(segment) = self.segments.remove(&number)
+        {
+            self.used -= segment.used;
+            let name = self.name(number);
+            if let Err(err) = self.disk.remove(&name) {
+                tracing::warn!(name, error = %err, "cannot remove a file of the spill folder");
+            }
+        }
+    }
+
+    fn name(&self, number: u32) -> String {
+        let (key, generation) = self.seal.name();
+        format!("{}{key}-{generation}-{number}{SUFFIX}", prefix())
+    }
+}
+
+/// Nobody can read them once the key is gone.
+impl<D: Disk> Drop for Segments<D> {
+    fn drop(&mut self) {
+        let numbers: Vec<_> = self.segments.keys().copied().collect();
+        for number in numbers {
+            if let Some(segment) = self.segments.get_mut(&number) {
+                segment.needed = 0;
+            }
+            self.discard_if_empty(number);
+        }
+    }
+}
+
+/// How the names of our files begin and end, of whatever version.
+pub(super) const PREFIX: &str = "pepd-spill-";
+pub(super) const SUFFIX: &str = ".segment";
+/// Changes with what is in the files.
+const VERSION: u32 = 1;
+
+fn prefix() -> String {
+    format!("{PREFIX}v{VERSION}-")
+}
+
+fn offset(index: u32) -> u64 {
+    u64::from(index) * RECORD
+}

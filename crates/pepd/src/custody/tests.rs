@@ -1,0 +1,364 @@
+//! Custody on disks that are as they should be, that are full, and that fail.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::{folder::claim_within, *};
+
+const MIB: u64 = 1 << 20;
+
+fn seal() -> Seal {
+    Seal::new(&[7; 32], 1)
+}
+
+fn label(number: u64) -> Label {
+    Label {
+        flow: u128::from(number % 3),
+        position: number << 16,
+        len: 65_536 - (number as u32 % 5),
+    }
+}
+
+fn filled(number: u64) -> Record {
+    let mut record = Record::default();
+    record.bytes_mut().fill(number as u8);
+    record
+}
+
+fn is_right(number: u64, record: &mut Record) -> bool {
+    let len = label(number).len as usize;
+    record.bytes_mut()[..len]
+        .iter()
+        .all(|byte| *byte == number as u8)
+}
+
+fn write<D: Disk>(segments: &mut Segments<D>, number: u64) -> Result<Spot, WriteError> {
+    segments.write(label(number), &mut filled(number))
+}
+
+fn on_disk(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = fs::read_dir(folder).unwrap();
+    files
+        .map(|file| file.unwrap().metadata().unwrap().blocks() * 512)
+        .sum()
+}
+
+#[test]
+fn records_come_back_as_they_were_and_their_room_is_free_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut segments = Segments::new(Folder(folder.path().into()), seal(), 64 * MIB);
+    let spots: Vec<_> = (0..300).map(|n| write(&mut segments, n).unwrap()).collect();
+    segments.sync().unwrap();
+    assert_eq!(segments.used(), 300 * RECORD);
+    let mut record = Record::default();
+    for (number, spot) in (0..).zip(&spots) {
+        segments.read(*spot, label(number), &mut record).unwrap();
+        assert!(is_right(number, &mut record), "{number}");
+    }
+    // Another's label is not taken for one's own.
+    let other = segments.read(spots[3], label(4), &mut record);
+    assert!(matches!(other, Err(ReadError::Damaged(_))));
+    for spot in &spots[..299] {
+        segments.forget(*spot);
+        assert!(on_disk(folder.path()) <= segments.used() + 4096);
+    }
+    assert!(segments.used() <= RECORD * 44, "{}", segments.used());
+    segments.read(spots[299], label(299), &mut record).unwrap();
+    segments.forget(spots[299]);
+    assert_eq!((segments.used(), on_disk(folder.path())), (0, 0));
+}
+
+#[test]
+fn the_quota_is_never_exceeded() {
+    let folder = tempfile::tempdir().unwrap();
+    let most = 200 * RECORD + 1;
+    let mut segments = Segments::new(Folder(folder.path().into()), seal(), most);
+    let spots: Vec<_> = (0..200).map(|n| write(&mut segments, n).unwrap()).collect();
+    assert!(matches!(write(&mut segments, 200), Err(WriteError::Quota)));
+    assert!(on_disk(folder.path()) <= most);
+    segments.forget(spots[17]);
+    let again = write(&mut segments, 201).unwrap();
+    assert!(matches!(write(&mut segments, 202), Err(WriteError::Quota)));
+    let mut record = Record::default();
+    segments.read(again, label(201), &mut record).unwrap();
+    assert!(is_right(201, &mut record));
+}
+
+#[test]
+fn an_end_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut segments = Segments::new(Folder(folder.path().into()), seal(), 64 * MIB);
+    for number in 0..200 {
+        write(&mut segments, number).unwrap();
+    }
+    drop(segments);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// A file system of so many bytes that is full soon; `None` where we may not mount.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn new(kib: u64) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let options = format!("size={kib}k,mode=0700");
+        let flags = MsFlags::empty();
+        let mounted = mount(
+            Some("none"),
+            folder.path(),
+            Some("tmpfs"),
+            flags,
+            Some(options.as_str()),
+        );
+        mounted.is_ok().then_some(Self(folder))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = umount2(self.0.path(), MntFlags::MNT_DETACH);
+    }
+}
+
+#[test]
+fn a_disk_that_is_full_takes_more_once_there_is_room() {
+    let Some(small) = Small::new(2048) else {
+        eprintln!("skipped: mounting takes privileges");
+        return;
+    };
+    let path = small.0.path();
+    let mut segments = Segments::new(Folder(path.into()), seal(), 64 * MIB);
+    let mut spots = Vec::new();
+    let full = loop {
+        match write(&mut segments, spots.len() as u64) {
+            Ok(spot) => spots.push(spot),
+            Err(err) => break err,
+        }
+    };
+    assert!(matches!(&full, WriteError::Disk(err) if folder::is_full(err)));
+    assert!(spots.len() > 20, "{}", spots.len());
+    let mut record = Record::default();
+    for (number, spot) in (0..).zip(&spots) {
+        segments.read(*spot, label(number), &mut record).unwrap();
+        assert!(is_right(number, &mut record));
+    }
+    segments.forget(spots[5]);
+    segments.forget(spots[6]);
+    let again = write(&mut segments, 90).unwrap();
+    segments.read(again, label(90), &mut record).unwrap();
+    assert!(is_right(90, &mut record));
+    // A folder on a disk that is full is no reason not to start.
+    let filler = vec![0; 2 << 20];
+    let _ = fs::write(path.join("filler"), filler);
+    claim_within(path, Duration::ZERO).unwrap();
+}
+
+/// Files in memory, and a disk that fails when it is told to.
+#[derive(Debug, Clone, Default)]
+struct Faulty(Arc<Faults>);
+
+#[derive(Debug, Default)]
+struct Faults {
+    files: Mutex<BTreeMap<String, Arc<Mutex<Vec<u8>>>>>,
+    create: AtomicBool,
+    write: AtomicBool,
+    read: AtomicBool,
+    sync: AtomicBool,
+}
+
+fn fail(fault: &AtomicBool) -> io::Result<()> {
+    let failed = fault.load(Relaxed);
+    (!failed)
+        .then_some(())
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EIO))
+}
+
+impl Disk for Faulty {
+    type File = Arc<Mutex<Vec<u8>>>;
+
+    fn create(&self, name: &str) -> io::Result<Self::File> {
+        fail(&self.0.create)?;
+        let file = Self::File::default();
+        let mut files = self.0.files.lock().unwrap();
+        assert!(files.insert(name.into(), Arc::clone(&file)).is_none());
+        Ok(file)
+    }
+
+    fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let (file, offset) = (&mut *file.lock().unwrap(), offset as usize);
+        let failed = fail(&self.0.write);
+        // Half of it has been written by then.
+        let bytes = &bytes[..bytes.len() / if failed.is_err() { 2 } else { 1 }];
+        let end = file.len().max(offset + bytes.len());
+        file.resize(end, 0);
+        file[offset..offset + bytes.len()].copy_from_slice(bytes);
+        failed
+    }
+
+    fn read(&self, file: &Self::File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        fail(&self.0.read)?;
+        let file = file.lock().unwrap();
+        let found = file.get(offset as usize..offset as usize + bytes.len());
+        bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn sync(&self, _: &Self::File) -> io::Result<()> {
+        fail(&self.0.sync)
+    }
+
+    fn punch(&self, _: &Self::File, _: u64, _: u64) -> bool {
+        false
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let removed = self.0.files.lock().unwrap().remove(name);
+        removed.map(drop).ok_or(io::ErrorKind::NotFound.into())
+    }
+}
+
+fn spill(disk: &Faulty) -> (Spill<u64>, Replies<u64>) {
+    let segments = Segments::new(disk.clone(), seal(), 64 * MIB);
+    Spill::over(segments, ()).unwrap()
+}
+
+async fn reply(spill: &mut Spill<u64>, replies: &mut Replies<u64>) -> Reply<u64> {
+    replies.next().await.unwrap().by(spill)
+}
+
+async fn written(
+    spill: &mut Spill<u64>,
+    replies: &mut Replies<u64>,
+    number: u64,
+) -> Result<Spot, WriteError> {
+    let mut record = spill.record().unwrap();
+    record.bytes_mut().fill(number as u8);
+    spill.write(number, label(number), record);
+    match reply(spill, replies).await {
+        Reply::Written { of, result, .. } if of == number => result,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_says_so_and_works_again_when_it_does() {
+    let disk = Faulty::default();
+    let (mut spill, mut replies) = spill(&disk);
+    let first = written(&mut spill, &mut replies, 1).await.unwrap();
+    for fault in [&disk.0.write, &disk.0.sync] {
+        fault.store(true, Relaxed);
+        let failed = written(&mut spill, &mut replies, 2).await;
+        assert!(matches!(failed, Err(WriteError::Disk(_))));
+        fault.store(false, Relaxed);
+        let second = written(&mut spill, &mut replies, 3).await.unwrap();
+        spill.forget(second);
+    }
+    disk.0.read.store(true, Relaxed);
+    for fails in [true, false] {
+        disk.0.read.store(fails, Relaxed);
+        assert!(spill.read(9, label(1), first));
+        match reply(&mut spill, &mut replies).await {
+            Reply::Read { result, spot, .. } => {
+                assert_eq!((result.is_err(), spot), (fails, first));
+                let right = result.map(|mut record| is_right(1, &mut record));
+                assert!(right.unwrap_or(true));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    spill.forget(first);
+    disk.0.create.store(true, Relaxed);
+    while written(&mut spill, &mut replies, 4).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert!(disk.0.files.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_the_disk_has_changed_is_not_taken_for_what_was_written() {
+    let disk = Faulty::default();
+    let (mut spill, mut replies) = spill(&disk);
+    let spot = written(&mut spill, &mut replies, 1).await.unwrap();
+    for file in disk.0.files.lock().unwrap().values() {
+        file.lock().unwrap()[5000] ^= 1;
+    }
+    assert!(spill.read(1, label(1), spot));
+    match reply(&mut spill, &mut replies).await {
+        Reply::Read { result, .. } => assert!(matches!(result, Err(ReadError::Damaged(_)))),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn so_many_records_are_under_way_and_no_more() {
+    let disk = Faulty::default();
+    let (mut spill, mut replies) = spill(&disk);
+    for round in 0..3 {
+        let mut begun = 0;
+        while let Some(record) = spill.record() {
+            spill.write(begun, label(begun), record);
+            begun += 1;
+        }
+        assert_eq!(begun, UNDER_WAY as u64, "{round}");
+        for _ in 0..begun {
+            let Reply::Written { result, .. } = reply(&mut spill, &mut replies).await else {
+                panic!("something was read");
+            };
+            result.unwrap();
+        }
+    }
+}
+
+fn fault(path: &Path) -> String {
+    claim_within(path, Duration::ZERO).unwrap_err().to_string()
+}
+
+#[test]
+fn folders_that_are_not_ours_alone_are_refused_with_what_to_do() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("custody");
+    let claimed = claim_within(&path, Duration::ZERO).unwrap();
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    assert!(fault(&path).contains("another pepd uses it"));
+    drop(claimed);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
+    assert!(fault(&path).contains("others may write there (mode 770): `chmod 700`"));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    if chown(&path, Some(12_345), None).is_ok() {
+        assert!(fault(&path).contains("it belongs to user 12345"));
+    }
+    let link = parent.path().join("link");
+    std::os::unix::fs::symlink(parent.path(), &link).unwrap();
+    assert!(fault(&link).contains("`custody.folder`"));
+    let file = parent.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(fault(&file).contains("Not a directory"));
+    assert!(fault(&parent.path().join("no/such")).contains("No such file"));
+}
+
+#[test]
+fn what_another_pepd_has_left_is_removed_and_nothing_else() {
+    let parent = tempfile::tempdir().unwrap();
+    let path = parent.path().join("custody");
+    fs::create_dir(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let left = ["pepd-spill-v1-00-1-0.segment", "pepd-spill-v9-x.segment"];
+    for name in left.into_iter().chain(["notes.txt"]) {
+        fs::write(path.join(name), "something").unwrap();
+    }
+    claim_within(&path, Duration::ZERO).unwrap();
+    let names = fs::read_dir(&path).unwrap().map(|f| f.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["notes.txt"]);
+}
