@@ -11,6 +11,7 @@ mod carriers;
 mod check;
 mod compression;
 mod congestion;
+mod custody;
 mod ending;
 mod firewall;
 mod handshake;

@@ -55,6 +55,12 @@ impl Running {
     pub fn stop(mut self) {
         for pep in [&mut self.boat, &mut self.hub] {
             pep.assert_healthy();
+        }
+        self.stop_after_errors();
+    }
+
+    pub fn stop_after_errors(self) {
+        for pep in [&self.boat, &self.hub] {
             pep.wait_idle();
         }
         self.boat.stop();

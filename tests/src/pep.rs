@@ -244,9 +244,21 @@ impl Pep {
     /// # Panics
     /// When it is dead.
     pub fn resident_bytes(&self) -> u64 {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The most there ever was of it.
+    ///
+    /// # Panics
+    /// When it is dead.
+    pub fn peak_resident_bytes(&self) -> u64 {
+        self.status_bytes("VmHWM:")
+    }
+
+    fn status_bytes(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.id());
         let status = fs::read_to_string(path).expect("a running process has a status");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+        let line = status.lines().find(|line| line.starts_with(name));
         let number = line.and_then(|line| line.split_whitespace().nth(1));
         let kib: Option<u64> = number.and_then(|number| number.parse().ok());
         kib.expect("the status tells the resident memory") * 1024

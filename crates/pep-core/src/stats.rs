@@ -197,6 +197,18 @@ counters! {
     tunnel_datagrams_received,
     /// Of these, those that were not a peer's: damaged, repeated, forged, or not meant for us.
     tunnel_datagrams_refused,
+    /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial buffers.
+    custody_memory_bytes,
+    /// Bytes that they take on disk now.
+    custody_disk_bytes,
+    /// Bytes that left memory for the disk.
+    custody_spilled_bytes,
+    /// Times the disk did not take or give what it should have.
+    custody_disk_errors,
+    /// Flows that were reset as what was held for them was damaged, on disk or in memory.
+    custody_flows_damaged,
+    /// Bytes that came for clients whose FIN had been answered early (`close = "early"`), and were dropped.
+    custody_late_bytes,
     /// SYNs held (`syn = "defer"`) now.
     syns_held,
     /// Held SYNs released to the listener because the server answered.

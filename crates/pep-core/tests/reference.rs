@@ -6,11 +6,12 @@ use std::{collections::BTreeSet, fs, path::Path};
 use pep_core::config::{self, Config, ConfigError};
 
 /// A file with every section, to which a key of any section can be added.
-const BASE: [(&str, &str); 9] = [
+const BASE: [(&str, &str); 10] = [
     ("[intercept]", "lan = [\"eth0\"]"),
     ("[link]", "interface = \"eth0\""),
     ("[limits]", ""),
     ("[timeouts]", ""),
+    ("[custody]", ""),
     ("[log]", ""),
     (
         "[peer.NAME]",

@@ -224,6 +224,6 @@ fn what_overlaps_lacks_something_or_is_too_long_is_refused() {
     assert!(!recover(
         [1, CHUNK + 1, 2 * CHUNK + 1, 3 * CHUNK + 1, 4 * CHUNK + 1],
         0,
-        EXTENT
+        EXTENT + 1
     ));
 }

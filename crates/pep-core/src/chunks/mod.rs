@@ -34,19 +34,25 @@ pub const fn window(extent: u64) -> u64 {
 
 /// The map of one direction of a stream. Holds no bytes.
 ///
-/// Invariant: `base <= head <= tail <= highest <= head + window`.
+/// Bytes that are next in the stream may be elsewhere for a while: [released](ChunkMap::release) and later [placed again](ChunkMap::restore).
+///
+/// Invariant: `base <= head <= tail <= highest <= head + window`, and no more chunks are in use than the extent has.
 #[derive(Debug, Clone)]
 pub struct ChunkMap {
     head: u64,
     tail: u64,
     highest: u64,
     window: u64,
+    /// Chunks of the extent.
+    count: usize,
     /// The position at which the first of `chunks` begins.
     base: u64,
     /// Which chunk of the extent each one of the stream is; none where no byte of it has come, or is needed any more.
     chunks: VecDeque<Option<u32>>,
     /// How many of these were let go before their turn.
     released: usize,
+    /// Chunks that were set aside for bytes that come back.
+    promised: Vec<u32>,
     /// Chunks that had bytes and have pages.
     free: Vec<u32>,
     /// Chunks whose pages were given back.
@@ -82,9 +88,11 @@ impl ChunkMap {
             tail: 0,
             highest: 0,
             window: window(extent),
+            count: (extent / CHUNK) as usize,
             base: 0,
             chunks: VecDeque::new(),
             released: 0,
+            promised: Vec::new(),
             free: Vec::new(),
             clean: Vec::new(),
             fresh: 0,
@@ -92,6 +100,14 @@ impl ChunkMap {
             busiest: [0; 2],
             changes: Vec::new(),
         }
+    }
+
+    /// The same, but bytes may be held up to `window` behind the oldest one: more than the extent has room for, so that some of them
+    /// have to be elsewhere.
+    #[must_use]
+    pub fn with_window(self, window: u64) -> Self {
+        let window = window.max(self.window);
+        Self { window, ..self }
     }
 
     /// What a successor must know of the map since the last call, besides [head](Self::head) and [tail](Self::tail), which is enough to
@@ -139,12 +155,18 @@ impl ChunkMap {
     /// Bytes of chunks that are in use, with those between that nothing has come of yet, and of free ones; as long as the
     /// first chunk has been enough, only what was used of it. No more than so many have pages.
     pub fn reserved(&self) -> u64 {
-        self.reserved_with(self.in_use(), self.free.len(), self.reach)
+        self.reserved_of(self.in_use(), self.free.len(), self.reach)
     }
 
-    /// Chunks with bytes that are needed, and those between that nothing has come of yet.
+    /// What [`reserved`](Self::reserved) is once a chunk more is in use.
+    pub fn reserved_with_another(&self) -> u64 {
+        let free = self.free.len().saturating_sub(1);
+        (self.in_use() + 1 + free) as u64 * CHUNK
+    }
+
+    /// Chunks with bytes that are needed, those between that nothing has come of yet, and those that were set aside.
     fn in_use(&self) -> usize {
-        self.chunks.len() - self.released
+        self.chunks.len() - self.released + self.promised.len()
     }
 
     /// What [`reserved`](Self::reserved) is once the bytes from the tail on, below `end`, have [space](Self::space), if none has come
@@ -154,11 +176,11 @@ impl ChunkMap {
         let chunks = (used.div_ceil(CHUNK) as usize).max(self.chunks.len());
         let more = chunks - self.chunks.len();
         let free = self.free.len().saturating_sub(more);
-        let in_use = chunks - self.released;
-        self.reserved_with(in_use, free, self.reach.max(pages(used)))
+        let in_use = chunks - self.released + self.promised.len();
+        self.reserved_of(in_use, free, self.reach.max(pages(used)))
     }
 
-    fn reserved_with(&self, chunks: usize, free: usize, reach: u64) -> u64 {
+    fn reserved_of(&self, chunks: usize, free: usize, reach: u64) -> u64 {
         if chunks + free <= 1 && self.fresh <= 1 {
             return reach;
         }
@@ -189,7 +211,70 @@ impl ChunkMap {
     }
 
     fn up_to(&self, len: u64) -> u64 {
-        len.min(self.allowed() - self.tail)
+        let room = self.left_begun() + self.available() as u64 * CHUNK;
+        len.min(self.allowed() - self.tail).min(room)
+    }
+
+    /// Bytes left of the chunk in which the next byte goes, if there is one already.
+    pub fn left_begun(&self) -> u64 {
+        let begun = self.tail < self.base + self.chunks.len() as u64 * CHUNK;
+        if begun { self.left() } else { 0 }
+    }
+
+    /// Bytes of the extent.
+    pub fn extent(&self) -> u64 {
+        self.count as u64 * CHUNK
+    }
+
+    /// Chunks that nothing is in.
+    pub fn available(&self) -> usize {
+        self.count.saturating_sub(self.in_use())
+    }
+
+    /// Where the bytes of full chunks begin that are here, the last one first; none before `position`.
+    pub fn full_chunks(&self, position: u64) -> impl Iterator<Item = u64> {
+        let full = (self.tail - self.base) / CHUNK;
+        let first = position.max(self.head) - self.base;
+        let first = first.div_ceil(CHUNK) as usize;
+        let fulls = (first..full as usize).rev();
+        let here = fulls.filter(|index| self.chunks[*index].is_some());
+        here.map(|index| self.base + index as u64 * CHUNK)
+    }
+
+    /// Sets a chunk aside for bytes that come back: as good as in use. Returns whether there was one.
+    #[must_use]
+    pub fn promise(&mut self) -> bool {
+        let any = self.available() > 0;
+        if any {
+            let chunk = self.take();
+            self.promised.push(chunk);
+            if self.fresh == 1 {
+                self.reach = CHUNK;
+            }
+        }
+        any
+    }
+
+    /// Bytes for which a chunk was [set aside](Self::promise) do not come back.
+    pub fn break_promise(&mut self) {
+        self.free.extend(self.promised.pop());
+    }
+
+    /// Where a chunk of bytes goes that was [released](Self::release), and for which one was [set aside](Self::promise): from its first
+    /// byte on.
+    ///
+    /// # Panics
+    /// When it is here, or no bytes of the stream begin a chunk there, or none was set aside.
+    pub fn restore(&mut self, from: u64) -> Ranges {
+        assert!((from - self.base).is_multiple_of(CHUNK) && from < self.tail);
+        let index = self.index(from);
+        let chunk = self.promised.pop().expect("a chunk that was set aside");
+        let before = self.chunks[index].replace(chunk);
+        assert!(before.is_none(), "it is here");
+        self.released -= 1;
+        let word = from + 1;
+        self.changes.push(Change { chunk, word });
+        self.ranges(from, CHUNK)
     }
 
     /// Where bytes of the stream go, whatever of those before them is missing. `None` where some of them have come in order or are

@@ -6,7 +6,7 @@
 
 use std::{collections::VecDeque, ops::Range};
 
-use super::{CHUNK, Change, ChunkMap, window};
+use super::{CHUNK, Change, ChunkMap};
 
 /// What was written down does not make a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +33,7 @@ impl ChunkMap {
         tail: u64,
     ) -> Result<Self, Torn> {
         let torn = Torn { head, tail };
-        if head > tail || tail - head > window(extent) {
+        if head > tail || tail - head > extent {
             return Err(torn);
         }
         let mut map = Self {

@@ -4,6 +4,7 @@
 //! tests keep it and these types in agreement.
 
 mod congestion;
+mod custody;
 mod error;
 mod findings;
 mod intercept;
@@ -20,6 +21,7 @@ mod values;
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
+pub use custody::Custody;
 pub use error::{ConfigError, ConfigWarning};
 pub use intercept::{Intercept, Marks};
 pub use limits::Limits;
@@ -49,6 +51,8 @@ pub struct Config {
     pub link: Option<Link>,
     /// What is never exceeded.
     pub limits: Limits,
+    /// What is held while the link is away.
+    pub custody: Custody,
     /// Timers of flows whose site says nothing else. Sites hold their own copy.
     pub timeouts: Timeouts,
     /// After SIGTERM, how long flows may still run before they are reset (`timeouts.drain`), 0
@@ -100,7 +104,10 @@ impl Config {
                            `key_file`, which `pepd keygen` writes";
             findings.error(&format!("peer.{}", names[0]), message);
         }
+        let limits = Limits::read(root.section("limits"));
+        let custody = Custody::read(root.section("custody"), &limits);
         let context = Context {
+            custody: &custody,
             intercept: &intercept,
             link: link.as_ref(),
             timeouts: &timeouts,
@@ -108,7 +115,6 @@ impl Config {
             findings,
         };
         let sites = context.read_sites(root.tables("site"));
-        let limits = Limits::read(root.section("limits"));
         let log = LogConfig::read(root.section("log"));
         root.finish();
         let (warnings, lines) = (Vec::new(), Lines::default());
@@ -116,6 +122,7 @@ impl Config {
             intercept,
             link,
             limits,
+            custody,
             timeouts,
             drain,
             log,
@@ -129,6 +136,7 @@ impl Config {
 
     /// Takes the paths of files in it for relative to `folder`, where they are relative.
     pub fn resolve_paths(&mut self, folder: &Path) {
+        self.custody.resolve_paths(folder);
         peers::resolve_paths(self.identity.as_mut(), &mut self.peers, folder);
     }
 

@@ -6,7 +6,7 @@ use toml::de::DeValue;
 use units::ByteSize;
 
 use super::{
-    CongestionName, IfName, Intercept, Link, Timeouts, congestion,
+    CongestionName, Custody, IfName, Intercept, Link, Timeouts, congestion, custody,
     findings::Findings,
     intercept::SYN_WORDS,
     raw::Section,
@@ -16,8 +16,8 @@ use super::{
     },
 };
 use crate::site::{
-    Buffer, Class, DscpPolicy, LinkLeg, Lowat, Matcher, Mode, Pacing, Sharing, Site, SiteTable,
-    Source, SynHandling,
+    Buffer, Class, Close, DscpPolicy, KeepWhen, LinkLeg, Lowat, Matcher, Mode, Pacing, Sharing,
+    Site, SiteTable, Source, SynHandling,
 };
 
 /// The name of the built-in last site.
@@ -25,6 +25,7 @@ const FALLBACK: &str = "default";
 
 /// What sites take from the rest of the file.
 pub(super) struct Context<'a> {
+    pub(super) custody: &'a Custody,
     pub(super) intercept: &'a Intercept,
     pub(super) link: Option<&'a Link>,
     pub(super) timeouts: &'a Timeouts,
@@ -58,6 +59,7 @@ impl Context<'_> {
     fn defaults(&self, name: &str) -> Site {
         Site {
             dedicated: self.link.is_some_and(|link| link.dedicated),
+            hold: self.custody.hold,
             ..Site::with_defaults(name, self.intercept.syn, self.timeouts.clone())
         }
     }
@@ -94,11 +96,38 @@ impl Context<'_> {
             peer: self.read_peer(s),
             class: s.read("class", CLASSES).unwrap_or(d.class),
             compress: s.read("compress", Switch).unwrap_or(d.compress),
+            custody: d.custody,
+            hold: s.read("hold", custody::hold()).unwrap_or(d.hold),
+            disk: s.read("disk", custody::disk()),
+            close: s.read("close", CLOSES).unwrap_or(d.close),
         };
+        let by_class = match site.class {
+            Class::DelayTolerant => KeepWhen::Always,
+            _ => d.custody,
+        };
+        site.custody = s.read("custody", KEEP_WHEN).unwrap_or(by_class);
         check_tunnel(s, &mut site);
+        self.check_custody(s, &site);
         congestion::check(s, &site, self.link);
         section.finish();
         site
+    }
+
+    fn check_custody(&self, section: &Section<'_>, site: &Site) {
+        if site.close == Close::Early && site.mode != Mode::Tunnel {
+            let message = "\"early\" needs mode \"tunnel\": flows that are split are not in custody long enough for it; accepted here: \"confirmed\"";
+            section.error("close", message);
+        }
+        for key in ["custody", "hold", "disk"] {
+            if site.mode != Mode::Tunnel && section.has(key) {
+                let message =
+                    "has no effect: only mode \"tunnel\" keeps bytes while the link is away";
+                section.warning(key, message);
+            } else if key == "disk" && section.has(key) && self.custody.folder.is_none() {
+                let message = "has no effect: `custody.folder` is missing, so nothing goes to disk";
+                section.warning(key, message);
+            }
+        }
     }
 
     fn read_timeouts(&self, site: &mut Section<'_>) -> Timeouts {
@@ -268,6 +297,12 @@ const CLASSES: OneOf<Class> = OneOf(&[
     ("normal", Class::Normal),
     ("bulk", Class::Bulk),
     ("delay_tolerant", Class::DelayTolerant),
+]);
+const CLOSES: OneOf<Close> = OneOf(&[("confirmed", Close::Confirmed), ("early", Close::Early)]);
+const KEEP_WHEN: OneOf<KeepWhen> = OneOf(&[
+    ("never", KeepWhen::Never),
+    ("outage", KeepWhen::Outage),
+    ("always", KeepWhen::Always),
 ]);
 const LINK_LEGS: OneOf<LinkLeg> =
     OneOf(&[("server", LinkLeg::Server), ("client", LinkLeg::Client)]);

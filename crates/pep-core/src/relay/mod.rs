@@ -306,12 +306,26 @@ impl Relay {
     fn deliver(&self, direction: Direction) -> Option<Action> {
         let half = self.half(direction);
         if half.wants_to_shut_down() {
-            return Some(Action::ShutDown { direction });
+            let answers = self.answers(direction);
+            return (!answers).then_some(Action::ShutDown { direction });
         }
         (half.wants_to_send() && self.legs.of(direction.sink()).writable).then(|| Action::Send {
             direction,
             data: half.ring.data(),
         })
+    }
+
+    /// Whether a FIN of this half would answer the client's while some of what the client has sent has not gone to the server: it waits
+    /// until everything has.
+    fn answers(&self, direction: Direction) -> bool {
+        direction == Direction::Down && self.up.state() == HalfState::Draining(Ending::Fin)
+    }
+
+    /// The server does not have everything that the client sent before its FIN, and never will: the
+    /// client learns of it by a reset.
+    pub fn handle_unconfirmed(&mut self) {
+        self.reset_by.get_or_insert(Side::Server);
+        self.down.on_sink_reset();
     }
 
     fn receive(&self, direction: Direction) -> Option<Action> {

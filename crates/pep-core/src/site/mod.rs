@@ -7,7 +7,7 @@ mod table;
 
 pub use matcher::{FlowKey, Matcher, PortRange};
 pub use policy::{
-    Buffer, Buffers, Class, DscpPolicy, IpVersion, LinkLeg, Lowat, Mode, Pacing, RTT0_DEFAULT,
-    Sharing, Site, Source, SynHandling,
+    Buffer, Buffers, Class, Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Lowat, Mode, Pacing,
+    RTT0_DEFAULT, Sharing, Site, Source, SynHandling,
 };
 pub use table::{SiteId, SiteTable};

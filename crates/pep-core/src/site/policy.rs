@@ -5,7 +5,7 @@ use std::time::Duration;
 use units::{ByteSize, Rate};
 
 use super::Matcher;
-use crate::config::{CongestionName, Link, Timeouts};
+use crate::config::{CongestionName, Custody, Link, Timeouts};
 
 /// How a site's flows are carried. `packet` is not built yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,6 +124,28 @@ pub enum Sharing {
     Off,
 }
 
+/// When more of a tunnel's flows is taken from their hosts than may soon be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KeepWhen {
+    /// Never: while the link is away, hosts wait.
+    Never,
+    /// While the link is away (default).
+    #[default]
+    Outage,
+    /// At all times.
+    Always,
+}
+
+/// When a client that has sent its last byte gets our FIN for its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Close {
+    /// Once the server has ended, and its TCP has acknowledged everything (default): a close in order means what it would without us.
+    #[default]
+    Confirmed,
+    /// While the link is away, at once: the client need not wait, nor learns what becomes of its bytes.
+    Early,
+}
+
 /// Socket buffers in bytes, to be given to SO_SNDBUF and SO_RCVBUF (the kernel doubles them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffers {
@@ -221,6 +243,14 @@ pub struct Site {
     pub class: Class,
     /// Whether their bytes are compressed there; default no.
     pub compress: bool,
+    /// When they are taken into custody; default [`KeepWhen::Outage`], for [`Class::DelayTolerant`] [`KeepWhen::Always`].
+    pub custody: KeepWhen,
+    /// How long they are held there without getting on, 1 s to 365 days; default `custody.hold`.
+    pub hold: Duration,
+    /// Bytes on disk of all its flows at most; default as many as `custody.disk` allows.
+    pub disk: Option<ByteSize>,
+    /// When a client's FIN is answered; default [`Close::Confirmed`].
+    pub close: Close,
 }
 
 impl Site {
@@ -252,6 +282,10 @@ impl Site {
             peer: None,
             class: Class::default(),
             compress: false,
+            custody: KeepWhen::default(),
+            hold: Custody::default().hold,
+            disk: None,
+            close: Close::default(),
         }
     }
 

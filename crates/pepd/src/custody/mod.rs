@@ -20,7 +20,7 @@ mod folder;
 mod seal;
 mod segments;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{
     fmt, io, mem,
@@ -117,26 +117,32 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
         segments: Segments<D>,
         held: impl Send + 'static,
     ) -> io::Result<(Self, Replies<T>)> {
-        let (jobs, todo) = channel();
-        let (answers, replies) = unbounded_channel();
+        let (spill, replies, worker) = Self::without_thread(segments);
         let work = move || {
             let _held = held;
-            Worker {
-                segments,
-                answers,
-                written: Vec::new(),
-            }
-            .run(&todo);
+            worker.run();
         };
         thread::Builder::new()
             .name("pepd-custody".into())
             .spawn(work)?;
+        Ok((spill, replies))
+    }
+
+    fn without_thread<D: Disk>(segments: Segments<D>) -> (Self, Replies<T>, Worker<D, T>) {
+        let (jobs, todo) = channel();
+        let (answers, replies) = unbounded_channel();
+        let worker = Worker {
+            segments,
+            todo,
+            answers,
+            written: Vec::new(),
+        };
         let spill = Self {
             jobs,
             spare: Vec::new(),
             under_way: 0,
         };
-        Ok((spill, Replies(replies)))
+        (spill, Replies(replies), worker)
     }
 
     /// Memory for a record that is to be written, or `None` when so many are under way that it has to wait.
@@ -205,22 +211,28 @@ impl<T: fmt::Debug + Copy + Send + 'static> Answered<T> {
 
 struct Worker<D: Disk, T> {
     segments: Segments<D>,
+    todo: Receiver<Job<T>>,
     answers: UnboundedSender<Answer<T>>,
     /// What has been written and not been synced.
     written: Vec<(T, Label, Spot, Record)>,
 }
 
 impl<D: Disk, T> Worker<D, T> {
-    fn run(mut self, todo: &Receiver<Job<T>>) {
-        while let Ok(job) = todo.recv() {
+    fn run(mut self) {
+        while let Ok(job) = self.todo.recv() {
             self.work(job);
-            while self.written.len() < TOGETHER
-                && let Ok(job) = todo.try_recv()
-            {
-                self.work(job);
-            }
-            self.sync();
+            self.work_on();
         }
+    }
+
+    /// Does what there is to do, as much as is synced together.
+    fn work_on(&mut self) {
+        while self.written.len() < TOGETHER
+            && let Ok(job) = self.todo.try_recv()
+        {
+            self.work(job);
+        }
+        self.sync();
     }
 
     fn work(&mut self, job: Job<T>) {

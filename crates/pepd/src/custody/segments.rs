@@ -77,6 +77,7 @@ impl<D: Disk> Segments<D> {
     }
 
     /// Bytes on the disk.
+    #[cfg(test)]
     pub fn used(&self) -> u64 {
         self.used
     }

@@ -166,15 +166,43 @@ fn a_disk_that_is_full_takes_more_once_there_is_room() {
 
 /// Files in memory, and a disk that fails when it is told to.
 #[derive(Debug, Clone, Default)]
-struct Faulty(Arc<Faults>);
+pub(crate) struct Faulty(pub(crate) Arc<Faults>);
 
 #[derive(Debug, Default)]
-struct Faults {
+pub(crate) struct Faults {
     files: Mutex<BTreeMap<String, Arc<Mutex<Vec<u8>>>>>,
-    create: AtomicBool,
-    write: AtomicBool,
-    read: AtomicBool,
-    sync: AtomicBool,
+    pub(crate) create: AtomicBool,
+    pub(crate) write: AtomicBool,
+    pub(crate) read: AtomicBool,
+    pub(crate) sync: AtomicBool,
+}
+
+impl Faults {
+    /// Bytes in files.
+    pub(crate) fn bytes(&self) -> u64 {
+        let files = self.files.lock().unwrap();
+        let files = files.values().map(|file| file.lock().unwrap().len() as u64);
+        files.sum()
+    }
+}
+
+/// A disk that works when it is told to, so that tests are the same every time.
+pub(crate) struct Slow<T>(Worker<Faulty, T>, Replies<T>);
+
+impl<T: fmt::Debug + Copy + Send + 'static> Slow<T> {
+    /// Of at most so many bytes.
+    pub(crate) fn new(disk: &Faulty, most: u64) -> (Spill<T>, Self) {
+        let segments = Segments::new(disk.clone(), seal(), most);
+        let (spill, replies, worker) = Spill::without_thread(segments);
+        (spill, Self(worker, replies))
+    }
+
+    /// Does what it was asked to. Returns what it has to say.
+    pub(crate) fn work(&mut self) -> Vec<Answered<T>> {
+        self.0.work_on();
+        let answers = &mut self.1.0;
+        std::iter::from_fn(|| answers.try_recv().ok().map(Answered)).collect()
+    }
 }
 
 fn fail(fault: &AtomicBool) -> io::Result<()> {

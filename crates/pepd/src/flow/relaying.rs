@@ -10,7 +10,7 @@ use std::{
 };
 
 use pep_core::{
-    relay::{Action, Direction, End, Ending, IdleEvent, Side, Wait},
+    relay::{Action, Direction, End, Ending, HalfState, IdleEvent, Side, Wait},
     ring::Ranges,
     stats::EndReason,
 };
@@ -24,6 +24,7 @@ use tokio::{
 use super::{
     Flow,
     idle::{self, Idle},
+    tail,
 };
 use crate::{arena::SlotState, limits::Resource};
 
@@ -49,7 +50,13 @@ impl Flow {
                     let result = self.send(direction, &data);
                     self.settle(result, &mut idle).await;
                 }
-                Action::ShutDown { direction } => self.shut_down(direction),
+                Action::ShutDown { direction } => {
+                    if self.confirmed(direction).await {
+                        self.shut_down(direction);
+                    } else {
+                        self.relay.handle_unconfirmed();
+                    }
+                }
                 Action::Yield => {
                     yield_now().await;
                     self.relay.handle_turn();
@@ -127,6 +134,28 @@ impl Flow {
         {
             share.on_sent(self.legs[side as usize].shared());
         }
+    }
+
+    /// Waits until a FIN of this half may go. Where it answers the client's, that is when the server has acknowledged everything, so that
+    /// the client's close means what it would without us. Returns whether it has.
+    async fn confirmed(&mut self, direction: Direction) -> bool {
+        let server = self.leg(Side::Server);
+        let answers = self.relay.half(direction.other()).state() == HalfState::Shut;
+        if direction == Direction::Up || !answers || !server.has_tail(true) {
+            return true;
+        }
+        let limit = self.ends.site.timeouts.orphan;
+        let client = poll_fn(|cx| self.leg(Side::Client).poll_broken(cx));
+        tokio::select! {
+            () = tail::delivered(limit, || server.has_tail(true)) => {}
+            err = client => self.failure = Some(err),
+        }
+        let server = self.leg(Side::Server);
+        let lost = server.has_tail(true).then(|| ErrorKind::TimedOut.into());
+        if let Some(err) = server.take_error().or(lost) {
+            self.failure.get_or_insert(err);
+        }
+        self.failure.is_none()
     }
 
     fn shut_down(&mut self, direction: Direction) {

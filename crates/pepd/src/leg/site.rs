@@ -1,11 +1,13 @@
 //! A site as the legs of its flows need it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use pep_core::{
     config::{Config, Link, Timeouts},
     relay::Side,
-    site::{DscpPolicy, IpVersion, LinkLeg, Sharing, Site, SiteId, Source, SynHandling},
+    site::{
+        Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Sharing, Site, SiteId, Source, SynHandling,
+    },
 };
 
 use super::options::{Congestion, LegOptions, PayloadRate};
@@ -38,6 +40,12 @@ pub struct SiteRuntime {
     pub link_side: Side,
     /// Whether their bytes are compressed in a tunnel.
     pub compress: bool,
+    /// When more of their bytes is kept than may soon be sent, and for how long.
+    pub keep: KeepWhen,
+    /// The same.
+    pub hold: Duration,
+    /// When clients' FINs are answered.
+    pub close: Close,
     /// How they share it, over IPv4 and over IPv6.
     pub share: [Option<Terms>; 2],
 }
@@ -113,6 +121,9 @@ impl SiteRuntime {
                 LinkLeg::Client => Side::Client,
             },
             compress: site.compress,
+            keep: site.custody,
+            hold: site.hold,
+            close: site.close,
             share: [IpVersion::V4, IpVersion::V6]
                 .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
         }

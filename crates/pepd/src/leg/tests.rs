@@ -4,7 +4,10 @@ use std::{
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pep_core::config::Keepalive;
+use pep_core::{
+    config::Keepalive,
+    site::{Close, KeepWhen},
+};
 
 use super::*;
 
@@ -28,6 +31,9 @@ fn options() -> LegOptions {
 /// A site that connects from our own address.
 pub(crate) fn site() -> SiteRuntime {
     SiteRuntime {
+        keep: KeepWhen::Outage,
+        close: Close::Confirmed,
+        hold: Duration::from_secs(900),
         id: pep_core::site::SiteId(0),
         name: "test".to_owned(),
         port: 0,

@@ -25,14 +25,15 @@ use tunnel::endpoint::{Carrier, Transmit};
 
 use super::{
     Handed, TunnelError,
-    core::{Core, Shared},
+    core::{Core, Key, Shared},
     interface, near, paths,
     recover::{self, Inherited},
     setup::Prepared,
+    table::Custody,
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
 };
-use crate::{flow::FlowContext, sys::reactor};
+use crate::{custody::Replies, flow::FlowContext, sys::reactor};
 
 /// Datagrams sent, and calls that receive some, before others have their turn.
 const SEND_TURN: usize = 256;
@@ -62,7 +63,12 @@ pub(super) async fn run(
 ) -> Result<(), DriverError> {
     let mut endpoint = prepared.endpoint;
     let sizes = (&prepared.sizes[..], &prepared.flows[..]);
-    let peers = Prepared::add_peers(&mut endpoint, &prepared.peers, sizes, &context)?;
+    let kept = prepared.custody;
+    let (spill, answers) = kept.disk.unzip();
+    let custody = Custody::new(kept.bounds, &kept.sites, spill, &context.counters);
+    let far = prepared.far.policy();
+    let kept = (&context, &custody);
+    let peers = Prepared::add_peers(&mut endpoint, &prepared.peers, sizes, kept, far)?;
     let tcp = Connections::new(prepared.tcp);
     let core = Core::new(
         context,
@@ -71,6 +77,7 @@ pub(super) async fn run(
         prepared.statuses,
         prepared.far,
         tcp,
+        custody,
     );
     listen(&core, prepared.listeners)?;
     recover::flows(&core, inherited);
@@ -82,6 +89,9 @@ pub(super) async fn run(
         drops: Drops::default(),
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
+    if let Some(answers) = answers {
+        tokio::task::spawn_local(hear_disk(Rc::clone(&core), answers));
+    }
     if let Some(interface) = prepared.interface {
         tokio::task::spawn_local(interface::watch(Rc::clone(&core), interface));
     }
@@ -117,6 +127,13 @@ fn listen(core: &Shared, listeners: Option<Listeners>) -> io::Result<()> {
         tokio::task::spawn_local(tcp::accept(Rc::clone(core), listener));
     }
     Ok(())
+}
+
+/// Takes note of what becomes of bytes on disk.
+async fn hear_disk(core: Shared, mut answers: Replies<Key>) {
+    while let Some(answered) = answers.next().await {
+        core.borrow_mut().on_disk_answered(answered);
+    }
 }
 
 async fn tick(core: Shared) {

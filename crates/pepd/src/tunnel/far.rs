@@ -8,6 +8,7 @@ use tunnel::wire::ResetCode;
 use super::{
     core::{Key, Shared},
     flow::Joint,
+    table::Policy,
 };
 use crate::{
     accept,
@@ -38,6 +39,11 @@ impl Sites {
             as_self: with(Source::Self_),
             may_be_server: leg::may_be_host,
         }
+    }
+
+    /// What becomes of their bytes while the link is away.
+    pub(super) fn policy(&self) -> Policy {
+        Policy::of(&self.as_self)
     }
 
     /// For tests, whose servers are on this machine.

@@ -17,7 +17,7 @@ use super::{
     core::{Key, Shared},
     flow::Joint,
     recover,
-    table::Announcement,
+    table::{Announcement, Policy},
 };
 use crate::keys::{self, NoRandomness};
 
@@ -29,7 +29,9 @@ pub(super) async fn serve(core: Shared, handed: Handed) {
         let counters = &core.context.counters;
         counters.update(|stats| stats.tunnel_flows_near += 1);
         let peer = handed.peer;
-        let flow = core.table(peer).add(handed.memory, Direction::Up);
+        let policy = Policy::of(&handed.ends.site);
+        let table = core.table(peer);
+        let flow = table.add_kept(handed.memory, Direction::Up, policy);
         Key { peer, flow }
     };
     let mut joint = Joint::new(

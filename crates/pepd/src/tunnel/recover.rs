@@ -16,7 +16,7 @@ use super::{
     far,
     flow::Joint,
     near,
-    table::{Adopted, Announcement, RecoverError},
+    table::{Adopted, Announcement, Policy, RecoverError},
 };
 use crate::{
     flow::{Ends, born},
@@ -139,7 +139,9 @@ fn flow(
         .borrow()
         .peer_called(identity.peer)
         .ok_or(LostError::Peer)?;
-    let adopted = core.borrow_mut().table(index).recover(survivor)?;
+    let site = named(sites, &identity).filter(|_| side == Side::Client);
+    let policy = site.map(|site| Policy::of(site));
+    let adopted = core.borrow_mut().table(index).recover(survivor, policy)?;
     let key = Key {
         peer: index,
         flow: adopted.flow,
@@ -164,6 +166,13 @@ fn flow(
     begun.map(|()| adopted.repaired)
 }
 
+/// The site that took a flow, or the one that takes all others.
+fn named<'a>(sites: &'a [Arc<SiteRuntime>], identity: &Identity) -> Option<&'a Arc<SiteRuntime>> {
+    let mut named = sites.iter();
+    let named = named.find(|site| name_hash(&site.name) == identity.site);
+    named.or(sites.last())
+}
+
 fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result<(), LostError> {
     let Found {
         identity,
@@ -172,9 +181,7 @@ fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result
         adopted,
         ..
     } = found;
-    let mut named = sites.iter();
-    let named = named.find(|site| name_hash(&site.name) == identity.site);
-    let site = named.or(sites.last()).ok_or(LostError::Site)?;
+    let site = named(sites, &identity).ok_or(LostError::Site)?;
     let ends = Ends {
         client: identity.client,
         destination: identity.destination,

@@ -11,7 +11,8 @@ use std::{
 };
 
 use pep_core::{
-    budget::MemoryBudget, chunks::window, relay::RelayLimits, site::SiteId, stats::Stats,
+    budget::MemoryBudget, chunks::window, custody::Bounds, relay::RelayLimits, site::SiteId,
+    stats::Stats,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -30,7 +31,7 @@ use super::{
     core::{Core, Peers, Shared},
     far, near,
     peers::Statuses,
-    table::{Sizes, Table},
+    table::{Custody, Sizes, Table},
     tcp::{self, Connections},
 };
 use crate::{
@@ -154,7 +155,16 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
         leg: site().server,
         from: None,
     });
-    Core::new(context, endpoint, peers, Statuses::new(&config), far, tcp)
+    let custody = Custody::new(Bounds::NONE, &[Bounds::NONE], None, &context.counters);
+    Core::new(
+        context,
+        endpoint,
+        peers,
+        Statuses::new(&config),
+        far,
+        tcp,
+        custody,
+    )
 }
 
 impl Rig {

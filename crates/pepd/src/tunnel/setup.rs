@@ -4,6 +4,7 @@ use std::{
     fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    rc::Rc,
     sync::Arc,
     time::Duration,
 };
@@ -11,6 +12,7 @@ use std::{
 use pep_core::{
     chunks,
     config::{Carrier, Config, Identity, IfName, Peer},
+    custody::Bounds,
     key::SecretKey,
     site::{Class as SiteClass, Mode, SiteId},
 };
@@ -19,18 +21,20 @@ use tunnel::{
     endpoint::{Carriers, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig},
     session::{Outages, Rate, SessionConfig},
 };
+use units::ByteSize;
 
 use super::{
-    core::{BEGINNING, Peers},
+    core::{BEGINNING, Key, Peers},
     credit, far,
     paths::{self, Paths},
     peers::Statuses,
-    table::{Sizes, Table},
+    table::{Custody, Policy, Sizes, Table},
     tcp,
     udp::Bound,
 };
 use crate::{
     congestion::Controls,
+    custody::{Replies, Seal, Spill, SpillError},
     flow::FlowContext,
     keys::{self, KeyFileError, NoRandomness},
     leg::{LegOptions, SiteRuntime},
@@ -43,6 +47,9 @@ pub enum TunnelError {
     /// A key file is missing or has no key in it.
     #[error(transparent)]
     Key(#[from] KeyFileError),
+    /// What does not fit into memory has no place.
+    #[error(transparent)]
+    Spill(#[from] SpillError),
     /// There is no seed.
     #[error(transparent)]
     Randomness(#[from] NoRandomness),
@@ -93,6 +100,39 @@ pub struct Prepared {
     pub(super) paths: Option<Paths>,
     /// How many flows each peer may open.
     pub(super) flows: Vec<u32>,
+    /// What is held while links are away.
+    pub(super) custody: Kept,
+}
+
+/// What there is for what is held while links are away.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) bounds: Bounds,
+    /// Of each site.
+    pub(super) sites: Vec<Bounds>,
+    pub(super) disk: Option<(Spill<Key>, Replies<Key>)>,
+}
+
+impl Kept {
+    fn new(config: &Config) -> Result<Self, TunnelError> {
+        let custody = &config.custody;
+        let sites = config.sites.iter().map(|(_, site)| Bounds {
+            disk: site.disk.map_or(u64::MAX, ByteSize::bytes),
+            ..Bounds::NONE
+        });
+        let disk = custody.folder.as_deref().map(|folder| {
+            let seal = Seal::new(&keys::random()?, 0);
+            Ok::<_, TunnelError>(Spill::open(folder, custody.disk_bytes(), seal)?)
+        });
+        Ok(Self {
+            bounds: Bounds {
+                memory: custody.memory.bytes(),
+                disk: custody.disk_bytes(),
+            },
+            sites: sites.collect(),
+            disk: disk.transpose()?,
+        })
+    }
 }
 
 impl Prepared {
@@ -131,6 +171,7 @@ impl Prepared {
             interface: config.link.as_ref().map(|link| link.interface.clone()),
             sizes: sizes(config),
             flows: flows(config),
+            custody: Kept::new(config)?,
             paths,
         }))
     }
@@ -140,7 +181,8 @@ impl Prepared {
         endpoint: &mut Endpoint,
         peers: &[(Peer, PeerConfig)],
         (sizes, flows): (&[Sizes], &[u32]),
-        context: &Arc<FlowContext>,
+        (context, custody): (&Arc<FlowContext>, &Rc<Custody>),
+        far: Policy,
     ) -> Result<Peers, TunnelError> {
         let mut added = Peers::default();
         for (index, (peer, config)) in peers.iter().enumerate() {
@@ -153,7 +195,8 @@ impl Prepared {
                     name: peer.name.clone(),
                     err,
                 })?;
-            let table = Table::new(context, sizes[index], flows[index]);
+            let mut table = Table::new(context, sizes[index], flows[index]);
+            table.keep_in(custody, index, far);
             added.push(id, peer.clone(), table);
         }
         Ok(added)
@@ -202,15 +245,12 @@ const AHEAD: Duration = Duration::from_millis(20);
 const UNSENT_MIN: u64 = 128 << 10;
 const UNSENT_TURNS: u64 = 512 << 10;
 
-/// How long a flow waits for the next session with its peer.
-const HOLD: Duration = Duration::from_secs(15 * 60);
-
 fn sizes(config: &Config) -> Vec<Sizes> {
     let peers = config.peers.iter().enumerate();
     let sizes = peers.map(|(index, peer)| Sizes {
         extent: extent_of(config, index, peer),
         unsent: unsent(peer),
-        hold: HOLD,
+        hold: config.custody.hold,
     });
     sizes.collect()
 }

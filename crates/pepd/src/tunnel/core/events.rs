@@ -15,6 +15,9 @@ use crate::{
     tunnel::{table::Known, tcp},
 };
 
+/// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon be sent.
+const AWAY_AFTER: Duration = Duration::from_secs(1);
+
 impl Core {
     /// Takes note of all that has happened.
     pub(in crate::tunnel) fn dispatch(shared: &Shared) {
@@ -37,6 +40,7 @@ impl Core {
                 tracing::info!(peer = name, "peer is there: a session has begun");
                 peer.silent_since = None;
                 // It was cleared when the session began, before its first bytes were placed.
+                peer.table.set_away(false);
                 peer.table.wake_waiting();
                 let flows = self.resume(index);
                 if flows > 0 {
@@ -113,6 +117,7 @@ impl Core {
                 let silence = peer.silent_since.take();
                 let silence = silence.map(|since| base.elapsed() - since);
                 tracing::debug!(peer = name, ?silence, "peer is heard again");
+                peer.table.set_away(false);
                 if self.set_here(index, true) {
                     let name = self.peers.list[index].config.name.as_str();
                     tracing::info!(peer = name, ?silence, "peer is back: its flows go on");
@@ -205,12 +210,23 @@ impl Core {
     pub(in crate::tunnel) fn tick(&mut self) {
         self.count();
         self.sweep_connections();
+        self.custody.age();
         let now = self.base.elapsed();
         for index in 0..self.peers.list.len() {
             self.grant(index);
             let peer = &mut self.peers.list[index];
-            peer.table.age();
             let silence = peer.silent_since.map(|since| now - since);
+            let has_session = self.endpoint.session(peer.id).is_some();
+            let away = !has_session || silence.is_some_and(|silence| silence >= AWAY_AFTER);
+            if peer.table.set_away(away) && away {
+                let (name, flows) = (peer.config.name.as_str(), peer.table.len());
+                tracing::debug!(
+                    peer = name,
+                    flows,
+                    "the link is away: bytes are kept for it"
+                );
+            }
+            peer.table.age(now);
             if let Some(silence) = silence {
                 self.on_silence(index, silence);
             }

@@ -32,14 +32,17 @@ use super::{
     far,
     flow::Workshop,
     peers::Statuses,
-    table::{Entry, FlowId, Table},
+    table::{Custody, Entry, FlowId, Table},
     tcp::Connections,
 };
-use crate::flow::FlowContext;
+use crate::{
+    custody::{Answered, Reply},
+    flow::FlowContext,
+};
 
 /// A flow of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Key {
+pub(in crate::tunnel) struct Key {
     pub(super) peer: usize,
     pub(super) flow: FlowId,
 }
@@ -57,6 +60,8 @@ pub(super) struct Core {
     pub(super) workshop: Rc<RefCell<Workshop>>,
     /// Where UDP does not get through.
     pub(super) tcp: Connections,
+    /// What is held because links are away.
+    pub(super) custody: Rc<Custody>,
     /// The beginning of time.
     base: Instant,
     /// Whom to tell that there may be something to send.
@@ -79,6 +84,7 @@ impl Core {
         statuses: Statuses,
         far: far::Sites,
         tcp: Connections,
+        custody: Rc<Custody>,
     ) -> Shared {
         Rc::new(RefCell::new(Self {
             context,
@@ -88,6 +94,7 @@ impl Core {
             far: Rc::new(far),
             workshop: Rc::default(),
             tcp,
+            custody,
             base: Instant::now(),
             driver: None,
             heard: None,
@@ -166,28 +173,53 @@ impl Core {
         Ok(())
     }
 
-    /// The leg has given its bytes below this position.
-    pub(super) fn written(&mut self, key: Key, until: u64) {
-        if let Some((entry, session, stream)) = self.joined(key)
-            && let Some(until) = entry.written_to(until)
-        {
-            session.written(stream, until);
+    /// Tells the session of what the leg has given, as far as it may soon be sent, and of its end.
+    pub(super) fn advance(&mut self, key: Key) {
+        if let Some((entry, session, stream)) = self.joined(key) {
+            let until = entry.advance();
+            if let Some(until) = entry.written_to(until) {
+                session.written(stream, until);
+                if entry.says_end() {
+                    session.finish(stream);
+                }
+            }
             self.wake_driver();
         }
     }
 
     /// The leg has given its last byte.
     pub(super) fn finish(&mut self, key: Key) {
-        let peer = &mut self.peers.list[key.peer];
-        let Some(entry) = peer.table.get(key.flow) else {
-            return;
+        if let Some(entry) = self.entry(key) {
+            entry.finish();
+        }
+        self.advance(key);
+    }
+
+    /// The disk has done, or not done, what it was asked to.
+    pub(super) fn on_disk_answered(&mut self, answered: Answered<Key>) {
+        let custody = Rc::clone(&self.custody);
+        let spot = match custody.answered(answered) {
+            Some(Reply::Written { of, label, result }) => match self.entry(of) {
+                Some(entry) => return entry.on_written(label.position, result),
+                None => result.ok(),
+            },
+            Some(Reply::Read {
+                of,
+                label,
+                spot,
+                result,
+            }) => match self.entry(of) {
+                Some(entry) => {
+                    entry.on_read(label.position, spot, result);
+                    return self.advance(of);
+                }
+                None => Some(spot),
+            },
+            None => return,
         };
-        if entry.finish()
-            && let Some(stream) = entry.stream()
-            && let Some(session) = self.endpoint.session(peer.id)
-        {
-            session.finish(stream);
-            self.wake_driver();
+        // Its flow has ended meanwhile.
+        if let Some(spot) = spot {
+            custody.forget(spot);
         }
     }
 

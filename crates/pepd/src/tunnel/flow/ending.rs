@@ -6,7 +6,10 @@ use pep_core::{relay::Side, stats::EndReason};
 use tunnel::{parcel::UnpackError, wire::ResetCode};
 
 use super::{Joint, Sink};
-use crate::flow::{FlowEnd, tail};
+use crate::{
+    flow::{FlowEnd, tail},
+    tunnel::table::Loss,
+};
 
 /// How relaying has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub(super) enum Over {
     ByPeer(ResetCode),
     /// What the peer has sent cannot be unpacked.
     Malformed(UnpackError),
+    /// What its host has given cannot be delivered.
+    Lost(Loss),
     /// Nothing has moved for too long.
     Idle,
 }
@@ -45,6 +50,14 @@ impl Joint {
                 self.ending = by_peer(code, self.side);
             }
             Over::Malformed(err) => self.on_malformed(err),
+            Over::Lost(Loss::Expired) => {
+                self.ending = EndReason::Expired;
+                self.code = Some(ResetCode::Expired);
+            }
+            Over::Lost(Loss::Damaged) => {
+                self.ending = EndReason::Error;
+                self.code = Some(ResetCode::Internal);
+            }
             Over::Idle => {
                 self.ending = EndReason::IdleTimeout;
                 self.code = Some(ResetCode::TimedOut);

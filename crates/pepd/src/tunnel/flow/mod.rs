@@ -4,8 +4,10 @@
 //!   from the leg    Open --FIN--> Finished            --RST--> Broken: its bytes are still delivered, then
 //!                                                              the stream is reset
 //!   to the leg      Open --the peer has finished--> Shut
+//!                        --`close = "early"`--> Answered: what comes is dropped --the peer has finished--> Shut
 //! ```
 
+mod answering;
 mod ending;
 mod packing;
 mod relaying;
@@ -31,6 +33,7 @@ use crate::{
     flow::{Ends, LegIo},
     limits::Permit,
 };
+use answering::Answer;
 use packing::Packing;
 pub(super) use packing::Workshop;
 
@@ -46,6 +49,8 @@ enum Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sink {
     Open,
+    /// It was told that nothing more comes, whatever may.
+    Answered,
     Shut,
     Broken,
 }
@@ -63,6 +68,8 @@ pub(super) struct Joint {
     sink: Sink,
     /// Where the stream's bytes are compressed.
     packing: Option<Box<Packing>>,
+    /// The leg's end is not told before the leg has everything: asked again then.
+    answer: Option<Answer>,
     failure: Option<io::Error>,
     began: Instant,
     /// What is told if this is dropped now, to people and to the peer.
@@ -84,6 +91,7 @@ impl Joint {
             source: Source::Open,
             sink: Sink::Open,
             packing: None,
+            answer: None,
             failure: None,
             began: Instant::now(),
             ending: EndReason::Drained,

@@ -89,10 +89,16 @@ impl Joint {
         let core = &mut *core.borrow_mut();
         if let Some(entry) = core.entry(self.key) {
             entry.waker = Some(cx.waker().clone());
+            if entry.is_behind() {
+                core.advance(self.key);
+            }
         }
         let sent = self.poll_send(core, cx)?;
         self.shut_down_if_finished(core);
         let received = self.poll_receive(core, cx)?;
+        self.tell_end(core, cx);
+        self.answer_early(core);
+        self.drop_late(core);
         if self.is_blind(core) {
             self.poll_broken(cx);
         }
@@ -108,13 +114,16 @@ impl Joint {
         if let Some(err) = self.packing.as_ref().and_then(|packing| packing.failure()) {
             return Some(Over::Malformed(err));
         }
+        if let Some(loss) = entry.loss() {
+            return Some(Over::Lost(loss));
+        }
         if let Some(code) = entry.reset {
             // What came before the reset goes to the leg first, as the network would have it.
             let owed =
                 self.sink == Sink::Open && !self.is_delivered(entry) && code == ResetCode::Host;
             return (!owed).then_some(Over::ByPeer(code));
         }
-        if !entry.is_acknowledged() {
+        if !entry.is_acknowledged() || self.answer.is_some() && self.sink != Sink::Broken {
             return None;
         }
         match (self.source, self.sink) {
@@ -146,8 +155,7 @@ impl Joint {
         match result {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => {
-                self.source = Source::Finished;
-                core.finish(self.key);
+                self.on_last_byte(core, cx);
                 Ok(true)
             }
             Poll::Ready(Ok(count)) => {
@@ -156,7 +164,7 @@ impl Joint {
                     packing.on_written(until);
                     entry.charge(packing.memory());
                 }
-                core.written(self.key, until);
+                core.advance(self.key);
                 Ok(true)
             }
             Poll::Ready(Err(err)) => self.on_failure(cx, err),
@@ -215,7 +223,7 @@ impl Joint {
     }
 
     /// Whether the leg has everything that the peer gave so far.
-    fn is_delivered(&self, entry: &Entry) -> bool {
+    pub(super) fn is_delivered(&self, entry: &Entry) -> bool {
         let pending = self.packing.as_ref().map(|packing| packing.is_pending());
         entry.is_delivered() && pending != Some(true)
     }
@@ -247,6 +255,9 @@ impl Joint {
             return;
         };
         if self.sink != Sink::Open || !entry.finished || !self.is_delivered(entry) {
+            return;
+        }
+        if self.answers_too_soon(entry.is_acknowledged()) {
             return;
         }
         if let Some(packing) = &mut self.packing
@@ -281,7 +292,7 @@ impl Joint {
         !receives && !sends && self.sink != Sink::Broken
     }
 
-    fn poll_broken(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn poll_broken(&mut self, cx: &mut Context<'_>) {
         let broken = self.leg.as_ref().map(|leg| leg.poll_broken(cx));
         if let Some(Poll::Ready(err)) = broken {
             self.on_broken(err);

@@ -119,8 +119,8 @@ fn inject(rig: &Rig, bytes: &[u8]) {
     let entry = core.entry(key).unwrap();
     let space = entry.space(bytes.len() as u64);
     entry.write(&space, bytes);
-    let until = entry.on_received(bytes.len() as u64);
-    core.written(key, until);
+    entry.on_received(bytes.len() as u64);
+    core.advance(key);
 }
 
 /// It has what no parcel begins with in its stream.

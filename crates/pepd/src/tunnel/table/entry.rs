@@ -1,5 +1,7 @@
 //! One flow: its bytes both ways, and what they take from the budget.
 
+mod keeping;
+
 use std::{cell::Cell, task::Waker};
 
 use pep_core::{
@@ -9,6 +11,9 @@ use pep_core::{
     ring::Ranges,
 };
 use tunnel::wire::{ResetCode, StreamId};
+
+pub(in crate::tunnel) use keeping::{Keeper, Loss, Policy};
+pub(super) use keeping::{Keeping, WINDOW};
 
 use super::{Sizes, bond::Bond};
 use crate::flow::FlowMemory;
@@ -48,10 +53,18 @@ pub(in crate::tunnel) struct Entry {
     pub(super) charged: [u64; 2],
     /// Bytes beside them that are.
     pub(super) extra: u64,
+    /// What is held because the link is away.
+    pub(super) keeping: Keeping,
 }
 
 impl Entry {
-    pub(super) fn new(memory: FlowMemory, outward: Direction, sizes: Sizes, initial: u64) -> Self {
+    pub(super) fn new(
+        memory: FlowMemory,
+        outward: Direction,
+        sizes: Sizes,
+        initial: u64,
+        keeper: Keeper,
+    ) -> Self {
         Self {
             finished: false,
             source_finished: false,
@@ -63,7 +76,7 @@ impl Entry {
             memory,
             flags: Flags::default(),
             outward,
-            out: ChunkMap::new(sizes.extent),
+            out: ChunkMap::new(sizes.extent).with_window(WINDOW),
             inn: ChunkMap::new(sizes.extent),
             sent: Cell::new(0),
             unsent_max: sizes.unsent,
@@ -71,6 +84,7 @@ impl Entry {
             initial,
             charged: [initial; 2],
             extra: 0,
+            keeping: Keeping::new(keeper),
         }
     }
 
@@ -100,18 +114,19 @@ impl Entry {
     }
 
     fn room(&mut self, least: u64, most: u64) -> Ranges {
-        let room = self.unsent_max.saturating_sub(self.unsent());
-        self.waits.set(room < least);
-        let most = most.min(room);
-        let len = self.out.stretch(most);
+        let (asked, room) = (most, self.appetite());
+        self.waits.set(room < least || self.is_behind());
+        let most = asked.min(room);
+        let mut len = self.out.stretch(most);
         let reserved = self.out.reserved_for(self.out.tail() + len);
-        let charged = &mut self.charged[self.outward as usize];
-        let more = reserved.saturating_sub(*charged);
-        if more > 0 && !self.memory.share.try_grow(more) {
-            let less = self.out.stretch_within(most, *charged);
-            return self.take_space(less);
+        let charged = self.charged_for_leg();
+        let more = reserved.saturating_sub(charged);
+        if more > 0 && !self.try_grow(more) {
+            len = self.out.stretch_within(most, charged);
         }
-        *charged += more;
+        if len < least.min(asked) {
+            self.make_room();
+        }
         self.take_space(len)
     }
 
@@ -197,7 +212,7 @@ impl Entry {
         };
         self.memory.slot.read(self.outward, &data, into);
         self.sent.set(self.sent.get().max(from + len));
-        if self.waits.get() && self.unsent() <= self.unsent_max / 2 {
+        if self.waits.get() && self.announced_and_unsent() <= self.unsent_max / 2 {
             self.waits.set(false);
             if let Some(waker) = &self.waker {
                 waker.wake_by_ref();
@@ -303,6 +318,9 @@ impl Entry {
         }
         let needed = self.map(direction).reserved().max(self.initial);
         let charged = &mut self.charged[direction as usize];
+        if direction == self.outward {
+            self.keeping.settle(*charged, needed);
+        }
         if needed < *charged {
             self.memory.share.give_back(*charged - needed);
         } else {

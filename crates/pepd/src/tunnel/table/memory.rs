@@ -86,7 +86,8 @@ impl End {
             if given == 0 {
                 break;
             }
-            self.session.written(stream, entry.on_received(given));
+            entry.on_received(given);
+            self.session.written(stream, entry.advance());
         }
         let mut taken = 0;
         while let Some(count) = entry.send(|_, _, data| data.len()) {
@@ -149,7 +150,8 @@ impl Run {
             self.deliver();
             if self.now >= self.tick {
                 self.tick = self.now + Duration::from_secs(1);
-                self.ends.iter_mut().for_each(|end| end.table.age());
+                let now = self.now;
+                self.ends.iter_mut().for_each(|end| end.table.age(now));
             }
         }
     }

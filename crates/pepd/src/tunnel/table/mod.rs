@@ -13,28 +13,33 @@
 mod bond;
 mod ended;
 mod entry;
+mod kept;
 mod published;
 mod resuming;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    rc::Rc,
     sync::Arc,
     time::Duration,
 };
 
-use pep_core::{greeting::Resume, relay::Direction};
+use pep_core::{custody::Bounds, greeting::Resume, relay::Direction, site::KeepWhen};
 use tunnel::{
     store::Store,
     wire::{ResetCode, StreamId},
 };
 
 use ended::Ended;
+use entry::Keeper;
 
 pub(super) use bond::Announcement;
-pub(super) use entry::Entry;
+pub(super) use entry::{Entry, Loss, Policy};
+pub(super) use kept::Custody;
 pub(super) use published::RecoverError;
 pub(super) use resuming::{Disagreement, Terms};
 
+use super::core::Key;
 use crate::{
     flow::{FlowContext, FlowMemory},
     survive::Survivor,
@@ -43,6 +48,13 @@ use crate::{
 /// A flow of a peer, which no other ever is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FlowId(u64);
+
+impl FlowId {
+    /// Its number among those of its peer.
+    pub(super) fn number(self) -> u64 {
+        self.0
+    }
+}
 
 /// How many bytes flows of a peer may hold, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +118,17 @@ pub(super) struct Table {
     /// Bytes of all flows that the peer has sent and that are here, up to the last one of each: the room for what is
     /// missing before it is taken too.
     taken: u64,
+    custody: Rc<Custody>,
+    /// Which of the peers it is.
+    peer: usize,
+    /// Of flows that the peer opens.
+    policy: Policy,
+    /// The link to the peer is away.
+    away: bool,
 }
+
+/// Checksums of chunks that are made in a second.
+const SUMS: usize = 256;
 
 impl Table {
     pub(super) fn new(context: &Arc<FlowContext>, sizes: Sizes, flows_max: u32) -> Self {
@@ -123,28 +145,78 @@ impl Table {
             roll: Roll::default(),
             next: 0,
             taken: 0,
+            custody: Custody::new(Bounds::NONE, &[Bounds::NONE], None, &context.counters),
+            peer: 0,
+            policy: Policy {
+                site: 0,
+                when: KeepWhen::Never,
+                hold: sizes.hold,
+            },
+            away: false,
         }
+    }
+
+    /// What its flows hold is held by this custody, of those that the peer opens by this policy; they are those of the `peer`th
+    /// peer. To be said before there are any.
+    pub(super) fn keep_in(&mut self, custody: &Rc<Custody>, peer: usize, policy: Policy) {
+        self.custody = Rc::clone(custody);
+        (self.peer, self.policy) = (peer, policy);
+    }
+
+    /// The link is away, or is back. Returns whether that is news.
+    pub(super) fn set_away(&mut self, away: bool) -> bool {
+        let entries = self.entries.values_mut();
+        entries.for_each(|entry| entry.set_away(away));
+        std::mem::replace(&mut self.away, away) != away
     }
 
     /// A flow without a stream, whose leg's bytes go in direction `outward`.
     pub(super) fn add(&mut self, memory: FlowMemory, outward: Direction) -> FlowId {
-        let id = FlowId(self.next);
+        self.add_kept(memory, outward, self.policy)
+    }
+
+    /// The same, with a policy of its own.
+    pub(super) fn add_kept(
+        &mut self,
+        memory: FlowMemory,
+        outward: Direction,
+        policy: Policy,
+    ) -> FlowId {
+        let flow = FlowId(self.next);
         self.next += 1;
         self.far += u32::from(outward == Direction::Down);
         let initial = self.context.limits.ring_initial;
-        self.entries
-            .insert(id, Entry::new(memory, outward, self.sizes, initial));
-        id
+        let keeper = self.keeper(flow, policy);
+        let mut entry = Entry::new(memory, outward, self.sizes, initial, keeper);
+        entry.set_away(self.away);
+        self.entries.insert(flow, entry);
+        flow
     }
 
-    /// The flow of a predecessor, which waits for a stream that goes on with it, or for its first. What there is of it otherwise.
+    fn keeper(&self, flow: FlowId, policy: Policy) -> Keeper {
+        let peer = self.peer;
+        Keeper {
+            custody: Rc::clone(&self.custody),
+            key: Key { peer, flow },
+            policy,
+        }
+    }
+
+    /// The flow of a predecessor, which waits for a stream that goes on with it, or for its first. What there is of it otherwise. It is kept by this
+    /// policy, or by that of flows that the peer opens.
     ///
     /// # Errors
     /// When it cannot go on.
-    pub(super) fn recover(&mut self, survivor: Survivor) -> Result<Adopted, RecoverError> {
+    pub(super) fn recover(
+        &mut self,
+        survivor: Survivor,
+        policy: Option<Policy>,
+    ) -> Result<Adopted, RecoverError> {
         let (budget, initial) = (&self.context.budget, self.context.limits.ring_initial);
-        let recovered = Entry::recover(survivor, self.sizes, initial, budget)?;
-        let (entry, id) = (recovered.entry, FlowId(self.next));
+        let id = FlowId(self.next);
+        let keeper = self.keeper(id, policy.unwrap_or(self.policy));
+        let recovered = Entry::recover(survivor, self.sizes, (initial, budget), keeper)?;
+        let entry = recovered.entry;
         self.next += 1;
         self.taken += entry.taken();
         if entry.is_far() {
@@ -350,12 +422,13 @@ impl Table {
         *self.entries.keys().next().unwrap()
     }
 
-    /// A second has passed.
-    pub(super) fn age(&mut self) {
-        let hold = self.sizes.hold;
+    /// A second has passed, and it is that late.
+    pub(super) fn age(&mut self, now: Duration) {
+        let mut sums = SUMS;
         for entry in self.entries.values_mut() {
             entry.age();
-            entry.wait(hold);
+            entry.wait();
+            entry.keep(now, &mut sums);
         }
     }
 
@@ -464,6 +537,8 @@ impl Store for Table {
     }
 }
 
+#[cfg(test)]
+mod custody;
 #[cfg(test)]
 mod memory;
 #[cfg(test)]

@@ -12,7 +12,11 @@ use pep_core::{
     relay::{Direction, Side},
 };
 
-use super::{Entry, Sizes, bond::Bond};
+use super::{
+    Entry, Keeper, Sizes,
+    bond::Bond,
+    entry::{Keeping, WINDOW},
+};
 use crate::{
     arena::SlotState,
     flow::{self, FlowMemory},
@@ -134,8 +138,8 @@ impl Entry {
     pub(super) fn recover(
         survivor: Survivor,
         sizes: Sizes,
-        initial: u64,
-        budget: &Arc<MemoryBudget>,
+        (initial, budget): (u64, &Arc<MemoryBudget>),
+        keeper: Keeper,
     ) -> Result<Recovered, RecoverError> {
         let identity = survivor.record.identity;
         let (outward, side) = match identity.kind {
@@ -145,14 +149,14 @@ impl Entry {
         let halves = survivor.record.halves;
         let (sent, received) = (halves[outward as usize], halves[outward.other() as usize]);
         let leg = survivor.counters[side as usize];
-        let tail = read(&sent, leg.as_ref(), pep_core::chunks::window(sizes.extent))?;
+        let tail = read(&sent, leg.as_ref(), sizes.extent)?;
         let (head, shut) = given(&received, leg.as_ref())?;
         let slot = survivor.slot;
         let map = |direction, head, tail| {
             let words = (0..slot.chunks()).map(|chunk| slot.chunk(direction, chunk));
             ChunkMap::recover(sizes.extent, words, head, tail)
         };
-        let out = map(outward, sent.head, tail)?;
+        let out = map(outward, sent.head, tail)?.with_window(WINDOW);
         let inn = map(outward.other(), head, received.tail)?;
         let mut bond = Bond::new();
         bond.token = identity.token;
@@ -184,7 +188,9 @@ impl Entry {
             initial,
             charged,
             extra: 0,
+            keeping: Keeping::new(keeper),
         };
+        entry.begin_keeping();
         for direction in Direction::ALL {
             entry.publish_half(direction);
             entry.publish_chunks(direction);
@@ -215,11 +221,11 @@ impl Entry {
 }
 
 /// How many bytes were really taken from the leg.
-fn read(sent: &HalfRecord, leg: Option<&Counters>, window: u64) -> Result<u64, RecoverError> {
+fn read(sent: &HalfRecord, leg: Option<&Counters>, extent: u64) -> Result<u64, RecoverError> {
     let Some(leg) = leg else {
         return Ok(sent.tail);
     };
-    let (least, most) = (sent.tail, sent.head.saturating_add(window));
+    let (least, most) = (sent.tail, sent.head.saturating_add(extent));
     let moved = leg.read;
     if moved < least || moved > most {
         return Err(RecoverError::Leg { moved, least, most });

@@ -62,8 +62,9 @@ impl Entry {
         self.bond.suspended.is_some() && self.reset.is_none() && !self.closed
     }
 
-    /// A second has passed. What has waited for a stream for longer than `hold` is reset.
-    pub(super) fn wait(&mut self, hold: Duration) {
+    /// A second has passed. What has waited for a stream for longer than it may be held is reset.
+    pub(super) fn wait(&mut self) {
+        let hold = self.policy().hold;
         if let Some(waited) = &mut self.bond.suspended {
             *waited += Duration::from_secs(1);
             if *waited > hold {
@@ -139,12 +140,13 @@ impl Entry {
         }
         self.give_up(from);
         self.sent.set(from);
-        let written = self.bond.sends_at(self.out.tail());
+        let (written, finished) = self.known_so_far(from);
+        let written = self.bond.sends_at(written);
         Ok(Terms {
             send,
             receive: self.bond.receives_at(self.inn.allowed()),
             written: written.unwrap_or_default(),
-            finished: self.source_finished,
+            finished,
         })
     }
 
@@ -155,13 +157,6 @@ impl Entry {
             end: self.out.tail(),
             lacking: self.inn.tail(),
         }
-    }
-
-    /// The leg has given its last byte. Whether the session can be told.
-    pub(in crate::tunnel) fn finish(&mut self) -> bool {
-        self.source_finished = true;
-        self.publish_half(self.outward);
-        self.bond.sends_at(0).is_some()
     }
 
     /// Where the stream is when the flow is here, of what we send; none while it is not known what the peer has.

@@ -230,7 +230,7 @@ fn crash(table: Table, counters: Counters) -> (Table, Adopted) {
         counters: both,
     };
     let mut table = Table::new(&context, SIZES, FLOWS);
-    let adopted = table.recover(survivor).unwrap();
+    let adopted = table.recover(survivor, None).unwrap();
     (table, adopted)
 }
 
@@ -453,10 +453,10 @@ fn a_flow_that_has_waited_for_too_long_is_given_up() {
     table.renew();
     let hold = SIZES.hold.as_secs();
     for _ in 0..hold {
-        table.age();
+        table.age(Duration::ZERO);
     }
     assert!(table.get(flow).unwrap().is_suspended());
-    table.age();
+    table.age(Duration::ZERO);
     assert_eq!(table.get(flow).unwrap().reset, Some(ResetCode::Expired));
 }
 

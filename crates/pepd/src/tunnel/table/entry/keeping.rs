@@ -1,0 +1,579 @@
+//! Custody of what a leg gives while the link is away: more than may soon be sent, in memory, then on disk.
+//!
+//! ```text
+//!          head         sent      announced          in memory        on disk      in memory   tail
+//!   [ out ] |-----------|------------|----------------------|---------------------|-----------|
+//!           peer may     the session   the session does not    chunks that left     what comes
+//!           lack it      may send it   know of it              memory, last first   now
+//! ```
+//!
+//! The session is told of no more than it may soon send. So whatever is behind that can leave memory: full chunks, the youngest ones
+//! first, as they are needed last. They come back in order before their turn. Until a chunk is known to be on the disk, and from when it is on
+//! its way back, its bytes or its place are kept as well, so that a disk that fails costs nothing but room.
+
+use std::{collections::BTreeMap, rc::Rc, time::Duration};
+
+use pep_core::{
+    chunks::CHUNK,
+    custody::{FlowKey, Patience, Place},
+    site::KeepWhen,
+};
+
+use super::Entry;
+use crate::{
+    custody::{Label, RECORD, ReadError, Record, Spot, WriteError},
+    leg::SiteRuntime,
+    tunnel::{core::Key, table::kept::Custody},
+};
+
+/// How far behind the oldest byte of a flow others may be: beyond any disk.
+pub(in crate::tunnel::table) const WINDOW: u64 = 1 << 50;
+/// Chunks of a flow that are on their way to the disk, or back, at one time.
+const UNDER_WAY: usize = 8;
+/// Chunks of an extent that are left for what comes and for what comes back.
+const SPARE: u64 = 8;
+/// A record that cannot be read is tried again so often, a second apart.
+const READS: u32 = 5;
+/// What becomes of a flow's bytes while the link is away.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::tunnel) struct Policy {
+    pub(in crate::tunnel) site: usize,
+    pub(in crate::tunnel) when: KeepWhen,
+    /// How long they are kept.
+    pub(in crate::tunnel) hold: Duration,
+}
+
+impl Policy {
+    /// That of a site.
+    pub(in crate::tunnel) fn of(site: &SiteRuntime) -> Self {
+        Self {
+            site: site.id.index(),
+            when: site.keep,
+            hold: site.hold,
+        }
+    }
+}
+
+/// Who a flow is to the custody, and by which policy it is kept.
+#[derive(Debug, Clone)]
+pub(in crate::tunnel) struct Keeper {
+    pub(in crate::tunnel) custody: Rc<Custody>,
+    pub(in crate::tunnel) key: Key,
+    pub(in crate::tunnel) policy: Policy,
+}
+
+/// Why what a flow had given us is not delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::tunnel) enum Loss {
+    /// It was held for as long as may be.
+    Expired,
+    /// The disk does not give it back, or memory has changed.
+    Damaged,
+}
+
+/// A flow's custody.
+#[derive(Debug)]
+pub(in crate::tunnel::table) struct Keeping {
+    keeper: Keeper,
+    account: FlowKey,
+    /// The link is away.
+    away: bool,
+    /// The session knows of bytes below this.
+    announced: u64,
+    /// Chunks that are not in memory only, by the position of their first byte.
+    spilled: BTreeMap<u64, Chunk>,
+    /// Checksums of chunks that have been here for a while.
+    sums: BTreeMap<u64, u32>,
+    /// There was no room for what the leg has.
+    refused: bool,
+    ending: Ending,
+    /// Bytes of memory beyond what it may have, for what had to come back.
+    over: u64,
+    patience: Patience,
+    loss: Option<Loss>,
+}
+
+/// The end of what the leg gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    None,
+    /// The session does not know of it yet.
+    Unsaid,
+    Said,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Chunk {
+    /// On its way to the disk; still in memory.
+    Leaving,
+    /// On the disk only, and could not be read so many times.
+    Away(Spot, u32),
+    /// The same, and on its way back.
+    Coming(u32),
+}
+
+impl Keeping {
+    pub(in crate::tunnel::table) fn new(keeper: Keeper) -> Self {
+        let account = keeper.custody.open(keeper.policy.site);
+        Self {
+            keeper,
+            account,
+            away: false,
+            announced: 0,
+            spilled: BTreeMap::new(),
+            sums: BTreeMap::new(),
+            refused: false,
+            ending: Ending::None,
+            over: 0,
+            patience: Patience::default(),
+            loss: None,
+        }
+    }
+
+    /// What it has of memory beyond the beginning changes.
+    pub(super) fn settle(&mut self, from: u64, to: u64) {
+        self.over = self.over.saturating_sub(from.saturating_sub(to));
+        let ledger = &mut *self.keeper.custody.ledger.borrow_mut();
+        if to < from {
+            ledger.give_back(self.account, Place::Memory, from - to);
+        } else {
+            ledger.take(self.account, Place::Memory, to - from);
+        }
+    }
+
+    /// Whether more is taken from the leg than may soon be sent.
+    fn hoards(&self) -> bool {
+        match self.keeper.policy.when {
+            KeepWhen::Never => false,
+            KeepWhen::Outage => self.away,
+            KeepWhen::Always => true,
+        }
+    }
+
+    /// Chunks that are on their way, or back.
+    fn under_way(&self) -> usize {
+        let chunks = self.spilled.values();
+        chunks
+            .filter(|chunk| !matches!(chunk, Chunk::Away(..)))
+            .count()
+    }
+
+    /// Whether chunks are on their way back.
+    fn fetches(&self) -> bool {
+        let mut chunks = self.spilled.values();
+        chunks.any(|chunk| matches!(chunk, Chunk::Coming(_)))
+    }
+
+    /// The first byte that is on the disk only.
+    fn first_away(&self) -> Option<u64> {
+        let mut chunks = self.spilled.iter();
+        let away = chunks.find(|(_, chunk)| !matches!(chunk, Chunk::Leaving));
+        away.map(|(start, _)| *start)
+    }
+
+    fn label(&self, position: u64) -> Label {
+        let Key { peer, flow } = self.keeper.key;
+        Label {
+            flow: (peer as u128) << 64 | u128::from(flow.number()),
+            position,
+            len: CHUNK as u32,
+        }
+    }
+
+    fn give_disk_back(&self) {
+        let ledger = &mut *self.keeper.custody.ledger.borrow_mut();
+        ledger.give_back(self.account, Place::Disk, RECORD);
+    }
+}
+
+/// What is on its way then is forgotten when it arrives.
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        let custody = &self.keeper.custody;
+        custody.ledger.borrow_mut().close(self.account);
+        for chunk in self.spilled.values() {
+            if let Chunk::Away(spot, _) = chunk {
+                custody.forget(*spot);
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// Goes on with what a predecessor kept, all of it in memory.
+    pub(in crate::tunnel::table) fn begin_keeping(&mut self) {
+        let (outward, initial) = (self.outward as usize, self.initial);
+        self.keeping.settle(initial, self.charged[outward]);
+        self.keeping.announced = self.out.head();
+        if self.source_finished {
+            self.keeping.ending = Ending::Unsaid;
+        }
+    }
+
+    /// The link is away, or is back.
+    pub(in crate::tunnel) fn set_away(&mut self, away: bool) {
+        if self.keeping.away != away {
+            self.keeping.away = away;
+            self.keeping.patience = Patience::default();
+            self.wake();
+        }
+    }
+
+    /// What becomes of its bytes while the link is away.
+    pub(in crate::tunnel::table) fn policy(&self) -> Policy {
+        self.keeping.keeper.policy
+    }
+
+    /// Whether the link is away.
+    pub(in crate::tunnel) fn is_away(&self) -> bool {
+        self.keeping.away
+    }
+
+    /// How many bytes the leg may give now.
+    pub(super) fn appetite(&self) -> u64 {
+        if !self.keeping.hoards() {
+            return self.unsent_max.saturating_sub(self.unsent());
+        }
+        let comes_back = !self.keeping.spilled.is_empty();
+        if comes_back && self.out.available() as u64 <= self.spare() / 2 {
+            return self.out.left_begun();
+        }
+        u64::MAX
+    }
+
+    /// Chunks that are not given to what the session knows of.
+    fn spare(&self) -> u64 {
+        SPARE.min(self.out.extent() / CHUNK / 4)
+    }
+
+    /// Memory that is taken for bytes from the leg, or may be.
+    pub(super) fn charged_for_leg(&self) -> u64 {
+        self.charged[self.outward as usize] - self.keeping.over
+    }
+
+    /// Takes memory for bytes from the leg.
+    pub(super) fn try_grow(&mut self, more: u64) -> bool {
+        let account = self.keeping.account;
+        let custody = Rc::clone(&self.keeping.keeper.custody);
+        let ledger = &mut *custody.ledger.borrow_mut();
+        if !ledger.try_take(account, Place::Memory, more) {
+            return false;
+        }
+        if !self.memory.share.try_grow(more) {
+            ledger.give_back(account, Place::Memory, more);
+            return false;
+        }
+        self.charged[self.outward as usize] += more;
+        self.keeping.over = 0;
+        true
+    }
+
+    /// There is no room for what the leg has: the youngest chunks are to leave memory.
+    pub(super) fn make_room(&mut self) {
+        if self.keeping.hoards() {
+            self.keeping.refused = true;
+            self.spill(UNDER_WAY, 0);
+        }
+    }
+
+    /// The youngest full chunks leave memory, none that begins before `from`.
+    fn spill(&mut self, most: usize, from: u64) {
+        let custody = Rc::clone(&self.keeping.keeper.custody);
+        let mut spill = custody.spill.borrow_mut();
+        let Some(spill) = spill.as_mut().filter(|_| custody.pause.get() == 0) else {
+            return;
+        };
+        let most = most.min(UNDER_WAY.saturating_sub(self.keeping.under_way()));
+        let fulls = self.out.full_chunks(self.keeping.announced.max(from));
+        let fulls = fulls.filter(|start| !self.keeping.spilled.contains_key(start));
+        let starts: Vec<_> = fulls.take(most).collect();
+        for start in starts {
+            let Some(mut record) = spill.record() else {
+                return;
+            };
+            let account = self.keeping.account;
+            let mut ledger = custody.ledger.borrow_mut();
+            if !ledger.try_take(account, Place::Disk, RECORD) {
+                drop(ledger);
+                spill.reuse(record);
+                return;
+            }
+            self.copy_chunk(start, record.bytes_mut());
+            if !self.is_unchanged(start, record.bytes_mut()) {
+                ledger.give_back(account, Place::Disk, RECORD);
+                return;
+            }
+            self.keeping.spilled.insert(start, Chunk::Leaving);
+            spill.write(self.keeping.keeper.key, self.keeping.label(start), record);
+        }
+    }
+
+    fn copy_chunk(&self, start: u64, into: &mut [u8]) {
+        let data = self.out.held(start, CHUNK).expect("a chunk that is here");
+        self.memory.slot.read(self.outward, &data, into);
+    }
+
+    /// Whether a chunk is what it was when it came, as far as that is known. Ends the flow if not.
+    fn is_unchanged(&mut self, start: u64, bytes: &[u8]) -> bool {
+        let sum = self.keeping.sums.remove(&start);
+        let unchanged = sum.is_none_or(|sum| sum == crc32fast::hash(bytes));
+        if !unchanged {
+            self.lose(start, &"a checksum says that memory was written to");
+        }
+        unchanged
+    }
+
+    fn lose(&mut self, position: u64, error: &dyn std::fmt::Display) {
+        if self.keeping.loss.is_some() {
+            return;
+        }
+        let Key { peer, flow } = self.keeping.keeper.key;
+        let flow = flow.number();
+        tracing::error!(peer, flow, position, %error, "bytes in custody are damaged: their flow is reset");
+        let counters = &self.keeping.keeper.custody.counters;
+        counters.update(|stats| stats.custody_flows_damaged += 1);
+        self.keeping.loss = Some(Loss::Damaged);
+        self.wake();
+    }
+
+    /// Changes a byte in memory, as nobody should.
+    #[cfg(test)]
+    pub(in crate::tunnel) fn damage(&mut self, position: u64) {
+        let space = self.out.held(position, 1).expect("a byte that is here");
+        self.memory
+            .slot
+            .write(self.outward, &space, &[!position as u8]);
+    }
+
+    /// Why the flow cannot go on, if it cannot.
+    pub(in crate::tunnel) fn loss(&self) -> Option<Loss> {
+        self.keeping.loss
+    }
+
+    /// A record was written, or not.
+    pub(in crate::tunnel) fn on_written(&mut self, start: u64, result: Result<Spot, WriteError>) {
+        match result {
+            Ok(spot) if start >= self.keeping.announced => {
+                self.keeping.spilled.insert(start, Chunk::Away(spot, 0));
+                self.out.release(start..start + CHUNK);
+                self.publish_chunks(self.outward);
+                let counters = &self.keeping.keeper.custody.counters;
+                counters.update(|stats| stats.custody_spilled_bytes += CHUNK);
+            }
+            Ok(spot) => {
+                // It is its turn already.
+                self.keeping.spilled.remove(&start);
+                self.keeping.give_disk_back();
+                self.keeping.keeper.custody.forget(spot);
+            }
+            Err(err) => {
+                self.keeping.spilled.remove(&start);
+                self.keeping.give_disk_back();
+                self.keeping.keeper.custody.on_disk_failed(&err, "write");
+            }
+        }
+        self.wake();
+    }
+
+    /// A record was read, or not.
+    pub(in crate::tunnel) fn on_read(
+        &mut self,
+        start: u64,
+        spot: Spot,
+        result: Result<Record, ReadError>,
+    ) {
+        let Some(Chunk::Coming(failures)) = self.keeping.spilled.get(&start).copied() else {
+            return;
+        };
+        let custody = Rc::clone(&self.keeping.keeper.custody);
+        match result {
+            Ok(mut record) => {
+                let space = self.out.restore(start);
+                self.publish_chunks(self.outward);
+                self.memory
+                    .slot
+                    .write(self.outward, &space, record.bytes_mut());
+                self.keeping.spilled.remove(&start);
+                self.keeping.give_disk_back();
+                custody.forget(spot);
+                custody.reuse(record);
+            }
+            Err(err) => {
+                custody.on_disk_failed(&err, "read");
+                self.out.break_promise();
+                self.keeping
+                    .spilled
+                    .insert(start, Chunk::Away(spot, failures + 1));
+                if failures + 1 >= READS {
+                    self.lose(start, &err);
+                }
+            }
+        }
+        self.settle(self.outward);
+        self.wake();
+    }
+
+    /// Bytes that the session knows of and has not sent.
+    pub(super) fn announced_and_unsent(&self) -> u64 {
+        self.keeping.announced.saturating_sub(self.sent.get())
+    }
+
+    /// Whether the session does not know of all that the leg has given.
+    pub(in crate::tunnel) fn is_behind(&self) -> bool {
+        self.keeping.announced < self.out.tail() || self.keeping.ending == Ending::Unsaid
+    }
+
+    /// The leg has given its last byte.
+    pub(in crate::tunnel) fn finish(&mut self) {
+        self.source_finished = true;
+        self.publish_half(self.outward);
+        self.keeping.ending = Ending::Unsaid;
+    }
+
+    /// Another session goes on from here. What it is told of at once, and whether nothing follows that.
+    pub(in crate::tunnel) fn known_so_far(&mut self, from: u64) -> (u64, bool) {
+        self.keeping.announced = self.keeping.announced.max(from);
+        self.advance();
+        if self.source_finished {
+            self.keeping.ending = Ending::Unsaid;
+        }
+        (self.keeping.announced, self.says_end())
+    }
+
+    /// Whether the session is to be told that the stream ends here; once.
+    pub(in crate::tunnel) fn says_end(&mut self) -> bool {
+        let all = self.keeping.announced == self.out.tail();
+        let now = all && self.keeping.ending == Ending::Unsaid;
+        if now {
+            self.keeping.ending = Ending::Said;
+        }
+        now
+    }
+
+    /// How far the session may send now. What is to be sent next comes back from the disk.
+    pub(in crate::tunnel) fn advance(&mut self) -> u64 {
+        if self.keeping.loss.is_some() {
+            return self.keeping.announced;
+        }
+        let head = self.out.head();
+        let ahead = self.sent.get().max(head) + self.unsent_max;
+        let first_away = self.keeping.first_away();
+        let mut until = self.out.tail().min(ahead);
+        if let Some(first) = first_away {
+            until = until.min(first);
+        }
+        if self.keeping.hoards() || first_away.is_some() {
+            // What is on its way must leave room for what comes.
+            until = until.min(head + self.out.extent() - self.spare() * CHUNK);
+        }
+        let announced = self.keeping.announced;
+        if until > announced && self.are_unchanged(until) {
+            self.keeping.announced = until;
+        }
+        let due = ahead + self.spare() * CHUNK;
+        if first_away.is_some() && !self.keeping.away && self.fetch(due) {
+            // What is due later has its place.
+            self.spill(UNDER_WAY, due);
+        }
+        self.keeping.announced
+    }
+
+    /// Whether chunks that begin before `until` are what they were.
+    fn are_unchanged(&mut self, until: u64) -> bool {
+        let mut bytes = Vec::new();
+        while let Some((start, _)) = self.keeping.sums.first_key_value()
+            && *start < until
+        {
+            let start = *start;
+            bytes.resize(CHUNK as usize, 0);
+            self.copy_chunk(start, &mut bytes);
+            if !self.is_unchanged(start, &bytes) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Has chunks read of bytes below `due`. Returns whether some are not, for want of memory.
+    fn fetch(&mut self, due: u64) -> bool {
+        let custody = Rc::clone(&self.keeping.keeper.custody);
+        let mut spill = custody.spill.borrow_mut();
+        let Some(spill) = spill.as_mut().filter(|_| custody.pause.get() == 0) else {
+            return false;
+        };
+        let chunks = self.keeping.spilled.range(..due);
+        let away = chunks.filter_map(|(start, chunk)| match chunk {
+            Chunk::Away(spot, failures) => Some((*start, *spot, *failures)),
+            _ => None,
+        });
+        let away: Vec<_> = away.take(UNDER_WAY).collect();
+        for (start, spot, failures) in away {
+            if self.keeping.under_way() >= UNDER_WAY {
+                return false;
+            }
+            if !self.promise() {
+                return true;
+            }
+            let label = self.keeping.label(start);
+            if !spill.read(self.keeping.keeper.key, label, spot) {
+                self.out.break_promise();
+                return false;
+            }
+            let coming = Chunk::Coming(failures);
+            self.keeping.spilled.insert(start, coming);
+        }
+        false
+    }
+
+    /// Sets memory aside for a chunk that comes back, if there is some. There always is where nothing else is under way: then
+    /// nothing would ever be freed.
+    fn promise(&mut self) -> bool {
+        let nothing_else = self.keeping.announced == self.out.head() && !self.keeping.fetches();
+        let needed = self.out.reserved_with_another();
+        let more = needed.saturating_sub(self.charged[self.outward as usize]);
+        let fits = more == 0 || self.try_grow(more);
+        if !fits && nothing_else {
+            self.keeping.over += more;
+        }
+        let promised = (fits || nothing_else) && self.out.promise();
+        self.settle(self.outward);
+        promised
+    }
+
+    /// A second has passed: it is that late. What cannot go on is ended, what has waited for room tries again, and what
+    /// has been here for a while gets checksums; of `sums` chunks at most.
+    pub(in crate::tunnel) fn keep(&mut self, now: Duration, sums: &mut usize) {
+        if self.keeping.away {
+            let (held, delivered) = (self.out.len(), self.out.head());
+            let stuck = self.keeping.patience.note(now, held, delivered);
+            if stuck >= self.keeping.keeper.policy.hold && self.keeping.loss.is_none() {
+                self.keeping.loss = Some(Loss::Expired);
+                self.wake();
+            }
+            self.sum_up(sums);
+        }
+        let ledger = self.keeping.keeper.custody.ledger.borrow();
+        let surplus = ledger.surplus(self.keeping.account, Place::Memory) / CHUNK;
+        drop(ledger);
+        if surplus > 0 && self.keeping.hoards() {
+            self.spill(surplus as usize, 0);
+        }
+        let waits = std::mem::take(&mut self.keeping.refused) || !self.keeping.spilled.is_empty();
+        if waits {
+            self.wake();
+        }
+    }
+
+    fn sum_up(&mut self, most: &mut usize) {
+        let mut bytes = Vec::new();
+        let fulls = self.out.full_chunks(self.keeping.announced);
+        let new = fulls.filter(|start| !self.keeping.sums.contains_key(start));
+        let new: Vec<_> = new.take(*most).collect();
+        *most -= new.len();
+        for start in new {
+            bytes.resize(CHUNK as usize, 0);
+            self.copy_chunk(start, &mut bytes);
+            self.keeping.sums.insert(start, crc32fast::hash(&bytes));
+        }
+    }
+}
