@@ -67,6 +67,8 @@ impl Pep {
         let mut command = host.command(pepd().to_str().expect("a path that can be printed"));
         command.arg("run").arg("--config").arg(&path);
         let mut command = wrap(command);
+        // Those of other tests, in other namespaces, have the same names.
+        command.env("RUNTIME_DIRECTORY", directory.path());
         command.env_remove("RUST_LOG").stderr(Stdio::piped());
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut process = Process::spawn(&mut command).expect("pepd can be started");

@@ -153,6 +153,10 @@ counters! {
     link_senders,
     /// The rate at which each of them may send now, in bit/s of IP packets.
     link_level_bits,
+    /// Flows that were reset at once as the link was away (`while_down = "refuse"`).
+    link_refused,
+    /// Flows that waited for the link before they connected.
+    link_waited,
     /// Times a leg over the link was made to ask whether the link is back.
     link_probes,
     /// Flows whose server leg got another source port because the client's was taken.

@@ -11,7 +11,11 @@ use std::{
     sync::Arc,
 };
 
-use pep_core::{relay::Side, site::SynHandling, syn::FlowTuple};
+use pep_core::{
+    relay::Side,
+    site::{SynHandling, WhileDown},
+    syn::FlowTuple,
+};
 use socket2::{SockRef, Socket};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -20,7 +24,7 @@ use tokio::{
 
 use crate::{
     arena::SlotState,
-    flow::{self, Ends, FlowContext, FlowMemory, ServerLeg},
+    flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, waiting},
     leg::{self, Family, ReservedLeg, SiteRuntime},
     limits::Resource,
     sys::{reactor, socket},
@@ -145,7 +149,12 @@ impl Acceptor {
 
     /// The tunnel into which a flow goes that comes now.
     fn tunnel(&self) -> Option<&Route> {
-        self.route.as_ref().filter(|route| route.takes_flows())
+        let waits = || {
+            let away = self.context.outage.is_away();
+            away && self.site.while_down == WhileDown::Custody
+        };
+        let route = self.route.as_ref()?;
+        (route.takes_flows() || waits() && route.is_served()).then_some(route)
     }
 
     /// What is not to be had now is asked for again when a flow has ended, or a moment later.
@@ -176,9 +185,20 @@ impl Acceptor {
             tunnel.hand_over(&self.context, ends, dscp, reserve.memory, fd);
             return Ok(());
         }
-        let Reserve { memory, leg } = reserve;
         let context = Arc::clone(&self.context);
+        let away = context.outage.is_away();
+        if away && self.site.while_down == WhileDown::Refuse {
+            context.counters.update(|stats| stats.link_refused += 1);
+            let err = io::Error::from_raw_os_error(libc::ENETDOWN);
+            flow::refuse(&context, &ends, fd, &err);
+            return Ok(());
+        }
+        let Reserve { memory, leg } = reserve;
         memory.publish_accepted(&context, &ends, fd.as_fd());
+        if away && self.site.syn == SynHandling::Spoof {
+            self.begin_later(fd, ends, memory, leg);
+            return Ok(());
+        }
         match self.server_leg(&fd, &ends, &memory, leg) {
             Ok(server) => {
                 let flow = flow::serve(context, ends, memory, fd, server);
@@ -190,6 +210,32 @@ impl Acceptor {
             }
         }
         Ok(())
+    }
+
+    /// Serves a client once the link is back.
+    fn begin_later(
+        &self,
+        client: OwnedFd,
+        ends: Ends,
+        memory: FlowMemory,
+        reserved: Option<ReservedLeg>,
+    ) {
+        let (family, dscp) = (self.family, self.keep_dscp(&client));
+        let (context, to) = (Arc::clone(&self.context), ends.clone());
+        let begin = move |memory: &FlowMemory| {
+            if !leg::may_be_host(to.destination.ip()) {
+                return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+            }
+            let publish = |leg: BorrowedFd<'_>| flow::publish_leg(&memory.slot, Side::Server, leg);
+            let leg = match reserved {
+                Some(leg) => leg,
+                None => ReservedLeg::new(&to.site, family)?,
+            };
+            connect(&context, leg, family, (&to, dscp), publish)
+        };
+        let context = Arc::clone(&self.context);
+        let flow = waiting::serve_when_back(context, ends, memory, client, begin);
+        drop(tokio::spawn(flow));
     }
 
     fn server_leg(

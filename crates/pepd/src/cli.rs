@@ -1,11 +1,11 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use pep_core::config::{LogConfig, LogFormat, LogLevel};
 
-use crate::{exit::ExitStatus, intercept::Format};
+use crate::{admin::OrderedState, exit::ExitStatus, intercept::Format};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -13,6 +13,8 @@ Examples:
   pepd rules --config /etc/pepd/pepd.toml     what would be installed in the kernel?
   pepd run --config /etc/pepd/pepd.toml       accelerate, until SIGTERM
   pepd cc list                                which congestion controls are there?
+  pepd link down --for 5min                   the link will be away
+  pepd custody                                what is held for hosts
   pepd keygen                                 a key, by which peers of tunnels know this pepd
 
 The smallest configuration:
@@ -85,6 +87,29 @@ Examples:
   pepd keygen --psk /etc/pepd/hub.psk            a key for two peers to share
 ";
 
+const LINK_EXAMPLES: &str = "\
+Says how the link is, or is told by one who knows: an operator's word goes before all else that pepd can find out, until
+it ends or another is given. While the link is down, new flows go as their site's `while_down` says, and tunnels stop
+sending. Talks to the running pepd through its admin socket, which `admin.socket` of the configuration names.
+
+Examples:
+  pepd link status                     how it is, who says so, the last outages
+  pepd link down --for 5min            it will be away: a pass ends, a dish is moved
+  pepd link up                         it is there, whatever else says otherwise
+  pepd link auto                       pepd knows best again
+  pepd link status --json | jq .up
+";
+
+const CUSTODY_EXAMPLES: &str = "\
+Lists what is held: bytes that a host was told have arrived, and that the other end has not acknowledged yet. Memory
+is pepd's own; what the kernel has is to be sent, or was sent and waits to be acknowledged.
+
+Examples:
+  pepd custody                         by site and by flow, those that hold most first
+  pepd custody --site mail
+  pepd custody --json | jq '.sites[] | {site, memory, kernel}'
+";
+
 /// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it
 /// and carries them over a bad link in a way that fits the link.
 #[derive(Debug, Parser)]
@@ -110,9 +135,80 @@ pub enum Command {
     /// Congestion controls: which there are
     #[command(after_help = CC_EXAMPLES)]
     Cc(CcArgs),
+    /// Say how the link is, or ask
+    #[command(after_help = LINK_EXAMPLES)]
+    Link(LinkArgs),
+    /// List what is held for hosts
+    #[command(after_help = CUSTODY_EXAMPLES)]
+    Custody(CustodyArgs),
     /// Make the keys by which the two ends of a tunnel know each other
     #[command(after_help = KEYGEN_EXAMPLES)]
     Keygen(KeygenArgs),
+}
+
+/// Which running pepd is meant.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    /// Where the configuration is.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Its admin socket; goes before the configuration, which is not read then
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `pepd link`.
+#[derive(Debug, Args)]
+pub struct LinkArgs {
+    /// How it is
+    #[arg(value_enum, default_value_t)]
+    pub state: LinkWord,
+    /// For so long, such as 5min; without, until further notice
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration::parse)]
+    pub lasting: Option<Duration>,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// What to do about the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum LinkWord {
+    /// Ask
+    #[default]
+    Status,
+    /// It is there
+    Up,
+    /// It is away
+    Down,
+    /// As pepd finds out
+    Auto,
+}
+
+impl LinkWord {
+    /// What is ordered by it, if something is.
+    pub fn order(self) -> Option<OrderedState> {
+        match self {
+            Self::Status => None,
+            Self::Up => Some(OrderedState::Up),
+            Self::Down => Some(OrderedState::Down),
+            Self::Auto => Some(OrderedState::Auto),
+        }
+    }
+}
+
+/// Options of `pepd custody`.
+#[derive(Debug, Args)]
+pub struct CustodyArgs {
+    /// Of this site only
+    #[arg(long, value_name = "NAME")]
+    pub site: Option<String>,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
 }
 
 /// Options of `pepd keygen`.

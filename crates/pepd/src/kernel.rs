@@ -14,7 +14,7 @@ use socket2::{Domain, Socket, Type};
 use crate::{
     congestion::{Catalogue, Means, WhyNot},
     keys::{self, KeyFileError},
-    sys,
+    outage, sys,
 };
 
 /// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
@@ -47,6 +47,7 @@ pub fn check(config: &Config) -> Findings {
         ),
     }
     findings.check_keys(config);
+    findings.check_contacts(config);
     findings.check_interfaces(config);
     findings.check_descriptors(config);
     findings
@@ -127,6 +128,18 @@ impl Findings {
     }
 
     /// Keys are read again when pepd runs, by then perhaps as another user.
+    fn check_contacts(&mut self, config: &Config) {
+        let contacts = config.link.as_ref().and_then(|link| link.contacts.as_ref());
+        if let Some(Err(err)) = contacts.map(|path| outage::read_contacts(path)) {
+            let key = "link.contacts".to_owned();
+            self.errors.push(ConfigError {
+                line: config.line_of(&key),
+                key,
+                message: err.to_string(),
+            });
+        }
+    }
+
     fn check_keys(&mut self, config: &Config) {
         let identity = config.identity.iter();
         let own = identity.map(|identity| ("identity.key_file".to_owned(), &identity.key_file));

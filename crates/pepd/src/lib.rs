@@ -1,6 +1,7 @@
 //! The daemon around [`pep_core`]: sockets, rules, tasks, command line.
 //!
 //! - [`accept`], clients of a site's listeners
+//! - [`admin`], how a running pepd is asked and told
 //! - [`arena`], the memory of all flows
 //! - [`cli`], [`exit`], how the program is told and how it ends
 //! - [`congestion`], congestion controls of the kernel and our own
@@ -15,6 +16,7 @@
 //! - [`load`], [`summary`], a configuration file and what it comes to
 //! - [`log`], to standard error
 //! - `notices`, what the kernel tells unasked
+//! - [`outage`], whether the link is there
 //! - [`share`], how fast each flow may send into the link
 //! - [`stats`], counters
 //! - [`survive`], flows that outlive the process that carries them
@@ -24,6 +26,7 @@
 #![deny(unsafe_code)]
 
 pub mod accept;
+pub mod admin;
 pub mod arena;
 pub mod cli;
 pub mod congestion;
@@ -41,6 +44,7 @@ pub mod load;
 pub mod log;
 pub mod marks;
 mod notices;
+pub mod outage;
 pub mod share;
 pub mod stats;
 pub mod summary;

@@ -11,8 +11,13 @@ use std::{
 };
 
 use clap::Parser;
+use hyper::Method;
 use pepd::{
-    cli::{CcCommand, CheckArgs, Cli, Command, KeygenArgs, ListArgs, RulesArgs, RunArgs},
+    admin::{self, LinkOrder, client, custody::CustodyReport},
+    cli::{
+        AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, KeygenArgs, LinkArgs, LinkWord,
+        ListArgs, RulesArgs, RunArgs,
+    },
     congestion::{Catalogue, listing::Listing},
     daemon,
     exit::ExitStatus,
@@ -21,8 +26,10 @@ use pepd::{
     keys,
     load::{self, LoadError, Loaded},
     log,
+    outage::LinkReport,
     summary::Summary,
 };
+use serde::de::DeserializeOwned;
 
 fn main() -> ExitCode {
     let status = match Cli::parse().command {
@@ -32,10 +39,9 @@ fn main() -> ExitCode {
         Command::Cc(args) => match args.command {
             CcCommand::List(args) => list_controls(&args),
         },
-        Command::Keygen(args) => keygen(&args).unwrap_or_else(|err| {
-            complain(format_args!("pepd: {err}"));
-            ExitStatus::Runtime
-        }),
+        Command::Link(args) => asking(link(&args)),
+        Command::Custody(args) => asking(custody(&args)),
+        Command::Keygen(args) => asking(keygen(&args)),
     };
     status.into()
 }
@@ -118,6 +124,60 @@ fn list_controls(args: &ListArgs) -> ExitStatus {
     } else {
         print(format_args!("{listing}"))
     }
+}
+
+fn asking(status: Result<ExitStatus, Box<dyn Error>>) -> ExitStatus {
+    status.unwrap_or_else(|err| {
+        complain(format_args!("pepd: {err}"));
+        ExitStatus::Runtime
+    })
+}
+
+fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let order = args.state.order().map(|state| LinkOrder {
+        state,
+        for_s: args.lasting.map(|lasting| lasting.as_secs_f64()),
+    });
+    if args.lasting.is_some() && !matches!(args.state, LinkWord::Up | LinkWord::Down) {
+        return Err("--for goes with `up` and `down` only".into());
+    }
+    let (method, body) = match order {
+        Some(order) => (Method::PUT, serde_json::to_string(&order)?),
+        None => (Method::GET, String::new()),
+    };
+    show::<LinkReport>(&args.admin, method, "/v1/link", body)
+}
+
+fn custody(args: &CustodyArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let site = args.site.iter().map(|site| format!("?site={site}"));
+    let target = format!("/v1/custody{}", site.collect::<String>());
+    show::<CustodyReport>(&args.admin, Method::GET, &target, String::new())
+}
+
+/// Asks a running pepd, and shows its answer.
+fn show<T: DeserializeOwned + fmt::Display>(
+    args: &AdminArgs,
+    method: Method,
+    target: &str,
+    body: String,
+) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = match &args.socket {
+        Some(socket) => socket.clone(),
+        None => match load::load_file(&args.config.config) {
+            Ok(loaded) => admin::socket_path(&loaded.config)
+                .ok_or("the configuration has no admin socket (`admin.socket = \"off\"`)")?,
+            Err(err) => return Ok(refuse(&err)),
+        },
+    };
+    let answer = client::ask(&socket, method, target, body)?;
+    if args.json {
+        return Ok(print(format_args!(
+            "{}\n",
+            String::from_utf8_lossy(&answer)
+        )));
+    }
+    let report: T = serde_json::from_slice(&answer)?;
+    Ok(print(format_args!("{report}")))
 }
 
 /// Makes keys, or shows the public one of a private one.

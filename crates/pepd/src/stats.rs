@@ -44,7 +44,7 @@ counters_line! {
     ended_expired, ended_error,
     up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
     syns_passed_gate, gate_closed, descriptors_short, memory_short, legs_failed,
-    ring_growth_denied, ring_bytes, link_senders, link_level_bits, link_probes, source_port_changed,
+    ring_growth_denied, ring_bytes, link_senders, link_level_bits, link_refused, link_waited, link_probes, source_port_changed,
     tunnel_peers_here, tunnel_peers_by_tcp, tunnel_tcp_connections, tunnel_tcp_strangers,
     tunnel_flows_near, tunnel_flows_far, tunnel_flows_refused, tunnel_flows_resumed, tunnel_plain_bytes, tunnel_packed_bytes,
     tunnel_parcels, tunnel_parcels_stored, tunnel_parcels_refused, tunnel_datagrams_sent,

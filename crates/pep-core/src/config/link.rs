@@ -1,6 +1,6 @@
 //! `[link]`: what is known of the bad hop.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use units::Rate;
 
@@ -8,7 +8,7 @@ use super::{
     IfName,
     raw::Section,
     timeouts::KERNEL_RTO_MAX,
-    values::{BitRate, Map, Span, Switch, WordOr, text},
+    values::{BitRate, Map, NonEmpty, Span, Switch, WordOr, text},
 };
 
 /// `[link]`: the bad hop. Optional; what it states is used to size buffers and pace senders.
@@ -23,6 +23,8 @@ pub struct Link {
     pub rtt: Option<Duration>,
     /// Nobody else uses it; default false. What sites and peers say goes before.
     pub dedicated: bool,
+    /// The file that says when it is there (a contact plan, [`units::contacts`]). Default none.
+    pub contacts: Option<PathBuf>,
 }
 
 impl Link {
@@ -45,6 +47,7 @@ impl Link {
             Span(Duration::from_micros(1)..=Duration::from_secs(600)),
         );
         let dedicated = section.read("dedicated", Switch).unwrap_or(false);
+        let contacts = section.read("contacts", NonEmpty("the path of a contact plan"));
         if rtt.is_some_and(|rtt| rtt >= KERNEL_RTO_MAX) {
             section.warning(
                 "rtt",
@@ -58,6 +61,7 @@ impl Link {
             rate: rate.flatten(),
             rtt,
             dedicated,
+            contacts: contacts.map(PathBuf::from),
         })
     }
 }

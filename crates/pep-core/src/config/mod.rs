@@ -3,6 +3,7 @@
 //! Nothing past this module sees TOML. `docs/configuration.md` is the reference for operators;
 //! tests keep it and these types in agreement.
 
+mod admin;
 mod congestion;
 mod custody;
 mod error;
@@ -21,6 +22,7 @@ mod values;
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
+pub use admin::{Admin, AdminMode, AdminSocket};
 pub use custody::Custody;
 pub use error::{ConfigError, ConfigWarning};
 pub use intercept::{Intercept, Marks};
@@ -60,6 +62,8 @@ pub struct Config {
     pub drain: Duration,
     /// What is logged.
     pub log: LogConfig,
+    /// How it is asked and told while it runs.
+    pub admin: Admin,
     /// The policies, in order of precedence, with the built-in `default` at the end.
     pub sites: SiteTable,
     /// The far ends of tunnels, in the order of their names.
@@ -116,6 +120,7 @@ impl Config {
         };
         let sites = context.read_sites(root.tables("site"));
         let log = LogConfig::read(root.section("log"));
+        let admin = Admin::read(root.section("admin"));
         root.finish();
         let (warnings, lines) = (Vec::new(), Lines::default());
         Self {
@@ -126,6 +131,7 @@ impl Config {
             timeouts,
             drain,
             log,
+            admin,
             sites,
             peers,
             identity,
@@ -138,6 +144,10 @@ impl Config {
     pub fn resolve_paths(&mut self, folder: &Path) {
         self.custody.resolve_paths(folder);
         peers::resolve_paths(self.identity.as_mut(), &mut self.peers, folder);
+        self.admin.resolve_paths(folder);
+        if let Some(contacts) = self.link.as_mut().and_then(|link| link.contacts.as_mut()) {
+            *contacts = folder.join(&*contacts);
+        }
     }
 
     /// The peer at the far end of a site's tunnel, by its place in [`peers`](Self::peers); `None` for

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::site::{
     Buffer, Class, Close, DscpPolicy, KeepWhen, LinkLeg, Lowat, Matcher, Mode, Pacing, Sharing,
-    Site, SiteTable, Source, SynHandling,
+    Site, SiteTable, Source, SynHandling, WhileDown,
 };
 
 /// The name of the built-in last site.
@@ -100,6 +100,7 @@ impl Context<'_> {
             hold: s.read("hold", custody::hold()).unwrap_or(d.hold),
             disk: s.read("disk", custody::disk()),
             close: s.read("close", CLOSES).unwrap_or(d.close),
+            while_down: s.read("while_down", WHILE_DOWN).unwrap_or(d.while_down),
         };
         let by_class = match site.class {
             Class::DelayTolerant => KeepWhen::Always,
@@ -108,6 +109,7 @@ impl Context<'_> {
         site.custody = s.read("custody", KEEP_WHEN).unwrap_or(by_class);
         check_tunnel(s, &mut site);
         self.check_custody(s, &site);
+        check_while_down(s, &site);
         congestion::check(s, &site, self.link);
         section.finish();
         site
@@ -292,6 +294,28 @@ fn check_tunnel(section: &Section<'_>, site: &mut Site) {
     site.syn = SynHandling::Spoof;
 }
 
+/// What is only of use to some.
+fn check_while_down(section: &Section<'_>, site: &Site) {
+    if site.mode == Mode::Bypass && section.has("while_down") {
+        section.warning(
+            "while_down",
+            "has no effect: mode \"bypass\" takes no flows",
+        );
+    }
+    if site.while_down == WhileDown::Refuse && site.syn == SynHandling::Defer {
+        section.error(
+            "while_down",
+            "\"refuse\" needs `syn = \"spoof\"`: with \"defer\" a SYN is not answered before the server has, so that there \
+             is nobody to refuse; accepted with it: custody, bypass",
+        );
+    }
+}
+
+const WHILE_DOWN: OneOf<WhileDown> = OneOf(&[
+    ("custody", WhileDown::Custody),
+    ("refuse", WhileDown::Refuse),
+    ("bypass", WhileDown::Bypass),
+]);
 const CLASSES: OneOf<Class> = OneOf(&[
     ("interactive", Class::Interactive),
     ("normal", Class::Normal),

@@ -8,6 +8,6 @@ mod table;
 pub use matcher::{FlowKey, Matcher, PortRange};
 pub use policy::{
     Buffer, Buffers, Class, Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Lowat, Mode, Pacing,
-    RTT0_DEFAULT, Sharing, Site, Source, SynHandling,
+    RTT0_DEFAULT, Sharing, Site, Source, SynHandling, WhileDown,
 };
 pub use table::{SiteId, SiteTable};

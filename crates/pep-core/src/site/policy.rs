@@ -181,6 +181,18 @@ impl IpVersion {
     }
 }
 
+/// What becomes of new flows of a site while the link is known to be away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WhileDown {
+    /// They are accepted, and wait for the link (default).
+    #[default]
+    Custody,
+    /// They are accepted and reset at once, so that programs need not wait to know.
+    Refuse,
+    /// The kernel forwards them: there may be another way.
+    Bypass,
+}
+
 /// A named policy and what it matches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
@@ -251,6 +263,8 @@ pub struct Site {
     pub disk: Option<ByteSize>,
     /// When a client's FIN is answered; default [`Close::Confirmed`].
     pub close: Close,
+    /// What becomes of new flows while the link is known to be away; default [`WhileDown::Custody`].
+    pub while_down: WhileDown,
 }
 
 impl Site {
@@ -286,6 +300,7 @@ impl Site {
             hold: Custody::default().hold,
             disk: None,
             close: Close::default(),
+            while_down: WhileDown::default(),
         }
     }
 

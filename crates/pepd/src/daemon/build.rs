@@ -17,6 +17,7 @@ use crate::{
     leg::{self, Family, SiteRuntime},
     limits::{Admission, flow_cap},
     marks::MarkSet,
+    outage::LinkWatch,
     share::SharedLink,
     stats::Counters,
     tunnel::{self, Inherited, Tunnels, setup::Prepared},
@@ -39,6 +40,7 @@ pub(super) async fn build(config: &Config, descriptors: u64) -> Result<Daemon, D
         .map_err(DaemonError::Intercept)?;
     let listeners = listeners(&sites)?;
     let config = Arc::new(config.clone());
+    let drain = config.drain;
     let mut interception = Interception::install(&config)
         .await
         .map_err(DaemonError::Intercept)?;
@@ -48,13 +50,14 @@ pub(super) async fn build(config: &Config, descriptors: u64) -> Result<Daemon, D
             claim,
             controls,
             neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
+            config,
             context,
             interception,
             defer,
             workers,
             tunnels,
             sites,
-            drain: config.drain,
+            drain,
             spare: Spare::default(),
             chores: Chores::default(),
         }),
@@ -152,6 +155,7 @@ fn context(
         counters,
         held,
         unanswered: Arc::default(),
+        outage: LinkWatch::new(config),
         link: shared_link(config),
     }))
 }

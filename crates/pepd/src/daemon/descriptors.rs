@@ -12,7 +12,9 @@ use super::{DaemonError, spare::Spare};
 use crate::{accept::Listener, intercept::setup, workers::Workers};
 
 /// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
-const OTHERS_LATER: usize = 8;
+const OTHERS_LATER: usize = 8 + ADMIN;
+/// The admin socket, and those who ask.
+const ADMIN: usize = 17;
 
 /// An event loop: two epoll descriptors, an eventfd, a copy of the pipe for signals.
 const EVENT_LOOP: u64 = 4;

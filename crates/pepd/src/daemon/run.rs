@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, convert::Infallible, io, sync::Arc, time::Duration};
 
-use pep_core::{site::SiteId, stats::Stats};
+use pep_core::{config::Config, site::SiteId, stats::Stats};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -14,6 +14,7 @@ use super::{
     spare::Spare,
 };
 use crate::{
+    admin::Admin,
     congestion::Controls,
     exit::ExitStatus,
     flow::FlowContext,
@@ -22,6 +23,7 @@ use crate::{
         Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch,
     },
     leg::SiteRuntime,
+    outage::LinkWatch,
     share::Sampler,
     stats,
     tunnel::Tunnels,
@@ -35,6 +37,7 @@ pub(super) struct Daemon {
     pub(super) claim: Claim,
     #[expect(dead_code, reason = "held as long as sockets may choose them")]
     pub(super) controls: Controls,
+    pub(super) config: Arc<Config>,
     pub(super) context: Arc<FlowContext>,
     pub(super) interception: Interception,
     pub(super) defer: Option<DeferTask>,
@@ -86,6 +89,14 @@ impl Daemon {
         if let Some(link) = &self.context.link {
             tokio::spawn(Sampler::new(Arc::clone(link)).run());
         }
+        tokio::spawn(Arc::clone(&self.context.outage).run(Arc::clone(&self.config)));
+        match Admin::bind(&self.config, &self.context) {
+            Ok(Some(admin)) => drop(tokio::spawn(admin.run())),
+            Ok(None) => {}
+            Err(err) => {
+                tracing::warn!(error = %err, "no admin socket: `pepd link` and `pepd custody` do not reach this pepd")
+            }
+        }
         let signals = Signals::new();
         let status = match signals {
             Ok(mut signals) => {
@@ -110,11 +121,14 @@ impl Daemon {
     /// Until the first signal to stop.
     async fn serve(&mut self, signals: &mut Signals) {
         let mut gate = self.context.admission.gate();
-        let mut bypassed = Bypassed(
-            self.tunnels
-                .as_ref()
-                .map(|tunnels| tunnels.statuses().bypassed()),
-        );
+        let tunnels = self.tunnels.as_ref();
+        let mut bypassed = Bypassed {
+            tunnels: tunnels.map(|tunnels| tunnels.statuses().bypassed()),
+            link: self.context.outage.told(),
+            outage: Arc::clone(&self.context.outage),
+        };
+        // Whatever the link was at the start.
+        bypassed.link.mark_changed();
         let mut failed = None;
         self.spare.fill();
         let mut tick = interval(Self::TICK);
@@ -272,18 +286,35 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
     *gate.borrow_and_update()
 }
 
-/// Sites whose flows the kernel is to forward, where there are tunnels.
-struct Bypassed(Option<watch::Receiver<BTreeSet<SiteId>>>);
+/// Sites whose flows the kernel is to forward, as their peers or the link are away.
+struct Bypassed {
+    /// Where there are tunnels.
+    tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
+    link: watch::Receiver<bool>,
+    outage: Arc<LinkWatch>,
+}
 
 impl Bypassed {
     /// When they have changed.
     async fn next(&mut self) -> BTreeSet<SiteId> {
-        if let Some(receiver) = &mut self.0
-            && receiver.changed().await.is_ok()
-        {
-            return receiver.borrow_and_update().clone();
+        let tunnels = async {
+            if let Some(tunnels) = &mut self.tunnels
+                && tunnels.changed().await.is_ok()
+            {
+                return;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = tunnels => {}
+            // The sender is in `outage`.
+            _ = self.link.changed() => {}
         }
-        std::future::pending().await
+        let mut sites = self.outage.bypassed();
+        if let Some(tunnels) = &mut self.tunnels {
+            sites.extend(tunnels.borrow_and_update().iter());
+        }
+        sites
     }
 }
 

@@ -26,6 +26,11 @@ impl LegIo {
         reactor::register(Arc::new(fd), interest).map(Self)
     }
 
+    /// The socket, out of the event loop; `None` while others look at it.
+    pub(crate) fn into_fd(self) -> Option<OwnedFd> {
+        Arc::into_inner(self.0.into_inner())
+    }
+
     /// The socket, for those who only look at it.
     pub(crate) fn shared(&self) -> &Arc<OwnedFd> {
         self.0.get_ref()

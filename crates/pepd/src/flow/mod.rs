@@ -13,6 +13,7 @@ pub(crate) mod revive;
 pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
+pub(crate) mod waiting;
 mod wakefulness;
 
 use std::{
@@ -34,6 +35,7 @@ use crate::{
     intercept::{held::HeldLegs, unanswered::Unanswered},
     leg::SiteRuntime,
     limits::{Admission, Permit},
+    outage::LinkWatch,
     share::{FlowShare, SharedLink},
     stats::Counters,
 };
@@ -62,6 +64,8 @@ pub struct FlowContext {
     pub held: Option<Arc<HeldLegs>>,
     /// Where flows hear of next hops that do not answer.
     pub unanswered: Arc<Unanswered>,
+    /// Whether the link is there.
+    pub outage: Arc<LinkWatch>,
     /// The link, where its rate is stated.
     pub link: Option<Arc<SharedLink>>,
 }

@@ -6,7 +6,8 @@ use pep_core::{
     config::{Config, Link, Timeouts},
     relay::Side,
     site::{
-        Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Sharing, Site, SiteId, Source, SynHandling,
+        Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Sharing, Site, SiteId, Source,
+        SynHandling, WhileDown,
     },
 };
 
@@ -46,6 +47,8 @@ pub struct SiteRuntime {
     pub hold: Duration,
     /// When clients' FINs are answered.
     pub close: Close,
+    /// What becomes of those that begin while the link is away.
+    pub while_down: WhileDown,
     /// How they share it, over IPv4 and over IPv6.
     pub share: [Option<Terms>; 2],
 }
@@ -124,6 +127,7 @@ impl SiteRuntime {
             keep: site.custody,
             hold: site.hold,
             close: site.close,
+            while_down: site.while_down,
             share: [IpVersion::V4, IpVersion::V6]
                 .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
         }

@@ -46,6 +46,7 @@ pub(crate) fn site() -> SiteRuntime {
         timeouts: pep_core::config::Timeouts::default(),
         link_side: pep_core::relay::Side::Server,
         compress: false,
+        while_down: pep_core::site::WhileDown::default(),
         share: [None; 2],
     }
 }

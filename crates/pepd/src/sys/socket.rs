@@ -1,9 +1,10 @@
 //! Socket calls that neither socket2 nor nix wrap.
 
 use std::{
-    io,
+    collections::HashMap,
+    fs, io,
     net::SocketAddr,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     time::Duration,
 };
 
@@ -110,6 +111,33 @@ pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     check(result)?;
     Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
+/// Bytes that each TCP socket of this process has to send, or to be acknowledged, by its cookie (SO_COOKIE). Those that
+/// are made or closed meanwhile may be missing.
+pub fn queues() -> HashMap<u64, u64> {
+    let open = fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let open = open.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    open.filter_map(queue).collect()
+}
+
+fn queue(fd: RawFd) -> Option<(u64, u64)> {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
+    // SAFETY: `cookie` has `len` writable bytes, and both live through the call. A descriptor that another thread has
+    // closed, or opened anew, is only asked.
+    let result = unsafe {
+        let value = (&raw mut cookie).cast();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, value, &raw mut len)
+    };
+    check(result).ok()?;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int, which `bytes` is; as above.
+    let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    check(result).ok()?;
+    Some((cookie, u64::try_from(bytes).unwrap_or(0)))
 }
 
 /// Whether a TCP socket is in state CLOSE: reset, timed out, or closed by both and acknowledged.

@@ -21,12 +21,15 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use tunnel::endpoint::{Carrier, Transmit};
+use tunnel::{
+    endpoint::{Carrier, Transmit},
+    session::LinkHint,
+};
 
 use super::{
     Handed, TunnelError,
     core::{Core, Key, Shared},
-    interface, near, paths,
+    near, paths,
     recover::{self, Inherited},
     setup::Prepared,
     table::Custody,
@@ -92,9 +95,7 @@ pub(super) async fn run(
     if let Some(answers) = answers {
         tokio::task::spawn_local(hear_disk(Rc::clone(&core), answers));
     }
-    if let Some(interface) = prepared.interface {
-        tokio::task::spawn_local(interface::watch(Rc::clone(&core), interface));
-    }
+    tokio::task::spawn_local(pass_on_hints(Rc::clone(&core)));
     let paths = prepared.paths.map(|paths| Rc::new(RefCell::new(paths)));
     if let Some(paths) = &paths {
         tokio::task::spawn_local(paths::keep(Rc::clone(&core), Rc::clone(paths)));
@@ -142,6 +143,23 @@ async fn tick(core: Shared) {
     loop {
         tick.tick().await;
         core.borrow_mut().tick();
+    }
+}
+
+/// Tells the sessions what others know of the link.
+async fn pass_on_hints(core: Shared) {
+    let mut told = core.borrow().context.outage.told();
+    let mut last = true;
+    loop {
+        let up = *told.borrow_and_update();
+        if up != last {
+            let hint = if up { LinkHint::Up } else { LinkHint::Down };
+            core.borrow_mut().hint(hint);
+            last = up;
+        }
+        if told.changed().await.is_err() {
+            return;
+        }
     }
 }
 

@@ -16,7 +16,7 @@
 //! - `core`, what the driver and the flows share
 //! - `table`, the flows of a peer and their bytes; `credit`, how many bytes peers may send
 //! - `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
-//! - `recover`, flows of the process before; `interface`, whether the link is there;
+//! - `recover`, flows of the process before
 //! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
 //! - [`peers`], what others may know: who is there; `paths`, what is remembered of the ways to them
 
@@ -26,7 +26,6 @@ mod credit;
 mod driver;
 mod far;
 mod flow;
-mod interface;
 mod name;
 mod near;
 mod paths;
@@ -84,7 +83,12 @@ pub struct Route {
 impl Route {
     /// Whether a flow that comes now goes into the tunnel.
     pub fn takes_flows(&self) -> bool {
-        self.status.takes_flows() && !self.handed.is_closed()
+        self.status.takes_flows() && self.is_served()
+    }
+
+    /// Whether there is anybody to give flows to.
+    pub fn is_served(&self) -> bool {
+        !self.handed.is_closed()
     }
 
     /// Gives a flow to the tunnel. `dscp` is that of the client's SYN.

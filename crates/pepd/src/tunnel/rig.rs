@@ -106,6 +106,7 @@ pub(super) fn context_with(slots: u32, budget: u64, extent: u64, initial: u64) -
         counters,
         held: None,
         unanswered: Arc::default(),
+        outage: crate::outage::tests::link(),
         link: None,
     })
 }

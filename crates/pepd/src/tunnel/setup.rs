@@ -11,7 +11,7 @@ use std::{
 
 use pep_core::{
     chunks,
-    config::{Carrier, Config, Identity, IfName, Peer},
+    config::{Carrier, Config, Identity, Peer},
     custody::Bounds,
     key::SecretKey,
     site::{Class as SiteClass, Mode, SiteId},
@@ -92,8 +92,6 @@ pub struct Prepared {
     pub(super) statuses: Statuses,
     pub(super) routes: Vec<(SiteId, usize, Class)>,
     pub(super) far: far::Sites,
-    /// The link's, where it is known.
-    pub(super) interface: Option<IfName>,
     /// Of flows with each peer.
     pub(super) sizes: Vec<Sizes>,
     /// What is remembered of the ways to peers, where it is kept.
@@ -168,7 +166,6 @@ impl Prepared {
             statuses: Statuses::new(config),
             routes: routes(config),
             far: far::Sites::new(&SiteRuntime::far(config, controls)),
-            interface: config.link.as_ref().map(|link| link.interface.clone()),
             sizes: sizes(config),
             flows: flows(config),
             custody: Kept::new(config)?,

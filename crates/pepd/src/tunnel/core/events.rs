@@ -209,6 +209,7 @@ impl Core {
     /// What is looked after every second.
     pub(in crate::tunnel) fn tick(&mut self) {
         self.count();
+        self.tell_who_is_heard();
         self.sweep_connections();
         self.custody.age();
         let now = self.base.elapsed();
@@ -231,6 +232,22 @@ impl Core {
                 self.on_silence(index, silence);
             }
         }
+    }
+
+    /// Whether any peer is, and when. Those of which there is no session know nothing of the link.
+    fn tell_who_is_heard(&mut self) {
+        let now = self.now();
+        let mut peers = self.peers.list.iter().filter_map(|peer| {
+            let heard = self.endpoint.peer_state(peer.id)?.heard?;
+            Some(
+                peer.silent_since
+                    .is_none()
+                    .then(|| now.saturating_sub(heard)),
+            )
+        });
+        let Some(first) = peers.next() else { return };
+        let latest = peers.flatten().chain(first).min();
+        self.context.outage.hear(latest);
     }
 
     fn count(&mut self) {

@@ -1,0 +1,85 @@
+//! Asking a running pepd, for the command line.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{Method, Request, body::Bytes, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use tokio::{net::UnixStream, runtime, time::timeout};
+
+/// An answer is there within so long, or none comes.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Ten thousand flows take less.
+const ANSWER_MAX: usize = 16 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody is there.
+    #[error(
+        "{0}: {1}: is pepd running, with this configuration, and may you use its socket (`admin.mode`)?"
+    )]
+    Unreachable(PathBuf, io::Error),
+    /// It does not want to.
+    #[error("{0}")]
+    Refused(String),
+    /// It did not answer, or not in a way that can be understood.
+    #[error("{0}: no answer: {1}")]
+    Failed(PathBuf, String),
+}
+
+/// Asks, with a body where something is to be changed. Returns the answer, which is JSON.
+///
+/// # Errors
+/// When nobody is there, or it does not want to.
+pub fn ask(socket: &Path, method: Method, target: &str, body: String) -> Result<Vec<u8>, AskError> {
+    let failed = |err: &dyn std::fmt::Display| AskError::Failed(socket.to_owned(), err.to_string());
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|err| failed(&err))?;
+    runtime.block_on(async {
+        let asked = timeout(PATIENCE, ask_once(socket, method, target, body)).await;
+        asked.map_err(|err| failed(&err))?
+    })
+}
+
+async fn ask_once(
+    socket: &Path,
+    method: Method,
+    target: &str,
+    body: String,
+) -> Result<Vec<u8>, AskError> {
+    let failed = |err: &dyn std::fmt::Display| AskError::Failed(socket.to_owned(), err.to_string());
+    let stream = UnixStream::connect(socket).await;
+    let stream = stream.map_err(|err| AskError::Unreachable(socket.to_owned(), err))?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|err| failed(&err))?;
+    tokio::spawn(connection);
+    let request = Request::builder()
+        .method(method)
+        .uri(target)
+        .header("host", "pepd")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|err| failed(&err))?;
+    let answer = sender.send_request(request).await;
+    let answer = answer.map_err(|err| failed(&err))?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
+    let body = body.map_err(|err| failed(&err))?.to_bytes();
+    if status.is_success() {
+        return Ok(body.to_vec());
+    }
+    let why = String::from_utf8_lossy(&body).trim().to_owned();
+    Err(AskError::Refused(if why.is_empty() {
+        status.to_string()
+    } else {
+        why
+    }))
+}

@@ -1,0 +1,210 @@
+//! What is held for hosts: bytes that one of them was told have arrived, and that the other has not acknowledged.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    time::{Duration, SystemTime},
+};
+
+use pep_core::{
+    arena::{Kind, Record, name_hash},
+    config::Config,
+    relay::Direction,
+};
+use serde::{Deserialize, Serialize};
+use units::ByteSize;
+
+use crate::{arena::Arena, sys::socket};
+
+/// Flows that are listed; sums are over all.
+pub const LISTED_MAX: usize = 10_000;
+
+/// What is held, for programs as JSON and for people as text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CustodyReport {
+    /// By site.
+    pub sites: Vec<SiteCustody>,
+    /// How many flows hold something.
+    pub count: usize,
+    /// Those that do, the ones that hold most first; not all where there are more than 10,000.
+    pub flows: Vec<FlowCustody>,
+}
+
+/// What is held for the flows of a site.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SiteCustody {
+    /// Its name; none for flows that peers opened.
+    pub site: Option<String>,
+    /// Flows, whether they hold something or not.
+    pub flows: u64,
+    /// Bytes in pepd's memory.
+    pub memory: u64,
+    /// Bytes in the kernel, which has them to send or to be acknowledged.
+    pub kernel: u64,
+    /// The age of the oldest flow that holds something.
+    pub oldest_s: u64,
+}
+
+/// What is held for a flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowCustody {
+    /// The site that took it; none where a peer opened it.
+    pub site: Option<String>,
+    /// How it is carried: split, near, far.
+    pub kind: String,
+    /// The client's address.
+    pub client: String,
+    /// Where it goes.
+    pub destination: String,
+    /// How long ago it began.
+    pub age_s: u64,
+    /// Bytes in memory to the server and to the client.
+    pub memory: [u64; 2],
+    /// Bytes in the kernel, likewise.
+    pub kernel: [u64; 2],
+}
+
+impl FlowCustody {
+    /// All bytes.
+    pub fn total(&self) -> u64 {
+        self.memory.iter().chain(&self.kernel).sum()
+    }
+}
+
+impl CustodyReport {
+    /// What is held now, for one site or for all.
+    pub fn of(arena: &Arena, config: &Config, site: Option<&str>) -> Self {
+        let sites = config.sites.iter().map(|(_, site)| &site.name);
+        let names: HashMap<u64, &String> = sites.map(|name| (name_hash(name), name)).collect();
+        let queues = socket::queues();
+        let records = arena.occupied().into_iter();
+        let flows = records.filter_map(|slot| Some(flow(&arena.record(slot)?, &names, &queues)));
+        let flows = flows.filter(|flow| site.is_none() || flow.site.as_deref() == site);
+        Self::sum_up(flows.collect())
+    }
+
+    fn sum_up(mut flows: Vec<FlowCustody>) -> Self {
+        let mut sites: BTreeMap<Option<String>, SiteCustody> = BTreeMap::new();
+        for flow in &flows {
+            let site = sites.entry(flow.site.clone()).or_default();
+            site.flows += 1;
+            site.memory += flow.memory.iter().sum::<u64>();
+            site.kernel += flow.kernel.iter().sum::<u64>();
+            if flow.total() > 0 {
+                site.oldest_s = site.oldest_s.max(flow.age_s);
+            }
+        }
+        flows.retain(|flow| flow.total() > 0);
+        flows.sort_by_key(|flow| std::cmp::Reverse(flow.total()));
+        let sites = sites.into_iter();
+        Self {
+            sites: sites
+                .map(|(name, site)| SiteCustody { site: name, ..site })
+                .collect(),
+            count: flows.len(),
+            flows,
+        }
+    }
+}
+
+fn flow(record: &Record, names: &HashMap<u64, &String>, queues: &HashMap<u64, u64>) -> FlowCustody {
+    let identity = &record.identity;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let born = Duration::from_millis(identity.born);
+    let held = |direction: Direction| {
+        let half = &record.halves[direction as usize];
+        half.tail.saturating_sub(half.head)
+    };
+    let queued = |direction: Direction| {
+        let cookie = record.cookies[direction.sink() as usize];
+        queues.get(&cookie).copied().unwrap_or(0)
+    };
+    let kind = match identity.kind {
+        Kind::Split => "split",
+        Kind::Near => "near",
+        Kind::Far => "far",
+    };
+    FlowCustody {
+        site: names.get(&identity.site).map(ToString::to_string),
+        kind: kind.to_owned(),
+        client: identity.client.to_string(),
+        destination: identity.destination.to_string(),
+        age_s: now.unwrap_or_default().saturating_sub(born).as_secs(),
+        memory: Direction::ALL.map(held),
+        kernel: Direction::ALL.map(queued),
+    }
+}
+
+impl fmt::Display for CustodyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name =
+            |site: &Option<String>| site.clone().unwrap_or_else(|| "(from peers)".to_owned());
+        writeln!(
+            f,
+            "{:<24} {:>8} {:>12} {:>12} {:>10}",
+            "site", "flows", "memory", "kernel", "oldest"
+        )?;
+        for site in &self.sites {
+            let (memory, kernel) = (ByteSize(site.memory), ByteSize(site.kernel));
+            let (memory, kernel) = (memory.to_string(), kernel.to_string());
+            let oldest = units::duration::format(Duration::from_secs(site.oldest_s));
+            writeln!(
+                f,
+                "{:<24} {:>8} {memory:>12} {kernel:>12} {oldest:>10}",
+                name(&site.site),
+                site.flows
+            )?;
+        }
+        if self.count == 0 {
+            return writeln!(f, "\nnothing is held");
+        }
+        writeln!(f, "\n{} flows hold something:", self.count)?;
+        for flow in &self.flows {
+            let [up, down] = [0, 1].map(|d| ByteSize(flow.memory[d] + flow.kernel[d]));
+            let age = units::duration::format(Duration::from_secs(flow.age_s));
+            let (from, to, kind) = (&flow.client, &flow.destination, &flow.kind);
+            writeln!(
+                f,
+                "  {from} -> {to}  {kind}  {age}  {up} up, {down} down, {}",
+                name(&flow.site)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(site: &str, memory: u64, kernel: u64, age_s: u64) -> FlowCustody {
+        FlowCustody {
+            site: Some(site.to_owned()),
+            kind: "split".to_owned(),
+            client: "192.0.2.1:1".to_owned(),
+            destination: "198.51.100.1:80".to_owned(),
+            age_s,
+            memory: [memory, 0],
+            kernel: [0, kernel],
+        }
+    }
+
+    #[test]
+    fn sums_are_over_all_flows_and_lists_over_those_that_hold_something() {
+        let flows = vec![
+            flow("a", 10, 1, 5),
+            flow("a", 0, 0, 99),
+            flow("b", 0, 300, 7),
+        ];
+        let report = CustodyReport::sum_up(flows);
+        let [a, b] = &report.sites[..] else {
+            panic!("{report:?}")
+        };
+        assert_eq!((a.flows, a.memory, a.kernel, a.oldest_s), (2, 10, 1, 5));
+        assert_eq!((b.flows, b.kernel), (1, 300));
+        let ages: Vec<_> = report.flows.iter().map(|flow| flow.age_s).collect();
+        assert_eq!((report.count, ages), (2, vec![7, 5]));
+        let text = report.to_string();
+        assert!(text.contains("2 flows hold something"), "{text}");
+    }
+}

@@ -1,0 +1,151 @@
+//! How a running pepd is asked and told: HTTP and JSON on a socket of its own, which only those can use who may.
+//!
+//! - this module, the socket: made, replaced when its owner is dead, removed
+//! - `server`, connections and requests, none of which may cost much
+//! - [`custody`], what is held for hosts
+//! - [`client`], for the command line
+
+pub mod client;
+pub mod custody;
+mod server;
+
+use std::{
+    env, fs, io,
+    os::unix::{
+        fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+        net::UnixListener,
+    },
+    path::{Path, PathBuf},
+    process,
+};
+
+use pep_core::config::{AdminSocket, Config};
+
+pub use server::{Admin, LinkOrder, OrderedState};
+
+/// Where sockets are by default, unless systemd says so.
+const FOLDER: &str = "/run/pepd";
+
+/// Where the socket of a configuration is; `None` where there is none.
+pub fn socket_path(config: &Config) -> Option<PathBuf> {
+    match &config.admin.socket {
+        AdminSocket::Off => None,
+        AdminSocket::Path(path) => Some(path.clone()),
+        AdminSocket::Auto => {
+            let folders = env::var_os("RUNTIME_DIRECTORY");
+            let by_systemd = folders.and_then(|folders| env::split_paths(&folders).next());
+            let folder = by_systemd.filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or_else(|| FOLDER.into());
+            Some(folder.join(format!("{}.sock", config.intercept.table.as_str())))
+        }
+    }
+}
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another process answers there.
+    #[error(
+        "{0}: another pepd answers there; give each a socket of its own (`admin.socket`, or `intercept.table`, after which it \
+         is named)"
+    )]
+    InUse(PathBuf),
+    /// What is there is not ours to replace.
+    #[error(
+        "{0}: is there already and is no socket; remove it, or choose another path (`admin.socket`)"
+    )]
+    NoSocket(PathBuf),
+    /// The system does not let us.
+    #[error("{0}: {1}; choose another path (`admin.socket`), or \"off\"")]
+    System(PathBuf, io::Error),
+}
+
+/// A socket that is removed with this, if it is still there.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody else's, a successor's perhaps, stays.
+        if fs::symlink_metadata(&self.path).is_ok_and(|data| data.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes a socket with this mode. That of a process that is gone is replaced.
+///
+/// # Errors
+/// When somebody answers there, what is there is no socket, or the system does not let us.
+fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), BindError> {
+    let system = |err| BindError::System(path.to_owned(), err);
+    match fs::symlink_metadata(path) {
+        Ok(data) if !data.file_type().is_socket() => {
+            return Err(BindError::NoSocket(path.to_owned()));
+        }
+        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+            return Err(BindError::InUse(path.to_owned()));
+        }
+        _ => {}
+    }
+    if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(FOLDER)) {
+        fs::create_dir_all(folder).map_err(system)?;
+    }
+    // Under another name until its mode is right, so that there is no moment at which others may use it.
+    let name = format!("{}.{}", path.display(), process::id());
+    let fresh = Path::new(&name);
+    let _ = fs::remove_file(fresh);
+    let listener = UnixListener::bind(fresh).map_err(system)?;
+    let placed = fs::set_permissions(fresh, fs::Permissions::from_mode(mode))
+        .and_then(|()| listener.set_nonblocking(true))
+        .and_then(|()| fs::symlink_metadata(fresh))
+        .and_then(|data| fs::rename(fresh, path).map(|()| data.ino()));
+    match placed {
+        Ok(inode) => Ok((
+            listener,
+            SocketFile {
+                path: path.to_owned(),
+                inode,
+            },
+        )),
+        Err(err) => {
+            let _ = fs::remove_file(fresh);
+            Err(system(err))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_has_its_mode_and_goes_with_its_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let (_listener, file) = bind(&path, 0o600).unwrap();
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(file);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn that_of_the_dead_is_replaced_and_that_of_the_living_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let (dead, file) = bind(&path, 0o600).unwrap();
+        assert!(matches!(bind(&path, 0o600), Err(BindError::InUse(_))));
+        drop(dead);
+        let (_listener, _file) = bind(&path, 0o660).unwrap();
+        drop(file);
+        assert!(path.exists(), "it is the successor's");
+        let other = folder.path().join("text");
+        fs::write(&other, "precious").unwrap();
+        assert!(matches!(bind(&other, 0o600), Err(BindError::NoSocket(_))));
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,59 @@
+//! Flows that begin while the link is known to be away: their bytes wait in their client's socket.
+
+use std::{future::poll_fn, io, os::fd::OwnedFd, sync::Arc};
+
+use pep_core::{arena::SlotState, stats::EndReason};
+use tokio::time::sleep;
+
+use super::{Ends, FlowContext, FlowEnd, FlowMemory, LegIo, ServerLeg, refuse, serve};
+
+/// Serves an accepted client as soon as the link is back; `connect` begins to connect to its server.
+///
+/// It waits for as long as sent data would (`user_timeout`), and ends sooner when the client resets.
+pub(crate) async fn serve_when_back(
+    context: Arc<FlowContext>,
+    ends: Ends,
+    memory: FlowMemory,
+    client: OwnedFd,
+    connect: impl FnOnce(&FlowMemory) -> io::Result<OwnedFd>,
+) {
+    let permit = context.admission.admit();
+    context.counters.update(|stats| stats.link_waited += 1);
+    let client = match wait(&context, &ends, client).await {
+        Ok(client) => client,
+        Err(reason) => {
+            memory.slot.publish_state(SlotState::Closed);
+            let end = FlowEnd {
+                reason,
+                ..FlowEnd::default()
+            };
+            end.count(&context);
+            return end.log(&ends);
+        }
+    };
+    // Counted again in a moment, as one that is served.
+    drop(permit);
+    match connect(&memory) {
+        Ok(server) => serve(context, ends, memory, client, ServerLeg::Connecting(server)).await,
+        Err(err) => {
+            memory.slot.publish_state(SlotState::Closed);
+            refuse(&context, &ends, client, &err);
+        }
+    }
+}
+
+/// Until the link is back.
+async fn wait(context: &FlowContext, ends: &Ends, client: OwnedFd) -> Result<OwnedFd, EndReason> {
+    let client = LegIo::new(client).map_err(|_| EndReason::Error)?;
+    let limit = async {
+        match ends.site.timeouts.user_timeout {
+            Some(limit) => sleep(limit).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = context.outage.is_back() => client.into_fd().ok_or(EndReason::Error),
+        _ = poll_fn(|cx| client.poll_broken(cx)) => Err(EndReason::ClientReset),
+        () = limit => Err(EndReason::UserTimeout),
+    }
+}

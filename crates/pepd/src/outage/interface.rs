@@ -1,0 +1,94 @@
+//! The state of the link's interface: it tells long before silence would, with modems that let their interface follow
+//! the link.
+
+use std::{convert::Infallible, io};
+
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{LinkAttribute, LinkFlags, LinkMessage},
+};
+use pep_core::config::IfName;
+
+use super::LinkWatch;
+use crate::notices::{Group, Notices, Retry};
+
+/// Passes on what becomes of an interface, for as long as it is polled.
+pub(super) async fn watch(link: &LinkWatch, interface: &IfName) {
+    let mut retry = Retry::new("outages are noticed by silence only");
+    loop {
+        let Err(err) = follow(link, interface).await;
+        retry.wait(&err).await;
+    }
+}
+
+async fn follow(link: &LinkWatch, interface: &IfName) -> io::Result<Infallible> {
+    let notices = Notices::open(Group::Link)?;
+    let mut last = true;
+    loop {
+        let states = notices
+            .next(|notice| carries(notice, interface.as_str()))
+            .await?;
+        for up in states {
+            if up != last {
+                tracing::info!(
+                    interface = interface.as_str(),
+                    up,
+                    "the link's interface has changed"
+                );
+                link.carrier(up);
+                last = up;
+            }
+        }
+    }
+}
+
+/// What a notice says of this interface.
+fn carries(notice: &RouteNetlinkMessage, interface: &str) -> Option<bool> {
+    match notice {
+        RouteNetlinkMessage::NewLink(link) if is_called(link, interface) => {
+            let carries = LinkFlags::Up | LinkFlags::Running;
+            Some(link.header.flags.contains(carries))
+        }
+        RouteNetlinkMessage::DelLink(link) if is_called(link, interface) => Some(false),
+        _ => None,
+    }
+}
+
+fn is_called(link: &LinkMessage, interface: &str) -> bool {
+    link.attributes
+        .iter()
+        .any(|attribute| matches!(attribute, LinkAttribute::IfName(name) if name == interface))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(name: &str, flags: LinkFlags) -> LinkMessage {
+        let mut message = LinkMessage::default();
+        message.header.flags = flags;
+        message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+        message
+    }
+
+    fn state_of(name: &str, flags: LinkFlags) -> Option<bool> {
+        carries(&RouteNetlinkMessage::NewLink(link(name, flags)), "sat0")
+    }
+
+    #[test]
+    fn an_interface_is_up_when_it_carries_packets() {
+        let up = LinkFlags::Up | LinkFlags::Running | LinkFlags::LowerUp;
+        assert_eq!(state_of("sat0", up), Some(true));
+        assert_eq!(state_of("sat0", LinkFlags::Up), Some(false), "no carrier");
+        assert_eq!(state_of("sat0", LinkFlags::empty()), Some(false));
+        assert_eq!(state_of("sat1", up), None, "another interface");
+    }
+
+    #[test]
+    fn an_interface_that_goes_away_is_down() {
+        let up = LinkFlags::Up | LinkFlags::Running;
+        let gone = RouteNetlinkMessage::DelLink(link("sat0", up));
+        assert_eq!(carries(&gone, "sat0"), Some(false));
+        assert_eq!(carries(&gone, "sat1"), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! Whether the link is there: who is asked, what follows, who is told. What follows is decided by
+//! [`pep_core::outage`].
+//!
+//! ```text
+//!   operator (admin socket) --.                         .--> new flows of sites: `while_down`
+//!   interface (rtnetlink) -----+--> LinkWatch, its task +--> rules: sites that are bypassed
+//!   contact plan (file) -------+                        '--> tunnels: hints
+//!   tunnels: who is heard ----'
+//! ```
+
+mod contacts;
+mod interface;
+mod report;
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use pep_core::{
+    config::Config,
+    outage::{Knowledge, Now, State, Witness},
+    site::{SiteId, WhileDown},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+
+use contacts::ContactsFile;
+pub use contacts::{ContactsError, read as read_contacts};
+pub use report::{LinkReport, OutageReport};
+
+/// The clock of plans may be set, so the plan is looked at so often in any case.
+const LOOK: Duration = Duration::from_secs(1);
+/// What was sent before the link went away is heard for a round trip; where none is stated, for so long.
+const ECHO: Duration = Duration::from_secs(2);
+
+/// What is known of the link, for whoever asks.
+#[derive(Debug)]
+pub struct LinkWatch {
+    knowledge: Mutex<Knowledge>,
+    began: Instant,
+    told: watch::Sender<bool>,
+    /// Somebody has said something.
+    said: Notify,
+    /// Whose flows the kernel forwards while the link is away.
+    bypassing: BTreeSet<SiteId>,
+}
+
+impl LinkWatch {
+    /// Of a configuration's link. A plan that cannot be read is told of, and not followed until it can.
+    pub fn new(config: &Config) -> Arc<Self> {
+        let contacts = config.link.as_ref().and_then(|link| link.contacts.as_ref());
+        let contacts = contacts.and_then(|path| contacts::read_or_warn(path));
+        let rtt = config.link.as_ref().and_then(|link| link.rtt);
+        let began = Instant::now();
+        let sites = config.sites.iter();
+        let bypassing = sites.filter(|(_, site)| site.while_down == WhileDown::Bypass);
+        let knowledge = Knowledge::new(now(began), contacts, rtt.map_or(ECHO, |rtt| 2 * rtt));
+        let told = knowledge.told_up();
+        Arc::new(Self {
+            knowledge: Mutex::new(knowledge),
+            began,
+            told: watch::Sender::new(told),
+            said: Notify::new(),
+            bypassing: bypassing.map(|(id, _)| id).collect(),
+        })
+    }
+
+    /// Whether it is certain that the link is away: by operator, interface or plan. That no peer is heard is not enough, as it
+    /// may be the peers that are away.
+    pub fn is_away(&self) -> bool {
+        !*self.told.borrow()
+    }
+
+    /// Waits until that is not so any more.
+    pub async fn is_back(&self) {
+        // The sender is ours.
+        let _ = self.told.subscribe().wait_for(|up| *up).await;
+    }
+
+    /// Whether it is not, as that changes.
+    pub fn told(&self) -> watch::Receiver<bool> {
+        self.told.subscribe()
+    }
+
+    /// Sites whose flows the kernel is to forward now.
+    pub fn bypassed(&self) -> BTreeSet<SiteId> {
+        if self.is_away() {
+            self.bypassing.clone()
+        } else {
+            BTreeSet::new()
+        }
+    }
+
+    /// An operator says how it is, for that long or until further notice; `None`: others know better.
+    pub fn order(&self, up: Option<bool>, lasting: Option<Duration>) {
+        tracing::info!(up, ?lasting, "an operator says how the link is");
+        self.with(|knowledge, now| knowledge.order(now, up, lasting));
+        self.said.notify_one();
+    }
+
+    /// Some peer was heard so long ago (`Some`), or none is any more.
+    pub fn hear(&self, ago: Option<Duration>) {
+        self.with(|knowledge, now| {
+            let at = now.steady.saturating_sub(ago.unwrap_or_default());
+            knowledge.testify(Witness::Tunnel, ago.is_some(), at);
+        });
+    }
+
+    /// For people and programs.
+    pub fn report(&self) -> LinkReport {
+        self.with(|knowledge, now| LinkReport::of(knowledge, now))
+    }
+
+    /// Follows time, plan and interface for as long as it is polled.
+    pub async fn run(self: Arc<Self>, config: Arc<Config>) {
+        let Some(link) = &config.link else {
+            return self.follow_time(None).await;
+        };
+        let mut file = link.contacts.clone().map(ContactsFile::new);
+        tokio::join!(
+            self.follow_time(file.as_mut()),
+            interface::watch(&self, &link.interface)
+        );
+    }
+
+    async fn follow_time(&self, mut file: Option<&mut ContactsFile>) {
+        loop {
+            if let Some(contacts) = file.as_mut().and_then(|file| file.changed()) {
+                self.with(|knowledge, now| knowledge.replan(now, Some(contacts)));
+            }
+            let deadline = self.with(|knowledge, now| {
+                let deadline = knowledge.deadline(now);
+                deadline.map(|at| at.saturating_sub(now.steady))
+            });
+            let pause = deadline.map_or(LOOK, |pause| pause.min(LOOK));
+            tokio::select! {
+                () = sleep(pause.max(Duration::from_millis(1))) => {}
+                () = self.said.notified() => {}
+            }
+        }
+    }
+
+    /// The interface has come or gone.
+    fn carrier(&self, up: bool) {
+        self.with(|knowledge, now| knowledge.carrier(now, up));
+    }
+
+    /// Changes what is known, and tells of what follows.
+    fn with<T>(&self, change: impl FnOnce(&mut Knowledge, Now) -> T) -> T {
+        let mut knowledge = self.lock();
+        let now = now(self.began);
+        tell(knowledge.poll(now));
+        let result = change(&mut knowledge, now);
+        tell(knowledge.poll(now));
+        let told = knowledge.told_up();
+        // Under the lock, so that the last one told is the last one known.
+        self.told
+            .send_if_modified(|sent| std::mem::replace(sent, told) != told);
+        result
+    }
+
+    /// No change is ever half done, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Knowledge> {
+        self.knowledge
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn tell(news: Option<State>) {
+    match news {
+        Some(State { up: true, by, .. }) => tracing::info!(by = by.as_str(), "the link is back"),
+        Some(State { by, .. }) => tracing::warn!(by = by.as_str(), "the link is away"),
+        None => {}
+    }
+}
+
+fn now(began: Instant) -> Now {
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    Now {
+        steady: began.elapsed(),
+        wall: wall.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// One of which nobody knows anything.
+    pub(crate) fn link() -> Arc<LinkWatch> {
+        LinkWatch::new(&config(""))
+    }
+
+    fn config(more: &str) -> Config {
+        let text = format!("[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"sat0\"\n{more}");
+        pep_core::config::parse(&text).expect("valid")
+    }
+
+    #[tokio::test]
+    async fn an_order_is_told_at_once_and_ends_by_itself() {
+        let site = "[[site]]\nname = \"a\"\nwhile_down = \"bypass\"\n";
+        let config = Arc::new(config(site));
+        let link = LinkWatch::new(&config);
+        let mut told = link.told();
+        tokio::spawn(Arc::clone(&link).run(config));
+        assert!(!link.is_away() && link.bypassed().is_empty());
+        link.order(Some(false), Some(Duration::from_millis(20)));
+        assert!(link.is_away() && !*told.borrow_and_update());
+        assert_eq!(link.bypassed(), BTreeSet::from([SiteId(0)]));
+        link.is_back().await;
+        assert_eq!(link.report().outages, 1);
+    }
+
+    #[tokio::test]
+    async fn tunnels_that_hear_nothing_are_not_told_so() {
+        let link = LinkWatch::new(&config(""));
+        link.hear(None);
+        assert!(!link.report().up && !link.is_away());
+        link.hear(Some(Duration::ZERO));
+        assert!(link.report().up);
+        link.carrier(false);
+        assert!(!link.report().up && link.is_away());
+    }
+}

@@ -1,0 +1,100 @@
+//! What is told of the link.
+
+use std::{fmt, time::Duration};
+
+use pep_core::outage::{Knowledge, Now, Outage};
+use serde::{Deserialize, Serialize};
+
+/// How the link is, for programs as JSON and for people as text. Times are seconds, of Unix time where they are an
+/// instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkReport {
+    /// Whether it is there.
+    pub up: bool,
+    /// Who says so: operator, carrier, plan, tunnel, probe, nobody.
+    pub by: String,
+    /// Since how many seconds.
+    pub for_s: f64,
+    /// For how many seconds an operator's word still holds, where it ends.
+    pub ordered_for_s: Option<f64>,
+    /// When it comes or goes next by plan.
+    pub next_planned: Option<f64>,
+    /// How many outages there have been.
+    pub outages: u64,
+    /// How long all of them were together.
+    pub down_s: f64,
+    /// The last ones, the latest first.
+    pub history: Vec<OutageReport>,
+}
+
+/// An outage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OutageReport {
+    /// When it began.
+    pub began: f64,
+    /// Who said so.
+    pub by: String,
+    /// How many seconds it lasted; none while it does.
+    pub lasted_s: Option<f64>,
+}
+
+impl OutageReport {
+    fn of(outage: &Outage) -> Self {
+        Self {
+            began: outage.began.as_secs_f64(),
+            by: outage.by.as_str().to_owned(),
+            lasted_s: outage.lasted.map(|lasted| lasted.as_secs_f64()),
+        }
+    }
+}
+
+impl LinkReport {
+    pub(super) fn of(knowledge: &Knowledge, now: Now) -> Self {
+        let since = |at: Duration| now.steady.saturating_sub(at).as_secs_f64();
+        let until = |at: Duration| at.saturating_sub(now.steady).as_secs_f64();
+        let (state, (outages, down)) = (knowledge.state(), knowledge.totals(now));
+        let mut history: Vec<_> = knowledge.outages().map(OutageReport::of).collect();
+        history.reverse();
+        Self {
+            up: state.up,
+            by: state.by.as_str().to_owned(),
+            for_s: since(state.since),
+            ordered_for_s: knowledge.ordered_until().map(until),
+            next_planned: knowledge.next_planned(now).map(|at| at.as_secs_f64()),
+            outages,
+            down_s: down.as_secs_f64(),
+            history,
+        }
+    }
+}
+
+/// Whole seconds, as a duration.
+fn span(seconds: f64) -> String {
+    units::duration::format(Duration::from_secs(seconds.round().max(0.0) as u64))
+}
+
+impl fmt::Display for LinkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.up { "up" } else { "down" };
+        writeln!(
+            f,
+            "link: {state} for {}, says {}",
+            span(self.for_s),
+            self.by
+        )?;
+        if let Some(left) = self.ordered_for_s {
+            writeln!(f, "operator's word: for another {}", span(left))?;
+        }
+        if let Some(at) = self.next_planned {
+            writeln!(f, "next change by plan: @{at:.0}")?;
+        }
+        writeln!(f, "outages: {}, {} in all", self.outages, span(self.down_s))?;
+        for outage in &self.history {
+            let lasted = outage
+                .lasted_s
+                .map_or("lasts".to_owned(), |s| format!("lasted {}", span(s)));
+            writeln!(f, "  @{:.0}  {lasted}, said {}", outage.began, outage.by)?;
+        }
+        Ok(())
+    }
+}
