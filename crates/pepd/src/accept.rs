@@ -149,12 +149,9 @@ impl Acceptor {
 
     /// The tunnel into which a flow goes that comes now.
     fn tunnel(&self) -> Option<&Route> {
-        let waits = || {
-            let away = self.context.outage.is_away();
-            away && self.site.while_down == WhileDown::Custody
-        };
         let route = self.route.as_ref()?;
-        (route.takes_flows() || waits() && route.is_served()).then_some(route)
+        let waits = self.waits(self.context.outage.is_away()) && route.is_served();
+        (route.takes_flows() || waits).then_some(route)
     }
 
     /// What is not to be had now is asked for again when a flow has ended, or a moment later.
@@ -195,7 +192,7 @@ impl Acceptor {
         }
         let Reserve { memory, leg } = reserve;
         memory.publish_accepted(&context, &ends, fd.as_fd());
-        if away && self.site.syn == SynHandling::Spoof {
+        if self.waits(away) {
             self.begin_later(fd, ends, memory, leg);
             return Ok(());
         }
@@ -210,6 +207,11 @@ impl Acceptor {
             }
         }
         Ok(())
+    }
+
+    /// Whether flows that come now wait for the link. With `defer` their server has answered, so that it is there.
+    fn waits(&self, away: bool) -> bool {
+        away && self.site.while_down == WhileDown::Custody && self.site.syn == SynHandling::Spoof
     }
 
     /// Serves a client once the link is back.

@@ -76,12 +76,7 @@ fn span(seconds: f64) -> String {
 impl fmt::Display for LinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.up { "up" } else { "down" };
-        writeln!(
-            f,
-            "link: {state} for {}, says {}",
-            span(self.for_s),
-            self.by
-        )?;
+        writeln!(f, "link: {state} for {}, by {}", span(self.for_s), self.by)?;
         if let Some(left) = self.ordered_for_s {
             writeln!(f, "operator's word: for another {}", span(left))?;
         }
@@ -93,7 +88,7 @@ impl fmt::Display for LinkReport {
             let lasted = outage
                 .lasted_s
                 .map_or("lasts".to_owned(), |s| format!("lasted {}", span(s)));
-            writeln!(f, "  @{:.0}  {lasted}, said {}", outage.began, outage.by)?;
+            writeln!(f, "  @{:.0}  {lasted}, by {}", outage.began, outage.by)?;
         }
         Ok(())
     }

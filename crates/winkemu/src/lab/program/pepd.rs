@@ -58,6 +58,8 @@ impl Pepd {
         command
             .args(["run", "--log-format", "json", "--config"])
             .arg(config);
+        // Its admin socket.
+        command.env("RUNTIME_DIRECTORY", directory);
         command.env_remove("RUST_LOG").stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let process = Process::spawn(&mut command);
