@@ -204,7 +204,8 @@ impl Entry {
     pub(in crate::tunnel::table) fn begin_keeping(&mut self) {
         let (outward, initial) = (self.outward as usize, self.initial);
         self.keeping.settle(initial, self.charged[outward]);
-        self.keeping.announced = self.out.head();
+        // Of what was taken before, the peer may have as much as it likes.
+        self.keeping.announced = self.out.tail();
         if self.source_finished {
             self.keeping.ending = Ending::Unsaid;
         }
