@@ -19,6 +19,7 @@ mod lab;
 mod limits;
 mod loads;
 mod other_kernel;
+mod outages;
 mod programs;
 mod relay;
 mod several;

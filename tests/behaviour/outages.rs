@@ -1,0 +1,156 @@
+//! Links that go away, what pepd is told of them, and what it says.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::Shutdown,
+    thread,
+};
+
+use pepd_tests::{
+    bed::{Bed, Path, Place},
+    echo::EchoServer,
+    matrix::matrix_pepd_only,
+    outcome::Ended,
+    payload::{Payload, receive},
+    pep::Pep,
+    pep_binary::pepd,
+    serve::Server,
+};
+
+use crate::support::{PORT, assert_reset_after_connect, connect, cut_off, echo_once, reconnect};
+
+const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+
+/// What `pepd` says to these words about a pepd that runs with [`ADMIN`].
+fn ask(bed: &Bed, pep: &Pep, words: &[&str]) -> String {
+    let socket = pep.path("admin.sock");
+    let program = pepd().to_str().expect("a path that can be printed");
+    let mut arguments = words.to_vec();
+    arguments.extend(["--socket", socket.to_str().expect("likewise")]);
+    bed.gateway.run(program, &arguments)
+}
+
+#[test]
+fn an_upload_begun_while_the_link_is_away_is_delivered_when_it_is_back() {
+    matrix_pepd_only(|bed| {
+        let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let mut pep = bed.start_with(ADMIN).expect("not direct");
+        let down = ask(bed, &pep, &["link", "down"]);
+        assert!(
+            down.contains("link: down") && down.contains("operator"),
+            "{down}"
+        );
+        let mut stream = connect(bed);
+        if bed.path == Path::Spoof {
+            stream.write_all(b"all of it").expect("connected");
+            stream.shutdown(Shutdown::Write).expect("connected");
+            pep.wait_counter("link_waited", |count| count == 1);
+            assert_eq!(echo.accepted(), 0);
+            ask(bed, &pep, &["link", "auto"]);
+            assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
+        } else {
+            // Its server has answered: there is no reason to wait.
+            echo_once(&mut stream, b"the link is there");
+        }
+        let status = ask(bed, &pep, &["link", "status", "--json"]);
+        assert!(status.contains("\"outages\":1"), "{status}");
+        pep.assert_healthy();
+    });
+}
+
+#[test]
+fn new_flows_are_refused_or_bypassed_where_the_site_says_so() {
+    matrix_pepd_only(|bed| {
+        if bed.path == Path::Defer {
+            return;
+        }
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let _other = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT + 1)));
+        let sites = format!(
+            "{ADMIN}[[site]]\nname = \"refused\"\nwhile_down = \"refuse\"\nmatch = {{ dport = {PORT} }}\n\
+             [[site]]\nname = \"bypassed\"\nwhile_down = \"bypass\"\n"
+        );
+        let mut pep = bed.start_with(&sites).expect("not direct");
+        let mut before = connect(bed);
+        echo_once(&mut before, b"before");
+        ask(bed, &pep, &["link", "down", "--for", "1h"]);
+        assert_reset_after_connect(bed.client.connect(bed.at(Place::Server, PORT)));
+        assert_eq!(pep.counter("link_refused"), 1);
+        echo_once(&mut before, b"what was there goes on");
+        pepd_tests::wait::wait_until("the other site to be bypassed", || {
+            let accepted = pep.counter("flows_accepted");
+            let other = bed.client.connect(bed.at(Place::Server, PORT + 1));
+            echo_once(
+                &mut other.expect("the server listens"),
+                b"by pepd or past it",
+            );
+            pep.counter("flows_accepted") == accepted
+        });
+        ask(bed, &pep, &["link", "auto"]);
+        echo_once(&mut connect(bed), b"after");
+        pep.assert_healthy();
+    });
+}
+
+/// Neither bytes nor the flow are lost, and what is stuck asks for the link.
+#[test]
+fn a_transfer_goes_on_after_an_outage_that_nobody_has_told_of() {
+    const BYTES: u64 = 3_000_000;
+    matrix_pepd_only(|bed| {
+        let (told, sums) = std::sync::mpsc::channel();
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _server = Server::start(listener, move |mut stream, _| {
+            let mut first = [0];
+            stream.read_exact(&mut first).expect("a byte");
+            told.send(receive(&mut stream).expect("all of it"))
+                .expect("the test listens");
+        });
+        let mut pep = bed.start_with(ADMIN).expect("not direct");
+        let mut stream = connect(bed);
+        stream.write_all(b"0").expect("connected");
+        cut_off(&bed.server);
+        let mut payload = Payload::new(pepd_tests::payload::run_seed(), BYTES);
+        let sum = payload.sum();
+        let sender = thread::spawn(move || {
+            payload.send(&mut stream).expect("pepd takes it");
+            stream.shutdown(Shutdown::Write).expect("connected");
+            stream
+        });
+        pep.wait_counter("link_probes", |probes| probes >= 3);
+        let held = ask(bed, &pep, &["custody"]);
+        assert!(held.contains("1 flows hold something"), "{held}");
+        reconnect(&bed.server);
+        let received = sums
+            .recv_timeout(pepd_tests::wait::PATIENCE)
+            .expect("it arrives");
+        assert_eq!(received, (BYTES, sum));
+        drop(sender.join());
+        pep.wait_flow_end(|end| end.reason == "closed");
+        pep.assert_healthy();
+    });
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused_and_the_socket_goes_with_pepd() {
+    matrix_pepd_only(|bed| {
+        let mut pep = bed.start_with(ADMIN).expect("not direct");
+        let unknown = bed.gateway.output(
+            pepd().to_str().expect("a path"),
+            &[
+                "custody",
+                "--site",
+                "nobody",
+                "--socket",
+                pep.path("admin.sock").to_str().expect("a path"),
+            ],
+        );
+        let said = String::from_utf8_lossy(&unknown.stderr);
+        assert!(
+            !unknown.status.success() && said.contains("no site `nobody`"),
+            "{said}"
+        );
+        let socket = pep.path("admin.sock");
+        pep.terminate();
+        assert!(!socket.exists(), "it is removed at the end");
+    });
+}
