@@ -249,6 +249,57 @@ fn folders_that_cannot_be_used_are_an_error_at_the_start() {
     );
 }
 
+/// Nothing has come, nor an end, for a while.
+fn assert_waits(stream: &mut TcpStream) {
+    let brief = Some(Duration::from_millis(300));
+    stream.set_read_timeout(brief).expect("a socket");
+    let nothing = stream.read(&mut [0]);
+    assert!(nothing.is_err(), "{nothing:?}");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+}
+
+#[test]
+fn a_client_that_ends_is_answered_when_the_server_has_everything() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, HOLD, SITE);
+    let _server = sink(&bed, MB / 2);
+    bed.cut_link();
+    wait_away(&running);
+    let mut stream = connect(&bed, Family::V4);
+    upload(&mut stream, MB / 2);
+    assert_waits(&mut stream);
+    bed.mend_link();
+    assert_done(&mut stream);
+    drop(stream);
+    running.stop();
+}
+
+#[test]
+fn a_client_that_ends_is_answered_at_once_where_that_is_wanted() {
+    let bed = TunnelBed::new(LINK);
+    let site = format!("{SITE}close = \"early\"\n");
+    let running = Running::start(&bed, HOLD, &site);
+    let _server = sink(&bed, MB / 2);
+    bed.cut_link();
+    wait_away(&running);
+    let mut stream = connect(&bed, Family::V4);
+    upload(&mut stream, MB / 2);
+    let end = stream.read(&mut [0]);
+    assert_eq!(end.expect("an end in order"), 0);
+    drop(stream);
+    bed.mend_link();
+    // What the server says to nobody.
+    let late = running
+        .boat
+        .wait_counter("custody_late_bytes", |bytes| bytes > 0);
+    assert_eq!(late, 4);
+    for pep in [&running.boat, &running.hub] {
+        let end = pep.wait_flow_end(|end| end.up_bytes == MB / 2);
+        assert_eq!(end.reason, "closed", "{end:?}");
+    }
+    running.stop();
+}
+
 /// The figures of docs/custody.md: 200 MB from a LAN while the link is away for two minutes.
 ///
 ///     PEPD_BIN=target/release/pepd cargo test -p pepd-tests --test behaviour two_hundred -- --ignored --nocapture

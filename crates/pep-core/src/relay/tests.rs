@@ -496,3 +496,41 @@ fn a_read_of_0_is_the_fin_that_came_before_the_leg_broke() {
     relay.handle_shut_down(Direction::Down);
     assert_eq!(relay.poll_action(), Action::End(End::Reset(Side::Server)));
 }
+
+#[test]
+fn a_clients_fin_is_answered_only_when_all_before_it_has_gone_to_the_server() {
+    let mut relay = relay();
+    relay.handle_received(Direction::Up, 5);
+    relay.handle_end_of_stream(Direction::Up);
+    relay.handle_end_of_stream(Direction::Down);
+    assert!(matches!(
+        relay.poll_action(),
+        Action::Send {
+            direction: Direction::Up,
+            ..
+        }
+    ));
+    relay.handle_send_blocked(Direction::Up);
+    let Action::Wait(wait) = relay.poll_action() else {
+        panic!("{:?}", relay.poll_action());
+    };
+    assert!(wait.writable.server && wait.broken.client);
+    relay.handle_writable(Side::Server);
+    relay.handle_sent(Direction::Up, 5);
+    let shut = |direction| Action::ShutDown { direction };
+    assert_eq!(relay.poll_action(), shut(Direction::Up));
+    relay.handle_shut_down(Direction::Up);
+    assert_eq!(relay.poll_action(), shut(Direction::Down));
+    // The server never acknowledges it.
+    relay.handle_unconfirmed();
+    assert_eq!(relay.poll_action(), Action::End(End::Reset(Side::Server)));
+}
+
+#[test]
+fn a_server_that_ends_first_is_passed_on_at_once() {
+    let mut relay = relay();
+    relay.handle_received(Direction::Up, 5);
+    relay.handle_end_of_stream(Direction::Down);
+    let direction = Direction::Down;
+    assert_eq!(relay.poll_action(), Action::ShutDown { direction });
+}

@@ -110,21 +110,25 @@ impl Joint {
 
     /// Drops what comes for a client that was told that nothing would.
     pub(super) fn drop_late(&mut self, core: &mut Core) {
-        let Some(entry) = core.entry(self.key) else {
-            return;
-        };
         if self.sink != Sink::Answered {
             return;
         }
-        let finished = entry.finished;
-        let late = entry.send(|_, _, data| data.len()).unwrap_or_default();
-        if late > 0 {
+        let mut dropped = 0;
+        while let Some(entry) = core.entry(self.key) {
+            let Some(late) = entry.send(|_, _, data| data.len()) else {
+                if entry.finished {
+                    entry.on_shut();
+                    self.sink = Sink::Shut;
+                }
+                break;
+            };
             let until = entry.on_sent(late);
             core.consumed(self.key, late, until);
+            dropped += late;
+        }
+        if dropped > 0 {
             let counters = &core.context.counters;
-            counters.update(|stats| stats.custody_late_bytes += late);
-        } else if finished {
-            self.sink = Sink::Shut;
+            counters.update(|stats| stats.custody_late_bytes += dropped);
         }
     }
 }
