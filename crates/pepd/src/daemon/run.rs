@@ -94,7 +94,7 @@ impl Daemon {
             Ok(Some(admin)) => drop(tokio::spawn(admin.run())),
             Ok(None) => {}
             Err(err) => {
-                tracing::warn!(error = %err, "no admin socket: `pepd link` and `pepd custody` do not reach this pepd")
+                tracing::warn!(error = %err, "no admin socket: `pepd link` and `pepd custody` do not reach this pepd");
             }
         }
         let signals = Signals::new();
@@ -303,7 +303,7 @@ impl Bypassed {
             {
                 return;
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         tokio::select! {
             () = tunnels => {}
