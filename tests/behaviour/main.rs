@@ -26,6 +26,7 @@ mod several;
 mod sharing;
 mod sites;
 mod support;
+mod survive;
 mod timeouts;
 mod tunnel;
 mod upkeep;

@@ -82,8 +82,30 @@ impl Pep {
         }
     }
 
-    /// Its process id.
+    /// The id of the process that carries flows: of one that the first one has started, where flows outlive a crash.
     pub fn id(&self) -> u32 {
+        let first = self.supervisor();
+        let children = format!("/proc/{first}/task/{first}/children");
+        let children = fs::read_to_string(children).unwrap_or_default();
+        let mut children = children.split_whitespace().filter_map(|id| id.parse().ok());
+        // Keepers are copies of it: with all signals blocked, and soon with another name.
+        let carries = |id: &u32| {
+            const ALARM: u64 = 1 << (Signal::SIGALRM as u32 - 1);
+            let read = |name: &str| fs::read_to_string(format!("/proc/{id}/{name}"));
+            let arguments = read("cmdline").unwrap_or_default();
+            let status = read("status").unwrap_or_default();
+            let mut lines = status.lines();
+            let blocked = lines.find_map(|line| line.strip_prefix("SigBlk:"));
+            let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            arguments.split('\0').any(|word| word == "--worker")
+                && blocked.is_some_and(|mask| mask & ALARM == 0)
+                && read("comm").is_ok_and(|name| name.trim_end() == "pepd")
+        };
+        children.find(carries).unwrap_or(first)
+    }
+
+    /// The id of the process that was started first, to which signals go.
+    pub fn supervisor(&self) -> u32 {
         self.process.id()
     }
 
@@ -198,7 +220,7 @@ impl Pep {
         self.assert_nothing_left();
     }
 
-    /// Kills it by SIGKILL and waits until it is gone.
+    /// Kills it by SIGKILL, with all processes that it has started, and waits until it is gone.
     ///
     /// # Panics
     /// When the system cannot wait.

@@ -127,6 +127,14 @@ counters! {
     ended_expired,
     /// Flows that ended as [`EndReason::Error`].
     ended_error,
+    /// Processes that have carried flows of this memory before: after a crash, a restart or an upgrade.
+    restarts,
+    /// Flows taken over from the process before.
+    flows_recovered,
+    /// Flows of the process before that could not be taken over, and were reset.
+    flows_lost_at_restart,
+    /// Bytes by which what was written down of flows that were taken over lagged behind what had really moved.
+    bytes_repaired,
     /// Bytes relayed from clients to servers.
     up_bytes,
     /// Bytes relayed from servers to clients.

@@ -252,18 +252,29 @@ impl Acceptor {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
         if self.site.syn == SynHandling::Defer {
-            let leg = self.take_held(client, ends)?;
-            publish(leg.as_fd());
-            return Ok(ServerLeg::Connected(leg));
+            match self.take_held(client, ends) {
+                // It went with the process that held the SYN: its server is asked again.
+                Err(_) if self.may_be_lost() => {}
+                leg => {
+                    let leg = leg?;
+                    publish(leg.as_fd());
+                    return Ok(ServerLeg::Connected(leg));
+                }
+            }
         }
         let leg = match reserved {
             Some(leg) => leg,
-            // The tunnel was lost after the reservation.
+            // The tunnel was lost after the reservation, or a held leg is.
             None => ReservedLeg::new(&self.site, self.family)?,
         };
         let dscp = self.keep_dscp(client);
         let leg = connect(&self.context, leg, self.family, (ends, dscp), publish);
         leg.map(ServerLeg::Connecting)
+    }
+
+    fn may_be_lost(&self) -> bool {
+        let held = self.context.held.as_ref();
+        held.is_some_and(|held| held.may_be_lost())
     }
 
     /// The leg whose server has answered already; without one the client has to be reset: it

@@ -25,7 +25,9 @@ The smallest configuration:
 const RUN_EXAMPLES: &str = "\
 Runs in the foreground and logs to standard error. SIGTERM or SIGINT stops taking new
 flows, waits `timeouts.drain` for those there are, and removes the rules; a second signal
-ends at once. SIGUSR1 logs all counters. Needs root, or CAP_NET_ADMIN, CAP_NET_RAW and
+ends at once. SIGUSR1 logs all counters. Flows outlive a crash: another process carries them on. SIGUSR2
+hands them over to the program that is at the same place by then (an upgrade, or a new configuration), SIGQUIT ends pepd
+and leaves them to the next `pepd run`, for a minute (`custody.survive`). Needs root, or CAP_NET_ADMIN, CAP_NET_RAW and
 CAP_NET_BIND_SERVICE; for congestion controls of pepd's own also CAP_BPF and CAP_PERFMON.
 
 Examples:
@@ -284,6 +286,12 @@ pub struct RunArgs {
     /// The least important lines to log; goes before RUST_LOG and `log.level`
     #[arg(long, value_enum)]
     pub log_level: Option<LevelArg>,
+    /// This is the process that carries flows; `pepd run` starts it
+    #[arg(long, hide = true)]
+    pub worker: bool,
+    /// Reset the flows of the process before instead of taking them over
+    #[arg(long, hide = true, requires = "worker")]
+    pub discard_flows: bool,
 }
 
 impl RunArgs {

@@ -36,6 +36,23 @@ Exit codes:
   5  after a signal, some flows outlived `timeouts.drain` and were reset
   6  a second signal ended everything at once";
 
+    /// What a code means; of one that is none of ours, that something failed.
+    pub fn from_code(code: i32) -> Self {
+        let all = [
+            Self::Success,
+            Self::Runtime,
+            Self::Usage,
+            Self::Configuration,
+            Self::Setup,
+            Self::FlowsReset,
+            Self::AtOnce,
+        ];
+        let known = all
+            .into_iter()
+            .find(|status| i32::from(status.code()) == code);
+        known.unwrap_or(Self::Runtime)
+    }
+
     /// The code.
     pub const fn code(self) -> u8 {
         self as u8

@@ -19,7 +19,7 @@ use pepd::{
         ListArgs, RulesArgs, RunArgs,
     },
     congestion::{Catalogue, listing::Listing},
-    daemon,
+    daemon::{self, Role},
     exit::ExitStatus,
     intercept,
     kernel::has_rto_max,
@@ -28,6 +28,7 @@ use pepd::{
     log,
     outage::LinkReport,
     summary::Summary,
+    survive::supervisor,
 };
 use serde::de::DeserializeOwned;
 
@@ -54,11 +55,25 @@ fn run(args: &RunArgs) -> ExitStatus {
         Err(err) => return refuse(&err),
     };
     log::init(args.log(config.log), args.log_level.is_some());
+    if config.custody.survive && !args.worker {
+        return supervisor::run(&config).unwrap_or_else(|err| {
+            tracing::error!(error = %err, "cannot start, or watch, the process that carries flows");
+            ExitStatus::Runtime
+        });
+    }
+    let role = if args.worker {
+        supervisor::begin_worker();
+        Role::Worker {
+            discards: args.discard_flows,
+        }
+    } else {
+        Role::Alone
+    };
     for warning in &warnings {
         let place = load::located(&args.config.config, &warning.line);
         tracing::warn!(place, key = warning.key, "{}", warning.message);
     }
-    daemon::run(&config).unwrap_or_else(|err| {
+    daemon::run(&config, role).unwrap_or_else(|err| {
         tracing::error!("{}", chain(&err));
         err.status()
     })

@@ -14,8 +14,11 @@ use tokio::{runtime, sync::watch};
 
 use crate::{
     accept::{Acceptor, Listener},
-    flow::{FlowContext, revive},
+    flow::{self, FlowContext, Resumed, revive},
 };
+
+/// What the names of the threads begin with.
+pub const THREAD: &str = "worker-";
 
 /// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for it.
 #[derive(Debug)]
@@ -32,19 +35,28 @@ impl Workers {
             .min(16)
     }
 
-    /// Starts a thread for each lot of listeners, which accepts from them.
+    /// Starts a thread for each lot of listeners, which accepts from them; `resumed` flows are spread over the threads.
     ///
     /// # Errors
     /// When a thread, its event loop, or a watch for a listener cannot be had.
-    pub fn start(context: &Arc<FlowContext>, listeners: Vec<Vec<Listener>>) -> io::Result<Self> {
+    pub fn start(
+        context: &Arc<FlowContext>,
+        listeners: Vec<Vec<Listener>>,
+        resumed: Vec<Resumed>,
+    ) -> io::Result<Self> {
+        let mut lots: Vec<_> = listeners.into_iter().map(|lot| (lot, Vec::new())).collect();
+        let count = lots.len();
+        for (index, flow) in resumed.into_iter().enumerate() {
+            lots[index % count].1.push(flow);
+        }
         let stop = watch::Sender::new(());
         let mut workers = Self {
             threads: Vec::new(),
             stop,
         };
-        for (number, listeners) in listeners.into_iter().enumerate() {
+        for (number, lot) in lots.into_iter().enumerate() {
             let stopped = workers.stop.subscribe();
-            let thread = start_one(number, context, listeners, stopped)?;
+            let thread = start_one(number, context, lot, stopped)?;
             workers.threads.push(thread);
         }
         Ok(workers)
@@ -64,7 +76,7 @@ impl Workers {
 fn start_one(
     number: usize,
     context: &Arc<FlowContext>,
-    listeners: Vec<Listener>,
+    (listeners, resumed): (Vec<Listener>, Vec<Resumed>),
     mut stopped: watch::Receiver<()>,
 ) -> io::Result<JoinHandle<()>> {
     let runtime = runtime::Builder::new_current_thread()
@@ -78,9 +90,12 @@ fn start_one(
     drop(entered);
     let context = Arc::clone(context);
     thread::Builder::new()
-        .name(format!("worker-{number}"))
+        .name(format!("{THREAD}{number}"))
         .spawn(move || {
-            runtime.spawn(revive::run(context));
+            runtime.spawn(revive::run(Arc::clone(&context)));
+            for flow in resumed {
+                runtime.spawn(flow::resume(Arc::clone(&context), flow));
+            }
             for acceptor in acceptors {
                 runtime.spawn(acceptor.run());
             }

@@ -211,7 +211,7 @@ fn the_iptables_script_fails_without_a_trace() {
 fn removing_leaves_nothing_behind() {
     in_namespace(|| async {
         let before = state();
-        let interception = Interception::install(&config(RICH)).await.unwrap();
+        let interception = Interception::install(&config(RICH), false).await.unwrap();
         let installed = state();
         for part in [
             "table inet pepd",
@@ -230,14 +230,14 @@ fn removing_leaves_nothing_behind() {
 fn leftovers_of_a_killed_daemon_are_replaced() {
     in_namespace(|| async {
         let before = state();
-        let first = Interception::install(&config(RICH)).await.unwrap();
+        let first = Interception::install(&config(RICH), false).await.unwrap();
         drop(first); // rules and routes stay, as after SIGKILL
         let killed = state();
         assert!(
             killed.contains("table inet pepd") && !killed.contains("pepd0: "),
             "{killed}"
         );
-        let second = Interception::install(&config(RICH)).await.unwrap();
+        let second = Interception::install(&config(RICH), false).await.unwrap();
         let rules = run("ip", &["rule"]);
         assert_eq!(rules.matches("lookup 5000").count(), 1, "{rules}");
         second.remove().await.unwrap();
@@ -251,7 +251,7 @@ fn a_failed_installation_leaves_nothing_behind() {
         // Not ours, and in the way: the second of our TUN devices cannot be created.
         run("ip", &["tuntap", "add", "pepd1", "mode", "tun"]);
         let before = state();
-        let err = Interception::install(&config(RICH))
+        let err = Interception::install(&config(RICH), false)
             .await
             .expect_err("name is taken");
         assert!(err.to_string().contains("TUN device pepd1"), "{err}");
@@ -262,7 +262,7 @@ fn a_failed_installation_leaves_nothing_behind() {
 #[test]
 fn the_gate_opens_and_closes() {
     in_namespace(|| async {
-        let interception = Interception::install(&config(SPOOF)).await.unwrap();
+        let interception = Interception::install(&config(SPOOF), false).await.unwrap();
         let gate = || run("nft", &["list", "chain", "inet", "pepd", "gate"]);
         let open = gate();
         interception.set_gate(Gate::Closed).await.unwrap();
@@ -278,7 +278,7 @@ fn the_gate_opens_and_closes() {
 #[test]
 fn a_tun_makes_no_noise() {
     in_namespace(|| async {
-        let interception = Interception::install(&config(RICH)).await.unwrap();
+        let interception = Interception::install(&config(RICH), false).await.unwrap();
         let addresses = run("ip", &["-o", "address", "show", "dev", "pepd0"]);
         assert_eq!(addresses.lines().count(), 1, "{addresses}");
         assert!(

@@ -3,9 +3,15 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use pep_core::{budget::MemoryBudget, config::Config, relay::RelayLimits};
-use socket2::Socket;
 
-use super::{DaemonError, chores::Chores, descriptors, run::Daemon, spare::Spare};
+use super::{
+    DaemonError, Role,
+    chores::Chores,
+    descriptors,
+    run::Daemon,
+    spare::Spare,
+    takeover::{self, Legs, TakenOver},
+};
 use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
@@ -14,12 +20,13 @@ use crate::{
     intercept::{
         Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch, setup,
     },
-    leg::{self, Family, SiteRuntime},
+    leg::{self, SiteRuntime},
     limits::{Admission, flow_cap},
     marks::MarkSet,
     outage::LinkWatch,
     share::SharedLink,
     stats::Counters,
+    survive::{inheritance::Inheritance, keeper::Keeper},
     tunnel::{self, Inherited, Tunnels, setup::Prepared},
     workers::Workers,
 };
@@ -28,23 +35,40 @@ use crate::{
 /// at 10,000 a second, for 100 ms.
 const SLACK_FLOWS: u32 = 1024;
 
-pub(super) async fn build(config: &Config, descriptors: u64) -> Result<Daemon, DaemonError> {
+pub(super) async fn build(
+    config: &Config,
+    descriptors: u64,
+    role: Role,
+    keeper: Option<Keeper>,
+) -> Result<Daemon, DaemonError> {
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
-    let claim = Claim::take(config).await?;
+    let (claim, predecessors) = Claim::take(config, keeper.as_ref().map(Keeper::id)).await?;
+    let succeeds = !predecessors.is_empty();
+    let mut inheritance = Inheritance::take(&predecessors).map_err(DaemonError::TakeOver)?;
+    inheritance.end_keepers();
+    // From here on our keeper has what was inherited: should we fail, it is left to the next.
+    let keeper = KeptIf(succeeds, keeper);
     let controls = Controls::obtain(config)?;
     privileges::drop_those_of_loading(&controls);
     let sites = SiteRuntime::all(config, &controls);
     let tunnels = Prepared::new(config, &controls)?;
-    Interception::clear_leftovers(config)
-        .await
-        .map_err(DaemonError::Intercept)?;
-    let listeners = listeners(&sites)?;
+    if !succeeds {
+        Interception::clear_leftovers(config)
+            .await
+            .map_err(DaemonError::Intercept)?;
+    }
+    let listeners = listeners(&sites, &mut inheritance)?;
     let config = Arc::new(config.clone());
     let drain = config.drain;
-    let mut interception = Interception::install(&config)
+    let mut interception = Interception::install(&config, succeeds)
         .await
         .map_err(DaemonError::Intercept)?;
-    let prepared = (listeners, tunnels);
+    let prepared = Parts {
+        listeners,
+        tunnels,
+        inheritance,
+        discards: role == Role::Worker { discards: true },
+    };
     match start(&config, descriptors, &sites, prepared, &mut interception) {
         Ok((context, defer, workers, tunnels)) => Ok(Daemon {
             claim,
@@ -60,12 +84,41 @@ pub(super) async fn build(config: &Config, descriptors: u64) -> Result<Daemon, D
             drain,
             spare: Spare::default(),
             chores: Chores::default(),
+            keeper: keeper.into_inner(),
         }),
         Err(err) => {
-            interception.remove_or_warn().await;
+            if !succeeds {
+                interception.remove_or_warn().await;
+            }
             Err(err)
         }
     }
+}
+
+/// A keeper that outlives a start that fails, if what it keeps is another's.
+struct KeptIf(bool, Option<Keeper>);
+
+impl KeptIf {
+    fn into_inner(mut self) -> Option<Keeper> {
+        self.1.take()
+    }
+}
+
+impl Drop for KeptIf {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.1.take().filter(|_| self.0) {
+            keeper.leave();
+        }
+    }
+}
+
+/// What was made before the interception.
+struct Parts {
+    listeners: Vec<Vec<Listener>>,
+    tunnels: Option<Prepared>,
+    inheritance: Inheritance,
+    /// Flows of processes before this one are not taken over.
+    discards: bool,
 }
 
 type Started = (
@@ -80,17 +133,29 @@ fn start(
     config: &Arc<Config>,
     descriptors: u64,
     sites: &[Arc<SiteRuntime>],
-    (mut listeners, tunnels): (Vec<Vec<Listener>>, Option<Prepared>),
+    parts: Parts,
     interception: &mut Interception,
 ) -> Result<Started, DaemonError> {
+    let Parts {
+        mut listeners,
+        tunnels,
+        inheritance,
+        discards,
+    } = parts;
     let defer = interception
         .defer_task(config, sites)
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
-    let context = context(config, descriptors, held)?;
+    let (context, legs) = context(config, descriptors, held, inheritance, discards)?;
     let later = descriptors::later(&listeners);
+    let taken = legs.map(|legs| takeover::flows(config, &context, sites, legs));
+    let TakenOver { split, in_tunnels } = taken.unwrap_or_default();
+    let inherited = Inherited {
+        survivors: in_tunnels,
+        sites: sites.to_vec(),
+    };
     let tunnels = tunnels
-        .map(|prepared| Tunnels::start(prepared, Inherited::default(), &context))
+        .map(|prepared| Tunnels::start(prepared, inherited, &context))
         .transpose()
         .map_err(DaemonError::system("start the tunnels"))?;
     if let Some(tunnels) = &tunnels {
@@ -98,10 +163,11 @@ fn start(
             listener.route = tunnels.route(listener.site.id);
         }
     }
-    let workers =
-        Workers::start(&context, listeners).map_err(DaemonError::system("start the workers"))?;
+    let workers = Workers::start(&context, listeners, split)
+        .map_err(DaemonError::system("start the workers"))?;
     let others = descriptors::open() + later;
     let cap = flow_cap(&config.limits, descriptors, others);
+    let cap = cap.min(context.arena.layout().slots().saturating_sub(SLACK_FLOWS));
     context.admission.set_cap(cap);
     if cap < config.limits.flows {
         descriptors::warn_of_few(&config.limits, cap, descriptors, others);
@@ -128,11 +194,14 @@ fn shared_link(config: &Config) -> Option<Arc<SharedLink>> {
     rate.map(SharedLink::new)
 }
 
+/// With the sockets of flows that are to be taken over, where there may be some.
 fn context(
     config: &Config,
     descriptors: u64,
     held: Option<Arc<HeldLegs>>,
-) -> Result<Arc<FlowContext>, DaemonError> {
+    inheritance: Inheritance,
+    discards: bool,
+) -> Result<(Arc<FlowContext>, Option<Legs>), DaemonError> {
     let limits = &config.limits;
     // What else needs descriptors is not known yet.
     let cap = flow_cap(limits, descriptors, 0);
@@ -142,12 +211,26 @@ fn context(
         initial: limits.ring_initial.bytes(),
     };
     let counters = Arc::new(Counters::default());
-    Ok(Arc::new(FlowContext {
-        arena: Arena::new(geometry).map_err(DaemonError::Rings)?,
+    let (arena, legs) = takeover::arena(
+        geometry,
+        extent_least(config),
+        inheritance,
+        discards,
+        &counters,
+    );
+    let arena = match arena {
+        Some(arena) => arena,
+        None => Arena::new(geometry).map_err(DaemonError::Rings)?,
+    };
+    counters.update(|stats| stats.restarts = arena.generation() - 1);
+    if let Some(held) = held.as_ref().filter(|_| legs.is_some()) {
+        held.succeed();
+    }
+    let context = FlowContext {
         budget: Arc::new(MemoryBudget::new(limits.memory.bytes())),
         limits: RelayLimits {
             ring_initial: limits.ring_initial.bytes(),
-            ring_max: limits.ring_max.bytes(),
+            ring_max: limits.ring_max.bytes().min(arena.layout().extent_bytes()),
             turn_bytes: limits.relay_budget.bytes(),
         },
         busy_poll: limits.busy_poll,
@@ -157,7 +240,9 @@ fn context(
         unanswered: Arc::default(),
         outage: LinkWatch::new(config),
         link: shared_link(config),
-    }))
+        arena,
+    };
+    Ok((Arc::new(context), legs))
 }
 
 /// Room for the largest ring, and for what a flow in a tunnel may hold.
@@ -170,12 +255,32 @@ fn extent(config: &Config) -> u64 {
     }
 }
 
+/// Without which flows could not begin.
+fn extent_least(config: &Config) -> u64 {
+    let initial = config.limits.ring_initial.bytes();
+    if config.peers.is_empty() {
+        initial
+    } else {
+        initial.max(tunnel::setup::extent(config))
+    }
+}
+
 /// Those of each worker.
-fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Vec<Listener>>, DaemonError> {
+fn listeners(
+    sites: &[Arc<SiteRuntime>],
+    inheritance: &mut Inheritance,
+) -> Result<Vec<Vec<Listener>>, DaemonError> {
     let mut workers: Vec<_> = (0..Workers::count()).map(|_| Vec::new()).collect();
     for site in sites {
         for family in setup::families() {
-            let sockets = bind(site, family, workers.len())?;
+            let address = SocketAddr::new(family.loopback(), site.port);
+            let inherited = inheritance.take_listeners(address);
+            let sockets = leg::listeners(site, family, workers.len(), inherited);
+            let sockets = sockets.map_err(|err| DaemonError::Listen {
+                site: site.name.clone(),
+                address: address.to_string(),
+                err,
+            })?;
             for (listeners, socket) in workers.iter_mut().zip(sockets) {
                 let site = Arc::clone(site);
                 listeners.push(Listener {
@@ -188,12 +293,4 @@ fn listeners(sites: &[Arc<SiteRuntime>]) -> Result<Vec<Vec<Listener>>, DaemonErr
         }
     }
     Ok(workers)
-}
-
-fn bind(site: &SiteRuntime, family: Family, count: usize) -> Result<Vec<Socket>, DaemonError> {
-    leg::listeners(site, family, count).map_err(|err| DaemonError::Listen {
-        site: site.name.clone(),
-        address: SocketAddr::new(family.loopback(), site.port).to_string(),
-        err,
-    })
 }

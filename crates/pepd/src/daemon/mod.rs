@@ -5,9 +5,11 @@ mod chores;
 mod descriptors;
 mod run;
 mod spare;
+mod takeover;
 
 use std::io;
 
+use nix::sys::signal::{SigSet, Signal};
 use pep_core::config::Config;
 use tokio::runtime;
 
@@ -16,6 +18,7 @@ use crate::{
     exit::ExitStatus,
     intercept::{InterceptError, claim::ClaimError},
     leg::OptionError,
+    survive::keeper::{Keeper, PATIENCE},
     tunnel::TunnelError,
 };
 
@@ -58,6 +61,12 @@ pub enum DaemonError {
         /// How many it needs.
         needed: u64,
     },
+    /// Who may look into another process, and who not, say ptrace(2) and prctl(2).
+    #[error(
+        "cannot take over the flows of the pepd before: give this one the same user and capabilities, \
+         or give them up (kill -9 the process pepd-keeper)"
+    )]
+    TakeOver(#[source] io::Error),
     /// There is no room for the rings.
     #[error(
         "cannot map the memory of the rings: lower `limits.flows` or `limits.ring_max`, whose product it is (of its \
@@ -85,6 +94,7 @@ impl DaemonError {
             | Self::Tunnel(_)
             | Self::Intercept(_)
             | Self::Descriptors { .. }
+            | Self::TakeOver(_)
             | Self::Rings(_) => ExitStatus::Setup,
             Self::System { .. } => ExitStatus::Runtime,
         }
@@ -95,23 +105,56 @@ impl DaemonError {
     }
 }
 
-/// Runs until a signal ends it. Blocks the calling thread; the log must be set up.
+/// What the process that runs the daemon is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// All there is: its flows end with it.
+    Alone,
+    /// Another starts the next one when it ends, and flows go on.
+    Worker {
+        /// Flows of the one before are reset instead of being taken over.
+        discards: bool,
+    },
+}
+
+/// Runs until a signal ends it. Blocks the calling thread, which has to be the only one; the log must be set up.
 ///
 /// SIGTERM and SIGINT drain: no further flow is taken, those that are open may run on for
-/// `drain`, and are then reset. A second one ends at once. SIGUSR1 logs the counters.
-/// Whatever happens, rules and routes are removed.
+/// `drain`, and are then reset. A second one ends at once. SIGUSR1 logs the counters. SIGUSR2 ends a worker, whose
+/// flows wait for the next one; it ignores SIGINT, which a terminal sends to its supervisor as well.
+/// Whatever happens else, rules and routes are removed.
 ///
 /// # Errors
-/// When it cannot be set up; nothing is left installed then.
-pub fn run(config: &Config) -> Result<ExitStatus, DaemonError> {
+/// When it cannot be set up; nothing is left installed then, unless flows wait for a successor.
+pub fn run(config: &Config, role: Role) -> Result<ExitStatus, DaemonError> {
+    // The supervisor waits for it; here the ends of programs that are run are waited for.
+    SigSet::from(Signal::SIGCHLD)
+        .thread_unblock()
+        .map_err(|err| DaemonError::system("unblock signals")(err.into()))?;
     let descriptors = descriptors::raise();
     descriptors::check(config, descriptors)?;
+    let keeper = match role {
+        Role::Alone => None,
+        Role::Worker { .. } => {
+            let keeper = Keeper::new(PATIENCE);
+            Some(keeper.map_err(DaemonError::system(
+                "start a process that keeps the sockets",
+            ))?)
+        }
+    };
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(DaemonError::system("start an event loop"))?;
     runtime.block_on(async {
-        let daemon = build::build(config, descriptors).await?;
+        let daemon = build::build(config, descriptors, role, keeper).await?;
         Ok(daemon.run().await)
     })
+}
+
+/// Those that the supervisor had blocked.
+fn unblock_signals() {
+    if let Err(err) = SigSet::all().thread_unblock() {
+        tracing::warn!(error = %err, "cannot unblock signals");
+    }
 }

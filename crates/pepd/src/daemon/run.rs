@@ -1,9 +1,14 @@
 //! Running and draining.
 
-use std::{collections::BTreeSet, convert::Infallible, io, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, convert::Infallible, io, os::fd::OwnedFd, process, sync::Arc,
+    time::Duration,
+};
 
+use nix::unistd::getppid;
 use pep_core::{config::Config, site::SiteId, stats::Stats};
 use tokio::{
+    io::{Interest, unix::AsyncFd},
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
@@ -12,6 +17,7 @@ use tokio::{
 use super::{
     chores::{self, Chores},
     spare::Spare,
+    unblock_signals,
 };
 use crate::{
     admin::Admin,
@@ -26,6 +32,8 @@ use crate::{
     outage::LinkWatch,
     share::Sampler,
     stats,
+    survive::keeper::{Keeper, PATIENCE},
+    sys,
     tunnel::Tunnels,
     workers::Workers,
 };
@@ -33,7 +41,7 @@ use crate::{
 /// Everything that runs.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    #[expect(dead_code, reason = "held until rules and routes are removed")]
+    /// Held until rules and routes are removed.
     pub(super) claim: Claim,
     #[expect(dead_code, reason = "held as long as sockets may choose them")]
     pub(super) controls: Controls,
@@ -48,6 +56,8 @@ pub(super) struct Daemon {
     pub(super) drain: Duration,
     pub(super) spare: Spare,
     pub(super) chores: Chores,
+    /// Where flows outlive this process.
+    pub(super) keeper: Option<Keeper>,
 }
 
 /// Signals that mean something to us.
@@ -55,15 +65,30 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     report: Signal,
+    hand_over: Signal,
+    /// Somebody else hears of interrupts, too, and tells us.
+    guarded: bool,
 }
 
 impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
+    fn new(guarded: bool) -> io::Result<Self> {
+        let signals = Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             report: signal(SignalKind::user_defined1())?,
-        })
+            hand_over: signal(SignalKind::user_defined2())?,
+            guarded,
+        };
+        unblock_signals();
+        Ok(signals)
+    }
+
+    /// The next one that asks us to end.
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv(), if !self.guarded => {}
+        }
     }
 }
 
@@ -71,6 +96,8 @@ impl Signals {
 enum Event {
     Stop,
     Report,
+    HandOver,
+    Unguarded,
     Gate(Gate),
     Bypassed(BTreeSet<SiteId>),
     Tick,
@@ -97,7 +124,7 @@ impl Daemon {
                 tracing::warn!(error = %err, "no admin socket: `pepd link` and `pepd custody` do not reach this pepd");
             }
         }
-        let signals = Signals::new();
+        let signals = Signals::new(self.keeper.is_some());
         let status = match signals {
             Ok(mut signals) => {
                 self.log_ready();
@@ -130,14 +157,17 @@ impl Daemon {
         // Whatever the link was at the start.
         bypassed.link.mark_changed();
         let mut failed = None;
+        let mut guard = self.keeper.as_ref().and_then(|_| Guard::new());
         self.spare.fill();
         let mut tick = interval(Self::TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let event = tokio::select! {
                 _ = signals.terminate.recv() => Event::Stop,
-                _ = signals.interrupt.recv() => Event::Stop,
+                _ = signals.interrupt.recv(), if !signals.guarded => Event::Stop,
                 _ = signals.report.recv() => Event::Report,
+                _ = signals.hand_over.recv() => Event::HandOver,
+                () = Guard::ended(&mut guard) => Event::Unguarded,
                 gate = changed(&mut gate) => Event::Gate(gate),
                 sites = bypassed.next() => Event::Bypassed(sites),
                 _ = tick.tick() => Event::Tick,
@@ -145,6 +175,11 @@ impl Daemon {
             match event {
                 Event::Stop => return,
                 Event::Report => self.report().await,
+                Event::HandOver => self.hand_over(),
+                Event::Unguarded => tracing::error!(
+                    "the process that would start the next one has ended: flows go on, but not after the end of \
+                     this one; `pepd run` takes them over"
+                ),
                 Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
                 Event::Bypassed(sites) => self.set_bypassed(sites).await,
                 Event::Tick => {
@@ -164,10 +199,48 @@ impl Daemon {
 
     async fn tick(&mut self, gate: Gate) {
         self.spare.fill();
+        self.renew_keeper();
         self.chores
             .put_back(&self.interception, gate, &mut self.spare)
             .await;
         self.chores.tidy(&self.context);
+    }
+
+    /// Ends this process at once: whoever comes next goes on with its flows, from wherever they are.
+    fn hand_over(&self) {
+        if self.keeper.is_none() {
+            tracing::warn!(
+                "`custody.survive` is off: flows cannot be handed over, SIGUSR2 has no effect"
+            );
+            return;
+        }
+        let flows = self.context.admission.open_flows();
+        tracing::info!(flows, "ends; flows wait for the next pepd");
+        process::exit(ExitStatus::Success.code().into());
+    }
+
+    /// Somebody has killed the keeper, the kernel for want of memory perhaps: there has to be one.
+    fn renew_keeper(&mut self) {
+        if !self.keeper.as_mut().is_some_and(Keeper::has_ended) {
+            return;
+        }
+        let renewed = Keeper::new(PATIENCE).and_then(|keeper| {
+            self.claim.set_keeper(keeper.id())?;
+            Ok(keeper)
+        });
+        match renewed {
+            Ok(keeper) => {
+                self.keeper = Some(keeper);
+                tracing::warn!(
+                    "the process that keeps the sockets was killed: there is another now"
+                );
+            }
+            Err(err) => tracing::error!(
+                error = %err,
+                "the process that keeps the sockets was killed, and another cannot be had, trying again every second: \
+                 until then flows end with this process"
+            ),
+        }
     }
 
     async fn report(&mut self) {
@@ -214,8 +287,7 @@ impl Daemon {
         self.spare.release();
         tokio::select! {
             status = self.drained() => status,
-            _ = signals.terminate.recv() => ExitStatus::AtOnce,
-            _ = signals.interrupt.recv() => ExitStatus::AtOnce,
+            () = signals.stop() => ExitStatus::AtOnce,
         }
     }
 
@@ -268,7 +340,33 @@ impl Daemon {
             ExitStatus::AtOnce => tracing::warn!("ended at once: reset {flows} flows"),
             _ => tracing::warn!("reset {flows} flows"),
         }
+        drop(self.keeper);
         status
+    }
+}
+
+/// The process that starts the next one.
+struct Guard(AsyncFd<OwnedFd>);
+
+impl Guard {
+    /// `None` where it cannot be watched.
+    fn new() -> Option<Self> {
+        let process = sys::process::pidfd_open(getppid());
+        let watched = process.and_then(|fd| sys::reactor::register(fd, Interest::READABLE));
+        watched.map(Self).ok()
+    }
+
+    /// Waits for its end, once.
+    async fn ended(guard: &mut Option<Self>) {
+        let Some(Self(process)) = guard else {
+            return std::future::pending().await;
+        };
+        // What cannot be waited for is not waited for again.
+        let _ = process
+            .readable()
+            .await
+            .map(|mut ready| ready.retain_ready());
+        *guard = None;
     }
 }
 

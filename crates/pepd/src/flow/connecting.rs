@@ -15,6 +15,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use super::{Flow, LegIo, relaying};
 use crate::{
     intercept::unanswered::{PROMPT, Unanswered},
+    leg::{self, Family},
     sys::socket,
 };
 
@@ -33,10 +34,10 @@ impl Flow {
         // the event loop would tell us one turn later.
         if socket::is_established(self.leg(Side::Server).fd()).unwrap_or(false) {
             self.wakefulness.on_near();
-            return Ok(());
+            return self.on_connected();
         }
         match self.answer().await {
-            Answer::Server(None) => Ok(()),
+            Answer::Server(None) => self.on_connected(),
             Answer::Server(Some(err)) => self.on_connect_error(err),
             Answer::ClientGone(err) => {
                 self.failure = Some(err);
@@ -44,6 +45,15 @@ impl Flow {
             }
             Answer::Timeout => Err(EndReason::ConnectTimeout),
         }
+    }
+
+    fn on_connected(&mut self) -> Result<(), EndReason> {
+        let family = Family::of(&self.ends.destination);
+        let fd = self.leg(Side::Server).fd();
+        leg::on_connected(fd, &self.ends.site, family).map_err(|err| {
+            self.failure = Some(err);
+            EndReason::Error
+        })
     }
 
     async fn answer(&self) -> Answer {

@@ -9,6 +9,7 @@ pub(crate) mod idle;
 mod leg_io;
 mod published;
 mod relaying;
+mod resuming;
 pub(crate) mod revive;
 pub(crate) mod tail;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub(crate) use connecting::{connected, reason};
 pub(crate) use leg_io::LegIo;
 pub(crate) use published::{born, publish_leg};
 pub(crate) use relaying::SHORTAGE_RETRY;
+pub use resuming::{Lost, Resumed, resume};
 use wakefulness::Wakefulness;
 
 /// What all flows share.
@@ -142,10 +144,7 @@ pub async fn serve(
         flow.ending = reason;
         return;
     }
-    match flow.relay().await {
-        Ok(end) => flow.close(end).await,
-        Err(reason) => flow.ending = reason,
-    }
+    flow.relay_and_close().await;
 }
 
 /// Ends a flow that cannot begin: the client gets RST at once.
@@ -194,6 +193,19 @@ impl Flow {
         client: OwnedFd,
         server: OwnedFd,
     ) -> Option<Self> {
+        let FlowMemory { slot, share } = memory;
+        let relay = Relay::new(context.limits, share);
+        Self::with_relay(context, ends, slot, relay, [client, server])
+    }
+
+    /// The same with a relay that may be anywhere.
+    fn with_relay(
+        context: Arc<FlowContext>,
+        ends: Ends,
+        slot: Slot,
+        relay: Relay,
+        [client, server]: [OwnedFd; 2],
+    ) -> Option<Self> {
         let permit = context.admission.admit();
         let legs = LegIo::new(client).and_then(|client| Ok([client, LegIo::new(server)?]));
         let legs = match legs {
@@ -207,9 +219,9 @@ impl Flow {
             revive::watch(legs[ends.site.link_side as usize].shared(), rto_max);
         }
         Some(Self {
-            relay: Relay::new(context.limits, memory.share),
+            relay,
             wakefulness: Wakefulness::new(context.busy_poll),
-            slot: memory.slot,
+            slot,
             share: context.share_of(&ends),
             context,
             ends,
@@ -220,6 +232,14 @@ impl Flow {
             ending: EndReason::Drained,
             _permit: permit,
         })
+    }
+
+    /// Relays to the end, once both legs are connected.
+    async fn relay_and_close(&mut self) {
+        match self.relay().await {
+            Ok(end) => self.close(end).await,
+            Err(reason) => self.ending = reason,
+        }
     }
 
     fn leg(&self, side: Side) -> &LegIo {

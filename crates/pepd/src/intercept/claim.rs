@@ -2,7 +2,8 @@
 //!
 //! A claim is an abstract Unix socket to which nobody talks. Its name says what is claimed, all
 //! can read it in `/proc/net/unix`, it exists in this network namespace only, and it ends with the
-//! process, however that ends. What a killed pepd left is claimed by nobody.
+//! process, however that ends, and with its [keeper](crate::survive::keeper): as long as that lives, the name says whose
+//! sockets there are to be taken over. What a pepd without a keeper left is claimed by nobody.
 
 use std::{
     fs, io,
@@ -15,11 +16,14 @@ use std::{
     time::Duration,
 };
 
-use nix::unistd::Pid;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use pep_core::config::{Config, Marks};
 use tokio::{io::Interest, time::timeout};
 
-use crate::sys;
+use crate::{survive::discovery::Predecessor, sys};
 
 /// What the names of claims begin with.
 const PREFIX: &str = "pepd/";
@@ -40,6 +44,19 @@ pub enum ClaimError {
         /// The key that says so.
         key: &'static str,
     },
+    /// Wait, or go back to the settings that it had.
+    #[error(
+        "a pepd that has ended (process {process}) has left flows that use {what}, and this one cannot take them over, as \
+         other settings of [intercept] differ: go back to those, or give them up (kill -9 {keeper}), or wait a minute"
+    )]
+    Abandoned {
+        /// The other's process id.
+        process: u32,
+        /// Of the process that keeps its sockets.
+        keeper: u32,
+        /// What both want.
+        what: String,
+    },
     /// Descriptors are short, or `/proc` is missing.
     #[error("cannot find out whether another pepd runs here")]
     System(#[from] io::Error),
@@ -47,24 +64,64 @@ pub enum ClaimError {
 
 /// What a running pepd uses, for as long as this lives.
 #[derive(Debug)]
-pub struct Claim(#[expect(dead_code, reason = "open for as long as the claim lives")] UnixDatagram);
+pub struct Claim {
+    #[expect(dead_code, reason = "open for as long as the claim lives")]
+    socket: UnixDatagram,
+    uses: Uses,
+}
 
 impl Claim {
-    /// Claims what a configuration uses. Patiently: that of a daemon killed just now may not be
-    /// gone yet.
+    /// Claims what a configuration uses, and finds whose flows there are to be taken over. Patiently: the claim of a
+    /// daemon killed just now may not be gone yet. `keeper` is the process that keeps our sockets, where one does.
     ///
     /// # Errors
-    /// [`ClaimError::Taken`] when a running pepd of this network namespace uses part of it.
-    pub async fn take(config: &Config) -> Result<Self, ClaimError> {
-        let uses = Uses::of(config, process::id());
-        if let Err(ClaimError::Taken { process, .. }) = uses.conflict_with_any(&others()?)
-            && let Err(err) = end_of(process).await
-        {
-            tracing::debug!(error = %err, process, "has not been seen to end");
+    /// [`ClaimError::Taken`] when a running pepd of this network namespace uses part of it,
+    /// [`ClaimError::Abandoned`] when one that has ended does, and cannot be succeeded.
+    pub async fn take(
+        config: &Config,
+        keeper: Option<u32>,
+    ) -> Result<(Self, Vec<Predecessor>), ClaimError> {
+        let uses = Uses::of(config, process::id(), keeper.unwrap_or(0));
+        if let Err(ClaimError::Taken { process, .. }) = uses.predecessors(&others()?) {
+            if let Some(unguarded) = Predecessor::unguarded(process) {
+                unguarded.hand_over();
+            }
+            if let Err(err) = end_of(process).await {
+                tracing::debug!(error = %err, process, "has not been seen to end");
+            }
         }
-        uses.conflict_with_any(&others()?)?;
+        let predecessors = uses.predecessors(&others()?)?;
+        Ok((Self::bind(uses)?, predecessors))
+    }
+
+    /// Says that another process keeps our sockets now.
+    ///
+    /// # Errors
+    /// When there is no descriptor for it; the claim is as it was.
+    pub fn set_keeper(&mut self, keeper: u32) -> io::Result<()> {
+        let uses = self.uses.clone();
+        *self = Self::bind(Uses { keeper, ..uses })?;
+        Ok(())
+    }
+
+    fn bind(uses: Uses) -> io::Result<Self> {
         let address = SocketAddr::from_abstract_name(uses.to_name())?;
-        Ok(Self(UnixDatagram::bind_addr(&address)?))
+        let socket = UnixDatagram::bind_addr(&address)?;
+        Ok(Self { socket, uses })
+    }
+}
+
+/// Ends what keeps the sockets of processes that have ended and used what a configuration uses.
+pub fn end_keepers_of(config: &Config) {
+    let uses = Uses::of(config, process::id(), 0);
+    let found = others().map(|others| uses.predecessors(&others));
+    let Ok(Ok(predecessors)) = found else {
+        return;
+    };
+    for Predecessor { keeper, .. } in predecessors {
+        let killed =
+            i32::try_from(keeper).map(|keeper| kill(Pid::from_raw(keeper), Signal::SIGKILL));
+        tracing::debug!(keeper, ?killed, "its sockets close");
     }
 }
 
@@ -89,6 +146,8 @@ fn others() -> io::Result<Vec<Uses>> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Uses {
     process: u32,
+    /// The process that keeps its sockets; 0 where none does.
+    keeper: u32,
     table: String,
     ports: RangeInclusive<u32>,
     marks: Vec<u32>,
@@ -97,12 +156,13 @@ struct Uses {
 }
 
 impl Uses {
-    fn of(config: &Config, process: u32) -> Self {
+    fn of(config: &Config, process: u32, keeper: u32) -> Self {
         let intercept = &config.intercept;
         let (first, last) = config.listen_ports().into_inner();
         let (table, lans) = (intercept.route_table, intercept.lan.len() as u32);
         Self {
             process,
+            keeper,
             table: intercept.table.to_string(),
             ports: first.into()..=last.into(),
             marks: marks(intercept.marks, Marks::FIXED + lans),
@@ -114,28 +174,36 @@ impl Uses {
     /// At most 106 bytes; the name of an abstract socket has room for 107.
     fn to_name(&self) -> String {
         let Self { process, table, .. } = self;
-        let range = |range: &RangeInclusive<u32>| format!("{}-{}", range.start(), range.end());
+        let range = |range: &RangeInclusive<u32>| {
+            format!("{}+{}", range.start(), range.end() - range.start())
+        };
         let (ports, tables) = (range(&self.ports), range(&self.route_tables));
         let first = self.marks.first().copied().unwrap_or_default();
-        let (count, mask) = (self.marks.len(), self.mask);
-        format!("{PREFIX}{process}/{table}/{ports}/{first:x}+{count}/{mask:x}/{tables}")
+        let (keeper, count, mask) = (self.keeper, self.marks.len(), self.mask);
+        format!("{PREFIX}{process}+{keeper}/{table}/{ports}/{first:x}+{count}/{mask:x}/{tables}")
     }
 
     /// `None` for the name of something else.
     fn parse(name: &str) -> Option<Self> {
         let fields: Vec<_> = name.strip_prefix(PREFIX)?.split('/').collect();
-        let [process, table, ports, first_marks, mask, tables] = fields.as_slice() else {
+        let [processes, table, ports, first_marks, mask, tables] = fields.as_slice() else {
             return None;
         };
+        let pair = |text: &str| -> Option<(u32, u32)> {
+            let (first, second) = text.split_once('+')?;
+            Some((first.parse().ok()?, second.parse().ok()?))
+        };
         let range = |text: &str| -> Option<RangeInclusive<u32>> {
-            let (first, last) = text.split_once('-')?;
-            Some(first.parse().ok()?..=last.parse().ok()?)
+            let (first, more) = pair(text)?;
+            Some(first..=first.checked_add(more)?)
         };
         let hex = |text: &str| u32::from_str_radix(text, 16).ok();
         let (first, count) = first_marks.split_once('+')?;
         let all = Marks::new(hex(first)?, hex(mask)?)?;
+        let (process, keeper) = pair(processes)?;
         Some(Self {
-            process: process.parse().ok()?,
+            process,
+            keeper,
             table: (*table).to_owned(),
             ports: range(ports)?,
             marks: marks(all, count.parse().ok()?),
@@ -144,13 +212,35 @@ impl Uses {
         })
     }
 
-    fn conflict_with_any(&self, others: &[Self]) -> Result<(), ClaimError> {
-        let conflict = others.iter().find_map(|other| {
-            let (key, what) = self.conflict(other)?;
-            let process = other.process;
-            Some(ClaimError::Taken { process, what, key })
-        });
-        conflict.map_or(Ok(()), Err)
+    /// Those that have ended and whose flows we take over, when nobody else is in the way.
+    fn predecessors(&self, others: &[Self]) -> Result<Vec<Predecessor>, ClaimError> {
+        let mut found = Vec::new();
+        for other in others {
+            let Some((key, what)) = self.conflict(other) else {
+                continue;
+            };
+            let (process, keeper) = (other.process, other.keeper);
+            match Predecessor::find(process, keeper) {
+                None => return Err(ClaimError::Taken { process, what, key }),
+                Some(_) if !self.succeeds(other) => {
+                    return Err(ClaimError::Abandoned {
+                        process,
+                        keeper,
+                        what,
+                    });
+                }
+                Some(predecessor) => found.push(predecessor),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether packets of the other's flows come to us as they came to it. Sites and interfaces may have been added.
+    fn succeeds(&self, other: &Self) -> bool {
+        self.table == other.table
+            && self.mask == other.mask
+            && self.marks.first() == other.marks.first()
+            && self.route_tables.start() == other.route_tables.start()
     }
 
     /// The key whose values collide, and what is used by both.
@@ -201,7 +291,7 @@ mod tests {
 
     fn uses(keys: &str) -> Uses {
         let text = format!("[intercept]\nlan = [\"lan0\", \"lan1\"]\n{keys}\n");
-        Uses::of(&pep_core::config::parse(&text).expect("valid"), 1)
+        Uses::of(&pep_core::config::parse(&text).expect("valid"), 1, 0)
     }
 
     const APART: &str =
@@ -217,6 +307,7 @@ mod tests {
         for keys in ["", APART, &longest] {
             let uses = Uses {
                 process: 4_194_304, // as high as process ids get
+                keeper: 4_194_303,
                 ..uses(keys)
             };
             assert!(uses.to_name().len() <= 107, "{}", uses.to_name());
@@ -225,8 +316,9 @@ mod tests {
         for name in [
             "",
             "pepd/",
-            "pepd/1/a/5-6/50+2/ff/1",
-            "pepd/1/a/5-6/0+2/ff/1-2",
+            "pepd/1+2/a/5+1/50+2/ff/1",
+            "pepd/1+2/a/5+1/0+2/ff/1+1",
+            "pepd/1/a/5+1/50+2/ff/1+1",
         ] {
             assert_eq!(Uses::parse(name), None, "{name}");
         }
@@ -251,6 +343,14 @@ mod tests {
     #[test]
     fn two_that_differ_in_four_keys_do_not_collide() {
         assert_eq!(uses("").conflict(&uses(APART)), None);
+    }
+
+    #[test]
+    fn who_has_added_a_site_still_succeeds_and_who_has_another_mark_does_not() {
+        let before = uses("");
+        assert!(uses("[[site]]\nname = \"new\"\n").succeeds(&before));
+        assert!(!uses("mark = 0x60000000\n").succeeds(&before));
+        assert!(!uses("route_table = 5003\n").succeeds(&before));
     }
 
     #[test]

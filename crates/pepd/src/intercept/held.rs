@@ -5,7 +5,7 @@ use std::{
     os::fd::OwnedFd,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -33,6 +33,8 @@ pub struct HeldLegs {
     shared: Mutex<Shared>,
     epoch: Instant,
     source_port_changed: AtomicU64,
+    /// A process before this one held SYNs, too.
+    succeeds: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -50,7 +52,19 @@ impl HeldLegs {
             }),
             epoch: Instant::now(),
             source_port_changed: AtomicU64::new(0),
+            succeeds: AtomicBool::new(false),
         }
+    }
+
+    /// Legs that a process before this one had are lost, as those of their clients may wait to be accepted.
+    pub fn succeed(&self) {
+        self.succeeds.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a leg may be missing since the process before had it: soon after its end.
+    pub fn may_be_lost(&self) -> bool {
+        const SOON: Duration = Duration::from_secs(10);
+        self.succeeds.load(Ordering::Relaxed) && self.epoch.elapsed() < SOON
     }
 
     /// The server leg of a flow that a listener of a deferring site has accepted. `None` when

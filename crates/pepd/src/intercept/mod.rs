@@ -84,13 +84,25 @@ impl Interception {
         removed.map_err(cannot("remove the nft table of an earlier run"))
     }
 
+    /// Removes rules and routes that nobody is left to remove.
+    ///
+    /// # Errors
+    /// When nft cannot be run, or the kernel does not answer.
+    pub async fn clear(config: &Config) -> Result<(), InterceptError> {
+        Self::clear_leftovers(config).await?;
+        let families = Features::FULL.families();
+        let routing = Routing::new(config, families);
+        Ok(routing.remove(&Netlink::connect()?).await?)
+    }
+
     /// Installs everything for the configuration, in place of what an earlier run may have
-    /// left. The listeners must exist already: from now on they get connections.
+    /// left. The listeners must exist already: from now on they get connections. Where flows are taken over (`succeeds`), what
+    /// is there stays until the new is there: their packets would be forwarded meanwhile, and answered by resets.
     ///
     /// # Errors
     /// When the kernel or nft lacks a feature, or the machine's settings
     /// do not allow it; nothing is left installed then.
-    pub async fn install(config: &Config) -> Result<Self, InterceptError> {
+    pub async fn install(config: &Config, succeeds: bool) -> Result<Self, InterceptError> {
         let nft = Nft::find().await.map_err(cannot("run nft"))?;
         let ipv6 = setup::has_ipv6();
         for warning in setup::check_sysctls(config, ipv6)? {
@@ -113,7 +125,7 @@ impl Interception {
             transaction: Value::Null,
             bypass: Bypass::default(),
         };
-        match interception.build(config, features).await {
+        match interception.build(config, features, succeeds).await {
             Ok(()) => Ok(interception),
             Err(err) => {
                 interception.undo().await;
@@ -122,8 +134,15 @@ impl Interception {
         }
     }
 
-    async fn build(&mut self, config: &Config, features: Features) -> Result<(), InterceptError> {
-        self.routing.remove(&self.netlink).await?;
+    async fn build(
+        &mut self,
+        config: &Config,
+        features: Features,
+        succeeds: bool,
+    ) -> Result<(), InterceptError> {
+        if !succeeds {
+            self.routing.remove(&self.netlink).await?;
+        }
         for (number, lan) in rules::lans(config).into_iter().enumerate() {
             let Some(name) = &lan.tun else { continue };
             let tun = create_tun(name, features.ipv6).await?;

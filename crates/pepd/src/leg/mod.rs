@@ -10,7 +10,7 @@ mod site;
 pub(crate) mod tests;
 
 use std::{
-    io, iter,
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
@@ -64,7 +64,7 @@ impl Family {
 }
 
 /// `count` non-blocking listeners of a site on loopback at [`SiteRuntime::port`], over which the
-/// kernel spreads connections (SO_REUSEPORT), with the options of its client legs.
+/// kernel spreads connections (SO_REUSEPORT), with the options of its client legs. `inherited` are there already.
 ///
 /// # Errors
 /// What could not be set or bound; an address in use most of all.
@@ -72,15 +72,23 @@ pub fn listeners(
     site: &SiteRuntime,
     family: Family,
     count: usize,
+    inherited: Vec<Socket>,
 ) -> Result<Vec<Socket>, OptionError> {
-    // The first is bound alone, so that a port that another process has is an error even where
-    // that process shares its port.
-    let first = bound_listener(site, family, false)?;
-    first.set_reuse_port(true).map_err(step("SO_REUSEPORT"))?;
-    let others = (1..count).map(|_| bound_listener(site, family, true));
-    let bound: Vec<_> = iter::once(Ok(first))
-        .chain(others)
-        .collect::<Result<_, _>>()?;
+    let mut bound = inherited;
+    bound.truncate(count);
+    for socket in &bound {
+        set_listener_options(socket, site, family)?;
+    }
+    if bound.is_empty() {
+        // The first is bound alone, so that a port that another process has is an error even where
+        // that process shares its port.
+        let first = bound_listener(site, family, false)?;
+        first.set_reuse_port(true).map_err(step("SO_REUSEPORT"))?;
+        bound.push(first);
+    }
+    while bound.len() < count {
+        bound.push(bound_listener(site, family, true)?);
+    }
     for socket in &bound {
         socket.listen(site.backlog).map_err(step("listen"))?;
     }
@@ -96,12 +104,24 @@ fn bound_listener(
     family: Family,
     share_port: bool,
 ) -> Result<Socket, OptionError> {
-    let socket = new_socket(&site.client, family)?;
+    let socket = unbound_socket(family)?;
+    set_listener_options(&socket, site, family)?;
     let address = SocketAddr::new(family.loopback(), site.port);
     socket
         .set_reuse_port(share_port)
         .map_err(step("SO_REUSEPORT"))?;
     set_transparent(&socket, family).map_err(step("IP_TRANSPARENT"))?;
+    socket.bind(&address.into()).map_err(step("bind"))?;
+    Ok(socket)
+}
+
+/// What may be set on a listener that has clients in its queue.
+fn set_listener_options(
+    socket: &Socket,
+    site: &SiteRuntime,
+    family: Family,
+) -> Result<(), OptionError> {
+    set_leg_options(socket, &site.client, family)?;
     if site.keeps_dscp() {
         let saved = sys::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1);
         options::or_warn("TCP_SAVE_SYN", saved);
@@ -109,8 +129,7 @@ fn bound_listener(
     if let DscpPolicy::Set(dscp) = site.dscp {
         set_dscp_or_warn(socket.as_fd(), family, dscp);
     }
-    socket.bind(&address.into()).map_err(step("bind"))?;
-    Ok(socket)
+    Ok(())
 }
 
 /// The server leg of a flow: non-blocking, options set, bound as the site says, connect() begun.
@@ -268,28 +287,30 @@ pub fn set_dscp_or_warn(fd: BorrowedFd<'_>, family: Family, dscp: u8) {
 }
 
 fn new_socket(options: &LegOptions, family: Family) -> Result<Socket, OptionError> {
+    let socket = unbound_socket(family)?;
+    set_leg_options(&socket, options, family)?;
+    Ok(socket)
+}
+
+fn unbound_socket(family: Family) -> Result<Socket, OptionError> {
     let socket =
-        Socket::new(family.domain(), Type::STREAM.nonblocking(), None).map_err(|source| {
-            OptionError {
-                name: "socket",
-                source,
-            }
-        })?;
+        Socket::new(family.domain(), Type::STREAM.nonblocking(), None).map_err(step("socket"))?;
     if family == Family::V6 {
         // Else ::ffff:127.0.0.1, which a host may address, would be this machine's own loopback.
-        socket.set_only_v6(true).map_err(|source| OptionError {
-            name: "IPV6_V6ONLY",
-            source,
-        })?;
+        socket.set_only_v6(true).map_err(step("IPV6_V6ONLY"))?;
     }
-    options.apply(&socket, family)?;
+    Ok(socket)
+}
+
+fn set_leg_options(
+    socket: &Socket,
+    options: &LegOptions,
+    family: Family,
+) -> Result<(), OptionError> {
+    options.apply(socket, family)?;
     // Until the flow has ended well, whoever closes this socket resets it: when pepd is killed,
     // the kernel does, and a FIN from it would make half a download look like all of it.
-    set_reset_on_close(socket.as_fd(), true).map_err(|source| OptionError {
-        name: "SO_LINGER",
-        source,
-    })?;
-    Ok(socket)
+    set_reset_on_close(socket.as_fd(), true).map_err(step("SO_LINGER"))
 }
 
 fn set_transparent(socket: &Socket, family: Family) -> io::Result<()> {

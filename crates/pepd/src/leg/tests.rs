@@ -137,7 +137,7 @@ fn listeners_share_a_port_among_themselves_only() {
         backlog: 64,
         ..site()
     };
-    let listen = |port, count| listeners(&site(port), Family::V4, count);
+    let listen = |port, count| listeners(&site(port), Family::V4, count, Vec::new());
     let first = listen(0, 1).unwrap();
     let port = first[0].local_addr().unwrap().as_socket().unwrap().port();
     let err = listen(port, 1).unwrap_err();

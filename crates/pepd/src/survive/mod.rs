@@ -4,7 +4,16 @@
 //! [arena](crate::arena), and how far each half is follows from the kernel's own [counters]: see
 //! [`pep_core::arena`].
 
+//!
+//! - [`keeper`], the process that keeps the sockets; [`supervisor`], the one that starts the next
+//! - [`discovery`], whose flows there are; [`inheritance`], their sockets; [`recovery`], which is which
+
 pub mod counters;
+pub mod discovery;
+pub mod inheritance;
+pub mod keeper;
+pub mod recovery;
+pub mod supervisor;
 
 use std::os::fd::OwnedFd;
 

@@ -1,5 +1,6 @@
 //! The only unsafe code of the daemon: thin wrappers of system calls that decide nothing.
 
+pub mod keeper;
 pub mod memory;
 pub mod process;
 pub mod reactor;

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{FromRawFd as _, OwnedFd},
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd},
 };
 
 use nix::unistd::Pid;
@@ -17,4 +17,35 @@ pub fn pidfd_open(process: Pid) -> io::Result<OwnedFd> {
     let fd = super::socket::check(result as libc::c_int)?;
     // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor of another process, as one of ours: of the same open file, closed on exec.
+///
+/// # Errors
+/// `EBADF` when it has none of that number, `EPERM` when we may not look into it (ptrace(2)).
+pub fn pidfd_getfd(process: BorrowedFd<'_>, number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes integers only.
+    let result = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
+    let fd = super::socket::check(result as libc::c_int)?;
+    // SAFETY: the kernel has just returned this descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Kills a process, which is the one that was opened whatever its number belongs to now.
+///
+/// # Errors
+/// `ESRCH` when it has ended already.
+pub fn pidfd_kill(process: BorrowedFd<'_>) -> io::Result<()> {
+    let none = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: takes integers, and no siginfo.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            libc::SIGKILL,
+            none,
+            0,
+        )
+    };
+    super::socket::check(result as libc::c_int).map(drop)
 }

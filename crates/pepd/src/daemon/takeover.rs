@@ -1,0 +1,191 @@
+//! Flows of the process before this one.
+
+use std::{
+    collections::HashMap,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
+};
+
+use pep_core::{
+    arena::{Kind, name_hash},
+    config::Config,
+    site::FlowKey,
+};
+use socket2::SockRef;
+
+use crate::{
+    arena::{Arena, Geometry},
+    flow::{Ends, FlowContext, Resumed},
+    leg::{self, SiteRuntime},
+    marks::MarkSet,
+    stats::Counters,
+    survive::{Survivor, inheritance::Inheritance, recovery::Recovery},
+};
+
+/// Sockets of flows, by cookie.
+pub(super) type Legs = HashMap<u64, OwnedFd>;
+
+/// The memory of flows that was inherited, if it serves, and the sockets of its flows. Where it does not, these are reset. It
+/// has to have room for `least` bytes in each direction of a flow.
+pub(super) fn arena(
+    geometry: Geometry,
+    least: u64,
+    inheritance: Inheritance,
+    discards: bool,
+    counters: &Counters,
+) -> (Option<Arc<Arena>>, Option<Legs>) {
+    if inheritance.is_empty() {
+        return (None, None);
+    }
+    let parts = inheritance.into_parts();
+    let opened = parts.arena.map(|fd| Arena::open(fd, geometry.initial));
+    let why = match opened {
+        Some(Ok(arena)) if arena.layout().extent_bytes() < least => {
+            "it has too little room for flows in tunnels, which are new, or of larger rings to begin with".to_owned()
+        }
+        Some(Ok(_)) if discards => {
+            "processes that had taken them over have ended at once, again and again".to_owned()
+        }
+        Some(Ok(arena)) => {
+            warn_of_size(&arena, geometry);
+            return (Some(arena), Some(parts.legs));
+        }
+        Some(Err(err)) => err.to_string(),
+        None => "it is not there".to_owned(),
+    };
+    // Most flows have two.
+    let lost = parts.legs.len().div_ceil(2) as u64;
+    counters.update(|stats| stats.flows_lost_at_restart += lost);
+    tracing::error!(
+        flows = lost,
+        "the memory of the process before cannot be used, its flows are reset: {why}"
+    );
+    (None, None)
+}
+
+fn warn_of_size(arena: &Arena, geometry: Geometry) {
+    let (slots, extent) = (arena.layout().slots(), arena.layout().extent_bytes());
+    if slots < geometry.slots || extent < geometry.extent {
+        tracing::warn!(
+            slots,
+            extent,
+            "the memory of the process before is for fewer flows, or smaller rings, than `limits` allow: \
+             there will be more once pepd was stopped and started"
+        );
+    }
+}
+
+/// Flows to be taken over.
+#[derive(Debug, Default)]
+pub(super) struct TakenOver {
+    /// With both legs here.
+    pub(super) split: Vec<Resumed>,
+    /// With one here, and a stream to a peer.
+    pub(super) in_tunnels: Vec<Survivor>,
+}
+
+/// Flows to be taken over, from what was published of them and their sockets. The others are reset and counted.
+pub(super) fn flows(
+    config: &Config,
+    context: &FlowContext,
+    sites: &[Arc<SiteRuntime>],
+    legs: Legs,
+) -> TakenOver {
+    let client_mark = MarkSet::new(config.intercept.marks).client_leg();
+    let recovery = Recovery::new(&context.arena, legs, client_mark);
+    let sites = Sites { config, sites };
+    let (mut lost, mut repaired) = (recovery.lost, 0);
+    let mut taken = TakenOver::default();
+    for survivor in recovery.survivors {
+        if survivor.record.identity.kind != Kind::Split {
+            taken.in_tunnels.push(survivor);
+            continue;
+        }
+        match resume(context, &sites, survivor) {
+            Some(flow) => {
+                repaired += flow.repaired;
+                taken.split.push(flow);
+            }
+            None => lost += 1,
+        }
+    }
+    for client in recovery.accepted {
+        match accepted(context, &sites, client) {
+            Some(flow) => taken.split.push(flow),
+            None => lost += 1,
+        }
+    }
+    let recovered = taken.split.len() as u64;
+    context.counters.update(|stats| {
+        stats.flows_recovered += recovered;
+        stats.flows_lost_at_restart += lost;
+        stats.bytes_repaired += repaired;
+    });
+    let (restarts, in_tunnels) = (context.arena.generation() - 1, taken.in_tunnels.len());
+    tracing::info!(
+        recovered,
+        in_tunnels,
+        lost,
+        repaired,
+        restarts,
+        "took over the flows of the process before"
+    );
+    taken
+}
+
+fn resume(context: &FlowContext, sites: &Sites<'_>, survivor: Survivor) -> Option<Resumed> {
+    let identity = survivor.record.identity;
+    let (client, destination) = (identity.client, identity.destination);
+    let resumed = Resumed::new(context, survivor, sites.named(identity.site)?);
+    let told = |err| {
+        tracing::warn!(%client, %destination, error = &err as &dyn std::error::Error, "a flow is lost");
+    };
+    resumed.map_err(told).ok()
+}
+
+/// A client whose process has ended in the moment in which it was accepted. One that has moved bytes is not one.
+fn accepted(context: &FlowContext, sites: &Sites<'_>, client: OwnedFd) -> Option<Resumed> {
+    let socket = SockRef::from(&client);
+    let told = crate::survive::counters::counters(client.as_fd(), false, false).ok()?;
+    let address = socket.peer_addr().ok()?.as_socket()?;
+    let destination = socket.local_addr().ok()?.as_socket()?;
+    if told.read + told.written != 0 {
+        tracing::warn!(client = %address, %destination, "a flow of which nothing was written is lost");
+        return None;
+    }
+    let site = sites.of(&FlowKey {
+        src: address,
+        dst: destination,
+        dscp: leg::syn_dscp(client.as_fd()),
+        // It was not written down.
+        interface: "",
+    });
+    let ends = Ends {
+        client: address,
+        destination,
+        site: site?,
+        peer: None,
+    };
+    Resumed::accepted(context, ends, client)
+}
+
+struct Sites<'a> {
+    config: &'a Config,
+    sites: &'a [Arc<SiteRuntime>],
+}
+
+impl Sites<'_> {
+    /// The one with that name, or the last one where it is gone.
+    fn named(&self, hash: u64) -> Option<Arc<SiteRuntime>> {
+        let mut sites = self.sites.iter();
+        let named = sites.find(|site| name_hash(&site.name) == hash);
+        named.or(self.sites.last()).map(Arc::clone)
+    }
+
+    fn of(&self, key: &FlowKey<'_>) -> Option<Arc<SiteRuntime>> {
+        let id = self.config.sites.find(key);
+        let site = self.sites.iter().find(|site| site.id == id);
+        site.filter(|_| self.config.peer_of(id).is_none())
+            .map(Arc::clone)
+    }
+}

@@ -1,0 +1,225 @@
+//! Flows that a process before this one has begun.
+
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use pep_core::{
+    arena::{Counters, Disagreement, HalfRecord, recover_half},
+    budget::Share,
+    relay::{Direction, Ending, PerSide, Relay, Side},
+};
+
+use super::{Ends, Flow, FlowContext, FlowMemory, ServerLeg, publish_leg, refuse, serve};
+use crate::{
+    accept,
+    arena::SlotState,
+    leg::{self, Family, ReservedLeg, SiteRuntime},
+    survive::Survivor,
+    sys::socket,
+};
+
+/// Why a flow is reset instead of being taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    /// Its leg was not among the sockets of the process before.
+    #[error("a leg is missing")]
+    Leg,
+    /// Bytes were received before it was published that any may have been.
+    #[error("it has moved bytes before it began")]
+    Early,
+    /// What was published and what the kernel says contradict each other.
+    #[error(transparent)]
+    Disagreement(#[from] Disagreement),
+}
+
+/// A flow to be taken over, by [`resume`].
+#[derive(Debug)]
+pub struct Resumed {
+    ends: Ends,
+    memory: FlowMemory,
+    client: OwnedFd,
+    server: Option<OwnedFd>,
+    /// Where both halves are, once both legs were connected.
+    relay: Option<RelayState>,
+    born: u64,
+    /// Bytes by which what was published of it lagged behind.
+    pub repaired: u64,
+}
+
+#[derive(Debug)]
+struct RelayState {
+    halves: [HalfRecord; 2],
+    broken: PerSide<Option<Ending>>,
+}
+
+impl Resumed {
+    /// What becomes of a survivor with both of its legs here, as one of `site`.
+    ///
+    /// # Errors
+    /// When it cannot go on.
+    pub fn new(
+        context: &FlowContext,
+        survivor: Survivor,
+        site: Arc<SiteRuntime>,
+    ) -> Result<Self, Lost> {
+        let Survivor {
+            slot,
+            record,
+            legs: [client, server],
+            counters,
+        } = survivor;
+        let ends = Ends {
+            client: record.identity.client,
+            destination: record.identity.destination,
+            site,
+            peer: None,
+        };
+        let client = client.ok_or(Lost::Leg)?;
+        let (relay, repaired) = match (record.state, counters) {
+            (SlotState::Accepted, [Some(told), _]) if told.read + told.written == 0 => (None, 0),
+            (SlotState::Accepted, _) => return Err(Lost::Early),
+            (_, [Some(client), Some(server)]) => {
+                let (state, repaired) = RelayState::new(&record.halves, &[client, server])?;
+                (Some(state), repaired)
+            }
+            _ => return Err(Lost::Leg),
+        };
+        // In use already, whatever the limit.
+        let mut share = Share::none(&context.budget);
+        let initial = 2 * context.limits.ring_initial;
+        let rings = record.halves.iter().map(|half| half.size).sum();
+        share.grow(if relay.is_some() { rings } else { initial });
+        Ok(Self {
+            ends,
+            memory: FlowMemory { slot, share },
+            client,
+            server,
+            relay,
+            born: record.identity.born,
+            repaired,
+        })
+    }
+
+    /// A flow that was accepted just before the process ended. `None` where its client is gone already, or there is no memory.
+    pub fn accepted(context: &FlowContext, ends: Ends, client: OwnedFd) -> Option<Self> {
+        let memory = context.take_memory()?;
+        memory.publish_accepted(context, &ends, client.as_fd());
+        let born = memory.slot.record()?.identity.born;
+        Some(Self {
+            ends,
+            memory,
+            client,
+            server: None,
+            relay: None,
+            born,
+            repaired: 0,
+        })
+    }
+}
+
+impl RelayState {
+    fn new(published: &[HalfRecord; 2], told: &[Counters; 2]) -> Result<(Self, u64), Lost> {
+        let recover = |direction: Direction| {
+            let source = &told[direction.source() as usize];
+            let sink = &told[direction.sink() as usize];
+            recover_half(&published[direction as usize], source, sink)
+        };
+        let [up, down] = [recover(Direction::Up)?, recover(Direction::Down)?];
+        let halves = [up.half, down.half];
+        let broken = |side: Side| {
+            let Counters {
+                closed,
+                fin_received,
+                ..
+            } = told[side as usize];
+            let fin_sent = halves[Direction::from(side.other()) as usize].fin_out;
+            let ending = if fin_received {
+                Ending::Fin
+            } else {
+                Ending::Reset
+            };
+            (closed && !(fin_received && fin_sent)).then_some(ending)
+        };
+        let broken = PerSide {
+            client: broken(Side::Client),
+            server: broken(Side::Server),
+        };
+        Ok((Self { halves, broken }, up.repaired + down.repaired))
+    }
+}
+
+/// Serves a flow that a process before this one has begun, to its end.
+pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
+    let Resumed {
+        ends,
+        memory,
+        client,
+        server,
+        relay,
+        born,
+        ..
+    } = resumed;
+    let Some(RelayState { halves, broken }) = relay else {
+        return begin_again(context, ends, memory, client, server).await;
+    };
+    // It was there when the state was.
+    let Some(server) = server else { return };
+    let FlowMemory { slot, share } = memory;
+    let relay = Relay::resume(context.limits, share, &halves, broken);
+    let Some(mut flow) = Flow::with_relay(context, ends, slot, relay, [client, server]) else {
+        return;
+    };
+    flow.began = began(born);
+    flow.counted = flow.delivered();
+    for direction in Direction::ALL {
+        flow.publish_half(direction);
+    }
+    flow.relay_and_close().await;
+}
+
+/// No byte has moved: a server leg that still connects goes on with that, and else another one begins.
+async fn begin_again(
+    context: Arc<FlowContext>,
+    ends: Ends,
+    memory: FlowMemory,
+    client: OwnedFd,
+    server: Option<OwnedFd>,
+) {
+    let usable = |leg: &OwnedFd| !socket::is_closed(leg.as_fd()).unwrap_or(true);
+    let server = match server.filter(usable) {
+        Some(server) => Ok(server),
+        None => connect_again(&context, &ends, &memory),
+    };
+    match server {
+        Ok(server) => {
+            let server = ServerLeg::Connecting(server);
+            serve(context, ends, memory, client, server).await;
+        }
+        Err(err) => {
+            memory.slot.publish_state(SlotState::Closed);
+            refuse(&context, &ends, client, &err);
+        }
+    }
+}
+
+fn connect_again(context: &FlowContext, ends: &Ends, memory: &FlowMemory) -> io::Result<OwnedFd> {
+    if !leg::may_be_host(ends.destination.ip()) {
+        return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+    }
+    let family = Family::of(&ends.destination);
+    let leg = ReservedLeg::new(&ends.site, family)?;
+    let publish = |leg: std::os::fd::BorrowedFd<'_>| publish_leg(&memory.slot, Side::Server, leg);
+    accept::connect(context, leg, family, (ends, 0), publish)
+}
+
+/// When a flow began, by the clock of this process.
+fn began(born: u64) -> Instant {
+    let born = UNIX_EPOCH + Duration::from_millis(born);
+    let age = SystemTime::now().duration_since(born).unwrap_or_default();
+    let now = Instant::now();
+    now.checked_sub(age).unwrap_or(now)
+}

@@ -1,0 +1,161 @@
+//! What a predecessor had open, by what it is: numbers of descriptors mean nothing to another process.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    net::SocketAddr,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::Pid,
+};
+use socket2::{Protocol, SockRef, Socket};
+
+use super::discovery::Predecessor;
+use crate::{arena::Arena, sys::process};
+
+/// What processes before this one had open. Dropped before it is [used](Self::into_parts), it is left open: whoever fails to
+/// start resets no flow.
+#[derive(Debug, Default)]
+pub struct Inheritance {
+    parts: Parts,
+    /// Processes that have ended and whose sockets these are.
+    keepers: Vec<OwnedFd>,
+    any: bool,
+}
+
+/// What processes before this one had open.
+#[derive(Debug, Default)]
+pub struct Parts {
+    /// The memory of their flows.
+    pub arena: Option<OwnedFd>,
+    /// TCP sockets that listen, by cookie. Clients may wait in their queues.
+    pub listeners: HashMap<u64, Socket>,
+    /// Other TCP sockets, by cookie.
+    pub legs: HashMap<u64, OwnedFd>,
+}
+
+impl Inheritance {
+    /// Everything that the keepers of these have open.
+    ///
+    /// # Errors
+    /// When we may not look into one of them, or have too few descriptors. What was taken so far is left open.
+    pub fn take(predecessors: &[Predecessor]) -> io::Result<Self> {
+        let mut inheritance = Self::default();
+        for predecessor in predecessors {
+            inheritance.take_from(predecessor.keeper)?;
+        }
+        Ok(inheritance)
+    }
+
+    /// Whether nobody was there to inherit from.
+    pub fn is_empty(&self) -> bool {
+        !self.any
+    }
+
+    fn take_from(&mut self, keeper: u32) -> io::Result<()> {
+        let pid = Pid::from_raw(i32::try_from(keeper).map_err(io::Error::other)?);
+        let keeper_fd = process::pidfd_open(pid)?;
+        for entry in fs::read_dir(format!("/proc/{keeper}/fd"))? {
+            let entry = entry?;
+            let Some(number) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            let Ok(link) = fs::read_link(entry.path()) else {
+                continue;
+            };
+            let link = link.to_string_lossy();
+            let is_arena = link
+                .strip_prefix("/memfd:")
+                .is_some_and(|name| name.starts_with(Arena::NAME));
+            if !is_arena && !link.starts_with("socket:") {
+                continue;
+            }
+            let fd = process::pidfd_getfd(keeper_fd.as_fd(), number)?;
+            if is_arena {
+                self.parts.arena.get_or_insert(fd);
+            } else {
+                self.sort(fd);
+            }
+        }
+        self.keepers.push(keeper_fd);
+        self.any = true;
+        Ok(())
+    }
+
+    /// Sockets that are not of TCP go with their keeper.
+    fn sort(&mut self, fd: OwnedFd) {
+        let socket = Socket::from(fd);
+        if !matches!(socket.protocol(), Ok(Some(Protocol::TCP))) {
+            return;
+        }
+        // Two keepers may have the same one: a process has ended between taking over and ending the keeper before.
+        let Ok(cookie) = socket.cookie() else {
+            return;
+        };
+        if socket.is_listener().unwrap_or(false) {
+            self.parts.listeners.insert(cookie, socket);
+        } else {
+            self.parts.legs.insert(cookie, socket.into());
+        }
+    }
+
+    /// Those that listen at an address.
+    pub fn take_listeners(&mut self, address: SocketAddr) -> Vec<Socket> {
+        let is_there = |socket: &Socket| {
+            let local = socket.local_addr().ok();
+            local.and_then(|local| local.as_socket()) == Some(address)
+        };
+        let all = std::mem::take(&mut self.parts.listeners).into_iter();
+        let (there, others) = all.partition(|(_, socket)| is_there(socket));
+        self.parts.listeners = others;
+        let there: HashMap<_, _> = there;
+        there.into_values().collect()
+    }
+
+    /// Ends the keepers: what is not a leg, a listener or the memory of flows is closed with them.
+    pub fn end_keepers(&mut self) {
+        for keeper in self.keepers.drain(..) {
+            if let Err(err) = end(keeper.as_fd()) {
+                tracing::warn!(error = %err, "cannot end the keeper of the process before");
+            }
+        }
+    }
+
+    /// Everything, to be used or closed.
+    pub fn into_parts(mut self) -> Parts {
+        std::mem::take(&mut self.parts)
+    }
+}
+
+impl Drop for Inheritance {
+    fn drop(&mut self) {
+        let parts = std::mem::take(&mut self.parts);
+        std::mem::forget(parts);
+    }
+}
+
+fn end(keeper: BorrowedFd<'_>) -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    process::pidfd_kill(keeper)?;
+    // Its sockets are closed, and the port of tunnels free, once it is gone.
+    let mut fds = [PollFd::new(keeper, PollFlags::POLLIN)];
+    poll(
+        &mut fds,
+        PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX),
+    )?;
+    Ok(())
+}
+
+/// Whether a socket was accepted by a listener of ours, by what it has inherited from it: the others are not shared.
+pub fn is_accepted(leg: BorrowedFd<'_>, client_mark: u32) -> bool {
+    let socket = SockRef::from(&leg);
+    socket.reuse_port().unwrap_or(false) && socket.mark().is_ok_and(|mark| mark == client_mark)
+}

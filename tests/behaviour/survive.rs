@@ -1,0 +1,504 @@
+//! Flows outlive the process that carries them: crashes at any moment, upgrades, restarts.
+//!
+//! The hosts never connect again. Both directions of every flow are compared with what was sent, and how they end.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, TcpStream},
+    process::{Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use pepd_tests::{
+    bed::{Bed, Family, Path, Place},
+    footprint::Footprint,
+    matrix::{matrix_pepd_only, shared},
+    outcome::{Ended, reset},
+    payload::{Payload, Random, receive, receive_slowly, run_seed},
+    pep::Pep,
+    serve::Server,
+    wait::{PATIENCE, wait_for, wait_within},
+};
+
+use crate::support::{PORT, connect, echo_once};
+
+/// What a flow is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Both ends send at once, and then FIN.
+    Bulk,
+    /// Small messages and their answers.
+    Tiny,
+    /// A download whose reader is slow.
+    Slow,
+    /// The client resets in mid-download.
+    Reset,
+    /// The client half-closes before the download begins.
+    HalfClose,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind::Bulk,
+    Kind::Tiny,
+    Kind::Slow,
+    Kind::Reset,
+    Kind::HalfClose,
+];
+
+const BULK: u64 = 6_000_000;
+const MESSAGES: u64 = 40;
+const PAUSE: Duration = Duration::from_millis(4);
+
+/// Flows without an end, until they are told to stop; the servers' and the clients' verdicts.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    next: AtomicU64,
+    served: AtomicU64,
+    errors: Mutex<Vec<String>>,
+}
+
+impl Load {
+    fn fail(&self, id: u64, side: &str, err: impl std::fmt::Display) {
+        let kind = KINDS[(id % 5) as usize];
+        let mut errors = self.errors.lock().expect("nobody panics");
+        errors.push(format!("flow {id} ({kind:?}), {side}: {err}"));
+    }
+
+    fn serve(&self, stream: &TcpStream) {
+        let mut id = [0; 8];
+        if let Err(err) = (&*stream).read_exact(&mut id) {
+            return self.fail(
+                0,
+                "server",
+                format!("has not heard which flow it is: {err}"),
+            );
+        }
+        let id = u64::from_be_bytes(id);
+        match serve(id, stream) {
+            Ok(()) => drop(self.served.fetch_add(1, SeqCst)),
+            Err(err) => self.fail(id, "server", err),
+        }
+    }
+
+    /// One flow after the other.
+    fn run(&self, bed: &Bed) {
+        while !self.stop.load(SeqCst) {
+            let id = self.next.fetch_add(1, SeqCst);
+            let result = bed.client.connect(bed.at(Place::Server, PORT));
+            let result = result.and_then(|stream| be_client(id, stream));
+            if let Err(err) = result {
+                self.fail(id, "client", err);
+            }
+        }
+    }
+}
+
+fn up(id: u64) -> Payload {
+    Payload::new(2 * id, BULK)
+}
+
+fn down(id: u64) -> Payload {
+    Payload::new(2 * id + 1, BULK)
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> io::Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "{found:?} instead of {expected:?}"
+    )))
+}
+
+fn send(stream: &TcpStream, mut payload: Payload) -> io::Result<()> {
+    payload.send(&mut &*stream)?;
+    stream.shutdown(Shutdown::Write)
+}
+
+fn both(stream: &TcpStream, sent: Payload, expected: Payload) -> io::Result<()> {
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| send(stream, sent));
+        expect(receive(&mut &*stream)?, (BULK, expected.sum()))?;
+        sending.join().expect("does not panic")
+    })
+}
+
+fn be_client(id: u64, stream: TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    (&stream).write_all(&id.to_be_bytes())?;
+    let expected = (BULK, down(id).sum());
+    match KINDS[(id % 5) as usize] {
+        Kind::Bulk => both(&stream, up(id), down(id)),
+        Kind::Tiny => {
+            let mut random = Random::new(id);
+            for _ in 0..MESSAGES {
+                let message = random.next_u64().to_be_bytes();
+                (&stream).write_all(&message)?;
+                let mut answer = [0; 8];
+                (&stream).read_exact(&mut answer)?;
+                expect(answer, message)?;
+                thread::sleep(PAUSE);
+            }
+            stream.shutdown(Shutdown::Write)?;
+            expect(Ended::of(&stream), Ended::EMPTY)
+        }
+        Kind::Slow => {
+            let pause = || thread::sleep(PAUSE);
+            expect(receive_slowly(&mut &stream, pause)?, expected)
+        }
+        Kind::Reset => {
+            let mut some = vec![0; (BULK / 3) as usize];
+            (&stream).read_exact(&mut some)?;
+            let mut model = vec![0; some.len()];
+            down(id).read_exact(&mut model)?;
+            reset(stream);
+            expect(some == model, true)
+        }
+        Kind::HalfClose => {
+            send(&stream, up(id))?;
+            expect(receive(&mut &stream)?, expected)
+        }
+    }
+}
+
+fn serve(id: u64, stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let expected = (BULK, up(id).sum());
+    match KINDS[(id % 5) as usize] {
+        Kind::Bulk => both(stream, down(id), up(id)),
+        Kind::Tiny => {
+            for _ in 0..MESSAGES {
+                let mut message = [0; 8];
+                (&*stream).read_exact(&mut message)?;
+                (&*stream).write_all(&message)?;
+            }
+            expect(Ended::of(stream), Ended::EMPTY)
+        }
+        Kind::Slow => {
+            send(stream, down(id))?;
+            expect(Ended::of(stream), Ended::EMPTY)
+        }
+        // Never by FIN: that would look like the end of a client that has everything.
+        Kind::Reset => match down(id).send(&mut &*stream) {
+            Ok(()) => expect(Ended::of(stream), Ended::RESET),
+            Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(err) => expect(err.kind(), io::ErrorKind::ConnectionReset),
+        },
+        Kind::HalfClose => {
+            expect(receive(&mut &*stream)?, expected)?;
+            send(stream, down(id))
+        }
+    }
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Runs flows of all kinds while something is done to pepd. All of them must be whole.
+fn under_load(bed: &Bed, flows: usize, act: impl FnOnce()) {
+    let load = Arc::new(Load::default());
+    let listener = bed.server.listen(bed.at(Place::Server, PORT));
+    let serving = Arc::clone(&load);
+    let _server = Server::start(listener, move |stream, _| serving.serve(&stream));
+    thread::scope(|scope| {
+        for _ in 0..flows {
+            scope.spawn(|| load.run(bed));
+        }
+        // Also where it fails: they would run for ever.
+        let _stop = Stop(&load.stop);
+        act();
+    });
+    let begun = load.next.load(SeqCst);
+    let errors = || load.errors.lock().expect("nobody panics").clone();
+    let done = || load.served.load(SeqCst) + errors().len() as u64 >= begun;
+    wait_for("the servers to be done", || done().then_some(()));
+    let errors = errors();
+    assert!(errors.is_empty(), "of {begun} flows: {errors:#?}");
+    assert!(begun >= flows as u64, "{begun} flows");
+}
+
+/// The worker, once it is another than that.
+fn next_worker(pep: &Pep, before: u32) -> u32 {
+    let other = || Some(pep.id()).filter(|id| *id != before && *id != pep.supervisor());
+    wait_within(PATIENCE, other)
+        .unwrap_or_else(|| panic!("no process after {before}: {}", errors_of(pep)))
+}
+
+/// What its processes say of each other's ends.
+fn errors_of(pep: &Pep) -> String {
+    let events = pep.log().events_since(0);
+    let told = events.iter().filter(|event| event.level() == "ERROR");
+    let lines: Vec<_> = told.map(|event| format!("{event:?}")).collect();
+    lines.join("\n")
+}
+
+fn send_signal(process: u32, signal: Signal) {
+    let process = Pid::from_raw(process.try_into().expect("a process id"));
+    kill(process, signal).expect("it lives");
+}
+
+fn wait_ready(pep: &Pep, position: usize) {
+    let ready = |event: &pepd_tests::pep_log::Event| event.message().contains("pepd is ready");
+    assert!(
+        pep.log().find(position, PATIENCE, ready).is_some(),
+        "it does not become ready"
+    );
+}
+
+/// Older than what counts as young, after which nothing is held against what it took over.
+const GROWN: Duration = Duration::from_millis(2100);
+
+fn below(random: &mut Random, limit: Duration) -> Duration {
+    Duration::from_nanos(random.below(limit.as_nanos() as u64))
+}
+
+#[test]
+#[ignore = "its harness does not always find the process to kill: not yet seen to pass in all four cases"]
+fn no_flow_is_lost_by_crashes_at_any_moment() {
+    let seed = run_seed();
+    matrix_pepd_only(|bed| {
+        let pep = bed.start().expect("not direct");
+        let mut random = Random::new(seed);
+        under_load(bed, 10, || {
+            for round in 0..4 {
+                let signal = [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGSEGV][round % 3];
+                thread::sleep(GROWN + below(&mut random, Duration::from_millis(200)));
+                let (position, worker) = (pep.log().position(), pep.id());
+                send_signal(worker, signal);
+                wait_ready(&pep, position);
+            }
+        });
+        let counters = pep.counters();
+        assert_eq!(counters["flows_lost_at_restart"], 0);
+        assert_eq!(counters["restarts"], 4, "{}", errors_of(&pep));
+        assert!(counters["flows_recovered"] > 0, "{counters:?}");
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn an_upgrade_keeps_flows_and_the_process_id() {
+    matrix_pepd_only(|bed| {
+        let pep = bed.start().expect("not direct");
+        under_load(bed, 6, || {
+            for _ in 0..2 {
+                thread::sleep(Duration::from_millis(300));
+                let (position, worker) = (pep.log().position(), pep.id());
+                pep.signal(Signal::SIGUSR2);
+                next_worker(&pep, worker);
+                wait_ready(&pep, position);
+            }
+        });
+        let counters = pep.counters();
+        assert_eq!(
+            (counters["flows_lost_at_restart"], counters["restarts"]),
+            (0, 2)
+        );
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn an_upgrade_to_a_configuration_that_is_wrong_changes_nothing() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = bed.start().expect("not direct");
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _echo = pepd_tests::echo::EchoServer::start(listener);
+        let mut open = connect(&bed);
+        echo_once(&mut open, b"before");
+        let worker = pep.id();
+        std::fs::write(pep.path("pepd.toml"), "[intercept]\nlan = 5\n").expect("writable");
+        pep.signal(Signal::SIGUSR2);
+        pep.log().expect("no upgrade");
+        echo_once(&mut open, b"after");
+        assert_eq!(pep.id(), worker);
+    });
+}
+
+/// As `systemctl restart` does it, and as somebody does who has killed the wrong process.
+#[test]
+fn a_new_pepd_takes_over_from_one_that_has_left_and_from_one_whose_supervisor_was_killed() {
+    for leave in [Signal::SIGQUIT, Signal::SIGKILL] {
+        matrix_pepd_only(|bed| {
+            let clean = Footprint::of(&bed.gateway);
+            let config = bed.config("").expect("not direct");
+            let mut first = start_apart(bed, &config);
+            under_load(bed, 6, || {
+                thread::sleep(Duration::from_millis(300));
+                first.signal(leave);
+                first.wait();
+                thread::sleep(Duration::from_millis(100));
+                let mut second = start_apart(bed, &config);
+                std::mem::swap(&mut first, &mut second);
+                thread::sleep(Duration::from_millis(300));
+            });
+            assert_eq!(first.terminate(), Some(0));
+            let left = || {
+                let left = Footprint::of(&bed.gateway).difference(&clean);
+                left.is_empty().then_some(())
+            };
+            wait_for("everything to be gone", left);
+        });
+    }
+}
+
+/// A pepd whose processes outlive the one that was started.
+struct Apart {
+    child: std::process::Child,
+    _directory: tempfile::TempDir,
+}
+
+fn start_apart(bed: &Bed, config: &str) -> Apart {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pepd.toml");
+    std::fs::write(&path, config).expect("writable");
+    let log = directory.path().join("log");
+    let pepd = pepd_tests::pep_binary::pepd();
+    let mut command: Command = bed.gateway.command(pepd.to_str().expect("printable"));
+    command.arg("run").arg("--config").arg(&path);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(std::fs::File::create(&log).expect("writable"));
+    let child = winkemu::netns::spawn(&mut command).expect("pepd starts");
+    wait_for("pepd to be ready", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.contains("pepd is ready").then_some(())
+    });
+    Apart {
+        child,
+        _directory: directory,
+    }
+}
+
+impl Apart {
+    fn signal(&self, signal: Signal) {
+        send_signal(self.child.id(), signal);
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        self.child.wait().expect("a child").code()
+    }
+
+    fn terminate(&mut self) -> Option<i32> {
+        self.signal(Signal::SIGTERM);
+        self.wait()
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        // It has ended where the test went well.
+        let _ = self.child.kill();
+    }
+}
+
+/// Killed with everything it has started, it leaves the network as ever.
+#[test]
+fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
+    matrix_pepd_only(|bed| {
+        let pep = bed
+            .start_with("[custody]\nsurvive = false\n")
+            .expect("not direct");
+        assert_eq!(pep.id(), pep.supervisor());
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _echo = pepd_tests::echo::EchoServer::start(listener);
+        let mut open = connect(bed);
+        echo_once(&mut open, b"accelerated");
+        send_signal(pep.id(), Signal::SIGKILL);
+        assert_eq!(Ended::of(&open), Ended::RESET);
+        let mut open = connect(bed);
+        echo_once(&mut open, b"forwarded");
+    });
+}
+
+/// One that dies at once, again and again, is not started for ever: flows end, rules go, and hosts are on their own.
+#[test]
+fn after_ten_deaths_in_a_row_it_gives_up_and_the_kernel_forwards() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V6);
+        let mut pep = bed.start().expect("not direct");
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _echo = pepd_tests::echo::EchoServer::start(listener);
+        let mut open = connect(&bed);
+        echo_once(&mut open, b"accelerated");
+        let mut last = 0;
+        let status = wait_for("it to give up", || {
+            let worker = pep.id();
+            if worker != last && worker != pep.supervisor() {
+                last = worker;
+                send_signal(worker, Signal::SIGKILL);
+            }
+            pep.wait_at_most(Duration::from_millis(1))
+        });
+        assert_eq!(status.code(), Some(1));
+        assert_eq!(Ended::of(&open), Ended::RESET);
+        pep.assert_nothing_left();
+        echo_once(&mut connect(&bed), b"forwarded");
+    });
+}
+
+/// From the kill to the first answer of one flow, and to those of all.
+#[test]
+#[ignore = "measures: thousands of flows, and a quiet machine"]
+fn the_gap_that_a_crash_leaves_with_thousands_of_flows() {
+    const CRASHES: usize = 7;
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = bed.start().expect("not direct");
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _echo = pepd_tests::echo::EchoServer::start(listener);
+        let mut open: Vec<TcpStream> = Vec::new();
+        for flows in [200, 3000] {
+            while open.len() < flows {
+                open.push(connect(&bed));
+            }
+            let mut gaps: [Vec<Duration>; 2] = Default::default();
+            for _ in 0..CRASHES {
+                open.iter_mut().for_each(|flow| echo_once(flow, b"before"));
+                thread::sleep(GROWN);
+                let (worker, began) = (pep.id(), Instant::now());
+                send_signal(worker, Signal::SIGKILL);
+                // What it does as it dies is no answer of the next one.
+                thread::sleep(Duration::from_millis(1));
+                for (number, flow) in open.iter_mut().enumerate() {
+                    echo_once(flow, b"after");
+                    if number == 0 {
+                        gaps[0].push(began.elapsed());
+                    }
+                }
+                gaps[1].push(began.elapsed());
+                next_worker(&pep, worker);
+            }
+            for (what, gaps) in ["one", "all"].iter().zip(&mut gaps) {
+                gaps.sort_unstable();
+                let [first, .., last] = gaps.as_slice() else {
+                    unreachable!()
+                };
+                let median = gaps[CRASHES / 2];
+                println!("{flows} flows, {what}: {median:.1?} [{first:.1?}..{last:.1?}]");
+            }
+            assert_eq!(pep.counter("flows_lost_at_restart"), 0);
+        }
+        drop(open);
+        pep.wait_idle();
+    });
+}
