@@ -54,6 +54,9 @@ const KINDS: [Kind; 5] = [
     Kind::HalfClose,
 ];
 
+/// Flows are to outlive the process.
+const SURVIVE: &str = "[custody]\nsurvive = true\n";
+
 const BULK: u64 = 6_000_000;
 const MESSAGES: u64 = 40;
 const PAUSE: Duration = Duration::from_millis(4);
@@ -274,7 +277,7 @@ fn below(random: &mut Random, limit: Duration) -> Duration {
 fn no_flow_is_lost_by_crashes_at_any_moment() {
     let seed = run_seed();
     matrix_pepd_only(|bed| {
-        let pep = bed.start().expect("not direct");
+        let pep = bed.start_with(SURVIVE).expect("not direct");
         let mut random = Random::new(seed);
         under_load(bed, 10, || {
             for round in 0..4 {
@@ -297,7 +300,7 @@ fn no_flow_is_lost_by_crashes_at_any_moment() {
 #[test]
 fn an_upgrade_keeps_flows_and_the_process_id() {
     matrix_pepd_only(|bed| {
-        let pep = bed.start().expect("not direct");
+        let pep = bed.start_with(SURVIVE).expect("not direct");
         under_load(bed, 6, || {
             for _ in 0..2 {
                 thread::sleep(Duration::from_millis(300));
@@ -321,7 +324,7 @@ fn an_upgrade_keeps_flows_and_the_process_id() {
 fn an_upgrade_to_a_configuration_that_is_wrong_changes_nothing() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
-        let pep = bed.start().expect("not direct");
+        let pep = bed.start_with(SURVIVE).expect("not direct");
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _echo = pepd_tests::echo::EchoServer::start(listener);
         let mut open = connect(&bed);
@@ -341,7 +344,7 @@ fn a_new_pepd_takes_over_from_one_that_has_left_and_from_one_whose_supervisor_wa
     for leave in [Signal::SIGQUIT, Signal::SIGKILL] {
         matrix_pepd_only(|bed| {
             let clean = Footprint::of(&bed.gateway);
-            let config = bed.config("").expect("not direct");
+            let config = bed.config(SURVIVE).expect("not direct");
             let mut first = start_apart(bed, &config);
             under_load(bed, 6, || {
                 thread::sleep(Duration::from_millis(300));
@@ -435,7 +438,7 @@ fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
 fn after_ten_deaths_in_a_row_it_gives_up_and_the_kernel_forwards() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V6);
-        let mut pep = bed.start().expect("not direct");
+        let mut pep = bed.start_with(SURVIVE).expect("not direct");
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _echo = pepd_tests::echo::EchoServer::start(listener);
         let mut open = connect(&bed);
@@ -463,7 +466,7 @@ fn the_gap_that_a_crash_leaves_with_thousands_of_flows() {
     const CRASHES: usize = 7;
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
-        let pep = bed.start().expect("not direct");
+        let pep = bed.start_with(SURVIVE).expect("not direct");
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _echo = pepd_tests::echo::EchoServer::start(listener);
         let mut open: Vec<TcpStream> = Vec::new();
