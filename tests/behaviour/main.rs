@@ -27,6 +27,7 @@ mod sharing;
 mod sites;
 mod support;
 mod survive;
+mod survive_tunnel;
 mod timeouts;
 mod tunnel;
 mod upkeep;

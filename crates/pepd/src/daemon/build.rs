@@ -51,6 +51,10 @@ pub(super) async fn build(
     let controls = Controls::obtain(config)?;
     privileges::drop_those_of_loading(&controls);
     let sites = SiteRuntime::all(config, &controls);
+    // Sockets of tunnels are made anew, and their sessions with them.
+    for address in tunnel::setup::listens_at(config) {
+        drop(inheritance.take_listeners(address));
+    }
     let tunnels = Prepared::new(config, &controls)?;
     if !succeeds {
         Interception::clear_leftovers(config)
@@ -149,7 +153,11 @@ fn start(
     let (context, legs) = context(config, descriptors, held, inheritance, discards)?;
     let later = descriptors::later(&listeners);
     let taken = legs.map(|legs| takeover::flows(config, &context, sites, legs));
-    let TakenOver { split, in_tunnels } = taken.unwrap_or_default();
+    let TakenOver {
+        split,
+        in_tunnels,
+        for_tunnels,
+    } = taken.unwrap_or_default();
     let inherited = Inherited {
         survivors: in_tunnels,
         sites: sites.to_vec(),
@@ -161,6 +169,9 @@ fn start(
     if let Some(tunnels) = &tunnels {
         for listener in listeners.iter_mut().flatten() {
             listener.route = tunnels.route(listener.site.id);
+        }
+        for client in for_tunnels {
+            client.hand_over(tunnels, &context);
         }
     }
     let workers = Workers::start(&context, listeners, split)

@@ -20,6 +20,7 @@ use crate::{
     marks::MarkSet,
     stats::Counters,
     survive::{Survivor, inheritance::Inheritance, recovery::Recovery},
+    tunnel::Tunnels,
 };
 
 /// Sockets of flows, by cookie.
@@ -82,6 +83,32 @@ pub(super) struct TakenOver {
     pub(super) split: Vec<Resumed>,
     /// With one here, and a stream to a peer.
     pub(super) in_tunnels: Vec<Survivor>,
+    /// Clients that were just accepted, for a tunnel.
+    pub(super) for_tunnels: Vec<Accepted>,
+}
+
+/// A client of which nothing but its leg is here.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    ends: Ends,
+    dscp: u8,
+    client: OwnedFd,
+}
+
+impl Accepted {
+    /// Gives it to its site's tunnel. Without memory for it, or a tunnel, it is reset.
+    pub(super) fn hand_over(self, tunnels: &Tunnels, context: &FlowContext) {
+        let route = tunnels.route(self.ends.site.id);
+        match route.zip(context.take_memory()) {
+            Some((route, memory)) => {
+                route.hand_over(context, self.ends, self.dscp, memory, self.client);
+                context.counters.update(|stats| stats.flows_recovered += 1);
+            }
+            None => context
+                .counters
+                .update(|stats| stats.flows_lost_at_restart += 1),
+        }
+    }
 }
 
 /// Flows to be taken over, from what was published of them and their sockets. The others are reset and counted.
@@ -110,8 +137,12 @@ pub(super) fn flows(
         }
     }
     for client in recovery.accepted {
-        match accepted(context, &sites, client) {
-            Some(flow) => taken.split.push(flow),
+        match accepted(&sites, client) {
+            Some(client) if sites.is_in_tunnel(&client) => taken.for_tunnels.push(client),
+            Some(Accepted { ends, client, .. }) => match Resumed::accepted(context, ends, client) {
+                Some(flow) => taken.split.push(flow),
+                None => lost += 1,
+            },
             None => lost += 1,
         }
     }
@@ -144,7 +175,7 @@ fn resume(context: &FlowContext, sites: &Sites<'_>, survivor: Survivor) -> Optio
 }
 
 /// A client whose process has ended in the moment in which it was accepted. One that has moved bytes is not one.
-fn accepted(context: &FlowContext, sites: &Sites<'_>, client: OwnedFd) -> Option<Resumed> {
+fn accepted(sites: &Sites<'_>, client: OwnedFd) -> Option<Accepted> {
     let socket = SockRef::from(&client);
     let told = crate::survive::counters::counters(client.as_fd(), false, false).ok()?;
     let address = socket.peer_addr().ok()?.as_socket()?;
@@ -153,10 +184,11 @@ fn accepted(context: &FlowContext, sites: &Sites<'_>, client: OwnedFd) -> Option
         tracing::warn!(client = %address, %destination, "a flow of which nothing was written is lost");
         return None;
     }
+    let dscp = leg::syn_dscp(client.as_fd());
     let site = sites.of(&FlowKey {
         src: address,
         dst: destination,
-        dscp: leg::syn_dscp(client.as_fd()),
+        dscp,
         // It was not written down.
         interface: "",
     });
@@ -166,7 +198,7 @@ fn accepted(context: &FlowContext, sites: &Sites<'_>, client: OwnedFd) -> Option
         site: site?,
         peer: None,
     };
-    Resumed::accepted(context, ends, client)
+    Some(Accepted { ends, dscp, client })
 }
 
 struct Sites<'a> {
@@ -185,7 +217,10 @@ impl Sites<'_> {
     fn of(&self, key: &FlowKey<'_>) -> Option<Arc<SiteRuntime>> {
         let id = self.config.sites.find(key);
         let site = self.sites.iter().find(|site| site.id == id);
-        site.filter(|_| self.config.peer_of(id).is_none())
-            .map(Arc::clone)
+        site.map(Arc::clone)
+    }
+
+    fn is_in_tunnel(&self, client: &Accepted) -> bool {
+        self.config.peer_of(client.ends.site.id).is_some()
     }
 }

@@ -96,6 +96,11 @@ pub(super) fn flows(core: &Shared, inherited: Inherited) {
     if recovered + lost == 0 {
         return;
     }
+    core.borrow().context.counters.update(|stats| {
+        stats.flows_recovered += recovered;
+        stats.flows_lost_at_restart += lost;
+        stats.bytes_repaired += repaired;
+    });
     tracing::info!(
         recovered,
         lost,

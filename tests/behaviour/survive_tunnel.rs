@@ -1,0 +1,312 @@
+//! Flows in tunnels outlive the processes at both ends, whichever ends, and whenever.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use pepd_tests::{
+    bed::Family,
+    echo::EchoServer,
+    outcome::Ended,
+    payload::{Payload, Random, receive, run_seed},
+    pep::Pep,
+    serve::Server,
+    tunnel::TunnelBed,
+    wait::{PATIENCE, wait_for},
+};
+
+use crate::{
+    support::echo_once,
+    tunnel::{LINK, PORT, Running, SITE, connect},
+};
+
+/// Older than what counts as young, after which nothing is held against what it took over.
+const GROWN: Duration = Duration::from_millis(2100);
+/// Bytes of a flow in each direction at most.
+const MOST: u64 = 150_000;
+
+/// Flows without an end, until they are told to stop; what hosts have found wrong.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    next: AtomicU64,
+    served: AtomicU64,
+    errors: Mutex<Vec<String>>,
+}
+
+fn len(id: u64, up: bool) -> u64 {
+    Random::new(id * 2 + u64::from(up)).size(MOST)
+}
+
+fn payload(id: u64, up: bool) -> Payload {
+    Payload::new(id * 2 + u64::from(up), len(id, up))
+}
+
+fn send(stream: &TcpStream, mut payload: Payload) -> io::Result<()> {
+    payload.send(&mut &*stream)?;
+    stream.shutdown(Shutdown::Write)
+}
+
+fn take(stream: &TcpStream, id: u64, up: bool) -> io::Result<()> {
+    let (found, expected) = (receive(&mut &*stream)?, payload(id, up).sum());
+    if found == (len(id, up), expected) {
+        return Ok(());
+    }
+    let (came, of) = (found.0, len(id, up));
+    Err(io::Error::other(format!("{came} of {of} bytes, or others")))
+}
+
+/// Both at once, or one after the other.
+fn be_host(stream: &TcpStream, id: u64, is_client: bool) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let sent = || payload(id, is_client);
+    if id.is_multiple_of(3) {
+        if is_client {
+            send(stream, sent())?;
+            return take(stream, id, false);
+        }
+        take(stream, id, true)?;
+        return send(stream, sent());
+    }
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| send(stream, sent()));
+        take(stream, id, !is_client)?;
+        sending.join().expect("does not panic")
+    })
+}
+
+impl Load {
+    fn fail(&self, id: u64, side: &str, err: &io::Error) {
+        let mut errors = self.errors.lock().expect("nobody panics");
+        errors.push(format!("flow {id}, {side}: {err}"));
+    }
+
+    fn serve(&self, mut stream: &TcpStream) {
+        let mut id = [0; 8];
+        let result = stream.read_exact(&mut id);
+        let id = u64::from_be_bytes(id);
+        match result.and_then(|()| be_host(stream, id, false)) {
+            Ok(()) => drop(self.served.fetch_add(1, SeqCst)),
+            Err(err) => self.fail(id, "server", &err),
+        }
+    }
+
+    fn run(&self, bed: &TunnelBed) {
+        while !self.stop.load(SeqCst) {
+            let id = self.next.fetch_add(1, SeqCst);
+            let mut stream = connect(bed, Family::V4);
+            let begun = stream.write_all(&id.to_be_bytes());
+            if let Err(err) = begun.and_then(|()| be_host(&stream, id, true)) {
+                self.fail(id, "client", &err);
+            }
+        }
+    }
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// Runs so many flows at a time while something is done. All of them must be whole.
+fn under_load(bed: &TunnelBed, flows: usize, act: impl FnOnce()) {
+    let load = Arc::new(Load::default());
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+    let serving = Arc::clone(&load);
+    let _server = Server::start(listener, move |stream, _| serving.serve(&stream));
+    thread::scope(|scope| {
+        for _ in 0..flows {
+            scope.spawn(|| load.run(bed));
+        }
+        // Also where it fails: they would run for ever.
+        let _stop = Stop(&load.stop);
+        act();
+    });
+    let begun = load.next.load(SeqCst);
+    let errors = || load.errors.lock().expect("nobody panics").clone();
+    let done = || load.served.load(SeqCst) + errors().len() as u64 >= begun;
+    wait_for("the servers to be done", || done().then_some(()));
+    println!("{begun} flows");
+    let errors = errors();
+    assert!(errors.is_empty(), "of {begun} flows: {errors:#?}");
+    assert!(begun > flows as u64, "{begun} flows");
+}
+
+/// Kills the process that carries flows, and waits for the next one.
+fn crash(pep: &Pep) {
+    let worker = pep.id();
+    assert_ne!(worker, pep.supervisor());
+    let position = pep.log().position();
+    kill(Pid::from_raw(worker.cast_signed()), Signal::SIGKILL).expect("it lives");
+    let ready = |event: &pepd_tests::pep_log::Event| event.message().contains("pepd is ready");
+    let next = pep.log().find(position, PATIENCE, ready);
+    assert!(next.is_some(), "the next one does not become ready");
+}
+
+fn assert_nothing_lost(running: Running) {
+    for pep in [&running.boat, &running.hub] {
+        let counters = pep.counters();
+        let ended = ["ended_error", "ended_peer_restarted", "ended_expired"];
+        assert_eq!(counters["flows_lost_at_restart"], 0, "{counters:?}");
+        assert!(
+            ended.iter().all(|name| counters[*name] == 0),
+            "{counters:?}"
+        );
+        pep.wait_idle();
+    }
+    running.boat.stop();
+    running.hub.stop();
+}
+
+/// Crashes at random moments, of either end and of both: `PEPD_TEST_CRASHES` as many instead of these.
+fn crash_at_random(link: &str, flows: usize, crashes: u64) {
+    let bed = TunnelBed::new(link);
+    let running = Running::start(&bed, "", SITE);
+    let mut random = Random::new(run_seed());
+    let given = std::env::var("PEPD_TEST_CRASHES").ok();
+    let crashes = given.map_or(crashes, |text| text.parse().expect("a number"));
+    under_load(&bed, flows, || {
+        for round in 0..crashes {
+            let pause = Duration::from_micros(random.below(500_000));
+            thread::sleep(GROWN + pause);
+            match round % 3 {
+                0 => crash(&running.boat),
+                1 => crash(&running.hub),
+                _ => {
+                    crash(&running.hub);
+                    thread::sleep(Duration::from_micros(random.below(300_000)));
+                    crash(&running.boat);
+                }
+            }
+        }
+        running.wait_for_session();
+    });
+    assert!(running.boat.counter("tunnel_flows_resumed") > 0);
+    assert!(running.hub.counter("flows_recovered") > 0);
+    assert_nothing_lost(running);
+}
+
+#[test]
+fn no_flow_in_a_tunnel_is_lost_by_crashes_of_either_end_at_any_moment() {
+    crash_at_random(LINK, 50, 6);
+}
+
+/// Reports and openings are lost as well, so that the two ends know less of each other.
+#[test]
+fn nor_is_any_while_the_link_winks() {
+    crash_at_random(&format!("{LINK},wink=p=0.4,i=500ms"), 20, 3);
+}
+
+/// Nobody has heard of the flow but the process that ends.
+#[test]
+fn a_flow_whose_opening_has_not_left_when_its_process_ends_is_opened_by_the_next() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    echo_once(&mut connect(&bed, Family::V4), b"before");
+    bed.cut_link();
+    let mut stream = connect(&bed, Family::V4);
+    stream.write_all(b"into the silence").expect("accepted");
+    running
+        .boat
+        .wait_counter("tunnel_flows_near", |flows| flows == 2);
+    crash(&running.boat);
+    bed.mend_link();
+    let mut answer = [0; 16];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"into the silence");
+    echo_once(&mut stream, b"after");
+    drop(stream);
+    assert_nothing_lost(running);
+}
+
+/// The server's host takes its time, and the process that called it ends meanwhile.
+#[test]
+fn a_leg_that_is_connecting_when_its_process_ends_connects_for_the_next() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let server = bed.host("server");
+    let _echo = EchoServer::start(server.listen(bed.server_at(Family::V4, PORT)));
+    server.nft(&format!(
+        "table inet wall {{\n chain input {{\n type filter hook input priority 0;\n tcp dport {PORT} drop\n }}\n }}"
+    ));
+    let mut stream = connect(&bed, Family::V4);
+    stream.write_all(b"hello").expect("accepted");
+    running
+        .hub
+        .wait_counter("tunnel_flows_far", |flows| flows == 1);
+    crash(&running.hub);
+    server.nft("delete table inet wall");
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"hello");
+    drop(stream);
+    assert_nothing_lost(running);
+}
+
+/// Both hosts have said all they had to say, and neither pepd has heard of the other's.
+#[test]
+fn ends_that_are_under_way_when_both_processes_end_arrive() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", SITE);
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+    let mut stream = connect(&bed, Family::V4);
+    stream.write_all(b"a").expect("accepted");
+    let (mut served, _) = listener.accept().expect("a client");
+    served.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    served.read_exact(&mut [0]).expect("its byte");
+    bed.cut_link();
+    for host in [&mut stream, &mut served] {
+        host.write_all(b"the end").expect("accepted");
+        host.shutdown(Shutdown::Write).expect("connected");
+    }
+    thread::sleep(Duration::from_millis(200));
+    crash(&running.hub);
+    crash(&running.boat);
+    bed.mend_link();
+    for host in [&mut stream, &mut served] {
+        let mut last = Vec::new();
+        host.read_to_end(&mut last).expect("a clean end");
+        assert_eq!(last, b"the end");
+    }
+    drop((stream, served));
+    assert_nothing_lost(running);
+}
+
+/// What a codec knows is in the memory of its process alone.
+#[test]
+fn a_compressed_flow_is_reset_when_the_process_at_either_end_ends() {
+    let bed = TunnelBed::new(LINK);
+    let site = format!("{SITE}compress = true\n");
+    let running = Running::start(&bed, "", &site);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    for end in [&running.boat, &running.hub] {
+        let mut stream = connect(&bed, Family::V4);
+        echo_once(&mut stream, b"hello");
+        crash(end);
+        assert_eq!(Ended::of(&stream), Ended::RESET);
+        assert_eq!(end.counter("flows_lost_at_restart"), 1);
+        thread::sleep(GROWN);
+    }
+    running.wait_for_session();
+    for pep in [&running.boat, &running.hub] {
+        pep.wait_idle();
+    }
+    running.boat.stop();
+    running.hub.stop();
+}
