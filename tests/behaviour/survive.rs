@@ -55,7 +55,7 @@ const KINDS: [Kind; 5] = [
 ];
 
 /// Flows are to outlive the process.
-const SURVIVE: &str = "[custody]\nsurvive = true\n";
+pub const SURVIVE: &str = "[custody]\nsurvive = true\n";
 
 const BULK: u64 = 6_000_000;
 const MESSAGES: u64 = 40;
@@ -114,7 +114,7 @@ fn down(id: u64) -> Payload {
     Payload::new(2 * id + 1, BULK)
 }
 
-fn expect<T: PartialEq + std::fmt::Debug>(found: T, expected: T) -> io::Result<()> {
+fn expect<T: PartialEq + std::fmt::Debug>(found: &T, expected: &T) -> io::Result<()> {
     if found == expected {
         return Ok(());
     }
@@ -128,10 +128,10 @@ fn send(stream: &TcpStream, mut payload: Payload) -> io::Result<()> {
     stream.shutdown(Shutdown::Write)
 }
 
-fn both(stream: &TcpStream, sent: Payload, expected: Payload) -> io::Result<()> {
+fn both(stream: &TcpStream, sent: Payload, expected: &Payload) -> io::Result<()> {
     thread::scope(|scope| {
         let sending = scope.spawn(|| send(stream, sent));
-        expect(receive(&mut &*stream)?, (BULK, expected.sum()))?;
+        expect(&receive(&mut &*stream)?, &(BULK, expected.sum()))?;
         sending.join().expect("does not panic")
     })
 }
@@ -142,7 +142,7 @@ fn be_client(id: u64, stream: TcpStream) -> io::Result<()> {
     (&stream).write_all(&id.to_be_bytes())?;
     let expected = (BULK, down(id).sum());
     match KINDS[(id % 5) as usize] {
-        Kind::Bulk => both(&stream, up(id), down(id)),
+        Kind::Bulk => both(&stream, up(id), &down(id)),
         Kind::Tiny => {
             let mut random = Random::new(id);
             for _ in 0..MESSAGES {
@@ -150,15 +150,15 @@ fn be_client(id: u64, stream: TcpStream) -> io::Result<()> {
                 (&stream).write_all(&message)?;
                 let mut answer = [0; 8];
                 (&stream).read_exact(&mut answer)?;
-                expect(answer, message)?;
+                expect(&answer, &message)?;
                 thread::sleep(PAUSE);
             }
             stream.shutdown(Shutdown::Write)?;
-            expect(Ended::of(&stream), Ended::EMPTY)
+            expect(&Ended::of(&stream), &Ended::EMPTY)
         }
         Kind::Slow => {
             let pause = || thread::sleep(PAUSE);
-            expect(receive_slowly(&mut &stream, pause)?, expected)
+            expect(&receive_slowly(&mut &stream, pause)?, &expected)
         }
         Kind::Reset => {
             let mut some = vec![0; (BULK / 3) as usize];
@@ -166,11 +166,11 @@ fn be_client(id: u64, stream: TcpStream) -> io::Result<()> {
             let mut model = vec![0; some.len()];
             down(id).read_exact(&mut model)?;
             reset(stream);
-            expect(some == model, true)
+            expect(&(some == model), &true)
         }
         Kind::HalfClose => {
             send(&stream, up(id))?;
-            expect(receive(&mut &stream)?, expected)
+            expect(&receive(&mut &stream)?, &expected)
         }
     }
 }
@@ -180,27 +180,27 @@ fn serve(id: u64, stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let expected = (BULK, up(id).sum());
     match KINDS[(id % 5) as usize] {
-        Kind::Bulk => both(stream, down(id), up(id)),
+        Kind::Bulk => both(stream, down(id), &up(id)),
         Kind::Tiny => {
             for _ in 0..MESSAGES {
                 let mut message = [0; 8];
                 (&*stream).read_exact(&mut message)?;
                 (&*stream).write_all(&message)?;
             }
-            expect(Ended::of(stream), Ended::EMPTY)
+            expect(&Ended::of(stream), &Ended::EMPTY)
         }
         Kind::Slow => {
             send(stream, down(id))?;
-            expect(Ended::of(stream), Ended::EMPTY)
+            expect(&Ended::of(stream), &Ended::EMPTY)
         }
         // Never by FIN: that would look like the end of a client that has everything.
         Kind::Reset => match down(id).send(&mut &*stream) {
-            Ok(()) => expect(Ended::of(stream), Ended::RESET),
+            Ok(()) => expect(&Ended::of(stream), &Ended::RESET),
             Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            Err(err) => expect(err.kind(), io::ErrorKind::ConnectionReset),
+            Err(err) => expect(&err.kind(), &io::ErrorKind::ConnectionReset),
         },
         Kind::HalfClose => {
-            expect(receive(&mut &*stream)?, expected)?;
+            expect(&receive(&mut &*stream)?, &expected)?;
             send(stream, down(id))
         }
     }
@@ -418,7 +418,7 @@ impl Drop for Apart {
 #[test]
 fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
     matrix_pepd_only(|bed| {
-        let pep = bed
+        let mut pep = bed
             .start_with("[custody]\nsurvive = false\n")
             .expect("not direct");
         assert_eq!(pep.id(), pep.supervisor());
@@ -426,7 +426,7 @@ fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
         let _echo = pepd_tests::echo::EchoServer::start(listener);
         let mut open = connect(bed);
         echo_once(&mut open, b"accelerated");
-        send_signal(pep.id(), Signal::SIGKILL);
+        pep.kill();
         assert_eq!(Ended::of(&open), Ended::RESET);
         let mut open = connect(bed);
         echo_once(&mut open, b"forwarded");

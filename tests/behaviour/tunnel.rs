@@ -34,8 +34,14 @@ pub struct Running {
 
 impl Running {
     pub fn start(bed: &TunnelBed, peer: &str, site: &str) -> Self {
-        let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
-        let boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, peer, site));
+        Self::start_with(bed, peer, site, "")
+    }
+
+    /// `both` is in the configuration of either end.
+    pub fn start_with(bed: &TunnelBed, peer: &str, site: &str, both: &str) -> Self {
+        let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", both));
+        let more = format!("{site}\n{both}");
+        let boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, peer, &more));
         let running = Self { boat, hub };
         running.wait_for_session();
         running

@@ -317,7 +317,7 @@ mod tests {
         #[test]
         fn days_are_those_of_the_calendar(count in 0..193_000u64) {
             let (mut year, mut month, mut day) = (1970, 1, 1);
-            let is_leap = |year: u64| year % 400 == 0 || year % 4 == 0 && year % 100 != 0;
+            let is_leap = |year: u64| year.is_multiple_of(400) || year.is_multiple_of(4) && !year.is_multiple_of(100);
             for _ in 0..count {
                 let lengths = [31, if is_leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
                 day += 1;

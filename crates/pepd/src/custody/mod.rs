@@ -13,7 +13,7 @@
 //! of flows: whoever has a record written keeps its bytes until he is told that it is there.
 //!
 //! What was written outlives neither the machine nor the key, which is in memory only; it is
-//! [synced](segments::Segments::sync) so that a disk that fails says so while the bytes are still in memory.
+//! synced so that a disk that fails says so while the bytes are still in memory.
 
 mod disk;
 mod folder;
