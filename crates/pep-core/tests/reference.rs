@@ -6,12 +6,13 @@ use std::{collections::BTreeSet, fs, path::Path};
 use pep_core::config::{self, Config, ConfigError};
 
 /// A file with every section, to which a key of any section can be added.
-const BASE: [(&str, &str); 10] = [
+const BASE: [(&str, &str); 11] = [
     ("[intercept]", "lan = [\"eth0\"]"),
     ("[link]", "interface = \"eth0\""),
     ("[limits]", ""),
     ("[timeouts]", ""),
     ("[custody]", ""),
+    ("[admin]", ""),
     ("[log]", ""),
     (
         "[peer.NAME]",

@@ -177,7 +177,9 @@ impl ChunkMap {
         let more = chunks - self.chunks.len();
         let free = self.free.len().saturating_sub(more);
         let in_use = chunks - self.released + self.promised.len();
-        self.reserved_of(in_use, free, self.reach.max(pages(used)))
+        // Where only one is in use, it is the last.
+        let of_last = used.saturating_sub((chunks.max(1) as u64 - 1) * CHUNK);
+        self.reserved_of(in_use, free, self.reach.max(pages(of_last)))
     }
 
     fn reserved_of(&self, chunks: usize, free: usize, reach: u64) -> u64 {
