@@ -273,7 +273,6 @@ fn below(random: &mut Random, limit: Duration) -> Duration {
 }
 
 #[test]
-#[ignore = "its harness does not always find the process to kill: not yet seen to pass in all four cases"]
 fn no_flow_is_lost_by_crashes_at_any_moment() {
     let seed = run_seed();
     matrix_pepd_only(|bed| {
@@ -281,7 +280,8 @@ fn no_flow_is_lost_by_crashes_at_any_moment() {
         let mut random = Random::new(seed);
         under_load(bed, 10, || {
             for round in 0..4 {
-                let signal = [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGSEGV][round % 3];
+                // Not SIGSEGV: Rust's handler returns from one that no access has caused.
+                let signal = [Signal::SIGKILL, Signal::SIGABRT, Signal::SIGILL][round % 3];
                 thread::sleep(GROWN + below(&mut random, Duration::from_millis(200)));
                 let (position, worker) = (pep.log().position(), pep.id());
                 send_signal(worker, signal);
