@@ -8,6 +8,7 @@ use std::{
     iter,
     path::Path,
     process::ExitCode,
+    time::Duration,
 };
 
 use clap::Parser;
@@ -155,6 +156,9 @@ fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
     });
     if args.lasting.is_some() && !matches!(args.state, LinkWord::Up | LinkWord::Down) {
         return Err("--for goes with `up` and `down` only".into());
+    }
+    if args.lasting == Some(Duration::ZERO) {
+        return Err("--for 0 is no time: accepted are \"1s\" to \"365d\"; `pepd link auto` takes an order back".into());
     }
     let (method, body) = match order {
         Some(order) => (Method::PUT, serde_json::to_string(&order)?),

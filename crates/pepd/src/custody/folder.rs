@@ -28,9 +28,15 @@ pub struct FolderError {
 /// What is wrong with a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// It is something else, or its parent is missing.
-    #[error("{0}")]
-    System(#[from] io::Error),
+    /// The folder in which it should be is not there.
+    #[error("there is no folder to make it in: make that, or name another one")]
+    Parent,
+    /// A file has its name, or a link.
+    #[error("it is a file or a link and no folder: remove it, or name another one")]
+    NoFolder,
+    /// It cannot be made or looked into.
+    #[error("it cannot be used: {0}")]
+    System(io::Error),
     /// Somebody else could take our files away and put others there.
     #[error(
         "it belongs to user {owner}, and pepd runs as user {us}: `chown` it, or name another one"
@@ -50,6 +56,16 @@ pub enum Fault {
     /// It has another user.
     #[error("another pepd uses it: give each one a folder of its own")]
     InUse,
+}
+
+impl From<io::Error> for Fault {
+    fn from(err: io::Error) -> Self {
+        match err.kind() {
+            io::ErrorKind::NotFound => Self::Parent,
+            io::ErrorKind::NotADirectory => Self::NoFolder,
+            _ => Self::System(err),
+        }
+    }
 }
 
 /// A folder that nobody else uses as long as this lives.

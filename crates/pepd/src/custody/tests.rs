@@ -372,8 +372,8 @@ fn folders_that_are_not_ours_alone_are_refused_with_what_to_do() {
     assert!(fault(&link).contains("`custody.folder`"));
     let file = parent.path().join("file");
     fs::write(&file, "").unwrap();
-    assert!(fault(&file).contains("Not a directory"));
-    assert!(fault(&parent.path().join("no/such")).contains("No such file"));
+    assert!(fault(&file).contains("it is a file or a link and no folder: remove it"));
+    assert!(fault(&parent.path().join("no/such")).contains("there is no folder to make it in"));
 }
 
 #[test]

@@ -19,6 +19,8 @@ pub struct LinkReport {
     pub ordered_for_s: Option<f64>,
     /// When it comes or goes next by plan.
     pub next_planned: Option<f64>,
+    /// In how many seconds that is.
+    pub next_planned_in_s: Option<f64>,
     /// How many outages there have been.
     pub outages: u64,
     /// How long all of them were together.
@@ -32,6 +34,8 @@ pub struct LinkReport {
 pub struct OutageReport {
     /// When it began.
     pub began: f64,
+    /// How many seconds ago that was.
+    pub ago_s: f64,
     /// Who said so.
     pub by: String,
     /// How many seconds it lasted; none while it does.
@@ -39,9 +43,10 @@ pub struct OutageReport {
 }
 
 impl OutageReport {
-    fn of(outage: &Outage) -> Self {
+    fn of(outage: &Outage, now: Now) -> Self {
         Self {
             began: outage.began.as_secs_f64(),
+            ago_s: now.wall.saturating_sub(outage.began).as_secs_f64(),
             by: outage.by.as_str().to_owned(),
             lasted_s: outage.lasted.map(|lasted| lasted.as_secs_f64()),
         }
@@ -53,14 +58,19 @@ impl LinkReport {
         let since = |at: Duration| now.steady.saturating_sub(at).as_secs_f64();
         let until = |at: Duration| at.saturating_sub(now.steady).as_secs_f64();
         let (state, (outages, down)) = (knowledge.state(), knowledge.totals(now));
-        let mut history: Vec<_> = knowledge.outages().map(OutageReport::of).collect();
+        let history = knowledge.outages();
+        let mut history: Vec<_> = history
+            .map(|outage| OutageReport::of(outage, now))
+            .collect();
         history.reverse();
+        let next_planned = knowledge.next_planned(now);
         Self {
             up: state.up,
             by: state.by.as_str().to_owned(),
             for_s: since(state.since),
             ordered_for_s: knowledge.ordered_until().map(until),
-            next_planned: knowledge.next_planned(now).map(|at| at.as_secs_f64()),
+            next_planned: next_planned.map(|at| at.as_secs_f64()),
+            next_planned_in_s: next_planned.map(|at| at.saturating_sub(now.wall).as_secs_f64()),
             outages,
             down_s: down.as_secs_f64(),
             history,
@@ -80,15 +90,16 @@ impl fmt::Display for LinkReport {
         if let Some(left) = self.ordered_for_s {
             writeln!(f, "operator's word: for another {}", span(left))?;
         }
-        if let Some(at) = self.next_planned {
-            writeln!(f, "next change by plan: @{at:.0}")?;
+        if let Some(left) = self.next_planned_in_s {
+            writeln!(f, "next change by plan: in {}", span(left))?;
         }
         writeln!(f, "outages: {}, {} in all", self.outages, span(self.down_s))?;
         for outage in &self.history {
             let lasted = outage
                 .lasted_s
                 .map_or("lasts".to_owned(), |s| format!("lasted {}", span(s)));
-            writeln!(f, "  @{:.0}  {lasted}, by {}", outage.began, outage.by)?;
+            let ago = span(outage.ago_s);
+            writeln!(f, "  began {ago} ago, {lasted}, by {}", outage.by)?;
         }
         Ok(())
     }
