@@ -42,7 +42,7 @@ use crate::{
 };
 pub(crate) use connecting::{connected, reason};
 pub(crate) use leg_io::LegIo;
-pub(crate) use published::{born, publish_leg};
+pub(crate) use published::{born, publish_cookie, publish_leg};
 pub(crate) use relaying::SHORTAGE_RETRY;
 pub use resuming::{Lost, Resumed, resume};
 use wakefulness::Wakefulness;

@@ -1,6 +1,7 @@
 //! What is published of a flow, for a successor of this process.
 
 use std::{
+    io,
     os::fd::BorrowedFd,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -38,7 +39,12 @@ fn identity(ends: &Ends) -> Identity {
 
 /// Publishes which socket a leg is. The server's before connect(): a successor resets connections that are nobody's.
 pub(crate) fn publish_leg(slot: &Slot, side: Side, leg: BorrowedFd<'_>) {
-    match SockRef::from(&leg).cookie() {
+    publish_cookie(slot, side, SockRef::from(&leg).cookie());
+}
+
+/// The same of a socket that has been asked.
+pub(crate) fn publish_cookie(slot: &Slot, side: Side, cookie: io::Result<u64>) {
+    match cookie {
         Ok(cookie) => slot.publish_cookie(side, cookie),
         Err(err) => tracing::debug!(error = %err, "no socket cookie"),
     }

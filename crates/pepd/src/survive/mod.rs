@@ -21,15 +21,31 @@ use pep_core::arena::{Counters, Record};
 
 use crate::arena::Slot;
 
-/// A flow whose process has ended.
+/// A flow whose process has ended, with legs as they are or as others see them.
 #[derive(Debug)]
-pub struct Survivor {
+pub struct Survivor<L = OwnedFd> {
     /// Its memory. The flow ends where this is dropped.
     pub slot: Slot,
     /// What was published of it.
     pub record: Record,
     /// The client's and the server's leg, where they are here: non-blocking, closed by RST when dropped.
-    pub legs: [Option<OwnedFd>; 2],
+    pub legs: [Option<L>; 2],
     /// What the kernel says of each leg.
     pub counters: [Option<Counters>; 2],
+}
+
+impl<L> Survivor<L> {
+    /// The same with its legs seen in another way.
+    ///
+    /// # Errors
+    /// The first one of `see`.
+    pub fn try_with<M, E>(self, mut see: impl FnMut(L) -> Result<M, E>) -> Result<Survivor<M>, E> {
+        let [client, server] = self.legs.map(|leg| leg.map(&mut see).transpose());
+        Ok(Survivor {
+            slot: self.slot,
+            record: self.record,
+            legs: [client?, server?],
+            counters: self.counters,
+        })
+    }
 }

@@ -193,7 +193,7 @@ impl Driver {
         for _ in 0..BEGIN_TURN {
             match self.incoming.poll_recv(cx) {
                 Poll::Ready(Some(handed)) => {
-                    let flow = near::serve(Rc::clone(&self.core), handed);
+                    let flow = near::serve(Rc::clone(&self.core), handed.registered());
                     tokio::task::spawn_local(flow);
                 }
                 Poll::Ready(None) | Poll::Pending => return,

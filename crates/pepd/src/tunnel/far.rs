@@ -1,18 +1,21 @@
 //! How a flow begins where its server is: the peer says where it goes, and we connect.
 
-use std::{io, net::IpAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
+use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd, rc::Rc, sync::Arc};
 
 use pep_core::{greeting::Greeting, relay::Side, site::Source, stats::EndReason};
+use socket2::SockRef;
 use tunnel::wire::ResetCode;
 
 use super::{
     core::{Key, Shared},
     flow::Joint,
+    leg::Leg,
+    register,
     table::Policy,
 };
 use crate::{
     accept,
-    flow::{self, Ends},
+    flow::{self, Ends, FlowContext},
     leg::{self, Family, ReservedLeg, SiteRuntime},
     limits::Permit,
 };
@@ -22,12 +25,63 @@ use crate::{
 pub(super) struct Sites {
     as_client: Arc<SiteRuntime>,
     as_self: Arc<SiteRuntime>,
+    servers: Box<dyn Servers>,
+}
+
+/// Where the servers of peers' flows are.
+pub(super) trait Servers: fmt::Debug + Send {
+    /// Begins to connect a leg with that DSCP. `publish` gets the cookie of each socket before it connects.
+    ///
+    /// # Errors
+    /// When there may be no such server, or as connect(2).
+    fn connect(
+        &self,
+        context: &FlowContext,
+        ends: &Ends,
+        dscp: u8,
+        publish: &dyn Fn(io::Result<u64>),
+    ) -> io::Result<Box<dyn Leg>>;
+}
+
+/// Those that the kernel reaches.
+#[derive(Debug)]
+struct Reachable {
     /// Whether there may be a server for peers' flows.
-    may_be_server: fn(IpAddr) -> bool,
+    may_be: fn(IpAddr) -> bool,
+}
+
+impl Servers for Reachable {
+    fn connect(
+        &self,
+        context: &FlowContext,
+        ends: &Ends,
+        dscp: u8,
+        publish: &dyn Fn(io::Result<u64>),
+    ) -> io::Result<Box<dyn Leg>> {
+        if !(self.may_be)(ends.destination.ip()) {
+            return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
+        }
+        let family = Family::of(&ends.destination);
+        let leg = ReservedLeg::new(&ends.site, family)?;
+        let publish = |leg: BorrowedFd<'_>| publish(SockRef::from(&leg).cookie());
+        register(accept::connect(
+            context,
+            leg,
+            family,
+            (ends, dscp),
+            publish,
+        )?)
+    }
 }
 
 impl Sites {
     pub(super) fn new(site: &SiteRuntime) -> Self {
+        let may_be = leg::may_be_host;
+        Self::with_servers(site, Box::new(Reachable { may_be }))
+    }
+
+    /// The same with these servers.
+    pub(super) fn with_servers(site: &SiteRuntime, servers: Box<dyn Servers>) -> Self {
         let with = |source| {
             Arc::new(SiteRuntime {
                 source,
@@ -37,7 +91,7 @@ impl Sites {
         Self {
             as_client: with(Source::Client),
             as_self: with(Source::Self_),
-            may_be_server: leg::may_be_host,
+            servers,
         }
     }
 
@@ -49,10 +103,8 @@ impl Sites {
     /// For tests, whose servers are on this machine.
     #[cfg(test)]
     pub(super) fn with_loopback(site: &SiteRuntime) -> Self {
-        Self {
-            may_be_server: |ip| ip.is_loopback(),
-            ..Self::new(site)
-        }
+        let may_be = |ip: IpAddr| ip.is_loopback();
+        Self::with_servers(site, Box::new(Reachable { may_be }))
     }
 
     /// What a server leg is made by, from the client's address or ours.
@@ -122,7 +174,7 @@ async fn connect(
     let context = Arc::clone(&core.borrow().context);
     if let Connecting::NotBegun(dscp) = connecting {
         let leg = begin(core, key, joint.ends(), dscp)?;
-        joint.set_leg(leg)?;
+        joint.set_leg(leg);
     }
     answered(&context, joint).await?;
     if let Some(entry) = core.borrow_mut().entry(key) {
@@ -131,32 +183,28 @@ async fn connect(
     Ok(())
 }
 
-fn begin(core: &Shared, key: Key, ends: &Ends, dscp: u8) -> io::Result<OwnedFd> {
+fn begin(core: &Shared, key: Key, ends: &Ends, dscp: u8) -> io::Result<Box<dyn Leg>> {
     let (context, sites) = {
         let core = core.borrow();
         (Arc::clone(&core.context), Rc::clone(&core.far))
     };
-    if !(sites.may_be_server)(ends.destination.ip()) {
-        return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
-    }
-    let family = Family::of(&ends.destination);
-    let leg = ReservedLeg::new(&ends.site, family)?;
-    accept::connect(&context, leg, family, (ends, dscp), |leg| {
+    sites.servers.connect(&context, ends, dscp, &|cookie| {
         if let Some(entry) = core.borrow_mut().entry(key) {
-            entry.publish_leg(leg);
+            entry.publish_leg(cookie);
         }
     })
 }
 
 /// Waits for the server's answer. Fails without an error where the client is gone meanwhile.
-async fn answered(context: &flow::FlowContext, joint: &Joint) -> Result<(), Option<io::Error>> {
+async fn answered(context: &FlowContext, joint: &Joint) -> Result<(), Option<io::Error>> {
     let limit = joint.ends().site.timeouts.connect;
     let destination = joint.ends().destination.ip();
     let Some(leg) = joint.leg() else {
         return Err(None);
     };
     tokio::select! {
-        answer = flow::connected(leg, &context.unanswered, destination, limit) => answer.map_err(Some),
+        biased;
+        answer = leg.connected(&context.unanswered, destination, limit) => answer.map_err(Some),
         () = joint.reset() => Err(None),
     }
 }

@@ -15,7 +15,7 @@
 //! - `driver`, datagrams in and out, and the time
 //! - `core`, what the driver and the flows share
 //! - `table`, the flows of a peer and their bytes; `credit`, how many bytes peers may send
-//! - `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
+//! - `leg`, a connection to a host; `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
 //! - `recover`, flows of the process before
 //! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
 //! - [`peers`], what others may know: who is there; `paths`, what is remembered of the ways to them
@@ -26,6 +26,7 @@ mod credit;
 mod driver;
 mod far;
 mod flow;
+mod leg;
 mod name;
 mod near;
 mod paths;
@@ -50,24 +51,46 @@ use tokio::sync::{mpsc, watch};
 use tunnel::class::Class;
 
 use crate::{
-    flow::{Ends, FlowContext, FlowMemory},
+    flow::{Ends, FlowContext, FlowMemory, LegIo},
     limits::Permit,
 };
+use leg::Leg;
 use peers::{PeerStatus, Statuses};
 pub use recover::Inherited;
 pub use setup::TunnelError;
 
 /// An accepted client whose flow goes into a tunnel.
 #[derive(Debug)]
-struct Handed {
+struct Handed<L = OwnedFd> {
     peer: usize,
     site: SiteId,
     class: Class,
     ends: Ends,
     dscp: u8,
     memory: FlowMemory,
-    client: OwnedFd,
+    client: L,
     permit: Permit,
+}
+
+impl Handed {
+    /// The same with its leg where it can be waited for.
+    fn registered(self) -> Handed<io::Result<Box<dyn Leg>>> {
+        Handed {
+            peer: self.peer,
+            site: self.site,
+            class: self.class,
+            ends: self.ends,
+            dscp: self.dscp,
+            memory: self.memory,
+            client: register(self.client),
+            permit: self.permit,
+        }
+    }
+}
+
+/// A leg that can be waited for. Closes it where that fails.
+fn register(leg: OwnedFd) -> io::Result<Box<dyn Leg>> {
+    Ok(Box::new(LegIo::new(leg)?))
 }
 
 /// By which a site's acceptors hand flows over.

@@ -1,6 +1,6 @@
 //! How a flow begins where its client is.
 
-use std::{future::poll_fn, rc::Rc, task::Poll};
+use std::{future::poll_fn, io, rc::Rc, task::Poll};
 
 use pep_core::{
     arena::Kind,
@@ -16,13 +16,14 @@ use super::{
     Handed,
     core::{Key, Shared},
     flow::Joint,
+    leg::Leg,
     recover,
     table::{Announcement, Policy},
 };
 use crate::keys::{self, NoRandomness};
 
 /// Serves an accepted client to the end of its flow.
-pub(super) async fn serve(core: Shared, handed: Handed) {
+pub(super) async fn serve(core: Shared, handed: Handed<io::Result<Box<dyn Leg>>>) {
     let greeting = greeting(&handed);
     let key = {
         let core = &mut *core.borrow_mut();
@@ -41,13 +42,14 @@ pub(super) async fn serve(core: Shared, handed: Handed) {
         Side::Client,
         handed.permit,
     );
-    if let Err(err) = joint.set_leg(handed.client) {
-        return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
+    match handed.client {
+        Ok(leg) => joint.set_leg(leg),
+        Err(err) => return joint.end(EndReason::Error, ResetCode::Internal, Some(err)),
     }
     let greeting = match greeting {
         Ok(greeting) => greeting,
         Err(err) => {
-            let err = std::io::Error::other(err);
+            let err = io::Error::other(err);
             return joint.end(EndReason::Error, ResetCode::Internal, Some(err));
         }
     };
@@ -73,7 +75,7 @@ fn announce(
     let core = &mut *core.borrow_mut();
     let identity = recover::identity(Kind::Near, class, core.peer_name(key.peer), &greeting);
     if let Some(entry) = core.entry(key) {
-        entry.publish(&identity, joint.leg().map(|leg| leg.fd()));
+        entry.publish(&identity, joint.leg().map(Leg::cookie));
         entry.publish_connected();
         entry.announce(Announcement {
             class,
@@ -100,7 +102,7 @@ pub(super) async fn go_on(core: Shared, key: Key, joint: Joint, goes_on: bool) {
 }
 
 /// What the peer is told of a flow that begins.
-fn greeting(handed: &Handed) -> Result<Greeting, NoRandomness> {
+fn greeting<L>(handed: &Handed<L>) -> Result<Greeting, NoRandomness> {
     let [token, _] = *keys::random()?.as_chunks().0 else {
         return Err(NoRandomness);
     };
@@ -121,7 +123,7 @@ fn greeting(handed: &Handed) -> Result<Greeting, NoRandomness> {
 
 enum Opened {
     Stream,
-    ClientGone(std::io::Error),
+    ClientGone(io::Error),
 }
 
 /// Opens a stream, once there is a session that takes one. The client's bytes wait in its socket.

@@ -2,7 +2,7 @@
 //!
 //! A flow that compresses is lost: what its codec knows was in the memory of the process.
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
+use std::{io, net::SocketAddr, rc::Rc, sync::Arc};
 
 use pep_core::{
     arena::{Counters, Flags, Identity, Kind, SlotState, name_hash},
@@ -15,7 +15,8 @@ use super::{
     core::{Key, Shared},
     far,
     flow::Joint,
-    near,
+    leg::Leg,
+    near, register,
     table::{Adopted, Announcement, Policy, RecoverError},
 };
 use crate::{
@@ -79,7 +80,8 @@ pub(super) fn flows(core: &Shared, inherited: Inherited) {
     let (mut recovered, mut lost, mut repaired) = (0, 0, 0);
     for survivor in inherited.survivors {
         let identity = survivor.record.identity;
-        match flow(core, &inherited.sites, survivor) {
+        let registered = survivor.try_with(register).map_err(LostError::from);
+        match registered.and_then(|survivor| flow(core, &inherited.sites, survivor)) {
             Ok(more) => {
                 recovered += 1;
                 repaired += more;
@@ -114,7 +116,7 @@ struct Found {
     identity: Identity,
     key: Key,
     peer: Arc<str>,
-    leg: Option<OwnedFd>,
+    leg: Option<Box<dyn Leg>>,
     counters: Option<Counters>,
     is_connected: bool,
     adopted: Adopted,
@@ -123,7 +125,7 @@ struct Found {
 fn flow(
     core: &Shared,
     sites: &[Arc<SiteRuntime>],
-    mut survivor: Survivor,
+    mut survivor: Survivor<Box<dyn Leg>>,
 ) -> Result<u64, LostError> {
     let identity = survivor.record.identity;
     if identity.flags.compressed {
@@ -195,7 +197,7 @@ fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result
     };
     let mut joint = joint(core, key, ends, Side::Client);
     let (leg, counters) = found.leg.zip(counters).ok_or(LostError::Leg)?;
-    joint.take_over(leg, adopted.shut, &counters)?;
+    joint.take_over(leg, adopted.shut, &counters);
     let (class, dscp) = class(&identity);
     let greeting = Greeting {
         token: identity.token,
@@ -238,7 +240,7 @@ fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
     let mut joint = joint(core, key, ends, Side::Server);
     let connecting = match found.leg.zip(counters) {
         Some((leg, counters)) => {
-            joint.take_over(leg, adopted.shut, &counters)?;
+            joint.take_over(leg, adopted.shut, &counters);
             (!found.is_connected).then_some(far::Connecting::Begun)
         }
         None => Some(far::Connecting::NotBegun(class(&identity).1)),

@@ -261,7 +261,7 @@ impl Rig {
             client: leg.into(),
             permit: context.admission.admit(),
         };
-        spawn_local(near::serve(Rc::clone(&self.near), handed));
+        spawn_local(near::serve(Rc::clone(&self.near), handed.registered()));
         client
     }
 }

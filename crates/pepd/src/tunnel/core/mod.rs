@@ -14,10 +14,11 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::Waker,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use pep_core::{arena::name_hash, greeting::Opening, key::PublicKey};
+use tokio::time::Instant;
 use tunnel::{
     endpoint::{Endpoint, PeerConfig, PeerId, Remote, Transmit},
     path::PathMemory,

@@ -6,14 +6,12 @@
 
 use std::{
     future::Future as _,
-    net::Shutdown,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
 };
 
 use pep_core::{relay::Side, site::Close};
-use socket2::SockRef;
 use tokio::time::{Sleep, sleep};
 
 use super::{Joint, Sink, Source};
@@ -98,7 +96,7 @@ impl Joint {
             return;
         };
         if entry.is_away() && !entry.finished && self.is_delivered(entry) {
-            match SockRef::from(&leg.fd()).shutdown(Shutdown::Write) {
+            match leg.finish() {
                 Ok(()) => {
                     leg.close_with_fin();
                     self.sink = Sink::Answered;

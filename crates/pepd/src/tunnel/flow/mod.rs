@@ -19,7 +19,6 @@ mod tests;
 use std::{
     future::poll_fn,
     io,
-    os::fd::OwnedFd,
     rc::Rc,
     task::{Context, Poll},
 };
@@ -28,11 +27,11 @@ use pep_core::{arena::Counters, relay::Side, stats::EndReason};
 use tokio::time::Instant;
 use tunnel::wire::ResetCode;
 
-use super::core::{Key, Shared};
-use crate::{
-    flow::{Ends, LegIo},
-    limits::Permit,
+use super::{
+    core::{Key, Shared},
+    leg::Leg,
 };
+use crate::{flow::Ends, limits::Permit};
 use answering::Answer;
 use packing::Packing;
 pub(super) use packing::Workshop;
@@ -60,7 +59,7 @@ enum Sink {
 pub(super) struct Joint {
     core: Shared,
     key: Key,
-    leg: Option<LegIo>,
+    leg: Option<Box<dyn Leg>>,
     ends: Ends,
     /// Whose leg it is.
     side: Side,
@@ -113,8 +112,8 @@ impl Joint {
     }
 
     /// The leg, once there is one.
-    pub(super) fn leg(&self) -> Option<&LegIo> {
-        self.leg.as_ref()
+    pub(super) fn leg(&self) -> Option<&dyn Leg> {
+        self.leg.as_deref()
     }
 
     /// Waits until the stream is reset, or gone with its session.
@@ -136,19 +135,13 @@ impl Joint {
     }
 
     /// The leg is there.
-    pub(super) fn set_leg(&mut self, fd: OwnedFd) -> io::Result<()> {
-        self.leg = Some(LegIo::new(fd)?);
-        Ok(())
+    pub(super) fn set_leg(&mut self, leg: Box<dyn Leg>) {
+        self.leg = Some(leg);
     }
 
     /// The leg was a predecessor's, which may have given it all and the end (`shut`).
-    pub(super) fn take_over(
-        &mut self,
-        leg: OwnedFd,
-        shut: bool,
-        counters: &Counters,
-    ) -> io::Result<()> {
-        self.set_leg(leg)?;
+    pub(super) fn take_over(&mut self, leg: Box<dyn Leg>, shut: bool, counters: &Counters) {
+        self.set_leg(leg);
         if counters.aborted {
             // Who was told of that, if anybody, has ended; to others the leg looks like one that has ended well.
             self.on_broken(io::Error::from_raw_os_error(libc::ECONNRESET));
@@ -159,7 +152,6 @@ impl Joint {
         if let Some(entry) = core.entry(self.key) {
             self.counted = entry.delivered();
         }
-        Ok(())
     }
 
     /// The flow ends before it was joined, or by what the relay found.

@@ -9,11 +9,10 @@ use std::{
     cell::RefCell,
     collections::VecDeque,
     io,
-    os::fd::{AsRawFd as _, BorrowedFd},
     rc::Rc,
+    task::{Poll, ready},
 };
 
-use nix::sys::socket::{MsgFlags, recv, send};
 use pep_core::{ring::Ranges, stats::Stats};
 use tunnel::parcel::{
     Codec, HEADER_MAX, PARCEL_MAX, PLAIN_MAX, Packed, Packer, UnpackError, Unpacker,
@@ -108,17 +107,17 @@ impl Packing {
     /// the leg has come to its end.
     pub(super) fn receive(
         &mut self,
-        fd: BorrowedFd<'_>,
+        read: impl FnOnce(&mut [u8]) -> Poll<io::Result<usize>>,
         entry: &mut Entry,
         space: &Ranges,
-    ) -> io::Result<u64> {
+    ) -> Poll<io::Result<u64>> {
         let workshop = &mut *self.workshop.borrow_mut();
         workshop.input.resize(PLAIN_MAX, 0);
         let room = space.len() as usize - HEADER_MAX;
         let room = &mut workshop.input[..room.min(PLAIN_MAX)];
-        let count = recv(fd.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT)?;
+        let count = ready!(read(room))?;
         if count == 0 {
-            return Ok(0);
+            return Poll::Ready(Ok(0));
         }
         let (plain, out) = (&room[..count], &mut workshop.output);
         out.clear();
@@ -130,7 +129,7 @@ impl Packing {
         self.tally.packed += carried;
         self.tally.parcels += 1;
         self.tally.stored += u64::from(packed == Packed::Stored);
-        Ok(carried)
+        Poll::Ready(Ok(carried))
     }
 
     /// The stream carries the parcel up to this position.
@@ -178,9 +177,11 @@ impl Packing {
     }
 
     /// Sends to the leg what was unpacked. Returns how many bytes it took.
-    pub(super) fn send(&mut self, fd: BorrowedFd<'_>) -> io::Result<u64> {
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        let count = send(fd.as_raw_fd(), &self.pending[self.given..], flags)?;
+    pub(super) fn send(
+        &mut self,
+        write: impl FnOnce(&[u8]) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<u64>> {
+        let count = ready!(write(&self.pending[self.given..]))?;
         self.given += count;
         self.plain[1] += count as u64;
         if self.given == self.pending.len() {
@@ -188,7 +189,7 @@ impl Packing {
             self.workshop.borrow_mut().output = std::mem::take(&mut self.pending);
             self.given = 0;
         }
-        Ok(count as u64)
+        Poll::Ready(Ok(count as u64))
     }
 
     /// What the leg has not taken keeps no more memory than it needs.

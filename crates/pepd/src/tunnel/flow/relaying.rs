@@ -3,22 +3,19 @@
 use std::{
     future::poll_fn,
     io::{self, ErrorKind},
-    net::Shutdown,
-    os::fd::BorrowedFd,
     pin::pin,
     rc::Rc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use pep_core::{relay::IdleEvent, ring::Ranges};
-use socket2::SockRef;
-use tokio::{io::Interest, time::sleep};
+use pep_core::relay::IdleEvent;
+use tokio::time::sleep;
 use tunnel::wire::ResetCode;
 
 use super::{Joint, Sink, Source, ending::Over, packing::Packing};
 use crate::{
     flow::{
-        LegIo, SHORTAGE_RETRY,
+        SHORTAGE_RETRY,
         idle::{self, Idle},
     },
     limits::Resource,
@@ -148,10 +145,10 @@ impl Joint {
         if space.is_empty() {
             return Ok(false); // until something is sent or acknowledged
         }
-        let result = attempt(leg, cx, Interest::READABLE, |fd| match &mut self.packing {
-            Some(packing) => packing.receive(fd, entry, &space),
-            None => entry.receive(|slot, direction| slot.receive(fd, direction, &space)),
-        });
+        let result = match &mut self.packing {
+            Some(packing) => packing.receive(|room| leg.poll_read(cx, room), entry, &space),
+            None => entry.receive(|slot, way| leg.poll_receive(cx, slot, way, &space)),
+        };
         match result {
             Poll::Pending => Ok(false),
             Poll::Ready(Ok(0)) => {
@@ -181,11 +178,7 @@ impl Joint {
         if self.sink != Sink::Open {
             return Ok(false);
         }
-        let sent = entry.send(|slot, direction, data: &Ranges| {
-            attempt(leg, cx, Interest::WRITABLE, |fd| {
-                slot.send(fd, direction, data)
-            })
-        });
+        let sent = entry.send(|slot, way, data| leg.poll_send(cx, slot, way, data));
         match sent {
             None | Some(Poll::Pending) => Ok(false),
             Some(Poll::Ready(Ok(count))) => {
@@ -209,7 +202,7 @@ impl Joint {
         let taken = packing.unpack(entry);
         let until = (taken > 0).then(|| entry.on_sent(taken));
         let pending = packing.is_pending();
-        let sent = pending.then(|| attempt(leg, cx, Interest::WRITABLE, |fd| packing.send(fd)));
+        let sent = pending.then(|| packing.send(|bytes| leg.poll_write(cx, bytes)));
         packing.settle();
         entry.charge(packing.memory());
         if let Some(until) = until {
@@ -265,16 +258,12 @@ impl Joint {
         {
             return;
         }
-        match SockRef::from(&leg.fd()).shutdown(Shutdown::Write) {
+        match leg.finish() {
             Ok(()) => {
                 self.sink = Sink::Shut;
                 entry.on_shut();
             }
-            // ENOTCONN: it was reset in the meantime, and the error is still pending.
-            Err(err) => {
-                let err = leg.take_error().unwrap_or(err);
-                self.on_broken(err);
-            }
+            Err(err) => self.on_broken(err),
         }
     }
 
@@ -304,30 +293,6 @@ impl Joint {
     pub(super) fn give_memory_back(&mut self) {
         if let Some(entry) = self.core.borrow_mut().entry(self.key) {
             entry.give_memory_back();
-        }
-    }
-}
-
-/// Attempts a call, and again whenever it may succeed; pending when it would block.
-fn attempt<T>(
-    leg: &LegIo,
-    cx: &mut Context<'_>,
-    interest: Interest,
-    mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
-) -> Poll<io::Result<T>> {
-    // Most turns are for something else than bytes from the leg. That a leg is writable may have been forgotten.
-    let mut known = interest.is_writable();
-    loop {
-        if !std::mem::take(&mut known) {
-            ready!(if interest.is_readable() {
-                leg.poll_readable(cx)
-            } else {
-                leg.poll_writable(cx)
-            });
-        }
-        match leg.attempt(interest, &mut call) {
-            Err(err) if err.kind() == ErrorKind::WouldBlock => {}
-            result => return Poll::Ready(result),
         }
     }
 }

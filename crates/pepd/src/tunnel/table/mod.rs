@@ -207,9 +207,9 @@ impl Table {
     ///
     /// # Errors
     /// When it cannot go on.
-    pub(super) fn recover(
+    pub(super) fn recover<L>(
         &mut self,
-        survivor: Survivor,
+        survivor: Survivor<L>,
         policy: Option<Policy>,
     ) -> Result<Adopted, RecoverError> {
         let (budget, initial) = (&self.context.budget, self.context.limits.ring_initial);

@@ -3,7 +3,7 @@
 //! What a report acknowledges is written down before the report can leave: the session's events are taken note of after
 //! datagrams have come and before others are made. And it is given up here only once the peer has acknowledged it in order.
 
-use std::{cell::Cell, ops::Range, os::fd::BorrowedFd, sync::Arc, time::Duration};
+use std::{cell::Cell, io, ops::Range, sync::Arc, time::Duration};
 
 use pep_core::{
     arena::{Counters, HalfRecord, Identity},
@@ -45,9 +45,9 @@ pub(in crate::tunnel) struct Recovered {
 }
 
 impl Entry {
-    /// Writes down what the flow is, and which socket its leg is if it has one. Before its peer hears of it, or hears that we
+    /// Writes down what the flow is, and which socket its leg is (its cookie) if it has one. Before its peer hears of it, or hears that we
     /// have heard of it.
-    pub(in crate::tunnel) fn publish(&mut self, identity: &Identity, leg: Option<BorrowedFd<'_>>) {
+    pub(in crate::tunnel) fn publish(&mut self, identity: &Identity, leg: Option<io::Result<u64>>) {
         self.bond.token = identity.token;
         self.flags = identity.flags;
         let slot = &self.memory.slot;
@@ -64,13 +64,13 @@ impl Entry {
         self.memory.slot.publish_state(SlotState::Accepted);
     }
 
-    /// Writes down which socket the leg is. Before it connects.
-    pub(in crate::tunnel) fn publish_leg(&self, leg: BorrowedFd<'_>) {
+    /// Writes down which socket the leg is, by its cookie. Before it connects.
+    pub(in crate::tunnel) fn publish_leg(&self, cookie: io::Result<u64>) {
         let side = match self.outward {
             Direction::Up => Side::Client,
             Direction::Down => Side::Server,
         };
-        flow::publish_leg(&self.memory.slot, side, leg);
+        flow::publish_cookie(&self.memory.slot, side, cookie);
     }
 
     /// Writes down that the leg is connected.
@@ -135,8 +135,8 @@ impl Entry {
     }
 
     /// The flow of a predecessor, without its legs.
-    pub(super) fn recover(
-        survivor: Survivor,
+    pub(super) fn recover<L>(
+        survivor: Survivor<L>,
         sizes: Sizes,
         (initial, budget): (u64, &Arc<MemoryBudget>),
         keeper: Keeper,

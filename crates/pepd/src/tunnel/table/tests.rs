@@ -223,7 +223,7 @@ fn crash(table: Table, counters: Counters) -> (Table, Adopted) {
     let record = slot.record().unwrap();
     let mut both = [None; 2];
     both[usize::from(outward == Direction::Down)] = Some(counters);
-    let survivor = Survivor {
+    let survivor: Survivor = Survivor {
         slot,
         record,
         legs: [None, None],
