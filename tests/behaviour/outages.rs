@@ -7,7 +7,7 @@ use std::{
 };
 
 use pepd_tests::{
-    bed::{Bed, Path, Place},
+    bed::{Bed, Path, Place, WAN},
     echo::EchoServer,
     matrix::matrix_pepd_only,
     outcome::Ended,
@@ -15,6 +15,7 @@ use pepd_tests::{
     pep::Pep,
     pep_binary::pepd,
     serve::Server,
+    wait::wait_until,
 };
 
 use crate::support::{PORT, assert_reset_after_connect, connect, cut_off, echo_once, reconnect};
@@ -77,7 +78,7 @@ fn new_flows_are_refused_or_bypassed_where_the_site_says_so() {
         assert_reset_after_connect(bed.client.connect(bed.at(Place::Server, PORT)));
         assert_eq!(pep.counter("link_refused"), 1);
         echo_once(&mut before, b"what was there goes on");
-        pepd_tests::wait::wait_until("the other site to be bypassed", || {
+        wait_until("the other site to be bypassed", || {
             let accepted = pep.counter("flows_accepted");
             let other = bed.client.connect(bed.at(Place::Server, PORT + 1));
             echo_once(
@@ -88,6 +89,40 @@ fn new_flows_are_refused_or_bypassed_where_the_site_says_so() {
         });
         ask(bed, &pep, &["link", "auto"]);
         echo_once(&mut connect(bed), b"after");
+        pep.assert_healthy();
+    });
+}
+
+#[test]
+fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
+    matrix_pepd_only(|bed| {
+        let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let gateway = Place::Server.address(bed.family);
+        let link = format!(
+            "[link]\ninterface = \"{WAN}\"\ngateway = \"{gateway}\"\ngateway_every = \"100ms\"\n{ADMIN}"
+        );
+        let mut pep = bed.start_with(&link).expect("not direct");
+        let is = |pep: &Pep, state: &str| {
+            let said = ask(bed, pep, &["link", "status"]);
+            let first = said.lines().next().unwrap_or_default();
+            first.starts_with(&format!("link: {state} ")) && first.ends_with("by probe")
+        };
+        wait_until("the gateway to answer", || is(&pep, "up"));
+        cut_off(&bed.server);
+        wait_until("the gateway to be missed", || is(&pep, "down"));
+        let waiting = (bed.path == Path::Spoof).then(|| {
+            let mut stream = connect(bed);
+            stream.write_all(b"all of it").expect("connected");
+            stream.shutdown(Shutdown::Write).expect("connected");
+            pep.wait_counter("link_waited", |count| count == 1);
+            stream
+        });
+        assert_eq!(echo.accepted(), 0);
+        reconnect(&bed.server);
+        if let Some(stream) = waiting {
+            assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
+        }
+        wait_until("the gateway to answer again", || is(&pep, "up"));
         pep.assert_healthy();
     });
 }

@@ -39,22 +39,29 @@ const REOPEN_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Retry {
     pause: Duration,
+    what: &'static str,
     until_then: &'static str,
 }
 
 impl Retry {
-    /// `until_then` is what is amiss meanwhile.
+    /// Of the kernel's notices. `until_then` is what is amiss meanwhile.
     pub(crate) fn new(until_then: &'static str) -> Self {
+        Self::of("no notices from the kernel", until_then)
+    }
+
+    /// Of something else: `what` has failed.
+    pub(crate) fn of(what: &'static str, until_then: &'static str) -> Self {
         Self {
             pause: REOPEN_MIN,
+            what,
             until_then,
         }
     }
 
     /// Says why, and waits.
     pub(crate) async fn wait(&mut self, err: &io::Error) {
-        let (pause, until_then) = (self.pause, self.until_then);
-        warn!(error = %err, "no notices from the kernel, trying again in {pause:?}: until then {until_then}");
+        let (pause, what, until_then) = (self.pause, self.what, self.until_then);
+        warn!(error = %err, "{what}, trying again in {pause:?}: until then {until_then}");
         sleep(pause).await;
         self.pause = (2 * pause).min(REOPEN_MAX);
     }

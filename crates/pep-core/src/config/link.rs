@@ -1,6 +1,6 @@
 //! `[link]`: what is known of the bad hop.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use units::Rate;
 
@@ -25,9 +25,16 @@ pub struct Link {
     pub dedicated: bool,
     /// The file that says when it is there (a contact plan, [`units::contacts`]). Default none.
     pub contacts: Option<PathBuf>,
+    /// Who beyond the link is asked whether it is there. Default nobody.
+    pub gateway: Option<IpAddr>,
+    /// How often, 100 ms to 1 h; default [`Link::GATEWAY_EVERY`].
+    pub gateway_every: Duration,
 }
 
 impl Link {
+    /// How often a gateway is asked where nothing else is said: some 200 bit/s with IPv4.
+    pub const GATEWAY_EVERY: Duration = Duration::from_secs(5);
+
     /// The bytes in flight on a full link, where rate and round-trip time are both stated.
     pub fn bandwidth_delay_product(&self) -> Option<u64> {
         Some(self.rate?.bandwidth_delay_product(self.rtt?))
@@ -48,6 +55,12 @@ impl Link {
         );
         let dedicated = section.read("dedicated", Switch).unwrap_or(false);
         let contacts = section.read("contacts", NonEmpty("the path of a contact plan"));
+        let gateway = section.read("gateway", text("an address"));
+        let every = Span(Duration::from_millis(100)..=Duration::from_secs(3600));
+        let gateway_every = section.read("gateway_every", every);
+        if gateway_every.is_some() && gateway.is_none() {
+            section.warning("gateway_every", "nobody is asked as there is no `gateway`");
+        }
         if rtt.is_some_and(|rtt| rtt >= KERNEL_RTO_MAX) {
             section.warning(
                 "rtt",
@@ -62,6 +75,8 @@ impl Link {
             rtt,
             dedicated,
             contacts: contacts.map(PathBuf::from),
+            gateway,
+            gateway_every: gateway_every.unwrap_or(Self::GATEWAY_EVERY),
         })
     }
 }

@@ -13,6 +13,7 @@
 //! of another time. Nobody knows anything: the link is there.
 
 mod contacts;
+pub mod probing;
 pub mod revival;
 #[cfg(test)]
 mod tests;
@@ -39,10 +40,10 @@ pub enum Source {
     Carrier,
     /// The contact plan.
     Plan,
+    /// The gateway beyond the link answers, or does not.
+    Probe,
     /// Tunnels: a peer is heard, or none is.
     Tunnel,
-    /// The probe is answered, or is not.
-    Probe,
     /// Nobody: it is taken to be there.
     Nobody,
 }
@@ -54,8 +55,8 @@ impl Source {
             Self::Operator => "operator",
             Self::Carrier => "carrier",
             Self::Plan => "plan",
-            Self::Tunnel => "tunnel",
             Self::Probe => "probe",
+            Self::Tunnel => "tunnel",
             Self::Nobody => "nobody",
         }
     }
@@ -64,19 +65,19 @@ impl Source {
 /// Who can hear that the link is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Witness {
+    /// The probe of the gateway. Its silence says more than that of tunnels, whose peers may have ended.
+    Probe,
     /// All tunnels together.
     Tunnel,
-    /// The probe.
-    Probe,
 }
 
 impl Witness {
-    const ALL: [Self; 2] = [Self::Tunnel, Self::Probe];
+    const ALL: [Self; 2] = [Self::Probe, Self::Tunnel];
 
     fn source(self) -> Source {
         match self {
-            Self::Tunnel => Source::Tunnel,
             Self::Probe => Source::Probe,
+            Self::Tunnel => Source::Tunnel,
         }
     }
 }
@@ -229,6 +230,12 @@ impl Knowledge {
     /// How the link is, as of the last poll.
     pub fn state(&self) -> State {
         self.state
+    }
+
+    /// Whether new flows have to do without it, as of the last poll. That no tunnel hears anything is not enough, as it may be
+    /// the peers that are away.
+    pub fn is_away(&self) -> bool {
+        !self.state.up && self.state.by != Source::Tunnel
     }
 
     /// What tunnels are told, which have ears of their own: what operator, interface and plan say.

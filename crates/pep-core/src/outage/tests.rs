@@ -48,7 +48,9 @@ fn who_knows_best_is_believed() {
     let mut link = knowledge(&[(0, 100), (200, 300)]);
     assert_eq!(after(&mut link, s(1)), (true, Source::Plan));
     link.testify(Witness::Probe, false, s(2));
+    link.testify(Witness::Tunnel, false, s(2));
     assert_eq!(after(&mut link, s(2)), (false, Source::Probe));
+    assert!(link.is_away() && link.told_up());
     link.testify(Witness::Tunnel, true, s(3));
     assert_eq!(after(&mut link, s(3)), (true, Source::Tunnel));
     link.carrier(now(s(4)), false);
@@ -213,7 +215,7 @@ fn naive(spans: &[(u64, u64)], past: &[(u64, Event)], at: u64) -> (bool, Source)
         };
         said.iter()
             .position(valid)
-            .map(|index| [Source::Tunnel, Source::Probe][index])
+            .map(|index| [Source::Probe, Source::Tunnel][index])
     };
     match (order, carrier, says(true), planned, says(false)) {
         (Some(up), ..) => (up, Source::Operator),

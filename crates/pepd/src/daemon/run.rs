@@ -151,7 +151,7 @@ impl Daemon {
         let tunnels = self.tunnels.as_ref();
         let mut bypassed = Bypassed {
             tunnels: tunnels.map(|tunnels| tunnels.statuses().bypassed()),
-            link: self.context.outage.told(),
+            link: self.context.outage.away(),
             outage: Arc::clone(&self.context.outage),
         };
         // Whatever the link was at the start.

@@ -3,12 +3,14 @@
 //!
 //! ```text
 //!   operator (admin socket) --.                         .--> new flows of sites: `while_down`
-//!   interface (rtnetlink) -----+--> LinkWatch, its task +--> rules: sites that are bypassed
+//!   interface (rtnetlink) -----+                        |
+//!   gateway (ICMP echo) -------+--> LinkWatch, its task +--> rules: sites that are bypassed
 //!   contact plan (file) -------+                        '--> tunnels: hints
 //!   tunnels: who is heard ----'
 //! ```
 
 mod contacts;
+mod gateway;
 mod interface;
 mod report;
 
@@ -42,7 +44,10 @@ const ECHO: Duration = Duration::from_secs(2);
 pub struct LinkWatch {
     knowledge: Mutex<Knowledge>,
     began: Instant,
+    /// For tunnels: whether it is there.
     told: watch::Sender<bool>,
+    /// For new flows and rules: whether it is away.
+    away: watch::Sender<bool>,
     /// Somebody has said something.
     said: Notify,
     /// Whose flows the kernel forwards while the link is away.
@@ -59,29 +64,34 @@ impl LinkWatch {
         let sites = config.sites.iter();
         let bypassing = sites.filter(|(_, site)| site.while_down == WhileDown::Bypass);
         let knowledge = Knowledge::new(now(began), contacts, rtt.map_or(ECHO, |rtt| 2 * rtt));
-        let told = knowledge.told_up();
+        let (told, away) = (knowledge.told_up(), knowledge.is_away());
         Arc::new(Self {
             knowledge: Mutex::new(knowledge),
             began,
             told: watch::Sender::new(told),
+            away: watch::Sender::new(away),
             said: Notify::new(),
             bypassing: bypassing.map(|(id, _)| id).collect(),
         })
     }
 
-    /// Whether it is certain that the link is away: by operator, interface or plan. That no peer is heard is not enough, as it
-    /// may be the peers that are away.
+    /// Whether new flows have to do without it ([`Knowledge::is_away`]).
     pub fn is_away(&self) -> bool {
-        !*self.told.borrow()
+        *self.away.borrow()
+    }
+
+    /// The same, as it changes.
+    pub fn away(&self) -> watch::Receiver<bool> {
+        self.away.subscribe()
     }
 
     /// Waits until that is not so any more.
     pub async fn is_back(&self) {
         // The sender is ours.
-        let _ = self.told.subscribe().wait_for(|up| *up).await;
+        let _ = self.away().wait_for(|away| !away).await;
     }
 
-    /// Whether it is not, as that changes.
+    /// What tunnels are told of it ([`Knowledge::told_up`]), as it changes.
     pub fn told(&self) -> watch::Receiver<bool> {
         self.told.subscribe()
     }
@@ -110,6 +120,11 @@ impl LinkWatch {
         });
     }
 
+    /// The gateway answers, or does not any more.
+    fn probe(&self, up: bool) {
+        self.with(|knowledge, now| knowledge.testify(Witness::Probe, up, now.steady));
+    }
+
     /// For people and programs.
     pub fn report(&self) -> LinkReport {
         self.with(|knowledge, now| LinkReport::of(knowledge, now))
@@ -121,9 +136,15 @@ impl LinkWatch {
             return self.follow_time(None).await;
         };
         let mut file = link.contacts.clone().map(ContactsFile::new);
+        let gateway = async {
+            if let Some(gateway) = link.gateway {
+                gateway::watch(&self, link, gateway).await;
+            }
+        };
         tokio::join!(
             self.follow_time(file.as_mut()),
-            interface::watch(&self, &link.interface)
+            interface::watch(&self, &link.interface),
+            gateway
         );
     }
 
@@ -156,10 +177,13 @@ impl LinkWatch {
         tell(knowledge.poll(now));
         let result = change(&mut knowledge, now);
         tell(knowledge.poll(now));
-        let told = knowledge.told_up();
         // Under the lock, so that the last one told is the last one known.
-        self.told
-            .send_if_modified(|sent| std::mem::replace(sent, told) != told);
+        for (sender, told) in [
+            (&self.told, knowledge.told_up()),
+            (&self.away, knowledge.is_away()),
+        ] {
+            sender.send_if_modified(|sent| std::mem::replace(sent, told) != told);
+        }
         result
     }
 
@@ -225,5 +249,14 @@ pub(crate) mod tests {
         assert!(link.report().up);
         link.carrier(false);
         assert!(!link.report().up && link.is_away());
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_is_silent_is_told_to_flows_and_not_to_tunnels() {
+        let link = LinkWatch::new(&config(""));
+        link.probe(false);
+        assert!(link.is_away() && *link.told().borrow());
+        link.hear(Some(Duration::ZERO));
+        assert!(!link.is_away(), "something is heard from beyond the link");
     }
 }

@@ -1,0 +1,223 @@
+//! Asking the gateway beyond the link whether it is there, by ICMP echo (RFC 792, RFC 4443 section 4).
+
+use std::{collections::VecDeque, net::IpAddr, time::Duration};
+
+use etherparse::{
+    IcmpEchoHeader, Icmpv4Header, Icmpv4Slice, Icmpv4Type, Icmpv6Header, Icmpv6Slice, Icmpv6Type,
+    Ipv4HeaderSlice,
+};
+
+/// How often a gateway is asked that does not answer.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Questions to one gateway, and what follows from its answers. Times are by a steady clock.
+#[derive(Debug)]
+pub struct Probing {
+    gateway: IpAddr,
+    identifier: u16,
+    every: Duration,
+    patience: Duration,
+    /// Not answered yet: number, and until when they may be. In order.
+    open: VecDeque<(u16, Duration)>,
+    next: u16,
+    ask_at: Duration,
+    /// It has answered at some time: before, nothing follows from its silence.
+    answers: bool,
+    /// Questions without an answer since it last did.
+    unanswered: u32,
+}
+
+impl Probing {
+    /// Questions in a row without an answer, until the link is taken to be away.
+    pub const UNANSWERED_MAX: u32 = 3;
+
+    /// Asks at once, then every so often. An answer is waited for as long as `patience`; `identifier` tells
+    /// our questions from those of other programs.
+    pub fn new(
+        now: Duration,
+        gateway: IpAddr,
+        identifier: u16,
+        every: Duration,
+        patience: Duration,
+    ) -> Self {
+        Self {
+            gateway,
+            identifier,
+            every,
+            patience,
+            open: VecDeque::new(),
+            next: 0,
+            ask_at: now,
+            answers: false,
+            unanswered: 0,
+        }
+    }
+
+    /// When to poll next.
+    pub fn deadline(&self) -> Duration {
+        let answer = self.open.front().map_or(Duration::MAX, |open| open.1);
+        self.ask_at.min(answer)
+    }
+
+    /// The packet to send now, if it is time: ICMP without an IP header, as raw sockets take it (with IPv6, the kernel
+    /// fills in the checksum).
+    pub fn poll_question(&mut self, now: Duration) -> Option<Vec<u8>> {
+        if now < self.ask_at {
+            return None;
+        }
+        let header = IcmpEchoHeader {
+            id: self.identifier,
+            seq: self.next,
+        };
+        self.open.push_back((self.next, now + self.patience));
+        self.next = self.next.wrapping_add(1);
+        self.ask_at = now + self.pause();
+        let packet = match self.gateway {
+            IpAddr::V4(_) => Icmpv4Header::with_checksum(Icmpv4Type::EchoRequest(header), &[])
+                .to_bytes()
+                .to_vec(),
+            IpAddr::V6(_) => Icmpv6Header::new(Icmpv6Type::EchoRequest(header))
+                .to_bytes()
+                .to_vec(),
+        };
+        Some(packet)
+    }
+
+    /// Takes note of questions that have waited too long. True when the link is to be taken as away.
+    pub fn poll_silence(&mut self, now: Duration) -> bool {
+        let before = self.unanswered;
+        while self.open.front().is_some_and(|open| open.1 <= now) {
+            self.open.pop_front();
+            self.unanswered = self.unanswered.saturating_add(1);
+        }
+        if self.unanswered > before {
+            self.ask_at = self.ask_at.min(now + self.pause());
+        }
+        self.unanswered > before && self.answers && self.unanswered >= Self::UNANSWERED_MAX
+    }
+
+    /// A packet came from the gateway, as a raw socket gives it: with its IP header in IPv4, without in IPv6. True when it
+    /// answers a question that is open, so that the link is there.
+    pub fn receive(&mut self, packet: &[u8]) -> bool {
+        let answer = match self.gateway {
+            IpAddr::V4(_) => echo_reply_v4(packet),
+            IpAddr::V6(_) => echo_reply_v6(packet),
+        };
+        let Some(answer) = answer.filter(|answer| answer.id == self.identifier) else {
+            return false;
+        };
+        let Some(place) = self.open.iter().position(|open| open.0 == answer.seq) else {
+            return false;
+        };
+        // Those before were lost, or are late: they say nothing more.
+        self.open.drain(..=place);
+        (self.answers, self.unanswered) = (true, 0);
+        true
+    }
+
+    fn pause(&self) -> Duration {
+        match self.unanswered {
+            0 => self.every,
+            _ => self.every.min(AGAIN),
+        }
+    }
+}
+
+fn echo_reply_v4(packet: &[u8]) -> Option<IcmpEchoHeader> {
+    let header = Ipv4HeaderSlice::from_slice(packet).ok()?;
+    let icmp = packet.get(header.slice().len()..)?;
+    match Icmpv4Slice::from_slice(icmp).ok()?.icmp_type() {
+        Icmpv4Type::EchoReply(header) => Some(header),
+        _ => None,
+    }
+}
+
+fn echo_reply_v6(packet: &[u8]) -> Option<IcmpEchoHeader> {
+    match Icmpv6Slice::from_slice(packet).ok()?.icmp_type() {
+        Icmpv6Type::EchoReply(header) => Some(header),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(5);
+    const PATIENCE: Duration = Duration::from_secs(4);
+
+    fn probing(gateway: &str) -> Probing {
+        let gateway = gateway.parse().unwrap();
+        Probing::new(Duration::ZERO, gateway, 77, EVERY, PATIENCE)
+    }
+
+    fn reply_v4(id: u16, seq: u16) -> Vec<u8> {
+        let builder = PacketBuilder::ipv4([192, 0, 2, 1], [10, 0, 0, 1], 64);
+        let mut packet = Vec::new();
+        let builder = builder.icmpv4_echo_reply(id, seq);
+        builder.write(&mut packet, &[]).unwrap();
+        packet
+    }
+
+    /// Polls until then. Questions asked, and at what times the link was found to be away.
+    fn run(probing: &mut Probing, until: u64) -> (usize, Vec<Duration>) {
+        let (mut questions, mut away) = (0, Vec::new());
+        while probing.deadline() <= Duration::from_secs(until) {
+            let now = probing.deadline();
+            questions += usize::from(probing.poll_question(now).is_some());
+            if probing.poll_silence(now) {
+                away.push(now);
+            }
+        }
+        (questions, away)
+    }
+
+    #[test]
+    fn one_that_has_never_answered_says_nothing() {
+        let mut probing = probing("192.0.2.1");
+        let (questions, away) = run(&mut probing, 100);
+        assert!(questions > 90, "{questions}");
+        assert_eq!(away, []);
+    }
+
+    #[test]
+    fn silence_of_three_questions_means_that_the_link_is_away() {
+        let mut probing = probing("192.0.2.1");
+        assert!(probing.poll_question(Duration::ZERO).is_some());
+        assert!(probing.receive(&reply_v4(77, 0)));
+        // Asked at 5 s, given up at 9 s; then at 10 s, 11 s and so on.
+        let (questions, away) = run(&mut probing, 15);
+        assert_eq!(away.first(), Some(&Duration::from_secs(15)));
+        assert!(probing.receive(&reply_v4(77, questions as u16)));
+        assert_eq!(probing.deadline(), Duration::from_secs(16), "as before");
+        assert_eq!(run(&mut probing, 24).1, [], "it begins anew");
+    }
+
+    #[test]
+    fn only_answers_to_open_questions_count_once() {
+        let mut probing = probing("192.0.2.1");
+        probing.poll_question(Duration::ZERO);
+        assert!(!probing.receive(&reply_v4(78, 0)), "another program's");
+        assert!(!probing.receive(&reply_v4(77, 1)), "not asked");
+        assert!(!probing.receive(&reply_v4(77, 0)[..20]), "cut off");
+        assert!(!probing.receive(&[]));
+        assert!(probing.receive(&reply_v4(77, 0)));
+        assert!(!probing.receive(&reply_v4(77, 0)), "again");
+    }
+
+    #[test]
+    fn questions_are_icmp_echo_of_either_version() {
+        let question = probing("192.0.2.1").poll_question(Duration::ZERO).unwrap();
+        let request = |id, seq| Icmpv4Type::EchoRequest(IcmpEchoHeader { id, seq });
+        let header = Icmpv4Header::from_slice(&question).unwrap().0;
+        assert_eq!(header.icmp_type, request(77, 0));
+        assert_eq!(header.checksum, header.icmp_type.calc_checksum(&[]));
+        let mut probing = probing("2001:db8::1");
+        let mut question = probing.poll_question(Duration::ZERO).unwrap();
+        assert_eq!(question[..2], [128, 0]);
+        question[0] = 129;
+        assert!(probing.receive(&question));
+    }
+}
