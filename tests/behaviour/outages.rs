@@ -6,6 +6,7 @@ use std::{
     thread,
 };
 
+use nix::sys::signal::Signal;
 use pepd_tests::{
     bed::{Bed, Path, Place, WAN},
     echo::EchoServer,
@@ -19,6 +20,7 @@ use pepd_tests::{
 };
 
 use crate::support::{PORT, assert_reset_after_connect, connect, cut_off, echo_once, reconnect};
+use crate::survive::{SURVIVE, send_signal, wait_ready};
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
@@ -124,6 +126,31 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
         }
         wait_until("the gateway to answer again", || is(&pep, "up"));
         pep.assert_healthy();
+    });
+}
+
+#[test]
+fn what_an_operator_said_outlasts_the_process_they_told() {
+    matrix_pepd_only(|bed| {
+        let config = format!("{ADMIN}{SURVIVE}");
+        let pep = bed.start_with(&config).expect("not direct");
+        let crash = || {
+            let position = pep.log().position();
+            send_signal(pep.id(), Signal::SIGKILL);
+            wait_ready(&pep, position);
+        };
+        ask(bed, &pep, &["link", "down", "--for", "1h"]);
+        crash();
+        let status = ask(bed, &pep, &["link", "status"]);
+        assert!(
+            status.starts_with("link: down") && status.contains("operator's word: for another"),
+            "{status}"
+        );
+        ask(bed, &pep, &["link", "auto"]);
+        crash();
+        let status = ask(bed, &pep, &["link", "status"]);
+        assert!(status.starts_with("link: up"), "{status}");
+        pep.stop();
     });
 }
 

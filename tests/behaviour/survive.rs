@@ -250,12 +250,12 @@ fn errors_of(pep: &Pep) -> String {
     lines.join("\n")
 }
 
-fn send_signal(process: u32, signal: Signal) {
+pub fn send_signal(process: u32, signal: Signal) {
     let process = Pid::from_raw(process.try_into().expect("a process id"));
     kill(process, signal).expect("it lives");
 }
 
-fn wait_ready(pep: &Pep, position: usize) {
+pub fn wait_ready(pep: &Pep, position: usize) {
     let ready = |event: &pepd_tests::pep_log::Event| event.message().contains("pepd is ready");
     assert!(
         pep.log().find(position, PATIENCE, ready).is_some(),

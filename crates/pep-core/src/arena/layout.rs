@@ -21,6 +21,7 @@ const AT_TABLES: usize = 40;
 const AT_EXTENTS: usize = 48;
 const AT_GENERATION: usize = 56;
 const AT_WORKER: usize = 64;
+const AT_ORDER: usize = 72;
 const AT_SEAL: usize = 128;
 
 /// A key that exists in the memory of flows alone: what is sealed by it cannot be read once that is gone.
@@ -189,6 +190,16 @@ impl Layout {
             *part = words.load(AT_SEAL + 8 * index).to_ne_bytes();
         }
         seal
+    }
+
+    /// What an operator has said of the link, for the processes to come ([`Order`](crate::outage::Order)).
+    pub fn order(words: &impl Words) -> u64 {
+        words.load(AT_ORDER)
+    }
+
+    /// Another such word.
+    pub fn set_order(words: &impl Words, order: u64) {
+        words.store(AT_ORDER, order);
     }
 
     /// How many processes have used the memory one after the other, this one included.

@@ -104,10 +104,41 @@ pub struct Outage {
     pub lasted: Option<Duration>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Order {
-    up: bool,
-    until: Option<Duration>,
+/// What an operator has said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// How the link is.
+    pub up: bool,
+    /// Until when that counts; `None`: until further notice.
+    pub until: Option<Duration>,
+}
+
+impl Order {
+    const UP: u64 = 1 << 62;
+    const DOWN: u64 = 2 << 62;
+    const UNTIL: u64 = Self::UP - 1;
+
+    /// In one word, so that it is changed by one store: never 0, which is no order. The end is in whole milliseconds, rounded up.
+    pub fn to_word(self) -> u64 {
+        let up = if self.up { Self::UP } else { Self::DOWN };
+        let until = self.until.map_or(0, |until| {
+            let ms = until.as_nanos().div_ceil(1_000_000);
+            u64::try_from(ms).unwrap_or(u64::MAX).clamp(1, Self::UNTIL)
+        });
+        up | until
+    }
+
+    /// From such a word; `None` where it is no order.
+    pub fn from_word(word: u64) -> Option<Self> {
+        let up = match word & !Self::UNTIL {
+            Self::UP => true,
+            Self::DOWN => false,
+            _ => return None,
+        };
+        let ms = word & Self::UNTIL;
+        let until = (ms > 0).then(|| Duration::from_millis(ms));
+        Some(Self { up, until })
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

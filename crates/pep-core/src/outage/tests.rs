@@ -126,6 +126,46 @@ fn outages_are_remembered_up_to_a_number() {
     assert_eq!(link.totals(now(s(1000))), (40, s(120)));
 }
 
+proptest! {
+    #[test]
+    fn an_order_is_a_word_and_back(up in any::<bool>(), ms in prop::option::of(1..u64::from(u32::MAX))) {
+        let order = Order { up, until: ms.map(Duration::from_millis) };
+        prop_assert_ne!(order.to_word(), 0);
+        prop_assert_eq!(Order::from_word(order.to_word()), Some(order));
+    }
+
+    #[test]
+    fn any_word_is_an_order_or_none(word in any::<u64>()) {
+        if let Some(order) = Order::from_word(word) {
+            prop_assert_eq!(order.to_word(), word);
+        }
+    }
+}
+
+#[test]
+fn no_order_is_lost_in_a_word_for_being_long_or_short() {
+    let word = |until| {
+        Order {
+            up: true,
+            until: Some(until),
+        }
+        .to_word()
+    };
+    assert!(
+        Order::from_word(word(Duration::ZERO))
+            .unwrap()
+            .until
+            .is_some()
+    );
+    assert!(
+        Order::from_word(word(Duration::MAX))
+            .unwrap()
+            .until
+            .is_some()
+    );
+    assert_eq!(Order::from_word(0), None);
+}
+
 /// Something happens.
 #[derive(Debug, Clone)]
 enum Event {

@@ -14,7 +14,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use pep_core::config::Config;
+use pep_core::{config::Config, outage::Order};
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::UnixListener,
@@ -184,7 +184,9 @@ async fn order_link(State(subject): Shared, Json(order): Json<LinkOrder>) -> Res
         }
         OrderedState::Auto => None,
     };
-    subject.link().order(up, lasting);
+    let order = subject.link().order(up, lasting);
+    let word = order.map_or(0, Order::to_word);
+    subject.context.arena.set_order(word);
     Json(subject.link().report()).into_response()
 }
 

@@ -132,6 +132,16 @@ impl Arena {
         Layout::generation(&self.memory)
     }
 
+    /// What an operator has said of the link, to whichever process ([`pep_core::outage::Order`]).
+    pub fn order(&self) -> u64 {
+        Layout::order(&self.memory)
+    }
+
+    /// Keeps that for the processes to come.
+    pub fn set_order(&self, order: u64) {
+        Layout::set_order(&self.memory, order);
+    }
+
     /// A key that is nowhere but here.
     pub fn seal(&self) -> Seal {
         Layout::seal(&self.memory)

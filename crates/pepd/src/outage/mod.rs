@@ -22,7 +22,7 @@ use std::{
 
 use pep_core::{
     config::Config,
-    outage::{Knowledge, Now, State, Witness},
+    outage::{Knowledge, Now, Order, State, Witness},
     site::{SiteId, WhileDown},
 };
 use tokio::{
@@ -55,15 +55,23 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Of a configuration's link. A plan that cannot be read is told of, and not followed until it can.
-    pub fn new(config: &Config) -> Arc<Self> {
+    /// Of a configuration's link, with what an operator has said to the process before. A plan that cannot be read is told of, and
+    /// not followed until it can.
+    pub fn new(config: &Config, ordered: Option<Order>) -> Arc<Self> {
         let contacts = config.link.as_ref().and_then(|link| link.contacts.as_ref());
         let contacts = contacts.and_then(|path| contacts::read_or_warn(path));
         let rtt = config.link.as_ref().and_then(|link| link.rtt);
         let began = Instant::now();
         let sites = config.sites.iter();
         let bypassing = sites.filter(|(_, site)| site.while_down == WhileDown::Bypass);
-        let knowledge = Knowledge::new(now(began), contacts, rtt.map_or(ECHO, |rtt| 2 * rtt));
+        let echo = rtt.map_or(ECHO, |rtt| 2 * rtt);
+        let mut knowledge = Knowledge::new(now(began), contacts, echo);
+        if let Some(Order { up, until }) = ordered {
+            let left = until.map(|until| until.saturating_sub(since_boot()));
+            tracing::info!(up, ?left, "what an operator said of the link counts on");
+            knowledge.order(now(began), Some(up), left);
+            tell(knowledge.poll(now(began)));
+        }
         let (told, away) = (knowledge.told_up(), knowledge.is_away());
         Arc::new(Self {
             knowledge: Mutex::new(knowledge),
@@ -105,11 +113,14 @@ impl LinkWatch {
         }
     }
 
-    /// An operator says how it is, for that long or until further notice; `None`: others know better.
-    pub fn order(&self, up: Option<bool>, lasting: Option<Duration>) {
+    /// An operator says how it is, for that long or until further notice; `None`: others know better. Returns that for
+    /// [the next process](Self::new).
+    pub fn order(&self, up: Option<bool>, lasting: Option<Duration>) -> Option<Order> {
         tracing::info!(up, ?lasting, "an operator says how the link is");
         self.with(|knowledge, now| knowledge.order(now, up, lasting));
         self.said.notify_one();
+        let until = lasting.map(|lasting| since_boot().saturating_add(lasting));
+        up.map(|up| Order { up, until })
     }
 
     /// Some peer was heard so long ago (`Some`), or none is any more.
@@ -203,6 +214,12 @@ fn tell(news: Option<State>) {
     }
 }
 
+/// By the machine's clock that only goes forward: the same for all processes.
+fn since_boot() -> Duration {
+    let clock = nix::time::ClockId::CLOCK_BOOTTIME;
+    clock.now().map(Duration::from).unwrap_or_default()
+}
+
 fn now(began: Instant) -> Now {
     let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Now {
@@ -217,7 +234,7 @@ pub(crate) mod tests {
 
     /// One of which nobody knows anything.
     pub(crate) fn link() -> Arc<LinkWatch> {
-        LinkWatch::new(&config(""))
+        LinkWatch::new(&config(""), None)
     }
 
     fn config(more: &str) -> Config {
@@ -229,7 +246,7 @@ pub(crate) mod tests {
     async fn an_order_is_told_at_once_and_ends_by_itself() {
         let site = "[[site]]\nname = \"a\"\nwhile_down = \"bypass\"\n";
         let config = Arc::new(config(site));
-        let link = LinkWatch::new(&config);
+        let link = LinkWatch::new(&config, None);
         let mut told = link.told();
         tokio::spawn(Arc::clone(&link).run(config));
         assert!(!link.is_away() && link.bypassed().is_empty());
@@ -242,7 +259,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn tunnels_that_hear_nothing_are_not_told_so() {
-        let link = LinkWatch::new(&config(""));
+        let link = link();
         link.hear(None);
         assert!(!link.report().up && !link.is_away());
         link.hear(Some(Duration::ZERO));
@@ -253,7 +270,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_gateway_that_is_silent_is_told_to_flows_and_not_to_tunnels() {
-        let link = LinkWatch::new(&config(""));
+        let link = link();
         link.probe(false);
         assert!(link.is_away() && *link.told().borrow());
         link.hear(Some(Duration::ZERO));
