@@ -29,6 +29,9 @@ struct Options {
     /// Only this variant (direct, spoof, defer or tunnel), with nothing to compare it to
     #[arg(long, value_parser = variant)]
     only: Option<Variant>,
+    /// pepd with custody and without, and nothing else: what custody costs
+    #[arg(long, conflicts_with = "only")]
+    custody: bool,
     /// Write every value, the summaries and the targets to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -74,6 +77,12 @@ fn plan(options: &Options, pepd_program: PathBuf) -> Plan {
     };
     let variants = match options.only {
         Some(variant) => vec![variant],
+        None if options.custody => vec![
+            Variant::SpoofAlone,
+            Variant::Spoof,
+            Variant::TunnelAlone,
+            Variant::Tunnel,
+        ],
         None => vec![
             Variant::Direct,
             Variant::Spoof,

@@ -32,6 +32,27 @@ pub struct Pep {
 /// The daemon's counters by name.
 pub type Counters = BTreeMap<String, u64>;
 
+/// The process that carries flows, of a pepd that was started as this one: its child, or itself where flows end with it.
+pub fn carrier(first: u32) -> u32 {
+    let children = format!("/proc/{first}/task/{first}/children");
+    let children = fs::read_to_string(children).unwrap_or_default();
+    let mut children = children.split_whitespace().filter_map(|id| id.parse().ok());
+    // Keepers are copies of it: with all signals blocked, and soon with another name.
+    let carries = |id: &u32| {
+        const ALARM: u64 = 1 << (Signal::SIGALRM as u32 - 1);
+        let read = |name: &str| fs::read_to_string(format!("/proc/{id}/{name}"));
+        let arguments = read("cmdline").unwrap_or_default();
+        let status = read("status").unwrap_or_default();
+        let mut lines = status.lines();
+        let blocked = lines.find_map(|line| line.strip_prefix("SigBlk:"));
+        let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        arguments.split('\0').any(|word| word == "--worker")
+            && blocked.is_some_and(|mask| mask & ALARM == 0)
+            && read("comm").is_ok_and(|name| name.trim_end() == "pepd")
+    };
+    children.find(carries).unwrap_or(first)
+}
+
 impl Pep {
     /// Starts pepd on a machine and waits until it is ready. The configuration should ask for
     /// the JSON log.
@@ -84,24 +105,7 @@ impl Pep {
 
     /// The id of the process that carries flows: of one that the first one has started, where flows outlive a crash.
     pub fn id(&self) -> u32 {
-        let first = self.supervisor();
-        let children = format!("/proc/{first}/task/{first}/children");
-        let children = fs::read_to_string(children).unwrap_or_default();
-        let mut children = children.split_whitespace().filter_map(|id| id.parse().ok());
-        // Keepers are copies of it: with all signals blocked, and soon with another name.
-        let carries = |id: &u32| {
-            const ALARM: u64 = 1 << (Signal::SIGALRM as u32 - 1);
-            let read = |name: &str| fs::read_to_string(format!("/proc/{id}/{name}"));
-            let arguments = read("cmdline").unwrap_or_default();
-            let status = read("status").unwrap_or_default();
-            let mut lines = status.lines();
-            let blocked = lines.find_map(|line| line.strip_prefix("SigBlk:"));
-            let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-            arguments.split('\0').any(|word| word == "--worker")
-                && blocked.is_some_and(|mask| mask & ALARM == 0)
-                && read("comm").is_ok_and(|name| name.trim_end() == "pepd")
-        };
-        children.find(carries).unwrap_or(first)
+        carrier(self.supervisor())
     }
 
     /// The id of the process that was started first, to which signals go.

@@ -19,6 +19,7 @@ use winkemu::{
 };
 
 use super::{Result, strangers::Target};
+use crate::pep::carrier;
 
 /// Time for pepd to take over the traffic, or to end.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -37,6 +38,12 @@ pub enum Variant {
     Defer,
     /// Two machines in the middle, with a tunnel between their pepds.
     Tunnel,
+    /// As `Spoof`, and flows end with their process.
+    #[serde(rename = "spoof, no custody")]
+    SpoofAlone,
+    /// As `Tunnel`, and nothing is held for hosts beyond what is in flight; flows end with their process.
+    #[serde(rename = "tunnel, no custody")]
+    TunnelAlone,
 }
 
 impl Variant {
@@ -47,6 +54,29 @@ impl Variant {
             Self::Spoof => "spoof",
             Self::Defer => "defer",
             Self::Tunnel => "tunnel",
+            Self::SpoofAlone => "spoof, no custody",
+            Self::TunnelAlone => "tunnel, no custody",
+        }
+    }
+
+    /// Whether there is a tunnel.
+    pub fn has_tunnel(self) -> bool {
+        matches!(self, Self::Tunnel | Self::TunnelAlone)
+    }
+
+    /// The same without custody, where there is such a variant.
+    pub fn without_custody(self) -> Option<Self> {
+        match self {
+            Self::Spoof => Some(Self::SpoofAlone),
+            Self::Tunnel => Some(Self::TunnelAlone),
+            _ => None,
+        }
+    }
+
+    fn survive(self) -> &'static str {
+        match self {
+            Self::SpoofAlone | Self::TunnelAlone => "[custody]\nsurvive = false\n",
+            _ => "[custody]\nsurvive = true\n",
         }
     }
 }
@@ -70,9 +100,10 @@ impl Bed {
     /// # Errors
     /// Without root, or when pepd does not come up within ten seconds; its log is quoted then.
     pub fn new(variant: Variant, pepd_program: &Path) -> Result<Self> {
-        let names: &[&str] = match variant {
-            Variant::Tunnel => &["client", "near", "far", "server"],
-            _ => &["client", "middle", "server"],
+        let names: &[&str] = if variant.has_tunnel() {
+            &["client", "near", "far", "server"]
+        } else {
+            &["client", "middle", "server"]
         };
         let nodes = Topology::chain(names)?;
         let client = nodes.node("client").netns();
@@ -83,11 +114,11 @@ impl Bed {
         let mut target = None;
         let pepds = match variant {
             Variant::Direct => Vec::new(),
-            Variant::Spoof | Variant::Defer => {
+            Variant::Spoof | Variant::Defer | Variant::SpoofAlone => {
                 vec![start_split(&nodes, variant, pepd_program, files.path())?]
             }
-            Variant::Tunnel => {
-                let pair = start_pair(&nodes, pepd_program, files.path())?;
+            Variant::Tunnel | Variant::TunnelAlone => {
+                let pair = start_pair(&nodes, variant, pepd_program, files.path())?;
                 target = Some(pair.target);
                 pair.pepds
             }
@@ -101,9 +132,10 @@ impl Bed {
         })
     }
 
-    /// The process ids of pepd, where there is one or two.
+    /// The ids of the processes that carry flows, where there is one or two.
     pub fn pepds(&self) -> Vec<u32> {
-        self.pepds.iter().map(Process::id).collect()
+        let first = self.pepds.iter().map(Process::id);
+        first.map(carrier).collect()
     }
 
     /// The far end of the tunnel, where there is one.
@@ -174,10 +206,15 @@ fn start_split(
     program: &Path,
     files: &Path,
 ) -> Result<Process> {
-    let syn = variant.name();
+    let syn = if variant == Variant::Defer {
+        "defer"
+    } else {
+        "spoof"
+    };
     let config = format!(
-        "[intercept]\nlan = [\"client\"]\n\n[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\n\
-         congestion = [\"{CONGESTION}\"]\n"
+        "[intercept]\nlan = [\"client\"]\n{}[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\n\
+         congestion = [\"{CONGESTION}\"]\n",
+        variant.survive()
     );
     start_pepd(
         nodes.node("middle").netns(),
@@ -202,14 +239,15 @@ struct Pair {
 }
 
 /// The far end first: it is called by the near one.
-fn start_pair(nodes: &Topology, program: &Path, files: &Path) -> Result<Pair> {
+fn start_pair(nodes: &Topology, variant: Variant, program: &Path, files: &Path) -> Result<Pair> {
     let near_key = keygen(program, &files.join("near.key"))?;
     let far_key = keygen(program, &files.join("far.key"))?;
     let own = |lan: &str, link: &str, name: &str| {
         format!(
-            "[intercept]\nlan = [\"{lan}\"]\n\
+            "[intercept]\nlan = [\"{lan}\"]\n{}\
              [link]\ninterface = \"{link}\"\nrate = \"10Gbit/s\"\nrtt = \"1ms\"\n\
              [identity]\nkey_file = \"{}\"\n",
+            variant.survive(),
             files.join(format!("{name}.key")).display(),
         )
     };
@@ -221,8 +259,13 @@ fn start_pair(nodes: &Topology, program: &Path, files: &Path) -> Result<Pair> {
     let near = format!(
         "{}[peer.far]\npublic_key = \"{far_key}\"\nendpoint = \"{hub}:{PORT}\"\n\
          [[site]]\nname = \"bench\"\nmode = \"tunnel\"\npeer = \"far\"\n\
-         congestion = [\"{CONGESTION}\"]\n",
+         congestion = [\"{CONGESTION}\"]\ncustody = \"{}\"\n",
         own("client", "far", "near"),
+        if variant == Variant::TunnelAlone {
+            "never"
+        } else {
+            "outage"
+        },
     );
     let start = |name: &str, config: &str, until| {
         start_pepd(

@@ -148,7 +148,7 @@ impl Plan {
 
     /// On a pepd of its own, because what earlier measurements left in memory must not count.
     fn idle_memory(&self, variant: Variant, report: &mut Report) -> Result<()> {
-        if matches!(variant, Variant::Direct | Variant::Tunnel) {
+        if variant == Variant::Direct || variant.has_tunnel() {
             return Ok(());
         }
         for flows in IDLE_FLOWS {

@@ -53,9 +53,11 @@ impl Series {
         self.of(variant).map(Summary::of)
     }
 
-    /// A variant against the direct path, round by round.
+    /// A variant against the direct path, or where that was not measured against itself without custody; round by round.
     fn compared(&self, variant: Variant) -> Option<Summary> {
-        let (direct, ours) = (self.of(Variant::Direct)?, self.of(variant)?);
+        let measured: Vec<_> = self.values.iter().map(|(of, _)| *of).collect();
+        let base = self.of(base(&measured, variant)?)?;
+        let (direct, ours) = (base, self.of(variant)?);
         match self.quantity.compare {
             Compare::Ratio => Some(Summary::of_pairs(ours, direct, |ours, direct| {
                 ours / direct
@@ -71,8 +73,8 @@ impl Series {
         let Quantity { name, unit, .. } = &self.quantity;
         let mut row = vec![name.clone(), (*unit).to_owned()];
         row.extend(variants.iter().map(|v| cell(self.summary(*v))));
-        let pepd = variants.iter().filter(|v| **v != Variant::Direct);
-        row.extend(pepd.map(|v| cell(self.compared(*v))));
+        let compared = variants.iter().filter(|v| base(variants, **v).is_some());
+        row.extend(compared.map(|v| cell(self.compared(*v))));
         row
     }
 
@@ -92,6 +94,13 @@ impl Series {
             "variants": variants.collect::<serde_json::Map<_, _>>(),
         })
     }
+}
+
+/// What a variant is set against: the direct path, or where that was not measured itself without custody.
+fn base(measured: &[Variant], variant: Variant) -> Option<Variant> {
+    let is_there = |base: &Variant| measured.contains(base) && *base != variant;
+    let direct = Some(Variant::Direct).filter(is_there);
+    direct.or_else(|| variant.without_custody().filter(is_there))
 }
 
 /// All that was measured.
@@ -145,14 +154,20 @@ impl Report {
     fn targets_of(&self, variant: Variant) -> Vec<Target> {
         let mut targets = Vec::new();
         for Series { quantity, .. } in &self.series {
-            for limit in limits(variant, &quantity.name) {
+            let against = base(&self.variants, variant);
+            let limits = if against.is_some_and(|base| base != Variant::Direct) {
+                limits_of_custody(quantity)
+            } else {
+                limits(variant, &quantity.name)
+            };
+            for limit in limits {
                 let figure = self.figure(&quantity.name, variant, limit.figure);
                 targets.extend(figure.map(|figure| Target {
                     what: format!(
                         "{}: {}{}",
                         variant.name(),
                         quantity.name,
-                        limit.figure.words()
+                        limit.figure.words(against)
                     ),
                     bound: limit.bound,
                     unit: limit.figure.unit(quantity.unit),
@@ -183,8 +198,9 @@ impl fmt::Display for Report {
         let mut table = markdown();
         let mut header = vec!["".to_owned(), "unit".to_owned()];
         header.extend(self.variants.iter().map(|v| v.name().to_owned()));
-        let pepd = self.variants.iter().filter(|v| **v != Variant::Direct);
-        header.extend(pepd.map(|v| format!("{} to direct", v.name())));
+        let bases = self.variants.iter();
+        let bases = bases.filter_map(|v| Some((v, base(&self.variants, *v)?)));
+        header.extend(bases.map(|(v, base)| format!("{} to {}", v.name(), base.name())));
         table.set_header(header);
         table.add_rows(self.series.iter().map(|series| series.row(&self.variants)));
         writeln!(f, "{table}\n")?;
@@ -259,12 +275,13 @@ enum Figure {
 }
 
 impl Figure {
-    fn words(self) -> &'static str {
+    fn words(self, base: Option<Variant>) -> String {
+        let base = base.map_or("nothing", Variant::name);
         match self {
-            Self::Itself => "",
-            Self::Compared => ", share of direct",
-            Self::Added => ", added to direct",
-            Self::AgainstOneFlow => ", share of one flow",
+            Self::Itself => String::new(),
+            Self::Compared => format!(", share of {base}"),
+            Self::Added => format!(", added to {base}"),
+            Self::AgainstOneFlow => ", share of one flow".to_owned(),
         }
     }
 
@@ -281,10 +298,21 @@ struct Limit {
     bound: Bound,
 }
 
+/// What custody may cost while the link is good.
+fn limits_of_custody(quantity: &Quantity) -> Vec<Limit> {
+    let bound = match quantity.compare {
+        Compare::Ratio if quantity.name.ends_with(", CPU") => Bound::AtMost(1.03),
+        Compare::Ratio => Bound::AtLeast(0.97),
+        _ => return Vec::new(),
+    };
+    let figure = Figure::Compared;
+    vec![Limit { figure, bound }]
+}
+
 /// What is asked of a quantity.
 fn limits(variant: Variant, name: &str) -> Vec<Limit> {
     let limit = |figure, bound| Limit { figure, bound };
-    if variant == Variant::Tunnel {
+    if variant.has_tunnel() {
         return match name {
             _ if name.ends_with(", CPU") => vec![limit(Figure::Itself, Bound::AtMost(2.0))],
             "strangers, goodput left" => vec![limit(Figure::Itself, Bound::AtLeast(0.8))],
@@ -347,6 +375,22 @@ mod tests {
         let report = measured("ping-pong of 1 B", Compare::Added, 10.0, 71.0);
         assert!(!report.targets()[0].is_met());
         assert!(report.to_string().contains("MISSED"));
+    }
+
+    #[test]
+    fn without_a_direct_path_custody_is_set_against_itself_without() {
+        let mut report = Report::default();
+        for (variant, value) in [(Variant::SpoofAlone, 10.0), (Variant::Spoof, 9.8)] {
+            let quantity = Quantity::new("one flow up".to_owned(), "Gbit/s", Compare::Ratio);
+            report.record(quantity, variant, value);
+        }
+        let shares: Vec<f64> = report
+            .targets_of(Variant::Spoof)
+            .iter()
+            .map(|t| t.figure)
+            .collect();
+        assert_eq!(shares, [0.98]);
+        assert!(report.to_string().contains("spoof to spoof, no custody"));
     }
 
     #[test]
