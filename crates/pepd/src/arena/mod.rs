@@ -5,6 +5,8 @@
 //! own counters by the one call that was under way, and by no more.
 
 #[cfg(test)]
+pub(crate) mod fuse;
+#[cfg(test)]
 mod tests;
 
 use std::{
@@ -120,6 +122,12 @@ impl Arena {
             initial,
             free: Mutex::new(free),
         })
+    }
+
+    /// The process that uses it ends when that burns.
+    #[cfg(test)]
+    pub(crate) fn end_with(&self, fuse: &Arc<fuse::Fuse>) {
+        self.memory.end_with(fuse);
     }
 
     /// How much there is room for.

@@ -2,22 +2,26 @@
 
 use std::{
     collections::HashMap,
+    io,
     os::fd::{AsFd as _, OwnedFd},
     sync::Arc,
 };
 
-use pep_core::relay::{Direction, Side};
+use pep_core::{
+    arena::Counters,
+    relay::{Direction, Side},
+};
 
 use super::{Survivor, counters::counters, inheritance::is_accepted};
 use crate::arena::{Arena, SlotState};
 
 /// Which flows there were.
-#[derive(Debug, Default)]
-pub struct Recovery {
+#[derive(Debug)]
+pub struct Recovery<L = OwnedFd> {
     /// Those of which something was published.
-    pub survivors: Vec<Survivor>,
+    pub survivors: Vec<Survivor<L>>,
     /// Clients that were accepted so late that nothing was.
-    pub accepted: Vec<OwnedFd>,
+    pub accepted: Vec<L>,
     /// Flows of which too little is known.
     pub lost: u64,
 }
@@ -25,18 +29,44 @@ pub struct Recovery {
 impl Recovery {
     /// Sorts out what is in the memory of flows, and the sockets by their cookies. Those that are nobody's are closed:
     /// connections of which nobody ever knew. `client_mark` is that of clients' legs.
-    pub fn new(arena: &Arc<Arena>, mut legs: HashMap<u64, OwnedFd>, client_mark: u32) -> Self {
-        let mut recovery = Self::default();
+    pub fn new(arena: &Arc<Arena>, legs: HashMap<u64, OwnedFd>, client_mark: u32) -> Self {
+        let told = |leg: &OwnedFd, connected, fin_published| {
+            counters(leg.as_fd(), connected, fin_published)
+        };
+        let mut recovery = Recovery::sort(arena, legs, told);
+        recovery
+            .accepted
+            .retain(|leg| is_accepted(leg.as_fd(), client_mark));
+        recovery
+    }
+}
+
+impl<L> Recovery<L> {
+    /// The same of legs as others see them, of which [`counters`] tells in that way; all that are nobody's are taken for accepted.
+    pub fn sort(
+        arena: &Arc<Arena>,
+        mut legs: HashMap<u64, L>,
+        told: impl Fn(&L, bool, bool) -> io::Result<Counters>,
+    ) -> Self {
+        let mut recovery = Self {
+            survivors: Vec::new(),
+            accepted: Vec::new(),
+            lost: 0,
+        };
         for slot in arena.occupied() {
-            recovery.add(arena, slot, &mut legs);
+            recovery.add(arena, slot, &mut legs, &told);
         }
-        let accepted = legs.into_values();
-        let accepted = accepted.filter(|leg| is_accepted(leg.as_fd(), client_mark));
-        recovery.accepted = accepted.collect();
+        recovery.accepted = legs.into_values().collect();
         recovery
     }
 
-    fn add(&mut self, arena: &Arc<Arena>, slot: u32, legs: &mut HashMap<u64, OwnedFd>) {
+    fn add(
+        &mut self,
+        arena: &Arc<Arena>,
+        slot: u32,
+        legs: &mut HashMap<u64, L>,
+        told: impl Fn(&L, bool, bool) -> io::Result<Counters>,
+    ) {
         let slot = arena.attach(slot);
         let Some(record) = slot.record() else {
             tracing::warn!(
@@ -51,11 +81,11 @@ impl Recovery {
             // Its process was closing them, by RST or by FIN as they were told.
             return;
         }
-        let told = Side::ALL.map(|side| {
+        let counters = Side::ALL.map(|side| {
             let leg = legs[side as usize].as_ref()?;
             let towards = Direction::from(side.other());
             let fin_published = record.halves[towards as usize].fin_out;
-            let told = counters(leg.as_fd(), side == Side::Server, fin_published);
+            let told = told(leg, side == Side::Server, fin_published);
             told.inspect_err(|err| tracing::warn!(error = %err, "a leg cannot be asked"))
                 .ok()
         });
@@ -63,7 +93,7 @@ impl Recovery {
             slot,
             record,
             legs,
-            counters: told,
+            counters,
         });
     }
 }

@@ -32,6 +32,8 @@ pub struct SharedMemory {
     fd: OwnedFd,
     base: NonNull<libc::c_void>,
     len: NonZeroUsize,
+    #[cfg(test)]
+    fuse: std::sync::OnceLock<std::sync::Arc<crate::arena::fuse::Fuse>>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only reached through
@@ -77,7 +79,29 @@ impl SharedMemory {
         // SAFETY: the kernel chooses a free address, so no mapping of others is replaced; the
         // file is `len` bytes long and sealed, as both callers see to.
         let base = unsafe { mmap(None, len, protection, flags, &fd, 0)? };
-        Ok(Self { fd, base, len })
+        Ok(Self {
+            fd,
+            base,
+            len,
+            #[cfg(test)]
+            fuse: std::sync::OnceLock::new(),
+        })
+    }
+
+    /// From now on nothing is stored once that has burnt.
+    #[cfg(test)]
+    pub(crate) fn end_with(&self, fuse: &std::sync::Arc<crate::arena::fuse::Fuse>) {
+        self.fuse
+            .set(std::sync::Arc::clone(fuse))
+            .expect("one process");
+    }
+
+    /// Whether the process still is there to store something; always, but in tests.
+    fn is_alive(&self) -> bool {
+        #[cfg(test)]
+        return self.fuse.get().is_none_or(|fuse| fuse.step());
+        #[cfg(not(test))]
+        true
     }
 
     /// Bytes of it.
@@ -128,6 +152,9 @@ impl SharedMemory {
     /// # Panics
     /// When it is not within the mapping.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) {
+        if !self.is_alive() {
+            return;
+        }
         let skew = offset % 8;
         let mut words = self.words(offset - skew, skew + bytes.len());
         let (edge, rest) = bytes.split_at(edge(skew, bytes.len()));
@@ -193,6 +220,9 @@ impl SharedMemory {
     /// # Errors
     /// As fallocate(2).
     pub fn punch(&self, offset: usize, len: usize) -> io::Result<()> {
+        if !self.is_alive() {
+            return Ok(());
+        }
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
         let offset_len = |value| libc::off_t::try_from(value).map_err(io::Error::other);
         Ok(fallocate(
@@ -223,6 +253,10 @@ impl Words for SharedMemory {
     }
 
     fn store(&self, offset: usize, value: u64) {
+        #[cfg(test)]
+        if self.fuse.get().is_some_and(|fuse| !fuse.store()) {
+            return;
+        }
         self.atomic(offset).store(value, Release);
     }
 }

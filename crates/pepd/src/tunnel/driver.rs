@@ -31,6 +31,7 @@ use super::{
     core::{Core, Key, Shared},
     near, paths,
     recover::{self, Inherited},
+    register,
     setup::Prepared,
     table::Custody,
     tcp::{self, Connections, Listeners},
@@ -83,7 +84,7 @@ pub(super) async fn run(
         custody,
     );
     listen(&core, prepared.listeners)?;
-    recover::flows(&core, inherited);
+    recover::flows(&core, inherited, register);
     let mut driver = Driver {
         core: Rc::clone(&core),
         sockets: Sockets::new(prepared.sockets)?,

@@ -23,6 +23,8 @@
 mod batch;
 mod core;
 mod credit;
+#[cfg(test)]
+mod draw;
 mod driver;
 mod far;
 mod flow;
@@ -34,6 +36,8 @@ pub mod peers;
 mod recover;
 #[cfg(test)]
 mod rig;
+#[cfg(test)]
+mod schedules;
 pub mod setup;
 mod table;
 mod tcp;

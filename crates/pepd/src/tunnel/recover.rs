@@ -2,7 +2,7 @@
 //!
 //! A flow that compresses is lost: what its codec knows was in the memory of the process.
 
-use std::{io, net::SocketAddr, rc::Rc, sync::Arc};
+use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
 
 use pep_core::{
     arena::{Counters, Flags, Identity, Kind, SlotState, name_hash},
@@ -16,7 +16,7 @@ use super::{
     far,
     flow::Joint,
     leg::Leg,
-    near, register,
+    near,
     table::{Adopted, Announcement, Policy, RecoverError},
 };
 use crate::{
@@ -27,9 +27,9 @@ use crate::{
 
 /// What the process before has left.
 #[derive(Debug, Default)]
-pub struct Inherited {
+pub struct Inherited<L = OwnedFd> {
     /// Its flows in tunnels.
-    pub survivors: Vec<Survivor>,
+    pub survivors: Vec<Survivor<L>>,
     /// The sites that there are now.
     pub sites: Vec<Arc<SiteRuntime>>,
 }
@@ -75,12 +75,16 @@ fn class(identity: &Identity) -> (Class, u8) {
     (Class::from_wire(class).unwrap_or(Class::Normal), dscp)
 }
 
-/// Goes on with what was inherited, and counts it.
-pub(super) fn flows(core: &Shared, inherited: Inherited) {
+/// Goes on with what was inherited, and counts it. `register` makes legs such that they can be waited for.
+pub(super) fn flows<L>(
+    core: &Shared,
+    inherited: Inherited<L>,
+    register: impl Fn(L) -> io::Result<Box<dyn Leg>>,
+) {
     let (mut recovered, mut lost, mut repaired) = (0, 0, 0);
     for survivor in inherited.survivors {
         let identity = survivor.record.identity;
-        let registered = survivor.try_with(register).map_err(LostError::from);
+        let registered = survivor.try_with(&register).map_err(LostError::from);
         match registered.and_then(|survivor| flow(core, &inherited.sites, survivor)) {
             Ok(more) => {
                 recovered += 1;
@@ -239,6 +243,10 @@ fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
     };
     let mut joint = joint(core, key, ends, Side::Server);
     let connecting = match found.leg.zip(counters) {
+        // It was not told to connect yet, or did so in vain: no byte has moved, and another one will hear what is the matter.
+        Some((_, counters)) if !found.is_connected && counters.closed => {
+            Some(far::Connecting::NotBegun(class(&identity).1))
+        }
         Some((leg, counters)) => {
             joint.take_over(leg, adopted.shut, &counters);
             (!found.is_connected).then_some(far::Connecting::Begun)

@@ -61,7 +61,7 @@ const CREDIT: u64 = 2 * RING;
 pub(super) const SLOTS: u32 = 8;
 
 /// Where each end is, as the other sees it.
-const ADDRESSES: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 1), ([127, 0, 0, 1], 2)];
+pub(super) const ADDRESSES: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 1), ([127, 0, 0, 1], 2)];
 
 /// The near and the far end.
 pub(super) struct Rig {
@@ -87,14 +87,25 @@ pub(super) fn context(slots: u32, budget: u64) -> Arc<FlowContext> {
 
 /// The same, with so many bytes for each direction of a flow at most, and to begin with.
 pub(super) fn context_with(slots: u32, budget: u64, extent: u64, initial: u64) -> Arc<FlowContext> {
-    let counters = Arc::new(Counters::default());
     let geometry = Geometry {
         slots,
         extent,
         initial,
     };
+    context_over(Arena::new(geometry).unwrap(), budget, extent, initial)
+}
+
+/// The same over this memory.
+pub(super) fn context_over(
+    arena: Arc<Arena>,
+    budget: u64,
+    extent: u64,
+    initial: u64,
+) -> Arc<FlowContext> {
+    let counters = Arc::new(Counters::default());
+    let slots = arena.layout().slots();
     Arc::new(FlowContext {
-        arena: Arena::new(geometry).unwrap(),
+        arena,
         budget: Arc::new(MemoryBudget::new(budget)),
         limits: RelayLimits {
             ring_initial: initial,

@@ -13,32 +13,21 @@ use tokio::{
     time::sleep,
 };
 
-use crate::tunnel::rig::{FLOWS, Rig, listener};
+use crate::tunnel::{
+    draw::Draw,
+    rig::{FLOWS, Rig, listener},
+};
 
-/// SplitMix64.
-#[derive(Clone)]
-struct Draw(u64);
-
-impl Draw {
-    /// Seeded by `SEED`, or anew each time; printed.
-    fn new(what: &str) -> Self {
-        let given = std::env::var("SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok());
-        let bytes = crate::keys::random().expect("randomness");
-        let drawn = u64::from(u32::from_be_bytes(*bytes.first_chunk().expect("32 bytes")));
-        let seed = given.unwrap_or(drawn);
-        println!("{what}: SEED={seed}");
-        Self(seed)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % end
-    }
+/// Seeded by `SEED`, or anew each time; printed.
+fn drawn(what: &str) -> Draw {
+    let given = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let bytes = crate::keys::random().expect("randomness");
+    let drawn = u64::from(u32::from_be_bytes(*bytes.first_chunk().expect("32 bytes")));
+    let seed = given.unwrap_or(drawn);
+    println!("{what}: SEED={seed}");
+    Draw::seeded(seed)
 }
 
 /// How a flow ends.
@@ -106,7 +95,7 @@ fn reset_by(one: OwnedReadHalf, other: OwnedWriteHalf) {
 async fn serve_one(flow: u64, hosts: [TcpStream; 2], lens: [u64; 2], end: End, mut draw: Draw) {
     let [(mut client_in, client_out), (mut server_in, server_out)] =
         hosts.map(TcpStream::into_split);
-    let mut next = || Draw(draw.below(u64::MAX));
+    let mut next = || Draw::seeded(draw.below(u64::MAX));
     let [up, down] = lens;
     match end {
         End::Whole => {
@@ -162,7 +151,7 @@ async fn flows(rig: Rc<Rig>, rounds: u64, mut draw: Draw) {
                 },
                 _ => End::Whole,
             };
-            let draw = Draw(draw.below(u64::MAX));
+            let draw = Draw::seeded(draw.below(u64::MAX));
             running.push(spawn_local(serve_one(
                 flow,
                 [client, server],
@@ -178,14 +167,14 @@ async fn flows(rig: Rc<Rig>, rounds: u64, mut draw: Draw) {
 }
 
 fn renew_at_random(compress: bool, what: &str) {
-    let mut draw = Draw::new(what);
+    let mut draw = drawn(what);
     Rig::run(|rig| async move {
         rig.compress.set(compress);
         let rig = Rc::new(rig);
         let (over, renewed) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
         let renewing = {
             let (rig, over, renewed) = (Rc::clone(&rig), Rc::clone(&over), Rc::clone(&renewed));
-            let mut draw = Draw(draw.below(u64::MAX));
+            let mut draw = Draw::seeded(draw.below(u64::MAX));
             spawn_local(async move {
                 while !over.get() {
                     sleep(Duration::from_millis(20 + draw.below(150))).await;

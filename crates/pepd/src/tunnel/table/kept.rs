@@ -52,6 +52,12 @@ impl Custody {
         })
     }
 
+    /// Bytes that all hold there.
+    #[cfg(test)]
+    pub(in crate::tunnel) fn held(&self, place: Place) -> u64 {
+        self.ledger.borrow().held_by_all(place)
+    }
+
     /// A flow of a site begins.
     pub(super) fn open(&self, site: usize) -> FlowKey {
         let bounds = Bounds::NONE;

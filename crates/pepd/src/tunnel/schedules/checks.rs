@@ -1,0 +1,135 @@
+//! What has to hold, whatever happens.
+
+use pep_core::{relay::Side, stats::Stats};
+
+use super::{kernel::lock, plan::FlowPlan, world::World};
+
+/// What comes back from the disk for its turn is not refused.
+const RETURNING: u64 = 2 << 16;
+
+/// At every moment: what hosts get is what was sent, in order, and budgets hold.
+pub(super) fn always(world: &World) {
+    let seed = world.plan.seed;
+    for host in &world.hosts {
+        let socket = lock(&host.socket);
+        if let Some(violation) = &socket.violation {
+            panic!(
+                "seed {seed}: flow {}, {:?}: {violation}",
+                host.flow, host.side
+            );
+        }
+        let plan = &world.plan.flows[host.flow];
+        let most = plan.hosts[host.side.other() as usize].len;
+        assert!(
+            socket.written <= most,
+            "seed {seed}: flow {} was given {} of {most} bytes",
+            host.flow,
+            socket.written
+        );
+        let ends_early = socket.fin_given && socket.written < most && !host.has_reset;
+        assert!(
+            !ends_early || host.was_reset || socket.error.is_some(),
+            "seed {seed}: flow {}, {:?}: the end came after {} of {most} bytes",
+            host.flow,
+            host.side,
+            socket.written
+        );
+    }
+    for machine in &world.machines {
+        let [budget, memory, disk] = machine.peaks;
+        let flows = 64 * super::end::INITIAL;
+        assert!(
+            budget <= world.plan.memory,
+            "seed {seed}: {budget} of {} are taken",
+            world.plan.memory
+        );
+        assert!(
+            memory <= world.plan.custody + RETURNING * world.flows.len() as u64 + flows,
+            "seed {seed}: {memory} held of {}",
+            world.plan.custody
+        );
+        assert!(
+            disk <= world.plan.disk.unwrap_or(0),
+            "seed {seed}: {disk} on disk"
+        );
+    }
+}
+
+/// Whether a flow may have been reset: a host did so, or a server refused, or there was no memory for it.
+fn may_be_reset(world: &World, flow: usize) -> bool {
+    let plan: &FlowPlan = &world.plan.flows[flow];
+    let by_host = world
+        .hosts
+        .iter()
+        .any(|host| host.flow == flow && host.has_reset);
+    let count = |of: fn(&Stats) -> u64| -> u64 {
+        world.machines.iter().map(|machine| machine.count(of)).sum()
+    };
+    plan.refused || by_host || count(|stats| stats.tunnel_flows_refused) > 0
+}
+
+fn is_whole(world: &World, flow: usize) -> bool {
+    let plan = &world.plan.flows[flow];
+    Side::ALL.into_iter().all(|side| {
+        let host = world.flows[flow].hosts[side as usize];
+        let expected = plan.hosts[side.other() as usize].len;
+        host.is_some_and(|host| world.hosts[host].is_whole(expected))
+    })
+}
+
+/// Flows that both hosts have whole.
+pub(super) fn whole(world: &World) -> u64 {
+    (0..world.flows.len())
+        .filter(|flow| is_whole(world, *flow))
+        .count() as u64
+}
+
+/// What is to be known of the machines to find out what went wrong.
+fn state(world: &World) -> String {
+    let mut told = String::new();
+    for machine in &world.machines {
+        let interesting = |(name, count): &(&str, u64)| *count > 0 && !name.contains("datagram");
+        let ended: Vec<_> = machine
+            .before
+            .iter()
+            .copied()
+            .chain(machine.process.as_ref().map(super::end::Process::stats))
+            .map(|stats: Stats| stats.entries().filter(interesting).collect::<Vec<_>>())
+            .collect();
+        told += &format!("\n  left: {:?}; counted: {ended:?}", machine.leftovers());
+    }
+    for host in &world.hosts {
+        told += &format!("\n  {host:?}");
+    }
+    told
+}
+
+/// Everything is over: all has been delivered, and nothing is left.
+pub(super) fn at_the_end(world: &World) {
+    let seed = world.plan.seed;
+    for flow in 0..world.flows.len() {
+        let plan = &world.plan.flows[flow];
+        assert!(
+            is_whole(world, flow) || may_be_reset(world, flow),
+            "seed {seed}: flow {flow} is not whole after {:?}: {plan:?}{}",
+            world.now(),
+            state(world)
+        );
+    }
+    for (end, machine) in world.machines.iter().enumerate() {
+        let left = machine.leftovers();
+        assert!(
+            left.is_none(),
+            "seed {seed}: end {end} has something left after {:?}: {left:?}{}",
+            world.now(),
+            state(world)
+        );
+        let lost = machine.count(|stats| stats.flows_lost_at_restart);
+        assert_eq!(
+            lost,
+            0,
+            "seed {seed}: flows lost at a restart{}",
+            state(world)
+        );
+    }
+}

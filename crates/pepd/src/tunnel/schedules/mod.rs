@@ -1,0 +1,159 @@
+//! Schedules by chance, in virtual time: two whole ends of a tunnel with their flows, over a link with losses and outages, whose
+//! processes end at any step.
+//!
+//! ```text
+//!   hosts    kernel                pepd: Joint, Table, Ledger, Session          link      the same
+//!   Host <-> Socket <- Connection -> [ arena ] [ disk ] <-> Endpoint <----> Engine <----> ...
+//!            outlives the process    outlives it
+//! ```
+//!
+//! What is pepd's is pepd's own code; the kernel and the hosts are simulated ([`kernel`], [`hosts`]), the link is winkemu's. A
+//! [`Fuse`](crate::arena::fuse::Fuse) ends a process before any store to the arena and any call.
+//!
+//! `PEPD_TEST_SEED=n` runs that schedule alone, and tells what happens; `PEPD_TEST_SCHEDULES=n` runs so many.
+
+mod checks;
+mod end;
+mod hosts;
+mod kernel;
+mod plan;
+mod world;
+
+use std::{
+    any::Any,
+    env,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::Instant,
+};
+
+use plan::{Broken, Plan, Scope};
+use world::{Summary, World};
+
+fn number(name: &str) -> Option<u64> {
+    let text = env::var(name).ok()?;
+    Some(text.parse().expect("a number"))
+}
+
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
+    text.unwrap_or_else(|| "a panic".to_owned())
+}
+
+/// Runs the schedules of these seeds, and so many more. Panics with those that fail.
+fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
+    if let Some(seed) = number("PEPD_TEST_SEED") {
+        let plan = Plan::draw(seed, scope);
+        println!("{plan:#?}");
+        println!("{:?}", World::run(plan, true));
+        return;
+    }
+    let runs = number("PEPD_TEST_SCHEDULES").unwrap_or(runs);
+    let (next, began) = (AtomicU64::new(0), Instant::now());
+    let all: Mutex<(Summary, Vec<(u64, String)>)> = Mutex::default();
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Relaxed);
+            let count = kept.len() as u64;
+            if index >= runs + count {
+                return;
+            }
+            let seed = if index < count {
+                kept[index as usize]
+            } else {
+                index - count
+            };
+            let ran = catch_unwind(AssertUnwindSafe(|| {
+                World::run(Plan::draw(seed, scope), false)
+            }));
+            let mut all = all.lock().expect("nothing panics with it");
+            match ran {
+                Ok(summary) => all.0.add(&summary),
+                Err(panic) => {
+                    println!("{what}: seed {seed} has failed");
+                    all.1.push((seed, message(&*panic)));
+                }
+            }
+        }
+    };
+    thread::scope(|threads| {
+        for _ in 0..thread::available_parallelism().map_or(1, Into::into) {
+            threads.spawn(work);
+        }
+    });
+    let (sum, failures) = all.into_inner().expect("nothing panics with it");
+    println!("{what}: {sum:?}, {:?}", began.elapsed());
+    let seeds: Vec<_> = failures.iter().map(|(seed, _)| seed).collect();
+    assert!(
+        failures.is_empty(),
+        "{what}: {} of {runs} failed, again by PEPD_TEST_SEED=n: {seeds:?}\n{}",
+        failures.len(),
+        failures[0].1
+    );
+}
+
+/// What is broken on purpose is found within so many schedules.
+fn finds(broken: Broken, runs: u64) {
+    let found = (0..runs).any(|seed| {
+        let mut plan = Plan::draw(seed, CRASHES);
+        plan.broken = Some(broken);
+        catch_unwind(AssertUnwindSafe(|| World::run(plan, false))).is_err()
+    });
+    assert!(found, "{broken:?} went unnoticed in {runs} schedules");
+}
+
+#[test]
+fn what_is_not_written_down_is_missed() {
+    finds(Broken::Stores, 100);
+}
+
+#[test]
+fn a_kernel_that_counts_wrong_is_noticed() {
+    finds(Broken::Counters, 100);
+}
+
+const CRASHES: Scope = Scope {
+    crashes: true,
+    disk: false,
+    pressure: false,
+};
+
+#[test]
+fn flows_are_whole_after_losses_and_outages() {
+    let scope = Scope {
+        crashes: false,
+        disk: false,
+        pressure: false,
+    };
+    explore("outages", scope, &[], 100);
+}
+
+#[test]
+fn flows_are_whole_after_crashes_at_any_step() {
+    explore("crashes", CRASHES, &[1401], 150);
+}
+
+#[test]
+fn flows_are_whole_whatever_the_disk_does() {
+    let scope = Scope {
+        crashes: false,
+        disk: true,
+        pressure: false,
+    };
+    explore("disk", scope, &[], 100);
+}
+
+#[test]
+fn flows_are_whole_where_memory_is_short() {
+    let scope = Scope {
+        crashes: true,
+        disk: false,
+        pressure: true,
+    };
+    explore("pressure", scope, &[], 100);
+}

@@ -1,0 +1,244 @@
+//! What happens in a schedule, drawn from its seed.
+
+use std::time::Duration;
+
+use super::hosts::Closes;
+use crate::tunnel::draw::Draw;
+
+/// What may happen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scope {
+    /// Processes end, at any step.
+    pub(super) crashes: bool,
+    /// Bytes are kept on disk while the link is away, and the disk fails.
+    pub(super) disk: bool,
+    /// Memory is short.
+    pub(super) pressure: bool,
+}
+
+/// One host of a flow.
+#[derive(Debug, Clone)]
+pub(super) struct HostPlan {
+    pub(super) len: u64,
+    pub(super) closes: Closes,
+    pub(super) resets_at: Option<u64>,
+    pub(super) pace: u64,
+}
+
+/// A flow.
+#[derive(Debug, Clone)]
+pub(super) struct FlowPlan {
+    pub(super) begins: Duration,
+    pub(super) hosts: [HostPlan; 2],
+    /// The server answers after so long, perhaps with a refusal.
+    pub(super) answers_after: Duration,
+    pub(super) refused: bool,
+}
+
+/// The process of an end ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Crash {
+    pub(super) end: usize,
+    pub(super) at: Duration,
+    /// After so many more steps.
+    pub(super) steps: u64,
+    /// The next one begins so much later.
+    pub(super) gone: Duration,
+}
+
+/// The disk of an end fails in one respect, or does not any more.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fault {
+    pub(super) end: usize,
+    pub(super) at: Duration,
+    pub(super) what: usize,
+    pub(super) fails: bool,
+}
+
+/// A schedule.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) rate: u64,
+    pub(super) delay: Duration,
+    /// As the link's options have it.
+    pub(super) loss: f64,
+    pub(super) queue: u64,
+    /// When nothing gets through.
+    pub(super) outages: Vec<(Duration, Duration)>,
+    /// Whether the far end knows the near one's address.
+    pub(super) far_calls: bool,
+    pub(super) crashes: Vec<Crash>,
+    pub(super) flows: Vec<FlowPlan>,
+    /// Bytes of each end's process.
+    pub(super) memory: u64,
+    /// Bytes that each end holds in memory, and on disk, while the link is away.
+    pub(super) custody: u64,
+    pub(super) disk: Option<u64>,
+    pub(super) faults: Vec<Fault>,
+    pub(super) buffers: [u64; 2],
+    /// Both ends are told of outages.
+    pub(super) told: bool,
+    /// What is broken on purpose, to see that it is found.
+    pub(super) broken: Option<Broken>,
+}
+
+/// What is broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// Some of what is written down is not.
+    Stores,
+    /// The kernel tells of a byte more than was read.
+    Counters,
+}
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+impl Plan {
+    /// The schedule of that seed.
+    pub(super) fn draw(seed: u64, scope: Scope) -> Self {
+        let mut draw = Draw::seeded(seed);
+        let draw = &mut draw;
+        let rate = draw.one_of([300_000, 1_000_000, 4_000_000, 20_000_000]);
+        let delay = millis(1 + draw.below_one_of([10, 40, 300]));
+        let loss = draw.one_of([0, 0, 1, 3, 8]) as f64 / 100.0;
+        let last = draw.one_of([3_000, 20_000]);
+        let flows: Vec<_> = (0..1 + draw.below(4))
+            .map(|_| Self::flow(draw, last / 2))
+            .collect();
+        let disk = scope.disk.then(|| (2 + draw.below(60)) << 16);
+        Self {
+            seed,
+            rate,
+            delay,
+            loss,
+            queue: (rate / 16).max(30_000),
+            outages: Self::outages(draw, last),
+            far_calls: draw.below(2) == 0,
+            crashes: if scope.crashes {
+                Self::crashes(draw, last)
+            } else {
+                Vec::new()
+            },
+            flows,
+            memory: if scope.pressure {
+                (20 + draw.below(40)) << 16
+            } else {
+                16 << 20
+            },
+            custody: if scope.disk || scope.pressure {
+                (1 + draw.below(16)) << 16
+            } else {
+                4 << 20
+            },
+            disk,
+            faults: if scope.disk {
+                Self::faults(draw, last)
+            } else {
+                Vec::new()
+            },
+            told: draw.below(3) == 0,
+            broken: None,
+            buffers: [8 << 10 << draw.below(5), 8 << 10 << draw.below(5)],
+        }
+    }
+
+    fn flow(draw: &mut Draw, last: u64) -> FlowPlan {
+        let begins = millis(draw.below(last));
+        let hosts = [0, 1].map(|_| {
+            let most = draw.one_of([0, 100, 3000, 60_000, 500_000]);
+            let len = draw.below(most + 1);
+            let resets = draw.below(16) == 0;
+            HostPlan {
+                len,
+                closes: if draw.below(2) == 0 {
+                    Closes::AtOnce
+                } else {
+                    Closes::Second
+                },
+                resets_at: resets.then(|| draw.below(100_000)),
+                pace: draw.one_of([3, 30, 300]),
+            }
+        });
+        let mut flow = FlowPlan {
+            begins,
+            hosts,
+            answers_after: millis(draw.below(60)),
+            refused: draw.below(30) == 0,
+        };
+        if flow.hosts.iter().all(|host| host.closes == Closes::Second) {
+            flow.hosts[draw.below(2) as usize].closes = Closes::AtOnce;
+        }
+        flow
+    }
+
+    /// None, winks, or one that lasts.
+    fn outages(draw: &mut Draw, last: u64) -> Vec<(Duration, Duration)> {
+        match draw.below(4) {
+            0 => Vec::new(),
+            1 | 2 => {
+                // Each interval is one with that probability.
+                let interval = draw.one_of([40, 500, 2000]);
+                let away = (0..last / interval).filter(|_| draw.below(10) < 4);
+                let away: Vec<_> = away.collect();
+                let away = away.into_iter().map(|n| (n * interval, (n + 1) * interval));
+                away.map(|(from, to)| (millis(from), millis(to))).collect()
+            }
+            _ => {
+                let from = draw.below(last);
+                let len = draw.one_of([3000, 20_000, 200_000]);
+                vec![(millis(from), millis(from + 1 + draw.below(len)))]
+            }
+        }
+    }
+
+    fn crashes(draw: &mut Draw, last: u64) -> Vec<Crash> {
+        let mut crashes: Vec<_> = (0..draw.below(6))
+            .map(|_| Crash {
+                end: draw.below(2) as usize,
+                at: millis(draw.below(last)),
+                steps: 1 + draw.below_one_of([1, 30, 300]),
+                gone: millis(draw.below_one_of([2, 300, 5000])),
+            })
+            .collect();
+        crashes.sort_by_key(|crash| crash.at);
+        crashes
+    }
+
+    fn faults(draw: &mut Draw, last: u64) -> Vec<Fault> {
+        let mut faults: Vec<_> = (0..draw.below(6))
+            .map(|_| Fault {
+                end: draw.below(2) as usize,
+                at: millis(draw.below(last)),
+                what: draw.below(3) as usize,
+                fails: draw.below(2) == 0,
+            })
+            .collect();
+        faults.sort_by_key(|fault| fault.at);
+        faults
+    }
+
+    /// When nothing fails any more, and all flows have begun.
+    pub(super) fn calm(&self) -> Duration {
+        let outages = self.outages.iter().map(|(_, until)| *until);
+        let crashes = self.crashes.iter().map(|crash| crash.at + crash.gone);
+        let flows = self.flows.iter().map(|flow| flow.begins);
+        let faults = self.faults.iter().map(|fault| fault.at);
+        let last = outages.chain(crashes).chain(flows).chain(faults).max();
+        last.unwrap_or_default()
+    }
+
+    /// By when everything is to have been delivered.
+    pub(super) fn deadline(&self) -> Duration {
+        let lens = self.flows.iter().flat_map(|flow| &flow.hosts);
+        let bytes: u64 = lens.clone().map(|host| host.len).sum();
+        let by_link = Duration::from_secs_f64(bytes as f64 * 8.0 / self.rate as f64);
+        // Each turn of a host moves some bytes.
+        let least = self.buffers[0].min(self.buffers[1]).min(20_000);
+        let turns = lens.map(|host| millis(2 * host.pace * (host.len / least + 2)));
+        let by_hosts = turns.max().unwrap_or_default();
+        self.calm() + 8 * by_link + 4 * by_hosts + 200 * self.delay + Duration::from_secs(60)
+    }
+}
