@@ -192,6 +192,45 @@ fn a_transfer_goes_on_after_an_outage_that_nobody_has_told_of() {
     });
 }
 
+/// As a program does that sends its mail and ends. Its kernel forgets the connection after a while, and answers what asks for it by RST.
+#[test]
+fn an_upload_whose_client_is_long_gone_is_delivered_when_the_link_is_back() {
+    const BYTES: u64 = 300_000;
+    matrix_pepd_only(|bed| {
+        let (told, sums) = std::sync::mpsc::channel();
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _server = Server::start(listener, move |mut stream, _| {
+            told.send(receive(&mut stream).ok())
+                .expect("the test listens");
+        });
+        bed.client.sysctl("net.ipv4.tcp_fin_timeout", "1");
+        let keepalive = "[timeouts]\nkeepalive = { idle = \"1s\", interval = \"1s\", count = 1 }\n";
+        let mut pep = bed
+            .start_with(&format!("{ADMIN}{keepalive}"))
+            .expect("not direct");
+        let mut stream = connect(bed);
+        cut_off(&bed.server);
+        let mut payload = Payload::new(pepd_tests::payload::run_seed(), BYTES);
+        let sum = payload.sum();
+        payload.send(&mut stream).expect("pepd takes it");
+        drop(stream);
+        wait_until("the client's kernel to forget it", || {
+            bed.client.run("ss", &["-Htan"]).is_empty()
+        });
+        // Asked whether the client lives, its kernel answers that it does not.
+        wait_until("pepd's leg to the client to be reset", || {
+            let legs = bed.gateway.run("ss", &["-Htan", "state", "close-wait"]);
+            legs.is_empty()
+        });
+        reconnect(&bed.server);
+        let received = sums
+            .recv_timeout(pepd_tests::wait::PATIENCE)
+            .expect("it arrives");
+        assert_eq!(received, Some((BYTES, sum)));
+        pep.assert_healthy();
+    });
+}
+
 #[test]
 fn what_cannot_be_answered_is_refused_and_the_socket_goes_with_pepd() {
     matrix_pepd_only(|bed| {
