@@ -14,7 +14,9 @@ use socket2::{Domain, Socket, Type};
 use crate::{
     congestion::{Catalogue, Means, WhyNot},
     keys::{self, KeyFileError},
-    outage, sys,
+    outage,
+    survive::keeper,
+    sys,
 };
 
 /// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
@@ -50,6 +52,7 @@ pub fn check(config: &Config) -> Findings {
     findings.check_contacts(config);
     findings.check_interfaces(config);
     findings.check_descriptors(config);
+    findings.check_survival(config);
     findings
 }
 
@@ -62,6 +65,15 @@ impl Findings {
     fn note(&mut self, config: &Config, key: &str, message: String) {
         let (line, key) = (config.line_of(key), key.to_owned());
         self.notes.push(ConfigWarning { line, key, message });
+    }
+
+    fn check_survival(&mut self, config: &Config) {
+        if !config.custody.survive {
+            return;
+        }
+        if let Err(err) = keeper::are_useful() {
+            self.note(config, "custody.survive", err.to_string());
+        }
     }
 
     fn check_congestion(&mut self, config: &Config, catalogue: &Catalogue) {

@@ -29,7 +29,7 @@ use pepd::{
     log,
     outage::LinkReport,
     summary::Summary,
-    survive::supervisor,
+    survive::{keeper, supervisor},
 };
 use serde::de::DeserializeOwned;
 
@@ -56,7 +56,7 @@ fn run(args: &RunArgs) -> ExitStatus {
         Err(err) => return refuse(&err),
     };
     log::init(args.log(config.log), args.log_level.is_some());
-    if config.custody.survive && !args.worker {
+    if config.custody.survive && !args.worker && keepers_are_useful() {
         return supervisor::run(&config).unwrap_or_else(|err| {
             tracing::error!(error = %err, "cannot start, or watch, the process that carries flows");
             ExitStatus::Runtime
@@ -78,6 +78,14 @@ fn run(args: &RunArgs) -> ExitStatus {
         tracing::error!("{}", chain(&err));
         err.status()
     })
+}
+
+fn keepers_are_useful() -> bool {
+    let useful = keeper::are_useful();
+    if let Err(err) = &useful {
+        tracing::warn!("{err}");
+    }
+    useful.is_ok()
 }
 
 fn check(args: &CheckArgs) -> ExitStatus {

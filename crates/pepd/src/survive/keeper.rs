@@ -1,6 +1,10 @@
 //! The process that keeps our sockets open when we end.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd as _, AsRawFd as _},
+    time::Duration,
+};
 
 use nix::{
     sys::{
@@ -14,6 +18,25 @@ use crate::sys;
 
 /// How long flows wait for a successor. Then their sockets close, and the kernel forwards.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why keepers are of no use here.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "flows end with pepd's process, as the next one could not take their sockets over ({0}): allow the system call pidfd_getfd \
+     (containers filter it out, unless they have CAP_SYS_PTRACE or no filter), or set `custody.survive = false`"
+)]
+pub struct UselessError(io::Error);
+
+/// Whether what a keeper keeps can be had by others: tries it with one.
+///
+/// # Errors
+/// Where a filter of system calls or a security module forbids it, before Linux 5.6, and when there is no process for it.
+pub fn are_useful() -> Result<(), UselessError> {
+    let keeper = Keeper::new(Duration::ZERO);
+    keeper
+        .and_then(|keeper| keeper.check())
+        .map_err(UselessError)
+}
 
 /// A keeper of this process, which ends when this is dropped, unless it was [left](Self::leave).
 #[derive(Debug)]
@@ -37,6 +60,14 @@ impl Keeper {
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.process.as_raw().unsigned_abs()
+    }
+
+    /// Whether a successor could have what it keeps: whether we may take a descriptor from it.
+    fn check(&self) -> io::Result<()> {
+        let keeper = sys::process::pidfd_open(self.process)?;
+        let shared = keeper.as_raw_fd();
+        // It shares our table: what we have just opened, it has.
+        sys::process::pidfd_getfd(keeper.as_fd(), shared).map(drop)
     }
 
     /// Whether somebody has killed it.
@@ -69,7 +100,6 @@ mod tests {
     use std::{
         fs,
         net::{TcpListener, TcpStream},
-        os::fd::AsRawFd as _,
         time::Instant,
     };
 
@@ -97,6 +127,11 @@ mod tests {
         }
         drop(accepted);
         assert_ne!(link(&keeper, number).as_deref(), ours.to_str());
+    }
+
+    #[test]
+    fn a_successor_could_take_what_it_keeps() {
+        are_useful().unwrap();
     }
 
     #[test]
