@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
+    path::Path,
     process::{Command, ExitStatus, Stdio},
     time::Duration,
 };
@@ -19,7 +20,8 @@ use crate::{
     wait::{PATIENCE, wait_for, wait_within},
 };
 
-/// A running pepd. When dropped it is killed; in a test that fails, its log is printed.
+/// A running pepd. When dropped it is killed; in a test that fails, the end of its log is printed. All of it is written into the folder
+/// `PEPD_TEST_LOGS`, if that is given.
 #[derive(Debug)]
 pub struct Pep {
     process: Process,
@@ -352,6 +354,12 @@ impl Drop for Pep {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- the end of pepd's log ---\n{}", self.log.tail(60));
+        }
+        if let Some(folder) = std::env::var_os("PEPD_TEST_LOGS") {
+            let path = Path::new(&folder).join(format!("pepd-{}.log", self.process.id()));
+            if let Err(err) = fs::write(&path, self.log.text()) {
+                eprintln!("cannot write {}: {err}", path.display());
+            }
         }
     }
 }

@@ -182,6 +182,10 @@ impl Acceptor {
             tunnel.hand_over(&self.context, ends, dscp, reserve.memory, fd);
             return Ok(());
         }
+        if self.route.is_some() {
+            let (client, site) = (ends.client, &self.site.name);
+            tracing::debug!(%client, site, "its peer is gone: a flow goes without the tunnel");
+        }
         let context = Arc::clone(&self.context);
         let away = context.outage.is_away();
         if away && self.site.while_down == WhileDown::Refuse {

@@ -1,11 +1,12 @@
 //! Where everything is.
 
+use super::ended::{ENDING_BYTES, ENDINGS, Endings};
 use crate::{arena::Words, chunks::CHUNK, relay::Direction};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// Changes with the layout.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// "pepdaren" in ASCII.
 const MAGIC: u64 = u64::from_be_bytes(*b"pepdaren");
 
@@ -22,6 +23,7 @@ const AT_EXTENTS: usize = 48;
 const AT_GENERATION: usize = 56;
 const AT_WORKER: usize = 64;
 const AT_ORDER: usize = 72;
+const AT_ENDINGS: usize = 80;
 const AT_SEAL: usize = 128;
 
 /// A key that exists in the memory of flows alone: what is sealed by it cannot be read once that is gone.
@@ -95,13 +97,14 @@ impl Layout {
         let headers = slots.checked_mul(HEADER_BYTES)?;
         let extents = slots.checked_mul(2)?;
         let extents = extents.checked_mul(usize::try_from(self.extent).ok()?)?;
-        let pages = headers.checked_add(tables)?.checked_add(3 * PAGE)?;
+        let pages = headers.checked_add(tables)?;
+        let pages = pages.checked_add(Self::headers() + 2 * PAGE)?;
         let len = pages.checked_add(extents)?;
         (len <= isize::MAX as usize).then(|| self.extents() + extents)
     }
 
     const fn headers() -> usize {
-        PAGE
+        (PAGE + ENDINGS * ENDING_BYTES).next_multiple_of(PAGE)
     }
 
     fn tables(&self) -> usize {
@@ -151,6 +154,7 @@ impl Layout {
             (AT_HEADERS, Self::headers() as u64),
             (AT_TABLES, self.tables() as u64),
             (AT_EXTENTS, self.extents() as u64),
+            (AT_ENDINGS, PAGE as u64),
         ] {
             words.store(offset, value);
         }
@@ -177,8 +181,8 @@ impl Layout {
         let sane = extent.is_power_of_two() && extent >= PAGE as u64;
         let layout = sane.then(|| Self::new(slots, extent)).flatten();
         let layout = layout.ok_or(FormatError::Sizes)?;
-        let offsets = [AT_HEADERS, AT_TABLES, AT_EXTENTS].map(|at| words.load(at));
-        let expected = [Self::headers(), layout.tables(), layout.extents()];
+        let offsets = [AT_ENDINGS, AT_HEADERS, AT_TABLES, AT_EXTENTS].map(|at| words.load(at));
+        let expected = [PAGE, Self::headers(), layout.tables(), layout.extents()];
         let fits = offsets == expected.map(|at| at as u64) && layout.len() == len;
         fits.then_some(layout).ok_or(FormatError::Sizes)
     }
@@ -200,6 +204,11 @@ impl Layout {
     /// Another such word.
     pub fn set_order(words: &impl Words, order: u64) {
         words.store(AT_ORDER, order);
+    }
+
+    /// Which flows have ended last.
+    pub fn endings<W: Words>(words: &W) -> Endings<'_, W> {
+        Endings::new(words, PAGE, ENDINGS)
     }
 
     /// How many processes have used the memory one after the other, this one included.

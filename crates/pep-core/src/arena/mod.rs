@@ -4,11 +4,13 @@
 //! - [`Layout`], where everything is
 //! - [`Header`], what is written of a flow, in an order that is valid after every single store; [`Record`],
 //!   the same as it is read
+//! - [`Endings`], which tunnels' flows have ended of late, and how
 //! - [`recover_half`], how far a half really is, by the kernel's own counters
 //!
 //! ```text
-//!   page 0        magic | version | slots | extent bytes | headers | tables | extents | generation | worker,
+//!   page 0        magic | version | slots | extent bytes | headers | tables | extents | generation | worker | order | endings,
 //!                 at 128 the seal key (32 bytes)
+//!   endings       32 bytes for each flow that is remembered (see `Endings`)
 //!   headers       512 bytes per slot (see `Header`)
 //!   chunk tables  two per slot, up then down: a word for each 64 KiB of the extent
 //!   extents       two per slot, up then down
@@ -16,12 +18,14 @@
 //!
 //! All numbers are words of 64 bits in the machine's order: the memory never leaves the machine.
 
+mod ended;
 mod layout;
 mod record;
 mod recover;
 #[cfg(test)]
 mod tests;
 
+pub use ended::{ENDINGS, Ending, Endings};
 pub use layout::{FormatError, Layout, PAGE, Seal, VERSION};
 pub use record::{Flags, HalfRecord, Header, Identity, Kind, Record, SlotState, name_hash};
 pub use recover::{Counters, Disagreement, RecoveredHalf, recover_half};

@@ -112,13 +112,13 @@ fn what_is_not_ours_is_never_read() {
         "empty"
     );
     // Whatever store was the last: the memory is complete or is not there.
-    for fuel in 0..11 {
+    for fuel in 0..12 {
         let memory = Memory::new(PAGE);
         memory.fuel.set(fuel);
         layout.write(&memory, &[7; 32]);
         memory.fuel.set(u64::MAX);
         let read = Layout::read(&memory, layout.len());
-        assert_eq!(read.is_ok(), fuel == 11, "{fuel}: {read:?}");
+        assert_eq!(read.is_ok(), fuel == 12, "{fuel}: {read:?}");
     }
     layout.write(&memory, &[7; 32]);
     assert_eq!(
@@ -131,7 +131,7 @@ fn what_is_not_ours_is_never_read() {
         Err(FormatError::Version { found: 1 })
     );
     memory.store(8, VERSION);
-    for (offset, value) in [(16, 4), (24, 12_345), (24, 0), (48, 0)] {
+    for (offset, value) in [(16, 4), (24, 12_345), (24, 0), (48, 0), (80, 0)] {
         let good = memory.load(offset);
         memory.store(offset, value);
         assert_eq!(
@@ -511,4 +511,40 @@ fn a_closed_sink_had_the_fin_if_it_counts_one_more_than_there_was() {
     // It takes nothing any more, whatever it has.
     let moot = recover_half(&half(5, 10), &leg(10, 0), &closed(11)).unwrap();
     assert_eq!((moot.half.fin_out, moot.half.head), (false, 5));
+}
+
+proptest! {
+    /// Whatever store was the last of each process: the last endings are there, in their order, but for the one that was to make
+    /// room, and none that was not written.
+    #[test]
+    fn what_has_ended_is_known_to_the_next_process(
+        count in 1_usize..6, fuels in prop::collection::vec(0_u64..60, 1..12),
+    ) {
+        let memory = Memory::new(PAGE);
+        let endings = Endings::new(&memory, 64, count);
+        // What is known to have been written, with numbers; and what may have been.
+        let mut known: Vec<(u64, Ending)> = Vec::new();
+        let mut next = 1;
+        for fuel in fuels {
+            memory.fuel.set(fuel);
+            let perhaps = loop {
+                let (number, token) = (next, u128::from(next) << 64 | 7);
+                let ending = Ending { token, peer: !next, how: next as u8 };
+                endings.write(number, &ending);
+                if memory.fuel.get() == 0 {
+                    break (number, ending);
+                }
+                next += 1;
+                known.push((number, ending));
+            };
+            let read = endings.read();
+            // The last store may have been the one that mattered.
+            if read.last() == Some(&perhaps) {
+                known.push(perhaps);
+            }
+            let before = |most: usize| &known[known.len().saturating_sub(most)..];
+            prop_assert!(read == before(count) || read == before(count - 1), "{read:?} of {known:?}");
+            next = read.last().map_or(1, |(number, _)| number + 1);
+        }
+    }
 }

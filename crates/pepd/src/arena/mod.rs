@@ -15,12 +15,17 @@ use std::{
     ops::Range,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     process,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 pub use pep_core::arena::SlotState;
 use pep_core::{
-    arena::{Flags, FormatError, HalfRecord, Header, Identity, Layout, Record, Seal, Words as _},
+    arena::{
+        Ending, Flags, FormatError, HalfRecord, Header, Identity, Layout, Record, Seal, Words as _,
+    },
     relay::{Direction, Side},
     ring::Ranges,
 };
@@ -58,6 +63,8 @@ pub struct Arena {
     /// As [`Geometry::initial`].
     initial: u64,
     free: Mutex<FreeSlots>,
+    /// The number of the next flow that ends.
+    next_ending: AtomicU64,
 }
 
 /// Slots without a flow. The one freed last is taken first: its pages are in the cache.
@@ -116,11 +123,14 @@ impl Arena {
 
     fn begin(memory: SharedMemory, layout: Layout, initial: u64, free: FreeSlots) -> Arc<Self> {
         Layout::begin_generation(&memory, process::id());
+        let endings = Layout::endings(&memory).read();
+        let next = endings.last().map_or(1, |(number, _)| number + 1);
         Arc::new(Self {
             memory,
             layout,
             initial,
             free: Mutex::new(free),
+            next_ending: AtomicU64::new(next),
         })
     }
 
@@ -153,6 +163,18 @@ impl Arena {
     /// A key that is nowhere but here.
     pub fn seal(&self) -> Seal {
         Layout::seal(&self.memory)
+    }
+
+    /// Publishes how a flow in a tunnel ends, before its slot is free.
+    pub fn publish_ending(&self, ending: &Ending) {
+        let number = self.next_ending.fetch_add(1, Relaxed);
+        Layout::endings(&self.memory).write(number, ending);
+    }
+
+    /// The flows in tunnels that have ended last, the oldest one first.
+    pub fn endings(&self) -> impl Iterator<Item = Ending> {
+        let endings = Layout::endings(&self.memory).read();
+        endings.into_iter().map(|(_, ending)| ending)
     }
 
     /// What is published of the flow in a slot, if there is one and it makes sense.

@@ -195,7 +195,7 @@ fn memory_of_another_version_or_size_is_refused() {
     let refused = successor(&arena).unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "it has the layout of version 7, this pepd knows version 2"
+        "it has the layout of version 7, this pepd knows version 3"
     );
     let file = tempfile::tempfile().unwrap();
     assert!(matches!(

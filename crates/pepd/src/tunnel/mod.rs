@@ -166,6 +166,7 @@ impl Tunnels {
         let (handed, incoming) = mpsc::unbounded_channel();
         let stop = watch::Sender::new(());
         let mut stopped = stop.subscribe();
+        recover::expect_peers(&prepared, &inherited);
         let (statuses, routes) = (prepared.statuses.clone(), prepared.routes.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -72,6 +72,11 @@ impl Statuses {
         &self.peers[peer]
     }
 
+    /// Whether the peer is there.
+    pub(super) fn is_here(&self, peer: usize) -> bool {
+        self.peers[peer].is_here.load(Relaxed)
+    }
+
     /// Peers that are there.
     pub fn here(&self) -> usize {
         let here = self.peers.iter();

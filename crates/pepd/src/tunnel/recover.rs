@@ -17,6 +17,7 @@ use super::{
     flow::Joint,
     leg::Leg,
     near,
+    setup::Prepared,
     table::{Adopted, Announcement, Policy, RecoverError},
 };
 use crate::{
@@ -75,6 +76,17 @@ fn class(identity: &Identity) -> (Class, u8) {
     (Class::from_wire(class).unwrap_or(Class::Normal), dscp)
 }
 
+/// The peers of flows that go on were there when the process before ended. Until it turns out that they are gone, new flows go to them as
+/// well: to be said before any come.
+pub(super) fn expect_peers(prepared: &Prepared, inherited: &Inherited) {
+    for survivor in &inherited.survivors {
+        let mut names = prepared.peers.iter().map(|(peer, _)| name_hash(&peer.name));
+        if let Some(index) = names.position(|name| name == survivor.record.identity.peer) {
+            prepared.statuses.set(index, true);
+        }
+    }
+}
+
 /// Goes on with what was inherited, and counts it. `register` makes legs such that they can be waited for.
 pub(super) fn flows<L>(
     core: &Shared,
@@ -96,12 +108,19 @@ pub(super) fn flows<L>(
                     (identity.client, identity.destination);
                 let error = &err as &dyn std::error::Error;
                 tracing::warn!(%client, %destination, error, "a flow in a tunnel is lost");
+                // It is not to begin once more.
+                let core = &mut *core.borrow_mut();
+                let peer = core.peer_called(identity.peer);
+                if let Some((peer, _)) = peer.filter(|_| identity.kind == Kind::Far) {
+                    core.table(peer).on_lost(identity.token);
+                }
             }
         }
     }
     if recovered + lost == 0 {
         return;
     }
+    core.borrow_mut().await_peers();
     core.borrow().context.counters.update(|stats| {
         stats.flows_recovered += recovered;
         stats.flows_lost_at_restart += lost;

@@ -194,6 +194,7 @@ impl Prepared {
                 })?;
             let mut table = Table::new(context, sizes[index], flows[index]);
             table.keep_in(custody, index, far);
+            table.belong_to(&peer.name);
             added.push(id, peer.clone(), table);
         }
         Ok(added)

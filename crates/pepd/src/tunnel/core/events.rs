@@ -206,6 +206,16 @@ impl Core {
         is_news
     }
 
+    /// Peers that count as there, as they were when the process before ended, are silent from now on.
+    pub(in crate::tunnel) fn await_peers(&mut self) {
+        let now = self.base.elapsed();
+        for (index, peer) in self.peers.list.iter_mut().enumerate() {
+            if self.statuses.is_here(index) {
+                peer.silent_since = Some(now);
+            }
+        }
+    }
+
     /// What is looked after every second.
     pub(in crate::tunnel) fn tick(&mut self) {
         self.count();
@@ -306,6 +316,21 @@ mod tests {
             }
             rig.near.borrow_mut().tick();
             assert_eq!(Rig::stats(&rig.near).tunnel_peers_here, 1);
+        });
+    }
+
+    #[test]
+    fn a_peer_of_before_a_crash_is_gone_if_it_is_not_heard_of_for_long_enough() {
+        Rig::run(|rig| async move {
+            let core = &mut *rig.near.borrow_mut();
+            let lost_after = core.peers.list[0].config.lost_after;
+            core.statuses.set(0, true);
+            core.await_peers();
+            core.tick();
+            assert!(core.statuses.is_here(0));
+            core.base -= lost_after;
+            core.tick();
+            assert!(!core.statuses.is_here(0));
         });
     }
 }

@@ -247,6 +247,12 @@ impl Core {
         }
     }
 
+    /// The flow ends, well or with this code, and its leg is about to be closed.
+    pub(super) fn conclude(&mut self, key: Key, code: Option<ResetCode>) {
+        let how = code.unwrap_or(ResetCode::Ended);
+        self.table(key.peer).conclude(key.flow, how);
+    }
+
     /// The flow has ended, and if `code` says why not well, its stream with it.
     pub(super) fn remove(&mut self, key: Key, code: Option<ResetCode>) {
         let waits = self.entry(key).is_some_and(|entry| entry.is_suspended());
@@ -255,8 +261,6 @@ impl Core {
             self.reopen(key);
         }
         let peer = &mut self.peers.list[key.peer];
-        let how = code.unwrap_or(ResetCode::Ended);
-        peer.table.remember(key.flow, how);
         let stream = peer.table.remove(key.flow);
         if let (Some(stream), Some(code)) = (stream, code)
             && let Some(session) = self.endpoint.session(peer.id)

@@ -62,10 +62,14 @@ impl Core {
             resume: Some(resume),
             ..announced.greeting.clone()
         };
+        let client = greeting.client;
+        let Resume { down, up, .. } = resume;
+        let perhaps_new = resume.perhaps_new;
         let opening = Opening::Flow(greeting).emit();
         let Ok(stream) = session.open(announced.class, announced.site, &opening) else {
             return false;
         };
+        tracing::debug!(%client, stream, down, up, perhaps_new, "a flow asks its peer to go on");
         if let Some(receive) = peer.table.reopen(key.flow, stream) {
             session.limit_receive(stream, receive);
         }
@@ -87,6 +91,7 @@ impl Core {
 
     fn go_on(&mut self, index: usize, stream: StreamId, terms: &Terms) {
         let peer = &mut self.peers.list[index];
+        tracing::debug!(stream, ?terms, "a flow goes on");
         if let Some(session) = self.endpoint.session(peer.id) {
             session.limit_send(stream, terms.send);
             session.written(stream, terms.written);
@@ -121,7 +126,11 @@ impl Core {
         (greeting, resume): (Greeting, Resume),
     ) {
         let table = &mut self.peers.list[index].table;
-        match table.find(greeting.token) {
+        let known = table.find(greeting.token);
+        let (client, Resume { down, up, .. }) = (greeting.client, resume);
+        let perhaps_new = resume.perhaps_new;
+        tracing::debug!(%client, stream, down, up, perhaps_new, ?known, "the peer asks for a flow to go on");
+        match known {
             Known::Waiting(flow) => self.rejoin(index, flow, stream, &resume),
             Known::Bound => self.refuse(index, stream, ResetCode::Internal),
             Known::Ended(code) => self.refuse(index, stream, code),

@@ -120,9 +120,7 @@ impl Drop for Joint {
             .packing
             .as_ref()
             .map_or(held, |packing| by_leg(self.side, packing.held()));
-        if let Some(entry) = core.entry(self.key) {
-            entry.publish_closed();
-        }
+        core.conclude(self.key, self.code);
         // A leg of which nothing is written down any more would be taken for one that was just accepted.
         self.leg = None;
         core.remove(self.key, self.code);

@@ -24,7 +24,9 @@ use std::{
     time::Duration,
 };
 
-use pep_core::{custody::Bounds, greeting::Resume, relay::Direction, site::KeepWhen};
+use pep_core::{
+    arena::name_hash, custody::Bounds, greeting::Resume, relay::Direction, site::KeepWhen,
+};
 use tunnel::{
     store::Store,
     wire::{ResetCode, StreamId},
@@ -141,7 +143,7 @@ impl Table {
             streams: BTreeMap::new(),
             refused: BTreeSet::new(),
             tokens: BTreeMap::new(),
-            ended: Ended::default(),
+            ended: Ended::of(&context.arena, 0),
             roll: Roll::default(),
             next: 0,
             taken: 0,
@@ -161,6 +163,11 @@ impl Table {
     pub(super) fn keep_in(&mut self, custody: &Rc<Custody>, peer: usize, policy: Policy) {
         self.custody = Rc::clone(custody);
         (self.peer, self.policy) = (peer, policy);
+    }
+
+    /// The flows are those of a peer of this name: what is written down of those that have ended counts. To be said before there are any.
+    pub(super) fn belong_to(&mut self, name: &str) {
+        self.ended = Ended::of(&self.context.arena, name_hash(name));
     }
 
     /// The link is away, or is back. Returns whether that is news.
@@ -307,9 +314,12 @@ impl Table {
         }
         self.roll.expected = None;
         let entries = self.entries.values_mut();
-        entries
-            .filter(|entry| entry.is_far() && entry.is_suspended())
-            .for_each(Entry::on_forgotten);
+        let forgotten = entries.filter(|entry| entry.is_far() && entry.is_suspended());
+        for entry in forgotten {
+            entry.on_forgotten();
+            let (client, reset) = (entry.client(), entry.reset);
+            tracing::debug!(?client, ?reset, "a flow has ended at the peer");
+        }
     }
 
     /// The flow of a stream that the peer has opened, or `None` where there is no memory for it, or it
@@ -367,13 +377,19 @@ impl Table {
         Some(stream)
     }
 
-    /// A flow ends like this: should the peer come back to it, it is told.
-    pub(super) fn remember(&mut self, flow: FlowId, code: ResetCode) {
-        if let Some(entry) = self.entries.get(&flow)
-            && entry.is_far()
-        {
-            self.ended.insert(entry.bond.token, code);
+    /// A flow ends like this, and its leg is about to be closed: should the peer come back to it, it is told.
+    pub(super) fn conclude(&mut self, flow: FlowId, code: ResetCode) {
+        if let Some(entry) = self.entries.get(&flow) {
+            if entry.is_far() {
+                self.ended.insert(entry.bond.token, code);
+            }
+            entry.publish_closed();
         }
+    }
+
+    /// A flow of the peer, by this token, was lost with the process before.
+    pub(super) fn on_lost(&mut self, token: u128) {
+        self.ended.insert(token, ResetCode::Restarted);
     }
 
     /// A leg took `count` bytes.
@@ -460,8 +476,19 @@ impl Table {
         let Some(entry) = self.entries.get_mut(&flow) else {
             return;
         };
+        let client = entry.client();
         match code {
-            Some(code) => entry.on_reset(code),
+            Some(code) => {
+                entry.on_reset(code);
+                let ends_well = entry.closed;
+                tracing::debug!(
+                    ?client,
+                    stream,
+                    ?code,
+                    ends_well,
+                    "the peer has reset a flow"
+                );
+            }
             None => entry.close(),
         }
     }

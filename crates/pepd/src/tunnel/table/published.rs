@@ -3,7 +3,7 @@
 //! What a report acknowledges is written down before the report can leave: the session's events are taken note of after
 //! datagrams have come and before others are made. And it is given up here only once the peer has acknowledged it in order.
 
-use std::{cell::Cell, io, ops::Range, sync::Arc, time::Duration};
+use std::{cell::Cell, io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
 use pep_core::{
     arena::{Counters, HalfRecord, Identity},
@@ -64,6 +64,12 @@ impl Entry {
         self.memory.slot.publish_state(SlotState::Accepted);
     }
 
+    /// Who its client is, where that is written down.
+    pub(super) fn client(&self) -> Option<SocketAddr> {
+        let record = self.memory.slot.record()?;
+        Some(record.identity.client)
+    }
+
     /// Writes down which socket the leg is, by its cookie. Before it connects.
     pub(in crate::tunnel) fn publish_leg(&self, cookie: io::Result<u64>) {
         let side = match self.outward {
@@ -85,7 +91,7 @@ impl Entry {
     }
 
     /// Writes down that the leg is about to be closed.
-    pub(in crate::tunnel) fn publish_closed(&self) {
+    pub(super) fn publish_closed(&self) {
         self.memory.slot.publish_state(SlotState::Closed);
     }
 

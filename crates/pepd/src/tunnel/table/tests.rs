@@ -438,11 +438,30 @@ fn flows_of_which_the_peer_says_nothing_any_more_have_ended() {
     let restarted = Some(ResetCode::Restarted);
     assert_eq!(entry(&mut far, flows[1]), Some((restarted, false)));
     assert_eq!(entry(&mut far, flows[2]), Some((None, true)));
-    far.remember(flows[2], ResetCode::Ended);
+    far.conclude(flows[2], ResetCode::Ended);
     far.remove(flows[2]);
     assert_eq!(far.find(5), Known::Ended(ResetCode::Ended));
     assert_eq!(far.find(3), Known::Ended(ResetCode::Restarted));
     assert_eq!(far.find(9), Known::Not);
+}
+
+/// Its peer has not heard of the end when the process ends.
+#[test]
+fn a_flow_that_has_ended_well_has_done_so_in_the_next_process_too() {
+    let mut far = table(2);
+    let context = Arc::clone(&far.context);
+    let flow = far.opened(1).expect("memory");
+    far.introduce(flow, 7);
+    far.get(flow).unwrap().publish(&identity(Kind::Far), None);
+    assert_eq!(Table::new(&context, SIZES, FLOWS).find(7), Known::Not);
+    far.conclude(flow, ResetCode::Ended);
+    std::mem::forget(far);
+    let mut next = Table::new(&context, SIZES, FLOWS);
+    assert_eq!(next.find(7), Known::Ended(ResetCode::Ended));
+    next.on_lost(8);
+    assert_eq!(next.find(8), Known::Ended(ResetCode::Restarted));
+    next.belong_to("another");
+    assert_eq!(next.find(7), Known::Not);
 }
 
 #[test]
