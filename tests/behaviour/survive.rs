@@ -236,7 +236,7 @@ fn under_load(bed: &Bed, flows: usize, act: impl FnOnce()) {
 }
 
 /// The worker, once it is another than that.
-fn next_worker(pep: &Pep, before: u32) -> u32 {
+pub fn next_worker(pep: &Pep, before: u32) -> u32 {
     let other = || Some(pep.id()).filter(|id| *id != before && *id != pep.supervisor());
     wait_within(PATIENCE, other)
         .unwrap_or_else(|| panic!("no process after {before}: {}", errors_of(pep)))

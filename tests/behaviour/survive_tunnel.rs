@@ -28,12 +28,13 @@ use pepd_tests::{
 
 use crate::{
     support::echo_once,
-    survive::SURVIVE,
+    survive::{SURVIVE, next_worker, wait_ready},
     tunnel::{LINK, PORT, Running, SITE, connect},
 };
 
 /// Older than what counts as young, after which nothing is held against what it took over.
 const GROWN: Duration = Duration::from_millis(2100);
+const WINKS: &str = "wink=p=0.4,i=500ms";
 /// Bytes of a flow in each direction at most.
 const MOST: u64 = 150_000;
 
@@ -231,7 +232,40 @@ fn no_flow_in_a_tunnel_is_lost_by_crashes_of_either_end_at_any_moment() {
 /// Reports and openings are lost as well, so that the two ends know less of each other.
 #[test]
 fn nor_is_any_while_the_link_winks() {
-    crash_at_random(&format!("{LINK},wink=p=0.4,i=500ms"), 20, 9);
+    crash_at_random(&format!("{LINK},{WINKS}"), 20, 9);
+}
+
+/// Upgrades, and restarts as systemd has them, of either end in turn.
+#[test]
+fn nor_is_any_by_upgrades_and_restarts() {
+    let bed = TunnelBed::new(&format!("{LINK},{WINKS}"));
+    let mut running = Running::start_with(&bed, "", SITE, SURVIVE);
+    let mut random = Random::new(run_seed());
+    under_load(&bed, 20, || {
+        for round in 0..given("PEPD_TEST_CRASHES", 4) {
+            thread::sleep(GROWN + Duration::from_micros(random.below(500_000)));
+            let pep = if round % 2 == 0 {
+                &mut running.boat
+            } else {
+                &mut running.hub
+            };
+            if round % 4 < 2 {
+                upgrade(pep);
+            } else {
+                pep.succeed();
+            }
+        }
+        running.wait_for_session();
+    });
+    assert!(running.hub.counter("flows_recovered") > 0);
+    assert_nothing_lost(running);
+}
+
+fn upgrade(pep: &Pep) {
+    let (position, worker) = (pep.log().position(), pep.id());
+    pep.signal(Signal::SIGUSR2);
+    next_worker(pep, worker);
+    wait_ready(pep, position);
 }
 
 /// Nobody has heard of the flow but the process that ends.

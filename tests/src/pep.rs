@@ -87,22 +87,34 @@ impl Pep {
         let path = directory.path().join("pepd.toml");
         fs::write(&path, config).expect("a temporary file can be written");
         let before = Footprint::of(host);
-        let mut command = host.command(pepd().to_str().expect("a path that can be printed"));
-        command.arg("run").arg("--config").arg(&path);
-        let mut command = wrap(command);
-        // Those of other tests, in other namespaces, have the same names.
-        command.env("RUNTIME_DIRECTORY", directory.path());
-        command.env_remove("RUST_LOG").stderr(Stdio::piped());
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut process = Process::spawn(&mut command).expect("pepd can be started");
-        let stderr = process.pipes().stderr.take().expect("a pipe was asked for");
+        let (process, log) = run(host, directory.path(), wrap);
         Self {
             process,
             host: host.clone(),
-            log: Log::of(stderr),
+            log,
             before,
             directory,
         }
+    }
+
+    /// Has it leave (SIGQUIT), and starts another by the same configuration, which takes over its flows. The counters begin anew.
+    ///
+    /// # Panics
+    /// When it does not leave, or the other does not become ready.
+    pub fn succeed(&mut self) {
+        self.signal(Signal::SIGQUIT);
+        // Its keeper is to outlive it, and would not outlive being waited for.
+        let stat = format!("/proc/{}/stat", self.supervisor());
+        let has_left = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
+        wait_for("pepd to leave", || has_left().then_some(()));
+        let (process, log) = run(&self.host, self.directory.path(), |command| command);
+        let ready = log.find(0, PATIENCE, |event| {
+            event.message().contains("pepd is ready")
+        });
+        assert!(ready.is_some(), "{}", log.tail(60));
+        let left = self.wait_at_most(PATIENCE).and_then(|status| status.code());
+        assert_eq!(left, Some(0), "{}", self.log.tail(60));
+        (self.process, self.log) = (process, log);
     }
 
     /// The id of the process that carries flows: of one that the first one has started, where flows outlive a crash.
@@ -348,6 +360,21 @@ impl Pep {
             (self.counter("flows_open") == 0).then_some(())
         });
     }
+}
+
+/// Runs pepd by the configuration in a folder.
+fn run(host: &Host, directory: &Path, wrap: impl FnOnce(Command) -> Command) -> (Process, Log) {
+    let mut command = host.command(pepd().to_str().expect("a path that can be printed"));
+    let path = directory.join("pepd.toml");
+    command.arg("run").arg("--config").arg(path);
+    let mut command = wrap(command);
+    // Those of other tests, in other namespaces, have the same names.
+    command.env("RUNTIME_DIRECTORY", directory);
+    command.env_remove("RUST_LOG").stderr(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut process = Process::spawn(&mut command).expect("pepd can be started");
+    let stderr = process.pipes().stderr.take().expect("a pipe was asked for");
+    (process, Log::of(stderr))
 }
 
 impl Drop for Pep {

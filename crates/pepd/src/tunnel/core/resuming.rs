@@ -21,10 +21,13 @@ use crate::tunnel::{
 };
 
 impl Core {
-    /// A session has begun: our flows go on in it. How many.
+    /// A session has begun: our flows go on in it. How many. Where one has begun after the other before we were told of either,
+    /// they go on in the last one, and that is told once.
     pub(super) fn resume(&mut self, index: usize) -> usize {
         let peer = &mut self.peers.list[index];
-        let waiting = peer.table.to_reopen();
+        let Some(waiting) = peer.table.call_roll() else {
+            return 0;
+        };
         let roll = Opening::Roll(waiting.len() as u64).emit();
         if let Some(session) = self.endpoint.session(peer.id)
             && let Ok(stream) = session.open(Class::Normal, 0, &roll)

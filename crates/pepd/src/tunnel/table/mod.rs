@@ -98,6 +98,8 @@ struct Roll {
     /// How many there are, once it has said so.
     expected: Option<u64>,
     came: u64,
+    /// We have said how many of ours there are.
+    called: bool,
 }
 
 /// All flows of a peer.
@@ -268,6 +270,12 @@ impl Table {
         let entries = self.entries.iter();
         let waiting = entries.filter(|(_, entry)| !entry.is_far() && entry.is_suspended());
         waiting.map(|(flow, _)| *flow).collect()
+    }
+
+    /// The same, once in a session: the peer is to be told how many these are, and takes it that the others have ended.
+    pub(super) fn call_roll(&mut self) -> Option<Vec<FlowId>> {
+        let called = std::mem::replace(&mut self.roll.called, true);
+        (!called).then(|| self.to_reopen())
     }
 
     /// The peer calls a flow of its by this token.

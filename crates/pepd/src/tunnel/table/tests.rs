@@ -445,6 +445,23 @@ fn flows_of_which_the_peer_says_nothing_any_more_have_ended() {
     assert_eq!(far.find(9), Known::Not);
 }
 
+/// Two sessions may begin, the second in place of the first, before the first is heard of: what is said a second time would be that no flow
+/// goes on.
+#[test]
+fn the_roll_is_called_once_in_a_session() {
+    let mut near = table(2);
+    let memory = near.context.take_memory().unwrap();
+    let flow = near.add(memory, Direction::Up);
+    near.bind(flow, 4);
+    for _ in 0..2 {
+        near.renew();
+        near.renew();
+        assert_eq!(near.call_roll(), Some(vec![flow]));
+        near.reopen(flow, 6);
+        assert_eq!(near.call_roll(), None);
+    }
+}
+
 /// Its peer has not heard of the end when the process ends.
 #[test]
 fn a_flow_that_has_ended_well_has_done_so_in_the_next_process_too() {
