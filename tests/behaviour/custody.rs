@@ -300,6 +300,35 @@ fn a_client_that_ends_is_answered_at_once_where_that_is_wanted() {
     running.stop();
 }
 
+/// Its kernel forgets the connection after a while, and answers what asks for it by RST.
+#[test]
+fn what_a_client_sent_that_is_long_gone_is_delivered() {
+    let bed = TunnelBed::new(LINK);
+    let client = bed.host("client");
+    client.sysctl("net.ipv4.tcp_fin_timeout", "1");
+    let keepalive = "[timeouts]\nkeepalive = { idle = \"1s\", interval = \"1s\", count = 1 }\n";
+    let running = Running::start(&bed, HOLD, &format!("{SITE}{keepalive}"));
+    let _server = sink(&bed, MB / 2);
+    bed.cut_link();
+    wait_away(&running);
+    let mut stream = connect(&bed, Family::V4);
+    upload(&mut stream, MB / 2);
+    drop(stream);
+    wait_until("the client's kernel to forget it", || {
+        client.run("ss", &["-Htan"]).is_empty()
+    });
+    wait_until("the leg of the boat to be reset", || {
+        let legs = bed
+            .host("boat")
+            .run("ss", &["-Htan", "state", "close-wait"]);
+        legs.is_empty()
+    });
+    bed.mend_link();
+    let end = running.hub.wait_flow_end(|_| true);
+    assert_eq!(end.up_bytes, MB / 2, "{end:?}");
+    running.stop_after_errors();
+}
+
 /// The figures of docs/custody.md: 200 MB from a LAN while the link is away for two minutes.
 ///
 ///     PEPD_BIN=target/release/pepd cargo test -p pepd-tests --test behaviour two_hundred -- --ignored --nocapture
