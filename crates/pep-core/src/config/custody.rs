@@ -16,7 +16,7 @@ use super::{
 /// `[custody]`: what is held for peers while the link to them is away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Custody {
-    /// Whether flows outlive the process that carries them: a crash, a restart, an upgrade. Default false. Costs two more
+    /// Whether flows outlive the process that carries them: a crash, a restart, an upgrade. Default true. Costs two more
     /// processes, which do nothing, and some 5 MB.
     pub survive: bool,
     /// Where bytes go for which there is no memory. Default none: hosts wait instead.
@@ -33,7 +33,7 @@ pub struct Custody {
 impl Default for Custody {
     fn default() -> Self {
         Self {
-            survive: false,
+            survive: true,
             folder: None,
             disk: ByteSize::mib(1024),
             memory: Limits::default().memory,
