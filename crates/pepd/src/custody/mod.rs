@@ -145,6 +145,12 @@ impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
         (spill, Replies(replies), worker)
     }
 
+    /// Whether records are under way.
+    #[cfg(test)]
+    pub(crate) fn is_busy(&self) -> bool {
+        self.under_way > 0
+    }
+
     /// Memory for a record that is to be written, or `None` when so many are under way that it has to wait.
     pub fn record(&mut self) -> Option<Record> {
         (self.under_way < UNDER_WAY).then(|| self.spare.pop().unwrap_or_default())

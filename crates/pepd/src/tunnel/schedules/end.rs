@@ -111,17 +111,25 @@ impl Machine {
             None => {
                 let geometry = Geometry {
                     slots: SLOTS,
-                    extent: EXTENT,
+                    extent: plan.extent,
                     initial: INITIAL,
                 };
                 (
-                    context_over(Arena::new(geometry).unwrap(), plan.memory, EXTENT, INITIAL),
+                    context_over(
+                        Arena::new(geometry).unwrap(),
+                        plan.memory,
+                        plan.extent,
+                        INITIAL,
+                    ),
                     true,
                 )
             }
             Some(fd) => {
                 let arena = Arena::open(fd, INITIAL).unwrap();
-                (context_over(arena, plan.memory, EXTENT, INITIAL), false)
+                (
+                    context_over(arena, plan.memory, plan.extent, INITIAL),
+                    false,
+                )
             }
         };
         context.arena.end_with(&fuse);
@@ -156,7 +164,7 @@ impl Machine {
         let mut peers = Peers::default();
         peers.credits.add(&context.budget, CREDIT, CREDIT);
         let sizes = Sizes {
-            extent: EXTENT,
+            extent: plan.extent,
             unsent: EXTENT / 2,
             hold: 8 * HOUR,
         };
@@ -290,7 +298,7 @@ fn session(base: &SessionConfig, plan: &Plan) -> SessionConfig {
     SessionConfig {
         rate: Rate::Stated(plan.rate),
         rtt: 2 * plan.delay,
-        stream_credit: pep_core::chunks::window(EXTENT),
+        stream_credit: pep_core::chunks::window(plan.extent),
         session_credit: CREDIT,
         streams_max: 2 * SLOTS,
         ..base.clone()
@@ -365,6 +373,11 @@ impl Process {
             self.core.borrow_mut().on_disk_answered(answered);
         }
         any
+    }
+
+    /// Whether the disk was asked for something that it has not done.
+    pub(super) fn waits_for_disk(&self) -> bool {
+        self.custody.waits_for_disk()
     }
 
     /// A client has connected; it was accepted.

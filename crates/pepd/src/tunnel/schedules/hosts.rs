@@ -31,6 +31,8 @@ pub(super) struct Host {
     pub(super) has_reset: bool,
     /// The connection was reset by us.
     pub(super) was_reset: bool,
+    /// When the last of its bytes was taken.
+    pub(super) given: Option<Duration>,
     /// Pauses are of so many milliseconds at most.
     pace: u64,
     /// When it looks next, where it is busy.
@@ -56,6 +58,7 @@ impl Host {
             resets_at: part.resets_at,
             has_reset: false,
             was_reset: false,
+            given: None,
             pace: part.pace,
             next: Some(now),
             draw,
@@ -110,6 +113,9 @@ impl Host {
         // What comes after its last byte is not lost on it.
         socket.acked += take;
         socket.arrived += give;
+        if give > 0 && socket.arrived == self.len {
+            self.given = Some(now);
+        }
         let mut moved = take + give > 0;
         if socket.fin_given && !socket.fin_acked && socket.acked == socket.written {
             socket.fin_acked = true;
@@ -119,9 +125,8 @@ impl Host {
             .resets_at
             .is_some_and(|at| socket.acked + socket.arrived >= at)
         {
-            socket.error = Some(libc::ECONNRESET);
+            socket.break_off(libc::ECONNRESET);
             self.has_reset = true;
-            socket.wake();
             return true;
         }
         let ends = self.closes == Closes::AtOnce || socket.fin_acked;

@@ -59,8 +59,10 @@ pub(super) struct Socket {
     /// Not connected yet, and whether it was told to.
     pub(super) connecting: bool,
     called: bool,
-    /// The host, or the kernel for it, has ended it with this.
-    pub(super) error: Option<i32>,
+    /// The host, or the kernel for it, has ended it with this, of which nobody has been told.
+    error: Option<i32>,
+    /// It was ended so, whoever has been told.
+    pub(super) is_dead: bool,
     /// We have reset it.
     pub(super) reset_by_us: bool,
     /// A close is by FIN.
@@ -83,6 +85,12 @@ impl Socket {
         }
     }
 
+    /// The host, or the kernel for it, ends it.
+    pub(super) fn break_off(&mut self, error: i32) {
+        (self.error, self.is_dead) = (Some(error), true);
+        self.wake();
+    }
+
     pub(super) fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -92,7 +100,7 @@ impl Socket {
     /// Neither end can send any more.
     pub(super) fn is_closed(&self) -> bool {
         let is_over = self.fin_arrived && self.fin_acked;
-        is_over || self.error.is_some() || self.reset_by_us
+        is_over || self.is_dead || self.reset_by_us
     }
 
     /// What the kernel would say of it.
@@ -166,6 +174,7 @@ impl Kernel {
             connecting: side == Side::Server,
             called: side == Side::Client,
             error: None,
+            is_dead: false,
             reset_by_us: false,
             closes_well: false,
             is_held: true,
@@ -214,7 +223,10 @@ impl Connection {
     }
 
     pub(super) fn counters(&self, fin_published: bool) -> Counters {
-        lock(&self.socket).counters(fin_published)
+        let mut socket = lock(&self.socket);
+        // Whoever asks is told, and nobody else.
+        socket.error = None;
+        socket.counters(fin_published)
     }
 
     pub(super) fn socket(&self) -> &Shared {
@@ -239,8 +251,9 @@ impl Connection {
             return Poll::Ready(Ok(0));
         }
         if count == 0 {
-            return match socket.error {
+            return match socket.error.take() {
                 Some(code) => Poll::Ready(Err(io::Error::from_raw_os_error(code))),
+                None if socket.is_dead => Poll::Ready(Ok(0)),
                 None => Self::wait(&mut socket, cx),
             };
         }
@@ -262,9 +275,8 @@ impl Connection {
         give: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<u64>> {
         let mut socket = lock(&self.socket);
-        if socket.error.is_some() || socket.reset_by_us {
+        if socket.is_closed() {
             let code = socket.error.take().unwrap_or(libc::EPIPE);
-            socket.error = Some(code);
             return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
         }
         let count = most.min(socket.buffers[1] - (socket.written - socket.acked));
@@ -300,7 +312,7 @@ impl Leg for Connection {
     fn connected<'a>(&'a self, _: &'a Unanswered, _: IpAddr, limit: Duration) -> Answer<'a> {
         let answered = std::future::poll_fn(|cx| {
             let mut socket = lock(&self.socket);
-            match socket.error {
+            match socket.error.take() {
                 Some(code) => Poll::Ready(Err(io::Error::from_raw_os_error(code))),
                 None if !socket.connecting => Poll::Ready(Ok(())),
                 None => Self::wait(&mut socket, cx),
@@ -351,7 +363,7 @@ impl Leg for Connection {
 
     fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut socket = lock(&self.socket);
-        match socket.error {
+        match socket.error.take() {
             Some(code) => Poll::Ready(io::Error::from_raw_os_error(code)),
             None => Self::wait(&mut socket, cx),
         }
@@ -359,7 +371,8 @@ impl Leg for Connection {
 
     fn finish(&self) -> io::Result<()> {
         let mut socket = lock(&self.socket);
-        if let Some(code) = socket.error {
+        if socket.is_dead {
+            let code = socket.error.take().unwrap_or(libc::ENOTCONN);
             return Err(io::Error::from_raw_os_error(code));
         }
         self.fuse.call(|| {

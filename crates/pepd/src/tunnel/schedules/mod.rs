@@ -28,9 +28,10 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
+use hosts::Closes;
 use plan::{Broken, Plan, Scope};
 use world::{Summary, World};
 
@@ -49,7 +50,7 @@ fn message(panic: &(dyn Any + Send)) -> String {
 fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
     if let Some(seed) = number("PEPD_TEST_SEED") {
         let plan = Plan::draw(seed, scope);
-        println!("{plan:#?}");
+        println!("{plan:?}");
         println!("{:?}", World::run(plan, true));
         return;
     }
@@ -121,6 +122,7 @@ const CRASHES: Scope = Scope {
     crashes: true,
     disk: false,
     pressure: false,
+    winks: false,
 };
 
 #[test]
@@ -129,6 +131,7 @@ fn flows_are_whole_after_losses_and_outages() {
         crashes: false,
         disk: false,
         pressure: false,
+        winks: false,
     };
     explore("outages", scope, &[], 100);
 }
@@ -139,11 +142,56 @@ fn flows_are_whole_after_crashes_at_any_step() {
 }
 
 #[test]
+fn flows_are_whole_after_crashes_of_both_ends_over_a_link_that_winks() {
+    let scope = Scope {
+        winks: true,
+        ..CRASHES
+    };
+    explore("winks", scope, &[], 150);
+}
+
+/// A link that is away for six hours: the host is done within its first minutes, the bytes wait on disk, and are delivered when it is back.
+#[test]
+fn an_upload_of_200_mb_waits_for_six_hours() {
+    const MIB: u64 = 1 << 20;
+    let mut plan = Plan::draw(0, CRASHES);
+    let (from, until) = (Duration::from_secs(1), Duration::from_secs(6 * 3600));
+    plan.rate = 20_000_000;
+    plan.delay = Duration::from_millis(300);
+    plan.queue = 1_500_000;
+    plan.loss = 0.01;
+    plan.outages = vec![(from, until)];
+    plan.crashes.clear();
+    plan.flows.truncate(1);
+    let flow = &mut plan.flows[0];
+    (flow.begins, flow.refused) = (Duration::ZERO, false);
+    for (host, len) in flow.hosts.iter_mut().zip([200_000_000, 0]) {
+        (host.len, host.pace, host.resets_at) = (len, 3, None);
+    }
+    flow.hosts[0].closes = Closes::AtOnce;
+    (plan.memory, plan.custody, plan.disk) = (64 * MIB, 64 * MIB, Some(1024 * MIB));
+    (plan.extent, plan.buffers) = (16 * MIB, [256 << 10; 2]);
+    let summary = World::run(plan, false);
+    let [budget, held, disk] = summary.peaks.map(|peak| peak as f64 / MIB as f64);
+    println!(
+        "taken from the host after {:?}, at most {held:.1} MiB held in memory ({budget:.1} of the budget), {disk:.1} on disk; \
+         all delivered {:?} after the link was back",
+        summary.taken,
+        summary.took - until
+    );
+    assert_eq!(summary.whole, 1);
+    assert!(summary.taken < until / 10);
+    assert!(summary.peaks[0] <= 64 * MIB && summary.peaks[2] <= 1024 * MIB);
+    assert!(summary.took < until + 3 * Duration::from_secs(80));
+}
+
+#[test]
 fn flows_are_whole_whatever_the_disk_does() {
     let scope = Scope {
         crashes: false,
         disk: true,
         pressure: false,
+        winks: false,
     };
     explore("disk", scope, &[], 100);
 }
@@ -154,6 +202,7 @@ fn flows_are_whole_where_memory_is_short() {
         crashes: true,
         disk: false,
         pressure: true,
+        winks: false,
     };
     explore("pressure", scope, &[], 100);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::hosts::Closes;
+use super::{end::EXTENT, hosts::Closes};
 use crate::tunnel::draw::Draw;
 
 /// What may happen.
@@ -14,6 +14,8 @@ pub(super) struct Scope {
     pub(super) disk: bool,
     /// Memory is short.
     pub(super) pressure: bool,
+    /// The link winks all the time, and both ends may crash at once.
+    pub(super) winks: bool,
 }
 
 /// One host of a flow.
@@ -77,6 +79,8 @@ pub(super) struct Plan {
     pub(super) disk: Option<u64>,
     pub(super) faults: Vec<Fault>,
     pub(super) buffers: [u64; 2],
+    /// Bytes that each direction of a flow has room for.
+    pub(super) extent: u64,
     /// Both ends are told of outages.
     pub(super) told: bool,
     /// What is broken on purpose, to see that it is found.
@@ -109,12 +113,13 @@ impl Plan {
             .map(|_| Self::flow(draw, last / 2))
             .collect();
         let disk = scope.disk.then(|| (2 + draw.below(60)) << 16);
-        Self {
+        let mut plan = Self {
             seed,
             rate,
             delay,
             loss,
             queue: (rate / 16).max(30_000),
+            extent: EXTENT,
             outages: Self::outages(draw, last),
             far_calls: draw.below(2) == 0,
             crashes: if scope.crashes {
@@ -142,7 +147,34 @@ impl Plan {
             told: draw.below(3) == 0,
             broken: None,
             buffers: [8 << 10 << draw.below(5), 8 << 10 << draw.below(5)],
+        };
+        if scope.winks {
+            plan.wink(last);
         }
+        plan
+    }
+
+    /// The link winks all the time, and half of the crashes are of both ends. Drawn apart, so that other schedules stay what they are.
+    fn wink(&mut self, last: u64) {
+        let draw = &mut Draw::seeded(!self.seed);
+        let interval = draw.one_of([100, 500]);
+        self.outages = Self::winks(draw, 2 * last, interval);
+        let both: Vec<_> = self.crashes.iter().filter(|_| draw.below(2) == 0).collect();
+        let other = |crash: &Crash| Crash {
+            end: 1 - crash.end,
+            ..*crash
+        };
+        let others: Vec<_> = both.into_iter().map(other).collect();
+        self.crashes.extend(others);
+        self.crashes.sort_by_key(|crash| crash.at);
+    }
+
+    /// Every interval is one with that probability.
+    fn winks(draw: &mut Draw, last: u64, interval: u64) -> Vec<(Duration, Duration)> {
+        let away = (0..last / interval).filter(|_| draw.below(10) < 4);
+        let away: Vec<_> = away.collect();
+        let away = away.into_iter().map(|n| (n * interval, (n + 1) * interval));
+        away.map(|(from, to)| (millis(from), millis(to))).collect()
     }
 
     fn flow(draw: &mut Draw, last: u64) -> FlowPlan {
@@ -179,12 +211,8 @@ impl Plan {
         match draw.below(4) {
             0 => Vec::new(),
             1 | 2 => {
-                // Each interval is one with that probability.
                 let interval = draw.one_of([40, 500, 2000]);
-                let away = (0..last / interval).filter(|_| draw.below(10) < 4);
-                let away: Vec<_> = away.collect();
-                let away = away.into_iter().map(|n| (n * interval, (n + 1) * interval));
-                away.map(|(from, to)| (millis(from), millis(to))).collect()
+                Self::winks(draw, last, interval)
             }
             _ => {
                 let from = draw.below(last);

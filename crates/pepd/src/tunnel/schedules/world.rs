@@ -41,6 +41,8 @@ pub(super) struct Summary {
     pub(super) datagrams: u64,
     /// The most that an end held in memory and on disk, of its budget.
     pub(super) peaks: [u64; 3],
+    /// When the last byte was taken from a host, and when everything was over.
+    pub(super) taken: Duration,
     pub(super) took: Duration,
 }
 
@@ -55,6 +57,7 @@ impl Summary {
         self.repaired += other.repaired;
         self.spilled += other.spilled;
         self.datagrams += other.datagrams;
+        self.taken = self.taken.max(other.taken);
         self.took += other.took;
         for (most, peak) in self.peaks.iter_mut().zip(other.peaks) {
             *most = (*most).max(peak);
@@ -179,6 +182,8 @@ impl World {
         self.summary.spilled = both(&|stats| stats.custody_spilled_bytes);
         self.summary.flows = self.flows.len() as u64;
         self.summary.whole = checks::whole(&self);
+        let taken = self.hosts.iter().filter_map(|host| host.given);
+        self.summary.taken = taken.max().unwrap_or_default();
         self.summary.took = self.now;
         for machine in &self.machines {
             for (most, peak) in self.summary.peaks.iter_mut().zip(machine.peaks) {
@@ -230,6 +235,11 @@ impl World {
         let flows = self.plan.flows.get(self.begun).map(|flow| flow.begins);
         let crashes = self.crashes.last().map(|crash| crash.at);
         let faults = self.faults.last().map(|fault| fault.at);
+        let disks = (0..2).filter(|end| {
+            let process = self.machines[*end].process.as_ref();
+            process.is_some_and(Process::waits_for_disk)
+        });
+        let disks = disks.map(|end| self.disk_at[end]);
         let outages = self.plan.outages.iter().flat_map(|(from, to)| [*from, *to]);
         let outages = outages.filter(|at| *at > self.now);
         let restarts = self.restarts.iter().copied().flatten();
@@ -239,7 +249,8 @@ impl World {
             .chain(hosts)
             .chain(answers)
             .chain(restarts)
-            .chain(outages);
+            .chain(outages)
+            .chain(disks);
         all.min().unwrap_or(self.now + Duration::from_secs(1))
     }
 
@@ -361,7 +372,7 @@ impl World {
         for (_, socket) in due {
             let mut socket = lock(&socket);
             if self.plan.flows[socket.flow as usize].refused {
-                socket.error = Some(libc::ECONNREFUSED);
+                socket.break_off(libc::ECONNREFUSED);
             } else {
                 socket.connecting = false;
             }

@@ -58,6 +58,12 @@ impl Custody {
         self.ledger.borrow().held_by_all(place)
     }
 
+    /// Whether the disk was asked for something that it has not done.
+    #[cfg(test)]
+    pub(in crate::tunnel) fn waits_for_disk(&self) -> bool {
+        self.spill.borrow().as_ref().is_some_and(Spill::is_busy)
+    }
+
     /// A flow of a site begins.
     pub(super) fn open(&self, site: usize) -> FlowKey {
         let bounds = Bounds::NONE;
