@@ -56,7 +56,9 @@ impl<L> Recovery<L> {
         for slot in arena.occupied() {
             recovery.add(arena, slot, &mut legs, &told);
         }
-        recovery.accepted = legs.into_values().collect();
+        // One that its client has reset is over. What it had sent would look like all there is, as the error has been taken with its counters.
+        let is_over = |leg: &L| told(leg, false, false).is_ok_and(|counters| counters.aborted);
+        recovery.accepted = legs.into_values().filter(|leg| !is_over(leg)).collect();
         recovery
     }
 
@@ -95,5 +97,35 @@ impl<L> Recovery<L> {
             legs,
             counters,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Geometry;
+
+    #[test]
+    fn a_client_that_has_reset_what_nobody_knows_of_is_not_taken_for_one_that_has_ended() {
+        let geometry = Geometry {
+            slots: 1,
+            extent: 1 << 16,
+            initial: 1 << 14,
+        };
+        let arena = Arena::new(geometry).unwrap();
+        let told = |leg: &&str, _, _| match *leg {
+            "reset" => Ok(Counters {
+                closed: true,
+                aborted: true,
+                ..Counters::default()
+            }),
+            "unknown" => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(Counters::default()),
+        };
+        let legs = ["new", "reset", "unknown"];
+        let legs = (1..).zip(legs).collect();
+        let mut accepted = Recovery::sort(&arena, legs, told).accepted;
+        accepted.sort_unstable();
+        assert_eq!(accepted, ["new", "unknown"]);
     }
 }

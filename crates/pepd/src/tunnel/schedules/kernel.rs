@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     io,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -151,7 +151,7 @@ struct Inner {
 
 impl Kernel {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().expect("one thread")
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new socket.
@@ -204,7 +204,8 @@ impl Kernel {
 }
 
 pub(super) fn lock(socket: &Shared) -> MutexGuard<'_, Socket> {
-    socket.lock().expect("one thread")
+    // A check that fails may have it while others are dropped.
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a process has of a socket.
@@ -233,6 +234,12 @@ impl Connection {
         &self.socket
     }
 
+    /// The kernel tells of an error once (SO_ERROR).
+    fn take_error(&self, socket: &mut Socket) -> Option<i32> {
+        socket.error?;
+        self.fuse.call(|| socket.error.take()).flatten()
+    }
+
     /// Pending, until something happens with the socket.
     fn wait<T>(socket: &mut Socket, cx: &Context<'_>) -> Poll<T> {
         socket.waker = Some(cx.waker().clone());
@@ -251,7 +258,7 @@ impl Connection {
             return Poll::Ready(Ok(0));
         }
         if count == 0 {
-            return match socket.error.take() {
+            return match self.take_error(&mut socket) {
                 Some(code) => Poll::Ready(Err(io::Error::from_raw_os_error(code))),
                 None if socket.is_dead => Poll::Ready(Ok(0)),
                 None => Self::wait(&mut socket, cx),
@@ -276,7 +283,7 @@ impl Connection {
     ) -> Poll<io::Result<u64>> {
         let mut socket = lock(&self.socket);
         if socket.is_closed() {
-            let code = socket.error.take().unwrap_or(libc::EPIPE);
+            let code = self.take_error(&mut socket).unwrap_or(libc::EPIPE);
             return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
         }
         let count = most.min(socket.buffers[1] - (socket.written - socket.acked));
@@ -312,7 +319,7 @@ impl Leg for Connection {
     fn connected<'a>(&'a self, _: &'a Unanswered, _: IpAddr, limit: Duration) -> Answer<'a> {
         let answered = std::future::poll_fn(|cx| {
             let mut socket = lock(&self.socket);
-            match socket.error.take() {
+            match self.take_error(&mut socket) {
                 Some(code) => Poll::Ready(Err(io::Error::from_raw_os_error(code))),
                 None if !socket.connecting => Poll::Ready(Ok(())),
                 None => Self::wait(&mut socket, cx),
@@ -363,7 +370,7 @@ impl Leg for Connection {
 
     fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let mut socket = lock(&self.socket);
-        match socket.error.take() {
+        match self.take_error(&mut socket) {
             Some(code) => Poll::Ready(io::Error::from_raw_os_error(code)),
             None => Self::wait(&mut socket, cx),
         }
@@ -372,7 +379,7 @@ impl Leg for Connection {
     fn finish(&self) -> io::Result<()> {
         let mut socket = lock(&self.socket);
         if socket.is_dead {
-            let code = socket.error.take().unwrap_or(libc::ENOTCONN);
+            let code = self.take_error(&mut socket).unwrap_or(libc::ENOTCONN);
             return Err(io::Error::from_raw_os_error(code));
         }
         self.fuse.call(|| {
