@@ -65,13 +65,8 @@ fn may_be_reset(world: &World, flow: usize) -> bool {
     let count = |of: fn(&Stats) -> u64| -> u64 {
         world.machines.iter().map(|machine| machine.count(of)).sum()
     };
-    // How a flow has ended at the far end does not outlive the process: it has everything, and nobody says so.
-    let forgotten = world.flows[flow].hosts[Side::Server as usize].is_some_and(|host| {
-        let is_whole = world.hosts[host].is_whole(plan.hosts[0].len);
-        is_whole && count(|stats| stats.ended_peer_restarted) > 0
-    });
     let refused = count(|stats| stats.tunnel_flows_refused) > 0;
-    plan.refused || by_host || forgotten || refused
+    plan.refused || by_host || refused
 }
 
 fn is_whole(world: &World, flow: usize) -> bool {

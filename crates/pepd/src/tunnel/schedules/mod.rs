@@ -138,7 +138,7 @@ fn flows_are_whole_after_losses_and_outages() {
 
 #[test]
 fn flows_are_whole_after_crashes_at_any_step() {
-    explore("crashes", CRASHES, &[1401], 150);
+    explore("crashes", CRASHES, &[1401, 3763], 150);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn flows_are_whole_after_crashes_of_both_ends_over_a_link_that_winks() {
         winks: true,
         ..CRASHES
     };
-    explore("winks", scope, &[], 150);
+    explore("winks", scope, &[3050, 3748], 150);
 }
 
 /// A link that is away for six hours: the host is done within its first minutes, the bytes wait on disk, and are delivered when it is back.
