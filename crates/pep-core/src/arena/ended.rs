@@ -74,8 +74,8 @@ impl<'a, W: Words> Endings<'a, W> {
         self.words.store(at + NUMBER, first);
     }
 
-    /// Those that were written, with their numbers, the oldest one first.
-    pub fn read(&self) -> Vec<(u64, Ending)> {
+    /// Those that were written and are wanted, with their numbers, the oldest one first.
+    pub fn read(&self, wanted: impl Fn(&Ending) -> bool) -> Vec<(u64, Ending)> {
         let read = |index| {
             let at = self.place(index);
             let first = self.words.load(at + NUMBER);
@@ -88,7 +88,8 @@ impl<'a, W: Words> Endings<'a, W> {
             (first >> HOW_BITS, ending)
         };
         let found = (0..self.count).map(read);
-        let mut found: Vec<_> = found.filter(|(number, _)| *number > 0).collect();
+        let found = found.filter(|(number, ending)| *number > 0 && wanted(ending));
+        let mut found: Vec<_> = found.collect();
         found.sort_unstable_by_key(|(number, _)| *number);
         found
     }

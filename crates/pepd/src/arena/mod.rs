@@ -76,6 +76,9 @@ struct FreeSlots {
     clean: Vec<u32>,
 }
 
+/// The number of the first flow that ends.
+const FIRST_ENDING: u64 = 1;
+
 /// How much of each extent may have pages.
 type Used = [u64; 2];
 
@@ -98,7 +101,7 @@ impl Arena {
             used: Vec::new(),
             clean: (0..slots).rev().collect(),
         };
-        Ok(Self::begin(memory, layout, initial, free))
+        Ok(Self::begin(memory, layout, initial, free, FIRST_ENDING))
     }
 
     /// The arena that a predecessor has left, with its flows: their slots are to be [attached](Self::attach).
@@ -115,22 +118,29 @@ impl Arena {
             used: used.map(|slot| (slot, [initial; 2])).collect(),
             clean: Vec::new(),
         };
-        Ok(Self::begin(memory, layout, initial, free))
+        let endings = Layout::endings(&memory).read(|_| true);
+        let next = endings.last().map(|(number, _)| number + 1);
+        let next = next.unwrap_or(FIRST_ENDING);
+        Ok(Self::begin(memory, layout, initial, free, next))
     }
 
     /// What the memfd is called, as /proc shows it.
     pub const NAME: &str = "pepd-arena";
 
-    fn begin(memory: SharedMemory, layout: Layout, initial: u64, free: FreeSlots) -> Arc<Self> {
+    fn begin(
+        memory: SharedMemory,
+        layout: Layout,
+        initial: u64,
+        free: FreeSlots,
+        next_ending: u64,
+    ) -> Arc<Self> {
         Layout::begin_generation(&memory, process::id());
-        let endings = Layout::endings(&memory).read();
-        let next = endings.last().map_or(1, |(number, _)| number + 1);
         Arc::new(Self {
             memory,
             layout,
             initial,
             free: Mutex::new(free),
-            next_ending: AtomicU64::new(next),
+            next_ending: AtomicU64::new(next_ending),
         })
     }
 
@@ -171,10 +181,14 @@ impl Arena {
         Layout::endings(&self.memory).write(number, ending);
     }
 
-    /// The flows in tunnels that have ended last, the oldest one first.
-    pub fn endings(&self) -> impl Iterator<Item = Ending> {
-        let endings = Layout::endings(&self.memory).read();
-        endings.into_iter().map(|(_, ending)| ending)
+    /// The flows that have ended last of those with a peer, by the [hash](pep_core::arena::name_hash) of its name; the oldest one first.
+    pub fn endings(&self, peer: u64) -> impl Iterator<Item = Ending> {
+        // To read of memory that was never written takes pages, too.
+        let any = self.next_ending.load(Relaxed) != FIRST_ENDING;
+        let of_peer = |ending: &Ending| ending.peer == peer;
+        let endings = any.then(|| Layout::endings(&self.memory).read(of_peer));
+        let endings = endings.into_iter().flatten();
+        endings.map(|(_, ending)| ending)
     }
 
     /// What is published of the flow in a slot, if there is one and it makes sense.

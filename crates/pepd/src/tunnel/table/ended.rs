@@ -26,15 +26,23 @@ pub(super) struct Ended {
 }
 
 impl Ended {
+    /// None, of nobody.
+    pub(super) fn new(arena: &Arc<Arena>) -> Self {
+        Self {
+            arena: Arc::clone(arena),
+            peer: 0,
+            codes: BTreeMap::new(),
+            order: VecDeque::new(),
+        }
+    }
+
     /// Those of a peer, by the [hash](pep_core::arena::name_hash) of its name: what is written down of them.
     pub(super) fn of(arena: &Arc<Arena>, peer: u64) -> Self {
         let mut ended = Self {
-            arena: Arc::clone(arena),
             peer,
-            codes: BTreeMap::new(),
-            order: VecDeque::new(),
+            ..Self::new(arena)
         };
-        for Ending { token, how, .. } in arena.endings().filter(|ending| ending.peer == peer) {
+        for Ending { token, how, .. } in arena.endings(peer) {
             if let Some(code) = ResetCode::from_wire(how) {
                 ended.note(token, code);
             }

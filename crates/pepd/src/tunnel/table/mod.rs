@@ -145,7 +145,7 @@ impl Table {
             streams: BTreeMap::new(),
             refused: BTreeSet::new(),
             tokens: BTreeMap::new(),
-            ended: Ended::of(&context.arena, 0),
+            ended: Ended::new(&context.arena),
             roll: Roll::default(),
             next: 0,
             taken: 0,

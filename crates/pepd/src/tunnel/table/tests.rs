@@ -466,19 +466,24 @@ fn the_roll_is_called_once_in_a_session() {
 #[test]
 fn a_flow_that_has_ended_well_has_done_so_in_the_next_process_too() {
     let mut far = table(2);
+    far.belong_to("boat");
     let context = Arc::clone(&far.context);
+    let next = |peer| {
+        let mut next = Table::new(&context, SIZES, FLOWS);
+        next.belong_to(peer);
+        next
+    };
     let flow = far.opened(1).expect("memory");
     far.introduce(flow, 7);
     far.get(flow).unwrap().publish(&identity(Kind::Far), None);
-    assert_eq!(Table::new(&context, SIZES, FLOWS).find(7), Known::Not);
+    assert_eq!(next("boat").find(7), Known::Not);
     far.conclude(flow, ResetCode::Ended);
     std::mem::forget(far);
-    let mut next = Table::new(&context, SIZES, FLOWS);
-    assert_eq!(next.find(7), Known::Ended(ResetCode::Ended));
-    next.on_lost(8);
-    assert_eq!(next.find(8), Known::Ended(ResetCode::Restarted));
-    next.belong_to("another");
-    assert_eq!(next.find(7), Known::Not);
+    let mut successor = next("boat");
+    assert_eq!(successor.find(7), Known::Ended(ResetCode::Ended));
+    successor.on_lost(8);
+    assert_eq!(successor.find(8), Known::Ended(ResetCode::Restarted));
+    assert_eq!(next("another").find(7), Known::Not);
 }
 
 #[test]
