@@ -151,7 +151,24 @@ impl Plan {
         if scope.winks {
             plan.wink(last);
         }
+        if scope.disk {
+            plan.flood();
+        }
         plan
+    }
+
+    /// Hosts give more than memory takes, while the link is away for long. Drawn apart, too.
+    fn flood(&mut self) {
+        let draw = &mut Draw::seeded(self.seed ^ 0xd15c);
+        self.rate = self.rate.max(4_000_000);
+        for flow in &mut self.flows {
+            let host = &mut flow.hosts[draw.below(2) as usize];
+            (host.len, host.pace) = (500_000 + draw.below(3_000_000), 3);
+        }
+        let from = 500 + draw.below(10_000);
+        let until = from + 5_000 + draw.below(60_000);
+        self.outages.push((millis(from), millis(until)));
+        self.disk = Some((10 + draw.below(120)) << 16);
     }
 
     /// The link winks all the time, and half of the crashes are of both ends. Drawn apart, so that other schedules stay what they are.
