@@ -9,6 +9,7 @@ mod addresses;
 mod bed;
 mod carriers;
 mod check;
+mod churn;
 mod compression;
 mod congestion;
 mod custody;

@@ -20,7 +20,7 @@ use pepd_tests::{
 };
 
 use crate::support::{PORT, assert_reset_after_connect, connect, cut_off, echo_once, reconnect};
-use crate::survive::{SURVIVE, send_signal, wait_ready};
+use crate::survive::{send_signal, wait_ready};
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
@@ -132,8 +132,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
 #[test]
 fn what_an_operator_said_outlasts_the_process_they_told() {
     matrix_pepd_only(|bed| {
-        let config = format!("{ADMIN}{SURVIVE}");
-        let pep = bed.start_with(&config).expect("not direct");
+        let pep = bed.start_with(ADMIN).expect("not direct");
         let crash = || {
             let position = pep.log().position();
             send_signal(pep.id(), Signal::SIGKILL);

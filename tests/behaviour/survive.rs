@@ -6,10 +6,6 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream},
     process::{Command, Stdio},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
     thread,
     time::{Duration, Instant},
 };
@@ -25,11 +21,13 @@ use pepd_tests::{
     outcome::{Ended, reset},
     payload::{Payload, Random, receive, receive_slowly, run_seed},
     pep::Pep,
-    serve::Server,
     wait::{PATIENCE, wait_for, wait_within},
 };
 
-use crate::support::{PORT, connect, echo_once};
+use crate::{
+    churn::{self, Flows, send},
+    support::{PORT, connect, echo_once},
+};
 
 /// What a flow is like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,54 +52,28 @@ const KINDS: [Kind; 5] = [
     Kind::HalfClose,
 ];
 
-/// Flows are to outlive the process.
-pub const SURVIVE: &str = "[custody]\nsurvive = true\n";
-
 const BULK: u64 = 6_000_000;
 const MESSAGES: u64 = 40;
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// Flows without an end, until they are told to stop; the servers' and the clients' verdicts.
-#[derive(Default)]
-struct Load {
-    stop: AtomicBool,
-    next: AtomicU64,
-    served: AtomicU64,
-    errors: Mutex<Vec<String>>,
+struct Mixed;
+
+impl Flows for Mixed {
+    fn kind(&self, id: u64) -> String {
+        format!("{:?}", kind(id))
+    }
+
+    fn client(&self, id: u64, stream: TcpStream) -> io::Result<()> {
+        be_client(id, stream)
+    }
+
+    fn server(&self, id: u64, stream: &TcpStream) -> io::Result<()> {
+        serve(id, stream)
+    }
 }
 
-impl Load {
-    fn fail(&self, id: u64, side: &str, err: impl std::fmt::Display) {
-        let kind = KINDS[(id % 5) as usize];
-        let mut errors = self.errors.lock().expect("nobody panics");
-        errors.push(format!("flow {id} ({kind:?}), {side}: {err}"));
-    }
-
-    fn serve(&self, stream: &TcpStream) {
-        let mut id = [0; 8];
-        // A connection that ends without a word was made for a client whose own was not open yet: the next
-        // process connects again. A client that loses its flow so says so itself.
-        if (&*stream).read_exact(&mut id).is_err() {
-            return;
-        }
-        let id = u64::from_be_bytes(id);
-        match serve(id, stream) {
-            Ok(()) => drop(self.served.fetch_add(1, SeqCst)),
-            Err(err) => self.fail(id, "server", err),
-        }
-    }
-
-    /// One flow after the other.
-    fn run(&self, bed: &Bed) {
-        while !self.stop.load(SeqCst) {
-            let id = self.next.fetch_add(1, SeqCst);
-            let result = bed.client.connect(bed.at(Place::Server, PORT));
-            let result = result.and_then(|stream| be_client(id, stream));
-            if let Err(err) = result {
-                self.fail(id, "client", err);
-            }
-        }
-    }
+fn kind(id: u64) -> Kind {
+    KINDS[(id % 5) as usize]
 }
 
 fn up(id: u64) -> Payload {
@@ -121,11 +93,6 @@ fn expect<T: PartialEq + std::fmt::Debug>(found: &T, expected: &T) -> io::Result
     )))
 }
 
-fn send(stream: &TcpStream, mut payload: Payload) -> io::Result<()> {
-    payload.send(&mut &*stream)?;
-    stream.shutdown(Shutdown::Write)
-}
-
 fn both(stream: &TcpStream, sent: Payload, expected: &Payload) -> io::Result<()> {
     thread::scope(|scope| {
         let sending = scope.spawn(|| send(stream, sent));
@@ -135,11 +102,8 @@ fn both(stream: &TcpStream, sent: Payload, expected: &Payload) -> io::Result<()>
 }
 
 fn be_client(id: u64, stream: TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    (&stream).write_all(&id.to_be_bytes())?;
     let expected = (BULK, down(id).sum());
-    match KINDS[(id % 5) as usize] {
+    match kind(id) {
         Kind::Bulk => both(&stream, up(id), &down(id)),
         Kind::Tiny => {
             let mut random = Random::new(id);
@@ -174,10 +138,8 @@ fn be_client(id: u64, stream: TcpStream) -> io::Result<()> {
 }
 
 fn serve(id: u64, stream: &TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
     let expected = (BULK, up(id).sum());
-    match KINDS[(id % 5) as usize] {
+    match kind(id) {
         Kind::Bulk => both(stream, down(id), &up(id)),
         Kind::Tiny => {
             for _ in 0..MESSAGES {
@@ -204,35 +166,11 @@ fn serve(id: u64, stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
-    }
-}
-
 /// Runs flows of all kinds while something is done to pepd. All of them must be whole.
 fn under_load(bed: &Bed, flows: usize, act: impl FnOnce()) {
-    let load = Arc::new(Load::default());
-    let listener = bed.server.listen(bed.at(Place::Server, PORT));
-    let serving = Arc::clone(&load);
-    let _server = Server::start(listener, move |stream, _| serving.serve(&stream));
-    thread::scope(|scope| {
-        for _ in 0..flows {
-            scope.spawn(|| load.run(bed));
-        }
-        // Also where it fails: they would run for ever.
-        let _stop = Stop(&load.stop);
-        act();
-    });
-    let begun = load.next.load(SeqCst);
-    let errors = || load.errors.lock().expect("nobody panics").clone();
-    let done = || load.served.load(SeqCst) + errors().len() as u64 >= begun;
-    wait_for("the servers to be done", || done().then_some(()));
-    let errors = errors();
-    assert!(errors.is_empty(), "of {begun} flows: {errors:#?}");
-    assert!(begun >= flows as u64, "{begun} flows");
+    let at = bed.at(Place::Server, PORT);
+    let hosts = (|| bed.client.connect(at), bed.server.listen(at));
+    churn::under_load(Mixed, flows, PATIENCE, hosts, act);
 }
 
 /// The worker, once it is another than that.
@@ -274,7 +212,7 @@ fn below(random: &mut Random, limit: Duration) -> Duration {
 fn no_flow_is_lost_by_crashes_at_any_moment() {
     let seed = run_seed();
     matrix_pepd_only(|bed| {
-        let pep = bed.start_with(SURVIVE).expect("not direct");
+        let pep = bed.start().expect("not direct");
         let mut random = Random::new(seed);
         under_load(bed, 10, || {
             for round in 0..4 {
@@ -298,7 +236,7 @@ fn no_flow_is_lost_by_crashes_at_any_moment() {
 #[test]
 fn an_upgrade_keeps_flows_and_the_process_id() {
     matrix_pepd_only(|bed| {
-        let pep = bed.start_with(SURVIVE).expect("not direct");
+        let pep = bed.start().expect("not direct");
         under_load(bed, 6, || {
             for _ in 0..2 {
                 thread::sleep(Duration::from_millis(300));
@@ -322,7 +260,7 @@ fn an_upgrade_keeps_flows_and_the_process_id() {
 fn an_upgrade_to_a_configuration_that_is_wrong_changes_nothing() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
-        let pep = bed.start_with(SURVIVE).expect("not direct");
+        let pep = bed.start().expect("not direct");
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _echo = pepd_tests::echo::EchoServer::start(listener);
         let mut open = connect(&bed);
@@ -342,7 +280,7 @@ fn a_new_pepd_takes_over_from_one_that_has_left_and_from_one_whose_supervisor_wa
     for leave in [Signal::SIGQUIT, Signal::SIGKILL] {
         matrix_pepd_only(|bed| {
             let clean = Footprint::of(&bed.gateway);
-            let config = bed.config(SURVIVE).expect("not direct");
+            let config = bed.config("").expect("not direct");
             let mut first = start_apart(bed, &config);
             under_load(bed, 6, || {
                 thread::sleep(Duration::from_millis(300));
@@ -436,7 +374,7 @@ fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
 fn after_ten_deaths_in_a_row_it_gives_up_and_the_kernel_forwards() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V6);
-        let mut pep = bed.start_with(SURVIVE).expect("not direct");
+        let mut pep = bed.start().expect("not direct");
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _echo = pepd_tests::echo::EchoServer::start(listener);
         let mut open = connect(&bed);
@@ -464,7 +402,7 @@ fn the_gap_that_a_crash_leaves_with_thousands_of_flows() {
     const CRASHES: usize = 7;
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
-        let pep = bed.start_with(SURVIVE).expect("not direct");
+        let pep = bed.start().expect("not direct");
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
         let _echo = pepd_tests::echo::EchoServer::start(listener);
         let mut open: Vec<TcpStream> = Vec::new();

@@ -3,10 +3,6 @@
 use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
-    },
     thread,
     time::Duration,
 };
@@ -21,14 +17,14 @@ use pepd_tests::{
     outcome::Ended,
     payload::{Payload, Random, receive, run_seed},
     pep::Pep,
-    serve::Server,
     tunnel::TunnelBed,
-    wait::{PATIENCE, wait_within},
+    wait::PATIENCE,
 };
 
 use crate::{
+    churn::{self, Flows, send},
     support::echo_once,
-    survive::{SURVIVE, next_worker, wait_ready},
+    survive::{next_worker, wait_ready},
     tunnel::{LINK, PORT, Running, SITE, connect},
 };
 
@@ -38,28 +34,12 @@ const WINKS: &str = "wink=p=0.4,i=500ms";
 /// Bytes of a flow in each direction at most.
 const MOST: u64 = 150_000;
 
-/// Flows without an end, until they are told to stop; what hosts have found wrong.
-#[derive(Default)]
-struct Load {
-    stop: AtomicBool,
-    next: AtomicU64,
-    served: AtomicU64,
-    errors: Mutex<Vec<String>>,
-    /// For how long a host waits for a byte.
-    patience: Duration,
-}
-
 fn len(id: u64, up: bool) -> u64 {
     Random::new(id * 2 + u64::from(up)).size(MOST)
 }
 
 fn payload(id: u64, up: bool) -> Payload {
     Payload::new(id * 2 + u64::from(up), len(id, up))
-}
-
-fn send(stream: &TcpStream, mut payload: Payload) -> io::Result<()> {
-    payload.send(&mut &*stream)?;
-    stream.shutdown(Shutdown::Write)
 }
 
 fn take(stream: &TcpStream, id: u64, up: bool) -> io::Result<()> {
@@ -89,78 +69,29 @@ fn be_host(stream: &TcpStream, id: u64, is_client: bool) -> io::Result<()> {
     })
 }
 
-impl Load {
-    fn fail(&self, id: u64, side: &str, err: &io::Error) {
-        let mut errors = self.errors.lock().expect("nobody panics");
-        errors.push(format!("flow {id}, {side}: {err}"));
+struct BothWays;
+
+impl Flows for BothWays {
+    fn kind(&self, id: u64) -> String {
+        format!("{} and {} bytes", len(id, true), len(id, false))
     }
 
-    fn be_patient(&self, stream: &TcpStream) {
-        let patience = Some(self.patience);
-        stream.set_read_timeout(patience).expect("a socket");
-        stream.set_write_timeout(patience).expect("a socket");
+    fn client(&self, id: u64, stream: TcpStream) -> io::Result<()> {
+        be_host(&stream, id, true)
     }
 
-    fn serve(&self, mut stream: &TcpStream) {
-        let mut id = [0; 8];
-        let client = stream.peer_addr();
-        self.be_patient(stream);
-        let result = stream.read_exact(&mut id);
-        let id = u64::from_be_bytes(id);
-        match result.and_then(|()| be_host(stream, id, false)) {
-            Ok(()) => drop(self.served.fetch_add(1, SeqCst)),
-            Err(err) => self.fail(id, &format!("server of {client:?}"), &err),
-        }
-    }
-
-    fn run(&self, bed: &TunnelBed) {
-        while !self.stop.load(SeqCst) {
-            let id = self.next.fetch_add(1, SeqCst);
-            let mut stream = connect(bed, Family::V4);
-            let at = stream.local_addr().expect("connected");
-            self.be_patient(&stream);
-            let begun = stream.write_all(&id.to_be_bytes());
-            if let Err(err) = begun.and_then(|()| be_host(&stream, id, true)) {
-                self.fail(id, &format!("client {at}"), &err);
-            }
-        }
-    }
-}
-
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
+    fn server(&self, id: u64, stream: &TcpStream) -> io::Result<()> {
+        be_host(stream, id, false)
     }
 }
 
 /// Runs so many flows at a time while something is done. All of them must be whole.
 fn under_load(bed: &TunnelBed, flows: usize, act: impl FnOnce()) {
-    let load = Arc::new(Load {
-        // With so many the link is full, and has none for much of the time.
-        patience: PATIENCE * (1 + flows as u32 / 20),
-        ..Load::default()
-    });
+    // With so many the link is full, and has none for much of the time.
+    let patience = PATIENCE * (1 + flows as u32 / 20);
+    let connect = || Ok(connect(bed, Family::V4));
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
-    let serving = Arc::clone(&load);
-    let _server = Server::start(listener, move |stream, _| serving.serve(&stream));
-    thread::scope(|scope| {
-        for _ in 0..flows {
-            scope.spawn(|| load.run(bed));
-        }
-        // Also where it fails: they would run for ever.
-        let _stop = Stop(&load.stop);
-        act();
-    });
-    let begun = load.next.load(SeqCst);
-    let errors = || load.errors.lock().expect("nobody panics").clone();
-    let done = || load.served.load(SeqCst) + errors().len() as u64 >= begun;
-    wait_within(load.patience, || done().then_some(())).expect("servers that are done");
-    println!("{begun} flows");
-    let errors = errors();
-    assert!(errors.is_empty(), "of {begun} flows: {errors:#?}");
-    assert!(begun > flows as u64, "{begun} flows");
+    churn::under_load(BothWays, flows, patience, (connect, listener), act);
 }
 
 /// Kills the process that carries flows, and waits for the next one.
@@ -199,7 +130,7 @@ fn given(name: &str, default: u64) -> u64 {
 /// time.
 fn crash_at_random(link: &str, flows: u64, crashes: u64) {
     let bed = TunnelBed::new(link);
-    let running = Running::start_with(&bed, "", SITE, SURVIVE);
+    let running = Running::start(&bed, "", SITE);
     let mut random = Random::new(run_seed());
     let flows = given("PEPD_TEST_FLOWS", flows) as usize;
     let crashes = given("PEPD_TEST_CRASHES", crashes);
@@ -239,7 +170,7 @@ fn nor_is_any_while_the_link_winks() {
 #[test]
 fn nor_is_any_by_upgrades_and_restarts() {
     let bed = TunnelBed::new(&format!("{LINK},{WINKS}"));
-    let mut running = Running::start_with(&bed, "", SITE, SURVIVE);
+    let mut running = Running::start(&bed, "", SITE);
     let mut random = Random::new(run_seed());
     under_load(&bed, 20, || {
         for round in 0..given("PEPD_TEST_CRASHES", 4) {
@@ -272,7 +203,7 @@ fn upgrade(pep: &Pep) {
 #[test]
 fn a_flow_whose_opening_has_not_left_when_its_process_ends_is_opened_by_the_next() {
     let bed = TunnelBed::new(LINK);
-    let running = Running::start_with(&bed, "", SITE, SURVIVE);
+    let running = Running::start(&bed, "", SITE);
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
     echo_once(&mut connect(&bed, Family::V4), b"before");
     bed.cut_link();
@@ -295,7 +226,7 @@ fn a_flow_whose_opening_has_not_left_when_its_process_ends_is_opened_by_the_next
 #[test]
 fn a_leg_that_is_connecting_when_its_process_ends_connects_for_the_next() {
     let bed = TunnelBed::new(LINK);
-    let running = Running::start_with(&bed, "", SITE, SURVIVE);
+    let running = Running::start(&bed, "", SITE);
     let server = bed.host("server");
     let _echo = EchoServer::start(server.listen(bed.server_at(Family::V4, PORT)));
     server.nft(&format!(
@@ -319,7 +250,7 @@ fn a_leg_that_is_connecting_when_its_process_ends_connects_for_the_next() {
 #[test]
 fn ends_that_are_under_way_when_both_processes_end_arrive() {
     let bed = TunnelBed::new(LINK);
-    let running = Running::start_with(&bed, "", SITE, SURVIVE);
+    let running = Running::start(&bed, "", SITE);
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
     let mut stream = connect(&bed, Family::V4);
     stream.write_all(b"a").expect("accepted");
@@ -349,7 +280,7 @@ fn ends_that_are_under_way_when_both_processes_end_arrive() {
 fn a_compressed_flow_is_reset_when_the_process_at_either_end_ends() {
     let bed = TunnelBed::new(LINK);
     let site = format!("{SITE}compress = true\n");
-    let running = Running::start_with(&bed, "", &site, SURVIVE);
+    let running = Running::start(&bed, "", &site);
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
     for end in [&running.boat, &running.hub] {
         let mut stream = connect(&bed, Family::V4);

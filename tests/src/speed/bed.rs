@@ -76,7 +76,7 @@ impl Variant {
     fn survive(self) -> &'static str {
         match self {
             Self::SpoofAlone | Self::TunnelAlone => "[custody]\nsurvive = false\n",
-            _ => "[custody]\nsurvive = true\n",
+            _ => "",
         }
     }
 }
