@@ -20,19 +20,19 @@ use pepd_tests::{
 
 use crate::tunnel::{PORT, Running, SITE, connect};
 
-const MB: u64 = 1_000_000;
-const MIB: u64 = 1 << 20;
+pub const MB: u64 = 1_000_000;
+pub const MIB: u64 = 1 << 20;
 /// Fast, so that what takes time is the outage.
-const LINK: &str = "rate=200Mbit/s,delay=10ms,queue=1MB";
+pub const LINK: &str = "rate=200Mbit/s,delay=10ms,queue=1MB";
 
 /// A folder for custody; with a size, on a file system of that size.
-struct Folder {
+pub struct Folder {
     folder: tempfile::TempDir,
     mounted: bool,
 }
 
 impl Folder {
-    fn new(bed: &TunnelBed, size: Option<u64>) -> Self {
+    pub fn new(bed: &TunnelBed, size: Option<u64>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary directory can be made");
         if let Some(size) = size {
             let path = folder.path().to_str().expect("text");
@@ -44,18 +44,18 @@ impl Folder {
         Self { folder, mounted }
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    fn keys(&self, keys: &str) -> String {
+    pub fn keys(&self, keys: &str) -> String {
         format!(
             "{SITE}[custody]\nfolder = \"{}\"\n{keys}\n",
             self.path().display()
         )
     }
 
-    fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         use std::os::unix::fs::MetadataExt as _;
         let files = fs::read_dir(self.path()).expect("a folder");
         let files = files.filter_map(|file| file.ok()?.metadata().ok());
@@ -73,10 +73,10 @@ impl Drop for Folder {
     }
 }
 
-const HOLD: &str = "on_peer_loss = \"hold\"\nlost_after = \"60s\"\n";
+pub const HOLD: &str = "on_peer_loss = \"hold\"\nlost_after = \"60s\"\n";
 
 /// A server that takes a payload of that length, and then says so.
-fn sink(bed: &TunnelBed, len: u64) -> Server {
+pub fn sink(bed: &TunnelBed, len: u64) -> Server {
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
     Server::start(listener, move |mut stream, _| {
         let (received, sum) = receive(&mut stream).expect("a payload");
@@ -86,25 +86,25 @@ fn sink(bed: &TunnelBed, len: u64) -> Server {
 }
 
 /// Writes the payload, and closes for writing.
-fn upload(stream: &mut TcpStream, len: u64) {
+pub fn upload(stream: &mut TcpStream, len: u64) {
     Payload::new(1, len).send(stream).expect("connected");
     stream.shutdown(Shutdown::Write).expect("connected");
 }
 
-fn assert_done(stream: &mut TcpStream) {
+pub fn assert_done(stream: &mut TcpStream) {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).expect("in order");
     assert_eq!(answer, b"done");
 }
 
-fn wait_away(running: &Running) {
+pub fn wait_away(running: &Running) {
     running
         .boat
         .log()
         .expect("the link is away: bytes are kept for it");
 }
 
-fn assert_nothing_held(running: &Running, folder: &Folder) {
+pub fn assert_nothing_held(running: &Running, folder: &Folder) {
     for counter in ["custody_memory_bytes", "custody_disk_bytes"] {
         running.boat.wait_counter(counter, |bytes| bytes == 0);
     }

@@ -28,6 +28,7 @@ mod sharing;
 mod sites;
 mod support;
 mod survive;
+mod survive_disk;
 mod survive_tunnel;
 mod timeouts;
 mod tunnel;

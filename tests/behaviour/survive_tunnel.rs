@@ -95,7 +95,7 @@ fn under_load(bed: &TunnelBed, flows: usize, act: impl FnOnce()) {
 }
 
 /// Kills the process that carries flows, and waits for the next one.
-fn crash(pep: &Pep) {
+pub fn crash(pep: &Pep) {
     let worker = pep.id();
     assert_ne!(worker, pep.supervisor());
     let position = pep.log().position();

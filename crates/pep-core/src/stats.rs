@@ -219,6 +219,8 @@ counters! {
     custody_disk_errors,
     /// Flows that were reset as what was held for them was damaged, on disk or in memory.
     custody_flows_damaged,
+    /// Chunks on the disk that belonged to no flow after a restart, or were not whole.
+    custody_records_dropped,
     /// Bytes that came for clients whose FIN had been answered early (`close = "early"`), and were dropped.
     custody_late_bytes,
     /// SYNs held (`syn = "defer"`) now.

@@ -52,7 +52,7 @@ counters_line! {
     tunnel_datagrams_unsent, tunnel_send_calls, tunnel_receive_calls, tunnel_datagrams_dropped,
     tunnel_datagrams_received, tunnel_datagrams_refused,
     custody_memory_bytes, custody_disk_bytes, custody_spilled_bytes, custody_disk_errors, custody_flows_damaged,
-    custody_late_bytes,
+    custody_records_dropped, custody_late_bytes,
     syns_held, syns_released, syns_refused, syns_unreachable, syns_repeated, syns_expired,
     syns_orphaned, syns_passed_held,
 }

@@ -1,6 +1,6 @@
 //! A crash after every single store: what is recovered has the bytes that were there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -9,6 +9,8 @@ use super::*;
 const EXTENT: u64 = 5 * CHUNK;
 /// Positions are looked at in steps of this.
 const GRAIN: u64 = 1 << 12;
+/// How much may be held, on the disk for the most part.
+const WINDOW: u64 = 40 * CHUNK;
 
 /// What outlives the process.
 #[derive(Clone, Default)]
@@ -18,6 +20,8 @@ struct Shared {
     tail: u64,
     /// Which position of the stream each offset has.
     memory: BTreeMap<u64, u64>,
+    /// Where chunks begin that are on disk.
+    disk: BTreeSet<u64>,
 }
 
 /// A process with one direction of a flow, and what it has stored at each instant.
@@ -27,6 +31,8 @@ struct Process {
     /// What the process at the other end of a socket knows: bytes taken from the source, given to the sink.
     moved: [u64; 2],
     instants: Vec<(Shared, [u64; 2])>,
+    /// A chunk's word is stored before what comes back into it, or before it is on the disk: as it must not be.
+    wrong_order: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -40,6 +46,10 @@ enum Op {
     ForgetAhead,
     Reset,
     Spare,
+    /// The last full chunk goes to the disk.
+    Leave,
+    /// The first one that is on the disk comes back.
+    ComeBack,
     /// The process ends, and another one goes on.
     Crash,
 }
@@ -53,6 +63,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::ForgetAhead),
         1 => Just(Op::Reset),
         1 => Just(Op::Spare),
+        3 => Just(Op::Leave),
+        2 => Just(Op::ComeBack),
         1 => Just(Op::Crash),
     ]
 }
@@ -60,10 +72,11 @@ fn op() -> impl Strategy<Value = Op> {
 impl Process {
     fn new() -> Self {
         Self {
-            map: ChunkMap::new(EXTENT),
+            map: ChunkMap::new(EXTENT).with_window(WINDOW),
             shared: Shared::default(),
             moved: [0; 2],
             instants: Vec::new(),
+            wrong_order: false,
         }
     }
 
@@ -105,10 +118,48 @@ impl Process {
         self.store_tail();
     }
 
+    fn leave(&mut self) {
+        let Some(start) = self.map.full_chunks(0).next() else {
+            return;
+        };
+        let is_late = self.wrong_order;
+        if !is_late {
+            self.shared.disk.insert(start);
+            self.stored();
+        }
+        self.map.release(start..start + CHUNK);
+        self.store_changes();
+        self.shared.disk.insert(start);
+        self.stored();
+    }
+
+    fn come_back(&mut self) {
+        let Some(start) = self.map.elsewhere().next() else {
+            return;
+        };
+        if !self.map.promise() {
+            return;
+        }
+        let space = self.map.restore(start);
+        if self.wrong_order {
+            self.store_changes();
+        }
+        self.write(start, space);
+        self.store_changes();
+        // What lies on the disk still, or again, is the same.
+        if !start.is_multiple_of(3 * CHUNK) {
+            self.shared.disk.remove(&start);
+            self.stored();
+        }
+    }
+
     fn apply(&mut self, op: &Op) {
         match *op {
             // A map is of one of the two ways.
-            Op::Receive(_) if self.map.highest() > self.map.tail() => {}
+            Op::Receive(_) | Op::Leave if self.map.highest() > self.map.tail() => {}
+            Op::Place(..) if !self.shared.disk.is_empty() => {}
+            Op::Leave => self.leave(),
+            Op::ComeBack => self.come_back(),
             Op::Receive(most) => {
                 let (from, len) = (self.map.tail(), self.map.stretch(most));
                 let space = self.map.space(len);
@@ -121,6 +172,10 @@ impl Process {
             }
             Op::Place(ahead, len) => {
                 let from = self.map.tail() + ahead;
+                let end = self.map.head() + window(EXTENT);
+                if from + len > end {
+                    return;
+                }
                 if let Some(ranges) = self.map.place(from, len) {
                     self.store_changes();
                     self.write(from, ranges);
@@ -128,7 +183,9 @@ impl Process {
                 }
             }
             Op::Drain(count) => {
-                let count = count.min(self.map.len());
+                // What is on the disk comes back before its turn.
+                let until = self.map.elsewhere().next().unwrap_or(self.map.tail());
+                let count = count.min(until - self.map.head());
                 self.moved[1] += count;
                 self.stored();
                 self.map.drain(count);
@@ -169,14 +226,32 @@ impl Process {
 }
 
 fn recovered(shared: &Shared, head: u64, tail: u64) -> ChunkMap {
-    let map = ChunkMap::recover(EXTENT, shared.words, head, tail);
-    let map = map.expect("it is whole at every instant");
+    let map = ChunkMap::recover(EXTENT, shared.words, &shared.disk, (head, tail));
+    let map = map
+        .expect("it is whole at every instant")
+        .with_window(WINDOW);
     assert_eq!((map.head(), map.tail(), map.highest()), (head, tail, tail));
+    let elsewhere: BTreeSet<_> = map.elsewhere().collect();
+    assert!(elsewhere.is_subset(&shared.disk));
     for position in (head..tail).step_by(GRAIN as usize) {
-        let at = map.held(position, GRAIN).expect("it is held");
+        let is_elsewhere = |start: &u64| (*start..start + CHUNK).contains(&position);
+        let Some(at) = map.held(position, GRAIN) else {
+            assert!(elsewhere.iter().any(is_elsewhere), "{position}");
+            continue;
+        };
         assert_eq!(shared.memory.get(&at.first.start), Some(&position));
     }
     map
+}
+
+/// Looks at every instant of a process.
+fn look(process: &mut Process) {
+    for (shared, [tail, head]) in std::mem::take(&mut process.instants) {
+        // As the kernel has counted, or as was written down.
+        recovered(&shared, head, tail);
+        let head = shared.head.max(head);
+        recovered(&shared, head, shared.tail.max(head));
+    }
 }
 
 proptest! {
@@ -185,25 +260,27 @@ proptest! {
         let mut process = Process::new();
         for op in &ops {
             process.apply(op);
-            for (shared, [tail, head]) in std::mem::take(&mut process.instants) {
-                // As the kernel has counted, or as was written down.
-                recovered(&shared, head, tail);
-                recovered(&shared, shared.head.max(head), shared.tail.max(shared.head.max(head)));
-            }
+            look(&mut process);
         }
     }
 
     #[test]
     fn whatever_is_found_is_a_map_or_refused(
-        words in prop::collection::vec(0..6 * CHUNK, (EXTENT / CHUNK) as usize),
+        words in prop::collection::vec(prop_oneof![0..6 * CHUNK, (0..6_u64).prop_map(|n| n * CHUNK + 1)], (EXTENT / CHUNK) as usize),
+        disk in prop::collection::btree_set(prop_oneof![0..6 * CHUNK, (0..6_u64).prop_map(|n| n * CHUNK), Just(u64::MAX)], 0..6),
         head in 0..4 * CHUNK, len in 0..4 * CHUNK,
     ) {
         let tail = head + len;
-        if let Ok(map) = ChunkMap::recover(EXTENT, words, head, tail) {
+        if let Ok(map) = ChunkMap::recover(EXTENT, words, &disk, (head, tail)) {
             for position in [head, (head + tail) / 2, tail.saturating_sub(1)] {
                 if (head..tail).contains(&position) {
-                    let at = map.held(position, 1).expect("it is held");
-                    prop_assert!(at.first.end <= EXTENT);
+                    match map.held(position, 1) {
+                        Some(at) => prop_assert!(at.first.end <= EXTENT),
+                        None => {
+                            let start = map.elsewhere().filter(|start| *start <= position).last().expect("there it is");
+                            prop_assert!(disk.contains(&start) && start + CHUNK <= tail);
+                        }
+                    }
                 }
             }
         }
@@ -212,8 +289,9 @@ proptest! {
 
 #[test]
 fn what_overlaps_lacks_something_or_is_too_long_is_refused() {
-    let recover =
-        |words: [u64; 5], head, tail| ChunkMap::recover(EXTENT, words, head, tail).is_ok();
+    let recover = |words: [u64; 5], head, tail| {
+        ChunkMap::recover(EXTENT, words, &BTreeSet::new(), (head, tail)).is_ok()
+    };
     assert!(recover([1, 0, CHUNK + 1, 0, 0], 5, 2 * CHUNK));
     assert!(!recover([1, 0, CHUNK + 1, 0, 0], 5, 2 * CHUNK + 1));
     assert!(!recover([1, 0, CHUNK + 2, 0, 0], 5, CHUNK + 9));
@@ -226,4 +304,52 @@ fn what_overlaps_lacks_something_or_is_too_long_is_refused() {
         0,
         EXTENT + 1
     ));
+}
+
+#[test]
+fn bytes_that_are_elsewhere_are_left_out_and_nothing_else() {
+    let recover = |words: [u64; 5], disk: &[u64], head, tail| {
+        let disk = disk.iter().copied().collect();
+        let map = ChunkMap::recover(EXTENT, words, &disk, (head, tail));
+        map.map(|map| map.elsewhere().collect::<Vec<_>>()).ok()
+    };
+    let at = |chunk: u64| chunk * CHUNK + 7;
+    let [first, second, third] = [0, 1, 2].map(at);
+    // What is here as well is not needed.
+    let words = [first + 1, 0, third + 1, 0, 0];
+    let disk = [first, second, third];
+    assert_eq!(recover(words, &disk, 9, third + 5), Some(vec![second]));
+    // All of it, with nothing here to count from.
+    assert_eq!(recover([0; 5], &disk, 9, at(3)), Some(disk.to_vec()));
+    assert_eq!(
+        recover([0; 5], &disk, second, at(3)),
+        Some(vec![second, third])
+    );
+    // The first one is, and the last one here.
+    let last = [0, 0, 0, 0, third + 1];
+    assert_eq!(
+        recover(last, &disk, 9, third + 1),
+        Some(vec![first, second])
+    );
+    // What has not all come was never there, nor what begins elsewhere.
+    assert_eq!(recover([0; 5], &disk, 9, third + 5), None);
+    assert_eq!(recover(last, &[first, second + 1], 9, third + 1), None);
+    assert_eq!(recover(last, &[second], 9, third + 1), None);
+}
+
+/// The properties above can fail: with stores the other way round they do.
+#[test]
+fn the_order_of_stores_matters() {
+    // What comes back does so to where something else was.
+    let before = [Op::Leave, Op::Leave, Op::Receive(CHUNK)];
+    for (last, before) in [(Op::Leave, &[][..]), (Op::ComeBack, &before)] {
+        let mut process = Process::new();
+        process.apply(&Op::Receive(2 * CHUNK));
+        before.iter().for_each(|op| process.apply(op));
+        look(&mut process);
+        process.wrong_order = true;
+        process.apply(&last);
+        let found = std::panic::AssertUnwindSafe(|| look(&mut process));
+        assert!(std::panic::catch_unwind(found).is_err(), "{last:?}");
+    }
 }

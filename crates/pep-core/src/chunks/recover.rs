@@ -1,16 +1,19 @@
 //! The map of a predecessor, from what it has written down.
 //!
 //! A word of each chunk says which bytes are in it. It is written before the first of them comes, and only once no byte in the
-//! chunk is needed any more does it change. So whatever the instant at which the predecessor ended, the bytes between head and
-//! tail are where the words say.
+//! chunk is needed any more, or they are elsewhere, does it change. So whatever the instant at which the predecessor ended, the bytes
+//! between head and tail are where the words say, or elsewhere. Of a chunk that comes back it is written after the bytes.
 
-use std::{collections::VecDeque, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use super::{CHUNK, Change, ChunkMap};
 
 /// What was written down does not make a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("bytes {head} to {tail} are not where the table of chunks says")]
+#[error("not all bytes from {head} to {tail} are where the table of chunks says, or on disk")]
 pub struct Torn {
     head: u64,
     tail: u64,
@@ -18,8 +21,9 @@ pub struct Torn {
 
 impl ChunkMap {
     /// The map of which a predecessor has written down these words, of all chunks of the extent in their order, and that holds the
-    /// bytes from `head` to `tail`. What had come ahead is given up. Its [changes](Self::changes) are those to what was written
-    /// down; of the extent only [what it occupies](Self::occupied) may keep its pages.
+    /// bytes from `head` to `tail`; full chunks that no word names may begin at positions that are `elsewhere`. What had come ahead is
+    /// given up. Its [changes](Self::changes) are those to what was written down; of the extent only [what it
+    /// occupies](Self::occupied) may keep its pages. Chunks that are not here are as if they had been [released](Self::release).
     ///
     /// # Errors
     /// When there is no such map.
@@ -29,11 +33,11 @@ impl ChunkMap {
     pub fn recover(
         extent: u64,
         words: impl IntoIterator<Item = u64>,
-        head: u64,
-        tail: u64,
+        elsewhere: &BTreeSet<u64>,
+        (head, tail): (u64, u64),
     ) -> Result<Self, Torn> {
         let torn = Torn { head, tail };
-        if head > tail || tail - head > extent {
+        if head > tail {
             return Err(torn);
         }
         let mut map = Self {
@@ -43,45 +47,55 @@ impl ChunkMap {
             base: head,
             ..Self::new(extent)
         };
-        let mut found = Vec::new();
+        let ends = |start: u64| start.saturating_add(CHUNK);
+        let mut here = BTreeMap::new();
         for (chunk, word) in (0_u32..).zip(words) {
             let Some(start) = word.checked_sub(1) else {
                 continue;
             };
-            let fits = u64::from(chunk) < extent / CHUNK;
-            if fits && start < tail && start.saturating_add(CHUNK) > head {
-                found.push((start, chunk));
-            } else {
+            let fits = u64::from(chunk) < extent / CHUNK && head < tail;
+            if !fits || start >= tail || ends(start) <= head {
                 map.changes.push(Change { chunk, word: 0 });
+            } else if here.insert(start, chunk).is_some() {
+                return Err(torn);
             }
         }
         if head == tail {
-            let freed = found.iter().map(|(_, chunk)| Change {
-                chunk: *chunk,
-                word: 0,
-            });
-            map.changes.extend(freed);
             return Ok(map);
         }
-        found.sort_unstable();
-        let starts = found.iter().map(|(start, _)| *start);
-        map.base = starts.clone().next().ok_or(torn)?;
-        let mut in_a_row = (map.base..).step_by(CHUNK as usize).zip(starts);
-        let covers = map.base + found.len() as u64 * CHUNK >= tail && map.base <= head;
-        if !covers || in_a_row.any(|(expected, start)| expected != start) {
+        let is_full = |start: &&u64| ends(**start) > head && ends(**start) <= tail;
+        let known = here.keys().chain(elsewhere.iter().filter(is_full));
+        map.base = first_of_chunk(head, known.copied().next().ok_or(torn)?).ok_or(torn)?;
+        let mut missed = here.len();
+        while map.base + map.chunks.len() as u64 * CHUNK < tail {
+            let start = map.base + map.chunks.len() as u64 * CHUNK;
+            let chunk = here.get(&start).copied();
+            if chunk.is_some() {
+                missed -= 1;
+            } else if elsewhere.contains(&start) && ends(start) <= tail {
+                map.released += 1;
+            } else {
+                return Err(torn);
+            }
+            map.chunks.push_back(chunk);
+        }
+        if missed > 0 {
             return Err(torn);
         }
-        map.chunks = found
-            .iter()
-            .map(|(_, chunk)| Some(*chunk))
-            .collect::<VecDeque<_>>();
-        map.fresh = found.iter().map(|(_, chunk)| chunk + 1).max().unwrap_or(0);
-        let is_used = |chunk: &u32| found.iter().any(|(_, used)| used == chunk);
+        map.fresh = here.values().map(|chunk| chunk + 1).max().unwrap_or(0);
+        let is_used = |chunk: &u32| here.values().any(|used| used == chunk);
         map.clean = (0..map.fresh).filter(|chunk| !is_used(chunk)).collect();
         // How much of it has pages is not known.
         map.reach = CHUNK;
         map.busiest = [map.in_use(), 0];
         Ok(map)
+    }
+
+    /// Where chunks begin of which the bytes between head and tail are not here.
+    pub fn elsewhere(&self) -> impl Iterator<Item = u64> {
+        let starts = (self.base..self.tail).step_by(CHUNK as usize);
+        let chunks = starts.zip(&self.chunks);
+        chunks.filter_map(|(start, chunk)| chunk.is_none().then_some(start))
     }
 
     /// Which parts of the extent have bytes in them, or may have had since the pages of others were given back, in rising order.
@@ -94,4 +108,13 @@ impl ChunkMap {
             .map(|chunk| start(chunk)..start(chunk) + CHUNK)
             .collect()
     }
+}
+
+/// Where the chunk begins that has this position, if another one begins there.
+fn first_of_chunk(position: u64, other: u64) -> Option<u64> {
+    if other <= position {
+        return Some(position - (position - other) % CHUNK);
+    }
+    let before = (other - position).next_multiple_of(CHUNK);
+    other.checked_sub(before)
 }

@@ -22,6 +22,18 @@ pub trait Disk: fmt::Debug + Send + 'static {
     /// As open(2).
     fn create(&self, name: &str) -> io::Result<Self::File>;
 
+    /// The names of all files.
+    ///
+    /// # Errors
+    /// As getdents(2).
+    fn names(&self) -> io::Result<Vec<String>>;
+
+    /// A file that there is, and its length.
+    ///
+    /// # Errors
+    /// As open(2).
+    fn open(&self, name: &str) -> io::Result<(Self::File, u64)>;
+
     /// Writes all of it.
     ///
     /// # Errors
@@ -61,6 +73,21 @@ impl Disk for Folder {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
         options.open(self.0.join(name))
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        let entries = fs::read_dir(&self.0)?;
+        let names = entries.map(|entry| Ok(entry?.file_name().into_string().ok()));
+        names.filter_map(Result::transpose).collect()
+    }
+
+    fn open(&self, name: &str) -> io::Result<(fs::File, u64)> {
+        let mut options = fs::OpenOptions::new();
+        let flags = libc::O_NOFOLLOW;
+        let file = options.read(true).write(true).custom_flags(flags);
+        let file = file.open(self.0.join(name))?;
+        let len = file.metadata()?.len();
+        Ok((file, len))
     }
 
     fn write(&self, file: &fs::File, bytes: &[u8], offset: u64) -> io::Result<()> {

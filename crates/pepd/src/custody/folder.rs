@@ -1,4 +1,4 @@
-//! The folder for what does not fit into memory: is it ours alone, can we write there, what has another pepd left.
+//! The folder for what does not fit into memory: is it ours alone, can we write there.
 
 use std::{
     fs,
@@ -79,7 +79,7 @@ pub struct Claimed {
 const PATIENCE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Makes the folder if need be, and removes what another pepd has left: its key is gone, so nobody can read it.
+/// Makes the folder if need be.
 ///
 /// # Errors
 /// When it cannot be used, with what to do.
@@ -108,7 +108,6 @@ fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
     check(&folder.metadata()?)?;
     let lock = lock(folder, patience)?;
     try_writing(path).map_err(Fault::Unwritable)?;
-    remove_leftovers(path)?;
     Ok(Claimed {
         path: path.to_owned(),
         _lock: lock,
@@ -166,28 +165,4 @@ fn try_writing(path: &Path) -> io::Result<()> {
 /// Whether the disk has no room now.
 pub(super) fn is_full(err: &io::Error) -> bool {
     matches!(err.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
-}
-
-fn remove_leftovers(path: &Path) -> io::Result<()> {
-    let (mut files, mut bytes) = (0u64, 0);
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
-            bytes += entry.metadata().map_or(0, |file| file.len());
-            fs::remove_file(entry.path())?;
-            files += 1;
-        }
-    }
-    if files > 0 {
-        let folder = path.display();
-        tracing::warn!(
-            %folder,
-            files,
-            bytes,
-            "removed what an earlier pepd had in custody: its key is gone, so nobody can read it"
-        );
-    }
-    Ok(())
 }

@@ -12,11 +12,12 @@
 //! Waiting for a disk would keep all flows waiting, so another thread does. How many records are under way is bounded. Nothing here knows
 //! of flows: whoever has a record written keeps its bytes until he is told that it is there.
 //!
-//! What was written outlives neither the machine nor the key, which is in memory only; it is
-//! synced so that a disk that fails says so while the bytes are still in memory.
+//! What was written does not outlive the key, which is in memory only: in that of flows, so that a process that goes on with these can go on
+//! with [what it finds](Left), too. It is synced so that a disk that fails says so while the bytes are still in memory.
 
 mod disk;
 mod folder;
+mod left;
 mod seal;
 mod segments;
 #[cfg(test)]
@@ -24,7 +25,6 @@ pub(crate) mod tests;
 
 use std::{
     fmt, io, mem,
-    path::Path,
     sync::mpsc::{Receiver, Sender, channel},
     thread,
 };
@@ -32,7 +32,8 @@ use std::{
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use disk::{Disk, Folder};
-pub use folder::FolderError;
+pub use folder::{Claimed, FolderError, claim};
+pub use left::Left;
 pub use seal::{Label, RECORD, Record, Seal};
 use segments::Segments;
 pub use segments::{ReadError, Spot, WriteError};
@@ -41,17 +42,6 @@ pub use segments::{ReadError, Spot, WriteError};
 const UNDER_WAY: usize = 32;
 /// Records that are synced together.
 const TOGETHER: usize = 16;
-
-/// Why there is no custody on disk.
-#[derive(Debug, thiserror::Error)]
-pub enum SpillError {
-    /// The folder is of no use.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// There is no thread for it.
-    #[error("cannot make a thread for custody on disk: {0}")]
-    Thread(#[from] io::Error),
-}
 
 /// Records on disk. Whoever has them written and read marks them by a `T`.
 #[derive(Debug)]
@@ -103,14 +93,15 @@ struct Answer<T> {
 pub struct Replies<T>(UnboundedReceiver<Answer<T>>);
 
 impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
-    /// Uses a folder, of which nobody else does, for at most so many bytes.
+    /// Uses a folder for at most so many bytes, and what processes before this one have sealed there by the same key.
     ///
     /// # Errors
-    /// When the folder cannot be used, with what to do.
-    pub fn open(path: &Path, most: u64, seal: Seal) -> Result<(Self, Replies<T>), SpillError> {
-        let claimed = folder::claim(path)?;
-        let segments = Segments::new(Folder(claimed.path.clone()), seal, most);
-        Ok(Self::over(segments, claimed)?)
+    /// When there is no thread for it.
+    pub fn open(claimed: Claimed, most: u64, seal: Seal) -> io::Result<(Self, Replies<T>, Left)> {
+        let mut segments = Segments::new(Folder(claimed.path.clone()), seal, most);
+        let left = segments.inherit();
+        let (spill, replies) = Self::over(segments, claimed)?;
+        Ok((spill, replies, left))
     }
 
     fn over<D: Disk>(

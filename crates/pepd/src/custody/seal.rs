@@ -1,7 +1,7 @@
 //! Records: a chunk as it lies on the disk, where nobody can read it or change it unnoticed.
 //!
 //! ```text
-//!   magic 8 | flow 16 | position 8 | length 4 | generation 4 | counter 8 | 0 16 | sealed bytes | tag 16 | 0 up to RECORD
+//!   magic 8 | flow 16 | position 8 | length 4 | generation 4 | counter 8 | direction 1 | 0 15 | sealed bytes | tag 16 | 0 up to RECORD
 //! ```
 //!
 //! All numbers are little-endian. Sealed by AES-256-GCM: the nonce is generation and counter, the header is authenticated with the bytes. The key
@@ -14,10 +14,11 @@ use ring::{
     digest,
 };
 
-use pep_core::chunks::CHUNK;
+use pep_core::{chunks::CHUNK, relay::Direction};
 
-const MAGIC: [u8; 8] = *b"pepdspl1";
-const HEADER: usize = 64;
+const MAGIC: [u8; 8] = *b"pepdspl2";
+/// Bytes before those that are sealed.
+pub(super) const HEADER: usize = 64;
 const TAG: usize = 16;
 
 /// Bytes of a record on the disk: a chunk, its header and its tag, in whole blocks.
@@ -26,8 +27,10 @@ pub const RECORD: u64 = (CHUNK + (HEADER + TAG) as u64).next_multiple_of(4096);
 /// Whose bytes a record has, and where they belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
-    /// A number that no other half of a flow ever has under this key.
+    /// A number that no other flow ever has under this key.
     pub flow: u128,
+    /// Which of its two halves.
+    pub direction: Direction,
     /// The position of the first byte in the stream.
     pub position: u64,
     /// How many bytes there are: at most a [chunk's](CHUNK).
@@ -139,14 +142,25 @@ impl Seal {
         header[32..36].copy_from_slice(&label.len.to_le_bytes());
         header[36..40].copy_from_slice(&self.generation.to_le_bytes());
         header[40..48].copy_from_slice(&counter.to_le_bytes());
+        header[48] = label.direction as u8;
         header
+    }
+
+    /// What a record is, by its header, and when it was sealed: the later, the larger. Whether that is true is only known once it is
+    /// [open](Self::open).
+    pub(super) fn read(header: &[u8; HEADER]) -> Option<(Label, (u32, u64))> {
+        let generation = header[36..40].try_into().map(u32::from_le_bytes).ok()?;
+        let counter = header[40..48].try_into().map(u64::from_le_bytes).ok()?;
+        Some((Self::label(header)?, (generation, counter)))
     }
 
     fn label(header: &[u8; HEADER]) -> Option<Label> {
         let u64_at = |at: usize| header[at..at + 8].try_into().map(u64::from_le_bytes);
         let flow = header[8..24].try_into().map(u128::from_le_bytes).ok()?;
+        let direction = Direction::ALL.get(usize::from(header[48]));
         let label = Label {
             flow,
+            direction: *direction?,
             position: u64_at(24).ok()?,
             len: header[32..36].try_into().map(u32::from_le_bytes).ok()?,
         };
@@ -166,6 +180,7 @@ mod tests {
 
     const LABEL: Label = Label {
         flow: 7 << 90,
+        direction: Direction::Up,
         position: 1 << 40,
         len: 60_000,
     };
@@ -193,13 +208,19 @@ mod tests {
     #[test]
     fn nothing_can_be_changed_or_taken_for_something_else() {
         let seal = Seal::new(&[1; 32], 0);
-        for at in [0, 9, 25, 33, 37, 45, 50, 64, 1000, 60_063, 60_064, 60_079] {
+        for at in [
+            0, 9, 25, 33, 37, 45, 48, 50, 64, 1000, 60_063, 60_064, 60_079,
+        ] {
             let mut record = sealed(&seal);
             record.all_mut()[at] ^= 1;
             assert_eq!(seal.open(LABEL, &mut record), Err(Damaged), "{at}");
         }
         let others = [
             Label { flow: 1, ..LABEL },
+            Label {
+                direction: Direction::Down,
+                ..LABEL
+            },
             Label {
                 position: 0,
                 ..LABEL

@@ -8,13 +8,19 @@ use super::{
 };
 
 /// Records of a file. One that is needed keeps the others' room where the file system cannot give back parts of files.
-const RECORDS: u32 = 128;
+pub(super) const RECORDS: u32 = 128;
 
 /// Where a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spot {
     segment: u32,
     index: u32,
+}
+
+impl Spot {
+    pub(super) fn new(segment: u32, index: u32) -> Self {
+        Self { segment, index }
+    }
 }
 
 /// Why a record cannot be written.
@@ -42,23 +48,24 @@ pub enum ReadError {
 /// All records.
 #[derive(Debug)]
 pub struct Segments<D: Disk> {
-    disk: D,
-    seal: Seal,
+    pub(super) disk: D,
+    pub(super) seal: Seal,
     /// Bytes on the disk at most, and now.
     most: u64,
-    used: u64,
-    segments: BTreeMap<u32, Segment<D::File>>,
+    pub(super) used: u64,
+    pub(super) segments: BTreeMap<u32, Segment<D::File>>,
     next: u32,
 }
 
 #[derive(Debug)]
-struct Segment<F> {
-    file: F,
+pub(super) struct Segment<F> {
+    pub(super) name: String,
+    pub(super) file: F,
     /// Records that were written, and those that are needed.
     written: u32,
-    needed: u32,
+    pub(super) needed: u32,
     /// Bytes that it takes on the disk.
-    used: u64,
+    pub(super) used: u64,
     /// There is something to sync.
     dirty: bool,
 }
@@ -153,36 +160,42 @@ impl<D: Disk> Segments<D> {
         {
             return Ok(*number);
         }
+        let (key, generation) = self.seal.name();
+        let name = format!("{}{generation}-{}{SUFFIX}", ours(key), self.next);
+        let file = self.disk.create(&name)?;
+        Ok(self.add(name, file, 0))
+    }
+
+    /// A file, in which so many records are.
+    pub(super) fn add(&mut self, name: String, file: D::File, written: u32) -> u32 {
         let number = self.next;
-        let file = self.disk.create(&self.name(number))?;
         self.next += 1;
         let segment = Segment {
+            name,
             file,
-            written: 0,
+            written,
             needed: 0,
             used: 0,
             dirty: false,
         };
         self.segments.insert(number, segment);
-        Ok(number)
+        number
     }
 
-    fn discard_if_empty(&mut self, number: u32) {
+    pub(super) fn discard_if_empty(&mut self, number: u32) {
         let is_empty = |segment: &Segment<_>| segment.needed == 0;
         if self.segments.get(&number).is_some_and(is_empty)
             && let Some(segment) = self.segments.remove(&number)
         {
             self.used -= segment.used;
-            let name = self.name(number);
-            if let Err(err) = self.disk.remove(&name) {
-                tracing::warn!(name, error = %err, "cannot remove a file of the spill folder");
-            }
+            self.remove(&segment.name);
         }
     }
 
-    fn name(&self, number: u32) -> String {
-        let (key, generation) = self.seal.name();
-        format!("{}{key}-{generation}-{number}{SUFFIX}", prefix())
+    pub(super) fn remove(&self, name: &str) {
+        if let Err(err) = self.disk.remove(name) {
+            tracing::warn!(name, error = %err, "cannot remove a file of the spill folder");
+        }
     }
 }
 
@@ -203,12 +216,13 @@ impl<D: Disk> Drop for Segments<D> {
 pub(super) const PREFIX: &str = "pepd-spill-";
 pub(super) const SUFFIX: &str = ".segment";
 /// Changes with what is in the files.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
-fn prefix() -> String {
-    format!("{PREFIX}v{VERSION}-")
+/// How the names of files begin that are of this version and key.
+pub(super) fn ours(key: &str) -> String {
+    format!("{PREFIX}v{VERSION}-{key}-")
 }
 
-fn offset(index: u32) -> u64 {
+pub(super) fn offset(index: u32) -> u64 {
     u64::from(index) * RECORD
 }

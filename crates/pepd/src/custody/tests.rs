@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     os::unix::fs::{PermissionsExt, chown},
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -12,18 +13,25 @@ use std::{
 };
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use pep_core::relay::Direction;
 
 use super::{folder::claim_within, *};
 
 const MIB: u64 = 1 << 20;
 
 fn seal() -> Seal {
-    Seal::new(&[7; 32], 1)
+    seal_of(1)
+}
+
+/// Of the process with that number.
+fn seal_of(generation: u32) -> Seal {
+    Seal::new(&[7; 32], generation)
 }
 
 fn label(number: u64) -> Label {
     Label {
         flow: u128::from(number % 3),
+        direction: Direction::Up,
         position: number << 16,
         len: 65_536 - (number as u32 % 5),
     }
@@ -192,9 +200,27 @@ pub(crate) struct Slow<T>(Worker<Faulty, T>, Replies<T>);
 impl<T: fmt::Debug + Copy + Send + 'static> Slow<T> {
     /// Of at most so many bytes.
     pub(crate) fn new(disk: &Faulty, most: u64) -> (Spill<T>, Self) {
-        let segments = Segments::new(disk.clone(), seal(), most);
+        let (spill, slow, _) = Self::of(disk, most, 1);
+        (spill, slow)
+    }
+
+    /// Of the process with that number, with what those before it have left.
+    pub(crate) fn of(disk: &Faulty, most: u64, generation: u32) -> (Spill<T>, Self, Left) {
+        let mut segments = Segments::new(disk.clone(), seal_of(generation), most);
+        let left = segments.inherit();
         let (spill, replies, worker) = Spill::without_thread(segments);
-        (spill, Self(worker, replies))
+        (spill, Self(worker, replies), left)
+    }
+
+    /// Does the first thing that it was asked to, without what would be done together with it; whether there was any.
+    pub(crate) fn work_once(&mut self) -> bool {
+        let job = self.0.todo.try_recv();
+        job.map(|job| self.0.work(job)).is_ok()
+    }
+
+    /// The process ends here: nothing is done any more.
+    pub(crate) fn crash(self) {
+        mem::forget(self.0.segments);
     }
 
     /// Does what it was asked to. Returns what it has to say.
@@ -221,6 +247,18 @@ impl Disk for Faulty {
         let mut files = self.0.files.lock().unwrap();
         assert!(files.insert(name.into(), Arc::clone(&file)).is_none());
         Ok(file)
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
+        fail(&self.0.read)?;
+        Ok(self.0.files.lock().unwrap().keys().cloned().collect())
+    }
+
+    fn open(&self, name: &str) -> io::Result<(Self::File, u64)> {
+        let files = self.0.files.lock().unwrap();
+        let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
+        let len = file.lock().unwrap().len() as u64;
+        Ok((Arc::clone(file), len))
     }
 
     fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -377,16 +415,99 @@ fn folders_that_are_not_ours_alone_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn what_another_pepd_has_left_is_removed_and_nothing_else() {
-    let parent = tempfile::tempdir().unwrap();
-    let path = parent.path().join("custody");
-    fs::create_dir(&path).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+fn what_others_have_left_is_removed_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     let left = ["pepd-spill-v1-00-1-0.segment", "pepd-spill-v9-x.segment"];
     for name in left.into_iter().chain(["notes.txt"]) {
         fs::write(path.join(name), "something").unwrap();
     }
-    claim_within(&path, Duration::ZERO).unwrap();
-    let names = fs::read_dir(&path).unwrap().map(|f| f.unwrap().file_name());
+    let mut other = Segments::new(Folder(path.into()), Seal::new(&[9; 32], 1), 64 * MIB);
+    write(&mut other, 1).unwrap();
+    mem::forget(other);
+    let claimed = claim_within(path, Duration::ZERO).unwrap();
+    let (spill, replies, left) = Spill::<u64>::open(claimed, 64 * MIB, seal()).unwrap();
+    let names = fs::read_dir(path).unwrap().map(|f| f.unwrap().file_name());
     assert_eq!(names.collect::<Vec<_>>(), ["notes.txt"]);
+    assert_eq!((left.count(), left.torn), (0, 0));
+    drop((spill, replies));
+}
+
+/// What a process has written that ends without more ado.
+fn left_by(folder: &Path, generation: u32, numbers: impl Iterator<Item = u64>) -> Vec<Spot> {
+    let mut segments = Segments::new(Folder(folder.into()), seal_of(generation), 64 * MIB);
+    segments.inherit();
+    let spots = numbers.map(|number| write(&mut segments, number).unwrap());
+    let spots = spots.collect();
+    mem::forget(segments);
+    spots
+}
+
+#[test]
+fn what_a_predecessor_has_left_is_found_by_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    // Those whose length is a chunk's, of three flows.
+    let numbers = || (0..300).step_by(5);
+    left_by(path, 1, numbers());
+    // A successor has written some of them again, and others.
+    left_by(path, 2, (250..400).step_by(5));
+    let mut segments = Segments::new(Folder(path.into()), seal_of(3), 64 * MIB);
+    let mut left = segments.inherit();
+    assert_eq!((left.count(), left.torn), (80, 0));
+    assert_eq!(segments.used(), 80 * RECORD);
+    assert!(left.take(0, Direction::Down).is_empty());
+    let mut flows = [0, 1, 2].map(|flow| left.take(flow, Direction::Up));
+    let mut record = Record::default();
+    for number in (0..400).step_by(5) {
+        let label = label(number);
+        let spot = flows[label.flow as usize].remove(&label.position).unwrap();
+        segments.read(spot, label, &mut record).unwrap();
+        assert!(is_right(number, &mut record), "{number}");
+        segments.forget(spot);
+    }
+    assert_eq!((left.count(), segments.used()), (0, 0));
+    assert_eq!(fs::read_dir(path).unwrap().count(), 0);
+}
+
+#[test]
+fn records_that_were_written_half_are_not_taken_for_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    left_by(path, 1, [0, 5, 10].into_iter());
+    left_by(path, 2, [15, 20].into_iter());
+    let names = || fs::read_dir(path).unwrap().map(|file| file.unwrap().path());
+    for file in names() {
+        let file = fs::OpenOptions::new().write(true).open(file).unwrap();
+        let len = file.metadata().unwrap().len();
+        file.set_len(len - RECORD / 2).unwrap();
+    }
+    // And one that is nothing at all.
+    let odd = names().next().unwrap();
+    let odd = fs::OpenOptions::new().write(true).open(odd).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&odd, b"x", 0).unwrap();
+    let mut segments = Segments::new(Folder(path.into()), seal_of(3), 64 * MIB);
+    let left = segments.inherit();
+    assert_eq!(left.torn, 3, "{left:?}");
+    let spots: Vec<_> = left.rest().collect();
+    for spot in spots {
+        segments.forget(spot);
+    }
+    assert_eq!((segments.used(), names().count()), (0, 0));
+}
+
+#[test]
+fn what_cannot_be_read_at_the_start_is_lost_and_does_not_keep_pepd_from_starting() {
+    let disk = Faulty::default();
+    let mut segments = Segments::new(disk.clone(), seal(), 64 * MIB);
+    write(&mut segments, 0).unwrap();
+    mem::forget(segments);
+    disk.0.read.store(true, Relaxed);
+    let mut segments = Segments::new(disk.clone(), seal_of(2), 64 * MIB);
+    assert_eq!(segments.inherit().count(), 0);
+    disk.0.read.store(false, Relaxed);
+    let written = write(&mut segments, 5).unwrap();
+    let mut record = Record::default();
+    segments.read(written, label(5), &mut record).unwrap();
 }

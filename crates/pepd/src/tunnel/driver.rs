@@ -53,6 +53,9 @@ pub(super) enum DriverError {
     /// A peer cannot be had.
     #[error(transparent)]
     Setup(#[from] TunnelError),
+    /// There is no thread for what is on disk.
+    #[error("cannot make a thread for custody on disk")]
+    Disk(#[source] io::Error),
     /// A descriptor is missing.
     #[error("cannot make a timer or wait for a socket")]
     System(#[from] io::Error),
@@ -67,9 +70,9 @@ pub(super) async fn run(
 ) -> Result<(), DriverError> {
     let mut endpoint = prepared.endpoint;
     let sizes = (&prepared.sizes[..], &prepared.flows[..]);
-    let kept = prepared.custody;
-    let (spill, answers) = kept.disk.unzip();
-    let custody = Custody::new(kept.bounds, &kept.sites, spill, &context.counters);
+    let mut kept = prepared.custody;
+    let disk = kept.open(&context.arena).map_err(DriverError::Disk)?;
+    let custody = Custody::new(kept.bounds, &kept.sites, disk.spill, &context.counters);
     let far = prepared.far.policy();
     let kept = (&context, &custody);
     let peers = Prepared::add_peers(&mut endpoint, &prepared.peers, sizes, kept, far)?;
@@ -84,7 +87,7 @@ pub(super) async fn run(
         custody,
     );
     listen(&core, prepared.listeners)?;
-    recover::flows(&core, inherited, register);
+    recover::flows(&core, (inherited, disk.left), register);
     let mut driver = Driver {
         core: Rc::clone(&core),
         sockets: Sockets::new(prepared.sockets)?,
@@ -93,7 +96,7 @@ pub(super) async fn run(
         drops: Drops::default(),
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
-    if let Some(answers) = answers {
+    if let Some(answers) = disk.answers {
         tokio::task::spawn_local(hear_disk(Rc::clone(&core), answers));
     }
     tokio::task::spawn_local(pass_on_hints(Rc::clone(&core)));

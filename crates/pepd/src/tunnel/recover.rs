@@ -7,7 +7,7 @@ use std::{io, net::SocketAddr, os::fd::OwnedFd, rc::Rc, sync::Arc};
 use pep_core::{
     arena::{Counters, Flags, Identity, Kind, SlotState, name_hash},
     greeting::Greeting,
-    relay::Side,
+    relay::{Direction, Side},
 };
 use tunnel::class::Class;
 
@@ -21,6 +21,7 @@ use super::{
     table::{Adopted, Announcement, Policy, RecoverError},
 };
 use crate::{
+    custody::Left,
     flow::{Ends, born},
     leg::SiteRuntime,
     survive::Survivor,
@@ -87,17 +88,21 @@ pub(super) fn expect_peers(prepared: &Prepared, inherited: &Inherited) {
     }
 }
 
-/// Goes on with what was inherited, and counts it. `register` makes legs such that they can be waited for.
+/// Goes on with what was inherited, in memory and on disk, and counts it. `register` makes legs such that they can be waited
+/// for.
 pub(super) fn flows<L>(
     core: &Shared,
-    inherited: Inherited<L>,
+    (inherited, mut left): (Inherited<L>, Left),
     register: impl Fn(L) -> io::Result<Box<dyn Leg>>,
 ) {
+    let found = left.count();
     let (mut recovered, mut lost, mut repaired) = (0, 0, 0);
     for survivor in inherited.survivors {
         let identity = survivor.record.identity;
         let registered = survivor.try_with(&register).map_err(LostError::from);
-        match registered.and_then(|survivor| flow(core, &inherited.sites, survivor)) {
+        let taken =
+            registered.and_then(|survivor| flow(core, &inherited.sites, survivor, &mut left));
+        match taken {
             Ok(more) => {
                 recovered += 1;
                 repaired += more;
@@ -117,6 +122,7 @@ pub(super) fn flows<L>(
             }
         }
     }
+    drop_rest(core, found, left);
     if recovered + lost == 0 {
         return;
     }
@@ -134,6 +140,24 @@ pub(super) fn flows<L>(
     );
 }
 
+/// What is on disk and belongs to none of the flows that go on is deleted.
+fn drop_rest(core: &Shared, found: u64, left: Left) {
+    let core = core.borrow();
+    let (torn, unknown) = (left.torn, left.count());
+    left.rest().for_each(|spot| core.custody.forget(spot));
+    core.context
+        .counters
+        .update(|stats| stats.custody_records_dropped += torn + unknown);
+    if found + torn > 0 {
+        tracing::info!(
+            chunks = found - unknown,
+            unknown,
+            torn,
+            "took over what the process before had on disk"
+        );
+    }
+}
+
 /// What is known of a flow apart from its memory.
 struct Found {
     identity: Identity,
@@ -149,6 +173,7 @@ fn flow(
     core: &Shared,
     sites: &[Arc<SiteRuntime>],
     mut survivor: Survivor<Box<dyn Leg>>,
+    left: &mut Left,
 ) -> Result<u64, LostError> {
     let identity = survivor.record.identity;
     if identity.flags.compressed {
@@ -171,7 +196,11 @@ fn flow(
         .ok_or(LostError::Peer)?;
     let site = named(sites, &identity).filter(|_| side == Side::Client);
     let policy = site.map(|site| Policy::of(site));
-    let adopted = core.borrow_mut().table(index).recover(survivor, policy)?;
+    let on_disk = left.take(identity.token, Direction::from(side));
+    let adopted = core
+        .borrow_mut()
+        .table(index)
+        .recover(survivor, policy, on_disk)?;
     let key = Key {
         peer: index,
         flow: adopted.flow,

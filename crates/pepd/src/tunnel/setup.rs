@@ -33,8 +33,9 @@ use super::{
     udp::Bound,
 };
 use crate::{
+    arena::Arena,
     congestion::Controls,
-    custody::{Replies, Seal, Spill, SpillError},
+    custody::{self, Claimed, FolderError, Left, Replies, Seal, Spill},
     flow::FlowContext,
     keys::{self, KeyFileError, NoRandomness},
     leg::{LegOptions, SiteRuntime},
@@ -49,7 +50,7 @@ pub enum TunnelError {
     Key(#[from] KeyFileError),
     /// What does not fit into memory has no place.
     #[error(transparent)]
-    Spill(#[from] SpillError),
+    Folder(#[from] FolderError),
     /// There is no seed.
     #[error(transparent)]
     Randomness(#[from] NoRandomness),
@@ -108,7 +109,17 @@ pub(super) struct Kept {
     pub(super) bounds: Bounds,
     /// Of each site.
     pub(super) sites: Vec<Bounds>,
-    pub(super) disk: Option<(Spill<Key>, Replies<Key>)>,
+    folder: Option<Claimed>,
+}
+
+/// What there is on disk.
+#[derive(Debug)]
+pub(super) struct OnDisk {
+    pub(super) spill: Option<Spill<Key>>,
+    /// Of the disk.
+    pub(super) answers: Option<Replies<Key>>,
+    /// Of processes before this one.
+    pub(super) left: Left,
 }
 
 impl Kept {
@@ -118,17 +129,33 @@ impl Kept {
             disk: site.disk.map_or(u64::MAX, ByteSize::bytes),
             ..Bounds::NONE
         });
-        let disk = custody.folder.as_deref().map(|folder| {
-            let seal = Seal::new(&keys::random()?, 0);
-            Ok::<_, TunnelError>(Spill::open(folder, custody.disk_bytes(), seal)?)
-        });
+        let folder = custody.folder.as_deref().map(custody::claim);
         Ok(Self {
             bounds: Bounds {
                 memory: custody.memory.bytes(),
                 disk: custody.disk_bytes(),
             },
             sites: sites.collect(),
-            disk: disk.transpose()?,
+            folder: folder.transpose()?,
+        })
+    }
+
+    /// What is on disk is sealed by the key of the flows' memory: who goes on with these can read it.
+    pub(super) fn open(&mut self, arena: &Arena) -> io::Result<OnDisk> {
+        let Some(folder) = self.folder.take() else {
+            return Ok(OnDisk {
+                spill: None,
+                answers: None,
+                left: Left::default(),
+            });
+        };
+        // Of so many processes none is left that could seal by the same number.
+        let seal = Seal::new(&arena.seal(), arena.generation() as u32);
+        let (spill, answers, left) = Spill::open(folder, self.bounds.disk, seal)?;
+        Ok(OnDisk {
+            spill: Some(spill),
+            answers: Some(answers),
+            left,
         })
     }
 }

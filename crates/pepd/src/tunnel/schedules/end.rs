@@ -28,7 +28,10 @@ use super::{
 };
 use crate::{
     arena::{Arena, Geometry, fuse::Fuse},
-    custody::tests::{Faulty, Slow},
+    custody::{
+        Left,
+        tests::{Faulty, Slow},
+    },
     flow::Ends,
     leg::{SiteRuntime, tests::site},
     survive::recovery::Recovery,
@@ -158,8 +161,13 @@ impl Machine {
             memory: plan.custody,
             disk: plan.disk.unwrap_or(0),
         };
-        self.disk = Faulty::default();
-        let (spill, disk) = plan.disk.map(|most| Slow::new(&self.disk, most)).unzip();
+        let opened = plan
+            .disk
+            .map(|most| Slow::of(&self.disk, most, generation as u32));
+        let (spill, disk, left) = match opened {
+            Some((spill, disk, left)) => (Some(spill), Some(disk), left),
+            None => (None, None, Left::default()),
+        };
         let custody = Custody::new(bounds, &[Bounds::NONE], spill, &context.counters);
         let mut peers = Peers::default();
         peers.credits.add(&context.budget, CREDIT, CREDIT);
@@ -196,13 +204,13 @@ impl Machine {
             next_second: now + Duration::from_secs(1),
         };
         if !is_first {
-            self.take_over(&process, plan.broken);
+            self.take_over(&process, left, plan.broken);
         }
         self.process = Some(process);
     }
 
     /// Goes on with the flows of the process before.
-    fn take_over(&self, process: &Process, broken: Option<Broken>) {
+    fn take_over(&self, process: &Process, left: Left, broken: Option<Broken>) {
         let _guard = process.local.enter();
         let arena = Arc::clone(&process.core.borrow().context.arena);
         let kept = self.kernel.kept(&process.fuse);
@@ -218,7 +226,7 @@ impl Machine {
             survivors: recovery.survivors,
             sites: vec![Arc::new(policy())],
         };
-        recover::flows(&process.core, inherited, |leg: Connection| {
+        recover::flows(&process.core, (inherited, left), |leg: Connection| {
             Ok(Box::new(leg))
         });
         let mut accepted = recovery.accepted;
@@ -236,13 +244,17 @@ impl Machine {
 
     /// The process has ended, or ends now.
     pub(super) fn end(&mut self) {
-        let Some(process) = self.process.take() else {
+        let Some(mut process) = self.process.take() else {
             return;
         };
         process.fuse.light(0);
         let context = Arc::clone(&process.core.borrow().context);
         self.memory = Some(context.arena.fd().try_clone_to_owned().unwrap());
         self.before.push(context.counters.snapshot());
+        // What it was asked to do and has not done is not done.
+        if let Some(disk) = process.disk.take() {
+            disk.crash();
+        }
         drop(process);
     }
 

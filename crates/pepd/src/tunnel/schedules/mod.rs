@@ -125,6 +125,13 @@ const CRASHES: Scope = Scope {
     winks: false,
 };
 
+const DISK_AND_CRASHES: Scope = Scope {
+    crashes: true,
+    disk: true,
+    pressure: false,
+    winks: false,
+};
+
 #[test]
 fn flows_are_whole_after_losses_and_outages() {
     let scope = Scope {
@@ -194,6 +201,11 @@ fn flows_are_whole_whatever_the_disk_does() {
         winks: false,
     };
     explore("disk", scope, &[], 100);
+}
+
+#[test]
+fn flows_are_whole_after_crashes_with_some_of_them_on_disk() {
+    explore("disk and crashes", DISK_AND_CRASHES, &[], 100);
 }
 
 #[test]

@@ -1,19 +1,26 @@
 //! Custody while the link is away, with disks that fail: whatever happens, what a leg gave is what its session reads.
 
+mod crashes;
+
 use std::sync::atomic::Ordering::Relaxed;
+
+use pep_core::arena::Kind;
 
 use super::*;
 use crate::{
     custody::{
-        RECORD, Reply,
+        Answered, RECORD, Reply, Spill,
         tests::{Faulty, Slow},
     },
-    tunnel::rig::context_with,
+    tunnel::{rig::context_with, table::tests::identity},
 };
 
 const MIB: u64 = 1 << 20;
 const STREAM: StreamId = 4;
 const HOUR: Duration = Duration::from_secs(3600);
+/// Of all flows, and of each direction of one to begin with.
+const BUDGET: u64 = 64 * MIB;
+const INITIAL: u64 = 64 << 10;
 
 /// A byte of the stream.
 fn byte(at: u64) -> u8 {
@@ -26,7 +33,13 @@ struct World {
     custody: Rc<Custody>,
     slow: Slow<Key>,
     disk: Faulty,
+    /// Bytes beyond the beginning in memory, and on disk, that may be held.
+    bounds: Bounds,
+    /// Which process it is.
+    generation: u32,
     flow: FlowId,
+    /// Where the stream of the session begins; none where there is none after a crash.
+    base: Option<u64>,
     given: u64,
     announced: u64,
     sent: u64,
@@ -37,40 +50,54 @@ struct World {
 impl World {
     /// With so much memory beyond the beginning, and so much disk.
     fn new(memory: u64, disk_most: u64) -> Self {
-        let context = context_with(4, 64 * MIB, 2 * MIB, 64 << 10);
+        let context = context_with(4, BUDGET, 2 * MIB, INITIAL);
         let disk = Faulty::default();
         let (spill, slow) = Slow::new(&disk, disk_most);
         let bounds = Bounds {
             memory,
             disk: disk_most,
         };
-        let custody = Custody::new(bounds, &[Bounds::NONE], Some(spill), &context.counters);
-        let sizes = Sizes {
-            extent: 2 * MIB,
-            unsent: 128 << 10,
-            hold: HOUR,
-        };
-        let mut table = Table::new(&context, sizes, 4);
-        let policy = Policy {
-            site: 0,
-            when: KeepWhen::Outage,
-            hold: 7 * HOUR,
-        };
-        table.keep_in(&custody, 3, policy);
+        let (mut table, custody) = Self::table(&context, bounds, spill);
         let flow = table.add(context.take_memory().unwrap(), Direction::Up);
+        let entry = table.get(flow).unwrap();
+        entry.publish(&identity(Kind::Near), None);
         table.bind(flow, STREAM);
         Self {
             table,
             custody,
             slow,
             disk,
+            bounds,
+            generation: 1,
             flow,
+            base: Some(0),
             given: 0,
             announced: 0,
             sent: 0,
             acked: 0,
             now: HOUR,
         }
+    }
+
+    fn table(
+        context: &Arc<FlowContext>,
+        bounds: Bounds,
+        spill: Spill<Key>,
+    ) -> (Table, Rc<Custody>) {
+        let custody = Custody::new(bounds, &[Bounds::NONE], Some(spill), &context.counters);
+        let sizes = Sizes {
+            extent: 2 * MIB,
+            unsent: 128 << 10,
+            hold: HOUR,
+        };
+        let mut table = Table::new(context, sizes, 4);
+        let policy = Policy {
+            site: 0,
+            when: KeepWhen::Outage,
+            hold: 7 * HOUR,
+        };
+        table.keep_in(&custody, 3, policy);
+        (table, custody)
     }
 
     fn entry(&mut self) -> &mut Entry {
@@ -98,10 +125,13 @@ impl World {
 
     /// The session sends so many bytes.
     fn send(&mut self, most: u64) {
+        let Some(base) = self.base else {
+            return;
+        };
         let mut left = most.min(self.announced - self.sent);
         while left > 0 {
             let mut bytes = vec![0; left.min(1400) as usize];
-            self.table.read(STREAM, self.sent, &mut bytes);
+            self.table.read(STREAM, self.sent - base, &mut bytes);
             let right = (self.sent..)
                 .zip(&bytes)
                 .all(|(at, found)| byte(at) == *found);
@@ -113,26 +143,33 @@ impl World {
     }
 
     fn ack(&mut self, count: u64) {
+        let Some(base) = self.base else {
+            return;
+        };
         self.acked = self.sent.min(self.acked + count);
-        self.table.on_acked(STREAM, self.acked);
+        self.table.on_acked(STREAM, self.acked - base);
         self.announce();
     }
 
     fn disk_works(&mut self) {
         for answered in self.slow.work() {
-            match self.custody.answered(answered).unwrap() {
-                Reply::Written { label, result, .. } => {
-                    self.entry().on_written(label.position, result);
-                }
-                Reply::Read {
-                    label,
-                    spot,
-                    result,
-                    ..
-                } => self.entry().on_read(label.position, spot, result),
-            }
+            self.on_disk_answered(answered);
         }
         self.announce();
+    }
+
+    fn on_disk_answered(&mut self, answered: Answered<Key>) {
+        match self.custody.answered(answered).unwrap() {
+            Reply::Written { label, result, .. } => {
+                self.entry().on_written(label.position, result);
+            }
+            Reply::Read {
+                label,
+                spot,
+                result,
+                ..
+            } => self.entry().on_read(label.position, spot, result),
+        }
     }
 
     fn second(&mut self) {

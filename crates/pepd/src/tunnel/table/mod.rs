@@ -38,6 +38,7 @@ use entry::Keeper;
 pub(super) use bond::Announcement;
 pub(super) use entry::{Entry, Loss, Policy};
 pub(super) use kept::Custody;
+use published::OnDisk;
 pub(super) use published::RecoverError;
 pub(super) use resuming::{Disagreement, Terms};
 
@@ -212,7 +213,7 @@ impl Table {
     }
 
     /// The flow of a predecessor, which waits for a stream that goes on with it, or for its first. What there is of it otherwise. It is kept by this
-    /// policy, or by that of flows that the peer opens.
+    /// policy, or by that of flows that the peer opens. Of the chunks that are `on_disk` those that it does not need are deleted.
     ///
     /// # Errors
     /// When it cannot go on.
@@ -220,11 +221,22 @@ impl Table {
         &mut self,
         survivor: Survivor<L>,
         policy: Option<Policy>,
+        mut on_disk: OnDisk,
     ) -> Result<Adopted, RecoverError> {
         let (budget, initial) = (&self.context.budget, self.context.limits.ring_initial);
         let id = FlowId(self.next);
         let keeper = self.keeper(id, policy.unwrap_or(self.policy));
-        let recovered = Entry::recover(survivor, self.sizes, (initial, budget), keeper)?;
+        let recovered = Entry::recover(
+            survivor,
+            self.sizes,
+            (initial, budget),
+            keeper,
+            &mut on_disk,
+        );
+        on_disk
+            .into_values()
+            .for_each(|spot| self.custody.forget(spot));
+        let recovered = recovered?;
         let entry = recovered.entry;
         self.next += 1;
         self.taken += entry.taken();

@@ -3,7 +3,15 @@
 //! What a report acknowledges is written down before the report can leave: the session's events are taken note of after
 //! datagrams have come and before others are made. And it is given up here only once the peer has acknowledged it in order.
 
-use std::{cell::Cell, io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::SocketAddr,
+    ops::Range,
+    sync::Arc,
+    time::Duration,
+};
 
 use pep_core::{
     arena::{Counters, HalfRecord, Identity},
@@ -19,6 +27,7 @@ use super::{
 };
 use crate::{
     arena::SlotState,
+    custody::Spot,
     flow::{self, FlowMemory},
     survive::Survivor,
 };
@@ -33,6 +42,9 @@ pub(in crate::tunnel) enum RecoverError {
     #[error(transparent)]
     Torn(#[from] Torn),
 }
+
+/// Chunks of what a flow's leg gave that a predecessor has left on disk, by where they begin.
+pub(super) type OnDisk = BTreeMap<u64, Spot>;
 
 /// A flow that was recovered, and what became of its leg.
 #[derive(Debug)]
@@ -140,12 +152,13 @@ impl Entry {
         }
     }
 
-    /// The flow of a predecessor, without its legs.
+    /// The flow of a predecessor, without its legs. Takes of what is `on_disk` what is not in memory.
     pub(super) fn recover<L>(
         survivor: Survivor<L>,
         sizes: Sizes,
         (initial, budget): (u64, &Arc<MemoryBudget>),
         keeper: Keeper,
+        on_disk: &mut OnDisk,
     ) -> Result<Recovered, RecoverError> {
         let identity = survivor.record.identity;
         let (outward, side) = match identity.kind {
@@ -158,12 +171,13 @@ impl Entry {
         let tail = read(&sent, leg.as_ref(), sizes.extent)?;
         let (head, shut) = given(&received, leg.as_ref())?;
         let slot = survivor.slot;
-        let map = |direction, head, tail| {
+        let map = |direction, elsewhere: &BTreeSet<u64>, held| {
             let words = (0..slot.chunks()).map(|chunk| slot.chunk(direction, chunk));
-            ChunkMap::recover(sizes.extent, words, head, tail)
+            ChunkMap::recover(sizes.extent, words, elsewhere, held)
         };
-        let out = map(outward, sent.head, tail)?.with_window(WINDOW);
-        let inn = map(outward.other(), head, received.tail)?;
+        let elsewhere = on_disk.keys().copied().collect();
+        let out = map(outward, &elsewhere, (sent.head, tail))?.with_window(WINDOW);
+        let inn = map(outward.other(), &BTreeSet::new(), (head, received.tail))?;
         let mut bond = Bond::new();
         bond.token = identity.token;
         bond.known = sent.head > 0 || received.tail > 0;
@@ -196,7 +210,7 @@ impl Entry {
             extra: 0,
             keeping: Keeping::new(keeper),
         };
-        entry.begin_keeping();
+        entry.begin_keeping(on_disk);
         for direction in Direction::ALL {
             entry.publish_half(direction);
             entry.publish_chunks(direction);
@@ -231,7 +245,8 @@ fn read(sent: &HalfRecord, leg: Option<&Counters>, extent: u64) -> Result<u64, R
     let Some(leg) = leg else {
         return Ok(sent.tail);
     };
-    let (least, most) = (sent.tail, sent.head.saturating_add(extent));
+    // Of what is on disk nothing is in the extent.
+    let (least, most) = (sent.tail, sent.tail.saturating_add(extent));
     let moved = leg.read;
     if moved < least || moved > most {
         return Err(RecoverError::Leg { moved, least, most });

@@ -192,7 +192,7 @@ fn bytes_of_a_new_session_never_land_in_a_stream_of_the_one_before() {
     assert_eq!(sent(&mut table, new), b"NEW");
 }
 
-fn identity(kind: Kind) -> Identity {
+pub(super) fn identity(kind: Kind) -> Identity {
     Identity {
         kind,
         site: 1,
@@ -209,10 +209,9 @@ fn identity(kind: Kind) -> Identity {
     }
 }
 
-/// The process ends, and another one goes on with the only flow, by what the kernel says of its leg.
-fn crash(table: Table, counters: Counters) -> (Table, Adopted) {
-    let context = Arc::clone(&table.context);
-    let arena = Arc::clone(&context.arena);
+/// The process ends: its only flow, and what the kernel says of the leg of that.
+pub(super) fn survivor(table: Table, counters: Counters) -> Survivor {
+    let arena = Arc::clone(&table.context.arena);
     let outward = table.entries.values().next().unwrap().outward;
     // What its memory is given back as is nobody's any more; the arena stays.
     std::mem::forget(table);
@@ -223,14 +222,20 @@ fn crash(table: Table, counters: Counters) -> (Table, Adopted) {
     let record = slot.record().unwrap();
     let mut both = [None; 2];
     both[usize::from(outward == Direction::Down)] = Some(counters);
-    let survivor: Survivor = Survivor {
+    Survivor {
         slot,
         record,
         legs: [None, None],
         counters: both,
-    };
+    }
+}
+
+/// The process ends, and another one goes on with the only flow.
+fn crash(table: Table, counters: Counters) -> (Table, Adopted) {
+    let context = Arc::clone(&table.context);
+    let survivor = survivor(table, counters);
     let mut table = Table::new(&context, SIZES, FLOWS);
-    let adopted = table.recover(survivor, None).unwrap();
+    let adopted = table.recover(survivor, None, BTreeMap::new()).unwrap();
     (table, adopted)
 }
 

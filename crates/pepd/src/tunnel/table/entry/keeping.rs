@@ -171,15 +171,6 @@ impl Keeping {
         away.map(|(start, _)| *start)
     }
 
-    fn label(&self, position: u64) -> Label {
-        let Key { peer, flow } = self.keeper.key;
-        Label {
-            flow: (peer as u128) << 64 | u128::from(flow.number()),
-            position,
-            len: CHUNK as u32,
-        }
-    }
-
     fn give_disk_back(&self) {
         let ledger = &mut *self.keeper.custody.ledger.borrow_mut();
         ledger.give_back(self.account, Place::Disk, RECORD);
@@ -200,12 +191,19 @@ impl Drop for Keeping {
 }
 
 impl Entry {
-    /// Goes on with what a predecessor kept, all of it in memory.
-    pub(in crate::tunnel::table) fn begin_keeping(&mut self) {
+    /// Goes on with what a predecessor kept: in memory, and of what is `on_disk` what it takes of that.
+    pub(in crate::tunnel::table) fn begin_keeping(&mut self, on_disk: &mut BTreeMap<u64, Spot>) {
         let (outward, initial) = (self.outward as usize, self.initial);
         self.keeping.settle(initial, self.charged[outward]);
-        // Of what was taken before, the peer may have as much as it likes.
-        self.keeping.announced = self.out.tail();
+        for start in self.out.elsewhere() {
+            let spot = on_disk.remove(&start).expect("where the map has it from");
+            self.keeping.spilled.insert(start, Chunk::Away(spot, 0));
+            let ledger = &mut *self.keeping.keeper.custody.ledger.borrow_mut();
+            ledger.take(self.keeping.account, Place::Disk, RECORD);
+        }
+        // Of what was taken before, the peer may have as much as it likes; not of what was on disk, of which no session knew.
+        let first_away = self.keeping.first_away();
+        self.keeping.announced = first_away.unwrap_or(self.out.tail());
         if self.source_finished {
             self.keeping.ending = Ending::Unsaid;
         }
@@ -269,10 +267,11 @@ impl Entry {
         true
     }
 
-    /// There is no room for what the leg has: the youngest chunks are to leave memory.
+    /// There is no room for what the leg has: the youngest chunks are to leave memory, where more is taken than may soon be sent.
     pub(super) fn make_room(&mut self) {
+        // What others give back is not told.
+        self.keeping.refused = true;
         if self.keeping.hoards() {
-            self.keeping.refused = true;
             self.spill(UNDER_WAY, 0);
         }
     }
@@ -284,6 +283,10 @@ impl Entry {
         let Some(spill) = spill.as_mut().filter(|_| custody.pause.get() == 0) else {
             return;
         };
+        if self.bond.token == 0 {
+            // A successor could not tell whose they are.
+            return;
+        }
         let most = most.min(UNDER_WAY.saturating_sub(self.keeping.under_way()));
         let fulls = self.out.full_chunks(self.keeping.announced.max(from));
         let fulls = fulls.filter(|start| !self.keeping.spilled.contains_key(start));
@@ -305,7 +308,17 @@ impl Entry {
                 return;
             }
             self.keeping.spilled.insert(start, Chunk::Leaving);
-            spill.write(self.keeping.keeper.key, self.keeping.label(start), record);
+            spill.write(self.keeping.keeper.key, self.label(start), record);
+        }
+    }
+
+    /// What says on the disk where a chunk belongs: to any process that goes on with the flow.
+    fn label(&self, position: u64) -> Label {
+        Label {
+            flow: self.bond.token,
+            direction: self.outward,
+            position,
+            len: CHUNK as u32,
         }
     }
 
@@ -390,10 +403,11 @@ impl Entry {
         match result {
             Ok(mut record) => {
                 let space = self.out.restore(start);
-                self.publish_chunks(self.outward);
                 self.memory
                     .slot
                     .write(self.outward, &space, record.bytes_mut());
+                // Only then are they here for a successor, too, and only then is what is on the disk not needed any more.
+                self.publish_chunks(self.outward);
                 self.keeping.spilled.remove(&start);
                 self.keeping.give_disk_back();
                 custody.forget(spot);
@@ -515,7 +529,7 @@ impl Entry {
             if !self.promise() {
                 return true;
             }
-            let label = self.keeping.label(start);
+            let label = self.label(start);
             if !spill.read(self.keeping.keeper.key, label, spot) {
                 self.out.break_promise();
                 return false;

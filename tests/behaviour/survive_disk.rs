@@ -1,0 +1,117 @@
+//! What flows in tunnels have on disk outlives the process that wrote it there.
+
+use std::{fs, thread};
+
+use nix::sys::signal::Signal;
+use pepd_tests::{
+    bed::Family, payload::Payload, pep::Pep, pep_log::Event, serve::Server, tunnel::TunnelBed,
+    wait::PATIENCE,
+};
+
+use crate::{
+    custody::{
+        Folder, HOLD, LINK, MB, MIB, assert_done, assert_nothing_held, sink, upload, wait_away,
+    },
+    support::echo_once,
+    survive::wait_ready,
+    survive_tunnel::crash,
+    tunnel::{PORT, Running, connect},
+};
+
+/// Much more than memory may hold.
+const LEN: u64 = 32 * MB;
+const KEYS: &str = "memory = \"4MiB\"\ndisk = \"128MiB\"\nsurvive = true";
+
+/// The program that is there now goes on with the flows.
+fn upgrade(pep: &Pep) {
+    let position = pep.log().position();
+    pep.signal(Signal::SIGUSR2);
+    wait_ready(pep, position);
+}
+
+/// Another process goes on; with so many chunks at least that were on disk.
+fn replace(pep: &Pep, by: fn(&Pep), least: u64) {
+    let position = pep.log().position();
+    by(pep);
+    let took = |event: &Event| event.message().contains("had on disk");
+    let took = pep.log().find(position, PATIENCE, took);
+    let chunks = took.expect("it says what was on disk").number("chunks");
+    println!("{chunks} chunks were on disk");
+    assert!(chunks >= least, "{chunks}");
+}
+
+/// The process ends while an upload goes to the disk, and the next one while it comes back.
+fn upload_through_two_processes(by: fn(&Pep)) {
+    let bed = TunnelBed::new(LINK);
+    let folder = Folder::new(&bed, None);
+    let running = Running::start(&bed, HOLD, &folder.keys(KEYS));
+    let _server = sink(&bed, LEN);
+    bed.cut_link();
+    wait_away(&running);
+    let mut stream = connect(&bed, Family::V4);
+    let boat = &running.boat;
+    thread::scope(|scope| {
+        let mut sender = stream.try_clone().expect("a descriptor");
+        let sending = scope.spawn(move || upload(&mut sender, LEN));
+        boat.wait_counter("custody_spilled_bytes", |bytes| bytes >= 2 * MIB);
+        replace(boat, by, 16);
+        boat.wait_counter("custody_disk_bytes", |bytes| bytes >= 12 * MIB);
+        sending.join().expect("sent");
+    });
+    bed.mend_link();
+    running
+        .hub
+        .wait_counter("up_bytes", |bytes| bytes >= LEN / 8);
+    replace(boat, by, 1);
+    assert_done(&mut stream);
+    drop(stream);
+    assert_nothing_held(&running, &folder);
+    let counters = boat.counters();
+    assert_eq!(counters["flows_lost_at_restart"], 0, "{counters:?}");
+    assert_eq!(counters["restarts"], 2);
+    running.stop_after_errors();
+}
+
+#[test]
+fn an_upload_on_disk_outlives_crashes_while_it_is_written_and_while_it_is_read_back() {
+    upload_through_two_processes(crash);
+}
+
+#[test]
+fn an_upload_on_disk_outlives_upgrades_while_it_is_written_and_while_it_is_read_back() {
+    upload_through_two_processes(upgrade);
+}
+
+/// Somebody has emptied the folder: what was only there is lost, and told; what was not goes on.
+#[test]
+fn a_flow_whose_bytes_on_disk_are_gone_is_reset_and_others_go_on() {
+    let bed = TunnelBed::new(LINK);
+    let folder = Folder::new(&bed, None);
+    let running = Running::start(&bed, HOLD, &folder.keys(KEYS));
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+    let _server = Server::start(listener, |mut stream, _| {
+        let _ = std::io::copy(&mut stream.try_clone().expect("a descriptor"), &mut stream);
+    });
+    let mut other = connect(&bed, Family::V4);
+    echo_once(&mut other, b"before");
+    bed.cut_link();
+    wait_away(&running);
+    let boat = &running.boat;
+    let lost = connect(&bed, Family::V4);
+    thread::scope(|scope| {
+        let mut sender = lost.try_clone().expect("a descriptor");
+        // More than there is room for.
+        let sending = scope.spawn(move || Payload::new(1, 10 * LEN).send(&mut sender));
+        boat.wait_counter("custody_spilled_bytes", |bytes| bytes >= 2 * MIB);
+        fs::remove_dir_all(folder.path()).expect("ours");
+        crash(boat);
+        let sent = sending.join().expect("does not panic");
+        assert!(sent.is_err(), "it is reset");
+    });
+    bed.mend_link();
+    echo_once(&mut other, b"after");
+    assert_eq!(boat.counter("flows_lost_at_restart"), 1);
+    boat.log().expect("a flow in a tunnel is lost");
+    drop((other, lost));
+    running.stop_after_errors();
+}
