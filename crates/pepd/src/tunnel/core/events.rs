@@ -102,12 +102,13 @@ impl Core {
             }
             Event::Acked { stream, until } => table.on_acked(stream, until),
             Event::Finished { stream } => table.on_finished(stream),
-            Event::Reset { stream, code } => table.on_gone(stream, Some(code)),
+            Event::Reset { stream, code } => {
+                table.on_gone(stream, Some(code));
+                self.give_place(index);
+            }
             Event::Closed { stream } => {
                 table.on_gone(stream, None);
-                // Flows that wait for a stream may have its place.
-                self.resume_others(index);
-                self.peers.list[index].table.wake_waiting();
+                self.give_place(index);
             }
             Event::LinkDown => {
                 tracing::debug!(peer = name, "nothing comes from a peer any more");
@@ -138,6 +139,12 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Flows that wait for a stream may have that of one that is gone.
+    fn give_place(&mut self, index: usize) {
+        self.resume_others(index);
+        self.peers.list[index].table.wake_waiting();
     }
 
     fn on_opened(&mut self, shared: &Shared, index: usize, stream: StreamId, opening: &[u8]) {
