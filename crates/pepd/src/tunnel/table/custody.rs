@@ -5,6 +5,7 @@ mod crashes;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pep_core::arena::Kind;
+use tunnel::store::Store;
 
 use super::*;
 use crate::{

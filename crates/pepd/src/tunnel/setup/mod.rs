@@ -1,5 +1,7 @@
 //! From the configuration to sockets, an endpoint and its peers: everything that can fail.
 
+mod kept;
+
 use std::{
     fs, io,
     net::SocketAddr,
@@ -12,7 +14,6 @@ use std::{
 use pep_core::{
     chunks,
     config::{Carrier, Config, Identity, Peer},
-    custody::Bounds,
     key::SecretKey,
     site::{Class as SiteClass, Mode, SiteId},
 };
@@ -21,10 +22,9 @@ use tunnel::{
     endpoint::{Carriers, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig},
     session::{Outages, Rate, SessionConfig},
 };
-use units::ByteSize;
 
 use super::{
-    core::{BEGINNING, Key, Peers},
+    core::{BEGINNING, Peers},
     credit, far,
     paths::{self, Paths},
     peers::Statuses,
@@ -33,14 +33,15 @@ use super::{
     udp::Bound,
 };
 use crate::{
-    arena::Arena,
     congestion::Controls,
-    custody::{self, Claimed, FolderError, Left, Replies, Seal, Spill},
+    custody::FolderError,
     flow::FlowContext,
     keys::{self, KeyFileError, NoRandomness},
     leg::{LegOptions, SiteRuntime},
     marks::MarkSet,
 };
+
+pub(super) use kept::Kept;
 
 /// Why there are no tunnels.
 #[derive(Debug, thiserror::Error)]
@@ -101,63 +102,6 @@ pub struct Prepared {
     pub(super) flows: Vec<u32>,
     /// What is held while links are away.
     pub(super) custody: Kept,
-}
-
-/// What there is for what is held while links are away.
-#[derive(Debug)]
-pub(super) struct Kept {
-    pub(super) bounds: Bounds,
-    /// Of each site.
-    pub(super) sites: Vec<Bounds>,
-    folder: Option<Claimed>,
-}
-
-/// What there is on disk.
-#[derive(Debug)]
-pub(super) struct OnDisk {
-    pub(super) spill: Option<Spill<Key>>,
-    /// Of the disk.
-    pub(super) answers: Option<Replies<Key>>,
-    /// Of processes before this one.
-    pub(super) left: Left,
-}
-
-impl Kept {
-    fn new(config: &Config) -> Result<Self, TunnelError> {
-        let custody = &config.custody;
-        let sites = config.sites.iter().map(|(_, site)| Bounds {
-            disk: site.disk.map_or(u64::MAX, ByteSize::bytes),
-            ..Bounds::NONE
-        });
-        let folder = custody.folder.as_deref().map(custody::claim);
-        Ok(Self {
-            bounds: Bounds {
-                memory: custody.memory.bytes(),
-                disk: custody.disk_bytes(),
-            },
-            sites: sites.collect(),
-            folder: folder.transpose()?,
-        })
-    }
-
-    /// What is on disk is sealed by the key of the flows' memory: who goes on with these can read it.
-    pub(super) fn open(&mut self, arena: &Arena) -> io::Result<OnDisk> {
-        let Some(folder) = self.folder.take() else {
-            return Ok(OnDisk {
-                spill: None,
-                answers: None,
-                left: Left::default(),
-            });
-        };
-        // Of so many processes none is left that could seal by the same number.
-        let seal = Seal::new(&arena.seal(), arena.generation() as u32);
-        let (spill, answers, left) = Spill::open(folder, self.bounds.disk, seal)?;
-        Ok(OnDisk {
-            spill: Some(spill),
-            answers: Some(answers),
-            left,
-        })
-    }
 }
 
 impl Prepared {

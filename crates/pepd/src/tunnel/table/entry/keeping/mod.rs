@@ -11,6 +11,9 @@
 //! first, as they are needed last. They come back in order before their turn. Until a chunk is known to be on the disk, and from when it is on
 //! its way back, its bytes or its place are kept as well, so that a disk that fails costs nothing but room.
 
+mod spilling;
+mod sums;
+
 use std::{collections::BTreeMap, rc::Rc, time::Duration};
 
 use pep_core::{
@@ -21,7 +24,7 @@ use pep_core::{
 
 use super::Entry;
 use crate::{
-    custody::{Label, RECORD, ReadError, Record, Spot, WriteError},
+    custody::{RECORD, Spot},
     leg::SiteRuntime,
     tunnel::{core::Key, table::kept::Custody},
 };
@@ -267,76 +270,6 @@ impl Entry {
         true
     }
 
-    /// There is no room for what the leg has: the youngest chunks are to leave memory, where more is taken than may soon be sent.
-    pub(super) fn make_room(&mut self) {
-        // What others give back is not told.
-        self.keeping.refused = true;
-        if self.keeping.hoards() {
-            self.spill(UNDER_WAY, 0);
-        }
-    }
-
-    /// The youngest full chunks leave memory, none that begins before `from`.
-    fn spill(&mut self, most: usize, from: u64) {
-        let custody = Rc::clone(&self.keeping.keeper.custody);
-        let mut spill = custody.spill.borrow_mut();
-        let Some(spill) = spill.as_mut().filter(|_| custody.pause.get() == 0) else {
-            return;
-        };
-        if self.bond.token == 0 {
-            // A successor could not tell whose they are.
-            return;
-        }
-        let most = most.min(UNDER_WAY.saturating_sub(self.keeping.under_way()));
-        let fulls = self.out.full_chunks(self.keeping.announced.max(from));
-        let fulls = fulls.filter(|start| !self.keeping.spilled.contains_key(start));
-        let starts: Vec<_> = fulls.take(most).collect();
-        for start in starts {
-            let Some(mut record) = spill.record() else {
-                return;
-            };
-            let account = self.keeping.account;
-            let mut ledger = custody.ledger.borrow_mut();
-            if !ledger.try_take(account, Place::Disk, RECORD) {
-                drop(ledger);
-                spill.reuse(record);
-                return;
-            }
-            self.copy_chunk(start, record.bytes_mut());
-            if !self.is_unchanged(start, record.bytes_mut()) {
-                ledger.give_back(account, Place::Disk, RECORD);
-                return;
-            }
-            self.keeping.spilled.insert(start, Chunk::Leaving);
-            spill.write(self.keeping.keeper.key, self.label(start), record);
-        }
-    }
-
-    /// What says on the disk where a chunk belongs: to any process that goes on with the flow.
-    fn label(&self, position: u64) -> Label {
-        Label {
-            flow: self.bond.token,
-            direction: self.outward,
-            position,
-            len: CHUNK as u32,
-        }
-    }
-
-    fn copy_chunk(&self, start: u64, into: &mut [u8]) {
-        let data = self.out.held(start, CHUNK).expect("a chunk that is here");
-        self.memory.slot.read(self.outward, &data, into);
-    }
-
-    /// Whether a chunk is what it was when it came, as far as that is known. Ends the flow if not.
-    fn is_unchanged(&mut self, start: u64, bytes: &[u8]) -> bool {
-        let sum = self.keeping.sums.remove(&start);
-        let unchanged = sum.is_none_or(|sum| sum == crc32fast::hash(bytes));
-        if !unchanged {
-            self.lose(start, &"a checksum says that memory was written to");
-        }
-        unchanged
-    }
-
     fn lose(&mut self, position: u64, error: &dyn std::fmt::Display) {
         if self.keeping.loss.is_some() {
             return;
@@ -350,82 +283,9 @@ impl Entry {
         self.wake();
     }
 
-    /// Changes a byte in memory, as nobody should.
-    #[cfg(test)]
-    pub(in crate::tunnel) fn damage(&mut self, position: u64) {
-        let space = self.out.held(position, 1).expect("a byte that is here");
-        self.memory
-            .slot
-            .write(self.outward, &space, &[!position as u8]);
-    }
-
     /// Why the flow cannot go on, if it cannot.
     pub(in crate::tunnel) fn loss(&self) -> Option<Loss> {
         self.keeping.loss
-    }
-
-    /// A record was written, or not.
-    pub(in crate::tunnel) fn on_written(&mut self, start: u64, result: Result<Spot, WriteError>) {
-        match result {
-            Ok(spot) if start >= self.keeping.announced => {
-                self.keeping.spilled.insert(start, Chunk::Away(spot, 0));
-                self.out.release(start..start + CHUNK);
-                self.publish_chunks(self.outward);
-                let counters = &self.keeping.keeper.custody.counters;
-                counters.update(|stats| stats.custody_spilled_bytes += CHUNK);
-            }
-            Ok(spot) => {
-                // It is its turn already.
-                self.keeping.spilled.remove(&start);
-                self.keeping.give_disk_back();
-                self.keeping.keeper.custody.forget(spot);
-            }
-            Err(err) => {
-                self.keeping.spilled.remove(&start);
-                self.keeping.give_disk_back();
-                self.keeping.keeper.custody.on_disk_failed(&err, "write");
-            }
-        }
-        self.wake();
-    }
-
-    /// A record was read, or not.
-    pub(in crate::tunnel) fn on_read(
-        &mut self,
-        start: u64,
-        spot: Spot,
-        result: Result<Record, ReadError>,
-    ) {
-        let Some(Chunk::Coming(failures)) = self.keeping.spilled.get(&start).copied() else {
-            return;
-        };
-        let custody = Rc::clone(&self.keeping.keeper.custody);
-        match result {
-            Ok(mut record) => {
-                let space = self.out.restore(start);
-                self.memory
-                    .slot
-                    .write(self.outward, &space, record.bytes_mut());
-                // Only then are they here for a successor, too, and only then is what is on the disk not needed any more.
-                self.publish_chunks(self.outward);
-                self.keeping.spilled.remove(&start);
-                self.keeping.give_disk_back();
-                custody.forget(spot);
-                custody.reuse(record);
-            }
-            Err(err) => {
-                custody.on_disk_failed(&err, "read");
-                self.out.break_promise();
-                self.keeping
-                    .spilled
-                    .insert(start, Chunk::Away(spot, failures + 1));
-                if failures + 1 >= READS {
-                    self.lose(start, &err);
-                }
-            }
-        }
-        self.settle(self.outward);
-        self.wake();
     }
 
     /// Bytes that the session knows of and has not sent.
@@ -493,68 +353,6 @@ impl Entry {
         self.keeping.announced
     }
 
-    /// Whether chunks that begin before `until` are what they were.
-    fn are_unchanged(&mut self, until: u64) -> bool {
-        let mut bytes = Vec::new();
-        while let Some((start, _)) = self.keeping.sums.first_key_value()
-            && *start < until
-        {
-            let start = *start;
-            bytes.resize(CHUNK as usize, 0);
-            self.copy_chunk(start, &mut bytes);
-            if !self.is_unchanged(start, &bytes) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Has chunks read of bytes below `due`. Returns whether some are not, for want of memory.
-    fn fetch(&mut self, due: u64) -> bool {
-        let custody = Rc::clone(&self.keeping.keeper.custody);
-        let mut spill = custody.spill.borrow_mut();
-        let Some(spill) = spill.as_mut().filter(|_| custody.pause.get() == 0) else {
-            return false;
-        };
-        let chunks = self.keeping.spilled.range(..due);
-        let away = chunks.filter_map(|(start, chunk)| match chunk {
-            Chunk::Away(spot, failures) => Some((*start, *spot, *failures)),
-            _ => None,
-        });
-        let away: Vec<_> = away.take(UNDER_WAY).collect();
-        for (start, spot, failures) in away {
-            if self.keeping.under_way() >= UNDER_WAY {
-                return false;
-            }
-            if !self.promise() {
-                return true;
-            }
-            let label = self.label(start);
-            if !spill.read(self.keeping.keeper.key, label, spot) {
-                self.out.break_promise();
-                return false;
-            }
-            let coming = Chunk::Coming(failures);
-            self.keeping.spilled.insert(start, coming);
-        }
-        false
-    }
-
-    /// Sets memory aside for a chunk that comes back, if there is some. There always is where nothing else is under way: then
-    /// nothing would ever be freed.
-    fn promise(&mut self) -> bool {
-        let nothing_else = self.keeping.announced == self.out.head() && !self.keeping.fetches();
-        let needed = self.out.reserved_with_another();
-        let more = needed.saturating_sub(self.charged[self.outward as usize]);
-        let fits = more == 0 || self.try_grow(more);
-        if !fits && nothing_else {
-            self.keeping.over += more;
-        }
-        let promised = (fits || nothing_else) && self.out.promise();
-        self.settle(self.outward);
-        promised
-    }
-
     /// A second has passed: it is that late. What cannot go on is ended, what has waited for room tries again, and what
     /// has been here for a while gets checksums; of `sums` chunks at most.
     pub(in crate::tunnel) fn keep(&mut self, now: Duration, sums: &mut usize) {
@@ -576,19 +374,6 @@ impl Entry {
         let waits = std::mem::take(&mut self.keeping.refused) || !self.keeping.spilled.is_empty();
         if waits {
             self.wake();
-        }
-    }
-
-    fn sum_up(&mut self, most: &mut usize) {
-        let mut bytes = Vec::new();
-        let fulls = self.out.full_chunks(self.keeping.announced);
-        let new = fulls.filter(|start| !self.keeping.sums.contains_key(start));
-        let new: Vec<_> = new.take(*most).collect();
-        *most -= new.len();
-        for start in new {
-            bytes.resize(CHUNK as usize, 0);
-            self.copy_chunk(start, &mut bytes);
-            self.keeping.sums.insert(start, crc32fast::hash(&bytes));
         }
     }
 }

@@ -1,0 +1,70 @@
+//! What custody needs.
+
+use std::io;
+
+use pep_core::{config::Config, custody::Bounds};
+use units::ByteSize;
+
+use super::TunnelError;
+use crate::{
+    arena::Arena,
+    custody::{self, Claimed, Left, Replies, Seal, Spill},
+    tunnel::core::Key,
+};
+
+/// What there is for what is held while links are away.
+#[derive(Debug)]
+pub(in crate::tunnel) struct Kept {
+    pub(in crate::tunnel) bounds: Bounds,
+    /// Of each site.
+    pub(in crate::tunnel) sites: Vec<Bounds>,
+    folder: Option<Claimed>,
+}
+
+/// What there is on disk.
+#[derive(Debug)]
+pub(in crate::tunnel) struct OnDisk {
+    pub(in crate::tunnel) spill: Option<Spill<Key>>,
+    /// Of the disk.
+    pub(in crate::tunnel) answers: Option<Replies<Key>>,
+    /// Of processes before this one.
+    pub(in crate::tunnel) left: Left,
+}
+
+impl Kept {
+    pub(super) fn new(config: &Config) -> Result<Self, TunnelError> {
+        let custody = &config.custody;
+        let sites = config.sites.iter().map(|(_, site)| Bounds {
+            disk: site.disk.map_or(u64::MAX, ByteSize::bytes),
+            ..Bounds::NONE
+        });
+        let folder = custody.folder.as_deref().map(custody::claim);
+        Ok(Self {
+            bounds: Bounds {
+                memory: custody.memory.bytes(),
+                disk: custody.disk_bytes(),
+            },
+            sites: sites.collect(),
+            folder: folder.transpose()?,
+        })
+    }
+
+    /// What is on disk is sealed by the key of the flows' memory: who goes on with these can read it.
+    pub(in crate::tunnel) fn open(&mut self, arena: &Arena) -> io::Result<OnDisk> {
+        let Some(folder) = self.folder.take() else {
+            return Ok(OnDisk {
+                spill: None,
+                answers: None,
+                left: Left::default(),
+            });
+        };
+        // Of so many processes none is left that could seal by the same number.
+        let seal = Seal::new(&arena.seal(), arena.generation() as u32);
+        let (spill, answers, left) = Spill::open(folder, self.bounds.disk, seal)?;
+        Ok(OnDisk {
+            spill: Some(spill),
+            answers: Some(answers),
+            left,
+        })
+    }
+}
