@@ -13,6 +13,7 @@ use std::{
 use pepd_tests::{
     bed::Family,
     payload::{Payload, receive},
+    pep_binary::pepd,
     serve::Server,
     tunnel::TunnelBed,
     wait::{PATIENCE, wait_until},
@@ -120,7 +121,7 @@ fn a_whole_upload_is_taken_while_the_link_is_away_and_delivered_later() {
     let running = Running::start(
         &bed,
         HOLD,
-        &folder.keys("memory = \"4MiB\"\ndisk = \"64MiB\""),
+        &folder.keys("memory = \"4MiB\"\ndisk = \"64MiB\"\n[admin]\nsocket = \"admin.sock\""),
     );
     let _server = sink(&bed, LEN);
     bed.cut_link();
@@ -132,6 +133,15 @@ fn a_whole_upload_is_taken_while_the_link_is_away_and_delivered_later() {
     let disk = boat.wait_counter("custody_disk_bytes", |bytes| bytes >= 8 * MIB);
     assert!(disk <= 64 * MIB && folder.bytes() <= 64 * MIB, "{disk}");
     assert!(boat.counter("custody_memory_bytes") <= 4 * MIB);
+    let shown = ask(&bed, &running, &["custody", "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    let (site, flow) = (&shown["sites"][0], &shown["flows"][0]);
+    let disk = site["disk"].as_u64().expect("bytes");
+    assert!(disk >= 8 * MIB && flow["disk"][0] == disk, "{shown}");
+    assert!(
+        site["memory"].as_u64().expect("bytes") <= 4 * MIB,
+        "{shown}"
+    );
     // Nobody who looks at the disk learns what was sent.
     let beginning = &mut [0; 64];
     Payload::new(1, 64).read_exact(beginning).expect("bytes");
@@ -247,6 +257,15 @@ fn folders_that_cannot_be_used_are_an_error_at_the_start() {
         said.contains("custody.folder") && said.contains("chmod 700"),
         "{said}"
     );
+}
+
+/// What `pepd` says to these words about the pepd of the boat.
+fn ask(bed: &TunnelBed, running: &Running, words: &[&str]) -> String {
+    let socket = running.boat.path("admin.sock");
+    let mut arguments = words.to_vec();
+    arguments.extend(["--socket", socket.to_str().expect("a path")]);
+    bed.host("boat")
+        .run(pepd().to_str().expect("a path"), &arguments)
 }
 
 /// Nothing has come, nor an end, for a while.

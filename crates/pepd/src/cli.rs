@@ -109,7 +109,7 @@ is pepd's own; what the kernel has is to be sent, or was sent and waits to be ac
 Examples:
   pepd custody                         by site and by flow, those that hold most first
   pepd custody --site mail
-  pepd custody --json | jq '.sites[] | {site, memory, kernel}'
+  pepd custody --json | jq '.sites[] | {site, memory, disk, kernel}'
 ";
 
 /// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it

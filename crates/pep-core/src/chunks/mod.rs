@@ -443,6 +443,18 @@ impl ChunkMap {
         Some(start..start + CHUNK)
     }
 
+    /// One of the chunks that are kept for what comes next all the same, whose pages are to be given back: for want of memory. None while
+    /// there is only one in all.
+    pub fn last_spare(&mut self) -> Option<Range<u64>> {
+        if self.fresh <= 1 {
+            return None;
+        }
+        let chunk = self.free.pop()?;
+        self.clean.push(chunk);
+        let start = u64::from(chunk) * CHUNK;
+        Some(start..start + CHUNK)
+    }
+
     /// All pages were given back. Of no effect unless the map [is clear](Self::is_clear).
     pub fn reset(&mut self) {
         if self.is_clear() {

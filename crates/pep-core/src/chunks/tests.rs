@@ -276,6 +276,20 @@ fn pages_of_chunks_that_are_not_needed_any_more_are_given_back_once() {
     assert!(map.spare().is_none());
 }
 
+#[test]
+fn for_want_of_memory_all_that_is_kept_for_later_is_given_back() {
+    let mut map = ChunkMap::new(EXTENT);
+    for _ in 0..3 {
+        let len = map.space(CHUNK).len();
+        map.fill(len);
+    }
+    map.drain(map.len());
+    assert_eq!((map.spare(), map.reserved()), (None, 3 * CHUNK));
+    let given = std::iter::from_fn(|| map.last_spare()).count();
+    assert_eq!((given, map.reserved()), (3, 0));
+    assert_eq!(map.space(CHUNK).len(), CHUNK, "and taken again");
+}
+
 /// As on a fast link with a short round trip: all goes, and as much comes.
 #[test]
 fn what_swings_between_nothing_and_much_gives_no_pages_back() {

@@ -39,6 +39,8 @@ pub struct SiteCustody {
     pub flows: u64,
     /// Bytes in pepd's memory.
     pub memory: u64,
+    /// Bytes on disk.
+    pub disk: u64,
     /// Bytes in the kernel, which has them to send or to be acknowledged.
     pub kernel: u64,
     /// The age of the oldest flow that holds something.
@@ -60,6 +62,8 @@ pub struct FlowCustody {
     pub age_s: u64,
     /// Bytes in memory to the server and to the client.
     pub memory: [u64; 2],
+    /// Bytes on disk, likewise.
+    pub disk: [u64; 2],
     /// Bytes in the kernel, likewise.
     pub kernel: [u64; 2],
 }
@@ -67,7 +71,8 @@ pub struct FlowCustody {
 impl FlowCustody {
     /// All bytes.
     pub fn total(&self) -> u64 {
-        self.memory.iter().chain(&self.kernel).sum()
+        let pepds = self.memory.iter().chain(&self.disk);
+        pepds.chain(&self.kernel).sum()
     }
 }
 
@@ -78,7 +83,11 @@ impl CustodyReport {
         let names: HashMap<u64, &String> = sites.map(|name| (name_hash(name), name)).collect();
         let queues = socket::queues();
         let records = arena.occupied().into_iter();
-        let flows = records.filter_map(|slot| Some(flow(&arena.record(slot)?, &names, &queues)));
+        let flows = records.filter_map(|slot| {
+            let record = arena.record(slot)?;
+            let disk = on_disk(arena, slot, &record);
+            Some(flow(&record, disk, &names, &queues))
+        });
         let flows = flows.filter(|flow| site.is_none() || flow.site.as_deref() == site);
         Self::sum_up(flows.collect())
     }
@@ -89,6 +98,7 @@ impl CustodyReport {
             let site = sites.entry(flow.site.clone()).or_default();
             site.flows += 1;
             site.memory += flow.memory.iter().sum::<u64>();
+            site.disk += flow.disk.iter().sum::<u64>();
             site.kernel += flow.kernel.iter().sum::<u64>();
             if flow.total() > 0 {
                 site.oldest_s = site.oldest_s.max(flow.age_s);
@@ -107,13 +117,33 @@ impl CustodyReport {
     }
 }
 
-fn flow(record: &Record, names: &HashMap<u64, &String>, queues: &HashMap<u64, u64>) -> FlowCustody {
+/// What has left memory of what goes into a tunnel: nothing else ever does.
+fn on_disk(arena: &Arena, slot: u32, record: &Record) -> [u64; 2] {
+    let outward = match record.identity.kind {
+        Kind::Split => return [0; 2],
+        Kind::Near => Direction::Up,
+        Kind::Far => Direction::Down,
+    };
+    let half = &record.halves[outward as usize];
+    let here = arena.in_chunks(slot, outward, half.head..half.tail);
+    let mut disk = [0; 2];
+    disk[outward as usize] = half.tail.saturating_sub(half.head).saturating_sub(here);
+    disk
+}
+
+fn flow(
+    record: &Record,
+    disk: [u64; 2],
+    names: &HashMap<u64, &String>,
+    queues: &HashMap<u64, u64>,
+) -> FlowCustody {
     let identity = &record.identity;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let born = Duration::from_millis(identity.born);
     let held = |direction: Direction| {
         let half = &record.halves[direction as usize];
-        half.tail.saturating_sub(half.head)
+        let held = half.tail.saturating_sub(half.head);
+        held.saturating_sub(disk[direction as usize])
     };
     let queued = |direction: Direction| {
         let cookie = record.cookies[direction.sink() as usize];
@@ -131,6 +161,7 @@ fn flow(record: &Record, names: &HashMap<u64, &String>, queues: &HashMap<u64, u6
         destination: identity.destination.to_string(),
         age_s: now.unwrap_or_default().saturating_sub(born).as_secs(),
         memory: Direction::ALL.map(held),
+        disk,
         kernel: Direction::ALL.map(queued),
     }
 }
@@ -141,16 +172,16 @@ impl fmt::Display for CustodyReport {
             |site: &Option<String>| site.clone().unwrap_or_else(|| "(from peers)".to_owned());
         writeln!(
             f,
-            "{:<24} {:>8} {:>12} {:>12} {:>10}",
-            "site", "flows", "memory", "kernel", "oldest"
+            "{:<24} {:>8} {:>12} {:>12} {:>12} {:>10}",
+            "site", "flows", "memory", "disk", "kernel", "oldest"
         )?;
         for site in &self.sites {
-            let (memory, kernel) = (ByteSize(site.memory), ByteSize(site.kernel));
-            let (memory, kernel) = (memory.to_string(), kernel.to_string());
+            let [memory, disk, kernel] =
+                [site.memory, site.disk, site.kernel].map(|bytes| ByteSize(bytes).to_string());
             let oldest = units::duration::format(Duration::from_secs(site.oldest_s));
             writeln!(
                 f,
-                "{:<24} {:>8} {memory:>12} {kernel:>12} {oldest:>10}",
+                "{:<24} {:>8} {memory:>12} {disk:>12} {kernel:>12} {oldest:>10}",
                 name(&site.site),
                 site.flows
             )?;
@@ -160,7 +191,8 @@ impl fmt::Display for CustodyReport {
         }
         writeln!(f, "\n{} flows hold something:", self.count)?;
         for flow in &self.flows {
-            let [up, down] = [0, 1].map(|d| ByteSize(flow.memory[d] + flow.kernel[d]));
+            let held = |d: usize| ByteSize(flow.memory[d] + flow.disk[d] + flow.kernel[d]);
+            let [up, down] = [0, 1].map(held);
             let age = units::duration::format(Duration::from_secs(flow.age_s));
             let (from, to, kind) = (&flow.client, &flow.destination, &flow.kind);
             writeln!(
@@ -185,23 +217,25 @@ mod tests {
             destination: "198.51.100.1:80".to_owned(),
             age_s,
             memory: [memory, 0],
+            disk: [0, 0],
             kernel: [0, kernel],
         }
     }
 
     #[test]
     fn sums_are_over_all_flows_and_lists_over_those_that_hold_something() {
-        let flows = vec![
+        let mut flows = vec![
             flow("a", 10, 1, 5),
             flow("a", 0, 0, 99),
             flow("b", 0, 300, 7),
         ];
+        flows[0].disk = [4, 0];
         let report = CustodyReport::sum_up(flows);
         let [a, b] = &report.sites[..] else {
             panic!("{report:?}")
         };
         assert_eq!((a.flows, a.memory, a.kernel, a.oldest_s), (2, 10, 1, 5));
-        assert_eq!((b.flows, b.kernel), (1, 300));
+        assert_eq!((a.disk, b.flows, b.kernel), (4, 1, 300));
         let ages: Vec<_> = report.flows.iter().map(|flow| flow.age_s).collect();
         assert_eq!((report.count, ages), (2, vec![7, 5]));
         let text = report.to_string();

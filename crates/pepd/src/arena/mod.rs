@@ -26,6 +26,7 @@ use pep_core::{
     arena::{
         Ending, Flags, FormatError, HalfRecord, Header, Identity, Layout, Record, Seal, Words as _,
     },
+    chunks::CHUNK,
     relay::{Direction, Side},
     ring::Ranges,
 };
@@ -194,6 +195,20 @@ impl Arena {
     /// What is published of the flow in a slot, if there is one and it makes sense.
     pub fn record(&self, slot: u32) -> Option<Record> {
         self.header(slot).read()
+    }
+
+    /// How many bytes of a half of a flow in a tunnel are in its chunks, of those of this range. The others are elsewhere.
+    pub fn in_chunks(&self, slot: u32, direction: Direction, range: Range<u64>) -> u64 {
+        let words = (0..self.layout.chunks()).map(|chunk| {
+            let offset = self.layout.chunk(slot, direction, chunk);
+            self.memory.load(offset)
+        });
+        let starts = words.filter(|word| *word != 0).map(|word| word & !1);
+        let held = starts.map(|start| {
+            let end = (start / CHUNK + 1) * CHUNK;
+            range.end.min(end).saturating_sub(range.start.max(start))
+        });
+        held.sum()
     }
 
     /// Slots in which a predecessor had flows.

@@ -205,7 +205,9 @@ fn flows_are_whole_whatever_the_disk_does() {
 
 #[test]
 fn flows_are_whole_after_crashes_with_some_of_them_on_disk() {
-    explore("disk and crashes", DISK_AND_CRASHES, &[], 100);
+    // Chunks that were kept for later took all memory that the flow might have, so that its end was never read.
+    let kept = [260, 628, 1439];
+    explore("disk and crashes", DISK_AND_CRASHES, &kept, 100);
 }
 
 #[test]

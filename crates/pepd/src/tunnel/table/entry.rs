@@ -123,6 +123,9 @@ impl Entry {
         let more = reserved.saturating_sub(charged);
         if more > 0 && !self.try_grow(more) {
             len = self.out.stretch_within(most, charged);
+            if len == 0 {
+                self.give_spares_back();
+            }
         }
         if len < least.min(asked) {
             self.make_room();
@@ -327,6 +330,19 @@ impl Entry {
             self.memory.share.grow(needed - *charged);
         }
         *charged = needed;
+    }
+
+    /// Where there is no memory for more, what is kept for later is too much as well: it may even be what stands in the way.
+    fn give_spares_back(&mut self) {
+        let mut given = false;
+        while let Some(pages) = self.out.last_spare() {
+            self.memory.slot.give_back(self.outward, pages);
+            given = true;
+        }
+        if given {
+            self.settle(self.outward);
+            self.wake();
+        }
     }
 
     pub(super) fn wake(&mut self) {
