@@ -132,6 +132,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
 #[test]
 fn what_an_operator_said_outlasts_the_process_they_told() {
     matrix_pepd_only(|bed| {
+        let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let pep = bed.start_with(ADMIN).expect("not direct");
         let crash = || {
             let position = pep.log().position();
@@ -139,13 +140,27 @@ fn what_an_operator_said_outlasts_the_process_they_told() {
             wait_ready(&pep, position);
         };
         ask(bed, &pep, &["link", "down", "--for", "1h"]);
+        let waiting = (bed.path == Path::Spoof).then(|| {
+            let mut stream = connect(bed);
+            stream.write_all(b"all of it").expect("connected");
+            stream.shutdown(Shutdown::Write).expect("connected");
+            pep.wait_counter("link_waited", |count| count == 1);
+            stream
+        });
         crash();
         let status = ask(bed, &pep, &["link", "status"]);
         assert!(
             status.starts_with("link: down") && status.contains("operator's word: for another"),
             "{status}"
         );
+        if waiting.is_some() {
+            pep.wait_counter("link_waited", |count| count == 1);
+            assert_eq!(echo.accepted(), 0, "it waits on");
+        }
         ask(bed, &pep, &["link", "auto"]);
+        if let Some(stream) = waiting {
+            assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
+        }
         crash();
         let status = ask(bed, &pep, &["link", "status"]);
         assert!(status.starts_with("link: up"), "{status}");

@@ -213,9 +213,9 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Whether flows that come now wait for the link. With `defer` their server has answered, so that it is there.
+    /// Whether flows that come now wait for the link.
     fn waits(&self, away: bool) -> bool {
-        away && self.site.while_down == WhileDown::Custody && self.site.syn == SynHandling::Spoof
+        away && self.site.waits_for_link()
     }
 
     /// Serves a client once the link is back.

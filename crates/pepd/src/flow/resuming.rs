@@ -13,7 +13,7 @@ use pep_core::{
     relay::{Direction, Ending, PerSide, Relay, Side},
 };
 
-use super::{Ends, Flow, FlowContext, FlowMemory, ServerLeg, publish_leg, refuse, serve};
+use super::{Ends, Flow, FlowContext, FlowMemory, ServerLeg, publish_leg, refuse, serve, waiting};
 use crate::{
     accept,
     arena::SlotState,
@@ -192,6 +192,11 @@ async fn begin_again(
     let usable = |leg: &OwnedFd| !socket::is_closed(leg.as_fd()).unwrap_or(true);
     let server = match server.filter(usable) {
         Some(server) => Ok(server),
+        None if context.outage.is_away() && ends.site.waits_for_link() => {
+            let (again, to) = (Arc::clone(&context), ends.clone());
+            let begin = move |memory: &FlowMemory| connect_again(&again, &to, memory);
+            return waiting::serve_when_back(context, ends, memory, client, begin).await;
+        }
         None => connect_again(&context, &ends, &memory),
     };
     match server {

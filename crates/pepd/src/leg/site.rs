@@ -54,6 +54,11 @@ pub struct SiteRuntime {
 }
 
 impl SiteRuntime {
+    /// Whether new flows wait while the link is away. With `defer` their server has answered, so that it is there.
+    pub fn waits_for_link(&self) -> bool {
+        self.while_down == WhileDown::Custody && self.syn == SynHandling::Spoof
+    }
+
     /// The sites whose flows come to us, in the order of the configuration.
     pub fn all(config: &Config, controls: &Controls) -> Vec<Arc<Self>> {
         config

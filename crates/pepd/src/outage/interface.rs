@@ -7,6 +7,7 @@ use netlink_packet_route::{
     RouteNetlinkMessage,
     link::{LinkAttribute, LinkFlags, LinkMessage},
 };
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 use pep_core::config::IfName;
 
 use super::LinkWatch;
@@ -23,7 +24,10 @@ pub(super) async fn watch(link: &LinkWatch, interface: &IfName) {
 
 async fn follow(link: &LinkWatch, interface: &IfName) -> io::Result<Infallible> {
     let notices = Notices::open(Group::Link)?;
-    let mut last = true;
+    let mut last = is_up(interface).unwrap_or(true);
+    if !last {
+        link.carrier(false);
+    }
     loop {
         let states = notices
             .next(|notice| carries(notice, interface.as_str()))
@@ -40,6 +44,14 @@ async fn follow(link: &LinkWatch, interface: &IfName) -> io::Result<Infallible> 
             }
         }
     }
+}
+
+/// How it is now; `None` where there is no such interface, or nobody knows.
+pub(super) fn is_up(interface: &IfName) -> Option<bool> {
+    let mut all = getifaddrs().ok()?;
+    let found = all.find(|entry| entry.interface_name == interface.as_str())?;
+    let carries = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+    Some(found.flags.contains(carries))
 }
 
 /// What a notice says of this interface.
@@ -82,6 +94,12 @@ mod tests {
         assert_eq!(state_of("sat0", LinkFlags::Up), Some(false), "no carrier");
         assert_eq!(state_of("sat0", LinkFlags::empty()), Some(false));
         assert_eq!(state_of("sat1", up), None, "another interface");
+    }
+
+    #[test]
+    fn how_an_interface_is_at_the_beginning_is_asked() {
+        assert_eq!(is_up(&"lo".parse().unwrap()), Some(true));
+        assert_eq!(is_up(&"no-such-one".parse().unwrap()), None);
     }
 
     #[test]

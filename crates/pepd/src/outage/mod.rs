@@ -72,6 +72,11 @@ impl LinkWatch {
             knowledge.order(now(began), Some(up), left);
             tell(knowledge.poll(now(began)));
         }
+        let link = config.link.as_ref();
+        if link.and_then(|link| interface::is_up(&link.interface)) == Some(false) {
+            knowledge.carrier(now(began), false);
+            tell(knowledge.poll(now(began)));
+        }
         let (told, away) = (knowledge.told_up(), knowledge.is_away());
         Arc::new(Self {
             knowledge: Mutex::new(knowledge),

@@ -101,6 +101,11 @@ impl Supervisor {
             let began = Instant::now();
             let mut worker = self.start(discards)?;
             let status = self.watch(&mut worker)?;
+            if self.asked == Asked::Stop && status.code().is_none() {
+                tracing::error!(%status, "the process that carries flows has ended while it drained: they are reset");
+                give_up(config);
+                return Ok(ExitStatus::FlowsReset);
+            }
             if let Some(status) = self.end(status) {
                 return Ok(status);
             }
@@ -199,8 +204,7 @@ impl Supervisor {
                 tracing::info!("flows wait for the next pepd, for a minute at most");
                 Some(ExitStatus::Success)
             }
-            (Asked::Stop, None) => Some(ExitStatus::Runtime),
-            (Asked::Stop, Some(code)) => Some(ExitStatus::from_code(code)),
+            (Asked::Stop, code) => code.map(ExitStatus::from_code),
             (Asked::Nothing, Some(code)) => {
                 let status = ExitStatus::from_code(code);
                 let final_ = match status {
