@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
     time::Duration,
 };
@@ -33,6 +33,32 @@ pub struct Pep {
 
 /// The daemon's counters by name.
 pub type Counters = BTreeMap<String, u64>;
+
+/// What /proc says of a process or a thread after its name: its state, its parent, its group and so on.
+fn stat(path: &Path) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(path.join("stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(") ")?;
+    Some(rest.split(' ').map(str::to_owned).collect())
+}
+
+/// Whether one of its threads runs: the first may have ended long before the others.
+fn is_running(id: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{id}/task"));
+    let mut threads = threads.into_iter().flatten().flatten();
+    threads.any(|thread| stat(&thread.path()).is_some_and(|stat| stat[0] != "Z" && stat[0] != "X"))
+}
+
+/// All processes of a group.
+fn members(group: u32) -> Vec<u32> {
+    let group = group.to_string();
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let of_group = |id: &u32| {
+        let path = PathBuf::from(format!("/proc/{id}"));
+        stat(&path).is_some_and(|stat| stat[2] == group)
+    };
+    ids.filter(of_group).collect()
+}
 
 /// The process that carries flows, of a pepd that was started as this one: its child, or itself where flows end with it.
 pub fn carrier(first: u32) -> u32 {
@@ -133,7 +159,7 @@ impl Pep {
     }
 
     /// A file beside its configuration.
-    pub fn path(&self, name: &str) -> std::path::PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -243,7 +269,11 @@ impl Pep {
     /// # Panics
     /// When the system cannot wait.
     pub fn kill(&mut self) {
+        let group = members(self.process.id());
         self.process.kill().expect("a child can be waited for");
+        // The others are nobody's child here, and keep sockets open until they are gone.
+        let gone = || group.iter().all(|id| !is_running(*id)).then_some(());
+        wait_within(PATIENCE, gone).expect("all of its processes end");
     }
 
     /// What it has left behind on its machine, one line each.

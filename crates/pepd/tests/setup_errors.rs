@@ -118,10 +118,16 @@ fn too_few_descriptors_are_told_of_before_anything_is_installed() {
         assert!(log.contains(&expected), "no `{expected}` in\n{log}");
         assert!(log.contains("LimitNOFILE="), "{log}");
         assert!(!log.contains("table inet"), "{log}");
-        let (_, rest) = log.split_once(&expected).expect("contained");
-        let needed = rest.split(' ').next().expect("a number");
-        let before = format!("ulimit -n {needed}; exec");
-        let (code, log) = run(&before, Path::new(NOWHERE), CONFIG);
+        // A test beside this one may have left it a descriptor more.
+        let (mut code, mut log) = (code, log);
+        for _ in 0..5 {
+            let Some((_, rest)) = log.split_once("descriptors, and needs ") else {
+                break;
+            };
+            let needed = rest.split(' ').next().expect("a number");
+            let before = format!("ulimit -n {needed}; exec");
+            (code, log) = run(&before, Path::new(NOWHERE), CONFIG);
+        }
         assert!(code.is_none() && log.contains("pepd is ready"), "{log}");
     }
 }
