@@ -12,7 +12,9 @@ use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfNam
 use socket2::{Domain, Socket, Type};
 
 use crate::{
+    admin,
     congestion::{Catalogue, Means, WhyNot},
+    custody,
     keys::{self, KeyFileError},
     outage,
     survive::keeper,
@@ -53,6 +55,8 @@ pub fn check(config: &Config) -> Findings {
     findings.check_interfaces(config);
     findings.check_descriptors(config);
     findings.check_survival(config);
+    findings.check_folder(config);
+    findings.check_admin(config);
     findings
 }
 
@@ -73,6 +77,38 @@ impl Findings {
         }
         if let Err(err) = keeper::are_useful() {
             self.note(config, "custody.survive", err.to_string());
+        }
+    }
+
+    /// As the start would find it; nothing is made or removed.
+    fn check_folder(&mut self, config: &Config) {
+        let folder = config.custody.folder.as_ref();
+        let Some(folder) = folder.filter(|_| !config.peers.is_empty()) else {
+            return;
+        };
+        let key = "custody.folder";
+        match custody::look(folder, config.custody.disk_bytes()) {
+            Ok(look) => {
+                let warnings = look.warnings.into_iter();
+                warnings.for_each(|message| self.warn(config, key, message));
+                let notes = look.notes.into_iter();
+                notes.for_each(|message| self.note(config, key, message));
+            }
+            Err(err) => self.errors.push(ConfigError {
+                line: config.line_of(key),
+                key: key.to_owned(),
+                message: err.to_string(),
+            }),
+        }
+    }
+
+    /// Without a socket pepd runs all the same.
+    fn check_admin(&mut self, config: &Config) {
+        let path = admin::socket_path(config);
+        if let Some(Err(err)) = path.map(|path| admin::look(&path)) {
+            let message =
+                format!("{err}; else `pepd link` and `pepd custody` do not reach this pepd");
+            self.warn(config, "admin.socket", message);
         }
     }
 

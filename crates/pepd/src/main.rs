@@ -13,6 +13,7 @@ use std::{
 
 use clap::Parser;
 use hyper::Method;
+use pep_core::config::Config;
 use pepd::{
     admin::{self, LinkOrder, client, custody::CustodyReport},
     cli::{
@@ -20,6 +21,7 @@ use pepd::{
         ListArgs, RulesArgs, RunArgs,
     },
     congestion::{Catalogue, listing::Listing},
+    custody,
     daemon::{self, Role},
     exit::ExitStatus,
     intercept,
@@ -117,8 +119,17 @@ fn sum_up(path: &Path, loaded: &Loaded, no_kernel: bool) -> ExitStatus {
         config: &loaded.config,
         catalogue: catalogue.as_ref(),
         rto_max: no_kernel || has_rto_max(),
+        survives: (!no_kernel).then(|| keeper::are_useful().is_ok()),
+        folder: folder_state(&loaded.config).filter(|_| !no_kernel),
     };
     print(format_args!("{}: valid\n\n{summary}", path.display()))
+}
+
+/// Of one that could not be used is told as an error.
+fn folder_state(config: &Config) -> Option<String> {
+    let custody = &config.custody;
+    let look = custody::look(custody.folder.as_ref()?, custody.disk_bytes());
+    look.ok().map(|look| look.state)
 }
 
 /// What the kernel can do makes no difference to what the rules would be.

@@ -1,5 +1,7 @@
 //! What `pepd check` prints of a valid configuration: the values that will be in effect.
 
+mod custody;
+
 use std::{
     fmt::{self, Display, Write as _},
     path::Path,
@@ -22,6 +24,10 @@ pub struct Summary<'a> {
     pub catalogue: Option<&'a Catalogue>,
     /// Whether the kernel caps retransmission times ([`crate::kernel::has_rto_max`]).
     pub rto_max: bool,
+    /// Whether another process could take flows over here ([`crate::survive::keeper::are_useful`]), where that was tried.
+    pub survives: Option<bool>,
+    /// How the folder for what is held is, where it was looked at ([`crate::custody::look`]).
+    pub folder: Option<String>,
 }
 
 impl Display for Summary<'_> {
@@ -42,6 +48,8 @@ impl Display for Summary<'_> {
                 &"rto_max has no effect on this kernel: it needs Linux 6.15",
             )?;
         }
+        self.custody(f)?;
+        self.admin(f)?;
         self.peers(f)?;
         writeln!(f, "\nsites, first match wins:")?;
         self.config
@@ -97,7 +105,8 @@ impl Summary<'_> {
             f,
             "link",
             &format!("{}, {rate}, round trip {rtt}, {bdp}", link.interface),
-        )
+        )?;
+        self.link_watch(f)
     }
 
     fn limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,6 +135,7 @@ impl Summary<'_> {
         detail(f, "mode", &self.mode(id, site))?;
         detail(f, "link leg", &self.link_leg(site))?;
         detail(f, "host leg", &self.host_leg(site))?;
+        self.while_away(f, site)?;
         if site.timeouts != self.config.timeouts {
             detail(f, "timeouts", &timeouts(&site.timeouts))?;
         }

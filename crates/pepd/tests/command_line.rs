@@ -344,3 +344,49 @@ fn a_check_needs_the_keys_and_shows_the_tunnel() {
         "{errors}"
     );
 }
+
+#[test]
+fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_str().expect("text").to_owned();
+    pepd(&["keygen", "--out", &path("pepd.key")]);
+    pepd(&["keygen", "--psk", &path("hub.psk")]);
+    let more = "[[site]]\nname = \"a\"\nmode = \"tunnel\"\npeer = \"hub\"\nhold = \"6h\"\nclose = \"early\"\n\
+                [[site]]\nname = \"b\"\nwhile_down = \"refuse\"\n\
+                [link]\ninterface = \"lo\"\ngateway = \"192.0.2.9\"\n\
+                [admin]\nsocket = \"no/such/folder.sock\"\nmode = \"0660\"\n\
+                [custody]\nfolder = \"held\"\nmemory = \"16MiB\"\n";
+    let output = with_a_peer(folder.path(), SOMEBODY, more);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let summary = text(&output.stdout);
+    let held = path("held");
+    for part in [
+        "gateway 192.0.2.9, asked every 5s\n",
+        "custody     flows ",
+        &format!("tunnels hold 16MiB in memory, 1GiB on disk in {held} (will be made, "),
+        "no/such/folder.sock, for pepd's user and group (0660)\n",
+        "held        while the link is away, for up to 6h; a client's end answered at once",
+        "link away   new flows are reset at once\n",
+    ] {
+        assert!(summary.contains(part), "{part} in {summary}");
+    }
+    let warnings = text(&output.stderr);
+    assert!(
+        warnings.contains("admin.socket: ") && warnings.contains("choose another path"),
+        "{warnings}"
+    );
+    assert!(
+        !folder.path().join("held").exists(),
+        "a check makes nothing"
+    );
+
+    fs::write(folder.path().join("held"), "").expect("writable");
+    let output = with_a_peer(folder.path(), SOMEBODY, more);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let errors = text(&output.stderr);
+    assert!(
+        errors.contains(": custody.folder: cannot keep custody in ")
+            && errors.contains("remove it, or name"),
+        "{errors}"
+    );
+}

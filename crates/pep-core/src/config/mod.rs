@@ -110,6 +110,11 @@ impl Config {
         }
         let limits = Limits::read(root.section("limits"));
         let custody = Custody::read(root.section("custody"), &limits);
+        if names.is_empty() && custody.folder.is_some() {
+            let message =
+                "has no effect: there are no peers, and flows that are split take nothing to disk";
+            findings.warning("custody.folder", message);
+        }
         let context = Context {
             custody: &custody,
             intercept: &intercept,

@@ -76,6 +76,26 @@ impl Drop for SocketFile {
     }
 }
 
+/// Whether a socket could be made there, as far as can be told without making it. One that another pepd has may be that
+/// of the configuration.
+///
+/// # Errors
+/// When what is there is no socket, or there is no folder for it.
+pub fn look(path: &Path) -> Result<(), BindError> {
+    if fs::symlink_metadata(path).is_ok_and(|data| !data.file_type().is_socket()) {
+        return Err(BindError::NoSocket(path.to_owned()));
+    }
+    let folder = path.parent().filter(|folder| *folder != Path::new(FOLDER));
+    match folder.map(fs::metadata) {
+        Some(Err(err)) => Err(BindError::System(path.to_owned(), err)),
+        Some(Ok(data)) if !data.is_dir() => {
+            let err = io::ErrorKind::NotADirectory.into();
+            Err(BindError::System(path.to_owned(), err))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Makes a socket with this mode. That of a process that is gone is replaced.
 ///
 /// # Errors
@@ -147,5 +167,28 @@ mod tests {
         fs::write(&other, "precious").unwrap();
         assert!(matches!(bind(&other, 0o600), Err(BindError::NoSocket(_))));
         assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    }
+
+    #[test]
+    fn looking_finds_what_binding_would() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        look(&path).unwrap();
+        let (_listener, _file) = bind(&path, 0o600).unwrap();
+        look(&path).unwrap();
+        let other = folder.path().join("text");
+        fs::write(&other, "precious").unwrap();
+        for wrong in [
+            &other,
+            &other.join("a.sock"),
+            &folder.path().join("no/a.sock"),
+        ] {
+            let told = look(wrong).unwrap_err().to_string();
+            assert!(
+                told.contains("choose another path (`admin.socket`)"),
+                "{told}"
+            );
+            assert!(bind(wrong, 0o600).is_err());
+        }
     }
 }

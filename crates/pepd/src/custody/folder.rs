@@ -25,6 +25,13 @@ pub struct FolderError {
     fault: Fault,
 }
 
+impl FolderError {
+    pub(super) fn new(folder: &Path, fault: Fault) -> Self {
+        let folder = folder.to_owned();
+        Self { folder, fault }
+    }
+}
+
 /// What is wrong with a folder.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
@@ -34,6 +41,9 @@ pub enum Fault {
     /// A file has its name, or a link.
     #[error("it is a file or a link and no folder: remove it, or name another one")]
     NoFolder,
+    /// It cannot be made there.
+    #[error("it cannot be made: {0}; make it, or name another one")]
+    Unmakeable(io::Error),
     /// It cannot be made or looked into.
     #[error("it cannot be used: {0}")]
     System(io::Error),
@@ -88,11 +98,7 @@ pub fn claim(path: &Path) -> Result<Claimed, FolderError> {
 }
 
 pub(super) fn claim_within(path: &Path, patience: Duration) -> Result<Claimed, FolderError> {
-    let claimed = try_claim(path, patience);
-    claimed.map_err(|fault| FolderError {
-        folder: path.to_owned(),
-        fault,
-    })
+    try_claim(path, patience).map_err(|fault| FolderError::new(path, fault))
 }
 
 fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
@@ -119,6 +125,10 @@ fn check(folder: &fs::Metadata) -> Result<(), Fault> {
     if owner != us {
         return Err(Fault::Owner { owner, us });
     }
+    check_mode(folder)
+}
+
+pub(super) fn check_mode(folder: &fs::Metadata) -> Result<(), Fault> {
     let mode = folder.mode() & 0o777;
     if mode & 0o022 != 0 {
         return Err(Fault::Mode(mode));

@@ -14,7 +14,7 @@ use pep_core::{chunks::CHUNK, relay::Direction};
 use super::{
     disk::Disk,
     seal::{HEADER, Label, RECORD, Seal},
-    segments::{PREFIX, RECORDS, SUFFIX, Segments, Spot, offset, ours},
+    segments::{RECORDS, Segments, Spot, is_segment, offset, ours},
 };
 
 /// Records that were sealed by a key that is known, by what they are.
@@ -88,7 +88,7 @@ impl<D: Disk> Segments<D> {
         });
         let ours = ours(self.seal.name().0);
         for name in names {
-            if !name.starts_with(PREFIX) || !name.ends_with(SUFFIX) {
+            if !is_segment(&name) {
                 continue;
             }
             let opened = self.disk.open(&name);
@@ -100,6 +100,12 @@ impl<D: Disk> Segments<D> {
                     foreign.files += 1;
                     foreign.bytes += len;
                     self.remove(&name);
+                }
+                Err(err) if is_no_file(&err) => {
+                    tracing::warn!(
+                        name,
+                        "has the name of a file of pepd's in `custody.folder` and is none: remove it"
+                    );
                 }
                 Err(err) => {
                     tracing::error!(name, error = %err, "cannot open a file of the spill folder");
@@ -149,6 +155,14 @@ impl<D: Disk> Segments<D> {
         }
         self.discard_if_empty(number);
     }
+}
+
+/// A link, a folder, a socket.
+fn is_no_file(err: &io::Error) -> bool {
+    matches!(
+        err.raw_os_error(),
+        Some(libc::ELOOP | libc::EISDIR | libc::ENXIO)
+    )
 }
 
 /// What is where a record may be.

@@ -18,6 +18,7 @@
 mod disk;
 mod folder;
 mod left;
+mod look;
 mod seal;
 mod segments;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use disk::{Disk, Folder};
 pub use folder::{Claimed, FolderError, claim};
 pub use left::Left;
+pub use look::{Look, look};
 pub use seal::{Label, RECORD, Record, Seal};
 use segments::Segments;
 pub use segments::{ReadError, Spot, WriteError};

@@ -218,9 +218,19 @@ pub(super) const SUFFIX: &str = ".segment";
 /// Changes with what is in the files.
 const VERSION: u32 = 2;
 
+/// Whether a file has the name of one of ours, of whatever version.
+pub(super) fn is_segment(name: &str) -> bool {
+    name.starts_with(PREFIX) && name.ends_with(SUFFIX)
+}
+
 /// How the names of files begin that are of this version and key.
 pub(super) fn ours(key: &str) -> String {
-    format!("{PREFIX}v{VERSION}-{key}-")
+    format!("{}{key}-", of_this_version())
+}
+
+/// How the names of files begin that are of this version.
+pub(super) fn of_this_version() -> String {
+    format!("{PREFIX}v{VERSION}-")
 }
 
 pub(super) fn offset(index: u32) -> u64 {

@@ -423,13 +423,18 @@ fn what_others_have_left_is_removed_and_nothing_else() {
     for name in left.into_iter().chain(["notes.txt"]) {
         fs::write(path.join(name), "something").unwrap();
     }
+    let odd = ["pepd-spill-link.segment", "pepd-spill-folder.segment"];
+    std::os::unix::fs::symlink("notes.txt", path.join(odd[0])).unwrap();
+    fs::create_dir(path.join(odd[1])).unwrap();
     let mut other = Segments::new(Folder(path.into()), Seal::new(&[9; 32], 1), 64 * MIB);
     write(&mut other, 1).unwrap();
     mem::forget(other);
     let claimed = claim_within(path, Duration::ZERO).unwrap();
     let (spill, replies, left) = Spill::<u64>::open(claimed, 64 * MIB, seal()).unwrap();
     let names = fs::read_dir(path).unwrap().map(|f| f.unwrap().file_name());
-    assert_eq!(names.collect::<Vec<_>>(), ["notes.txt"]);
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["notes.txt", odd[1], odd[0]]);
     assert_eq!((left.count(), left.torn), (0, 0));
     drop((spill, replies));
 }

@@ -1,0 +1,340 @@
+//! What a start would find in the folder, without changing anything there: for who checks a configuration.
+
+use std::{
+    fs::{self, File, Metadata, OpenOptions},
+    io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::Path,
+};
+
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::{statfs, statvfs},
+    unistd::{AccessFlags, eaccess, geteuid},
+};
+use units::ByteSize;
+
+use super::{
+    folder::{Fault, FolderError, check_mode},
+    segments::{is_segment, of_this_version},
+};
+
+/// What there is to say of a folder that a start could use.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// How it is, in a few words.
+    pub state: String,
+    /// What costs something, or keeps another user's pepd from it, with what to do.
+    pub warnings: Vec<String>,
+    /// What is good to know.
+    pub notes: Vec<String>,
+}
+
+/// File systems that do not do what a folder on a disk does (linux/magic.h), by what they are called.
+const ODD: [(libc::__fsword_t, &str, Odd); 10] = [
+    (0x0102_1994, "tmpfs", Odd::InMemory),
+    (0x8584_58f6, "ramfs", Odd::InMemory),
+    (0x6969, "NFS", Odd::Remote),
+    (0x517b, "SMB", Odd::Remote),
+    (0xff53_4d42, "CIFS", Odd::Remote),
+    (0xfe53_4d42, "SMB2", Odd::Remote),
+    (0x0102_1997, "9p", Odd::Remote),
+    (0x00c3_6400, "Ceph", Odd::Remote),
+    (0x5346_414f, "AFS", Odd::Remote),
+    (0x4d44, "FAT", Odd::WithoutHoles),
+];
+
+#[derive(Debug, Clone, Copy)]
+enum Odd {
+    InMemory,
+    Remote,
+    WithoutHoles,
+}
+
+impl Odd {
+    /// What follows.
+    fn means(self) -> &'static str {
+        match self {
+            Self::InMemory => {
+                "what goes there takes the memory that it is to spare, and counts for no limit of pepd: \
+                 name a folder on a disk"
+            }
+            Self::Remote => {
+                "bytes that are held wait for its server, too, and flows lose them when it does: name a folder \
+                 on a disk of this machine"
+            }
+            Self::WithoutHoles => {
+                "room is given back by files of 8.5 MiB only: a larger `custody.disk` makes up for it, or \
+                 name a folder on ext4, XFS or btrfs"
+            }
+        }
+    }
+}
+
+/// Looks at a folder that may come to hold `most` bytes.
+///
+/// # Errors
+/// When a start as this user would refuse it, as far as can be told without writing there.
+pub fn look(path: &Path, most: u64) -> Result<Look, FolderError> {
+    try_look(path, most).map_err(|fault| FolderError::new(path, fault))
+}
+
+fn try_look(path: &Path, most: u64) -> Result<Look, Fault> {
+    let mut look = Look::default();
+    match fs::symlink_metadata(path) {
+        Ok(data) => look.at_folder(path, &data, most)?,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => look.at_parent(path, most)?,
+        Err(err) => return Err(err.into()),
+    }
+    Ok(look)
+}
+
+impl Look {
+    fn at_parent(&mut self, path: &Path, most: u64) -> Result<(), Fault> {
+        let parent = path.parent().filter(|parent| *parent != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        if !fs::metadata(parent)?.is_dir() {
+            return Err(Fault::Parent);
+        }
+        may_write(parent).map_err(Fault::Unmakeable)?;
+        self.state = "will be made".to_owned();
+        self.at_file_system(parent, most, 0);
+        Ok(())
+    }
+
+    fn at_folder(&mut self, path: &Path, data: &Metadata, most: u64) -> Result<(), Fault> {
+        if !data.is_dir() {
+            return Err(Fault::NoFolder);
+        }
+        let (owner, us) = (data.uid(), geteuid().as_raw());
+        check_mode(data)?;
+        self.state = "is there".to_owned();
+        if owner != us {
+            // Who runs pepd may be another than who checks.
+            self.warnings.push(format!(
+                "{}: belongs to user {owner}, and this is user {us}: `pepd run` takes it as user {owner} only; else `chown` it",
+                path.display()
+            ));
+        } else {
+            may_write(path).map_err(Fault::Unwritable)?;
+        }
+        let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let mut taken = 0;
+        match opened {
+            Ok(folder) => taken = self.at_content(path, folder)?,
+            Err(_) if owner != us => {}
+            Err(err) => return Err(err.into()),
+        }
+        self.at_file_system(path, most, taken);
+        Ok(())
+    }
+
+    /// Returns how many bytes of the budget are there already.
+    fn at_content(&mut self, path: &Path, folder: File) -> Result<u64, Fault> {
+        // Shared, and for this instant: a pepd that starts just now tries again.
+        let is_used = Flock::lock(folder, FlockArg::LockSharedNonblock).is_err();
+        let (mut files, mut bytes, mut others) = (0_u64, 0, 0_u64);
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str().filter(|name| is_segment(name)) else {
+                continue;
+            };
+            // Gone by now, where a pepd uses it.
+            let Ok(data) = entry.metadata() else {
+                continue;
+            };
+            if !data.is_file() {
+                self.warnings.push(format!(
+                    "{}: has the name of a file of pepd's and is none: remove it",
+                    entry.path().display()
+                ));
+                continue;
+            }
+            files += 1;
+            bytes += 512 * data.blocks();
+            others += u64::from(!name.starts_with(&of_this_version()));
+        }
+        let size = ByteSize(bytes);
+        if is_used {
+            self.notes.push(format!(
+                "{}: a pepd that runs uses it, with {files} files of {size}: each needs a folder of its own",
+                path.display()
+            ));
+        } else if files > 0 {
+            let version = match others {
+                0 => String::new(),
+                others => format!(", {others} of them of another version"),
+            };
+            self.notes.push(format!(
+                "{}: an earlier pepd has left {files} files of {size}{version}: they are removed at the start, but for what \
+                 belongs to flows that go on",
+                path.display()
+            ));
+        }
+        Ok(bytes)
+    }
+
+    fn at_file_system(&mut self, path: &Path, most: u64, taken: u64) {
+        let place = path.display();
+        if let Ok(told) = statfs::statfs(path) {
+            let kind = told.filesystem_type().0;
+            let odd = ODD.iter().find(|(magic, ..)| kind == *magic);
+            if let Some((_, name, odd)) = odd {
+                let means = odd.means();
+                self.warnings.push(format!(
+                    "{place}: is on a file system of kind {name}: {means}"
+                ));
+            }
+        }
+        let Ok(told) = statvfs::statvfs(path) else {
+            return;
+        };
+        let free = told.fragment_size().saturating_mul(told.blocks_available());
+        // Whole MiB are read more easily.
+        let shown = ByteSize(if free < 1 << 20 {
+            free
+        } else {
+            free >> 20 << 20
+        });
+        self.state = format!("{}, {shown} free", self.state);
+        if free.saturating_add(taken) < most {
+            self.warnings.push(format!(
+                "{place}: {shown} are free there, and `custody.disk` is {}: when it is full, hosts wait; make room, \
+                 or lower `custody.disk`",
+                ByteSize(most)
+            ));
+        }
+    }
+}
+
+/// As this user, by what the system says of it.
+fn may_write(folder: &Path) -> io::Result<()> {
+    let needed = AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK;
+    Ok(eaccess(folder, needed)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::{super::folder::claim_within, *};
+
+    const MIB: u64 = 1 << 20;
+
+    fn fault(path: &Path) -> String {
+        look(path, MIB).unwrap_err().to_string()
+    }
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir().unwrap()
+    }
+
+    /// Everything in a folder, with what would change by the least that is done to it.
+    fn seen(path: &Path) -> Vec<(String, u32, i64, u64)> {
+        let entries = fs::read_dir(path).unwrap();
+        let seen = entries.map(|entry| {
+            let entry = entry.unwrap();
+            let data = entry.metadata().unwrap();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (name, data.mode(), data.ctime_nsec(), data.len())
+        });
+        let own = fs::metadata(path).unwrap();
+        let mut seen: Vec<_> = seen.collect();
+        seen.push((".".to_owned(), own.mode(), own.ctime_nsec(), 0));
+        seen.sort();
+        seen
+    }
+
+    #[test]
+    fn what_a_start_would_refuse_is_refused_in_the_same_words() {
+        let parent = folder();
+        let path = parent.path().join("custody");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
+        let file = parent.path().join("file");
+        fs::write(&file, "").unwrap();
+        let link = parent.path().join("link");
+        symlink(parent.path(), &link).unwrap();
+        for wrong in [&path, &file, &link, &parent.path().join("no/such")] {
+            let start = claim_within(wrong, std::time::Duration::ZERO);
+            assert_eq!(fault(wrong), start.unwrap_err().to_string());
+        }
+        let odd = file.join("within");
+        assert!(fault(&odd).contains("name another one"), "{}", fault(&odd));
+    }
+
+    #[test]
+    fn looking_makes_and_removes_nothing() {
+        let parent = folder();
+        let path = parent.path().join("custody");
+        let told = look(&path, MIB).unwrap();
+        assert!(told.state.starts_with("will be made, "), "{told:?}");
+        assert!(!path.exists());
+
+        drop(claim_within(&path, std::time::Duration::ZERO).unwrap());
+        fs::write(path.join("pepd-spill-v2-00-1-0.segment"), vec![7; 8192]).unwrap();
+        fs::write(path.join("pepd-spill-v1-00-1-0.segment"), "").unwrap();
+        fs::write(path.join("notes.txt"), "").unwrap();
+        symlink("nowhere", path.join("pepd-spill-x.segment")).unwrap();
+        let before = seen(&path);
+        let told = look(&path, MIB).unwrap();
+        assert_eq!(seen(&path), before);
+        assert!(told.state.starts_with("is there, "), "{told:?}");
+        let [note] = &told.notes[..] else {
+            panic!("{told:?}")
+        };
+        assert!(
+            note.contains("2 files of 8KiB, 1 of them of another version: they are removed"),
+            "{note}"
+        );
+        let odd = told
+            .warnings
+            .iter()
+            .find(|text| text.contains("-x.segment"));
+        assert!(
+            odd.is_some_and(|text| text.ends_with("remove it")),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn a_folder_in_use_is_no_error_and_can_still_be_had_by_its_pepd() {
+        let parent = folder();
+        let path = parent.path().join("custody");
+        let claimed = claim_within(&path, std::time::Duration::ZERO).unwrap();
+        let told = look(&path, MIB).unwrap();
+        assert!(
+            told.notes[0].contains("a pepd that runs uses it"),
+            "{told:?}"
+        );
+        drop(claimed);
+        assert_eq!(look(&path, MIB).unwrap().notes, [""; 0]);
+        claim_within(&path, std::time::Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn too_little_room_and_another_owner_are_warned_of() {
+        let path = folder();
+        fs::set_permissions(path.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let told = look(path.path(), u64::MAX).unwrap();
+        let room = |text: &&String| text.contains("lower `custody.disk`");
+        assert_eq!(told.warnings.iter().filter(room).count(), 1, "{told:?}");
+        if chown(path.path(), Some(12_345), None).is_ok() {
+            let told = look(path.path(), 0).unwrap();
+            let owner = |text: &&String| text.contains("belongs to user 12345");
+            assert_eq!(told.warnings.iter().filter(owner).count(), 1, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_not_taken_for_a_disk() {
+        let Ok(told) = look(Path::new("/dev/shm/pepd-none"), 0) else {
+            return; // no such folder here
+        };
+        let kind = statfs::statfs("/dev/shm").unwrap().filesystem_type();
+        let warned = told.warnings.iter().any(|text| text.contains("tmpfs"));
+        assert_eq!(warned, kind == statfs::TMPFS_MAGIC, "{told:?}");
+    }
+}
