@@ -1,12 +1,16 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::{io, os::fd::AsFd, path::Path, time::Duration};
+use std::{io, net::IpAddr, os::fd::AsFd, path::Path, time::Duration};
 
 use bpf_cc::LoadError;
 
 use nix::{
+    ifaddrs::getifaddrs,
     net::if_::if_nametoindex,
-    sys::resource::{Resource, getrlimit},
+    sys::{
+        resource::{Resource, getrlimit},
+        socket::SockaddrStorage,
+    },
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 use socket2::{Domain, Socket, Type};
@@ -55,6 +59,7 @@ pub fn check(config: &Config) -> Findings {
     findings.check_interfaces(config);
     findings.check_descriptors(config);
     findings.check_survival(config);
+    findings.check_gateway(config);
     findings.check_folder(config);
     findings.check_admin(config);
     findings
@@ -77,6 +82,29 @@ impl Findings {
         }
         if let Err(err) = keeper::are_useful() {
             self.note(config, "custody.survive", err.to_string());
+        }
+    }
+
+    /// A gateway is beyond the link, and so nobody here.
+    fn check_gateway(&mut self, config: &Config) {
+        let gateway = config.link.as_ref().and_then(|link| link.gateway);
+        let Some((gateway, interfaces)) = gateway.zip(getifaddrs().ok()) else {
+            return;
+        };
+        for interface in interfaces {
+            let is = |address: Option<SockaddrStorage>| address.and_then(ip_of) == Some(gateway);
+            let what = if is(interface.address) {
+                "this machine's own address"
+            } else if is(interface.broadcast) {
+                "the broadcast address"
+            } else {
+                continue;
+            };
+            let name = &interface.interface_name;
+            let message = format!(
+                "{gateway} is {what} on `{name}`, which says nothing of the link; expected the address of a machine beyond it"
+            );
+            return self.warn(config, "link.gateway", message);
         }
     }
 
@@ -269,6 +297,11 @@ impl Findings {
     }
 }
 
+fn ip_of(address: SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
+    v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
+}
+
 /// What to do about a key file that cannot be read.
 fn remedy(err: &KeyFileError, is_shared: bool) -> &'static str {
     match (err, is_shared) {
@@ -337,5 +370,23 @@ mod tests {
             warning.line == 2 && warning.message.contains("nonesuch0"),
             "{warning}"
         );
+    }
+
+    #[test]
+    fn a_gateway_that_is_this_machine_is_a_warning() {
+        let own = getifaddrs().unwrap().find_map(|entry| {
+            let address = entry.address.and_then(ip_of)?;
+            (!address.is_loopback()).then_some(address)
+        });
+        let warned = |gateway: IpAddr| {
+            let link = format!("[link]\ninterface = \"lo\"\ngateway = \"{gateway}\"\n");
+            let text = format!("[intercept]\nlan = [\"lo\"]\n{link}");
+            let warnings = check(&pep_core::config::parse(&text).expect("valid")).warnings;
+            warnings.iter().any(|warning| warning.key == "link.gateway")
+        };
+        if let Some(own) = own {
+            assert!(warned(own), "{own}");
+        }
+        assert!(!warned([192, 0, 2, 1].into()));
     }
 }

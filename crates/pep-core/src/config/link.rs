@@ -56,6 +56,12 @@ impl Link {
         let dedicated = section.read("dedicated", Switch).unwrap_or(false);
         let contacts = section.read("contacts", NonEmpty("the path of a contact plan"));
         let gateway = section.read("gateway", text("an address"));
+        if let Some(why) = gateway.and_then(why_no_gateway) {
+            let message = format!(
+                "is {why}; accepted: the address of a machine beyond the link, such as \"192.0.2.1\""
+            );
+            section.error("gateway", message);
+        }
         let every = Span(Duration::from_millis(100)..=Duration::from_secs(3600));
         let gateway_every = section.read("gateway_every", every);
         if gateway_every.is_some() && gateway.is_none() {
@@ -78,5 +84,60 @@ impl Link {
             gateway,
             gateway_every: gateway_every.unwrap_or(Self::GATEWAY_EVERY),
         })
+    }
+}
+
+/// Addresses that nobody beyond a link can have.
+fn why_no_gateway(address: IpAddr) -> Option<&'static str> {
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    let is_mapped = matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
+    if address.is_unspecified() {
+        Some("no machine's address")
+    } else if address.is_loopback() {
+        Some("this machine's own (loopback)")
+    } else if address.is_multicast() {
+        Some("a multicast address")
+    } else if is_broadcast {
+        Some("the broadcast address")
+    } else if is_mapped {
+        Some("an IPv4 address written as one of IPv6")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+
+    #[test]
+    fn a_gateway_is_an_address_that_somebody_beyond_the_link_can_have() {
+        let errors = |gateway: &str| {
+            let link = format!("[link]\ninterface = \"sat0\"\ngateway = \"{gateway}\"\n");
+            parse(&format!("[intercept]\nlan = [\"eth0\"]\n{link}")).err()
+        };
+        for (gateway, word) in [
+            ("0.0.0.0", "no machine's"),
+            ("::", "no machine's"),
+            ("127.1.2.3", "loopback"),
+            ("::1", "loopback"),
+            ("224.0.0.1", "multicast"),
+            ("ff02::1", "multicast"),
+            ("255.255.255.255", "broadcast"),
+            ("::ffff:192.0.2.1", "IPv4"),
+        ] {
+            let errors = errors(gateway).expect(gateway);
+            let [error] = &errors[..] else {
+                panic!("{gateway}: {errors:?}")
+            };
+            assert_eq!((error.line, error.key.as_str()), (5, "link.gateway"));
+            assert!(
+                error.message.contains(word) && error.message.contains("beyond the link"),
+                "{error}"
+            );
+        }
+        for gateway in ["192.0.2.1", "10.0.0.255", "2001:db8::1", "fe80::1"] {
+            assert_eq!(errors(gateway), None, "{gateway}");
+        }
     }
 }

@@ -31,6 +31,9 @@ impl Probing {
     /// Questions in a row without an answer, until the link is taken to be away.
     pub const UNANSWERED_MAX: u32 = 3;
 
+    /// Questions, from the first one on, after which one that has never answered is not expected to.
+    pub const MUTE: u32 = 10;
+
     /// Asks at once, then every so often. An answer is waited for as long as `patience`; `identifier` tells
     /// our questions from those of other programs.
     pub fn new(
@@ -115,6 +118,11 @@ impl Probing {
         true
     }
 
+    /// Whether it has never answered, though it was asked again and again: perhaps it is none, or somebody drops the questions.
+    pub fn is_mute(&self) -> bool {
+        !self.answers && self.unanswered >= Self::MUTE
+    }
+
     fn pause(&self) -> Duration {
         match self.unanswered {
             0 => self.every,
@@ -180,6 +188,21 @@ mod tests {
         let (questions, away) = run(&mut probing, 100);
         assert!(questions > 90, "{questions}");
         assert_eq!(away, []);
+        assert!(probing.is_mute());
+        assert!(probing.receive(&reply_v4(77, questions as u16 - 1)));
+        assert!(!probing.is_mute());
+        run(&mut probing, 200);
+        assert!(!probing.is_mute(), "it is away, which is another matter");
+    }
+
+    #[test]
+    fn one_that_is_asked_for_the_first_times_is_not_taken_for_mute() {
+        let mut probing = probing("192.0.2.1");
+        // Given up at 4 s and then every second from 5 s on.
+        run(&mut probing, 12);
+        assert!(!probing.is_mute());
+        run(&mut probing, 20);
+        assert!(probing.is_mute());
     }
 
     #[test]

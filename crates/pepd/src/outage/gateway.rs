@@ -55,6 +55,7 @@ async fn ask(watch: &LinkWatch, link: &Link, gateway: IpAddr) -> io::Result<Infa
         if probing.poll_silence(began.elapsed()) {
             watch.probe(false);
         }
+        watch.gateway_is_mute(probing.is_mute());
         tokio::select! {
             packet = receive(&socket) => {
                 if probing.receive(&packet?) {

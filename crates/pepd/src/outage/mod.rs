@@ -16,13 +16,17 @@ mod report;
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, SystemTime},
 };
 
 use pep_core::{
     config::Config,
-    outage::{Knowledge, Now, Order, State, Witness},
+    outage::{Knowledge, Now, Order, State, Witness, probing::Probing},
     site::{SiteId, WhileDown},
 };
 use tokio::{
@@ -50,6 +54,9 @@ pub struct LinkWatch {
     away: watch::Sender<bool>,
     /// Somebody has said something.
     said: Notify,
+    /// Who is asked whether it is there, and whether it has not answered for long enough to say so.
+    gateway: Option<IpAddr>,
+    gateway_is_mute: AtomicBool,
     /// Whose flows the kernel forwards while the link is away.
     bypassing: BTreeSet<SiteId>,
 }
@@ -84,6 +91,8 @@ impl LinkWatch {
             told: watch::Sender::new(told),
             away: watch::Sender::new(away),
             said: Notify::new(),
+            gateway: link.and_then(|link| link.gateway),
+            gateway_is_mute: AtomicBool::new(false),
             bypassing: bypassing.map(|(id, _)| id).collect(),
         })
     }
@@ -141,9 +150,32 @@ impl LinkWatch {
         self.with(|knowledge, now| knowledge.testify(Witness::Probe, up, now.steady));
     }
 
+    /// The gateway has never answered, or does by now. Told once.
+    fn gateway_is_mute(&self, mute: bool) {
+        if self.gateway_is_mute.swap(mute, Relaxed) == mute {
+            return;
+        }
+        let gateway = self.gateway.map(tracing::field::display);
+        if mute {
+            tracing::warn!(
+                gateway,
+                questions = Probing::MUTE,
+                "the gateway (`link.gateway`) has never answered, so its silence says nothing of the link: is the address \
+                 right, is it reached through `link.interface`, does anything on the way drop ICMP echo?"
+            );
+        } else {
+            tracing::info!(gateway, "the gateway answers now");
+        }
+    }
+
     /// For people and programs.
     pub fn report(&self) -> LinkReport {
-        self.with(|knowledge, now| LinkReport::of(knowledge, now))
+        let report = self.with(|knowledge, now| LinkReport::of(knowledge, now));
+        LinkReport {
+            gateway: self.gateway.map(|gateway| gateway.to_string()),
+            gateway_never_answered: self.gateway_is_mute.load(Relaxed),
+            ..report
+        }
     }
 
     /// Follows time, plan and interface for as long as it is polled.
@@ -271,6 +303,19 @@ pub(crate) mod tests {
         assert!(link.report().up);
         link.carrier(false);
         assert!(!link.report().up && link.is_away());
+    }
+
+    #[tokio::test]
+    async fn a_gateway_that_never_answers_is_told_of_and_means_nothing() {
+        let link = LinkWatch::new(&config("gateway = \"192.0.2.1\"\n"), None);
+        assert!(link.report().to_string().contains("gateway: 192.0.2.1\n"));
+        link.gateway_is_mute(true);
+        let told = link.report();
+        assert!(told.up && told.gateway_never_answered, "{told:?}");
+        let text = told.to_string();
+        assert!(text.contains("192.0.2.1, has never answered: "), "{text}");
+        link.gateway_is_mute(false);
+        assert!(!link.report().gateway_never_answered);
     }
 
     #[tokio::test]

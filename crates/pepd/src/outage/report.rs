@@ -21,6 +21,12 @@ pub struct LinkReport {
     pub next_planned: Option<f64>,
     /// In how many seconds that is.
     pub next_planned_in_s: Option<f64>,
+    /// The gateway that is asked whether it is there.
+    #[serde(default)]
+    pub gateway: Option<String>,
+    /// It was asked often, and has not answered once: its silence says nothing.
+    #[serde(default)]
+    pub gateway_never_answered: bool,
     /// How many outages there have been.
     pub outages: u64,
     /// How long all of them were together.
@@ -71,6 +77,8 @@ impl LinkReport {
             ordered_for_s: knowledge.ordered_until().map(until),
             next_planned: next_planned.map(|at| at.as_secs_f64()),
             next_planned_in_s: next_planned.map(|at| at.saturating_sub(now.wall).as_secs_f64()),
+            gateway: None,
+            gateway_never_answered: false,
             outages,
             down_s: down.as_secs_f64(),
             history,
@@ -92,6 +100,14 @@ impl fmt::Display for LinkReport {
         }
         if let Some(left) = self.next_planned_in_s {
             writeln!(f, "next change by plan: in {}", span(left))?;
+        }
+        if let Some(gateway) = &self.gateway {
+            let answers = if self.gateway_never_answered {
+                ", has never answered: is `link.gateway` right, is it reached through `link.interface`, is ICMP echo dropped?"
+            } else {
+                ""
+            };
+            writeln!(f, "gateway: {gateway}{answers}")?;
         }
         writeln!(f, "outages: {}, {} in all", self.outages, span(self.down_s))?;
         for outage in &self.history {
