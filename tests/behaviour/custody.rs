@@ -260,7 +260,7 @@ fn folders_that_cannot_be_used_are_an_error_at_the_start() {
 }
 
 /// What `pepd` says to these words about the pepd of the boat.
-fn ask(bed: &TunnelBed, running: &Running, words: &[&str]) -> String {
+pub fn ask(bed: &TunnelBed, running: &Running, words: &[&str]) -> String {
     let socket = running.boat.path("admin.sock");
     let mut arguments = words.to_vec();
     arguments.extend(["--socket", socket.to_str().expect("a path")]);
@@ -269,7 +269,7 @@ fn ask(bed: &TunnelBed, running: &Running, words: &[&str]) -> String {
 }
 
 /// Nothing has come, nor an end, for a while.
-fn assert_waits(stream: &mut TcpStream) {
+pub fn assert_waits(stream: &mut TcpStream) {
     let brief = Some(Duration::from_millis(300));
     stream.set_read_timeout(brief).expect("a socket");
     let nothing = stream.read(&mut [0]);

@@ -19,6 +19,7 @@ mod handshake;
 mod lab;
 mod limits;
 mod loads;
+mod orders;
 mod other_kernel;
 mod outages;
 mod programs;

@@ -177,6 +177,15 @@ impl Acceptor {
             site: Arc::clone(&self.site),
             peer: None,
         };
+        let away = self.context.outage.is_away();
+        if away && self.site.while_down == WhileDown::Refuse {
+            self.context
+                .counters
+                .update(|stats| stats.link_refused += 1);
+            let err = io::Error::from_raw_os_error(libc::ENETDOWN);
+            flow::refuse(&self.context, &ends, fd, &err);
+            return Ok(());
+        }
         if let Some(tunnel) = self.tunnel() {
             let dscp = self.keep_dscp(&fd);
             tunnel.hand_over(&self.context, ends, dscp, reserve.memory, fd);
@@ -187,13 +196,6 @@ impl Acceptor {
             tracing::debug!(%client, site, "its peer is gone: a flow goes without the tunnel");
         }
         let context = Arc::clone(&self.context);
-        let away = context.outage.is_away();
-        if away && self.site.while_down == WhileDown::Refuse {
-            context.counters.update(|stats| stats.link_refused += 1);
-            let err = io::Error::from_raw_os_error(libc::ENETDOWN);
-            flow::refuse(&context, &ends, fd, &err);
-            return Ok(());
-        }
         let Reserve { memory, leg } = reserve;
         memory.publish_accepted(&context, &ends, fd.as_fd());
         if self.waits(away) {

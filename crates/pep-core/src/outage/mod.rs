@@ -93,6 +93,17 @@ pub struct State {
     pub since: Duration,
 }
 
+/// What tunnels are told of the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It is there, as far as anybody knows.
+    There,
+    /// It is away. Whoever hears their peer all the same knows better.
+    Away,
+    /// An operator wants nothing to be sent, whoever is heard.
+    Off,
+}
+
 /// An outage that is over, or the one that lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outage {
@@ -270,10 +281,12 @@ impl Knowledge {
     }
 
     /// What tunnels are told, which have ears of their own: what operator, interface and plan say.
-    pub fn told_up(&self) -> bool {
+    pub fn told(&self) -> Told {
+        let known_away = self.carrier == Some(false) || self.planned == Some(false);
         match self.order {
-            Some(order) => order.up,
-            None => self.carrier != Some(false) && self.planned != Some(false),
+            Some(Order { up: false, .. }) => Told::Off,
+            None if known_away => Told::Away,
+            _ => Told::There,
         }
     }
 

@@ -50,13 +50,16 @@ fn who_knows_best_is_believed() {
     link.testify(Witness::Probe, false, s(2));
     link.testify(Witness::Tunnel, false, s(2));
     assert_eq!(after(&mut link, s(2)), (false, Source::Probe));
-    assert!(link.is_away() && link.told_up());
+    assert!(link.is_away() && link.told() == Told::There);
     link.testify(Witness::Tunnel, true, s(3));
     assert_eq!(after(&mut link, s(3)), (true, Source::Tunnel));
     link.carrier(now(s(4)), false);
     assert_eq!(after(&mut link, s(4)), (false, Source::Carrier));
-    assert!(!link.told_up());
+    assert_eq!(link.told(), Told::Away);
+    link.order(now(s(5)), Some(false), None);
+    assert_eq!(link.told(), Told::Off);
     link.order(now(s(5)), Some(true), Some(s(10)));
+    assert_eq!(link.told(), Told::There);
     assert_eq!(after(&mut link, s(5)), (true, Source::Operator));
     assert_eq!(after(&mut link, s(15)), (false, Source::Carrier));
     link.carrier(now(s(16)), true);
@@ -65,7 +68,7 @@ fn who_knows_best_is_believed() {
         (true, Source::Plan),
         "what witnesses said is of another time"
     );
-    assert!(link.told_up());
+    assert_eq!(link.told(), Told::There);
 }
 
 #[test]
@@ -80,7 +83,7 @@ fn what_is_heard_just_after_a_contact_was_on_its_way() {
         (true, Source::Tunnel),
         "the plan is wrong"
     );
-    assert!(!link.told_up());
+    assert_eq!(link.told(), Told::Away);
 }
 
 #[test]
@@ -317,6 +320,6 @@ proptest! {
         }
         lazy.poll(now(ms(at)));
         prop_assert_eq!((lazy.state().up, lazy.state().by), (eager.state().up, eager.state().by));
-        prop_assert_eq!(lazy.told_up(), eager.told_up());
+        prop_assert_eq!(lazy.told(), eager.told());
     }
 }

@@ -26,7 +26,7 @@ use std::{
 
 use pep_core::{
     config::Config,
-    outage::{Knowledge, Now, Order, State, Witness, probing::Probing},
+    outage::{Knowledge, Now, Order, State, Told, Witness, probing::Probing},
     site::{SiteId, WhileDown},
 };
 use tokio::{
@@ -48,8 +48,8 @@ const ECHO: Duration = Duration::from_secs(2);
 pub struct LinkWatch {
     knowledge: Mutex<Knowledge>,
     began: Instant,
-    /// For tunnels: whether it is there.
-    told: watch::Sender<bool>,
+    /// For tunnels.
+    told: watch::Sender<Told>,
     /// For new flows and rules: whether it is away.
     away: watch::Sender<bool>,
     /// Somebody has said something.
@@ -84,7 +84,7 @@ impl LinkWatch {
             knowledge.carrier(now(began), false);
             tell(knowledge.poll(now(began)));
         }
-        let (told, away) = (knowledge.told_up(), knowledge.is_away());
+        let (told, away) = (knowledge.told(), knowledge.is_away());
         Arc::new(Self {
             knowledge: Mutex::new(knowledge),
             began,
@@ -113,8 +113,8 @@ impl LinkWatch {
         let _ = self.away().wait_for(|away| !away).await;
     }
 
-    /// What tunnels are told of it ([`Knowledge::told_up`]), as it changes.
-    pub fn told(&self) -> watch::Receiver<bool> {
+    /// What tunnels are told of it ([`Knowledge::told`]), as it changes.
+    pub fn told(&self) -> watch::Receiver<Told> {
         self.told.subscribe()
     }
 
@@ -226,12 +226,8 @@ impl LinkWatch {
         let result = change(&mut knowledge, now);
         tell(knowledge.poll(now));
         // Under the lock, so that the last one told is the last one known.
-        for (sender, told) in [
-            (&self.told, knowledge.told_up()),
-            (&self.away, knowledge.is_away()),
-        ] {
-            sender.send_if_modified(|sent| std::mem::replace(sent, told) != told);
-        }
+        tell_change(&self.told, knowledge.told());
+        tell_change(&self.away, knowledge.is_away());
         result
     }
 
@@ -241,6 +237,10 @@ impl LinkWatch {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn tell_change<T: Copy + PartialEq>(listeners: &watch::Sender<T>, now: T) {
+    listeners.send_if_modified(|told| std::mem::replace(told, now) != now);
 }
 
 fn tell(news: Option<State>) {
@@ -288,7 +288,7 @@ pub(crate) mod tests {
         tokio::spawn(Arc::clone(&link).run(config));
         assert!(!link.is_away() && link.bypassed().is_empty());
         link.order(Some(false), Some(Duration::from_millis(20)));
-        assert!(link.is_away() && !*told.borrow_and_update());
+        assert!(link.is_away() && *told.borrow_and_update() == Told::Off);
         assert_eq!(link.bypassed(), BTreeSet::from([SiteId(0)]));
         link.is_back().await;
         assert_eq!(link.report().outages, 1);
@@ -322,7 +322,7 @@ pub(crate) mod tests {
     async fn a_gateway_that_is_silent_is_told_to_flows_and_not_to_tunnels() {
         let link = link();
         link.probe(false);
-        assert!(link.is_away() && *link.told().borrow());
+        assert!(link.is_away() && *link.told().borrow() == Told::There);
         link.hear(Some(Duration::ZERO));
         assert!(!link.is_away(), "something is heard from beyond the link");
     }

@@ -15,6 +15,7 @@ use nix::sys::{
     time::TimeSpec,
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
+use pep_core::outage::Told;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::mpsc::UnboundedReceiver,
@@ -153,13 +154,16 @@ async fn tick(core: Shared) {
 /// Tells the sessions what others know of the link.
 async fn pass_on_hints(core: Shared) {
     let mut told = core.borrow().context.outage.told();
-    let mut last = true;
+    let mut last = Told::There;
     loop {
-        let up = *told.borrow_and_update();
-        if up != last {
-            let hint = if up { LinkHint::Up } else { LinkHint::Down };
-            core.borrow_mut().hint(hint);
-            last = up;
+        let now = *told.borrow_and_update();
+        if now != last {
+            core.borrow_mut().hint(match now {
+                Told::There => LinkHint::Up,
+                Told::Away => LinkHint::Down,
+                Told::Off => LinkHint::Off,
+            });
+            last = now;
         }
         if told.changed().await.is_err() {
             return;

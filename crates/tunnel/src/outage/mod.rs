@@ -14,12 +14,12 @@
 //!            |                                        | Stopped |  only beacons
 //!            +--------------------------------------- +---------+
 //!                     hint: up                            ^
-//!                                                         | hint: down, from any state
+//!                                                         | hint: down or off, from any state
 //! ```
 //!
 //! A sign of life is any packet of the peer's; where packets came, but none that answers ours, it is one that
 //! does. To notice an outage late costs packets that go again; to see one where there is none costs throughput.
-//! So the limit is generous.
+//! So the limit is generous. After the hint that the link is off, nothing is a sign of life.
 
 #[cfg(test)]
 mod tests;
@@ -64,6 +64,8 @@ pub struct Silence {
     idle: bool,
     /// Until then, packets do not contradict those who said that the link is down.
     told_until: Duration,
+    /// The link is not to be used, whatever is heard.
+    off: bool,
 }
 
 /// How the link is.
@@ -146,6 +148,7 @@ impl Silence {
             answered: now,
             idle: false,
             told_until: Duration::ZERO,
+            off: false,
         }
     }
 
@@ -185,6 +188,7 @@ impl Silence {
             self.answered = now;
         }
         let alive = match self.state {
+            _ if self.off => false,
             State::Up => false,
             State::Silent { kind, .. } | State::Stopped { kind, .. } => match kind {
                 Kind::Unheard => true,
@@ -255,10 +259,11 @@ impl Silence {
 
     /// Somebody who knows says whether the link is there.
     ///
-    /// "Down" holds until the same says "up", or until packets come that were sent after it.
+    /// "Down" holds until the same says "up", or until packets come that were sent after it; "off" until they say otherwise.
     pub fn hint(&mut self, now: Duration, hint: LinkHint, rtt: Duration) -> Option<Change> {
+        self.off = hint == LinkHint::Off;
         match hint {
-            LinkHint::Down => {
+            LinkHint::Down | LinkHint::Off => {
                 let fallen = self.state == State::Up;
                 let kind = Kind::Told;
                 self.fell = if fallen { now } else { self.fell };

@@ -147,6 +147,26 @@ fn hints_count_at_once() {
 }
 
 #[test]
+fn a_link_that_is_off_stays_so_whatever_is_heard() {
+    for mode in [Outages::Never, Outages::After(ms(300)), Outages::AtOnce] {
+        let mut silence = silence(mode);
+        let change = silence.hint(ms(1001), LinkHint::Off, RTT);
+        assert_eq!(change, Some(Change::Down));
+        for now in 1002..9000 {
+            assert_eq!(silence.on_packet(ms(now), true), None, "{mode:?}");
+            assert_eq!(silence.on_time(ms(now), None, RTT), None, "{mode:?}");
+            assert!(silence.sends_from().is_none() && !silence.may_repeat());
+        }
+        assert_eq!(silence.hint(ms(9000), LinkHint::Up, RTT), Some(Change::Up));
+        assert!(silence.sends_from().is_some());
+        silence.hint(ms(9001), LinkHint::Off, RTT);
+        silence.hint(ms(9002), LinkHint::Down, RTT);
+        let heard = silence.on_packet(ms(9100), true);
+        assert_eq!(heard, Some(Change::Up), "others who say so may be wrong");
+    }
+}
+
+#[test]
 fn a_hint_that_packets_contradict_is_wrong() {
     let mut silence = silence(Outages::Never);
     silence.hint(ms(1001), LinkHint::Down, RTT);

@@ -111,8 +111,10 @@ pub struct Written {
 /// What a modem, an interface or a contact plan says of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkHint {
-    /// Nothing gets through; stop at once.
+    /// Nothing gets through; stop at once, until the peer is heard.
     Down,
+    /// Nothing of the streams is to be sent, whether the peer is heard or not; only beacons.
+    Off,
     /// It is back; go on at once.
     Up,
 }

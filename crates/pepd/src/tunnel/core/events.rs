@@ -5,7 +5,7 @@ use std::time::Duration;
 use pep_core::greeting::Opening;
 use tunnel::{
     endpoint::{Carrier, DownReason, PeerEvent},
-    session::Event,
+    session::{Event, LinkHint},
     wire::{CloseCode, ResetCode, StreamId},
 };
 
@@ -17,6 +17,8 @@ use crate::{
 
 /// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon be sent.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
+/// Longer than a peer pauses that has nothing to send: after so much silence one is not there that nothing is sent to.
+const UNHEARD_AFTER: Duration = Duration::from_secs(5);
 
 impl Core {
     /// Takes note of all that has happened.
@@ -40,7 +42,9 @@ impl Core {
                 tracing::info!(peer = name, "peer is there: a session has begun");
                 peer.silent_since = None;
                 // It was cleared when the session began, before its first bytes were placed.
-                peer.table.set_away(false);
+                peer.table.set_away(self.off);
+                self.keep_off(index);
+                let peer = &mut self.peers.list[index];
                 peer.table.wake_waiting();
                 let flows = self.resume(index);
                 if flows > 0 {
@@ -110,6 +114,7 @@ impl Core {
                 table.on_gone(stream, None);
                 self.give_place(index);
             }
+            Event::LinkDown if self.off => {}
             Event::LinkDown => {
                 tracing::debug!(peer = name, "nothing comes from a peer any more");
                 peer.silent_since = Some(base.elapsed());
@@ -232,10 +237,11 @@ impl Core {
         let now = self.base.elapsed();
         for index in 0..self.peers.list.len() {
             self.grant(index);
+            let silence = self.silence(index, now);
             let peer = &mut self.peers.list[index];
-            let silence = peer.silent_since.map(|since| now - since);
             let has_session = self.endpoint.session(peer.id).is_some();
-            let away = !has_session || silence.is_some_and(|silence| silence >= AWAY_AFTER);
+            let is_silent = silence.is_some_and(|silence| silence >= AWAY_AFTER);
+            let away = !has_session || is_silent || self.off;
             if peer.table.set_away(away) && away {
                 let (name, flows) = (peer.config.name.as_str(), peer.table.len());
                 tracing::debug!(
@@ -249,6 +255,17 @@ impl Core {
                 self.on_silence(index, silence);
             }
         }
+    }
+
+    /// For how long a peer has been silent. While the link is off its session does not say.
+    fn silence(&self, index: usize, now: Duration) -> Option<Duration> {
+        let peer = &self.peers.list[index];
+        let told = peer.silent_since.map(|since| now - since);
+        if !self.off || told.is_some() {
+            return told;
+        }
+        let heard = self.endpoint.peer_state(peer.id)?.heard?;
+        Some(self.now().saturating_sub(heard)).filter(|silence| *silence >= UNHEARD_AFTER)
     }
 
     /// Whether any peer is, and when. Those of which there is no session know nothing of the link.
@@ -284,6 +301,15 @@ impl Core {
             stats.tunnel_tcp_connections = connections as u64;
             stats.tunnel_tcp_strangers = self.tcp.strangers_gone;
         });
+    }
+
+    /// While the link is off, no session sends anything, nor does one that begins.
+    fn keep_off(&mut self, index: usize) {
+        let now = self.now();
+        let peer = &self.peers.list[index];
+        if let Some(session) = self.endpoint.session(peer.id).filter(|_| self.off) {
+            session.hint(now, LinkHint::Off);
+        }
     }
 
     fn on_silence(&mut self, index: usize, silence: Duration) {

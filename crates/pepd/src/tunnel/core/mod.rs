@@ -69,6 +69,8 @@ pub(super) struct Core {
     pub(super) driver: Option<Waker>,
     /// Whose datagrams have come, while they come.
     heard: Option<usize>,
+    /// An operator wants nothing to be sent.
+    off: bool,
 }
 
 /// What our clock says when the core is made: what is remembered from before lies behind it.
@@ -99,6 +101,7 @@ impl Core {
             base: Instant::now(),
             driver: None,
             heard: None,
+            off: false,
         }))
     }
 
@@ -285,9 +288,16 @@ impl Core {
     /// Somebody who knows says whether the link is there.
     pub(super) fn hint(&mut self, hint: LinkHint) {
         let now = self.now();
-        for peer in &self.peers.list {
+        let was_off = std::mem::replace(&mut self.off, hint == LinkHint::Off);
+        for peer in &mut self.peers.list {
             if let Some(session) = self.endpoint.session(peer.id) {
                 session.hint(now, hint);
+            }
+            if self.off {
+                // For how long nobody knows: what hosts send is kept at once.
+                peer.table.set_away(true);
+            } else if was_off && hint == LinkHint::Down {
+                peer.silent_since.get_or_insert(self.base.elapsed());
             }
         }
         self.wake_driver();

@@ -1,0 +1,69 @@
+//! What an operator says of the link, and tunnels that hear their peer all the same.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
+use pepd_tests::{bed::Family, echo::EchoServer, tunnel::TunnelBed, wait::PATIENCE};
+
+use crate::{
+    custody::{ask, assert_waits},
+    support::{assert_reset_after_connect, echo_once},
+    survive_tunnel::crash,
+    tunnel::{LINK, PORT, Running, SITE, connect},
+};
+
+const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+
+fn expect(stream: &mut TcpStream, message: &[u8]) {
+    let mut answer = vec![0; message.len()];
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream.read_exact(&mut answer).expect("the echo");
+    assert_eq!(answer, message);
+}
+
+/// Sessions that begin while the order holds are held as well: after a crash of either end.
+#[test]
+fn nothing_is_sent_into_a_tunnel_while_an_operator_says_that_the_link_is_down() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
+    let echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut before = connect(&bed, Family::V4);
+    echo_once(&mut before, b"before");
+    for (word, who) in [("up", &running.boat), ("auto", &running.hub)] {
+        ask(&bed, &running, &["link", "down"]);
+        before.write_all(b"held back").expect("connected");
+        let accepted = echo.accepted();
+        let mut new = connect(&bed, Family::V4);
+        new.write_all(b"a new one").expect("connected");
+        assert_waits(&mut before);
+        // The tunnel lives, and others would send.
+        crash(who);
+        running.wait_for_session();
+        assert_waits(&mut before);
+        assert_waits(&mut new);
+        assert_eq!(echo.accepted(), accepted);
+        ask(&bed, &running, &["link", word]);
+        expect(&mut before, b"held back");
+        expect(&mut new, b"a new one");
+        ask(&bed, &running, &["link", "auto"]);
+    }
+    drop(before);
+    running.stop_after_errors();
+}
+
+#[test]
+fn tunnelled_sites_refuse_new_flows_while_the_link_is_down_where_they_say_so() {
+    let bed = TunnelBed::new(LINK);
+    let site = format!("{SITE}while_down = \"refuse\"\n{ADMIN}");
+    let running = Running::start(&bed, "", &site);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    ask(&bed, &running, &["link", "down", "--for", "1h"]);
+    let client = bed.host("client");
+    assert_reset_after_connect(client.connect(bed.server_at(Family::V4, PORT)));
+    assert_eq!(running.boat.counter("link_refused"), 1);
+    ask(&bed, &running, &["link", "auto"]);
+    echo_once(&mut connect(&bed, Family::V4), b"after");
+    running.stop();
+}
