@@ -195,6 +195,8 @@ impl Entry {
     pub(super) fn give_up(&mut self, until: u64) {
         let fresh = until.saturating_sub(self.out.head());
         self.out.drain(fresh.min(self.out.len()));
+        // What the peer has does not wait to be sent, whoever sent it: a predecessor may have.
+        self.sent.set(self.sent.get().max(self.out.head()));
         self.publish_half(self.outward);
         self.publish_chunks(self.outward);
         self.settle(self.outward);

@@ -195,8 +195,8 @@ impl Entry {
 
     /// The near end does not go on with it: it has ended there.
     pub(super) fn on_forgotten(&mut self) {
-        // It does not end well before it has all that we were to send, and the end.
-        if self.finished && self.source_finished {
+        // It does not end well before it has all that we were to send, and the end. What no session was told of it cannot have.
+        if self.finished && self.source_finished && self.is_announced() {
             self.close();
         } else {
             self.end(ResetCode::Restarted);

@@ -199,3 +199,22 @@ fn without_what_it_had_on_disk_a_flow_does_not_go_on() {
     world.resume(0);
     world.deliver();
 }
+
+/// The near end of a flow whose both directions are complete here has ended, and does not say how.
+#[test]
+fn a_flow_that_has_ended_at_the_peer_ends_here_however_much_waits() {
+    for (bytes, ends_well) in [(512 << 10, true), (8 * MIB, false)] {
+        let mut world = World::new(MIB, 64 * MIB);
+        world.table.set_away(true);
+        world.upload(bytes);
+        world.crash();
+        world.table.set_away(false);
+        let entry = world.entry();
+        (entry.finished, entry.source_finished) = (true, true);
+        entry.on_forgotten();
+        let reset = (!ends_well).then_some(ResetCode::Restarted);
+        assert_eq!((entry.closed, entry.reset), (ends_well, reset));
+        // There is room to hear of the leg's end once more.
+        assert!(!ends_well || !entry.space(1).is_empty());
+    }
+}

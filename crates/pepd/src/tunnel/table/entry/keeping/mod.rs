@@ -293,9 +293,14 @@ impl Entry {
         self.keeping.announced.saturating_sub(self.sent.get())
     }
 
+    /// Whether some session may have known of all bytes that the leg has given.
+    pub(in crate::tunnel::table) fn is_announced(&self) -> bool {
+        self.keeping.announced >= self.out.tail()
+    }
+
     /// Whether the session does not know of all that the leg has given.
     pub(in crate::tunnel) fn is_behind(&self) -> bool {
-        self.keeping.announced < self.out.tail() || self.keeping.ending == Ending::Unsaid
+        !self.is_announced() || self.keeping.ending == Ending::Unsaid
     }
 
     /// The leg has given its last byte.
