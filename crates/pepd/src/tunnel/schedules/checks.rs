@@ -66,7 +66,9 @@ fn may_be_reset(world: &World, flow: usize) -> bool {
         world.machines.iter().map(|machine| machine.count(of)).sum()
     };
     let refused = count(|stats| stats.tunnel_flows_refused) > 0;
-    plan.refused || by_host || refused
+    let expired = world.plan.expires && count(|stats| stats.ended_expired) > 0;
+    let damaged = world.plan.damages && count(|stats| stats.custody_flows_damaged) > 0;
+    plan.refused || by_host || refused || expired || damaged
 }
 
 fn is_whole(world: &World, flow: usize) -> bool {

@@ -57,10 +57,11 @@ const CREDIT: u64 = 1 << 18;
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// What flows of the schedules are served by.
-pub(super) fn policy() -> SiteRuntime {
+pub(super) fn policy(plan: &Plan) -> SiteRuntime {
     let mut site = SiteRuntime {
-        hold: 8 * HOUR,
+        hold: plan.hold,
         keep: KeepWhen::Outage,
+        compress: plan.compress,
         ..site()
     };
     // What is tried here is not patience.
@@ -76,6 +77,7 @@ pub(super) struct Process {
     pub(super) fuse: Arc<Fuse>,
     disk: Option<Slow<Key>>,
     custody: Rc<Custody>,
+    site: Arc<SiteRuntime>,
     /// When its clock began, by the world's.
     began: Duration,
     next_second: Duration,
@@ -174,7 +176,7 @@ impl Machine {
         let sizes = Sizes {
             extent: plan.extent,
             unsent: EXTENT / 2,
-            hold: 8 * HOUR,
+            hold: plan.hold,
         };
         let mut table = Table::new(&context, sizes, SLOTS);
         let servers = Reached {
@@ -182,13 +184,13 @@ impl Machine {
             fuse: Arc::clone(&fuse),
             buffers: plan.buffers,
         };
-        let site = policy();
+        let site = policy(plan);
         let far = far::Sites::with_servers(&site, Box::new(servers));
         table.keep_in(&custody, 0, far.policy());
         table.belong_to(&parsed.peers[0].name);
         peers.push(id, parsed.peers[0].clone(), table);
         let tcp = Connections::new(tcp::Options {
-            leg: site.server,
+            leg: site.server.clone(),
             from: None,
         });
         let statuses = Statuses::new(&parsed);
@@ -200,6 +202,7 @@ impl Machine {
             fuse,
             disk,
             custody,
+            site: Arc::new(site),
             began: now,
             next_second: now + Duration::from_secs(1),
         };
@@ -224,7 +227,7 @@ impl Machine {
         assert_eq!(recovery.lost, 0, "what is written of a flow makes no sense");
         let inherited = Inherited {
             survivors: recovery.survivors,
-            sites: vec![Arc::new(policy())],
+            sites: vec![Arc::clone(&process.site)],
         };
         recover::flows(&process.core, (inherited, left), |leg: Connection| {
             Ok(Box::new(leg))
@@ -261,12 +264,13 @@ impl Machine {
     /// Its disk fails in one respect, or does not any more.
     pub(super) fn break_disk(&mut self, what: usize, fails: bool) {
         let faults = &self.disk.0;
-        [&faults.create, &faults.write, &faults.sync][what].store(fails, Relaxed);
+        let all = [&faults.create, &faults.write, &faults.sync, &faults.read];
+        all[what].store(fails, Relaxed);
     }
 
     /// Nothing fails any more.
     pub(super) fn be_calm(&mut self) {
-        (0..3).for_each(|what| self.break_disk(what, false));
+        (0..4).for_each(|what| self.break_disk(what, false));
     }
 
     /// All that its processes have counted, added up.
@@ -399,7 +403,7 @@ impl Process {
         let context = Arc::clone(&self.core.borrow().context);
         // Where there is none, it waits in the queue of the listener.
         let memory = context.take_memory().expect("a slot and memory");
-        let site = Arc::new(policy());
+        let site = Arc::clone(&self.site);
         let handed = Handed {
             peer: 0,
             site: SiteId(0),

@@ -29,12 +29,15 @@ use crate::{
     },
 };
 
-/// Bytes of a flow in a direction from this position on.
-fn bytes(flow: u64, way: Direction, from: u64, into: &mut [u8]) {
+/// Bytes of a flow in a direction from this position on; such as can be compressed, of `text`.
+fn bytes((flow, text): (u64, bool), way: Direction, from: u64, into: &mut [u8]) {
     let seed = flow << 1 | way as u64;
     for (at, byte) in (from..).zip(into) {
         let word = ((at >> 3) ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         *byte = (word >> (8 * (at & 7))) as u8;
+        if text {
+            *byte = b'a' + (*byte >> 6);
+        }
     }
 }
 
@@ -43,6 +46,8 @@ fn bytes(flow: u64, way: Direction, from: u64, into: &mut [u8]) {
 pub(super) struct Socket {
     pub(super) cookie: u64,
     pub(super) flow: u64,
+    /// What goes through it can be compressed.
+    text: bool,
     /// Whose leg it is.
     pub(super) side: Side,
     /// What waits to be read, and to be acknowledged, at most.
@@ -83,6 +88,10 @@ impl Socket {
             Side::Client => Direction::Up,
             Side::Server => Direction::Down,
         }
+    }
+
+    fn content(&self) -> (u64, bool) {
+        (self.flow, self.text)
     }
 
     /// The host, or the kernel for it, ends it.
@@ -145,6 +154,7 @@ pub(super) struct Kernel(Arc<Mutex<Inner>>);
 struct Inner {
     sockets: BTreeMap<u64, Shared>,
     next: u64,
+    text: bool,
     /// Sockets that connect: those that the servers have not heard of.
     calls: Vec<Shared>,
 }
@@ -152,6 +162,11 @@ struct Inner {
 impl Kernel {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What hosts say can be compressed, or not. To be said before there are sockets.
+    pub(super) fn set_text(&self, text: bool) {
+        self.inner().text = text;
     }
 
     /// A new socket.
@@ -162,6 +177,7 @@ impl Kernel {
         let socket = Arc::new(Mutex::new(Socket {
             cookie,
             flow,
+            text: inner.text,
             side,
             buffers,
             arrived: 0,
@@ -266,7 +282,7 @@ impl Connection {
         }
         let received = self.fuse.call(|| {
             let mut buffer = vec![0; count as usize];
-            bytes(socket.flow, socket.outward(), socket.read, &mut buffer);
+            bytes(socket.content(), socket.outward(), socket.read, &mut buffer);
             take(&buffer);
             socket.read += count;
             socket.is_news = true;
@@ -295,7 +311,7 @@ impl Connection {
             give(&mut buffer);
             let mut expected = vec![0; count as usize];
             let way = socket.outward().other();
-            bytes(socket.flow, way, socket.written, &mut expected);
+            bytes(socket.content(), way, socket.written, &mut expected);
             if socket.fin_given {
                 socket.violate("a byte is sent after the end".to_owned());
             }

@@ -10,7 +10,8 @@
 //! What is pepd's is pepd's own code; the kernel and the hosts are simulated ([`kernel`], [`hosts`]), the link is winkemu's. A
 //! [`Fuse`](crate::arena::fuse::Fuse) ends a process before any store to the arena and any call.
 //!
-//! `PEPD_TEST_SEED=n` runs that schedule alone, and tells what happens; `PEPD_TEST_SCHEDULES=n` runs so many.
+//! `PEPD_TEST_SEED=n` runs that schedule alone, and tells what happens; `PEPD_TEST_SCHEDULES=n` runs so many, and
+//! `PEPD_TEST_FIRST=n` begins with that seed instead of 0.
 
 mod checks;
 mod end;
@@ -32,7 +33,7 @@ use std::{
 };
 
 use hosts::Closes;
-use plan::{Broken, Plan, Scope};
+use plan::{Broken, Plan, Scope, Special};
 use world::{Summary, World};
 
 fn number(name: &str) -> Option<u64> {
@@ -55,6 +56,7 @@ fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
         return;
     }
     let runs = number("PEPD_TEST_SCHEDULES").unwrap_or(runs);
+    let first = number("PEPD_TEST_FIRST").unwrap_or(0);
     let (next, began) = (AtomicU64::new(0), Instant::now());
     let all: Mutex<(Summary, Vec<(u64, String)>)> = Mutex::default();
     let work = || {
@@ -67,7 +69,7 @@ fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
             let seed = if index < count {
                 kept[index as usize]
             } else {
-                index - count
+                first + index - count
             };
             let ran = catch_unwind(AssertUnwindSafe(|| {
                 World::run(Plan::draw(seed, scope), false)
@@ -118,29 +120,29 @@ fn a_kernel_that_counts_wrong_is_noticed() {
     finds(Broken::Counters, 100);
 }
 
-const CRASHES: Scope = Scope {
-    crashes: true,
+const CALM: Scope = Scope {
+    crashes: false,
     disk: false,
     pressure: false,
     winks: false,
+    special: None,
 };
+
+const CRASHES: Scope = Scope {
+    crashes: true,
+    ..CALM
+};
+
+const DISK: Scope = Scope { disk: true, ..CALM };
 
 const DISK_AND_CRASHES: Scope = Scope {
     crashes: true,
-    disk: true,
-    pressure: false,
-    winks: false,
+    ..DISK
 };
 
 #[test]
 fn flows_are_whole_after_losses_and_outages() {
-    let scope = Scope {
-        crashes: false,
-        disk: false,
-        pressure: false,
-        winks: false,
-    };
-    explore("outages", scope, &[], 100);
+    explore("outages", CALM, &[], 100);
 }
 
 #[test]
@@ -194,13 +196,7 @@ fn an_upload_of_200_mb_waits_for_six_hours() {
 
 #[test]
 fn flows_are_whole_whatever_the_disk_does() {
-    let scope = Scope {
-        crashes: false,
-        disk: true,
-        pressure: false,
-        winks: false,
-    };
-    explore("disk", scope, &[], 100);
+    explore("disk", DISK, &[], 100);
 }
 
 #[test]
@@ -214,10 +210,30 @@ fn flows_are_whole_after_crashes_with_some_of_them_on_disk() {
 #[test]
 fn flows_are_whole_where_memory_is_short() {
     let scope = Scope {
-        crashes: true,
-        disk: false,
         pressure: true,
-        winks: false,
+        ..CRASHES
     };
     explore("pressure", scope, &[], 100);
+}
+
+fn special(special: Special) -> Scope {
+    Scope {
+        special: Some(special),
+        ..DISK
+    }
+}
+
+#[test]
+fn flows_are_whole_or_given_up_where_the_disk_does_not_give_back() {
+    explore("reads", special(Special::Reads), &[], 60);
+}
+
+#[test]
+fn flows_are_whole_or_given_up_where_the_link_is_away_for_too_long() {
+    explore("expiry", special(Special::Expiry), &[], 60);
+}
+
+#[test]
+fn flows_that_are_compressed_are_whole_whatever_the_disk_does() {
+    explore("compressed", special(Special::Compressed), &[], 60);
 }

@@ -16,6 +16,19 @@ pub(super) struct Scope {
     pub(super) pressure: bool,
     /// The link winks all the time, and both ends may crash at once.
     pub(super) winks: bool,
+    /// What else there is.
+    pub(super) special: Option<Special>,
+}
+
+/// What schedules are about, some of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Special {
+    /// What is on disk cannot be read for a while.
+    Reads,
+    /// What has waited for too long is given up.
+    Expiry,
+    /// Flows are compressed.
+    Compressed,
 }
 
 /// One host of a flow.
@@ -83,6 +96,15 @@ pub(super) struct Plan {
     pub(super) extent: u64,
     /// Both ends are told of outages.
     pub(super) told: bool,
+    /// How long what hosts gave is kept.
+    pub(super) hold: Duration,
+    /// The link is away for longer than that.
+    pub(super) expires: bool,
+    /// What is on disk cannot be read for so long that flows may be given up.
+    pub(super) damages: bool,
+    /// Flows are compressed, and whether what hosts say can be.
+    pub(super) compress: bool,
+    pub(super) text: bool,
     /// What is broken on purpose, to see that it is found.
     pub(super) broken: Option<Broken>,
 }
@@ -95,6 +117,8 @@ pub(super) enum Broken {
     /// The kernel tells of a byte more than was read.
     Counters,
 }
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -145,6 +169,11 @@ impl Plan {
                 Vec::new()
             },
             told: draw.below(3) == 0,
+            hold: 8 * HOUR,
+            expires: false,
+            damages: false,
+            compress: false,
+            text: false,
             broken: None,
             buffers: [8 << 10 << draw.below(5), 8 << 10 << draw.below(5)],
         };
@@ -153,6 +182,12 @@ impl Plan {
         }
         if scope.disk {
             plan.flood();
+        }
+        match scope.special {
+            Some(Special::Reads) => plan.fail_reads(),
+            Some(Special::Expiry) => plan.expire(),
+            Some(Special::Compressed) => plan.compress(),
+            None => {}
         }
         plan
     }
@@ -169,6 +204,52 @@ impl Plan {
         let until = from + 5_000 + draw.below(60_000);
         self.outages.push((millis(from), millis(until)));
         self.disk = Some((10 + draw.below(120)) << 16);
+    }
+
+    /// When the link is back, what is on the disk of an end cannot be read: for less than four seconds, which five attempts take, or for longer.
+    fn fail_reads(&mut self) {
+        let draw = &mut Draw::seeded(self.seed ^ 0x4ead);
+        let back = self.outages.iter().map(|(_, until)| *until).max();
+        let from = back.unwrap_or_default() + millis(draw.below(2_000));
+        self.damages = draw.below(2) == 0;
+        let len = if self.damages {
+            8_000 + draw.below(30_000)
+        } else {
+            1 + draw.below(3_900)
+        };
+        let first = draw.below(3) as usize;
+        for end in if first == 2 { 0..2 } else { first..first + 1 } {
+            for (at, fails) in [(from, true), (from + millis(len), false)] {
+                let what = 3;
+                self.faults.push(Fault {
+                    end,
+                    at,
+                    what,
+                    fails,
+                });
+            }
+        }
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
+    /// The link is away once, for less than what hosts gave is kept, or for longer.
+    fn expire(&mut self) {
+        let draw = &mut Draw::seeded(self.seed ^ 0xe49d);
+        let hold = 10_000 + draw.below(30_000);
+        self.hold = millis(hold);
+        self.expires = draw.below(2) == 0;
+        let from = 500 + draw.below(8_000);
+        let len = if self.expires {
+            hold + 2_000 + draw.below(60_000)
+        } else {
+            draw.below(hold / 3)
+        };
+        self.outages = vec![(millis(from), millis(from + len))];
+    }
+
+    fn compress(&mut self) {
+        let draw = &mut Draw::seeded(self.seed ^ 0xc03b);
+        (self.compress, self.text) = (true, draw.below(2) == 0);
     }
 
     /// The link winks all the time, and half of the crashes are of both ends. Drawn apart, so that other schedules stay what they are.

@@ -38,6 +38,11 @@ pub(super) struct Summary {
     pub(super) recovered: u64,
     pub(super) repaired: u64,
     pub(super) spilled: u64,
+    /// Flows that were given up at an end: as they had waited for too long, or could not be read.
+    pub(super) expired: u64,
+    pub(super) damaged: u64,
+    /// What was compressed, and what was made of it.
+    pub(super) packed: [u64; 2],
     pub(super) datagrams: u64,
     /// The most that an end held in memory and on disk, of its budget.
     pub(super) peaks: [u64; 3],
@@ -56,6 +61,11 @@ impl Summary {
         self.recovered += other.recovered;
         self.repaired += other.repaired;
         self.spilled += other.spilled;
+        self.expired += other.expired;
+        self.damaged += other.damaged;
+        for (sum, more) in self.packed.iter_mut().zip(other.packed) {
+            *sum += more;
+        }
         self.datagrams += other.datagrams;
         self.taken = self.taken.max(other.taken);
         self.took += other.took;
@@ -115,8 +125,11 @@ impl World {
             all.reverse();
             all
         };
+        let machines = [0, 1].map(Machine::new);
+        let kernels = machines.iter().map(|machine| &machine.kernel);
+        kernels.for_each(|kernel| kernel.set_text(plan.text));
         Self {
-            machines: [0, 1].map(Machine::new),
+            machines,
             link: Engine::new(&link, plan.seed),
             hosts: Vec::new(),
             flows: plan.flows.iter().map(|_| FlowState::default()).collect(),
@@ -180,6 +193,12 @@ impl World {
         self.summary.recovered = both(&|stats| stats.flows_recovered);
         self.summary.repaired = both(&|stats| stats.bytes_repaired);
         self.summary.spilled = both(&|stats| stats.custody_spilled_bytes);
+        self.summary.expired = both(&|stats| stats.ended_expired);
+        self.summary.damaged = both(&|stats| stats.custody_flows_damaged);
+        self.summary.packed = [
+            both(&|stats| stats.tunnel_plain_bytes),
+            both(&|stats| stats.tunnel_packed_bytes),
+        ];
         self.summary.flows = self.flows.len() as u64;
         self.summary.whole = checks::whole(&self);
         let taken = self.hosts.iter().filter_map(|host| host.given);
