@@ -6,6 +6,7 @@ use std::{
     net::{Shutdown, TcpStream},
     os::unix::fs::PermissionsExt as _,
     path::Path,
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -19,7 +20,10 @@ use pepd_tests::{
     wait::{PATIENCE, wait_until},
 };
 
-use crate::tunnel::{PORT, Running, SITE, connect};
+use crate::{
+    survive_tunnel::crash,
+    tunnel::{PORT, Running, SITE, connect},
+};
 
 pub const MB: u64 = 1_000_000;
 pub const MIB: u64 = 1 << 20;
@@ -317,6 +321,50 @@ fn a_client_that_ends_is_answered_at_once_where_that_is_wanted() {
         assert_eq!(end.reason, "closed", "{end:?}");
     }
     running.stop();
+}
+
+/// Whoever goes on with it knows that its client was told the end: before anything came for it, and when some had come.
+#[test]
+fn a_client_that_was_answered_at_once_is_so_for_the_next_process() {
+    let bed = TunnelBed::new(LINK);
+    let client = bed.host("client");
+    client.sysctl("net.ipv4.tcp_fin_timeout", "1");
+    let site = format!("{SITE}close = \"early\"\n");
+    let running = Running::start(&bed, HOLD, &site);
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+    let (go_on, may_go_on) = mpsc::channel();
+    let may_go_on = Mutex::new(may_go_on);
+    let _server = Server::start(listener, move |mut stream, _| {
+        let (received, sum) = receive(&mut stream).expect("a payload");
+        assert_eq!((received, sum), (MB / 2, Payload::new(1, MB / 2).sum()));
+        stream.write_all(b"half").expect("connected");
+        let go_on = may_go_on.lock().expect("one flow").recv();
+        go_on.expect("the test goes on");
+        stream.write_all(b"done").expect("connected");
+    });
+    bed.cut_link();
+    wait_away(&running);
+    let mut stream = connect(&bed, Family::V4);
+    upload(&mut stream, MB / 2);
+    assert_eq!(stream.read(&mut [0]).expect("an end in order"), 0);
+    drop(stream);
+    crash(&running.boat);
+    bed.mend_link();
+    let late = |bytes| {
+        running
+            .boat
+            .wait_counter("custody_late_bytes", |late| late == bytes)
+    };
+    late(4);
+    crash(&running.boat);
+    go_on.send(()).expect("the server waits");
+    late(4);
+    for pep in [&running.boat, &running.hub] {
+        let end = pep.wait_flow_end(|end| end.down_bytes <= 8);
+        assert_eq!(end.reason, "closed", "{end:?}");
+    }
+    assert_eq!(running.boat.counter("flows_lost_at_restart"), 0);
+    running.stop_after_errors();
 }
 
 /// Its kernel forgets the connection after a while, and answers what asks for it by RST.

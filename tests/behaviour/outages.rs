@@ -103,7 +103,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
         let link = format!(
             "[link]\ninterface = \"{WAN}\"\ngateway = \"{gateway}\"\ngateway_every = \"100ms\"\n{ADMIN}"
         );
-        let mut pep = bed.start_with(&link).expect("not direct");
+        let pep = bed.start_with(&link).expect("not direct");
         let is = |pep: &Pep, state: &str| {
             let said = ask(bed, pep, &["link", "status"]);
             let first = said.lines().next().unwrap_or_default();
@@ -120,12 +120,30 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
             stream
         });
         assert_eq!(echo.accepted(), 0);
+        // The next process knows at once what this one has found out.
+        let position = pep.log().position();
+        send_signal(pep.id(), Signal::SIGKILL);
+        wait_ready(&pep, position);
+        let known = ask(bed, &pep, &["link", "status"]);
+        assert!(
+            known.starts_with("link: down") && known.contains("outages: 1,"),
+            "{known}"
+        );
+        if waiting.is_some() {
+            pep.wait_counter("link_waited", |count| count == 1);
+        }
+        assert_eq!(echo.accepted(), 0);
         reconnect(&bed.server);
         if let Some(stream) = waiting {
             assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
         }
         wait_until("the gateway to answer again", || is(&pep, "up"));
-        pep.assert_healthy();
+        let status = ask(bed, &pep, &["link", "status"]);
+        assert!(
+            status.contains("outages: 1,") && status.contains("by probe"),
+            "{status}"
+        );
+        pep.stop();
     });
 }
 

@@ -1,6 +1,9 @@
 //! Where everything is.
 
-use super::ended::{ENDING_BYTES, ENDINGS, Endings};
+use super::{
+    ended::{ENDING_BYTES, ENDINGS, Endings},
+    known::{KNOWN_BYTES, Known},
+};
 use crate::{arena::Words, chunks::CHUNK, relay::Direction};
 
 /// Bytes of a page.
@@ -25,6 +28,8 @@ const AT_WORKER: usize = 64;
 const AT_ORDER: usize = 72;
 const AT_ENDINGS: usize = 80;
 const AT_SEAL: usize = 128;
+const AT_KNOWN: usize = 1024;
+const _: () = assert!(AT_KNOWN + KNOWN_BYTES <= PAGE);
 
 /// A key that exists in the memory of flows alone: what is sealed by it cannot be read once that is gone.
 pub type Seal = [u8; 32];
@@ -204,6 +209,11 @@ impl Layout {
     /// Another such word.
     pub fn set_order(words: &impl Words, order: u64) {
         words.store(AT_ORDER, order);
+    }
+
+    /// What is known of the link.
+    pub fn known<W: Words>(words: &W) -> Known<'_, W> {
+        Known::new(words, AT_KNOWN)
     }
 
     /// Which flows have ended last.

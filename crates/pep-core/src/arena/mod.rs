@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!   page 0        magic | version | slots | extent bytes | headers | tables | extents | generation | worker | order | endings,
-//!                 at 128 the seal key (32 bytes)
+//!                 at 128 the seal key (32 bytes), at 1024 what is known of the link (see `Known`)
 //!   endings       32 bytes for each flow that is remembered (see `Endings`)
 //!   headers       512 bytes per slot (see `Header`)
 //!   chunk tables  two per slot, up then down: a word for each 64 KiB of the extent
@@ -19,6 +19,7 @@
 //! All numbers are words of 64 bits in the machine's order: the memory never leaves the machine.
 
 mod ended;
+mod known;
 mod layout;
 mod record;
 mod recover;
@@ -26,6 +27,7 @@ mod recover;
 mod tests;
 
 pub use ended::{ENDINGS, Ending, Endings};
+pub use known::Known;
 pub use layout::{FormatError, Layout, PAGE, Seal, VERSION};
 pub use record::{Flags, HalfRecord, Header, Identity, Kind, Record, SlotState, name_hash};
 pub use recover::{Counters, Disagreement, RecoveredHalf, recover_half};

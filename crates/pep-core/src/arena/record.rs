@@ -61,11 +61,16 @@ pub struct Flags {
     pub opened: bool,
     /// Its server leg has the client's address.
     pub as_client: bool,
+    /// The client's FIN was answered before the server had answered it (`close = "early"`): what comes for it is dropped.
+    pub answered: bool,
 }
 
 impl Flags {
     fn to_word(self) -> u64 {
-        u64::from(self.compressed) | u64::from(self.opened) << 1 | u64::from(self.as_client) << 2
+        u64::from(self.compressed)
+            | u64::from(self.opened) << 1
+            | u64::from(self.as_client) << 2
+            | u64::from(self.answered) << 3
     }
 
     fn from_word(word: u64) -> Self {
@@ -73,6 +78,7 @@ impl Flags {
             compressed: word & 1 != 0,
             opened: word & 2 != 0,
             as_client: word & 4 != 0,
+            answered: word & 8 != 0,
         }
     }
 }

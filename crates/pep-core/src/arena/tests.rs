@@ -69,6 +69,7 @@ fn identity() -> Identity {
             compressed: true,
             opened: false,
             as_client: true,
+            answered: true,
         },
         class: 46,
     }

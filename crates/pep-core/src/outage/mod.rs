@@ -49,6 +49,20 @@ pub enum Source {
 }
 
 impl Source {
+    const ALL: [Self; 6] = [
+        Self::Operator,
+        Self::Carrier,
+        Self::Plan,
+        Self::Probe,
+        Self::Tunnel,
+        Self::Nobody,
+    ];
+
+    /// From its number (`as u64`).
+    pub(crate) fn from_code(code: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| *source as u64 == code)
+    }
+
     /// As it stands in the log and in answers to operators.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -113,6 +127,34 @@ pub struct Outage {
     pub by: Source,
     /// How long it has lasted; `None` while it does.
     pub lasted: Option<Duration>,
+}
+
+/// The last outage, for whoever writes it down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Latest {
+    /// How many there have been, this one included.
+    pub number: u64,
+    /// What there is to tell of it.
+    pub outage: Outage,
+    /// How long ago it began.
+    pub age: Duration,
+    /// How long all those before were together.
+    pub before: Duration,
+    /// How long the one before was: it may have ended in the same moment.
+    pub previous: Option<Duration>,
+}
+
+/// The outages that a process before has known of.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Past {
+    /// The last ones, the oldest first.
+    pub outages: Vec<Outage>,
+    /// How many there have been.
+    pub count: u64,
+    /// How long those that are over were together.
+    pub down: Duration,
+    /// How long ago the last one began, where it lasts.
+    pub lasting: Option<Duration>,
 }
 
 /// What an operator has said.
@@ -206,6 +248,26 @@ impl Knowledge {
         };
         knowledge.poll(now);
         knowledge
+    }
+
+    /// Goes on with what a process before has known, and with what operator and interface say now. It is to be polled once witnesses have
+    /// been heard, too: an outage that nobody tells of then is over. To be called at the beginning; the steady clock has to have
+    /// begun before the outage that lasts.
+    pub fn resume(&mut self, now: Now, past: Past, order: Option<Order>, carrier: Option<bool>) {
+        self.order = order;
+        self.carrier = carrier.filter(|up| !up);
+        let lasting = past.lasting.filter(|_| !past.outages.is_empty());
+        let by = past
+            .outages
+            .last()
+            .map_or(Source::Nobody, |outage| outage.by);
+        self.state = State {
+            up: lasting.is_none(),
+            by: lasting.map_or(Source::Nobody, |_| by),
+            since: now.steady.saturating_sub(lasting.unwrap_or_default()),
+        };
+        (self.count, self.down) = (past.count, past.down);
+        self.outages = past.outages.into();
     }
 
     /// An operator says how the link is (`Some`), for that long or until further notice; or that others know
@@ -304,6 +366,27 @@ impl Knowledge {
     pub fn totals(&self, now: Now) -> (u64, Duration) {
         let lasting = (!self.state.up).then(|| now.steady.saturating_sub(self.state.since));
         (self.count, self.down + lasting.unwrap_or_default())
+    }
+
+    /// The last outage, if there has been one.
+    pub fn latest(&self, now: Now) -> Option<Latest> {
+        let outage = *self.outages.back()?;
+        let age = match outage.lasted {
+            Some(lasted) => now.steady.saturating_sub(self.state.since) + lasted,
+            None => now.steady.saturating_sub(self.state.since),
+        };
+        Some(Latest {
+            number: self.count,
+            outage,
+            age,
+            before: self.down.saturating_sub(outage.lasted.unwrap_or_default()),
+            previous: self
+                .outages
+                .iter()
+                .rev()
+                .nth(1)
+                .and_then(|before| before.lasted),
+        })
     }
 
     fn end_order(&mut self, now: Now) {

@@ -56,6 +56,11 @@ impl Probing {
         }
     }
 
+    /// It has answered, a process before this one.
+    pub fn expect_answers(&mut self) {
+        self.answers = true;
+    }
+
     /// When to poll next.
     pub fn deadline(&self) -> Duration {
         let answer = self.open.front().map_or(Duration::MAX, |open| open.1);
@@ -203,6 +208,15 @@ mod tests {
         assert!(!probing.is_mute());
         run(&mut probing, 20);
         assert!(probing.is_mute());
+    }
+
+    #[test]
+    fn one_that_has_answered_a_process_before_is_missed() {
+        let mut probing = probing("192.0.2.1");
+        probing.expect_answers();
+        // Given up at 4 s, 5 s and 6 s or so.
+        let (_, away) = run(&mut probing, 20);
+        assert!(away.first().is_some_and(|at| at.as_secs() < 15), "{away:?}");
     }
 
     #[test]

@@ -305,6 +305,48 @@ proptest! {
         prop_assert!(ups.windows(2).all(|pair| pair[0].up != pair[1].up), "each change is told once");
     }
 
+    /// Whenever a process ends, the next one knows of the same outages, and of the one that lasts.
+    #[test]
+    fn outages_are_known_to_the_next_process(events in history(), pause in 0..9000u64) {
+        struct Memory(std::cell::RefCell<Vec<u64>>);
+        impl crate::arena::Words for Memory {
+            fn load(&self, offset: usize) -> u64 {
+                self.0.borrow()[offset / 8]
+            }
+            fn store(&self, offset: usize, value: u64) {
+                self.0.borrow_mut()[offset / 8] = value;
+            }
+        }
+        let memory = Memory(vec![0; crate::arena::PAGE / 8].into());
+        let kept = crate::arena::Layout::known(&memory);
+        // The machine was on for a day before the first one.
+        let boot = |at: Duration| s(86_400) + at;
+        let mut link = knowledge(&[]);
+        let mut at = 0;
+        for (time, event) in &events {
+            at = *time;
+            apply(&mut link, at, event);
+            link.poll(now(ms(at)));
+            if let Some(latest) = link.latest(now(ms(at))) {
+                kept.write(&latest, boot(ms(at)));
+            }
+        }
+        let at = ms(at + pause);
+        let mut next = knowledge(&[]);
+        next.resume(now(at), kept.read(boot(at)), None, None);
+        prop_assert_eq!(next.outages().collect::<Vec<_>>(), link.outages().collect::<Vec<_>>());
+        prop_assert_eq!(next.totals(now(at)), link.totals(now(at)));
+        prop_assert_eq!(next.state().up, link.state().up);
+        if !link.state().up {
+            prop_assert_eq!(next.state().since, link.state().since);
+            let by = link.outages().last().map(|outage| outage.by);
+            prop_assert_eq!(Some(next.state().by), by);
+            next.poll(now(at));
+            let last = *next.outages().last().expect("one");
+            prop_assert_eq!(last.lasted, Some(at - link.state().since), "nobody tells of it any more");
+        }
+    }
+
     /// However often it is polled, and however late, once polled it is the same.
     #[test]
     fn polling_late_or_often_comes_to_the_same(spans in plan(), events in history(), steps in prop::collection::vec(1..9000u64, 1..40)) {

@@ -11,6 +11,7 @@ mod tests;
 
 use std::{
     io,
+    net::IpAddr,
     num::NonZeroUsize,
     ops::Range,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -19,6 +20,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 pub use pep_core::arena::SlotState;
@@ -27,6 +29,7 @@ use pep_core::{
         Ending, Flags, FormatError, HalfRecord, Header, Identity, Layout, Record, Seal, Words as _,
     },
     chunks::CHUNK,
+    outage::{Latest, Past},
     relay::{Direction, Side},
     ring::Ranges,
 };
@@ -169,6 +172,27 @@ impl Arena {
     /// Keeps that for the processes to come.
     pub fn set_order(&self, order: u64) {
         Layout::set_order(&self.memory, order);
+    }
+
+    /// The outages that are known of, to whichever process; `since_boot` is now, by the clock of
+    /// [`keep_outage`](Self::keep_outage).
+    pub fn outages(&self, since_boot: Duration) -> Past {
+        Layout::known(&self.memory).read(since_boot)
+    }
+
+    /// Keeps the last one for the processes to come: to be called when it begins, and when it is over.
+    pub fn keep_outage(&self, latest: &Latest, since_boot: Duration) {
+        Layout::known(&self.memory).write(latest, since_boot);
+    }
+
+    /// Whether that gateway has ever answered, whichever process.
+    pub fn gateway_answers(&self, gateway: IpAddr) -> bool {
+        Layout::known(&self.memory).gateway_answers(gateway)
+    }
+
+    /// Keeps for the processes to come that it has.
+    pub fn keep_gateway(&self, gateway: IpAddr) {
+        Layout::known(&self.memory).set_gateway(gateway);
     }
 
     /// A key that is nowhere but here.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use pep_core::{budget::MemoryBudget, config::Config, outage::Order, relay::RelayLimits};
+use pep_core::{budget::MemoryBudget, config::Config, relay::RelayLimits};
 
 use super::{
     DaemonError, Role,
@@ -249,7 +249,7 @@ fn context(
         counters,
         held,
         unanswered: Arc::default(),
-        outage: LinkWatch::new(config, Order::from_word(arena.order())),
+        outage: LinkWatch::new(config, Some(Arc::clone(&arena))),
         link: shared_link(config),
         arena,
     };

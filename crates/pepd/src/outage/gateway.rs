@@ -45,6 +45,9 @@ async fn ask(watch: &LinkWatch, link: &Link, gateway: IpAddr) -> io::Result<Infa
     let identifier = process::id() as u16;
     let every = link.gateway_every;
     let mut probing = Probing::new(Duration::ZERO, gateway, identifier, every, patience);
+    if watch.gateway_has_answered(gateway) {
+        probing.expect_answers();
+    }
     loop {
         if let Some(question) = probing.poll_question(began.elapsed()) {
             // What cannot be sent is not answered; that is told below.

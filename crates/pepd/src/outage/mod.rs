@@ -26,7 +26,7 @@ use std::{
 
 use pep_core::{
     config::Config,
-    outage::{Knowledge, Now, Order, State, Told, Witness, probing::Probing},
+    outage::{Knowledge, Now, Order, Source, State, Told, Witness, probing::Probing},
     site::{SiteId, WhileDown},
 };
 use tokio::{
@@ -34,6 +34,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use crate::arena::Arena;
 use contacts::ContactsFile;
 pub use contacts::{ContactsError, read as read_contacts};
 pub use report::{LinkReport, OutageReport};
@@ -47,7 +48,9 @@ const ECHO: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct LinkWatch {
     knowledge: Mutex<Knowledge>,
-    began: Instant,
+    /// Where it is kept for the process to come.
+    arena: Option<Arc<Arena>>,
+    clock: Clock,
     /// For tunnels.
     told: watch::Sender<Told>,
     /// For new flows and rules: whether it is away.
@@ -62,39 +65,40 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Of a configuration's link, with what an operator has said to the process before. A plan that cannot be read is told of, and
-    /// not followed until it can.
-    pub fn new(config: &Config, ordered: Option<Order>) -> Arc<Self> {
-        let contacts = config.link.as_ref().and_then(|link| link.contacts.as_ref());
+    /// Of a configuration's link, with what is kept in the arena of what an operator has said to the process before, and of what that
+    /// one knew. A plan that cannot be read is told of, and not followed until it can.
+    pub fn new(config: &Config, arena: Option<Arc<Arena>>) -> Arc<Self> {
+        let link = config.link.as_ref();
+        let contacts = link.and_then(|link| link.contacts.as_ref());
         let contacts = contacts.and_then(|path| contacts::read_or_warn(path));
-        let rtt = config.link.as_ref().and_then(|link| link.rtt);
-        let began = Instant::now();
+        let rtt = link.and_then(|link| link.rtt);
         let sites = config.sites.iter();
         let bypassing = sites.filter(|(_, site)| site.while_down == WhileDown::Bypass);
         let echo = rtt.map_or(ECHO, |rtt| 2 * rtt);
-        let mut knowledge = Knowledge::new(now(began), contacts, echo);
-        if let Some(Order { up, until }) = ordered {
-            let left = until.map(|until| until.saturating_sub(since_boot()));
-            tracing::info!(up, ?left, "what an operator said of the link counts on");
-            knowledge.order(now(began), Some(up), left);
-            tell(knowledge.poll(now(began)));
+        let clock = Clock::new();
+        let mut knowledge = Knowledge::new(clock.now(), contacts, echo);
+        let carrier = link.and_then(|link| interface::is_up(&link.interface));
+        if let Some(arena) = &arena {
+            go_on(&mut knowledge, arena, (config, carrier), clock.now());
         }
-        let link = config.link.as_ref();
-        if link.and_then(|link| interface::is_up(&link.interface)) == Some(false) {
-            knowledge.carrier(now(began), false);
-            tell(knowledge.poll(now(began)));
+        if carrier == Some(false) {
+            knowledge.carrier(clock.now(), false);
         }
+        tell(knowledge.poll(clock.now()));
         let (told, away) = (knowledge.told(), knowledge.is_away());
-        Arc::new(Self {
+        let watch = Self {
             knowledge: Mutex::new(knowledge),
-            began,
+            arena,
+            clock,
             told: watch::Sender::new(told),
             away: watch::Sender::new(away),
             said: Notify::new(),
             gateway: link.and_then(|link| link.gateway),
             gateway_is_mute: AtomicBool::new(false),
             bypassing: bypassing.map(|(id, _)| id).collect(),
-        })
+        };
+        watch.keep(&watch.lock());
+        Arc::new(watch)
     }
 
     /// Whether new flows have to do without it ([`Knowledge::is_away`]).
@@ -145,8 +149,17 @@ impl LinkWatch {
         });
     }
 
+    /// Whether it has ever answered, a process before this one.
+    fn gateway_has_answered(&self, gateway: IpAddr) -> bool {
+        let arena = self.arena.as_ref();
+        arena.is_some_and(|arena| arena.gateway_answers(gateway))
+    }
+
     /// The gateway answers, or does not any more.
     fn probe(&self, up: bool) {
+        if let (true, Some(arena), Some(gateway)) = (up, &self.arena, self.gateway) {
+            arena.keep_gateway(gateway);
+        }
         self.with(|knowledge, now| knowledge.testify(Witness::Probe, up, now.steady));
     }
 
@@ -221,14 +234,23 @@ impl LinkWatch {
     /// Changes what is known, and tells of what follows.
     fn with<T>(&self, change: impl FnOnce(&mut Knowledge, Now) -> T) -> T {
         let mut knowledge = self.lock();
-        let now = now(self.began);
-        tell(knowledge.poll(now));
+        let now = self.clock.now();
+        let before = tell(knowledge.poll(now));
         let result = change(&mut knowledge, now);
-        tell(knowledge.poll(now));
+        if tell(knowledge.poll(now)) || before {
+            self.keep(&knowledge);
+        }
         // Under the lock, so that the last one told is the last one known.
         tell_change(&self.told, knowledge.told());
         tell_change(&self.away, knowledge.is_away());
         result
+    }
+
+    /// For the process to come.
+    fn keep(&self, knowledge: &Knowledge) {
+        if let (Some(arena), Some(latest)) = (&self.arena, knowledge.latest(self.clock.now())) {
+            arena.keep_outage(&latest, since_boot());
+        }
     }
 
     /// No change is ever half done, so a panic elsewhere does not spoil it.
@@ -243,12 +265,50 @@ fn tell_change<T: Copy + PartialEq>(listeners: &watch::Sender<T>, now: T) {
     listeners.send_if_modified(|told| std::mem::replace(told, now) != now);
 }
 
-fn tell(news: Option<State>) {
+/// Goes on with what the process before knew.
+fn go_on(
+    knowledge: &mut Knowledge,
+    arena: &Arena,
+    (config, carrier): (&Config, Option<bool>),
+    now: Now,
+) {
+    let link = config.link.as_ref();
+    let past = arena.outages(since_boot());
+    let lasting = past
+        .lasting
+        .and(past.outages.last())
+        .map(|outage| outage.by);
+    let order = Order::from_word(arena.order()).map(|order| {
+        let left = order.until.map(|until| until.saturating_sub(since_boot()));
+        tracing::info!(
+            up = order.up,
+            ?left,
+            "what an operator said of the link counts on"
+        );
+        let until = left.map(|left| now.steady + left);
+        Order { until, ..order }
+    });
+    knowledge.resume(now, past, order, carrier);
+    // Who was not heard then is not yet.
+    let answers = |gateway| arena.gateway_answers(gateway);
+    let is_asked = link.and_then(|link| link.gateway).is_some_and(answers);
+    match lasting {
+        Some(Source::Probe) if is_asked => knowledge.testify(Witness::Probe, false, now.steady),
+        Some(Source::Tunnel) if !config.peers.is_empty() => {
+            knowledge.testify(Witness::Tunnel, false, now.steady);
+        }
+        _ => {}
+    }
+}
+
+/// Whether there was something to tell.
+fn tell(news: Option<State>) -> bool {
     match news {
         Some(State { up: true, by, .. }) => tracing::info!(by = by.as_str(), "the link is back"),
         Some(State { by, .. }) => tracing::warn!(by = by.as_str(), "the link is away"),
         None => {}
     }
+    news.is_some()
 }
 
 /// By the machine's clock that only goes forward: the same for all processes.
@@ -257,11 +317,27 @@ fn since_boot() -> Duration {
     clock.now().map(Duration::from).unwrap_or_default()
 }
 
-fn now(began: Instant) -> Now {
-    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    Now {
-        steady: began.elapsed(),
-        wall: wall.unwrap_or_default(),
+/// Its steady time began with the machine's, so that outages of before this process have their places in it.
+#[derive(Debug)]
+struct Clock {
+    began: Instant,
+    at: Duration,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            at: since_boot(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Now {
+            steady: self.at + self.began.elapsed(),
+            wall: wall.unwrap_or_default(),
+        }
     }
 }
 

@@ -67,6 +67,7 @@ pub(super) fn identity(kind: Kind, class: Class, peer: &str, greeting: &Greeting
             compressed: greeting.compressed,
             opened: false,
             as_client: greeting.as_client,
+            answered: false,
         },
         class: u64::from(class as u8) | u64::from(greeting.dscp) << 8,
     }

@@ -96,6 +96,7 @@ impl Joint {
             return;
         };
         if entry.is_away() && !entry.finished && self.is_delivered(entry) {
+            entry.publish_answered();
             match leg.finish() {
                 Ok(()) => {
                     leg.close_with_fin();
@@ -104,6 +105,22 @@ impl Joint {
                 Err(err) => self.on_broken(err),
             }
         }
+    }
+
+    /// A predecessor has answered the client's FIN like this, or was about to.
+    pub(super) fn take_over_answered(&mut self, core: &mut Core) {
+        self.source = Source::Finished;
+        if self.sink == Sink::Open {
+            self.sink = Sink::Answered;
+            if let Some(leg) = &self.leg {
+                // Where it was told already, or has gone, there is nothing more to say to it.
+                if let Err(err) = leg.finish() {
+                    tracing::debug!(error = %err, "a client that was answered early is gone");
+                }
+                leg.close_with_fin();
+            }
+        }
+        core.finish(self.key);
     }
 
     /// Drops what comes for a client that was told that nothing would.

@@ -142,13 +142,20 @@ impl Joint {
     /// The leg was a predecessor's, which may have given it all and the end (`shut`).
     pub(super) fn take_over(&mut self, leg: Box<dyn Leg>, shut: bool, counters: &Counters) {
         self.set_leg(leg);
-        if counters.aborted {
-            // Who was told of that, if anybody, has ended; to others the leg looks like one that has ended well.
-            self.on_broken(io::Error::from_raw_os_error(libc::ECONNRESET));
-        } else if shut {
+        let shared = Rc::clone(&self.core);
+        let core = &mut *shared.borrow_mut();
+        let is_answered = core
+            .entry(self.key)
+            .is_some_and(|entry| entry.is_answered());
+        if shut {
             self.sink = Sink::Shut;
         }
-        let core = &mut *self.core.borrow_mut();
+        if is_answered {
+            self.take_over_answered(core);
+        } else if counters.aborted {
+            // Who was told of that, if anybody, has ended; to others the leg looks like one that has ended well.
+            self.on_broken(io::Error::from_raw_os_error(libc::ECONNRESET));
+        }
         if let Some(entry) = core.entry(self.key) {
             self.counted = entry.delivered();
         }

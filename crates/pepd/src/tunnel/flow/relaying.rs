@@ -278,7 +278,9 @@ impl Joint {
         };
         let receives = self.source == Source::Open && !space.is_empty();
         let sends = self.sink == Sink::Open && !self.is_delivered(entry);
-        !receives && !sends && self.sink != Sink::Broken
+        // Of a client that was answered early nothing is wanted any more.
+        let matters = !matches!(self.sink, Sink::Answered | Sink::Broken);
+        !receives && !sends && matters
     }
 
     pub(super) fn poll_broken(&mut self, cx: &mut Context<'_>) {

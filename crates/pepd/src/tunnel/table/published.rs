@@ -102,6 +102,17 @@ impl Entry {
         self.memory.slot.publish_flags(self.flags);
     }
 
+    /// Writes down that the client is about to be told the end, whatever may come for it.
+    pub(in crate::tunnel) fn publish_answered(&mut self) {
+        self.flags.answered = true;
+        self.memory.slot.publish_flags(self.flags);
+    }
+
+    /// Whether it was.
+    pub(in crate::tunnel) fn is_answered(&self) -> bool {
+        self.flags.answered
+    }
+
     /// Writes down that the leg is about to be closed.
     pub(super) fn publish_closed(&self) {
         self.memory.slot.publish_state(SlotState::Closed);
@@ -169,6 +180,8 @@ impl Entry {
         let (sent, received) = (halves[outward as usize], halves[outward.other() as usize]);
         let leg = survivor.counters[side as usize];
         let tail = read(&sent, leg.as_ref(), sizes.extent)?;
+        // What was dropped since then the leg has never seen.
+        let leg = leg.filter(|_| !identity.flags.answered);
         let (head, shut) = given(&received, leg.as_ref())?;
         let slot = survivor.slot;
         let map = |direction, elsewhere: &BTreeSet<u64>, held| {

@@ -1,0 +1,134 @@
+//! What is known of the link, for the processes to come.
+
+use std::{net::IpAddr, time::Duration};
+
+use super::name_hash;
+use crate::{
+    arena::Words,
+    outage::{Knowledge, Latest, Outage, Past, Source},
+};
+
+/// [`name_hash`] of the gateway that has answered; 0, none has.
+const GATEWAY: usize = 0;
+/// How many outages there have been.
+const COUNT: usize = 8;
+const OUTAGES: usize = 16;
+const OUTAGE_BYTES: usize = 32;
+const BEGAN: usize = 0;
+const SINCE: usize = 8;
+const BEFORE: usize = 16;
+const LASTED: usize = 24;
+/// Who said so is above the time.
+const TIME_BITS: u32 = 56;
+
+/// Bytes of all of it.
+pub(super) const KNOWN_BYTES: usize = OUTAGES + OUTAGE_BYTES * Knowledge::REMEMBERED;
+
+/// What is known of the link, in shared memory: in words, of which zeros mean that nothing is.
+///
+/// ```text
+///   0  hash of the gateway that has answered | 8 outages so far
+///  16  of the last 32 outages, number n at n % 32:
+///      began (Unix time) and who said so | began (since boot) | outages before took | lasted, and 1
+/// ```
+///
+/// All times are in milliseconds. One writes; after every single store it is valid, but for the outage that another takes the
+/// place of.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a, W> {
+    words: &'a W,
+    start: usize,
+}
+
+impl<'a, W: Words> Known<'a, W> {
+    /// The words that start at this offset.
+    pub(super) fn new(words: &'a W, start: usize) -> Self {
+        Self { words, start }
+    }
+
+    fn load(&self, at: usize) -> u64 {
+        self.words.load(self.start + at)
+    }
+
+    fn store(&self, at: usize, value: u64) {
+        self.words.store(self.start + at, value);
+    }
+
+    /// The gateway has answered.
+    pub fn set_gateway(&self, gateway: IpAddr) {
+        let hash = name_hash(&gateway.to_string());
+        if self.load(GATEWAY) != hash {
+            self.store(GATEWAY, hash);
+        }
+    }
+
+    /// Whether that gateway has ever answered.
+    pub fn gateway_answers(&self, gateway: IpAddr) -> bool {
+        self.load(GATEWAY) == name_hash(&gateway.to_string())
+    }
+
+    /// Writes down the last outage, when it begins and when it is over. `since_boot` is by the clock that goes on from process to process.
+    pub fn write(&self, latest: &Latest, since_boot: Duration) {
+        let Latest { number, outage, .. } = latest;
+        let at = Self::place(*number);
+        if self.load(COUNT) < *number {
+            if let Some(lasted) = latest.previous {
+                self.store(Self::place(number - 1) + LASTED, ms(lasted) + 1);
+            }
+            let began = ms(outage.began) | (outage.by as u64) << TIME_BITS;
+            self.store(at + LASTED, 0);
+            self.store(at + BEGAN, began);
+            self.store(at + SINCE, ms(since_boot.saturating_sub(latest.age)));
+            self.store(at + BEFORE, ms(latest.before));
+            self.store(COUNT, *number);
+        }
+        if let Some(lasted) = outage.lasted {
+            self.store(at + LASTED, ms(lasted) + 1);
+        }
+    }
+
+    /// What is written down.
+    pub fn read(&self, since_boot: Duration) -> Past {
+        let count = self.load(COUNT);
+        let first = (count + 1)
+            .saturating_sub(Knowledge::REMEMBERED as u64)
+            .max(1);
+        let mut past = Past {
+            count,
+            ..Past::default()
+        };
+        for number in first..=count {
+            let at = Self::place(number);
+            let began = self.load(at + BEGAN);
+            let lasted = self
+                .load(at + LASTED)
+                .checked_sub(1)
+                .map(Duration::from_millis);
+            let Some(by) = Source::from_code(began >> TIME_BITS) else {
+                continue;
+            };
+            if number == count {
+                let since = Duration::from_millis(self.load(at + SINCE));
+                let before = Duration::from_millis(self.load(at + BEFORE));
+                past.lasting = lasted.is_none().then(|| since_boot.saturating_sub(since));
+                past.down = before + lasted.unwrap_or_default();
+            }
+            // One whose end was not written down, though another came, is none that can be told of.
+            if lasted.is_some() || number == count {
+                let began = Duration::from_millis(began & ((1 << TIME_BITS) - 1));
+                past.outages.push(Outage { began, by, lasted });
+            }
+        }
+        past
+    }
+
+    fn place(number: u64) -> usize {
+        OUTAGES + OUTAGE_BYTES * (number % Knowledge::REMEMBERED as u64) as usize
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis())
+        .unwrap_or(u64::MAX)
+        .min((1 << TIME_BITS) - 1)
+}
