@@ -62,7 +62,7 @@ fn tunnelled_sites_refuse_new_flows_while_the_link_is_down_where_they_say_so() {
     ask(&bed, &running, &["link", "down", "--for", "1h"]);
     let client = bed.host("client");
     assert_reset_after_connect(client.connect(bed.server_at(Family::V4, PORT)));
-    assert_eq!(running.boat.counter("link_refused"), 1);
+    assert_eq!(running.boat.counter("ended_link_down"), 1);
     ask(&bed, &running, &["link", "auto"]);
     echo_once(&mut connect(&bed, Family::V4), b"after");
     running.stop();

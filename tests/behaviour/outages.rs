@@ -78,7 +78,9 @@ fn new_flows_are_refused_or_bypassed_where_the_site_says_so() {
         echo_once(&mut before, b"before");
         ask(bed, &pep, &["link", "down", "--for", "1h"]);
         assert_reset_after_connect(bed.client.connect(bed.at(Place::Server, PORT)));
-        assert_eq!(pep.counter("link_refused"), 1);
+        let end = pep.wait_flow_end(|end| end.site == "refused" && end.reason != "closed");
+        assert_eq!(end.reason, "link_down");
+        assert_eq!(pep.counter("ended_link_down"), 1);
         echo_once(&mut before, b"what was there goes on");
         wait_until("the other site to be bypassed", || {
             let accepted = pep.counter("flows_accepted");

@@ -1,6 +1,6 @@
 //! What flows in tunnels have on disk outlives the process that wrote it there.
 
-use std::{fs, thread};
+use std::{fs, thread, time::Instant};
 
 use nix::sys::signal::Signal;
 use pepd_tests::{
@@ -10,7 +10,7 @@ use pepd_tests::{
 
 use crate::{
     custody::{
-        Folder, HOLD, LINK, MB, MIB, assert_done, assert_nothing_held, sink, upload, wait_away,
+        Folder, HOLD, LINK, MB, MIB, ask, assert_done, assert_nothing_held, sink, upload, wait_away,
     },
     support::echo_once,
     survive::wait_ready,
@@ -20,7 +20,8 @@ use crate::{
 
 /// Much more than memory may hold.
 const LEN: u64 = 32 * MB;
-const KEYS: &str = "memory = \"4MiB\"\ndisk = \"128MiB\"\nsurvive = true";
+const KEYS: &str =
+    "memory = \"4MiB\"\ndisk = \"128MiB\"\nsurvive = true\n[admin]\nsocket = \"admin.sock\"";
 
 /// The program that is there now goes on with the flows.
 fn upgrade(pep: &Pep) {
@@ -48,6 +49,7 @@ fn upload_through_two_processes(by: fn(&Pep)) {
     let _server = sink(&bed, LEN);
     bed.cut_link();
     wait_away(&running);
+    let began = Instant::now();
     let mut stream = connect(&bed, Family::V4);
     let boat = &running.boat;
     thread::scope(|scope| {
@@ -62,9 +64,22 @@ fn upload_through_two_processes(by: fn(&Pep)) {
     running
         .hub
         .wait_counter("up_bytes", |bytes| bytes >= LEN / 8);
+    let age = began.elapsed();
     replace(boat, by, 1);
+    let held = ask(&bed, &running, &["custody", "--json"]);
+    let held: serde_json::Value = serde_json::from_str(&held).expect("JSON");
+    let shown = held["sites"][0]["oldest_s"].as_u64().expect("seconds");
+    assert!(shown >= age.as_secs(), "{age:?}: {held}");
     assert_done(&mut stream);
     drop(stream);
+    let end = boat
+        .log()
+        .find(0, PATIENCE, |event| event.message() == "flow ended");
+    let lasted = end.expect("it has ended").number("duration_ms");
+    assert!(
+        u128::from(lasted) >= age.as_millis(),
+        "{lasted} ms, {age:?}"
+    );
     assert_nothing_held(&running, &folder);
     let counters = boat.counters();
     assert_eq!(counters["flows_lost_at_restart"], 0, "{counters:?}");

@@ -29,13 +29,15 @@ pub enum EndReason {
     PeerLimit,
     /// What was held of the flow was held for longer than `custody.hold`.
     Expired,
+    /// The link was away, and its site wants no flows then (`while_down = "refuse"`).
+    LinkDown,
     /// Something failed here; the log says what.
     Error,
 }
 
 impl EndReason {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Closed,
         Self::ClientReset,
         Self::ServerReset,
@@ -48,6 +50,7 @@ impl EndReason {
         Self::PeerRestarted,
         Self::PeerLimit,
         Self::Expired,
+        Self::LinkDown,
         Self::Error,
     ];
 
@@ -66,6 +69,7 @@ impl EndReason {
             Self::PeerRestarted => "peer_restarted",
             Self::PeerLimit => "peer_limit",
             Self::Expired => "expired",
+            Self::LinkDown => "link_down",
             Self::Error => "error",
         }
     }
@@ -125,6 +129,8 @@ counters! {
     ended_peer_limit,
     /// Flows that ended as [`EndReason::Expired`].
     ended_expired,
+    /// Flows that ended as [`EndReason::LinkDown`].
+    ended_link_down,
     /// Flows that ended as [`EndReason::Error`].
     ended_error,
     /// Processes that have carried flows of this memory before: after a crash, a restart or an upgrade.
@@ -161,8 +167,6 @@ counters! {
     link_senders,
     /// The rate at which each of them may send now, in bit/s of IP packets.
     link_level_bits,
-    /// Flows that were reset at once as the link was away (`while_down = "refuse"`).
-    link_refused,
     /// Flows that waited for the link before they connected.
     link_waited,
     /// Times a leg over the link was made to ask whether the link is back.
@@ -257,6 +261,7 @@ impl Stats {
             EndReason::PeerRestarted => &mut self.ended_peer_restarted,
             EndReason::PeerLimit => &mut self.ended_peer_limit,
             EndReason::Expired => &mut self.ended_expired,
+            EndReason::LinkDown => &mut self.ended_link_down,
             EndReason::Error => &mut self.ended_error,
         } += 1;
     }

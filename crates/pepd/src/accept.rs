@@ -179,11 +179,7 @@ impl Acceptor {
         };
         let away = self.context.outage.is_away();
         if away && self.site.while_down == WhileDown::Refuse {
-            self.context
-                .counters
-                .update(|stats| stats.link_refused += 1);
-            let err = io::Error::from_raw_os_error(libc::ENETDOWN);
-            flow::refuse(&self.context, &ends, fd, &err);
+            flow::refuse_while_away(&self.context, &ends, fd);
             return Ok(());
         }
         if let Some(tunnel) = self.tunnel() {

@@ -289,6 +289,9 @@ pub struct RunArgs {
     /// This is the process that carries flows; `pepd run` starts it
     #[arg(long, hide = true)]
     pub worker: bool,
+    /// There was one before, which has ended unasked
+    #[arg(long, hide = true, requires = "worker")]
+    pub again: bool,
     /// Reset the flows of the process before instead of taking them over
     #[arg(long, hide = true, requires = "worker")]
     pub discard_flows: bool,

@@ -8,7 +8,6 @@ use std::{
     iter,
     path::Path,
     process::ExitCode,
-    time::Duration,
 };
 
 use clap::Parser;
@@ -68,6 +67,7 @@ fn run(args: &RunArgs) -> ExitStatus {
         supervisor::begin_worker();
         Role::Worker {
             discards: args.discard_flows,
+            again: args.again,
         }
     } else {
         Role::Alone
@@ -176,8 +176,16 @@ fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
     if args.lasting.is_some() && !matches!(args.state, LinkWord::Up | LinkWord::Down) {
         return Err("--for goes with `up` and `down` only".into());
     }
-    if args.lasting == Some(Duration::ZERO) {
-        return Err("--for 0 is no time: accepted are \"1s\" to \"365d\"; `pepd link auto` takes an order back".into());
+    if let Some(lasting) = args.lasting
+        && (lasting.is_zero() || lasting > admin::ORDER_MAX)
+    {
+        let lasting = units::duration::format(lasting);
+        let most = units::duration::format(admin::ORDER_MAX);
+        let message = format!(
+            "--for {lasting}: expected more than 0, and at most {most}; without --for an order holds until `pepd link auto` takes \
+             it back"
+        );
+        return Err(message.into());
     }
     let (method, body) = match order {
         Some(order) => (Method::PUT, serde_json::to_string(&order)?),

@@ -6,7 +6,10 @@
 
 use std::{
     io,
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{Sender, channel},
+    },
     thread::{self, JoinHandle},
 };
 
@@ -19,6 +22,40 @@ use crate::{
 
 /// What the names of the threads begin with.
 pub const THREAD: &str = "worker-";
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A thread that waits for its work. They are made before flows are taken over: where one cannot be had, flows are left
+/// to whoever comes next rather than lost with the work that held them.
+#[derive(Debug)]
+pub struct IdleThread {
+    thread: JoinHandle<()>,
+    work: Sender<Work>,
+}
+
+impl IdleThread {
+    /// Makes one, which ends when this is dropped.
+    ///
+    /// # Errors
+    /// When there is no memory, or no thread, for it.
+    pub fn new(name: String) -> io::Result<Self> {
+        let (work, given) = channel::<Work>();
+        let run = move || {
+            if let Ok(work) = given.recv() {
+                work();
+            }
+        };
+        let thread = thread::Builder::new().name(name).spawn(run)?;
+        Ok(Self { thread, work })
+    }
+
+    /// Gives it its work.
+    pub fn begin(self, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+        // It waits for nothing else.
+        let _ = self.work.send(Box::new(work));
+        self.thread
+    }
+}
 
 /// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for it.
 #[derive(Debug)]
@@ -35,12 +72,22 @@ impl Workers {
             .min(16)
     }
 
-    /// Starts a thread for each lot of listeners, which accepts from them; `resumed` flows are spread over the threads.
+    /// As many threads as there [are to be](Self::count).
     ///
     /// # Errors
-    /// When a thread, its event loop, or a watch for a listener cannot be had.
+    /// When one of them cannot be had.
+    pub fn threads() -> io::Result<Vec<IdleThread>> {
+        let names = (0..Self::count()).map(|number| format!("{THREAD}{number}"));
+        names.map(IdleThread::new).collect()
+    }
+
+    /// Has a thread for each lot of listeners accept from them; `resumed` flows are spread over the threads.
+    ///
+    /// # Errors
+    /// When an event loop, or a watch for a listener, cannot be had.
     pub fn start(
         context: &Arc<FlowContext>,
+        threads: Vec<IdleThread>,
         listeners: Vec<Vec<Listener>>,
         resumed: Vec<Resumed>,
     ) -> io::Result<Self> {
@@ -54,9 +101,9 @@ impl Workers {
             threads: Vec::new(),
             stop,
         };
-        for (number, lot) in lots.into_iter().enumerate() {
+        for (thread, lot) in threads.into_iter().zip(lots) {
             let stopped = workers.stop.subscribe();
-            let thread = start_one(number, context, lot, stopped)?;
+            let thread = start_one(thread, context, lot, stopped)?;
             workers.threads.push(thread);
         }
         Ok(workers)
@@ -74,7 +121,7 @@ impl Workers {
 }
 
 fn start_one(
-    number: usize,
+    thread: IdleThread,
     context: &Arc<FlowContext>,
     (listeners, resumed): (Vec<Listener>, Vec<Resumed>),
     mut stopped: watch::Receiver<()>,
@@ -89,17 +136,36 @@ fn start_one(
         .collect::<io::Result<Vec<_>>>()?;
     drop(entered);
     let context = Arc::clone(context);
-    thread::Builder::new()
-        .name(format!("{THREAD}{number}"))
-        .spawn(move || {
-            runtime.spawn(revive::run(Arc::clone(&context)));
-            for flow in resumed {
-                runtime.spawn(flow::resume(Arc::clone(&context), flow));
-            }
-            for acceptor in acceptors {
-                runtime.spawn(acceptor.run());
-            }
-            // Nothing is ever sent: this ends when the sender is gone.
-            runtime.block_on(async { while stopped.changed().await.is_ok() {} });
-        })
+    Ok(thread.begin(move || {
+        runtime.spawn(revive::run(Arc::clone(&context)));
+        for flow in resumed {
+            runtime.spawn(flow::resume(Arc::clone(&context), flow));
+        }
+        for acceptor in acceptors {
+            runtime.spawn(acceptor.run());
+        }
+        // Nothing is ever sent: this ends when the sender is gone.
+        runtime.block_on(async { while stopped.changed().await.is_ok() {} });
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_gets_no_work_ends_and_keeps_nothing() {
+        let idle = IdleThread::new("idle".to_owned()).unwrap();
+        drop(idle.work);
+        idle.thread.join().unwrap();
+        let idle = IdleThread::new("busy".to_owned()).unwrap();
+        let (told, heard) = channel();
+        let work = move || {
+            let name = thread::current().name().map(ToOwned::to_owned);
+            told.send(name).unwrap();
+        };
+        let thread = idle.begin(work);
+        assert_eq!(heard.recv().unwrap().as_deref(), Some("busy"));
+        thread.join().unwrap();
+    }
 }

@@ -390,3 +390,20 @@ fn a_check_says_what_is_held_where_and_how_the_link_is_known() {
         "{errors}"
     );
 }
+
+#[test]
+fn a_time_for_an_order_that_is_no_time_or_too_long_is_told_by_the_option() {
+    for (time, shown) in [("400d", "--for 400d: "), ("0s", "--for 0")] {
+        let output = pepd(&["link", "down", "--for", time, "--socket", "/nonexistent"]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let message = text(&output.stderr);
+        assert!(
+            message.contains(shown) && message.contains("at most 365d"),
+            "{message}"
+        );
+        assert!(!message.contains("for_s"), "{message}");
+    }
+    // This one is passed on, to nobody.
+    let output = pepd(&["link", "down", "--for", "365d", "--socket", "/nonexistent"]);
+    assert!(!text(&output.stderr).contains("--for"), "{output:?}");
+}

@@ -21,7 +21,7 @@ use std::{
 
 use pep_core::config::{AdminSocket, Config};
 
-pub use server::{Admin, LinkOrder, OrderedState};
+pub use server::{Admin, LinkOrder, ORDER_MAX, OrderedState};
 
 /// Where sockets are by default, unless systemd says so.
 const FOLDER: &str = "/run/pepd";

@@ -65,8 +65,8 @@ pub struct LinkOrder {
     pub for_s: Option<f64>,
 }
 
-/// The longest that an operator's word may last by itself.
-const ORDER_MAX_S: f64 = 365.0 * 86_400.0;
+/// The longest that an operator's word may last by itself: a year.
+pub const ORDER_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -171,7 +171,7 @@ async fn show_link(State(subject): Shared) -> Json<LinkReport> {
 async fn order_link(State(subject): Shared, Json(order): Json<LinkOrder>) -> Response {
     let lasting = match order.for_s {
         None => None,
-        Some(seconds) if seconds > 0.0 && seconds <= ORDER_MAX_S => {
+        Some(seconds) if seconds > 0.0 && seconds <= ORDER_MAX.as_secs_f64() => {
             Some(Duration::from_secs_f64(seconds))
         }
         Some(_) => return refuse("`for_s` is to be above 0, and at most a year"),

@@ -27,11 +27,11 @@ pub(crate) mod tests;
 use std::{
     fmt, io, mem,
     sync::mpsc::{Receiver, Sender, channel},
-    thread,
 };
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::workers::IdleThread;
 use disk::{Disk, Folder};
 pub use folder::{Claimed, FolderError, claim};
 pub use left::Left;
@@ -96,29 +96,28 @@ pub struct Replies<T>(UnboundedReceiver<Answer<T>>);
 
 impl<T: fmt::Debug + Copy + Send + 'static> Spill<T> {
     /// Uses a folder for at most so many bytes, and what processes before this one have sealed there by the same key.
-    ///
-    /// # Errors
-    /// When there is no thread for it.
-    pub fn open(claimed: Claimed, most: u64, seal: Seal) -> io::Result<(Self, Replies<T>, Left)> {
+    pub fn open(
+        (claimed, thread): (Claimed, IdleThread),
+        most: u64,
+        seal: Seal,
+    ) -> (Self, Replies<T>, Left) {
         let mut segments = Segments::new(Folder(claimed.path.clone()), seal, most);
         let left = segments.inherit();
-        let (spill, replies) = Self::over(segments, claimed)?;
-        Ok((spill, replies, left))
+        let (spill, replies) = Self::over(segments, thread, claimed);
+        (spill, replies, left)
     }
 
     fn over<D: Disk>(
         segments: Segments<D>,
+        thread: IdleThread,
         held: impl Send + 'static,
-    ) -> io::Result<(Self, Replies<T>)> {
+    ) -> (Self, Replies<T>) {
         let (spill, replies, worker) = Self::without_thread(segments);
-        let work = move || {
+        thread.begin(move || {
             let _held = held;
             worker.run();
-        };
-        thread::Builder::new()
-            .name("pepd-custody".into())
-            .spawn(work)?;
-        Ok((spill, replies))
+        });
+        (spill, replies)
     }
 
     fn without_thread<D: Disk>(segments: Segments<D>) -> (Self, Replies<T>, Worker<D, T>) {

@@ -296,7 +296,7 @@ impl Disk for Faulty {
 
 fn spill(disk: &Faulty) -> (Spill<u64>, Replies<u64>) {
     let segments = Segments::new(disk.clone(), seal(), 64 * MIB);
-    Spill::over(segments, ()).unwrap()
+    Spill::over(segments, thread(), ())
 }
 
 async fn reply(spill: &mut Spill<u64>, replies: &mut Replies<u64>) -> Reply<u64> {
@@ -386,6 +386,10 @@ async fn so_many_records_are_under_way_and_no_more() {
     }
 }
 
+fn thread() -> IdleThread {
+    IdleThread::new("pepd-custody".to_owned()).unwrap()
+}
+
 fn fault(path: &Path) -> String {
     claim_within(path, Duration::ZERO).unwrap_err().to_string()
 }
@@ -430,7 +434,7 @@ fn what_others_have_left_is_removed_and_nothing_else() {
     write(&mut other, 1).unwrap();
     mem::forget(other);
     let claimed = claim_within(path, Duration::ZERO).unwrap();
-    let (spill, replies, left) = Spill::<u64>::open(claimed, 64 * MIB, seal()).unwrap();
+    let (spill, replies, left) = Spill::<u64>::open((claimed, thread()), 64 * MIB, seal());
     let names = fs::read_dir(path).unwrap().map(|f| f.unwrap().file_name());
     let mut names: Vec<_> = names.collect();
     names.sort();

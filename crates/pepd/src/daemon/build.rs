@@ -28,7 +28,7 @@ use crate::{
     stats::Counters,
     survive::{inheritance::Inheritance, keeper::Keeper},
     tunnel::{self, Inherited, Tunnels, setup::Prepared},
-    workers::Workers,
+    workers::{IdleThread, Workers},
 };
 
 /// Flows that the kernel had answered for us when the gate closed: until the rule is in place,
@@ -44,10 +44,17 @@ pub(super) async fn build(
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
     let (claim, predecessors) = Claim::take(config, keeper.as_ref().map(Keeper::id)).await?;
     let succeeds = !predecessors.is_empty();
+    if !succeeds && matches!(role, Role::Worker { again: true, .. }) {
+        tracing::error!(
+            "the process before has left nothing to take over, as the one that keeps sockets has ended, too: what flows \
+             there were are reset, and nobody knows how many"
+        );
+    }
     let mut inheritance = Inheritance::take(&predecessors).map_err(DaemonError::TakeOver)?;
     inheritance.end_keepers();
     // From here on our keeper has what was inherited: should we fail, it is left to the next.
     let keeper = KeptIf(succeeds, keeper);
+    let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let controls = Controls::obtain(config)?;
     privileges::drop_those_of_loading(&controls);
     let sites = SiteRuntime::all(config, &controls);
@@ -56,6 +63,10 @@ pub(super) async fn build(
         drop(inheritance.take_listeners(address));
     }
     let tunnels = Prepared::new(config, &controls)?;
+    let thread = || IdleThread::new("tunnels".to_owned());
+    let tunnels = tunnels.map(|prepared| Ok((prepared, thread()?)));
+    let tunnels = tunnels.transpose();
+    let tunnels = tunnels.map_err(DaemonError::system("start the tunnels"))?;
     if !succeeds {
         Interception::clear_leftovers(config)
             .await
@@ -69,9 +80,10 @@ pub(super) async fn build(
         .map_err(DaemonError::Intercept)?;
     let prepared = Parts {
         listeners,
+        threads,
         tunnels,
         inheritance,
-        discards: role == Role::Worker { discards: true },
+        discards: matches!(role, Role::Worker { discards: true, .. }),
     };
     match start(&config, descriptors, &sites, prepared, &mut interception) {
         Ok((context, defer, workers, tunnels)) => Ok(Daemon {
@@ -119,7 +131,8 @@ impl Drop for KeptIf {
 /// What was made before the interception.
 struct Parts {
     listeners: Vec<Vec<Listener>>,
-    tunnels: Option<Prepared>,
+    threads: Vec<IdleThread>,
+    tunnels: Option<(Prepared, IdleThread)>,
     inheritance: Inheritance,
     /// Flows of processes before this one are not taken over.
     discards: bool,
@@ -142,6 +155,7 @@ fn start(
 ) -> Result<Started, DaemonError> {
     let Parts {
         mut listeners,
+        threads,
         tunnels,
         inheritance,
         discards,
@@ -174,7 +188,7 @@ fn start(
             client.hand_over(tunnels, &context);
         }
     }
-    let workers = Workers::start(&context, listeners, split)
+    let workers = Workers::start(&context, threads, listeners, split)
         .map_err(DaemonError::system("start the workers"))?;
     let others = descriptors::open() + later;
     let cap = flow_cap(&config.limits, descriptors, others);

@@ -114,6 +114,8 @@ pub enum Role {
     Worker {
         /// Flows of the one before are reset instead of being taken over.
         discards: bool,
+        /// There was one before, which has ended unasked.
+        again: bool,
     },
 }
 

@@ -44,6 +44,7 @@ pub(crate) use connecting::{connected, reason};
 pub(crate) use leg_io::LegIo;
 pub(crate) use published::{born, publish_cookie, publish_leg};
 pub(crate) use relaying::SHORTAGE_RETRY;
+pub(crate) use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
 use wakefulness::Wakefulness;
 
@@ -150,13 +151,19 @@ pub async fn serve(
 /// Ends a flow that cannot begin: the client gets RST at once.
 pub fn refuse(context: &FlowContext, ends: &Ends, client: OwnedFd, err: &io::Error) {
     drop(client);
-    tell_refused(context, ends, err);
+    tell_refused(context, ends, reason(err), Some(err));
 }
 
-fn tell_refused(context: &FlowContext, ends: &Ends, err: &io::Error) {
+/// Resets a client whose site wants no flows while the link is away.
+pub fn refuse_while_away(context: &FlowContext, ends: &Ends, client: OwnedFd) {
+    drop(client);
+    tell_refused(context, ends, EndReason::LinkDown, None);
+}
+
+fn tell_refused(context: &FlowContext, ends: &Ends, reason: EndReason, error: Option<&io::Error>) {
     let end = FlowEnd {
-        reason: reason(err),
-        error: Some(err),
+        reason,
+        error,
         ..FlowEnd::default()
     };
     end.count(context);
@@ -211,7 +218,7 @@ impl Flow {
         let legs = match legs {
             Ok(legs) => legs,
             Err(err) => {
-                tell_refused(&context, &ends, &err);
+                tell_refused(&context, &ends, reason(&err), Some(&err));
                 return None;
             }
         };

@@ -173,7 +173,8 @@ pub async fn resume(context: Arc<FlowContext>, resumed: Resumed) {
     let Some(mut flow) = Flow::with_relay(context, ends, slot, relay, [client, server]) else {
         return;
     };
-    flow.began = began(born);
+    let now = Instant::now();
+    flow.began = now.checked_sub(age(born)).unwrap_or(now);
     flow.counted = flow.delivered();
     for direction in Direction::ALL {
         flow.publish_half(direction);
@@ -221,10 +222,8 @@ fn connect_again(context: &FlowContext, ends: &Ends, memory: &FlowMemory) -> io:
     accept::connect(context, leg, family, (ends, 0), publish)
 }
 
-/// When a flow began, by the clock of this process.
-fn began(born: u64) -> Instant {
+/// How old a flow is that was [`born`](super::born) then, in whichever process.
+pub(crate) fn age(born: u64) -> Duration {
     let born = UNIX_EPOCH + Duration::from_millis(born);
-    let age = SystemTime::now().duration_since(born).unwrap_or_default();
-    let now = Instant::now();
-    now.checked_sub(age).unwrap_or(now)
+    SystemTime::now().duration_since(born).unwrap_or_default()
 }

@@ -54,9 +54,6 @@ pub(super) enum DriverError {
     /// A peer cannot be had.
     #[error(transparent)]
     Setup(#[from] TunnelError),
-    /// There is no thread for what is on disk.
-    #[error("cannot make a thread for custody on disk")]
-    Disk(#[source] io::Error),
     /// A descriptor is missing.
     #[error("cannot make a timer or wait for a socket")]
     System(#[from] io::Error),
@@ -72,7 +69,7 @@ pub(super) async fn run(
     let mut endpoint = prepared.endpoint;
     let sizes = (&prepared.sizes[..], &prepared.flows[..]);
     let mut kept = prepared.custody;
-    let disk = kept.open(&context.arena).map_err(DriverError::Disk)?;
+    let disk = kept.open(&context.arena);
     let custody = Custody::new(kept.bounds, &kept.sites, disk.spill, &context.counters);
     let far = prepared.far.policy();
     let kept = (&context, &custody);

@@ -43,12 +43,7 @@ mod table;
 mod tcp;
 mod udp;
 
-use std::{
-    io,
-    os::fd::OwnedFd,
-    sync::Arc,
-    thread::{self, JoinHandle},
-};
+use std::{io, os::fd::OwnedFd, sync::Arc, thread::JoinHandle};
 
 use pep_core::site::SiteId;
 use tokio::sync::{mpsc, watch};
@@ -57,6 +52,7 @@ use tunnel::class::Class;
 use crate::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
     limits::Permit,
+    workers::IdleThread,
 };
 use leg::Leg;
 use peers::{PeerStatus, Statuses};
@@ -154,12 +150,12 @@ pub struct Tunnels {
 }
 
 impl Tunnels {
-    /// Starts the thread.
+    /// Starts the thread's work.
     ///
     /// # Errors
-    /// When a thread or its event loop cannot be had.
+    /// When its event loop cannot be had.
     pub fn start(
-        prepared: setup::Prepared,
+        (prepared, thread): (setup::Prepared, IdleThread),
         inherited: Inherited,
         context: &Arc<FlowContext>,
     ) -> io::Result<Self> {
@@ -172,20 +168,18 @@ impl Tunnels {
             .enable_all()
             .build()?;
         let context = Arc::clone(context);
-        let thread = thread::Builder::new()
-            .name("tunnels".to_owned())
-            .spawn(move || {
-                let local = tokio::task::LocalSet::new();
-                local.block_on(&runtime, async move {
-                    // Nothing is ever sent: this ends when the sender is gone.
-                    let stopped = async { while stopped.changed().await.is_ok() {} };
-                    let given = (prepared, inherited);
-                    if let Err(err) = driver::run(given, context, incoming, stopped).await {
-                        let error = &err as &dyn std::error::Error;
-                        tracing::error!(error, "tunnels have ended");
-                    }
-                });
-            })?;
+        let thread = thread.begin(move || {
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime, async move {
+                // Nothing is ever sent: this ends when the sender is gone.
+                let stopped = async { while stopped.changed().await.is_ok() {} };
+                let given = (prepared, inherited);
+                if let Err(err) = driver::run(given, context, incoming, stopped).await {
+                    let error = &err as &dyn std::error::Error;
+                    tracing::error!(error, "tunnels have ended");
+                }
+            });
+        });
         Ok(Self {
             thread,
             stop,

@@ -248,7 +248,7 @@ fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result
         site: Arc::clone(site),
         peer: None,
     };
-    let mut joint = joint(core, key, ends, Side::Client);
+    let mut joint = joint(core, key, ends, Side::Client, &identity);
     let (leg, counters) = found.leg.zip(counters).ok_or(LostError::Leg)?;
     joint.take_over(leg, adopted.shut, &counters);
     let (class, dscp) = class(&identity);
@@ -290,7 +290,7 @@ fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
         site,
         peer: Some(found.peer),
     };
-    let mut joint = joint(core, key, ends, Side::Server);
+    let mut joint = joint(core, key, ends, Side::Server, &identity);
     let connecting = match found.leg.zip(counters) {
         // It was not told to connect yet, or did so in vain: no byte has moved, and another one will hear what is the matter.
         Some((_, counters)) if !found.is_connected && counters.closed => {
@@ -306,7 +306,7 @@ fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
     Ok(())
 }
 
-fn joint(core: &Shared, key: Key, ends: Ends, side: Side) -> Joint {
+fn joint(core: &Shared, key: Key, ends: Ends, side: Side, identity: &Identity) -> Joint {
     let permit = core.borrow().context.admission.admit();
-    Joint::new(Rc::clone(core), key, ends, side, permit)
+    Joint::new(Rc::clone(core), key, ends, side, permit).born(identity.born)
 }

@@ -16,6 +16,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
     young: u32,
+    /// Of these, how many did not say why by an exit code: one that fails to start has not touched a flow.
+    crashed: u32,
     any: bool,
 }
 
@@ -39,10 +41,13 @@ impl Deaths {
         !self.any
     }
 
-    /// One has ended, at that age.
-    pub(super) fn next(&mut self, age: Duration) -> Next {
+    /// One has ended, at that age, by a signal or with an exit code.
+    pub(super) fn next(&mut self, age: Duration, by_signal: bool) -> Next {
         self.any = true;
-        self.young = if age < YOUNG { self.young + 1 } else { 0 };
+        (self.young, self.crashed) = match age < YOUNG {
+            true => (self.young + 1, self.crashed + u32::from(by_signal)),
+            false => (0, 0),
+        };
         if self.young >= GIVE_UP_AFTER {
             return Next::GiveUp;
         }
@@ -53,7 +58,7 @@ impl Deaths {
         };
         Next::Start {
             after,
-            discards: self.young >= DISCARD_AFTER,
+            discards: self.crashed >= DISCARD_AFTER,
         }
     }
 }
@@ -73,7 +78,7 @@ mod tests {
     fn who_dies_young_is_followed_later_and_later_then_without_flows_then_by_nobody() {
         let mut deaths = Deaths::default();
         assert!(deaths.is_first());
-        let next: Vec<_> = (0..10).map(|_| deaths.next(Duration::ZERO)).collect();
+        let next: Vec<_> = (0..10).map(|_| deaths.next(Duration::ZERO, true)).collect();
         let pauses = [
             (0, false),
             (100, false),
@@ -93,9 +98,26 @@ mod tests {
     fn one_that_lived_is_followed_at_once_whatever_was_before() {
         let mut deaths = Deaths::default();
         for _ in 0..5 {
-            deaths.next(Duration::ZERO);
+            deaths.next(Duration::ZERO, true);
         }
-        assert_eq!(deaths.next(OLD), start(0, false));
-        assert_eq!(deaths.next(Duration::ZERO), start(0, false));
+        assert_eq!(deaths.next(OLD, true), start(0, false));
+        assert_eq!(deaths.next(Duration::ZERO, true), start(0, false));
+    }
+
+    #[test]
+    fn who_fails_to_start_has_not_been_killed_by_flows() {
+        let mut deaths = Deaths::default();
+        deaths.next(OLD, true);
+        for _ in 0..5 {
+            let next = deaths.next(Duration::ZERO, false);
+            assert!(matches!(
+                next,
+                Next::Start {
+                    discards: false,
+                    ..
+                }
+            ));
+        }
+        assert_eq!(deaths.next(Duration::ZERO, true), start(1600, false));
     }
 }

@@ -37,6 +37,8 @@ use deaths::{Deaths, Next};
 
 /// Tells the process that carries flows what it is.
 const WORKER: &str = "--worker";
+/// Tells it that there was one before.
+const AGAIN: &str = "--again";
 /// Tells it to reset the flows of the one before.
 const DISCARD: &str = "--discard-flows";
 
@@ -96,10 +98,10 @@ struct Supervisor {
 
 impl Supervisor {
     fn run(&mut self, config: &Config) -> io::Result<ExitStatus> {
-        let mut discards = false;
+        let (mut again, mut discards) = (false, false);
         loop {
             let began = Instant::now();
-            let mut worker = self.start(discards)?;
+            let mut worker = self.start(again, discards)?;
             let status = self.watch(&mut worker)?;
             if self.asked == Asked::Stop && status.code().is_none() {
                 tracing::error!(%status, "the process that carries flows has ended while it drained: they are reset");
@@ -113,12 +115,12 @@ impl Supervisor {
                 status = %status,
                 "the process that carries flows has ended, another takes them over"
             );
-            match self.deaths.next(began.elapsed()) {
+            match self.deaths.next(began.elapsed(), status.code().is_none()) {
                 Next::Start {
                     after,
                     discards: next,
                 } => {
-                    discards = next;
+                    (again, discards) = (true, next);
                     self.pause(after)?;
                 }
                 Next::GiveUp => {
@@ -134,9 +136,12 @@ impl Supervisor {
     }
 
     /// This very program, whatever is at its place by now.
-    fn start(&self, discards: bool) -> io::Result<Child> {
+    fn start(&self, again: bool, discards: bool) -> io::Result<Child> {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("pepd").args(&self.arguments).arg(WORKER);
+        if again {
+            command.arg(AGAIN);
+        }
         if discards {
             command.arg(DISCARD);
         }

@@ -31,7 +31,10 @@ use super::{
     core::{Key, Shared},
     leg::Leg,
 };
-use crate::{flow::Ends, limits::Permit};
+use crate::{
+    flow::{Ends, age},
+    limits::Permit,
+};
 use answering::Answer;
 use packing::Packing;
 pub(super) use packing::Workshop;
@@ -98,6 +101,13 @@ impl Joint {
             counted: [0; 2],
             _permit: permit,
         }
+    }
+
+    /// It has begun then ([`born`](crate::flow::born)), in another process.
+    pub(super) fn born(mut self, born: u64) -> Self {
+        let now = Instant::now();
+        self.began = now.checked_sub(age(born)).unwrap_or(now);
+        self
     }
 
     /// The stream's bytes are compressed, both ways. To be said before any are moved.

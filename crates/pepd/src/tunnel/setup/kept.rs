@@ -1,6 +1,6 @@
 //! What custody needs.
 
-use std::io;
+use std::path::Path;
 
 use pep_core::{config::Config, custody::Bounds};
 use units::ByteSize;
@@ -10,6 +10,7 @@ use crate::{
     arena::Arena,
     custody::{self, Claimed, Left, Replies, Seal, Spill},
     tunnel::core::Key,
+    workers::IdleThread,
 };
 
 /// What there is for what is held while links are away.
@@ -18,7 +19,8 @@ pub(in crate::tunnel) struct Kept {
     pub(in crate::tunnel) bounds: Bounds,
     /// Of each site.
     pub(in crate::tunnel) sites: Vec<Bounds>,
-    folder: Option<Claimed>,
+    /// With a thread for it.
+    folder: Option<(Claimed, IdleThread)>,
 }
 
 /// What there is on disk.
@@ -38,33 +40,40 @@ impl Kept {
             disk: site.disk.map_or(u64::MAX, ByteSize::bytes),
             ..Bounds::NONE
         });
-        let folder = custody.folder.as_deref().map(custody::claim);
+        let with_thread = |folder: &Path| -> Result<_, TunnelError> {
+            let thread = IdleThread::new("pepd-custody".to_owned());
+            Ok((
+                custody::claim(folder)?,
+                thread.map_err(TunnelError::Thread)?,
+            ))
+        };
+        let folder = custody.folder.as_deref().map(with_thread).transpose();
         Ok(Self {
             bounds: Bounds {
                 memory: custody.memory.bytes(),
                 disk: custody.disk_bytes(),
             },
             sites: sites.collect(),
-            folder: folder.transpose()?,
+            folder: folder?,
         })
     }
 
     /// What is on disk is sealed by the key of the flows' memory: who goes on with these can read it.
-    pub(in crate::tunnel) fn open(&mut self, arena: &Arena) -> io::Result<OnDisk> {
+    pub(in crate::tunnel) fn open(&mut self, arena: &Arena) -> OnDisk {
         let Some(folder) = self.folder.take() else {
-            return Ok(OnDisk {
+            return OnDisk {
                 spill: None,
                 answers: None,
                 left: Left::default(),
-            });
+            };
         };
         // Of so many processes none is left that could seal by the same number.
         let seal = Seal::new(&arena.seal(), arena.generation() as u32);
-        let (spill, answers, left) = Spill::open(folder, self.bounds.disk, seal)?;
-        Ok(OnDisk {
+        let (spill, answers, left) = Spill::open(folder, self.bounds.disk, seal);
+        OnDisk {
             spill: Some(spill),
             answers: Some(answers),
             left,
-        })
+        }
     }
 }

@@ -52,6 +52,9 @@ pub enum TunnelError {
     /// What does not fit into memory has no place.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// What goes to disk has no thread.
+    #[error("cannot start a thread for `custody.folder`: {0}")]
+    Thread(io::Error),
     /// There is no seed.
     #[error(transparent)]
     Randomness(#[from] NoRandomness),
