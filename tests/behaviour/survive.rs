@@ -16,6 +16,7 @@ use nix::{
 };
 use pepd_tests::{
     bed::{Bed, Family, Path, Place},
+    echo::EchoServer,
     footprint::Footprint,
     matrix::{matrix_pepd_only, shared},
     outcome::{Ended, reset},
@@ -256,15 +257,21 @@ fn an_upgrade_keeps_flows_and_the_process_id() {
     });
 }
 
+/// A server that answers, and a connection to it that has been used.
+fn talking(bed: &Bed) -> (EchoServer, TcpStream) {
+    let listener = bed.server.listen(bed.at(Place::Server, PORT));
+    let echo = EchoServer::start(listener);
+    let mut open = connect(bed);
+    echo_once(&mut open, b"before");
+    (echo, open)
+}
+
 #[test]
 fn an_upgrade_to_a_configuration_that_is_wrong_changes_nothing() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = bed.start().expect("not direct");
-        let listener = bed.server.listen(bed.at(Place::Server, PORT));
-        let _echo = pepd_tests::echo::EchoServer::start(listener);
-        let mut open = connect(&bed);
-        echo_once(&mut open, b"before");
+        let (_echo, mut open) = talking(&bed);
         let worker = pep.id();
         std::fs::write(pep.path("pepd.toml"), "[intercept]\nlan = 5\n").expect("writable");
         pep.signal(Signal::SIGUSR2);
@@ -358,10 +365,7 @@ fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
             .start_with("[custody]\nsurvive = false\n")
             .expect("not direct");
         assert_eq!(pep.id(), pep.supervisor());
-        let listener = bed.server.listen(bed.at(Place::Server, PORT));
-        let _echo = pepd_tests::echo::EchoServer::start(listener);
-        let mut open = connect(bed);
-        echo_once(&mut open, b"accelerated");
+        let (_echo, open) = talking(bed);
         pep.kill();
         assert_eq!(Ended::of(&open), Ended::RESET);
         let mut open = connect(bed);
@@ -387,10 +391,7 @@ fn flows_that_nobody_keeps_any_more_are_reset_and_told_of() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = bed.start().expect("not direct");
-        let listener = bed.server.listen(bed.at(Place::Server, PORT));
-        let _echo = pepd_tests::echo::EchoServer::start(listener);
-        let mut open = connect(&bed);
-        echo_once(&mut open, b"before");
+        let (_echo, open) = talking(&bed);
         let (worker, position) = (pep.id(), pep.log().position());
         send_signal(keeper_of(worker), Signal::SIGKILL);
         send_signal(worker, Signal::SIGKILL);
@@ -443,10 +444,7 @@ fn flows_outlive_takeovers_that_lack_threads() {
             println!("no controller of threads (pids, cgroup v1) here");
             return pep.stop();
         };
-        let listener = bed.server.listen(bed.at(Place::Server, PORT));
-        let _echo = pepd_tests::echo::EchoServer::start(listener);
-        let mut open = connect(&bed);
-        echo_once(&mut open, b"before");
+        let (_echo, mut open) = talking(&bed);
         let position = pep.log().position();
         send_signal(pep.id(), Signal::SIGKILL);
         for _ in 0..4 {
@@ -472,10 +470,7 @@ fn after_ten_deaths_in_a_row_it_gives_up_and_the_kernel_forwards() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V6);
         let mut pep = bed.start().expect("not direct");
-        let listener = bed.server.listen(bed.at(Place::Server, PORT));
-        let _echo = pepd_tests::echo::EchoServer::start(listener);
-        let mut open = connect(&bed);
-        echo_once(&mut open, b"accelerated");
+        let (_echo, open) = talking(&bed);
         let mut last = 0;
         let status = wait_for("it to give up", || {
             let worker = pep.id();
@@ -501,7 +496,7 @@ fn the_gap_that_a_crash_leaves_with_thousands_of_flows() {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = bed.start().expect("not direct");
         let listener = bed.server.listen(bed.at(Place::Server, PORT));
-        let _echo = pepd_tests::echo::EchoServer::start(listener);
+        let _echo = EchoServer::start(listener);
         let mut open: Vec<TcpStream> = Vec::new();
         for flows in [200, 3000] {
             while open.len() < flows {

@@ -144,28 +144,14 @@ mod tests {
         let (mut a, mut b) = pair();
         a.write_all(b"abc").unwrap();
         a.shutdown(Shutdown::Write).unwrap();
-        let written = 3;
-        expect(
-            &a,
-            true,
-            true,
-            Counters {
-                written,
-                fin_sent: true,
-                ..NONE
-            },
-        );
+        let sent = Counters {
+            written: 3,
+            fin_sent: true,
+            ..NONE
+        };
+        expect(&a, true, true, sent);
         // Not yet written down: the state tells.
-        expect(
-            &a,
-            true,
-            false,
-            Counters {
-                written,
-                fin_sent: true,
-                ..NONE
-            },
-        );
+        expect(&a, true, false, sent);
         expect(
             &b,
             false,
@@ -176,27 +162,14 @@ mod tests {
             },
         );
         b.read_exact(&mut [0; 3]).unwrap();
-        expect(
-            &b,
-            false,
-            false,
-            Counters {
-                read: 3,
-                fin_received: true,
-                ..NONE
-            },
-        );
+        let all = Counters {
+            read: 3,
+            fin_received: true,
+            ..NONE
+        };
+        expect(&b, false, false, all);
         assert_eq!(b.read(&mut [0; 3]).unwrap(), 0);
-        expect(
-            &b,
-            false,
-            false,
-            Counters {
-                read: 3,
-                fin_received: true,
-                ..NONE
-            },
-        );
+        expect(&b, false, false, all);
         b.write_all(b"defgh").unwrap();
         b.shutdown(Shutdown::Write).unwrap();
         let closed = Counters {

@@ -234,23 +234,11 @@ fn named<'a>(sites: &'a [Arc<SiteRuntime>], identity: &Identity) -> Option<&'a A
 }
 
 fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result<(), LostError> {
-    let Found {
-        identity,
-        key,
-        counters,
-        adopted,
-        ..
-    } = found;
+    let (identity, key) = (found.identity, found.key);
     let site = named(sites, &identity).ok_or(LostError::Site)?;
-    let ends = Ends {
-        client: identity.client,
-        destination: identity.destination,
-        site: Arc::clone(site),
-        peer: None,
-    };
-    let mut joint = joint(core, key, ends, Side::Client, &identity);
-    let (leg, counters) = found.leg.zip(counters).ok_or(LostError::Leg)?;
-    joint.take_over(leg, adopted.shut, &counters);
+    let mut joint = found.joint(core, Arc::clone(site), Side::Client);
+    let (leg, counters) = found.leg.zip(found.counters).ok_or(LostError::Leg)?;
+    joint.take_over(leg, found.adopted.shut, &counters);
     let (class, dscp) = class(&identity);
     let greeting = Greeting {
         token: identity.token,
@@ -276,28 +264,16 @@ fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result
 }
 
 fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
-    let Found {
-        identity,
-        key,
-        counters,
-        adopted,
-        ..
-    } = found;
+    let (identity, key) = (found.identity, found.key);
     let site = core.borrow().far.with(identity.flags.as_client);
-    let ends = Ends {
-        client: identity.client,
-        destination: identity.destination,
-        site,
-        peer: Some(found.peer),
-    };
-    let mut joint = joint(core, key, ends, Side::Server, &identity);
-    let connecting = match found.leg.zip(counters) {
+    let mut joint = found.joint(core, site, Side::Server);
+    let connecting = match found.leg.zip(found.counters) {
         // It was not told to connect yet, or did so in vain: no byte has moved, and another one will hear what is the matter.
         Some((_, counters)) if !found.is_connected && counters.closed => {
             Some(far::Connecting::NotBegun(class(&identity).1))
         }
         Some((leg, counters)) => {
-            joint.take_over(leg, adopted.shut, &counters);
+            joint.take_over(leg, found.adopted.shut, &counters);
             (!found.is_connected).then_some(far::Connecting::Begun)
         }
         None => Some(far::Connecting::NotBegun(class(&identity).1)),
@@ -306,7 +282,17 @@ fn go_on_far(core: &Shared, found: Found) -> Result<(), LostError> {
     Ok(())
 }
 
-fn joint(core: &Shared, key: Key, ends: Ends, side: Side, identity: &Identity) -> Joint {
-    let permit = core.borrow().context.admission.admit();
-    Joint::new(Rc::clone(core), key, ends, side, permit).born(identity.born)
+impl Found {
+    /// Between its stream and its leg, which is the client's or the server's by `side`.
+    fn joint(&self, core: &Shared, site: Arc<SiteRuntime>, side: Side) -> Joint {
+        let identity = &self.identity;
+        let ends = Ends {
+            client: identity.client,
+            destination: identity.destination,
+            site,
+            peer: (side == Side::Server).then(|| Arc::clone(&self.peer)),
+        };
+        let permit = core.borrow().context.admission.admit();
+        Joint::new(Rc::clone(core), self.key, ends, side, permit).born(identity.born)
+    }
 }

@@ -107,14 +107,20 @@ impl World {
 
     /// The leg has so many bytes more. Returns how many were taken.
     fn give(&mut self, most: u64) -> u64 {
+        let taken = self.give_unseen(most);
+        self.entry().on_received(taken);
+        self.announce();
+        taken
+    }
+
+    /// The leg has given some bytes, and nobody has written that down.
+    fn give_unseen(&mut self, most: u64) -> u64 {
         let from = self.given;
-        let entry = self.table.get(self.flow).unwrap();
+        let entry = self.entry();
         let space = entry.space(most);
         let bytes: Vec<_> = (from..from + space.len()).map(byte).collect();
         entry.write(&space, &bytes);
-        entry.on_received(space.len());
         self.given += space.len();
-        self.announce();
         space.len()
     }
 
@@ -180,6 +186,32 @@ impl World {
         self.announce();
     }
 
+    /// One of the things that may happen at any time.
+    fn step(&mut self, choice: u64, draw: &mut Draw) {
+        match choice {
+            0 => drop(self.table.set_away(true)),
+            1 => drop(self.table.set_away(false)),
+            2 => {
+                let faults = &self.disk.0;
+                let fault = [&faults.create, &faults.write, &faults.sync];
+                fault[draw.below(3) as usize].store(draw.below(2) == 0, Relaxed);
+            }
+            3 => self.second(),
+            4 | 5 => self.disk_works(),
+            6 => self.send(draw.below(300_000)),
+            7 => self.ack(draw.below(300_000)),
+            _ => drop(self.give(draw.below(400_000))),
+        }
+    }
+
+    /// From now on the disk does what it is asked to.
+    fn mend_disk(&self) {
+        let faults = &self.disk.0;
+        for fault in [&faults.create, &faults.write, &faults.sync] {
+            fault.store(false, Relaxed);
+        }
+    }
+
     /// The leg gives whatever is taken of so many bytes.
     fn upload(&mut self, bytes: u64) {
         let mut idle = 0;
@@ -242,6 +274,39 @@ fn an_upload_goes_on_while_the_link_is_away_and_is_delivered_later() {
     let stats = world.stats();
     assert_eq!((stats.custody_disk_bytes, world.disk.0.bytes()), (0, 0));
     assert_eq!(stats.custody_disk_errors + stats.custody_flows_damaged, 0);
+}
+
+#[test]
+fn room_is_made_by_what_is_needed_last_and_not_by_all_of_it_at_once() {
+    let chunk = 64 << 10;
+    let mut world = World::new(16 * MIB, 64 * MIB);
+    // As long as the link is there, what was taken is soon sent.
+    world.give(2 * chunk);
+    world.entry().make_room();
+    world.disk_works();
+    assert_eq!(world.stats().custody_spilled_bytes, 0);
+    world.table.set_away(true);
+    while world.given < 16 * chunk {
+        assert!(world.give(16 * chunk - world.given) > 0, "there is room");
+    }
+    assert_eq!(world.stats().custody_spilled_bytes, 0);
+    // Nobody waits for more than eight at one time, however often he asks.
+    world.entry().make_room();
+    world.entry().make_room();
+    world.disk_works();
+    assert_eq!(world.stats().custody_spilled_bytes, 8 * chunk);
+    world.entry().make_room();
+    world.disk_works();
+    // What may be sent at once stays.
+    assert_eq!(world.stats().custody_spilled_bytes, 14 * chunk);
+    // The disk says nothing, and what is needed first is there.
+    world.table.set_away(false);
+    for _ in 0..20 {
+        world.send(MIB);
+        world.ack(MIB);
+    }
+    assert_eq!(world.acked, 2 * chunk);
+    world.deliver();
 }
 
 #[test]
@@ -375,20 +440,8 @@ fn whatever_comes_no_byte_is_lost_or_wrong_and_no_budget_exceeded() {
         let disk = draw.below(100) << 16;
         let mut world = World::new(memory, disk);
         for _ in 0..300 {
-            match draw.below(12) {
-                0 => drop(world.table.set_away(true)),
-                1 => drop(world.table.set_away(false)),
-                2 => {
-                    let faults = &world.disk.0;
-                    let fault = [&faults.create, &faults.write, &faults.sync];
-                    fault[draw.below(3) as usize].store(draw.below(2) == 0, Relaxed);
-                }
-                3 => world.second(),
-                4 | 5 => world.disk_works(),
-                6 => world.send(draw.below(300_000)),
-                7 => world.ack(draw.below(300_000)),
-                _ => drop(world.give(draw.below(400_000))),
-            }
+            let choice = draw.below(12);
+            world.step(choice, &mut draw);
             let held = world.stats().custody_memory_bytes;
             // What comes back for its turn is not refused.
             let most = memory + 2 * (64 << 10);
@@ -396,10 +449,7 @@ fn whatever_comes_no_byte_is_lost_or_wrong_and_no_budget_exceeded() {
             assert!(world.disk.0.bytes() <= disk, "seed {seed}");
             assert_eq!(world.entry().loss(), None, "seed {seed}");
         }
-        let faults = &world.disk.0;
-        for fault in [&faults.create, &faults.write, &faults.sync] {
-            fault.store(false, Relaxed);
-        }
+        world.mend_disk();
         world.deliver();
         assert_eq!(world.stats().custody_disk_bytes, 0, "seed {seed}");
     }

@@ -56,16 +56,6 @@ impl World {
         (self.sent, self.acked, self.announced) = (up, up, up + terms.written);
     }
 
-    /// The leg has given some bytes, and nobody has written that down.
-    fn give_unseen(&mut self, most: u64) {
-        let from = self.given;
-        let entry = self.entry();
-        let space = entry.space(most);
-        let bytes: Vec<_> = (from..from + space.len()).map(byte).collect();
-        entry.write(&space, &bytes);
-        self.given += space.len();
-    }
-
     /// The disk does some of what it was asked to, and some of that is heard of.
     fn disk_works_partly(&mut self, jobs: u64, answers: usize) {
         for _ in 0..jobs {
@@ -93,17 +83,6 @@ fn run(seed: u64) {
     let mut crashes = 0;
     for step in 0..300 {
         match draw.below(15) {
-            0 => drop(world.table.set_away(true)),
-            1 => drop(world.table.set_away(false)),
-            2 => {
-                let faults = &world.disk.0;
-                let fault = [&faults.create, &faults.write, &faults.sync];
-                fault[draw.below(3) as usize].store(draw.below(2) == 0, Relaxed);
-            }
-            3 => world.second(),
-            4 | 5 => world.disk_works(),
-            6 => world.send(draw.below(300_000)),
-            7 => world.ack(draw.below(300_000)),
             8 if world.base.is_none() => {
                 let arrived = world.acked + draw.below(world.sent - world.acked + 1);
                 world.resume(arrived);
@@ -117,15 +96,12 @@ fn run(seed: u64) {
                 world.crash();
                 crashes += 1;
             }
-            _ => drop(world.give(draw.below(400_000))),
+            choice => world.step(choice, &mut draw),
         }
         assert!(world.disk.0.bytes() <= disk, "seed {seed}, step {step}");
         assert_eq!(world.entry().loss(), None, "seed {seed}, step {step}");
     }
-    let faults = &world.disk.0;
-    for fault in [&faults.create, &faults.write, &faults.sync] {
-        fault.store(false, Relaxed);
-    }
+    world.mend_disk();
     if world.base.is_none() {
         world.resume(world.sent);
     }
