@@ -11,6 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{self, Signal},
+    unistd::Pid,
+};
 use tempfile::TempDir;
 
 /// Set up wrongly (`pepd::exit`).
@@ -73,7 +77,9 @@ fn wait(child: &mut Child, log: &Path) -> Option<i32> {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    child.kill().expect("running");
+    // Told to end, it ends all of its processes.
+    let pid = Pid::from_raw(child.id().cast_signed());
+    signal::kill(pid, Signal::SIGTERM).expect("running");
     child.wait().expect("a child");
     None
 }
