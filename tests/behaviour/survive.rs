@@ -406,64 +406,6 @@ fn flows_that_nobody_keeps_any_more_are_reset_and_told_of() {
     });
 }
 
-/// Of the kernel's controllers, that of threads; `None` where there is none to be had.
-struct FewThreads(std::path::PathBuf);
-
-impl FewThreads {
-    /// Whom a supervisor starts from now on has as many as that, and a keeper.
-    fn below(supervisor: u32) -> Option<Self> {
-        let folder = format!("/sys/fs/cgroup/pids/pepd-test-{supervisor}");
-        std::fs::create_dir(&folder).ok()?;
-        let limit = Self(folder.into());
-        std::fs::write(limit.0.join("cgroup.procs"), supervisor.to_string()).ok()?;
-        let there = std::fs::read_to_string(limit.0.join("pids.current")).ok()?;
-        let there: u32 = there.trim().parse().ok()?;
-        limit.set(&(2 * there + 1).to_string());
-        Some(limit)
-    }
-
-    fn set(&self, most: &str) {
-        std::fs::write(self.0.join("pids.max"), most).expect("a controller of threads");
-    }
-}
-
-impl Drop for FewThreads {
-    fn drop(&mut self) {
-        // Those in it have ended by then; where the test has failed it stays, empty.
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
-/// Who cannot have its threads leaves flows to the next one. Where threads cannot be limited nothing is tried.
-#[test]
-fn flows_outlive_takeovers_that_lack_threads() {
-    shared(|| {
-        let bed = Bed::new(Path::Spoof, Family::V4);
-        let pep = bed.start().expect("not direct");
-        let Some(limit) = FewThreads::below(pep.supervisor()) else {
-            println!("no controller of threads (pids, cgroup v1) here");
-            return pep.stop();
-        };
-        let (_echo, mut open) = talking(&bed);
-        let position = pep.log().position();
-        send_signal(pep.id(), Signal::SIGKILL);
-        for _ in 0..4 {
-            let position = pep.log().position();
-            let failed =
-                |event: &pepd_tests::pep_log::Event| event.message().contains("cannot start");
-            let failed = pep.log().find(position, PATIENCE, failed);
-            assert!(failed.is_some(), "{}", errors_of(&pep));
-        }
-        limit.set("max");
-        wait_ready(&pep, position);
-        echo_once(&mut open, b"after");
-        assert_eq!(pep.counter("flows_lost_at_restart"), 0);
-        drop(open);
-        pep.wait_idle();
-        pep.stop();
-    });
-}
-
 /// One that dies at once, again and again, is not started for ever: flows end, rules go, and hosts are on their own.
 #[test]
 fn after_ten_deaths_in_a_row_it_gives_up_and_the_kernel_forwards() {
