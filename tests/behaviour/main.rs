@@ -16,6 +16,7 @@ mod custody;
 mod ending;
 mod firewall;
 mod handshake;
+mod hanging;
 mod lab;
 mod limits;
 mod loads;

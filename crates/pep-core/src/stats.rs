@@ -135,6 +135,8 @@ counters! {
     ended_error,
     /// Processes that have carried flows of this memory before: after a crash, a restart or an upgrade.
     restarts,
+    /// Processes that were killed as they did not go on, since `pepd run` began or was last upgraded.
+    hangs,
     /// Flows taken over from the process before.
     flows_recovered,
     /// Flows of the process before that could not be taken over, and were reset.

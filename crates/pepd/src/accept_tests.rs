@@ -38,6 +38,7 @@ fn context() -> Arc<FlowContext> {
         counters,
         held: None,
         unanswered: Arc::default(),
+        pulse: Default::default(),
         outage: crate::outage::tests::link(),
         link: None,
     })

@@ -295,6 +295,12 @@ pub struct RunArgs {
     /// Reset the flows of the process before instead of taking them over
     #[arg(long, hide = true, requires = "worker")]
     pub discard_flows: bool,
+    /// Where to give signs of life: the number of a pipe
+    #[arg(long, hide = true, requires = "worker")]
+    pub pulse: Option<i32>,
+    /// How many processes before did not go on
+    #[arg(long, hide = true, requires = "worker", default_value_t = 0)]
+    pub hangs: u64,
 }
 
 impl RunArgs {

@@ -68,6 +68,8 @@ fn run(args: &RunArgs) -> ExitStatus {
         Role::Worker {
             discards: args.discard_flows,
             again: args.again,
+            pulse: args.pulse,
+            hangs: args.hangs,
         }
     } else {
         Role::Alone

@@ -263,6 +263,7 @@ fn context(
         counters,
         held,
         unanswered: Arc::default(),
+        pulse: Default::default(),
         outage: LinkWatch::new(config, Some(Arc::clone(&arena))),
         link: shared_link(config),
         arena,

@@ -7,7 +7,7 @@ mod run;
 mod spare;
 mod takeover;
 
-use std::io;
+use std::{io, os::fd::RawFd};
 
 use nix::sys::signal::{SigSet, Signal};
 use pep_core::config::Config;
@@ -116,6 +116,10 @@ pub enum Role {
         discards: bool,
         /// There was one before, which has ended unasked.
         again: bool,
+        /// The number of the pipe by which it gives signs of life.
+        pulse: Option<RawFd>,
+        /// How many processes before were killed as they did not go on.
+        hangs: u64,
     },
 }
 
@@ -150,6 +154,7 @@ pub fn run(config: &Config, role: Role) -> Result<ExitStatus, DaemonError> {
         .map_err(DaemonError::system("start an event loop"))?;
     runtime.block_on(async {
         let daemon = build::build(config, descriptors, role, keeper).await?;
+        daemon.show_pulse(role);
         Ok(daemon.run().await)
     })
 }

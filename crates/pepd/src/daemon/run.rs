@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    Role,
     chores::{self, Chores},
     spare::Spare,
     unblock_signals,
@@ -32,7 +33,10 @@ use crate::{
     outage::LinkWatch,
     share::Sampler,
     stats,
-    survive::keeper::{Keeper, PATIENCE},
+    survive::{
+        keeper::{Keeper, PATIENCE},
+        pulse,
+    },
     sys,
     tunnel::Tunnels,
     workers::Workers,
@@ -104,6 +108,24 @@ enum Event {
 }
 
 impl Daemon {
+    /// Shows from now on that it goes on.
+    pub(super) fn show_pulse(&self, role: Role) {
+        let Role::Worker { pulse, hangs, .. } = role else {
+            return;
+        };
+        self.context.counters.update(|stats| stats.hangs = hangs);
+        match pulse.map(pulse::pipe) {
+            None => {}
+            Some(Ok(pipe)) => {
+                let context = Arc::clone(&self.context);
+                tokio::spawn(async move { context.pulse.tell(pipe).await });
+            }
+            Some(Err(err)) => {
+                tracing::warn!(error = %err, "nobody will notice should this process not go on");
+            }
+        }
+    }
+
     /// Runs until a signal ends it.
     pub(super) async fn run(mut self) -> ExitStatus {
         // Ends with the runtime: SYNs that are held then are repeated by their hosts, and pass.

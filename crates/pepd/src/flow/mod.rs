@@ -39,6 +39,7 @@ use crate::{
     outage::LinkWatch,
     share::{FlowShare, SharedLink},
     stats::Counters,
+    survive::pulse::Pulse,
 };
 pub(crate) use connecting::{connected, reason};
 pub(crate) use leg_io::LegIo;
@@ -67,6 +68,8 @@ pub struct FlowContext {
     pub held: Option<Arc<HeldLegs>>,
     /// Where flows hear of next hops that do not answer.
     pub unanswered: Arc<Unanswered>,
+    /// Whether the threads go on.
+    pub pulse: Pulse,
     /// Whether the link is there.
     pub outage: Arc<LinkWatch>,
     /// The link, where its rate is stated.

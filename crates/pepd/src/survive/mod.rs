@@ -6,12 +6,14 @@
 
 //!
 //! - [`keeper`], the process that keeps the sockets; [`supervisor`], the one that starts the next
+//! - [`pulse`], by which that one knows that it goes on
 //! - [`discovery`], whose flows there are; [`inheritance`], their sockets; [`recovery`], which is which
 
 pub mod counters;
 pub mod discovery;
 pub mod inheritance;
 pub mod keeper;
+pub mod pulse;
 pub mod recovery;
 pub mod supervisor;
 

@@ -168,9 +168,11 @@ impl Tunnels {
             .enable_all()
             .build()?;
         let context = Arc::clone(context);
+        let pulse = context.pulse.of_thread();
         let thread = thread.begin(move || {
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, async move {
+                tokio::spawn(pulse);
                 // Nothing is ever sent: this ends when the sender is gone.
                 let stopped = async { while stopped.changed().await.is_ok() {} };
                 let given = (prepared, inherited);

@@ -117,6 +117,7 @@ pub(super) fn context_over(
         counters,
         held: None,
         unanswered: Arc::default(),
+        pulse: Default::default(),
         outage: crate::outage::tests::link(),
         link: None,
     })

@@ -4,14 +4,19 @@
 //! killed, flows go on.
 
 mod deaths;
+mod watchdog;
+mod worker;
 
 use std::{
     env,
     ffi::OsString,
     io,
-    os::{fd::AsFd as _, unix::process::CommandExt as _},
+    os::{
+        fd::{AsFd as _, BorrowedFd},
+        unix::process::CommandExt as _,
+    },
     path::PathBuf,
-    process::{Child, Command, ExitStatus as ChildStatus, Stdio},
+    process::{Command, ExitStatus as ChildStatus, Stdio},
     time::{Duration, Instant},
 };
 
@@ -19,11 +24,10 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
-        signal::{SigSet, Signal, kill},
+        signal::{SigSet, Signal},
         signalfd::{SfdFlags, SignalFd},
         wait::{Id, WaitPidFlag, waitid, waitpid},
     },
-    unistd::Pid,
 };
 use pep_core::config::Config;
 use tokio::runtime;
@@ -34,13 +38,8 @@ use crate::{
     intercept::{Interception, claim},
 };
 use deaths::{Deaths, Next};
-
-/// Tells the process that carries flows what it is.
-const WORKER: &str = "--worker";
-/// Tells it that there was one before.
-const AGAIN: &str = "--again";
-/// Tells it to reset the flows of the one before.
-const DISCARD: &str = "--discard-flows";
+use watchdog::LOOK;
+use worker::Worker;
 
 /// Signals that mean something to us.
 const SIGNALS: [Signal; 6] = [
@@ -84,6 +83,7 @@ pub fn run(config: &Config) -> io::Result<ExitStatus> {
         signals: SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
         asked: Asked::Nothing,
         deaths: Deaths::default(),
+        hangs: 0,
     };
     supervisor.run(config)
 }
@@ -94,15 +94,17 @@ struct Supervisor {
     signals: SignalFd,
     asked: Asked,
     deaths: Deaths,
+    /// How many did not go on.
+    hangs: u64,
 }
 
 impl Supervisor {
     fn run(&mut self, config: &Config) -> io::Result<ExitStatus> {
         let (mut again, mut discards) = (false, false);
         loop {
-            let began = Instant::now();
-            let mut worker = self.start(again, discards)?;
+            let mut worker = Worker::start(&self.arguments, (again, discards), self.hangs)?;
             let status = self.watch(&mut worker)?;
+            self.hangs += u64::from(worker.hung);
             if self.asked == Asked::Stop && status.code().is_none() {
                 tracing::error!(%status, "the process that carries flows has ended while it drained: they are reset");
                 give_up(config);
@@ -115,7 +117,7 @@ impl Supervisor {
                 status = %status,
                 "the process that carries flows has ended, another takes them over"
             );
-            match self.deaths.next(began.elapsed(), status.code().is_none()) {
+            match self.deaths.next(worker.age(), status.code().is_none()) {
                 Next::Start {
                     after,
                     discards: next,
@@ -135,34 +137,22 @@ impl Supervisor {
         }
     }
 
-    /// This very program, whatever is at its place by now.
-    fn start(&self, again: bool, discards: bool) -> io::Result<Child> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("pepd").args(&self.arguments).arg(WORKER);
-        if again {
-            command.arg(AGAIN);
-        }
-        if discards {
-            command.arg(DISCARD);
-        }
-        command.spawn()
-    }
-
     /// Passes signals on until it has ended.
-    fn watch(&mut self, worker: &mut Child) -> io::Result<ChildStatus> {
+    fn watch(&mut self, worker: &mut Worker) -> io::Result<ChildStatus> {
         loop {
-            self.wait(None)?;
+            self.wait(LOOK, worker.pulse())?;
             while let Some(signal) = self.next_signal()? {
                 self.on_signal(signal, worker);
             }
+            worker.look();
             reap(worker);
-            if let Some(status) = worker.try_wait()? {
+            if let Some(status) = worker.ended()? {
                 return Ok(status);
             }
         }
     }
 
-    fn on_signal(&mut self, signal: Signal, worker: &Child) {
+    fn on_signal(&mut self, signal: Signal, worker: &mut Worker) {
         let (asked, passed) = match signal {
             Signal::SIGTERM | Signal::SIGINT => (Asked::Stop, Signal::SIGTERM),
             Signal::SIGUSR1 => (self.asked, Signal::SIGUSR1),
@@ -176,8 +166,11 @@ impl Supervisor {
             },
             _ => return,
         };
+        if (self.asked, asked) == (Asked::Stop, Asked::Stop) && passed == Signal::SIGTERM {
+            worker.end_soon();
+        }
         self.asked = asked;
-        tell(worker, passed);
+        worker.tell(passed);
     }
 
     /// Whether the program at our place takes the configuration.
@@ -253,7 +246,7 @@ impl Supervisor {
             if left.is_zero() || self.asked != Asked::Nothing {
                 return Ok(());
             }
-            self.wait(Some(left))?;
+            self.wait(left, None)?;
             while let Some(signal) = self.next_signal()? {
                 self.asked = match signal {
                     Signal::SIGTERM | Signal::SIGINT => Asked::Stop,
@@ -265,13 +258,14 @@ impl Supervisor {
         }
     }
 
-    /// Waits for a signal.
-    fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
-        let limit = limit.map_or(PollTimeout::NONE, |limit| {
-            let limit = limit.max(Duration::from_millis(1));
-            PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX)
-        });
-        let mut fds = [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+    /// Waits for a signal, or a sign of life.
+    fn wait(&self, limit: Duration, pulse: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let limit = limit.max(Duration::from_millis(1));
+        let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        let sources = [Some(self.signals.as_fd()), pulse].into_iter().flatten();
+        let mut fds: Vec<_> = sources
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
         match poll(&mut fds, limit) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
             Err(err) => Err(err.into()),
@@ -306,18 +300,8 @@ fn only_config(arguments: &[OsString]) -> Vec<OsString> {
     kept
 }
 
-fn tell(worker: &Child, signal: Signal) {
-    let Ok(process) = i32::try_from(worker.id()) else {
-        return;
-    };
-    // It is ours until it was waited for, so that its number is no other's.
-    if let Err(err) = kill(Pid::from_raw(process), signal) {
-        tracing::debug!(error = %err, "cannot pass a signal on");
-    }
-}
-
 /// Waits for keepers that have ended. Who carries flows is waited for where its end means something.
-fn reap(worker: &Child) {
+fn reap(worker: &Worker) {
     let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     while let Ok(status) = waitid(Id::All, peek) {
         let Some(ended) = status

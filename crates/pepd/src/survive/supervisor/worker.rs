@@ -1,0 +1,149 @@
+//! The process that carries flows, as the one sees it that started it.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+        unix::process::CommandExt as _,
+    },
+    process::{Child, Command, ExitStatus as ChildStatus},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
+    sys::signal::{Signal, kill},
+    unistd::{Pid, pipe2, read},
+};
+
+use super::watchdog::Watchdog;
+
+/// Tells it what it is.
+const WORKER: &str = "--worker";
+/// Tells it that there was one before.
+const AGAIN: &str = "--again";
+/// Tells it to reset the flows of the one before.
+const DISCARD: &str = "--discard-flows";
+/// Tells it where to give signs of life.
+const PULSE: &str = "--pulse";
+/// Tells it how many before it did not go on.
+const HANGS: &str = "--hangs";
+
+/// How long a process may take to leave a core, or to end at once.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The process that carries flows.
+#[derive(Debug)]
+pub(super) struct Worker {
+    child: Child,
+    /// Where its signs of life come, while there may be any.
+    pulse: Option<OwnedFd>,
+    began: Instant,
+    watchdog: Watchdog,
+    /// When it is killed, unless it has ended.
+    kill_at: Option<Instant>,
+    /// It did not go on.
+    pub hung: bool,
+}
+
+impl Worker {
+    /// This very program, whatever is at its place by now.
+    pub(super) fn start(
+        arguments: &[OsString],
+        (again, discards): (bool, bool),
+        hangs: u64,
+    ) -> io::Result<Self> {
+        let (pulse, theirs) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+        // There is no other thread that could start something now.
+        fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("pepd").args(arguments).arg(WORKER);
+        command.arg(PULSE).arg(theirs.as_raw_fd().to_string());
+        command.arg(HANGS).arg(hangs.to_string());
+        if again {
+            command.arg(AGAIN);
+        }
+        if discards {
+            command.arg(DISCARD);
+        }
+        Ok(Self {
+            child: command.spawn()?,
+            pulse: Some(pulse),
+            began: Instant::now(),
+            watchdog: Watchdog::new(Duration::ZERO),
+            kill_at: None,
+            hung: false,
+        })
+    }
+
+    /// Its number.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How long ago it was started.
+    pub(super) fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Where to wait for its signs of life.
+    pub(super) fn pulse(&self) -> Option<BorrowedFd<'_>> {
+        self.pulse.as_ref().map(AsFd::as_fd)
+    }
+
+    /// How it has ended, if it has.
+    pub(super) fn ended(&mut self) -> io::Result<Option<ChildStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Sends it a signal.
+    pub(super) fn tell(&self, signal: Signal) {
+        let Ok(process) = i32::try_from(self.id()) else {
+            return;
+        };
+        // It is ours until it was waited for, so that its number is no other's.
+        if let Err(err) = kill(Pid::from_raw(process), signal) {
+            tracing::debug!(error = %err, "cannot pass a signal on");
+        }
+    }
+
+    /// It was told to end at once, and is given a moment.
+    pub(super) fn end_soon(&mut self) {
+        let limit = Instant::now() + GRACE;
+        self.kill_at = Some(self.kill_at.map_or(limit, |at| at.min(limit)));
+    }
+
+    /// Looks whether it goes on; to be called every [`LOOK`](super::watchdog::LOOK) at least.
+    pub(super) fn look(&mut self) {
+        let sign = self.hear();
+        let hangs = self.watchdog.look(self.age(), sign);
+        if hangs && !self.hung {
+            self.hung = true;
+            tracing::error!(
+                "the process that carries flows has not gone on for 10 s: it is killed (SIGABRT, so that there may be a core)"
+            );
+            self.tell(Signal::SIGABRT);
+            // One that was stopped does not end before it is continued.
+            self.tell(Signal::SIGCONT);
+            self.end_soon();
+        }
+        if self.kill_at.is_some_and(|at| at <= Instant::now()) {
+            self.kill_at = None;
+            self.tell(Signal::SIGKILL);
+        }
+    }
+
+    /// Whether there was a sign of life.
+    fn hear(&mut self) -> bool {
+        let mut sign = false;
+        while let Some(pulse) = &self.pulse {
+            match read(pulse, &mut [0; 64]) {
+                Ok(0) => self.pulse = None,
+                Ok(_) => sign = true,
+                Err(_) => break,
+            }
+        }
+        sign
+    }
+}

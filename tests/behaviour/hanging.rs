@@ -1,0 +1,69 @@
+//! What carries flows lives, and does not go on.
+
+use std::{
+    io::{Read as _, Write as _},
+    thread,
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+use pepd_tests::{
+    bed::{Bed, Family, Path, Place},
+    matrix::shared,
+    outcome::Ended,
+};
+
+use crate::{
+    support::{PORT, connect, echo_once},
+    survive::{send_signal, wait_ready},
+};
+
+/// Older than what counts as young, and with a sign of life.
+const GROWN: Duration = Duration::from_millis(2100);
+
+/// It lives, so nobody waits for it; but nothing comes from it any more.
+#[test]
+fn a_process_that_does_not_go_on_is_replaced_and_its_flows_go_on() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = bed.start().expect("not direct");
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _echo = pepd_tests::echo::EchoServer::start(listener);
+        let mut open = connect(&bed);
+        echo_once(&mut open, b"before");
+        // The first sign of life is what it can be missed by.
+        thread::sleep(GROWN);
+        let (position, worker) = (pep.log().position(), pep.id());
+        send_signal(worker, Signal::SIGSTOP);
+        open.write_all(b"while it stands still").expect("connected");
+        wait_ready(&pep, position);
+        let mut answer = [0; 21];
+        open.read_exact(&mut answer).expect("the echo");
+        assert_eq!(&answer, b"while it stands still");
+        assert_eq!(pep.counter("hangs"), 1);
+        assert_eq!(pep.counter("flows_lost_at_restart"), 0);
+        drop(open);
+        pep.stop();
+    });
+}
+
+/// Asked twice, one that does not go on is not waited for.
+#[test]
+fn a_second_signal_ends_even_what_does_not_go_on() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V6);
+        let mut pep = bed.start().expect("not direct");
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _echo = pepd_tests::echo::EchoServer::start(listener);
+        let mut open = connect(&bed);
+        echo_once(&mut open, b"before");
+        send_signal(pep.id(), Signal::SIGSTOP);
+        pep.signal(Signal::SIGTERM);
+        assert_eq!(pep.wait_at_most(Duration::from_millis(100)), None);
+        pep.signal(Signal::SIGTERM);
+        assert_eq!(pep.wait().code(), Some(5), "flows are reset");
+        assert_eq!(Ended::of(&open), Ended::RESET);
+        pep.assert_nothing_left();
+        echo_once(&mut connect(&bed), b"forwarded");
+    });
+}
