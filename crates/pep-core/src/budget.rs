@@ -104,6 +104,11 @@ impl Share {
         self.bytes
     }
 
+    /// Whether it could be `bytes` larger.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.budget.has(bytes)
+    }
+
     /// Takes `bytes` more if that many are left for growing.
     #[must_use]
     pub fn try_grow(&mut self, bytes: u64) -> bool {

@@ -322,6 +322,11 @@ impl Entry {
             self.memory.slot.give_back(direction, pages);
         }
         let needed = self.map(direction).reserved().max(self.initial);
+        let more = needed.saturating_sub(self.charged[direction as usize]);
+        // What has arrived comes before what the other direction keeps for later; its own is used up by now.
+        if more > 0 && !self.memory.share.has_room(more) && self.drop_spares(direction.other()) {
+            self.settle(direction.other());
+        }
         let charged = &mut self.charged[direction as usize];
         if direction == self.outward {
             self.keeping.settle(*charged, needed);
@@ -336,15 +341,20 @@ impl Entry {
 
     /// Where there is no memory for more, what is kept for later is too much as well: it may even be what stands in the way.
     fn give_spares_back(&mut self) {
-        let mut given = false;
-        while let Some(pages) = self.out.last_spare() {
-            self.memory.slot.give_back(self.outward, pages);
-            given = true;
-        }
-        if given {
+        if self.drop_spares(self.outward) {
             self.settle(self.outward);
             self.wake();
         }
+    }
+
+    /// Whether there were any.
+    fn drop_spares(&mut self, direction: Direction) -> bool {
+        let mut dropped = false;
+        while let Some(pages) = self.map(direction).last_spare() {
+            self.memory.slot.give_back(direction, pages);
+            dropped = true;
+        }
+        dropped
     }
 
     pub(super) fn wake(&mut self) {
