@@ -15,6 +15,7 @@
 //! - [`limits`], how many flows there may be
 //! - [`load`], [`summary`], a configuration file and what it comes to
 //! - [`log`], to standard error
+//! - [`migrate`], what PEPsal was told, as a configuration of ours
 //! - `notices`, what the kernel tells unasked
 //! - [`outage`], whether the link is there
 //! - [`share`], how fast each flow may send into the link
@@ -43,6 +44,7 @@ pub mod limits;
 pub mod load;
 pub mod log;
 pub mod marks;
+pub mod migrate;
 mod notices;
 pub mod outage;
 pub mod share;

@@ -3,7 +3,7 @@
 
 use std::{
     error::Error,
-    fmt,
+    fmt, fs,
     io::{self, Write as _},
     iter,
     path::Path,
@@ -17,7 +17,7 @@ use pepd::{
     admin::{self, LinkOrder, client, custody::CustodyReport},
     cli::{
         AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, KeygenArgs, LinkArgs, LinkWord,
-        ListArgs, RulesArgs, RunArgs,
+        ListArgs, MigrateArgs, RulesArgs, RunArgs,
     },
     congestion::{Catalogue, listing::Listing},
     custody,
@@ -28,6 +28,7 @@ use pepd::{
     keys,
     load::{self, LoadError, Loaded},
     log,
+    migrate::{Draft, options, rules},
     outage::LinkReport,
     summary::Summary,
     survive::{keeper, supervisor},
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Link(args) => asking(link(&args)),
         Command::Custody(args) => asking(custody(&args)),
         Command::Keygen(args) => asking(keygen(&args)),
+        Command::Migrate(args) => asking(migrate(&args)),
     };
     status.into()
 }
@@ -241,6 +243,44 @@ fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
         return Ok(ExitStatus::Success);
     }
     Ok(print(format_args!("{}\n", keys::public_key(&key))))
+}
+
+/// Where PEPsal's packages keep settings.
+const PEPSAL_SETTINGS: [&str; 2] = ["/etc/pepsal/pepsal.conf", "/etc/default/pepsal"];
+
+fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let read = |path: &Path| {
+        let text = if path == Path::new("-") {
+            io::read_to_string(io::stdin())
+        } else {
+            fs::read_to_string(path)
+        };
+        text.map_err(|err| format!("{}: {err}", path.display()))
+    };
+    let mut draft = Draft {
+        lan: args.lan.iter().cloned().collect(),
+        link: args.link.clone(),
+        rate: args.rate.clone(),
+        rtt: args.rtt.clone(),
+        ..Draft::default()
+    };
+    for path in &args.settings {
+        options::variables(&read(path)?, &mut draft);
+    }
+    if args.settings.is_empty() && args.command.is_none() {
+        let usual = PEPSAL_SETTINGS.iter().map(Path::new);
+        for path in usual.filter(|path| path.exists()) {
+            complain(format_args!("note: takes over {}", path.display()));
+            options::variables(&read(path)?, &mut draft);
+        }
+    }
+    if let Some(command) = &args.command {
+        options::command_line(command, &mut draft)?;
+    }
+    if let Some(path) = &args.rules {
+        rules::rules(&read(path)?, &mut draft);
+    }
+    Ok(print(format_args!("{}", draft.to_toml()?)))
 }
 
 /// An error and all that led to it, in one line.

@@ -407,3 +407,35 @@ fn a_time_for_an_order_that_is_no_time_or_too_long_is_told_by_the_option() {
     let output = pepd(&["link", "down", "--for", "365d", "--socket", "/nonexistent"]);
     assert!(!text(&output.stderr).contains("--for"), "{output:?}");
 }
+
+#[test]
+fn settings_of_pepsal_become_a_configuration_that_is_valid() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules");
+    let rule = "-A PREROUTING -i eth0 -p tcp -j TPROXY --on-port 5000 --on-ip 0.0.0.0 --tproxy-mark 0x1/0xffffffff\n";
+    fs::write(&rules, rule).unwrap();
+    let link = ["--link", "sat0", "--rate", "10Mbit/s", "--rtt", "600ms"];
+    let pepsal = [
+        "--command",
+        "pepsal -d -C hybla -c 512",
+        "--rules",
+        rules.to_str().unwrap(),
+    ];
+    let made = pepd(&[&["migrate"], &link[..], &pepsal[..]].concat());
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+    let (_, checked) = check(&text(&made.stdout));
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stderr));
+    assert!(
+        text(&checked.stdout).contains("512 flows"),
+        "{}",
+        text(&checked.stdout)
+    );
+
+    let unknown = pepd(&["migrate", "--command", "pepsal -d"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(
+        text(&unknown.stderr).contains("--lan"),
+        "{}",
+        text(&unknown.stderr)
+    );
+}

@@ -1,0 +1,181 @@
+//! What was found, and the configuration that comes of it.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use super::{MigrateError, rules::Redirect};
+
+/// What PEPsal did, so that whatever its servers and routers expect still holds.
+const SOURCE: &str = "source = \"self\"            # servers see this machine's address, as with PEPsal. \"client\": each client's own;\n\
+                      # their answers then have to come back through this machine\n";
+
+/// What is known of the configuration to be.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Draft {
+    /// `intercept.lan`.
+    pub lan: BTreeSet<String>,
+    /// `link.interface`.
+    pub link: Option<String>,
+    /// `link.rate`.
+    pub rate: Option<String>,
+    /// `link.rtt`.
+    pub rtt: Option<String>,
+    /// `intercept.listen_port`.
+    pub listen_port: Option<u16>,
+    /// `limits.flows`.
+    pub flows: Option<u32>,
+    /// The congestion control of legs to servers.
+    pub congestion: Option<String>,
+    /// `mss` of these.
+    pub mss: Option<u32>,
+    /// What was redirected.
+    pub redirects: Vec<Redirect>,
+    /// What has no counterpart, or another meaning.
+    pub remarks: Vec<String>,
+}
+
+impl Draft {
+    /// Says something to whoever reads the result; once.
+    pub fn remark(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.remarks.contains(&text) {
+            self.remarks.push(text);
+        }
+    }
+
+    /// The configuration, with remarks as comments.
+    ///
+    /// # Errors
+    /// When it is not known where hosts are, or a value is none that we accept.
+    pub fn to_toml(&self) -> Result<String, MigrateError> {
+        if self.lan.is_empty() {
+            return Err(MigrateError::NoLan);
+        }
+        let mut text = String::from("# Made by `pepd migrate` from the settings of PEPsal.\n");
+        text.push_str(
+            "# docs/from-pepsal.md says what is different; every key: docs/configuration.md.\n",
+        );
+        for remark in &self.remarks {
+            let _ = writeln!(text, "#\n# - {remark}");
+        }
+        self.write_interfaces(&mut text);
+        self.write_sites(&mut text);
+        match pep_core::config::parse(&text) {
+            Ok(_) => Ok(text),
+            Err(errors) => {
+                let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                Err(MigrateError::Invalid(lines.join("\n")))
+            }
+        }
+    }
+
+    fn write_interfaces(&self, text: &mut String) {
+        let lan: Vec<String> = self.lan.iter().map(|name| quoted(name)).collect();
+        let _ = writeln!(text, "\n[intercept]\nlan = [{}]", lan.join(", "));
+        if let Some(port) = self.listen_port.filter(|port| *port != 5000) {
+            let _ = writeln!(text, "listen_port = {port}");
+        }
+        match &self.link {
+            Some(link) => {
+                let _ = writeln!(text, "\n[link]\ninterface = {}", quoted(link));
+                for (key, value) in [("rate", &self.rate), ("rtt", &self.rtt)] {
+                    if let Some(value) = value {
+                        let _ = writeln!(text, "{key} = {}", quoted(value));
+                    }
+                }
+            }
+            None => text.push_str(
+                "\n# State the link: its buffers, pacing and shares follow from it, and PEPsal had nothing like it.\n\
+                 # [link]\n# interface = \"sat0\"\n# rate = \"10Mbit/s\"\n# rtt = \"600ms\"\n",
+            ),
+        }
+        if let Some(flows) = self.flows {
+            let _ = writeln!(text, "\n[limits]\nflows = {flows}");
+        }
+    }
+
+    /// One for each match that was redirected; what none of them matches passes, as it did.
+    fn write_sites(&self, text: &mut String) {
+        let whole = |lan: &String| {
+            let mut of_it = self
+                .redirects
+                .iter()
+                .filter(|redirect| redirect.lan.as_ref() == Some(lan));
+            of_it.any(Redirect::is_all)
+        };
+        let everything = self.redirects.is_empty() || self.lan.iter().all(whole);
+        let mut matches: Vec<Redirect> = Vec::new();
+        for redirect in self.redirects.iter().filter(|_| !everything) {
+            let lan = redirect.lan.clone().filter(|_| self.lan.len() > 1);
+            let redirect = Redirect {
+                lan,
+                ..redirect.clone()
+            };
+            if !matches.contains(&redirect) {
+                matches.push(redirect);
+            }
+        }
+        if everything {
+            matches.push(Redirect::default());
+        }
+        let single = matches.len() == 1;
+        for (at, redirect) in matches.iter().enumerate() {
+            let name = if single {
+                "pepsal".to_owned()
+            } else {
+                format!("pepsal-{}", at + 1)
+            };
+            let _ = writeln!(text, "\n[[site]]\nname = \"{name}\"");
+            self.write_match(redirect, text);
+            self.write_policy(text);
+        }
+        if !everything {
+            text.push_str("\n[[site]]                    # the rules left everything else alone\nname = \"others\"\nmode = \"bypass\"\n");
+        }
+    }
+
+    fn write_match(&self, redirect: &Redirect, text: &mut String) {
+        let mut keys = Vec::new();
+        for (key, value) in [
+            ("interface", &redirect.lan),
+            ("src", &redirect.src),
+            ("dst", &redirect.dst),
+        ] {
+            keys.extend(
+                value
+                    .as_ref()
+                    .map(|value| format!("{key} = [{}]", quoted(value))),
+            );
+        }
+        if !redirect.dport.is_empty() {
+            let number = |port: &String| {
+                port.parse::<u16>()
+                    .map_or_else(|_| quoted(port), |port| port.to_string())
+            };
+            let ports: Vec<String> = redirect.dport.iter().map(number).collect();
+            keys.push(format!("dport = [{}]", ports.join(", ")));
+        }
+        if !keys.is_empty() {
+            let _ = writeln!(text, "match = {{ {} }}", keys.join(", "));
+        }
+    }
+
+    fn write_policy(&self, text: &mut String) {
+        match self.congestion.as_deref() {
+            Some("cubic") => text.push_str("congestion = [\"cubic\"]\n"),
+            Some(name) => {
+                let _ = writeln!(text, "congestion = [{}, \"cubic\"]       # the first that can be had; `pepd cc list`", quoted(name));
+            }
+            None => text.push_str(
+                "# congestion = [\"hybla_sat\", \"bbr\", \"cubic\"]    # PEPsal left it to the system; docs/congestion.md says which to take\n",
+            ),
+        }
+        if let Some(mss) = self.mss {
+            let _ = writeln!(text, "mss = {mss}");
+        }
+        text.push_str(SOURCE);
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
