@@ -26,7 +26,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// One page for a command, and one for each of those below it, as git has them: `pepd-link(8)`.
 fn write_pages(command: &clap::Command, name: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
     fs::write(folder.join(format!("{name}.8")), page(command, name)?)?;
-    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+    for below in command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set())
+    {
         write_pages(below, &format!("{name}-{}", below.get_name()), folder)?;
     }
     Ok(())
