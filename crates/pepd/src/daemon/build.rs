@@ -54,9 +54,10 @@ pub(super) async fn build(
     inheritance.end_keepers();
     // From here on our keeper has what was inherited: should we fail, it is left to the next.
     let keeper = KeptIf(succeeds, keeper);
-    let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let controls = Controls::obtain(config)?;
     privileges::drop_those_of_loading(&controls);
+    // They have the capabilities of who makes them.
+    let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let sites = SiteRuntime::all(config, &controls);
     // Sockets of tunnels are made anew, and their sessions with them.
     for address in tunnel::setup::listens_at(config) {

@@ -15,7 +15,7 @@ use tokio::{
 use super::*;
 use crate::sys;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// In IPv4 packets of 1500 bytes, of which 1448 are payload.
 const LINK_BITS: u64 = 12_000_000;

@@ -167,7 +167,7 @@ impl Supervisor {
             _ => return,
         };
         if (self.asked, asked) == (Asked::Stop, Asked::Stop) && passed == Signal::SIGTERM {
-            worker.end_soon();
+            worker.hurry();
         }
         self.asked = asked;
         worker.tell(passed);

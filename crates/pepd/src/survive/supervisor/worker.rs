@@ -43,6 +43,8 @@ pub(super) struct Worker {
     watchdog: Watchdog,
     /// When it is killed, unless it has ended.
     kill_at: Option<Instant>,
+    /// It was told to end at once.
+    hurried: bool,
     /// It did not go on.
     pub hung: bool,
 }
@@ -73,6 +75,7 @@ impl Worker {
             began: Instant::now(),
             watchdog: Watchdog::new(Duration::ZERO),
             kill_at: None,
+            hurried: false,
             hung: false,
         })
     }
@@ -108,8 +111,13 @@ impl Worker {
         }
     }
 
-    /// It was told to end at once, and is given a moment.
-    pub(super) fn end_soon(&mut self) {
+    /// It is told to end at once, and is given a moment.
+    pub(super) fn hurry(&mut self) {
+        self.hurried = true;
+        self.end_soon();
+    }
+
+    fn end_soon(&mut self) {
         let limit = Instant::now() + GRACE;
         self.kill_at = Some(self.kill_at.map_or(limit, |at| at.min(limit)));
     }
@@ -127,6 +135,10 @@ impl Worker {
             // One that was stopped does not end before it is continued.
             self.tell(Signal::SIGCONT);
             self.end_soon();
+        }
+        if self.hurried {
+            // Two signals are one to who has not seen the first one yet.
+            self.tell(Signal::SIGTERM);
         }
         if self.kill_at.is_some_and(|at| at <= Instant::now()) {
             self.kill_at = None;
