@@ -31,7 +31,7 @@ fn valid(text: &str) -> Config {
 
 #[test]
 fn valid_files_load_without_a_warning() {
-    for (path, text) in files("valid") {
+    for (path, text) in files("valid").into_iter().chain(files("examples")) {
         let config = config::parse(&text);
         let config = config.unwrap_or_else(|errors| panic!("{}: {errors:#?}", path.display()));
         assert!(
