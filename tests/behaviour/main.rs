@@ -20,6 +20,7 @@ mod hanging;
 mod lab;
 mod limits;
 mod loads;
+mod observing;
 mod orders;
 mod other_kernel;
 mod outages;

@@ -14,6 +14,7 @@ Examples:
   pepd run --config /etc/pepd/pepd.toml       accelerate, until SIGTERM
   pepd cc list                                which congestion controls are there?
   pepd link down --for 5min                   the link will be away
+  pepd status                                 how it is: link, sites, peers, what is used of the limits
   pepd custody                                what is held for hosts
   pepd keygen                                 a key, by which peers of tunnels know this pepd
 
@@ -102,6 +103,17 @@ Examples:
   pepd link status --json | jq .up
 ";
 
+const STATUS_EXAMPLES: &str = "\
+Says how a running pepd is: the link and its outages; flows, rates and what is held, by site; peers with round trip, rate,
+loss and overcode; what is used of the limits. Rates are means of the last five seconds, what is held is at most ten
+seconds old, counts are since the process that carries flows began. docs/operating.md says what each means.
+
+Examples:
+  pepd status
+  pepd status --json | jq '.sites[] | {name, flows_open, up_rate, down_rate}'
+  watch pepd status
+";
+
 const CUSTODY_EXAMPLES: &str = "\
 Lists what is held: bytes that a host was told have arrived, and that the other end has not acknowledged yet. Memory
 is pepd's own; what the kernel has is to be sent, or was sent and waits to be acknowledged.
@@ -152,6 +164,9 @@ pub enum Command {
     /// Say how the link is, or ask
     #[command(after_help = LINK_EXAMPLES)]
     Link(LinkArgs),
+    /// Say how it is: link, sites, peers, limits
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(AdminArgs),
     /// List what is held for hosts
     #[command(after_help = CUSTODY_EXAMPLES)]
     Custody(CustodyArgs),

@@ -17,6 +17,7 @@
 //! - [`log`], to standard error
 //! - [`migrate`], what PEPsal was told, as a configuration of ours
 //! - `notices`, what the kernel tells unasked
+//! - [`observe`], what is seen of a running pepd
 //! - [`outage`], whether the link is there
 //! - [`share`], how fast each flow may send into the link
 //! - [`stats`], counters
@@ -46,6 +47,7 @@ pub mod log;
 pub mod marks;
 pub mod migrate;
 mod notices;
+pub mod observe;
 pub mod outage;
 pub mod share;
 pub mod stats;

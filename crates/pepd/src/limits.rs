@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{gate::Gate, stats::Counters};
+use crate::{gate::Gate, observe::Tally, stats::Counters};
 
 /// What flows need and the machine may run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,9 +118,9 @@ impl Admission {
         })
     }
 
-    /// Counts a flow for as long as the permit lives. Never refuses: the kernel has already
-    /// answered the client.
-    pub fn admit(self: &Arc<Self>) -> Permit {
+    /// Counts a flow, with `tally` of its site, for as long as the permit lives. Never refuses: the kernel has
+    /// already answered the client.
+    pub fn admit(self: &Arc<Self>, tally: &Arc<Tally>) -> Permit {
         let open = self.change(|keeper| {
             keeper.open_flows += 1;
             keeper.open_flows
@@ -130,7 +130,11 @@ impl Admission {
             stats.flows_open += 1;
             stats.flows_open_max = stats.flows_open_max.max(open.into());
         });
-        Permit(Arc::clone(self))
+        tally.begin();
+        Permit {
+            admission: Arc::clone(self),
+            tally: Arc::clone(tally),
+        }
     }
 
     /// Allows up to `cap` flows from now on, at least 1.
@@ -182,6 +186,16 @@ impl Admission {
         self.change(|keeper| keeper.stopped = true);
     }
 
+    /// Whether there are to be no further flows: pepd drains.
+    pub fn is_stopping(&self) -> bool {
+        self.lock().stopped
+    }
+
+    /// How many flows there may be.
+    pub fn cap(&self) -> u32 {
+        self.lock().cap
+    }
+
     /// Flows open now.
     pub fn open_flows(&self) -> u32 {
         self.lock().open_flows
@@ -227,13 +241,18 @@ impl Admission {
 
 /// A flow, as far as limits are concerned.
 #[derive(Debug)]
-pub struct Permit(Arc<Admission>);
+pub struct Permit {
+    admission: Arc<Admission>,
+    tally: Arc<Tally>,
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.counters.update(|stats| stats.flows_open -= 1);
-        self.0.change(|keeper| keeper.open_flows -= 1);
-        self.0.ended.notify_waiters();
+        let Self { admission, tally } = self;
+        tally.close();
+        admission.counters.update(|stats| stats.flows_open -= 1);
+        admission.change(|keeper| keeper.open_flows -= 1);
+        admission.ended.notify_waiters();
     }
 }
 
@@ -323,10 +342,14 @@ mod tests {
     fn permits_drive_the_gate_and_the_counters() {
         let counters = Arc::new(Counters::default());
         let admission = Admission::new(2, Arc::clone(&counters));
+        let tally = Arc::<Tally>::default();
         let gate = admission.gate();
-        let permits = [admission.admit(), admission.admit()];
+        let permits = [admission.admit(&tally), admission.admit(&tally)];
         assert_eq!(*gate.borrow(), Gate::Closed);
+        let tallied = tally.now();
+        assert_eq!((tallied.accepted, tallied.open), (2, 2));
         drop(permits);
+        assert_eq!(tally.now().open, 0);
         assert_eq!(*gate.borrow(), Gate::Open);
         let stats = counters.snapshot();
         assert_eq!((stats.flows_accepted, stats.flows_open), (2, 0));
@@ -337,10 +360,10 @@ mod tests {
 
     #[test]
     fn who_subscribes_late_learns_that_the_gate_is_closed() {
-        let admission = Admission::new(1, Arc::default());
+        let (admission, tally) = (Admission::new(1, Arc::default()), Arc::default());
         let news = |gate: watch::Receiver<Gate>| gate.has_changed().expect("it has a sender");
         assert!(!news(admission.gate()));
-        let permit = admission.admit();
+        let permit = admission.admit(&tally);
         assert!(news(admission.gate()));
         drop(permit);
         assert!(!news(admission.gate()));
@@ -357,8 +380,8 @@ mod tests {
 
     #[test]
     fn a_lower_cap_holds_at_once() {
-        let admission = Admission::new(100, Arc::default());
-        let _permits = [admission.admit(), admission.admit()];
+        let (admission, tally) = (Admission::new(100, Arc::default()), Arc::default());
+        let _permits = [admission.admit(&tally), admission.admit(&tally)];
         assert_eq!(*admission.gate().borrow(), Gate::Open);
         admission.set_cap(2);
         assert_eq!(*admission.gate().borrow(), Gate::Closed);

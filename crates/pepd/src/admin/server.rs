@@ -97,13 +97,15 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// The socket of a configuration; `None` where it wants none. To be called in an event loop.
+    /// The socket of a configuration, at which `more` may be asked; `None` where it wants none. To be called in an event
+    /// loop.
     ///
     /// # Errors
     /// As the system, or who is there already, has it.
     pub fn bind(
         config: &Arc<Config>,
         context: &Arc<FlowContext>,
+        more: Router,
     ) -> Result<Option<Self>, BindError> {
         let Some(path) = socket_path(config) else {
             return Ok(None);
@@ -116,7 +118,8 @@ impl Admin {
             router: router(Subject {
                 config: Arc::clone(config),
                 context: Arc::clone(context),
-            }),
+            })
+            .merge(more),
         }))
     }
 

@@ -99,6 +99,7 @@ pub(super) async fn build(
             tunnels,
             sites,
             drain,
+            descriptors,
             spare: Spare::default(),
             chores: Chores::default(),
             keeper: keeper.into_inner(),

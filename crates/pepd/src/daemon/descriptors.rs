@@ -72,7 +72,7 @@ fn least(config: &Config, workers: u64, families: u64) -> u64 {
 }
 
 /// Descriptors open now: listeners, event loops, netlink, TUNs.
-pub(super) fn open() -> u64 {
+pub(crate) fn open() -> u64 {
     fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 

@@ -2,7 +2,7 @@
 
 mod build;
 mod chores;
-mod descriptors;
+pub(crate) mod descriptors;
 mod run;
 mod spare;
 mod takeover;

@@ -26,10 +26,9 @@ use crate::{
     exit::ExitStatus,
     flow::FlowContext,
     gate::Gate,
-    intercept::{
-        Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch,
-    },
+    intercept::{Interception, claim::Claim, defer::DeferTask, neigh::NeighbourWatch},
     leg::SiteRuntime,
+    observe::{self, Observer},
     outage::LinkWatch,
     share::Sampler,
     stats,
@@ -58,6 +57,8 @@ pub(super) struct Daemon {
     pub(super) tunnels: Option<Tunnels>,
     pub(super) sites: Vec<Arc<SiteRuntime>>,
     pub(super) drain: Duration,
+    /// That there may be.
+    pub(super) descriptors: u64,
     pub(super) spare: Spare,
     pub(super) chores: Chores,
     /// Where flows outlive this process.
@@ -139,11 +140,13 @@ impl Daemon {
             tokio::spawn(Sampler::new(Arc::clone(link)).run());
         }
         tokio::spawn(Arc::clone(&self.context.outage).run(Arc::clone(&self.config)));
-        match Admin::bind(&self.config, &self.context) {
+        let observer = self.observer();
+        tokio::spawn(Arc::clone(&observer).run());
+        match Admin::bind(&self.config, &self.context, observe::routes(&observer)) {
             Ok(Some(admin)) => drop(tokio::spawn(admin.run())),
             Ok(None) => {}
             Err(err) => {
-                tracing::warn!(error = %err, "no admin socket: `pepd link` and `pepd custody` do not reach this pepd");
+                tracing::warn!(error = %err, "no admin socket: `pepd status`, `link` and `custody` do not reach this pepd");
             }
         }
         let signals = Signals::new(self.keeper.is_some());
@@ -159,6 +162,18 @@ impl Daemon {
             }
         };
         self.end(status).await
+    }
+
+    fn observer(&self) -> Arc<Observer> {
+        let tunnels = self.tunnels.as_ref();
+        let descriptors = self.descriptors;
+        Observer::new(
+            &self.config,
+            &self.context,
+            &self.sites,
+            tunnels,
+            descriptors,
+        )
     }
 
     fn log_ready(&self) {
@@ -440,34 +455,10 @@ impl Bypassed {
 
 /// All counters.
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
-    let mut stats = context.counters.snapshot();
-    stats.ring_bytes = context.budget.taken();
+    let mut stats = stats::gather(context);
     match interception.passed().await {
         Ok(passed) => stats.syns_passed_gate = passed,
         Err(err) => tracing::warn!(error = %err, "cannot read the counter of passed SYNs"),
     }
-    if let Some(link) = &context.link {
-        stats.link_senders = link.senders();
-        stats.link_level_bits = link.level_bits();
-    }
-    if let Some(held) = &context.held {
-        add_held(&mut stats, held);
-    }
     stats
-}
-
-fn add_held(stats: &mut Stats, held: &HeldLegs) {
-    let counted = held.stats();
-    stats.source_port_changed += held.source_port_changed();
-    stats.syns_held = held.held_now() as u64;
-    stats.syns_released = counted.released;
-    stats.syns_refused = counted.refused;
-    stats.syns_unreachable = counted.unreachable;
-    stats.syns_repeated = counted.repeated;
-    stats.syns_expired = counted.timed_out + counted.expired;
-    stats.syns_orphaned = counted.orphaned;
-    stats.syns_passed_held = counted.passed_failed
-        + counted.passed_full
-        + counted.passed_source_full
-        + counted.passed_destination_full;
 }

@@ -169,7 +169,7 @@ fn tell_refused(context: &FlowContext, ends: &Ends, reason: EndReason, error: Op
         error,
         ..FlowEnd::default()
     };
-    end.count(context);
+    end.count(context, ends);
     end.log(ends);
 }
 
@@ -216,7 +216,7 @@ impl Flow {
         relay: Relay,
         [client, server]: [OwnedFd; 2],
     ) -> Option<Self> {
-        let permit = context.admission.admit();
+        let permit = context.admission.admit(&ends.site.tally);
         let legs = LegIo::new(client).and_then(|client| Ok([client, LegIo::new(server)?]));
         let legs = match legs {
             Ok(legs) => legs,
@@ -267,9 +267,11 @@ impl Flow {
         if now == [up, down] {
             return;
         }
+        let moved = [now[0] - up, now[1] - down];
+        self.ends.site.tally.relay(moved);
         self.context.counters.update(|stats| {
-            stats.up_bytes += now[0] - up;
-            stats.down_bytes += now[1] - down;
+            stats.up_bytes += moved[0];
+            stats.down_bytes += moved[1];
         });
     }
 }
@@ -294,7 +296,7 @@ impl Drop for Flow {
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
-        end.count(&self.context);
+        end.count(&self.context, &self.ends);
         end.log(&self.ends);
     }
 }
@@ -331,7 +333,8 @@ impl Default for FlowEnd<'_> {
 
 impl FlowEnd<'_> {
     /// Bytes delivered are counted while the flow lives.
-    pub(crate) fn count(&self, context: &FlowContext) {
+    pub(crate) fn count(&self, context: &FlowContext, ends: &Ends) {
+        ends.site.tally.end(self.reason);
         context.counters.update(|stats| {
             stats.on_flow_end(self.reason);
             stats.up_undelivered_bytes += self.up_undelivered;

@@ -17,7 +17,7 @@ pub(crate) async fn serve_when_back(
     client: OwnedFd,
     connect: impl FnOnce(&FlowMemory) -> io::Result<OwnedFd>,
 ) {
-    let permit = context.admission.admit();
+    let permit = context.admission.admit(&ends.site.tally);
     context.counters.update(|stats| stats.link_waited += 1);
     let client = match wait(&context, &ends, client).await {
         Ok(client) => client,
@@ -27,7 +27,7 @@ pub(crate) async fn serve_when_back(
                 reason,
                 ..FlowEnd::default()
             };
-            end.count(&context);
+            end.count(&context, &ends);
             return end.log(&ends);
         }
     };

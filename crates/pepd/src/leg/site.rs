@@ -12,10 +12,10 @@ use pep_core::{
 };
 
 use super::options::{Congestion, LegOptions, PayloadRate};
-use crate::{congestion::Controls, marks::MarkSet, share::Terms};
+use crate::{congestion::Controls, marks::MarkSet, observe::Tally, share::Terms};
 
 /// A site as the legs of its flows need it.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct SiteRuntime {
     /// Its place in the configuration.
     pub id: SiteId,
@@ -51,6 +51,8 @@ pub struct SiteRuntime {
     pub while_down: WhileDown,
     /// How they share it, over IPv4 and over IPv6.
     pub share: [Option<Terms>; 2],
+    /// What they have come to.
+    pub tally: Arc<Tally>,
 }
 
 impl SiteRuntime {
@@ -135,6 +137,7 @@ impl SiteRuntime {
             while_down: site.while_down,
             share: [IpVersion::V4, IpVersion::V6]
                 .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
+            tally: Arc::default(),
         }
     }
 

@@ -48,6 +48,7 @@ pub(crate) fn site() -> SiteRuntime {
         compress: false,
         while_down: pep_core::site::WhileDown::default(),
         share: [None; 2],
+        tally: std::sync::Arc::default(),
     }
 }
 

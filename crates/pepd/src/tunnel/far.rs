@@ -18,6 +18,7 @@ use crate::{
     flow::{self, Ends, FlowContext},
     leg::{self, Family, ReservedLeg, SiteRuntime},
     limits::Permit,
+    observe::Tally,
 };
 
 /// What server legs of peers' flows are made by: from the client's address, and from ours.
@@ -93,6 +94,11 @@ impl Sites {
             as_self: with(Source::Self_),
             servers,
         }
+    }
+
+    /// What peers' flows have come to.
+    pub(super) fn tally(&self) -> &Arc<Tally> {
+        &self.as_self.tally
     }
 
     /// What becomes of their bytes while the link is away.

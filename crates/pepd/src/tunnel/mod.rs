@@ -52,6 +52,7 @@ use tunnel::class::Class;
 use crate::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
     limits::Permit,
+    observe::Tally,
     workers::IdleThread,
 };
 use leg::Leg;
@@ -123,7 +124,7 @@ impl Route {
         memory: FlowMemory,
         client: OwnedFd,
     ) {
-        let permit = context.admission.admit();
+        let permit = context.admission.admit(&ends.site.tally);
         let handed = Handed {
             peer: self.peer,
             site: self.site,
@@ -147,6 +148,7 @@ pub struct Tunnels {
     handed: mpsc::UnboundedSender<Handed>,
     statuses: Statuses,
     routes: Vec<(SiteId, usize, Class)>,
+    far: Arc<Tally>,
 }
 
 impl Tunnels {
@@ -164,6 +166,7 @@ impl Tunnels {
         let mut stopped = stop.subscribe();
         recover::expect_peers(&prepared, &inherited);
         let (statuses, routes) = (prepared.statuses.clone(), prepared.routes.clone());
+        let far = Arc::clone(prepared.far.tally());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -188,6 +191,7 @@ impl Tunnels {
             handed,
             statuses,
             routes,
+            far,
         })
     }
 
@@ -206,6 +210,11 @@ impl Tunnels {
     /// Who is there.
     pub fn statuses(&self) -> &Statuses {
         &self.statuses
+    }
+
+    /// What the flows have come to that peers sent.
+    pub fn far(&self) -> &Arc<Tally> {
+        &self.far
     }
 
     /// Ends the thread. Flows that are still open are reset.

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
@@ -13,6 +13,24 @@ use pep_core::{
     site::SiteId,
 };
 use tokio::sync::watch;
+use tunnel::{
+    cause::CauseCounts,
+    endpoint::Carrier,
+    session::{PathState, SessionStats},
+};
+
+/// What is known of the session with a peer, as it was within the last second.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionFacts {
+    /// By what it is reached.
+    pub carrier: Option<Carrier>,
+    /// How things are on the path.
+    pub path: PathState,
+    /// What the session has done.
+    pub stats: SessionStats,
+    /// Why packets did not arrive.
+    pub causes: CauseCounts,
+}
 
 /// Whether a peer is there.
 #[derive(Debug)]
@@ -20,9 +38,25 @@ pub struct PeerStatus {
     is_here: AtomicBool,
     on_loss: OnPeerLoss,
     sites: Vec<SiteId>,
+    /// The session, where there is one, and flows in the tunnel.
+    known: Mutex<(Option<SessionFacts>, u64)>,
 }
 
 impl PeerStatus {
+    /// Whether it is there.
+    pub fn is_here(&self) -> bool {
+        self.is_here.load(Relaxed)
+    }
+
+    /// The session, where there is one, and flows in the tunnel; not older than a second.
+    pub fn known(&self) -> (Option<SessionFacts>, u64) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_known(&self, session: Option<SessionFacts>, flows: u64) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = (session, flows);
+    }
+
     /// Whether new flows go into its tunnel, now.
     pub fn takes_flows(&self) -> bool {
         self.is_here.load(Relaxed) || self.on_loss == OnPeerLoss::Hold
@@ -56,6 +90,7 @@ impl Statuses {
                     is_here: AtomicBool::new(false),
                     on_loss: peer.on_peer_loss,
                     sites: of_peer(index).collect(),
+                    known: Mutex::default(),
                 })
             })
             .collect();

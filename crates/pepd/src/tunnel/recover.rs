@@ -292,7 +292,7 @@ impl Found {
             site,
             peer: (side == Side::Server).then(|| Arc::clone(&self.peer)),
         };
-        let permit = core.borrow().context.admission.admit();
+        let permit = core.borrow().context.admission.admit(&ends.site.tally);
         Joint::new(Rc::clone(core), self.key, ends, side, permit).born(identity.born)
     }
 }

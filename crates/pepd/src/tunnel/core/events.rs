@@ -12,7 +12,7 @@ use tunnel::{
 use super::{Core, Key, Shared};
 use crate::{
     limits::Resource,
-    tunnel::{table::Known, tcp},
+    tunnel::{peers::SessionFacts, table::Known, tcp},
 };
 
 /// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon be sent.
@@ -234,6 +234,7 @@ impl Core {
         self.tell_who_is_heard();
         self.sweep_connections();
         self.custody.age();
+        self.tell_facts();
         let now = self.base.elapsed();
         for index in 0..self.peers.list.len() {
             self.grant(index);
@@ -254,6 +255,21 @@ impl Core {
             if let Some(silence) = silence {
                 self.on_silence(index, silence);
             }
+        }
+    }
+
+    /// For those who ask how peers are.
+    fn tell_facts(&mut self) {
+        for (index, peer) in self.peers.list.iter().enumerate() {
+            let session = self.endpoint.session(peer.id);
+            let facts = session.map(|session| SessionFacts {
+                carrier: peer.carrier,
+                path: session.path(),
+                stats: session.stats(),
+                causes: session.causes(),
+            });
+            let flows = peer.table.len() as u64;
+            self.statuses.of(index).set_known(facts, flows);
         }
     }
 

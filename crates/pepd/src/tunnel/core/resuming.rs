@@ -182,7 +182,7 @@ impl Core {
             entry.publish(&identity, None);
         }
         let key = Key { peer: index, flow };
-        let permit = self.context.admission.admit();
+        let permit = self.context.admission.admit(self.far.tally());
         let counters = &self.context.counters;
         counters.update(|stats| stats.tunnel_flows_far += 1);
         let flow = far::serve(Rc::clone(shared), key, greeting, permit);

@@ -99,9 +99,11 @@ impl Joint {
             by_leg(self.side, packing.delivered(acked))
         });
         let [up, down] = std::mem::replace(&mut self.counted, now);
+        let moved = [now[0] - up, now[1] - down];
+        self.ends.site.tally.relay(moved);
         core.context.counters.update(|stats| {
-            stats.up_bytes += now[0] - up;
-            stats.down_bytes += now[1] - down;
+            stats.up_bytes += moved[0];
+            stats.down_bytes += moved[1];
             if let Some(packing) = &mut self.packing {
                 packing.count(stats);
             }
@@ -139,7 +141,7 @@ impl Drop for Joint {
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
-        end.count(&core.context);
+        end.count(&core.context, &self.ends);
         end.log(&self.ends);
     }
 }

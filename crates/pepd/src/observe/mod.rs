@@ -1,0 +1,326 @@
+//! What is seen of a running pepd: everything that shows it asks here.
+//!
+//! ```text
+//!   flows, once a second --> Tally of their site ---+
+//!   tunnels, once a second --> facts of each peer --+--> Observer::status() --> GET /v1/status --> pepd status
+//!   arena and kernel, every 10 s --> what is held --+
+//! ```
+//!
+//! - `tally`, what the flows of a site have come to
+//! - `sampler`, rates and what is held
+//! - [`status`], what is told; `text`, the same for people
+
+mod sampler;
+pub mod status;
+mod tally;
+mod text;
+
+use std::{
+    process,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Instant, SystemTime, UNIX_EPOCH},
+};
+
+use axum::{Json, Router, extract::State, routing::get};
+use pep_core::{
+    config::{Config, Peer},
+    site::{Mode, Site, SiteId},
+    stats::EndReason,
+};
+use tunnel::outage;
+use units::Rate;
+
+use self::{
+    sampler::{Looks, Slow},
+    status::{
+        Causes, Custody, Limits, LinkStatus, PeerStatus, SessionStatus, SiteStatus, Status,
+        Traffic, Used,
+    },
+};
+use crate::{
+    flow::FlowContext,
+    leg::SiteRuntime,
+    stats,
+    tunnel::{
+        Tunnels,
+        peers::{SessionFacts, Statuses},
+    },
+};
+pub use tally::{Tallied, Tally};
+
+/// Where all that can be seen comes together.
+#[derive(Debug)]
+pub struct Observer {
+    config: Arc<Config>,
+    context: Arc<FlowContext>,
+    /// By site; none for those whose flows do not come to us.
+    sites: Vec<Option<Arc<Tally>>>,
+    /// Who is there, and what the flows have come to that peers sent.
+    peers: Option<(Statuses, Arc<Tally>)>,
+    /// Descriptors that there may be.
+    descriptors: u64,
+    began: (Instant, SystemTime),
+    looks: Mutex<Looks>,
+    slow: Mutex<Slow>,
+}
+
+impl Observer {
+    /// Of a pepd with these sites and tunnels, that may have so many descriptors.
+    pub fn new(
+        config: &Arc<Config>,
+        context: &Arc<FlowContext>,
+        sites: &[Arc<SiteRuntime>],
+        tunnels: Option<&Tunnels>,
+        descriptors: u64,
+    ) -> Arc<Self> {
+        let tally = |id: SiteId| {
+            let site = sites.iter().find(|site| site.id == id);
+            site.map(|site| Arc::clone(&site.tally))
+        };
+        Arc::new(Self {
+            config: Arc::clone(config),
+            context: Arc::clone(context),
+            sites: config.sites.iter().map(|(id, _)| tally(id)).collect(),
+            peers: tunnels.map(|tunnels| (tunnels.statuses().clone(), Arc::clone(tunnels.far()))),
+            descriptors,
+            began: (Instant::now(), SystemTime::now()),
+            looks: Mutex::default(),
+            slow: Mutex::default(),
+        })
+    }
+
+    /// Looks at what changes, for as long as it is polled: rates are from there.
+    pub async fn run(self: Arc<Self>) {
+        sampler::run(self).await;
+    }
+
+    /// How it is now.
+    pub fn status(&self) -> Status {
+        let sites = self.site_statuses();
+        let peers = self.peers.as_ref();
+        let from_peers = peers.map(|(_, far)| self.traffic(self.sites.len(), far, None));
+        let mut total = Traffic::default();
+        for traffic in sites.iter().map(|site| &site.traffic).chain(&from_peers) {
+            total.add(traffic);
+        }
+        let counters = stats::gather(&self.context);
+        let (began, started) = self.began;
+        let started = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: process::id(),
+            started: started.as_secs_f64(),
+            uptime_s: began.elapsed().as_secs_f64(),
+            restarts: counters.restarts,
+            draining: self.context.admission.is_stopping(),
+            link: self.link(),
+            total,
+            sites,
+            from_peers,
+            peers: self.peer_statuses(),
+            custody: Custody {
+                memory: Used {
+                    used: counters.custody_memory_bytes,
+                    most: self.config.custody.memory.bytes(),
+                },
+                disk: Used {
+                    used: counters.custody_disk_bytes,
+                    most: self.config.custody.disk_bytes(),
+                },
+            },
+            limits: self.limits(),
+            // How many SYNs have passed is only known to the kernel, which is not asked for it here.
+            counters: counters
+                .entries()
+                .filter(|(name, _)| *name != "syns_passed_gate")
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
+        }
+    }
+
+    fn link(&self) -> LinkStatus {
+        let link = self.config.link.as_ref();
+        LinkStatus {
+            interface: link.map(|link| link.interface.to_string()),
+            rate: link.and_then(|link| link.rate).map(Rate::bits_per_second),
+            rtt_s: link.and_then(|link| link.rtt).map(|rtt| rtt.as_secs_f64()),
+            report: self.context.outage.report(),
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let (admission, budget) = (&self.context.admission, &self.context.budget);
+        Limits {
+            flows: Used {
+                used: admission.open_flows().into(),
+                most: admission.cap().into(),
+            },
+            memory: Used {
+                used: budget.taken(),
+                most: budget.limit(),
+            },
+            descriptors: Used {
+                used: self.slow().descriptors,
+                most: self.descriptors,
+            },
+        }
+    }
+
+    fn site_statuses(&self) -> Vec<SiteStatus> {
+        let away = self.context.outage.bypassed();
+        let peers = self.peers.as_ref();
+        let lonely = peers.map(|(statuses, _)| statuses.bypassed().borrow().clone());
+        let why = |id: SiteId, site: &Site| {
+            if site.mode == Mode::Bypass {
+                Some("mode")
+            } else if away.contains(&id) {
+                Some("link")
+            } else {
+                let lonely = lonely.as_ref().is_some_and(|sites| sites.contains(&id));
+                lonely.then_some("peer")
+            }
+        };
+        let sites = self.config.sites.iter().zip(&self.sites);
+        let sites = sites.map(|((id, site), tally)| SiteStatus {
+            name: site.name.clone(),
+            mode: mode(site.mode).to_owned(),
+            congestion: site.congestion.iter().map(ToString::to_string).collect(),
+            peer: site.peer.clone(),
+            bypassed: why(id, site).map(ToOwned::to_owned),
+            traffic: tally.as_ref().map_or_else(Traffic::default, |tally| {
+                self.traffic(id.index(), tally, Some(&site.name))
+            }),
+        });
+        sites.collect()
+    }
+
+    /// `place` is that of the tally among [`bytes`](Self::bytes), `site` whose it is.
+    fn traffic(&self, place: usize, tally: &Tally, site: Option<&str>) -> Traffic {
+        let now = tally.now();
+        let [up_rate, down_rate] = self.looks().rates(place);
+        let ended = EndReason::ALL.iter().zip(now.ended);
+        let ended = ended.filter(|(_, count)| *count > 0);
+        Traffic {
+            flows_open: now.open,
+            flows_accepted: now.accepted,
+            flows_ended: ended
+                .map(|(reason, count)| (reason.to_string(), count))
+                .collect(),
+            up_bytes: now.bytes[0],
+            down_bytes: now.bytes[1],
+            up_rate,
+            down_rate,
+            held: self.slow().of(site),
+        }
+    }
+
+    fn peer_statuses(&self) -> Vec<PeerStatus> {
+        let Some((statuses, _)) = &self.peers else {
+            return Vec::new();
+        };
+        let peers = self.config.peers.iter().enumerate();
+        let peers = peers.map(|(index, peer): (usize, &Peer)| {
+            let status = statuses.of(index);
+            let (session, flows) = status.known();
+            PeerStatus {
+                name: peer.name.clone(),
+                endpoint: peer.endpoint.as_ref().map(ToString::to_string),
+                here: status.is_here(),
+                flows,
+                session: session.as_ref().map(SessionStatus::from),
+            }
+        });
+        peers.collect()
+    }
+
+    /// Of the sites in the order of the configuration, empty where flows do not come to us; then of what peers sent.
+    fn bytes(&self) -> Vec<[u64; 2]> {
+        let far = self.peers.as_ref().map(|(_, far)| Some(far));
+        let tallies = self.sites.iter().map(Option::as_ref).chain(far);
+        let bytes = tallies.map(|tally| tally.map_or([0; 2], |tally| tally.now().bytes));
+        bytes.collect()
+    }
+
+    fn looks(&self) -> MutexGuard<'_, Looks> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slow(&self) -> MutexGuard<'_, Slow> {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, other: &Self) {
+        self.flows_open += other.flows_open;
+        self.flows_accepted += other.flows_accepted;
+        for (reason, count) in &other.flows_ended {
+            *self.flows_ended.entry(reason.clone()).or_default() += count;
+        }
+        self.up_bytes += other.up_bytes;
+        self.down_bytes += other.down_bytes;
+        self.up_rate += other.up_rate;
+        self.down_rate += other.down_rate;
+        self.held.memory += other.held.memory;
+        self.held.disk += other.held.disk;
+        self.held.kernel += other.held.kernel;
+        self.held.oldest_s = self.held.oldest_s.max(other.held.oldest_s);
+    }
+}
+
+impl From<&SessionFacts> for SessionStatus {
+    fn from(facts: &SessionFacts) -> Self {
+        let SessionFacts {
+            carrier,
+            path,
+            stats,
+            causes,
+        } = facts;
+        Self {
+            carrier: carrier.map(|carrier| carrier.to_string().to_lowercase()),
+            path: match path.link {
+                outage::State::Up => "up",
+                outage::State::Silent { .. } => "silent",
+                outage::State::Stopped { .. } => "stopped",
+            }
+            .to_owned(),
+            rtt_s: path.rtt.as_secs_f64(),
+            rtt_min_s: path.rtt_least.as_secs_f64(),
+            rate: path.rate,
+            link_rate: path.link_rate,
+            loss: path.loss,
+            overcode: path.overcode,
+            packets_sent: stats.packets_sent,
+            bytes_sent: stats.bytes_sent,
+            repairs_sent: stats.repairs_sent,
+            segments_resent: stats.segments_resent,
+            packets_received: stats.packets_received,
+            segments_restored: stats.segments_restored,
+            outages: stats.outages,
+            lost: Causes {
+                link: causes.link,
+                congestion: causes.congestion,
+                outage: causes.outage,
+            },
+        }
+    }
+}
+
+fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Split => "split",
+        Mode::Tunnel => "tunnel",
+        Mode::Bypass => "bypass",
+    }
+}
+
+/// What may be asked of it.
+pub fn routes(observer: &Arc<Observer>) -> Router {
+    Router::new()
+        .route("/v1/status", get(show_status))
+        .with_state(Arc::clone(observer))
+}
+
+async fn show_status(State(observer): State<Arc<Observer>>) -> Json<Status> {
+    Json(observer.status())
+}

@@ -1,0 +1,129 @@
+//! What cannot be had at once, or not for nothing, is asked for regularly: rates, and what is held.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, MissedTickBehavior, interval},
+};
+
+use super::{Observer, status::Held};
+use crate::{admin::custody::CustodyReport, daemon::descriptors};
+
+/// How often bytes are looked at, and over how many such looks rates are means: flows count their bytes once a second, so
+/// that the rate of one second may be none, or twice the right one.
+const EVERY: Duration = Duration::from_secs(1);
+const LOOKS: usize = 5;
+/// How often the kernel is asked what it holds for each flow, in looks.
+const HELD_EVERY: u32 = 10;
+
+/// Bytes that all sites had relayed at the last looks.
+#[derive(Debug, Default)]
+pub(super) struct Looks(VecDeque<(Instant, Vec<[u64; 2]>)>);
+
+impl Looks {
+    fn push(&mut self, now: Instant, bytes: Vec<[u64; 2]>) {
+        self.0.push_back((now, bytes));
+        if self.0.len() > LOOKS + 1 {
+            self.0.pop_front();
+        }
+    }
+
+    /// Rates up and down, in bit/s, of the site at that place.
+    pub(super) fn rates(&self, place: usize) -> [f64; 2] {
+        let (Some((begin, first)), Some((end, last))) = (self.0.front(), self.0.back()) else {
+            return [0.0; 2];
+        };
+        let seconds = end.duration_since(*begin).as_secs_f64();
+        let (Some(first), Some(last)) = (first.get(place), last.get(place)) else {
+            return [0.0; 2];
+        };
+        if seconds == 0.0 {
+            return [0.0; 2];
+        }
+        [0, 1].map(|way| 8.0 * last[way].saturating_sub(first[way]) as f64 / seconds)
+    }
+}
+
+/// What is held, by site; none for flows that peers sent. And how many descriptors are open.
+#[derive(Debug, Default)]
+pub(super) struct Slow {
+    held: HashMap<Option<String>, Held>,
+    pub(super) descriptors: u64,
+}
+
+impl Slow {
+    /// What is held for the flows of a site, or for those that peers sent.
+    pub(super) fn of(&self, site: Option<&str>) -> Held {
+        let held = self.held.get(&site.map(ToOwned::to_owned));
+        held.copied().unwrap_or_default()
+    }
+
+    fn look(observer: &Observer) -> Self {
+        let report = CustodyReport::of(&observer.context.arena, &observer.config, None);
+        let held = report.sites.into_iter().map(|site| {
+            let held = Held {
+                memory: site.memory,
+                disk: site.disk,
+                kernel: site.kernel,
+                oldest_s: site.oldest_s,
+            };
+            (site.site, held)
+        });
+        Self {
+            held: held.collect(),
+            descriptors: descriptors::open(),
+        }
+    }
+}
+
+/// Looks for as long as it is polled.
+pub(super) async fn run(observer: Arc<Observer>) {
+    let mut tick = interval(EVERY);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for look in 0u32.. {
+        tick.tick().await;
+        let bytes = observer.bytes();
+        observer.looks().push(Instant::now(), bytes);
+        if look.is_multiple_of(HELD_EVERY) {
+            let asked = Arc::clone(&observer);
+            // It asks the kernel for each socket: others are not to wait for that.
+            match spawn_blocking(move || Slow::look(&asked)).await {
+                Ok(slow) => *observer.slow() = slow,
+                Err(err) => tracing::debug!(error = %err, "cannot see what is held"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_means_of_the_last_looks() {
+        let mut looks = Looks::default();
+        assert_eq!(looks.rates(0), [0.0; 2]);
+        let begin = Instant::now();
+        looks.push(begin, vec![[1000, 0]]);
+        assert_eq!(looks.rates(0), [0.0; 2]);
+        // Up it is 100 bytes a second, in steps of two seconds; down nothing at first.
+        for second in 1..=20u64 {
+            let down = 50 * second.saturating_sub(10);
+            let up = 1000 + 200 * (second / 2);
+            looks.push(begin + Duration::from_secs(second), vec![[up, down]]);
+            assert_eq!(looks.rates(1), [0.0; 2]);
+            let [up, down] = looks.rates(0);
+            assert!(
+                (up - 800.0).abs() <= 800.0 / LOOKS as f64 + 1.0 || second < 5,
+                "{up}"
+            );
+            assert!(second > 10 || down == 0.0);
+        }
+        assert!((looks.rates(0)[1] - 400.0).abs() < 1e-6);
+    }
+}

@@ -1,0 +1,199 @@
+//! What is told of a running pepd: for programs as JSON, for people as text.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::outage::LinkReport;
+
+/// How a running pepd is. Counts are since this process began to carry flows, unless something else is said; rates are
+/// means of the last seconds, in bit/s of what hosts send and receive. Readers ignore fields that they do not know.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Of the program.
+    pub version: String,
+    /// Of the process that carries flows.
+    pub pid: u32,
+    /// When that process began, in seconds of Unix time.
+    pub started: f64,
+    /// How many seconds ago that was.
+    pub uptime_s: f64,
+    /// Processes that have carried these flows before.
+    pub restarts: u64,
+    /// Whether it takes no new flows any more, and waits for the others to end.
+    pub draining: bool,
+    /// The link.
+    pub link: LinkStatus,
+    /// All flows together.
+    pub total: Traffic,
+    /// By site, in the order of the configuration.
+    pub sites: Vec<SiteStatus>,
+    /// Flows that peers have sent; none where there are no peers.
+    pub from_peers: Option<Traffic>,
+    /// The far ends of tunnels.
+    pub peers: Vec<PeerStatus>,
+    /// What is held for peers beyond the initial buffers of flows: bytes in memory and on disk.
+    pub custody: Custody,
+    /// What there may not be more of.
+    pub limits: Limits,
+    /// The daemon's counters, by name; those that SIGUSR1 logs.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// The link, as it is configured and as it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkStatus {
+    /// Its interface; none where the configuration has no `[link]`.
+    pub interface: Option<String>,
+    /// Its rate, where it is stated, in bit/s.
+    pub rate: Option<u64>,
+    /// Its round-trip time, where it is stated.
+    pub rtt_s: Option<f64>,
+    /// Whether it is there, and the last outages.
+    #[serde(flatten)]
+    pub report: LinkReport,
+}
+
+/// What flows have come to.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Open now.
+    pub flows_open: u64,
+    /// Accepted.
+    pub flows_accepted: u64,
+    /// Ended, by reason; those that no flow has had are left out.
+    pub flows_ended: BTreeMap<String, u64>,
+    /// Bytes relayed from clients to servers.
+    pub up_bytes: u64,
+    /// Bytes relayed from servers to clients.
+    pub down_bytes: u64,
+    /// The rate up.
+    pub up_rate: f64,
+    /// The rate down.
+    pub down_rate: f64,
+    /// What is held for them, as of at most ten seconds ago.
+    pub held: Held,
+}
+
+/// Bytes that a host was told have arrived, and that the other end has not acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Held {
+    /// In pepd's memory.
+    pub memory: u64,
+    /// On disk.
+    pub disk: u64,
+    /// In the kernel.
+    pub kernel: u64,
+    /// The age of the oldest flow of which something is held, in seconds.
+    pub oldest_s: u64,
+}
+
+/// A site.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SiteStatus {
+    /// Its name.
+    pub name: String,
+    /// How its flows are carried: split, tunnel, bypass.
+    pub mode: String,
+    /// Congestion controls of its link leg, the first that the kernel has is used; none: the kernel's own choice.
+    pub congestion: Vec<String>,
+    /// The far end of its tunnel.
+    pub peer: Option<String>,
+    /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), or as the `link` or the `peer` is away.
+    pub bypassed: Option<String>,
+    /// What its flows have come to.
+    #[serde(flatten)]
+    pub traffic: Traffic,
+}
+
+/// The far end of a tunnel.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it is called; none where it calls us.
+    pub endpoint: Option<String>,
+    /// Whether it is there.
+    pub here: bool,
+    /// Flows in its tunnel, from here and from there.
+    pub flows: u64,
+    /// The session with it, where there is one.
+    pub session: Option<SessionStatus>,
+}
+
+/// A session with a peer, as of at most a second ago. Counts are since it began.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// By what the peer is reached: udp or tcp.
+    pub carrier: Option<String>,
+    /// How the peer is heard: up; silent, but sending goes on; stopped, where only beacons are sent.
+    pub path: String,
+    /// The smoothed round-trip time.
+    pub rtt_s: f64,
+    /// The least of late.
+    pub rtt_min_s: f64,
+    /// How fast we send, in bit/s.
+    pub rate: u64,
+    /// What the link is thought to carry for us, in bit/s.
+    pub link_rate: u64,
+    /// The share of our packets that the link loses, 0 to 1: before error correction.
+    pub loss: f64,
+    /// Repair packets per packet of normal streams.
+    pub overcode: f64,
+    /// Packets sent, of all kinds.
+    pub packets_sent: u64,
+    /// What they took on the link.
+    pub bytes_sent: u64,
+    /// Repair packets among them.
+    pub repairs_sent: u64,
+    /// Segments that were lost in spite of error correction, and went again.
+    pub segments_resent: u64,
+    /// Packets received, of all kinds.
+    pub packets_received: u64,
+    /// Segments that error correction restored here.
+    pub segments_restored: u64,
+    /// Times that nothing came from the peer for long.
+    pub outages: u64,
+    /// Packets that did not arrive there, by cause: lost by the link, dropped at a full queue, lost to outages.
+    pub lost: Causes,
+}
+
+/// Packets that did not arrive, by cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Causes {
+    /// Lost by the link.
+    pub link: u64,
+    /// Dropped at a full queue.
+    pub congestion: u64,
+    /// Lost to outages.
+    pub outage: u64,
+}
+
+/// What is held for peers, and how much may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Custody {
+    /// Bytes of memory.
+    pub memory: Used,
+    /// Bytes on disk.
+    pub disk: Used,
+}
+
+/// What there may not be more of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// Flows.
+    pub flows: Used,
+    /// Bytes of memory for flows.
+    pub memory: Used,
+    /// Descriptors, as of at most ten seconds ago.
+    pub descriptors: Used,
+}
+
+/// How much of something is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Used {
+    /// Now.
+    pub used: u64,
+    /// At most.
+    pub most: u64,
+}

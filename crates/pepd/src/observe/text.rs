@@ -1,0 +1,306 @@
+//! A [`Status`] for people, in lines of at most 100 columns.
+
+use std::fmt;
+
+use super::status::{Held, PeerStatus, Status, Traffic, Used};
+
+/// The longest name that is written in full in a table.
+const NAME: usize = 20;
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (version, pid, up) = (&self.version, self.pid, span(self.uptime_s));
+        write!(f, "pepd {version}, process {pid}, for {up}")?;
+        if self.restarts > 0 {
+            write!(f, ", {} before it", self.restarts)?;
+        }
+        let draining = if self.draining { ", draining" } else { "" };
+        writeln!(f, "{draining}")?;
+        self.write_link(f)?;
+        let [flows, descriptors] =
+            [self.limits.flows, self.limits.descriptors].map(|part| of(part, |n| n.to_string()));
+        let memory = of(self.limits.memory, bytes);
+        writeln!(
+            f,
+            "flows {flows}, memory {memory}, descriptors {descriptors}"
+        )?;
+        if !self.peers.is_empty() {
+            let [memory, disk] =
+                [self.custody.memory, self.custody.disk].map(|part| of(part, bytes));
+            writeln!(f, "held for peers: memory {memory}, disk {disk}")?;
+        }
+        self.write_sites(f)?;
+        self.write_peers(f)
+    }
+}
+
+impl Status {
+    fn write_link(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let link = &self.link;
+        let state = if link.report.up { "up" } else { "down" };
+        write!(
+            f,
+            "link {state} for {}, by {}",
+            span(link.report.for_s),
+            link.report.by
+        )?;
+        if let Some(interface) = &link.interface {
+            write!(f, ": {interface}")?;
+        }
+        if let Some(rate) = link.rate {
+            write!(f, ", {}", bits(rate as f64))?;
+        }
+        if let Some(rtt) = link.rtt_s {
+            write!(f, ", {}", milliseconds(rtt))?;
+        }
+        let (outages, down) = (link.report.outages, span(link.report.down_s));
+        writeln!(f, "; outages: {outages}, {down} in all")
+    }
+
+    fn write_sites(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\n{:<NAME$} {:<6} {:>6} {:>9} {:>11} {:>11} {:>9} {:>8}",
+            "site", "mode", "open", "accepted", "up", "down", "held", "oldest",
+        )?;
+        for site in &self.sites {
+            // Its mode stands there already.
+            let why = site.bypassed.as_ref().filter(|why| *why != "mode");
+            let note = why.map_or(String::new(), |why| format!("no {why}"));
+            line(f, &site.name, &site.mode, &site.traffic, &note)?;
+        }
+        if let Some(traffic) = &self.from_peers {
+            line(f, "(from peers)", "tunnel", traffic, "")?;
+        }
+        line(f, "(all)", "", &self.total, "")
+    }
+
+    fn write_peers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.peers.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "\n{:<NAME$} {:<7} {:<4} {:>6} {:>8} {:>12} {:>8} {:>8} {:>8} {:>8}",
+            "peer", "is", "by", "flows", "rtt", "rate", "loss", "overcode", "resent", "outages",
+        )?;
+        self.peers.iter().try_for_each(|peer| peer_line(f, peer))
+    }
+}
+
+fn line(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    mode: &str,
+    traffic: &Traffic,
+    note: &str,
+) -> fmt::Result {
+    let Held {
+        memory,
+        disk,
+        kernel,
+        oldest_s,
+    } = traffic.held;
+    let text = format!(
+        "{:<NAME$} {mode:<6} {:>6} {:>9} {:>11} {:>11} {:>9} {:>8} {note}",
+        short(name),
+        traffic.flows_open,
+        traffic.flows_accepted,
+        bits(traffic.up_rate),
+        bits(traffic.down_rate),
+        bytes(memory + disk + kernel),
+        span(oldest_s as f64),
+    );
+    writeln!(f, "{}", text.trim_end())
+}
+
+fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
+    let is = match (&peer.session, peer.here) {
+        (Some(session), true) => session.path.as_str(),
+        (_, true) => "here",
+        (_, false) => "away",
+    };
+    let (name, flows) = (short(&peer.name), peer.flows);
+    let Some(session) = &peer.session else {
+        return writeln!(f, "{name:<NAME$} {is:<7} {:<4} {flows:>6}", "");
+    };
+    writeln!(
+        f,
+        "{name:<NAME$} {is:<7} {:<4} {flows:>6} {:>8} {:>12} {:>8} {:>8} {:>8} {:>8}",
+        session.carrier.as_deref().unwrap_or_default(),
+        milliseconds(session.rtt_s),
+        bits(session.rate as f64),
+        percent(session.loss),
+        percent(session.overcode),
+        session.segments_resent,
+        session.outages,
+    )
+}
+
+fn of(part: Used, show: impl Fn(u64) -> String) -> String {
+    format!("{} of {}", show(part.used), show(part.most))
+}
+
+/// A name that fits into a table.
+fn short(name: &str) -> String {
+    if name.chars().count() <= NAME {
+        return name.to_owned();
+    }
+    let begin = name.chars().take(NAME - 1);
+    begin.chain(['…']).collect()
+}
+
+/// Three digits and a unit.
+fn scaled(value: f64, step: f64, units: &[&str]) -> String {
+    let (mut value, mut unit) = (value, 0);
+    // What would be rounded up to four digits has the next unit.
+    while value >= 999.5 && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let digits = match value {
+        _ if unit == 0 => 0,
+        ..9.995 => 2,
+        ..99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {}", units[unit])
+}
+
+fn bits(rate: f64) -> String {
+    scaled(
+        rate,
+        1e3,
+        &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"],
+    )
+}
+
+fn bytes(bytes: u64) -> String {
+    scaled(
+        bytes as f64,
+        1024.0,
+        &["B", "KiB", "MiB", "GiB", "TiB", "PiB"],
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.0} ms", 1e3 * seconds)
+}
+
+/// Its two greatest units.
+fn span(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    let (days, hours) = (whole / 86_400, whole / 3600 % 24);
+    let (minutes, seconds) = (whole / 60 % 60, whole % 60);
+    match (days, hours, minutes) {
+        (1.., ..) => format!("{days}d{hours}h"),
+        (_, 1.., _) => format!("{hours}h{minutes}min"),
+        (_, _, 1..) => format!("{minutes}min{seconds}s"),
+        _ => format!("{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        let told = [0.0, 999.4, 999.6, 9_994.0, 99_960.0, 1e6, 2.5e9].map(bits);
+        let expected = [
+            "0 bit/s",
+            "999 bit/s",
+            "1.00 kbit/s",
+            "9.99 kbit/s",
+            "100 kbit/s",
+            "1.00 Mbit/s",
+            "2.50 Gbit/s",
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(
+            [0, 1023, 1 << 20].map(bytes),
+            ["0 B", "1.00 KiB", "1.00 MiB"]
+        );
+    }
+
+    #[test]
+    fn spans_are_short() {
+        let told = [0.4, 59.9, 61.0, 3599.0, 7261.0, 200_000.0].map(span);
+        assert_eq!(told, ["0s", "59s", "1min1s", "59min59s", "2h1min", "2d7h"]);
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        assert_eq!(short("mail"), "mail");
+        let long = short(&"ä".repeat(64));
+        assert_eq!(long.chars().count(), NAME);
+        assert!(long.ends_with('…'));
+    }
+
+    fn status() -> Status {
+        let traffic = serde_json::json!({
+            "flows_open": 8192, "flows_accepted": 123_456_789, "flows_ended": {"closed": 1},
+            "up_bytes": 1, "down_bytes": 2, "up_rate": 9.99e9, "down_rate": 123_456.0,
+            "held": {"memory": 1 << 30, "disk": 0, "kernel": 0, "oldest_s": 900_000},
+        });
+        let mut site = traffic.clone();
+        for (key, value) in [("name", "x".repeat(64)), ("mode", "tunnel".to_owned())] {
+            site[key] = value.into();
+        }
+        site["congestion"] = ["hybla"].into();
+        site["bypassed"] = "link".into();
+        let status = serde_json::json!({
+            "version": "10.11.12", "pid": 4_194_304, "started": 1.0, "uptime_s": 1e7, "restarts": 12,
+            "draining": true, "unknown": "is ignored",
+            "link": {
+                "interface": "abcdefghijklmno", "rate": 9_990_000, "rtt_s": 0.6, "up": true, "by": "operator",
+                "for_s": 1e7, "ordered_for_s": null, "next_planned": null, "next_planned_in_s": null,
+                "outages": 1234, "down_s": 1e6, "history": [],
+            },
+            "total": traffic, "sites": [site], "from_peers": traffic,
+            "peers": [
+                {"name": "y".repeat(64), "endpoint": null, "here": true, "flows": 8192, "session": {
+                    "carrier": "udp", "path": "stopped", "rtt_s": 12.3456, "rtt_min_s": 0.6,
+                    "rate": 999_000_000, "link_rate": 1, "loss": 0.1234, "overcode": 1.0, "packets_sent": 1,
+                    "bytes_sent": 1, "repairs_sent": 1, "segments_resent": 12_345_678, "packets_received": 1,
+                    "segments_restored": 1, "outages": 12_345_678,
+                    "lost": {"link": 1, "congestion": 2, "outage": 3},
+                }},
+                {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
+            ],
+            "custody": {"memory": {"used": 1, "most": 2}, "disk": {"used": 0, "most": 0}},
+            "limits": {
+                "flows": {"used": 8192, "most": 8192}, "memory": {"used": 123_456_789, "most": 1 << 30},
+                "descriptors": {"used": 20_000, "most": 1_048_576},
+            },
+            "counters": {"flows_open": 3},
+        });
+        serde_json::from_value(status).expect("a status")
+    }
+
+    #[test]
+    fn a_status_fits_100_columns_and_survives_json() {
+        let status = status();
+        let text = status.to_string();
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+            assert_eq!(line.trim_end(), line);
+        }
+        for part in [
+            "12 before it, draining",
+            "no link",
+            "(from peers)",
+            "stopped",
+            "away",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let json = serde_json::to_string(&status).expect("a status");
+        let again: Status = serde_json::from_str(&json).expect("what was written");
+        assert_eq!(again, status);
+    }
+}
