@@ -14,6 +14,7 @@ use std::{
 use pepd_tests::{
     bed::Family,
     payload::{Payload, receive},
+    pep::Pep,
     pep_binary::pepd,
     serve::Server,
     tunnel::TunnelBed,
@@ -254,7 +255,7 @@ fn folders_that_cannot_be_used_are_an_error_at_the_start() {
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(folder.path(), open).expect("ours");
     let config = bed.config(pepd_tests::tunnel::End::Boat, "", "", &folder.keys(""));
-    let mut pep = pepd_tests::pep::Pep::spawn(&bed.host("boat"), &config, |command| command);
+    let mut pep = Pep::spawn(&bed.host("boat"), &config, |command| command);
     assert!(!pep.wait().success());
     let said = pep.log().text();
     assert!(
@@ -454,4 +455,62 @@ fn two_hundred_megabytes_while_the_link_is_away_for_two_minutes() {
             assert!(peak <= (64 + 32) * MIB, "{peak}");
         });
     }
+}
+
+#[test]
+fn uploads_that_can_wait_are_delivered_in_the_order_in_which_they_were_given() {
+    deliver_in_order(|_| {});
+}
+
+#[test]
+fn in_another_process_uploads_are_as_old_as_before() {
+    deliver_in_order(crash);
+}
+
+/// By turns the shortest would be whole first.
+fn deliver_in_order(meanwhile: impl FnOnce(&Pep)) {
+    const SIZES: [u64; 3] = [3 * MB, 2 * MB, MB];
+    let bed = TunnelBed::new(LINK);
+    let folder = Folder::new(&bed, None);
+    let keys = folder.keys("memory = \"16MiB\"\ndisk = \"64MiB\"");
+    let site = keys.replacen(SITE, &format!("{SITE}class = \"delay_tolerant\"\n"), 1);
+    let running = Running::start(&bed, HOLD, &site);
+    let (whole, order) = mpsc::channel();
+    let whole = Mutex::new(whole);
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+    let _server = Server::start(listener, move |mut stream, _| {
+        let (received, sum) = receive(&mut stream).expect("a payload");
+        assert_eq!(sum, Payload::new(1, received).sum());
+        let whole = whole.lock().expect("nobody has panicked");
+        whole.send(received).expect("the test waits");
+        drop(whole);
+        stream.write_all(b"done").expect("connected");
+    });
+    bed.cut_link();
+    wait_away(&running);
+    let mut held = 0;
+    let mut streams = SIZES.map(|len| {
+        let mut stream = connect(&bed, Family::V4);
+        upload(&mut stream, len);
+        held += len;
+        // The one has been taken before the other begins.
+        let taken = || {
+            ["custody_memory_bytes", "custody_disk_bytes"]
+                .map(|counter| running.boat.counter(counter))
+                .iter()
+                .sum::<u64>()
+                + MB / 2
+        };
+        wait_until("it is held", || taken() >= held);
+        stream
+    });
+    meanwhile(&running.boat);
+    bed.mend_link();
+    let order: Vec<_> = SIZES
+        .iter()
+        .map(|_| order.recv_timeout(PATIENCE).expect("it is delivered"))
+        .collect();
+    assert_eq!(order, SIZES);
+    streams.iter_mut().for_each(assert_done);
+    running.stop_after_errors();
 }

@@ -80,6 +80,7 @@ fn announce(
         entry.announce(Announcement {
             class,
             site,
+            born: identity.born,
             greeting,
         });
     }

@@ -253,6 +253,7 @@ fn go_on_near(core: &Shared, sites: &[Arc<SiteRuntime>], found: Found) -> Result
     let announcement = Announcement {
         class,
         site: site.id.0.into(),
+        born: identity.born,
         greeting,
     };
     if let Some(entry) = core.borrow_mut().entry(key) {

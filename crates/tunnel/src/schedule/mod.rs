@@ -14,13 +14,19 @@
 //! until what it allowed is used up, and what was sent beyond that is a debt to be made up for in the
 //! turns that follow. So over any time two streams of a site that are always ready differ by [`QUANTUM`] and
 //! two packets at most, and two sites, by their weights, likewise.
+//!
+//! Streams that are [queued](Scheduler::queue) take no turns: within their site the first one goes before all others, as long as it
+//! is ready. What the site has beside others is the same.
 
 mod backlog;
 mod ring;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use backlog::Backlog;
 use ring::Ring;
@@ -56,6 +62,8 @@ struct Stream {
     site: SiteId,
     ready: bool,
     backlog: Backlog,
+    /// Its place among those that go one after the other.
+    queued: Option<u64>,
 }
 
 /// Streams that share what there is.
@@ -63,7 +71,16 @@ struct Stream {
 struct Level {
     turns: Ring<SiteId>,
     /// Those with a stream that is ready, or owes something.
-    sites: BTreeMap<SiteId, Ring<StreamId>>,
+    sites: BTreeMap<SiteId, Streams>,
+}
+
+/// Those of a site.
+#[derive(Clone, Debug, Default)]
+struct Streams {
+    /// All of them.
+    turns: Ring<StreamId>,
+    /// Of those that are ready, the ones that go before others, by their places.
+    queue: BTreeSet<(u64, StreamId)>,
 }
 
 impl Scheduler {
@@ -80,6 +97,7 @@ impl Scheduler {
             site,
             ready: false,
             backlog: Backlog::default(),
+            queued: None,
         });
     }
 
@@ -116,7 +134,7 @@ impl Scheduler {
             return;
         };
         if !std::mem::replace(&mut entry.ready, true) {
-            self.levels[level(entry.class)].join(stream, entry.site);
+            self.levels[level(entry.class)].join(stream, entry);
         }
     }
 
@@ -126,8 +144,40 @@ impl Scheduler {
             return;
         };
         if std::mem::replace(&mut entry.ready, false) {
-            self.levels[level(entry.class)].leave(stream, entry.site);
+            self.levels[level(entry.class)].leave(stream, entry);
         }
+    }
+
+    /// Until further notice the stream goes before all others of its site and class, but after those that are queued with a lower place. Of no
+    /// effect on one that is queued already.
+    pub fn queue(&mut self, stream: StreamId, place: u64) {
+        if let Some(entry) = self.streams.get_mut(&stream)
+            && entry.queued.is_none()
+        {
+            entry.queued = Some(place);
+            if entry.ready {
+                self.levels[level(entry.class)].join(stream, entry);
+            }
+        }
+    }
+
+    /// The stream takes turns again, as if it had just come.
+    pub fn unqueue(&mut self, stream: StreamId) {
+        let Some(entry) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        if let Some(place) = entry.queued.take()
+            && let Some(streams) = self.levels[level(entry.class)].sites.get_mut(&entry.site)
+        {
+            streams.queue.remove(&(place, stream));
+        }
+    }
+
+    /// Whether the stream is [queued](Self::queue).
+    #[must_use]
+    pub fn is_queued(&self, stream: StreamId) -> bool {
+        let stream = self.streams.get(&stream);
+        stream.is_some_and(|stream| stream.queued.is_some())
     }
 
     /// Whose turn it is: the same until something is said that changes it.
@@ -140,11 +190,11 @@ impl Scheduler {
 
     /// The stream has sent so many bytes, in its turn or out of it.
     pub fn sent(&mut self, stream: StreamId, bytes: usize) {
-        let Some(Stream { class, site, .. }) = self.streams.get(&stream) else {
+        let Some(entry) = self.streams.get(&stream) else {
             return;
         };
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-        self.levels[level(*class)].charge(stream, *site, bytes);
+        self.levels[level(entry.class)].charge(stream, entry, bytes);
     }
 
     /// The stream has had its turn at `now`. Its bytes may wait for a round trip before it
@@ -200,16 +250,23 @@ fn level(class: Class) -> usize {
 }
 
 impl Level {
-    fn join(&mut self, stream: StreamId, site: SiteId) {
-        self.sites.entry(site).or_default().join(stream);
-        self.turns.join(site);
+    fn join(&mut self, stream: StreamId, entry: &Stream) {
+        let streams = self.sites.entry(entry.site).or_default();
+        streams.turns.join(stream);
+        streams
+            .queue
+            .extend(entry.queued.map(|place| (place, stream)));
+        self.turns.join(entry.site);
     }
 
-    fn leave(&mut self, stream: StreamId, site: SiteId) {
-        if let Some(streams) = self.sites.get_mut(&site) {
-            streams.leave(stream);
-            if streams.is_idle() {
-                self.turns.leave(site);
+    fn leave(&mut self, stream: StreamId, entry: &Stream) {
+        if let Some(streams) = self.sites.get_mut(&entry.site) {
+            streams.turns.leave(stream);
+            if let Some(place) = entry.queued {
+                streams.queue.remove(&(place, stream));
+            }
+            if streams.turns.is_idle() {
+                self.turns.leave(entry.site);
             }
         }
     }
@@ -217,8 +274,8 @@ impl Level {
     /// A stream that has left is not known here any more.
     fn forget(&mut self, stream: StreamId, site: SiteId) {
         if let Some(streams) = self.sites.get_mut(&site) {
-            streams.forget(stream);
-            if streams.is_empty() {
+            streams.turns.forget(stream);
+            if streams.turns.is_empty() {
                 self.sites.remove(&site);
                 self.turns.forget(site);
             }
@@ -227,13 +284,20 @@ impl Level {
 
     fn next(&mut self, weight: impl Fn(SiteId) -> u32) -> Option<StreamId> {
         let site = self.turns.next(|site| i64::from(weight(site)) * QUANTUM)?;
-        self.sites.get_mut(&site)?.next(|_| QUANTUM)
+        let streams = self.sites.get_mut(&site)?;
+        match streams.queue.first() {
+            Some((_, stream)) => Some(*stream),
+            None => streams.turns.next(|_| QUANTUM),
+        }
     }
 
-    fn charge(&mut self, stream: StreamId, site: SiteId, bytes: i64) {
-        if let Some(streams) = self.sites.get_mut(&site) {
-            streams.charge(stream, bytes);
-            self.turns.charge(site, bytes);
+    /// Among the streams of a site those that are queued are not charged: they have no turns to pay for.
+    fn charge(&mut self, stream: StreamId, entry: &Stream, bytes: i64) {
+        if let Some(streams) = self.sites.get_mut(&entry.site) {
+            if entry.queued.is_none() {
+                streams.turns.charge(stream, bytes);
+            }
+            self.turns.charge(entry.site, bytes);
         }
     }
 }

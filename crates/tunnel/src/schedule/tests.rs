@@ -89,6 +89,84 @@ fn what_is_sent_in_any_mix_is_fair() {
     }
 }
 
+#[test]
+fn those_that_are_queued_go_one_after_the_other_within_what_their_site_has() {
+    let all = [(1, 0), (2, 0), (3, 0), (4, 1)];
+    let mut scheduler = with(&all.map(|(stream, site)| (stream, Class::DelayTolerant, site)));
+    scheduler.queue(3, 10);
+    scheduler.queue(2, 20);
+    let sent = send(&mut scheduler, 1_000_000, |_| 1400);
+    assert_eq!(sent.keys().collect::<Vec<_>>(), [&3, &4]);
+    assert!(sent[&4].abs_diff(500_000) <= 4500, "{sent:?}");
+    // Its turn is kept for it while it may not send.
+    scheduler.idle(3);
+    assert!(!send(&mut scheduler, 100_000, |_| 1400).contains_key(&1));
+    scheduler.ready(3);
+    let sent = send(&mut scheduler, 100_000, |_| 1400);
+    assert_eq!(sent.keys().collect::<Vec<_>>(), [&3, &4]);
+    scheduler.unqueue(3);
+    scheduler.remove(2);
+    // And nobody is punished for having gone first.
+    let sent = send(&mut scheduler, 1_000_000, |_| 1400);
+    assert!(
+        sent[&1].abs_diff(250_000) <= 4500 && sent[&3].abs_diff(250_000) <= 4500,
+        "{sent:?}"
+    );
+}
+
+proptest! {
+    /// Whatever happens, no stream goes before one of its site and class that is queued, ready and has a lower place.
+    #[test]
+    fn nobody_overtakes(steps in prop::collection::vec((0_u8..6, 0_u64..8, 0_u64..4), 1..300)) {
+        let mut scheduler = Scheduler::new();
+        let mut model: BTreeMap<StreamId, (Class, SiteId, bool, Option<u64>)> = BTreeMap::new();
+        for (step, stream, value) in steps {
+            let known = model.get_mut(&stream);
+            match (step, known) {
+                (0, None) => {
+                    let class = Class::ALL[value as usize % Class::ALL.len()];
+                    let site = (stream % 2) as SiteId;
+                    scheduler.insert(stream, class, site);
+                    model.insert(stream, (class, site, false, None));
+                }
+                (0, Some(_)) if value == 0 => {
+                    scheduler.remove(stream);
+                    model.remove(&stream);
+                }
+                (1, Some(known)) => {
+                    scheduler.ready(stream);
+                    known.2 = true;
+                }
+                (2, Some(known)) => {
+                    scheduler.idle(stream);
+                    known.2 = false;
+                }
+                (3, Some(known)) => {
+                    scheduler.queue(stream, value);
+                    known.3.get_or_insert(value);
+                }
+                (4, Some(known)) => {
+                    scheduler.unqueue(stream);
+                    known.3 = None;
+                }
+                _ => {}
+            }
+            let next = scheduler.next();
+            prop_assert_eq!(next.is_some(), model.values().any(|known| known.2));
+            if let Some(next) = next {
+                let (class, site, ready, queued) = model[&next];
+                prop_assert!(ready);
+                let first = model.iter().filter(|(_, known)| {
+                    level(known.0) == level(class) && known.1 == site && known.2
+                });
+                let first = first.filter_map(|(stream, known)| Some((known.3?, *stream))).min();
+                prop_assert!(first.is_none() || first == queued.map(|place| (place, next)));
+                scheduler.sent(next, 1400);
+            }
+        }
+    }
+}
+
 /// One that is idle now and then gets its share while it is not, and no more for having been idle.
 #[test]
 fn nothing_is_saved_up() {

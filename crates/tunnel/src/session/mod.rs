@@ -65,6 +65,8 @@ pub struct Session {
     scheduler: Scheduler,
     /// What the openings of streams say that the peer has not acknowledged yet.
     openings: BTreeMap<StreamId, Box<[u8]>>,
+    /// Streams that go before others, and until which position.
+    queued: BTreeMap<StreamId, u64>,
     /// What is to be said before streams' bytes.
     control: VecDeque<Sent>,
     delivery: Delivery<Segment>,
@@ -155,6 +157,7 @@ impl Session {
             ),
             scheduler: Scheduler::new(),
             openings: BTreeMap::new(),
+            queued: BTreeMap::new(),
             control: VecDeque::new(),
             delivery: Delivery::new(config.rtt),
             encoding: Encoding::new(config.packet_max, config.overhead_max),
@@ -316,6 +319,16 @@ impl Session {
         self.scheduler.set_site(stream, site);
     }
 
+    /// Until the stream's bytes below `until` are sent it goes before others of its site and class, but after those that are queued so with a
+    /// lower `place`, such as the time at which they began. Of no effect where they are sent.
+    pub fn queue(&mut self, stream: StreamId, place: u64, until: u64) {
+        if self.streams.sent(stream).is_some_and(|sent| sent < until) {
+            self.scheduler.queue(stream, place);
+            let queued = self.queued.entry(stream).or_default();
+            *queued = (*queued).max(until);
+        }
+    }
+
     /// How much a site gets beside others, 1 to begin with.
     pub fn set_weight(&mut self, site: SiteId, weight: u32) {
         self.scheduler.set_weight(site, weight);
@@ -391,6 +404,7 @@ impl Session {
 
     /// The stream is no more.
     fn forget(&mut self, stream: StreamId) {
+        self.queued.remove(&stream);
         self.scheduler.remove(stream);
     }
 }

@@ -191,12 +191,22 @@ impl Session {
             let before = packing.out.len();
             let fits = self.pack_stream(stream, packing, store);
             self.scheduler.sent(stream, packing.out.len() - before);
+            self.unqueue_sent(stream);
             self.update_readiness(stream);
             let rtt = self.delivery.smoothed_rtt();
             self.scheduler.on_turn(stream, now, rtt);
             if !fits {
                 return;
             }
+        }
+    }
+
+    /// What the stream was queued for is sent.
+    fn unqueue_sent(&mut self, stream: StreamId) {
+        let until = self.queued.get(&stream).copied();
+        if until.is_some_and(|until| self.streams.sent(stream).is_none_or(|sent| sent >= until)) {
+            self.queued.remove(&stream);
+            self.scheduler.unqueue(stream);
         }
     }
 

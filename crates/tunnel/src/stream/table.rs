@@ -246,6 +246,11 @@ impl Streams {
         self.streams.get(&stream)?.send.unsent(stream, session)
     }
 
+    /// How many bytes of the stream have been sent, where there is one.
+    pub fn sent(&self, stream: StreamId) -> Option<u64> {
+        self.streams.get(&stream).map(|stream| stream.send.sent())
+    }
+
     /// The first `data.len` bytes of what was unsent are on their way.
     pub fn on_sent(&mut self, data: Data) {
         if let Some(stream) = self.streams.get_mut(&data.stream) {

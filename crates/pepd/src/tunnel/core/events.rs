@@ -124,6 +124,9 @@ impl Core {
                 let silence = silence.map(|since| base.elapsed() - since);
                 tracing::debug!(peer = name, ?silence, "peer is heard again");
                 peer.table.set_away(false);
+                for flow in peer.table.flows() {
+                    self.line_up(Key { peer: index, flow });
+                }
                 if self.set_here(index, true) {
                     let name = self.peers.list[index].config.name.as_str();
                     tracing::info!(peer = name, ?silence, "peer is back: its flows go on");

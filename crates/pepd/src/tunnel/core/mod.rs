@@ -20,6 +20,7 @@ use std::{
 use pep_core::{arena::name_hash, greeting::Opening, key::PublicKey};
 use tokio::time::Instant;
 use tunnel::{
+    class::Class,
     endpoint::{Endpoint, PeerConfig, PeerId, Remote, Transmit},
     path::PathMemory,
     session::{LinkHint, Session, TooManyStreams},
@@ -173,8 +174,23 @@ impl Core {
         let opening = Opening::Flow(announced.greeting.clone()).emit();
         let stream = session.open(announced.class, announced.site, &opening)?;
         peer.table.bind(key.flow, stream);
+        self.line_up(key);
         self.wake_driver();
         Ok(())
+    }
+
+    /// What is held of a flow that can wait goes before what is held of those that have begun after it.
+    pub(super) fn line_up(&mut self, key: Key) {
+        let Some((entry, session, stream)) = self.joined(key) else {
+            return;
+        };
+        let announced = entry.announcement();
+        let born = announced.filter(|announced| announced.class == Class::DelayTolerant);
+        if let Some(born) = born.map(|announced| announced.born)
+            && let Some(until) = entry.written_to(entry.given())
+        {
+            session.queue(stream, born, until);
+        }
     }
 
     /// Tells the session of what the leg has given, as far as it may soon be sent, and of its end.

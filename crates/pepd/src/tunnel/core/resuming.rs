@@ -86,7 +86,10 @@ impl Core {
             return;
         };
         match entry.on_answer() {
-            Ok(Some(terms)) => self.go_on(key.peer, stream, &terms),
+            Ok(Some(terms)) => {
+                self.go_on(key.peer, stream, &terms);
+                self.line_up(key);
+            }
             Ok(None) => {}
             Err(err) => self.disagree(key, &err),
         }

@@ -175,6 +175,11 @@ impl Entry {
         self.extra = bytes;
     }
 
+    /// How many bytes the leg has given.
+    pub(in crate::tunnel) fn given(&self) -> u64 {
+        self.out.tail()
+    }
+
     /// The leg has given `count` bytes. Returns the position after them.
     pub(in crate::tunnel) fn on_received(&mut self, count: u64) -> u64 {
         self.out.fill(count);

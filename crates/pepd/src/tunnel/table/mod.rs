@@ -275,6 +275,11 @@ impl Table {
         Some(self.entries.get_mut(&flow)?.rejoin(stream, resume))
     }
 
+    /// All flows.
+    pub(super) fn flows(&self) -> Vec<FlowId> {
+        self.entries.keys().copied().collect()
+    }
+
     /// Flows that wait for a stream that goes on with them, which is for us to open.
     pub(super) fn to_reopen(&self) -> Vec<FlowId> {
         let entries = self.entries.iter();

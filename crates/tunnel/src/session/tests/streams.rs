@@ -158,3 +158,27 @@ fn a_path_that_becomes_too_small_loses_nothing() {
     assert_eq!(pair.sides[1].readable(stream), 2_000_000);
     assert_eq!(pair.sides[1].bytes.placed[&stream], bytes(2_000_000));
 }
+
+/// Those that are queued are whole one after the other, and then the others share.
+#[test]
+fn streams_that_are_queued_are_delivered_one_after_the_other() {
+    let mut pair = Pair::new();
+    let near = &mut pair.sides[0];
+    let streams = [40_000, 60_000, 80_000, 20_000].map(|len| {
+        let class = Class::DelayTolerant;
+        let stream = near.session.open(class, 0, b"").expect("few");
+        near.write(stream, &bytes(len));
+        near.session.finish(stream);
+        stream
+    });
+    for (place, (stream, len)) in [(2, (0, 40_000)), (1, (1, 60_000)), (0, (2, 80_000))] {
+        near.session.queue(streams[stream], place, len);
+    }
+    pair.run(4 * SECOND);
+    let finished = pair.sides[1].events.iter().filter_map(|event| match event {
+        Event::Finished { stream } => Some(*stream),
+        _ => None,
+    });
+    let order = [2, 1, 0, 3].map(|stream| streams[stream]);
+    assert_eq!(finished.collect::<Vec<_>>(), order);
+}
