@@ -8,6 +8,7 @@
 mod addresses;
 mod bed;
 mod carriers;
+mod change;
 mod check;
 mod churn;
 mod compression;

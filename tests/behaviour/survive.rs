@@ -168,7 +168,7 @@ fn serve(id: u64, stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Runs flows of all kinds while something is done to pepd. All of them must be whole.
-fn under_load(bed: &Bed, flows: usize, act: impl FnOnce()) {
+pub fn under_load(bed: &Bed, flows: usize, act: impl FnOnce()) {
     let at = bed.at(Place::Server, PORT);
     let hosts = (|| bed.client.connect(at), bed.server.listen(at));
     churn::under_load(Mixed, flows, PATIENCE, hosts, act);
@@ -258,7 +258,7 @@ fn an_upgrade_keeps_flows_and_the_process_id() {
 }
 
 /// A server that answers, and a connection to it that has been used.
-fn talking(bed: &Bed) -> (EchoServer, TcpStream) {
+pub fn talking(bed: &Bed) -> (EchoServer, TcpStream) {
     let listener = bed.server.listen(bed.at(Place::Server, PORT));
     let echo = EchoServer::start(listener);
     let mut open = connect(bed);

@@ -26,7 +26,7 @@ The smallest configuration:
 const RUN_EXAMPLES: &str = "\
 Runs in the foreground and logs to standard error. SIGTERM or SIGINT stops taking new
 flows, waits `timeouts.drain` for those there are, and removes the rules; a second signal
-ends at once. SIGUSR1 logs all counters. Flows outlive a crash: another process carries them on. SIGUSR2
+ends at once. SIGUSR1 logs all counters. SIGHUP reloads (`pepd reload`). Flows outlive a crash: another process carries them on. SIGUSR2
 hands them over to the program that is at the same place by then (an upgrade, or a new configuration), SIGQUIT ends pepd
 and leaves them to the next `pepd run`, for a minute (`custody.survive`). Needs root, or CAP_NET_ADMIN, CAP_NET_RAW and
 CAP_NET_BIND_SERVICE; for congestion controls of pepd's own also CAP_BPF and CAP_PERFMON.
@@ -124,6 +124,18 @@ Examples:
   pepd custody --json | jq '.sites[] | {site, memory, disk, kernel}'
 ";
 
+const RELOAD_EXAMPLES: &str = "\
+The running pepd reads its file again, and checks it whole. Where anything is wrong, every error is printed and nothing
+changes (exit code 3). Otherwise what differs is printed, and another process takes over all flows; the process id of the first
+one stays. Returns when the next process is ready. The log says the same after SIGHUP. What the flows that there are depend on
+(`intercept.table`, marks, larger limits of memory) needs a stop and a start, and so does everything where `custody.survive` is off.
+
+Examples:
+  pepd reload --dry-run                what would change?
+  pepd reload
+  systemctl reload pepd                the same; the log says how it went
+";
+
 const MIGRATE_EXAMPLES: &str = "\
 Prints a configuration with remarks on what has no counterpart or another meaning. Changes nothing and asks nothing: what
 PEPsal was told is given as its command line, its settings files (/etc/default/pepsal and /etc/pepsal/pepsal.conf are read where
@@ -170,6 +182,9 @@ pub enum Command {
     /// List what is held for hosts
     #[command(after_help = CUSTODY_EXAMPLES)]
     Custody(CustodyArgs),
+    /// Give a running pepd another configuration, with all flows
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(ReloadArgs),
     /// Make the keys by which the two ends of a tunnel know each other
     #[command(after_help = KEYGEN_EXAMPLES)]
     Keygen(KeygenArgs),
@@ -230,6 +245,17 @@ impl LinkWord {
             Self::Auto => Some(OrderedState::Auto),
         }
     }
+}
+
+/// Options of `pepd reload`.
+#[derive(Debug, Args)]
+pub struct ReloadArgs {
+    /// Only check the file and say what would change
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
 }
 
 /// Options of `pepd custody`.

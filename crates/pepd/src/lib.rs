@@ -3,6 +3,7 @@
 //! - [`accept`], clients of a site's listeners
 //! - [`admin`], how a running pepd is asked and told
 //! - [`arena`], the memory of all flows
+//! - [`change`], another configuration for a running pepd
 //! - [`cli`], [`exit`], how the program is told and how it ends
 //! - [`congestion`], congestion controls of the kernel and our own
 //! - [`custody`], what does not fit into memory while the link is away
@@ -30,6 +31,7 @@
 pub mod accept;
 pub mod admin;
 pub mod arena;
+pub mod change;
 pub mod cli;
 pub mod congestion;
 pub mod custody;

@@ -16,11 +16,22 @@ use crate::kernel;
 /// No configuration is longer: 4 KiB for each of as many sites as there may be.
 const LENGTH_MAX: u64 = 4 << 20;
 
+/// What a configuration was made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Where it was read, from the root on.
+    pub path: PathBuf,
+    /// As it was read.
+    pub text: String,
+}
+
 /// A configuration that is valid on this machine.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
+    /// What it was made of.
+    pub source: Source,
     /// What is doubtful about it, in itself and here.
     pub warnings: Vec<ConfigWarning>,
     /// What `pepd run` says itself when it comes to it.
@@ -84,14 +95,18 @@ pub fn load(path: &Path) -> Result<Loaded, LoadError> {
 /// # Errors
 /// As [`load`].
 pub fn load_file(path: &Path) -> Result<Loaded, LoadError> {
+    let given = path.to_owned();
     let invalid = |errors| LoadError::Invalid(path.to_owned(), errors);
     let text = String::from_utf8(read(path)?);
     let text = text.map_err(|err| invalid(vec![not_text(&err)]))?;
     let mut config = config::parse(&text).map_err(invalid)?;
     config.resolve_paths(path.parent().unwrap_or(Path::new("")));
     let warnings = config.warnings.clone();
+    let path = std::path::absolute(path);
+    let path = path.map_err(|err| LoadError::Unreadable(given, err))?;
     Ok(Loaded {
         config,
+        source: Source { path, text },
         warnings,
         notes: Vec::new(),
     })

@@ -6,7 +6,7 @@ use std::{
     fmt, fs,
     io::{self, Write as _},
     iter,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -14,10 +14,15 @@ use clap::Parser;
 use hyper::Method;
 use pep_core::config::Config;
 use pepd::{
-    admin::{self, LinkOrder, client, custody::CustodyReport},
+    admin::{
+        self, LinkOrder,
+        client::{self, AskError},
+        custody::CustodyReport,
+    },
+    change::{self, ReloadOrder, ReloadReport},
     cli::{
         AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, KeygenArgs, LinkArgs, LinkWord,
-        ListArgs, MigrateArgs, RulesArgs, RunArgs,
+        ListArgs, MigrateArgs, ReloadArgs, RulesArgs, RunArgs,
     },
     congestion::{Catalogue, listing::Listing},
     custody,
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
             String::new(),
         )),
         Command::Custody(args) => asking(custody(&args)),
+        Command::Reload(args) => asking(reload(&args)),
         Command::Keygen(args) => asking(keygen(&args)),
         Command::Migrate(args) => asking(migrate(&args)),
     };
@@ -60,7 +66,10 @@ fn main() -> ExitCode {
 
 fn run(args: &RunArgs) -> ExitStatus {
     let Loaded {
-        config, warnings, ..
+        config,
+        source,
+        warnings,
+        ..
     } = match load::load(&args.config.config) {
         Ok(loaded) => loaded,
         Err(err) => return refuse(&err),
@@ -87,7 +96,7 @@ fn run(args: &RunArgs) -> ExitStatus {
         let place = load::located(&args.config.config, &warning.line);
         tracing::warn!(place, key = warning.key, "{}", warning.message);
     }
-    daemon::run(&config, role).unwrap_or_else(|err| {
+    daemon::run(&config, source, role).unwrap_or_else(|err| {
         tracing::error!("{}", chain(&err));
         err.status()
     })
@@ -174,6 +183,13 @@ fn list_controls(args: &ListArgs) -> ExitStatus {
 
 fn asking(status: Result<ExitStatus, Box<dyn Error>>) -> ExitStatus {
     status.unwrap_or_else(|err| {
+        if let Some(err) = err.downcast_ref::<LoadError>() {
+            return refuse(err);
+        }
+        if let Some(AskError::Wrong(why)) = err.downcast_ref() {
+            complain(format_args!("{why}"));
+            return ExitStatus::Configuration;
+        }
         complain(format_args!("pepd: {err}"));
         ExitStatus::Runtime
     })
@@ -218,15 +234,7 @@ fn show<T: DeserializeOwned + fmt::Display>(
     target: &str,
     body: String,
 ) -> Result<ExitStatus, Box<dyn Error>> {
-    let socket = match &args.socket {
-        Some(socket) => socket.clone(),
-        None => match load::load_file(&args.config.config) {
-            Ok(loaded) => admin::socket_path(&loaded.config)
-                .ok_or("the configuration has no admin socket (`admin.socket = \"off\"`)")?,
-            Err(err) => return Ok(refuse(&err)),
-        },
-    };
-    let answer = client::ask(&socket, method, target, body)?;
+    let answer = client::ask(&socket_of(args)?, method, target, body)?;
     if args.json {
         return Ok(print(format_args!(
             "{}\n",
@@ -235,6 +243,39 @@ fn show<T: DeserializeOwned + fmt::Display>(
     }
     let report: T = serde_json::from_slice(&answer)?;
     Ok(print(format_args!("{report}")))
+}
+
+/// Where the pepd that is meant answers.
+fn socket_of(args: &AdminArgs) -> Result<PathBuf, Box<dyn Error>> {
+    if let Some(socket) = &args.socket {
+        return Ok(socket.clone());
+    }
+    let loaded = load::load_file(&args.config.config)?;
+    let socket = admin::socket_path(&loaded.config);
+    Ok(socket.ok_or("the configuration has no admin socket (`admin.socket = \"off\"`)")?)
+}
+
+/// Returns once the next process answers.
+fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = socket_of(&args.admin)?;
+    let order = serde_json::to_string(&ReloadOrder {
+        dry_run: args.dry_run,
+    })?;
+    let answer = client::ask(&socket, Method::PUT, "/v1/reload", order)?;
+    let report: ReloadReport = serde_json::from_slice(&answer)?;
+    let printed = if args.admin.json {
+        print(format_args!("{}\n", String::from_utf8_lossy(&answer)))
+    } else {
+        print(format_args!("{report}"))
+    };
+    if !report.hands_over {
+        return Ok(printed);
+    }
+    change::wait_for_next(&report)?;
+    if !args.admin.json {
+        print(format_args!("done: another process has taken over\n"));
+    }
+    Ok(printed)
 }
 
 /// Makes keys, or shows the public one of a private one.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, body::Bytes, client::conn::http1};
+use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{net::UnixStream, runtime, time::timeout};
 
@@ -24,6 +24,9 @@ pub enum AskError {
         "{0}: {1}: is pepd running, with this configuration, and may you use its socket (`admin.mode`)?"
     )]
     Unreachable(PathBuf, io::Error),
+    /// What it is told to do is wrong.
+    #[error("{0}")]
+    Wrong(String),
     /// It does not want to.
     #[error("{0}")]
     Refused(String),
@@ -77,9 +80,13 @@ async fn ask_once(
         return Ok(body.to_vec());
     }
     let why = String::from_utf8_lossy(&body).trim().to_owned();
-    Err(AskError::Refused(if why.is_empty() {
+    let why = if why.is_empty() {
         status.to_string()
     } else {
         why
-    }))
+    };
+    Err(match status {
+        StatusCode::UNPROCESSABLE_ENTITY => AskError::Wrong(why),
+        _ => AskError::Refused(why),
+    })
 }

@@ -33,7 +33,7 @@ use crate::{
 
 /// Flows that the kernel had answered for us when the gate closed: until the rule is in place,
 /// at 10,000 a second, for 100 ms.
-const SLACK_FLOWS: u32 = 1024;
+pub(crate) const SLACK_FLOWS: u32 = 1024;
 
 pub(super) async fn build(
     config: &Config,
@@ -274,7 +274,7 @@ fn context(
 }
 
 /// Room for the largest ring, and for what a flow in a tunnel may hold.
-fn extent(config: &Config) -> u64 {
+pub(crate) fn extent(config: &Config) -> u64 {
     let ring_max = config.limits.ring_max.bytes();
     if config.peers.is_empty() {
         ring_max
@@ -284,7 +284,7 @@ fn extent(config: &Config) -> u64 {
 }
 
 /// Without which flows could not begin.
-fn extent_least(config: &Config) -> u64 {
+pub(crate) fn extent_least(config: &Config) -> u64 {
     let initial = config.limits.ring_initial.bytes();
     if config.peers.is_empty() {
         initial

@@ -7,6 +7,8 @@ mod run;
 mod spare;
 mod takeover;
 
+pub(crate) use build::{SLACK_FLOWS, extent, extent_least};
+
 use std::{io, os::fd::RawFd};
 
 use nix::sys::signal::{SigSet, Signal};
@@ -18,6 +20,7 @@ use crate::{
     exit::ExitStatus,
     intercept::{InterceptError, claim::ClaimError},
     leg::OptionError,
+    load::Source,
     survive::keeper::{Keeper, PATIENCE},
     tunnel::TunnelError,
 };
@@ -126,13 +129,13 @@ pub enum Role {
 /// Runs until a signal ends it. Blocks the calling thread, which has to be the only one; the log must be set up.
 ///
 /// SIGTERM and SIGINT drain: no further flow is taken, those that are open may run on for
-/// `drain`, and are then reset. A second one ends at once. SIGUSR1 logs the counters. SIGUSR2 ends a worker, whose
+/// `drain`, and are then reset. A second one ends at once. SIGUSR1 logs the counters. SIGHUP reloads. SIGUSR2 ends a worker, whose
 /// flows wait for the next one; it ignores SIGINT, which a terminal sends to its supervisor as well.
 /// Whatever happens else, rules and routes are removed.
 ///
 /// # Errors
 /// When it cannot be set up; nothing is left installed then, unless flows wait for a successor.
-pub fn run(config: &Config, role: Role) -> Result<ExitStatus, DaemonError> {
+pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, DaemonError> {
     // The supervisor waits for it; here the ends of programs that are run are waited for.
     SigSet::from(Signal::SIGCHLD)
         .thread_unblock()
@@ -155,7 +158,7 @@ pub fn run(config: &Config, role: Role) -> Result<ExitStatus, DaemonError> {
     runtime.block_on(async {
         let daemon = build::build(config, descriptors, role, keeper).await?;
         daemon.show_pulse(role);
-        Ok(daemon.run().await)
+        Ok(daemon.run(source).await)
     })
 }
 

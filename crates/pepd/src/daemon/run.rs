@@ -22,12 +22,14 @@ use super::{
 };
 use crate::{
     admin::Admin,
+    change::{self, Reload},
     congestion::Controls,
     exit::ExitStatus,
     flow::FlowContext,
     gate::Gate,
     intercept::{Interception, claim::Claim, defer::DeferTask, neigh::NeighbourWatch},
     leg::SiteRuntime,
+    load::Source,
     observe::{self, Observer},
     outage::LinkWatch,
     share::Sampler,
@@ -71,6 +73,7 @@ struct Signals {
     interrupt: Signal,
     report: Signal,
     hand_over: Signal,
+    reload: Signal,
     /// Somebody else hears of interrupts, too, and tells us.
     guarded: bool,
 }
@@ -82,6 +85,7 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             report: signal(SignalKind::user_defined1())?,
             hand_over: signal(SignalKind::user_defined2())?,
+            reload: signal(SignalKind::hangup())?,
             guarded,
         };
         unblock_signals();
@@ -102,6 +106,7 @@ enum Event {
     Stop,
     Report,
     HandOver,
+    Reload,
     Unguarded,
     Gate(Gate),
     Bypassed(BTreeSet<SiteId>),
@@ -128,7 +133,7 @@ impl Daemon {
     }
 
     /// Runs until a signal ends it.
-    pub(super) async fn run(mut self) -> ExitStatus {
+    pub(super) async fn run(mut self, source: Source) -> ExitStatus {
         // Ends with the runtime: SYNs that are held then are repeated by their hosts, and pass.
         if let Some(defer) = self.defer.take() {
             tokio::spawn(run_defer(defer));
@@ -142,7 +147,10 @@ impl Daemon {
         tokio::spawn(Arc::clone(&self.context.outage).run(Arc::clone(&self.config)));
         let observer = self.observer();
         tokio::spawn(Arc::clone(&observer).run());
-        match Admin::bind(&self.config, &self.context, observe::routes(&observer)) {
+        let survives = self.keeper.is_some();
+        let reload = Reload::new(source, &self.config, &self.context, survives);
+        let more = observe::routes(&observer).merge(change::router(Arc::clone(&reload)));
+        match Admin::bind(&self.config, &self.context, more) {
             Ok(Some(admin)) => drop(tokio::spawn(admin.run())),
             Ok(None) => {}
             Err(err) => {
@@ -153,7 +161,7 @@ impl Daemon {
         let status = match signals {
             Ok(mut signals) => {
                 self.log_ready();
-                self.serve(&mut signals).await;
+                self.serve(&mut signals, &reload).await;
                 self.drain(&mut signals).await
             }
             Err(err) => {
@@ -183,7 +191,7 @@ impl Daemon {
     }
 
     /// Until the first signal to stop.
-    async fn serve(&mut self, signals: &mut Signals) {
+    async fn serve(&mut self, signals: &mut Signals, reload: &Arc<Reload>) {
         let mut gate = self.context.admission.gate();
         let tunnels = self.tunnels.as_ref();
         let mut bypassed = Bypassed {
@@ -204,6 +212,7 @@ impl Daemon {
                 _ = signals.interrupt.recv(), if !signals.guarded => Event::Stop,
                 _ = signals.report.recv() => Event::Report,
                 _ = signals.hand_over.recv() => Event::HandOver,
+                _ = signals.reload.recv() => Event::Reload,
                 () = Guard::ended(&mut guard) => Event::Unguarded,
                 gate = changed(&mut gate) => Event::Gate(gate),
                 sites = bypassed.next() => Event::Bypassed(sites),
@@ -213,6 +222,10 @@ impl Daemon {
                 Event::Stop => return,
                 Event::Report => self.report().await,
                 Event::HandOver => self.hand_over(),
+                Event::Reload => {
+                    let reload = Arc::clone(reload);
+                    tokio::spawn(async move { reload.run_and_tell().await });
+                }
                 Event::Unguarded => tracing::error!(
                     "the process that would start the next one has ended: flows go on, but not after the end of \
                      this one; `pepd run` takes them over"

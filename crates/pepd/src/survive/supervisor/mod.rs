@@ -42,7 +42,8 @@ use watchdog::LOOK;
 use worker::Worker;
 
 /// Signals that mean something to us.
-const SIGNALS: [Signal; 6] = [
+const SIGNALS: [Signal; 7] = [
+    Signal::SIGHUP,
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGUSR1,
@@ -155,7 +156,7 @@ impl Supervisor {
     fn on_signal(&mut self, signal: Signal, worker: &mut Worker) {
         let (asked, passed) = match signal {
             Signal::SIGTERM | Signal::SIGINT => (Asked::Stop, Signal::SIGTERM),
-            Signal::SIGUSR1 => (self.asked, Signal::SIGUSR1),
+            Signal::SIGUSR1 | Signal::SIGHUP => (self.asked, signal),
             Signal::SIGQUIT => (Asked::Leave, Signal::SIGUSR2),
             Signal::SIGUSR2 => match self.check() {
                 Ok(()) => (Asked::Upgrade, Signal::SIGUSR2),

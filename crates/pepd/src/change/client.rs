@@ -1,0 +1,72 @@
+//! What `pepd reload` prints and waits for.
+
+use std::{
+    fmt,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use hyper::Method;
+
+use super::{Change, ReloadReport, RunningConfig};
+use crate::admin::client::ask;
+
+/// A process that takes over thousands of flows is ready well before.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(100);
+
+impl fmt::Display for ReloadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for remark in &self.remarks {
+            writeln!(f, "{remark}")?;
+        }
+        for Change { key, old, new } in &self.changes {
+            let [old, new] = [old, new].map(|value| value.as_deref().unwrap_or("not set"));
+            writeln!(f, "{key}: {old} -> {new}")?;
+        }
+        if self.changes.is_empty() {
+            writeln!(f, "the configuration has not changed")?;
+        }
+        if self.hands_over {
+            Ok(())
+        } else {
+            writeln!(f, "valid; nothing was changed (--dry-run)")
+        }
+    }
+}
+
+/// Waits until another process than the one that has answered does so.
+///
+/// # Errors
+/// When none does.
+pub fn wait_for_next(report: &ReloadReport) -> Result<(), String> {
+    let Some(socket) = &report.socket else {
+        return Err(
+            "cannot say whether the next process is ready: its configuration has no admin socket; the log says"
+                .to_owned(),
+        );
+    };
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if answers(socket).is_some_and(|pid| pid != report.pid) {
+            return Ok(());
+        }
+        if !Path::new(&format!("/proc/{}", report.first)).exists() {
+            return Err(
+                "pepd has ended instead of taking over; its log says why. Flows wait for `pepd run` for a minute".to_owned(),
+            );
+        }
+        thread::sleep(PAUSE);
+    }
+    Err(format!(
+        "no other process has taken over for {} s; the log of pepd says why",
+        PATIENCE.as_secs()
+    ))
+}
+
+fn answers(socket: &Path) -> Option<u32> {
+    let answer = ask(socket, Method::GET, "/v1/config", String::new()).ok()?;
+    let running: RunningConfig = serde_json::from_slice(&answer).ok()?;
+    Some(running.pid)
+}

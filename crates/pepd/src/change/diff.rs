@@ -1,0 +1,133 @@
+//! What differs between two configurations, by the keys that an operator writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+/// One key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// With dots between its parts; sites and peers by their names.
+    pub key: String,
+    /// What it was, as TOML; `None` where it was not set.
+    pub old: Option<String>,
+    /// What it is; `None` where it is not set any more.
+    pub new: Option<String>,
+}
+
+/// What differs between two texts, by key. Neither comments nor the order of keys count; that of sites does.
+///
+/// # Errors
+/// When one of them is not TOML.
+pub fn diff(old: &str, new: &str) -> Result<Vec<Change>, toml::de::Error> {
+    let (old, new) = (flat(&old.parse()?), flat(&new.parse()?));
+    let keys: BTreeSet<_> = old.keys().chain(new.keys()).collect();
+    let changes = keys.into_iter().filter_map(|key| {
+        let (old, new) = (old.get(key).cloned(), new.get(key).cloned());
+        let key = key.clone();
+        (old != new).then_some(Change { key, old, new })
+    });
+    Ok(changes.collect())
+}
+
+fn flat(table: &Table) -> BTreeMap<String, String> {
+    let mut keys = BTreeMap::new();
+    for (key, value) in table {
+        flatten(key, value, &mut keys);
+    }
+    keys
+}
+
+fn flatten(key: &str, value: &Value, keys: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Table(table) if !table.is_empty() => {
+            for (part, value) in table {
+                flatten(&format!("{key}.{part}"), value, keys);
+            }
+        }
+        Value::Array(all) => match named(all) {
+            Some(all) => {
+                // The first one that matches counts.
+                let order: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+                keys.insert(format!("{key} (in this order)"), order.join(", "));
+                for (name, table) in all {
+                    for (part, value) in table.iter().filter(|(part, _)| *part != "name") {
+                        flatten(&format!("{key}.{name}.{part}"), value, keys);
+                    }
+                }
+            }
+            None => drop(keys.insert(key.to_owned(), value.to_string())),
+        },
+        _ => drop(keys.insert(key.to_owned(), value.to_string())),
+    }
+}
+
+/// Tables with names of their own, each once.
+fn named(all: &[Value]) -> Option<Vec<(&str, &Table)>> {
+    let named = all.iter().map(|value| {
+        let table = value.as_table()?;
+        Some((table.get("name")?.as_str()?, table))
+    });
+    let named: Vec<_> = named.collect::<Option<_>>()?;
+    let names: BTreeSet<_> = named.iter().map(|(name, _)| name).collect();
+    (!named.is_empty() && names.len() == named.len()).then_some(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(old: &str, new: &str) -> Vec<String> {
+        let changes = diff(old, new).unwrap();
+        let word = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+        let told = changes.into_iter();
+        told.map(|change| {
+            let (old, new) = (word(change.old), word(change.new));
+            format!("{}: {old} > {new}", change.key)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn keys_that_differ_are_told_with_dots_and_others_are_not() {
+        let old = "[intercept]\nlan = [\"a\"]\nlisten_port = 1 # one\n[limits]\nflows = 5\n";
+        let new = "limits.held = 7\n[intercept]\nlisten_port = 1\nlan = [\"a\", \"b\"]\n";
+        assert_eq!(
+            told(old, new),
+            [
+                "intercept.lan: [\"a\"] > [\"a\", \"b\"]",
+                "limits.flows: 5 > -",
+                "limits.held: - > 7",
+            ]
+        );
+        assert!(told(old, &format!("# another comment\n{old}\n")).is_empty());
+    }
+
+    #[test]
+    fn sites_are_compared_by_name_and_their_order_counts() {
+        let mail = "[[site]]\nname = \"mail\"\nports = [25]\n";
+        let web = "[[site]]\nname = \"web\"\nmode = \"direct\"\n";
+        let slow = "[[site]]\nname = \"mail\"\nports = [25, 587]\n";
+        assert_eq!(
+            told(&format!("{mail}{web}"), &format!("{web}{mail}")),
+            ["site (in this order): mail, web > web, mail"]
+        );
+        assert_eq!(
+            told(&format!("{mail}{web}"), &format!("{slow}{web}")),
+            ["site.mail.ports: [25] > [25, 587]"]
+        );
+        assert_eq!(
+            told(&format!("{mail}{web}"), mail),
+            [
+                "site (in this order): mail, web > mail",
+                "site.web.mode: \"direct\" > -"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_toml_is_an_error() {
+        assert!(diff("a = 1", "a = ").is_err());
+    }
+}

@@ -1,0 +1,345 @@
+//! Another configuration for the flows that there are.
+
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::{self, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::getppid,
+};
+use pep_core::config::Config;
+use serde::{Deserialize, Serialize};
+use tokio::{
+    process::Command,
+    sync::Mutex,
+    time::{sleep, timeout},
+};
+
+use super::{Change, diff};
+use crate::{
+    admin,
+    daemon::{SLACK_FLOWS, extent, extent_least},
+    flow::FlowContext,
+    load::{self, Source},
+    survive::discovery::SUPERVISOR,
+};
+
+/// So long after the answer the process that gave it ends.
+const FAREWELL: Duration = Duration::from_millis(100);
+/// A check that takes longer does not end.
+const CHECK_TIME: Duration = Duration::from_secs(15);
+
+/// Why nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The new configuration is wrong, or cannot follow on the old one.
+    #[error("{0}")]
+    Wrong(String),
+    /// No configuration could follow on this one now.
+    #[error("{0}")]
+    NotNow(String),
+}
+
+/// What a reload does, or would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadReport {
+    /// The keys that differ.
+    pub changes: Vec<Change>,
+    /// What is doubtful about the new configuration.
+    pub remarks: Vec<String>,
+    /// Another process takes over; otherwise nothing was changed.
+    pub hands_over: bool,
+    /// The process that has answered.
+    pub pid: u32,
+    /// The first process, which stays.
+    pub first: i32,
+    /// Where the next one answers; `None` where its configuration wants no admin socket.
+    pub socket: Option<PathBuf>,
+}
+
+/// Hands flows over to a process with another configuration, once that is known to be right.
+#[derive(Debug)]
+pub struct Reload {
+    source: Source,
+    config: Arc<Config>,
+    context: Arc<FlowContext>,
+    /// Flows outlive this process.
+    survives: bool,
+    /// One at a time.
+    busy: Mutex<()>,
+}
+
+impl Reload {
+    /// Of a process that was started with this configuration, read there.
+    pub fn new(
+        source: Source,
+        config: &Arc<Config>,
+        context: &Arc<FlowContext>,
+        survives: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            source,
+            config: Arc::clone(config),
+            context: Arc::clone(context),
+            survives,
+            busy: Mutex::new(()),
+        })
+    }
+
+    /// What this process was started with.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// As `SIGHUP` asks for it: the log says how it went.
+    pub async fn run_and_tell(&self) {
+        if let Err(err) = self.run(false).await {
+            for line in err.to_string().lines() {
+                tracing::error!("no reload: {line}");
+            }
+            tracing::error!("no reload; everything goes on as before");
+        }
+    }
+
+    /// Checks the file, says what differs, and unless that is all that is wanted, lets the next process take over, which begins a
+    /// moment after this has returned.
+    ///
+    /// # Errors
+    /// When the file is wrong, changes what cannot be changed like that, or flows cannot be handed over.
+    pub async fn run(&self, dry_run: bool) -> Result<ReloadReport, ReloadError> {
+        let _turn = self.busy.try_lock().map_err(|_| {
+            ReloadError::NotNow("another reload is under way; try again when it is done".to_owned())
+        })?;
+        if !self.survives {
+            return Err(not_now(
+                "flows cannot be handed over: `custody.survive` is off, or not possible here (`pepd check` says why); \
+                 stop pepd and start it again, which resets its flows after `timeouts.drain`",
+            ));
+        }
+        let first = supervisor()?;
+        let path = &self.source.path;
+        let remarks = check(path).await?;
+        let loaded = load::load_file(path).map_err(|err| ReloadError::Wrong(err.to_string()))?;
+        self.can_follow(&loaded.config)?;
+        let changes = diff(&self.source.text, &loaded.source.text)
+            .map_err(|err| ReloadError::Wrong(err.to_string()))?;
+        if !dry_run {
+            tell(&changes);
+            hand_over(first);
+        }
+        Ok(ReloadReport {
+            changes,
+            remarks,
+            hands_over: !dry_run,
+            pid: process::id(),
+            first,
+            socket: admin::socket_path(&loaded.config),
+        })
+    }
+
+    /// What the flows that there are depend on stays as it is.
+    fn can_follow(&self, new: &Config) -> Result<(), ReloadError> {
+        let wrong = cannot_follow(&self.config, new, {
+            let layout = self.context.arena.layout();
+            (layout.slots(), layout.extent_bytes())
+        });
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        let path = self.source.path.display();
+        let lines: Vec<_> = wrong
+            .iter()
+            .map(|(key, why)| {
+                format!("{path}: {key}: {why}; stop pepd and start it again for that")
+            })
+            .collect();
+        Err(ReloadError::Wrong(lines.join("\n")))
+    }
+}
+
+/// Keys by which a configuration cannot follow on another one whose flows have memory of so many slots and bytes each.
+fn cannot_follow(
+    old: &Config,
+    new: &Config,
+    (slots, bytes): (u32, u64),
+) -> Vec<(&'static str, &'static str)> {
+    const SAME: &str =
+        "cannot change while pepd runs: rules and connections in the kernel go by it";
+    const MEMORY: &str =
+        "cannot become so large while pepd runs: the memory of flows is made at the start";
+    let (was, is) = (&old.intercept, &new.intercept);
+    let (limits, most) = (&new.limits, &old.limits);
+    let more_flows = limits.flows > most.flows && limits.flows.saturating_add(SLACK_FLOWS) > slots;
+    let larger = extent(new) > extent(old) && extent(new) > bytes;
+    let by_ring = limits.ring_max > most.ring_max && limits.ring_max.bytes() > bytes;
+    let all = [
+        (was.table != is.table, "intercept.table", SAME),
+        (
+            was.marks.first() != is.marks.first(),
+            "intercept.mark",
+            SAME,
+        ),
+        (
+            was.marks.mask() != is.marks.mask(),
+            "intercept.mark_mask",
+            SAME,
+        ),
+        (
+            was.route_table != is.route_table,
+            "intercept.route_table",
+            SAME,
+        ),
+        (more_flows, "limits.flows", MEMORY),
+        (larger && by_ring, "limits.ring_max", MEMORY),
+        (
+            (larger && !by_ring) || extent_least(new) > bytes,
+            "peer",
+            "what flows in tunnels may hold cannot become larger while pepd runs, nor can the first peer come: the memory of \
+             flows is made at the start",
+        ),
+        (
+            !new.custody.survive,
+            "custody.survive",
+            "cannot be switched off while pepd runs: its flows have to be handed over",
+        ),
+        (
+            old.custody.folder != new.custody.folder,
+            "custody.folder",
+            "cannot change while pepd runs: bytes of flows may be there",
+        ),
+    ];
+    let wrong = all.into_iter().filter(|(wrong, ..)| *wrong);
+    wrong.map(|(_, key, why)| (key, why)).collect()
+}
+
+fn not_now(why: impl Into<String>) -> ReloadError {
+    ReloadError::NotNow(why.into())
+}
+
+/// The process that starts the next one.
+fn supervisor() -> Result<i32, ReloadError> {
+    let parent = getppid().as_raw();
+    let name = fs::read(format!("/proc/{parent}/comm")).unwrap_or_default();
+    if name.trim_ascii_end() == SUPERVISOR.to_bytes() {
+        return Ok(parent);
+    }
+    Err(not_now(
+        "the process that would start the next one has ended; `pepd run` takes the flows over, with the new configuration",
+    ))
+}
+
+/// Lets the program at our place, which may be a newer one, check the file. Returns what it remarks.
+async fn check(path: &Path) -> Result<Vec<String>, ReloadError> {
+    let program = program().map_err(|err| not_now(format!("cannot find the program: {err}")))?;
+    let cannot = |err: &dyn std::fmt::Display| {
+        not_now(format!(
+            "cannot check the file by {}: {err}",
+            program.display()
+        ))
+    };
+    let mut config = std::ffi::OsString::from("--config=");
+    config.push(path);
+    let mut command = Command::new(&program);
+    command.arg("check").arg(config).kill_on_drop(true);
+    command.stdin(Stdio::null());
+    let checked = timeout(CHECK_TIME, command.output()).await;
+    let output = checked
+        .map_err(|err| cannot(&err))?
+        .map_err(|err| cannot(&err))?;
+    let said = String::from_utf8_lossy(&output.stderr)
+        .trim_end()
+        .to_owned();
+    if output.status.success() {
+        return Ok(said.lines().map(ToOwned::to_owned).collect());
+    }
+    if said.is_empty() {
+        return Err(cannot(&output.status));
+    }
+    Err(ReloadError::Wrong(said))
+}
+
+/// Where this program was, whatever is there by now.
+fn program() -> io::Result<PathBuf> {
+    let path = env::current_exe()?;
+    let text = path.to_string_lossy();
+    Ok(match text.strip_suffix(" (deleted)") {
+        Some(replaced) => replaced.into(),
+        None => path,
+    })
+}
+
+fn tell(changes: &[Change]) {
+    for Change { key, old, new } in changes {
+        let [old, new] = [old, new].map(|value| value.as_deref().unwrap_or("not set"));
+        tracing::info!("reload: {key}: {old} -> {new}");
+    }
+    tracing::info!(
+        changes = changes.len(),
+        "reload: hands over to the next process"
+    );
+}
+
+/// The first process checks once more, and replaces us.
+fn hand_over(first: i32) {
+    tokio::spawn(async move {
+        sleep(FAREWELL).await;
+        if supervisor().ok() != Some(first) {
+            tracing::error!("no reload: the process that would start the next one has ended");
+            return;
+        }
+        let first = nix::unistd::Pid::from_raw(first);
+        if let Err(err) = kill(first, Signal::SIGUSR2) {
+            tracing::error!(error = %err, "no reload: the first process cannot be told");
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: (u32, u64) = (20_000, 4 << 20);
+
+    fn config(text: &str) -> Config {
+        pep_core::config::parse(&format!("intercept.lan = [\"lo\"]\n{text}")).expect("valid")
+    }
+
+    #[test]
+    fn what_flows_depend_on_cannot_change() {
+        let old = config("limits.flows = 1000\nlimits.ring_max = \"1MiB\"\n");
+        for (text, key) in [
+            ("intercept.table = \"other\"", "intercept.table"),
+            ("intercept.route_table = 7777", "intercept.route_table"),
+            (
+                "limits.flows = 50000\nlimits.memory = \"100GiB\"\nlimits.ring_max = \"1MiB\"",
+                "limits.flows",
+            ),
+            ("limits.ring_max = \"8MiB\"", "limits.ring_max"),
+            ("custody.survive = false", "custody.survive"),
+            ("custody.folder = \"/x\"", "custody.folder"),
+        ] {
+            let wrong = cannot_follow(&old, &config(text), ROOM);
+            assert!(
+                wrong.iter().any(|(found, _)| *found == key),
+                "{text}: {wrong:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_there_is_room_for_can() {
+        let old = config("limits.flows = 1000\nlimits.ring_max = \"1MiB\"\n");
+        for text in [
+            "limits.flows = 10\nlimits.ring_max = \"1MiB\"",
+            "limits.flows = 5000\nlimits.ring_max = \"2MiB\"",
+            "limits.ring_max = \"1MiB\"\n[[site]]\nname = \"a\"\nmatch = { dport = [25] }",
+        ] {
+            assert_eq!(cannot_follow(&old, &config(text), ROOM), []);
+        }
+    }
+}

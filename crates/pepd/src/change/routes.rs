@@ -1,0 +1,68 @@
+//! `GET /v1/config` and `PUT /v1/reload`.
+
+use std::{path::PathBuf, process, sync::Arc};
+
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, put},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Reload, ReloadError};
+
+/// Of a request.
+const BODY_MAX: usize = 1024;
+
+/// The body of `PUT /v1/reload`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReloadOrder {
+    /// Only say what would change.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// The configuration in use. Secrets are in files of their own, which it only names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunningConfig {
+    /// The process that carries flows.
+    pub pid: u32,
+    /// Where it was read.
+    pub path: PathBuf,
+    /// As it was read.
+    pub text: String,
+}
+
+/// Requests about the configuration.
+pub fn router<S: Clone + Send + Sync + 'static>(reload: Arc<Reload>) -> Router<S> {
+    Router::new()
+        .route("/v1/config", get(show))
+        .route("/v1/reload", put(order))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(reload)
+}
+
+async fn show(State(reload): State<Arc<Reload>>) -> Json<RunningConfig> {
+    let source = reload.source();
+    Json(RunningConfig {
+        pid: process::id(),
+        path: source.path.clone(),
+        text: source.text.clone(),
+    })
+}
+
+async fn order(State(reload): State<Arc<Reload>>, Json(order): Json<ReloadOrder>) -> Response {
+    match reload.run(order.dry_run).await {
+        Ok(report) => Json(report).into_response(),
+        Err(err) => {
+            let status = match err {
+                ReloadError::Wrong(_) => StatusCode::UNPROCESSABLE_ENTITY,
+                ReloadError::NotNow(_) => StatusCode::CONFLICT,
+            };
+            (status, format!("{err}\n")).into_response()
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Another configuration for a pepd whose flows go on.
+
+use std::{fs, process::Output};
+
+use nix::sys::signal::Signal;
+use pepd_tests::{
+    bed::{Bed, Family, Path},
+    matrix::{matrix_pepd_only, shared},
+    pep::Pep,
+    pep_binary::pepd,
+    pep_log::Event,
+    wait::PATIENCE,
+};
+
+use crate::{
+    support::echo_once,
+    survive::{next_worker, talking, under_load, wait_ready},
+};
+
+const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+const MAIL: &str = "[[site]]\nname = \"mail\"\nmatch = { dport = [25] }\n";
+
+fn start(bed: &Bed, more: &str) -> Pep {
+    bed.start_with(&format!("{ADMIN}{more}"))
+        .expect("not direct")
+}
+
+fn configure(bed: &Bed, pep: &Pep, more: &str) {
+    let config = bed.config(&format!("{ADMIN}{more}")).expect("not direct");
+    fs::write(pep.path("pepd.toml"), config).expect("writable");
+}
+
+fn reload(bed: &Bed, pep: &Pep, more: &[&str]) -> Output {
+    let config = pep.path("pepd.toml");
+    let mut arguments = vec!["reload", "--config", config.to_str().expect("a path")];
+    arguments.extend(more);
+    bed.gateway
+        .output(pepd().to_str().expect("a path"), &arguments)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Its exit code, and what it printed where people look for it.
+fn told(output: &Output) -> (Option<i32>, String) {
+    let printed = [&output.stdout, &output.stderr].map(|bytes| text(bytes));
+    (output.status.code(), printed.concat())
+}
+
+#[test]
+fn a_reload_says_what_changes_and_keeps_flows() {
+    matrix_pepd_only(|bed| {
+        let pep = start(bed, "");
+        let first = pep.supervisor();
+        under_load(bed, 6, || {
+            let before = pep.id();
+            configure(bed, &pep, MAIL);
+            let (code, printed) = told(&reload(bed, &pep, &["--dry-run"]));
+            assert_eq!(code, Some(0), "{printed}");
+            assert!(
+                printed.contains("site.mail.match.dport: not set -> [25]"),
+                "{printed}"
+            );
+            assert!(printed.contains("nothing was changed"), "{printed}");
+            assert_eq!(pep.id(), before);
+            let position = pep.log().position();
+            let (code, printed) = told(&reload(bed, &pep, &[]));
+            assert_eq!(code, Some(0), "{printed}");
+            assert!(
+                printed.contains("site.mail.match.dport: not set -> [25]"),
+                "{printed}"
+            );
+            next_worker(&pep, before);
+            wait_ready(&pep, position);
+            // It knows what it runs by now.
+            let (code, printed) = told(&reload(bed, &pep, &["--dry-run"]));
+            assert_eq!(code, Some(0), "{printed}");
+            assert!(
+                printed.contains("the configuration has not changed"),
+                "{printed}"
+            );
+        });
+        assert_eq!(pep.supervisor(), first);
+        let counters = pep.counters();
+        assert_eq!(
+            (counters["flows_lost_at_restart"], counters["restarts"]),
+            (0, 1)
+        );
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn what_is_wrong_or_cannot_change_is_refused_whole() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = start(&bed, "");
+        let (_echo, mut open) = talking(&bed);
+        let worker = pep.id();
+        let socket = pep.path("admin.sock");
+        let socket = socket.to_str().expect("a path");
+        for (more, words) in [
+            (
+                "[limits]\nflows = \"many\"\nring_max = 3\n",
+                &["limits.flows", "limits.ring_max"][..],
+            ),
+            (
+                "[limits]\nflows = 20000\nmemory = \"8GiB\"\n",
+                &["limits.flows", "start it again"],
+            ),
+            (
+                "[custody]\nsurvive = false\n",
+                &["custody.survive", "start it again"],
+            ),
+            // Known to the kernel only.
+            (
+                "[[site]]\nname = \"a\"\ncongestion = [\"nonesuch\"]\n",
+                &["nonesuch"],
+            ),
+        ] {
+            configure(&bed, &pep, more);
+            // As this program finds it, and as the running one does.
+            for by in [&[][..], &["--socket", socket]] {
+                let (code, printed) = told(&reload(&bed, &pep, by));
+                assert_eq!(code, Some(3), "{printed}");
+                for word in words {
+                    assert!(printed.contains(word), "{word}: {printed}");
+                }
+            }
+        }
+        echo_once(&mut open, b"after");
+        assert_eq!(pep.id(), worker);
+        // Nothing of it was kept.
+        configure(&bed, &pep, "");
+        let (code, printed) = told(&reload(&bed, &pep, &["--dry-run"]));
+        assert_eq!(code, Some(0), "{printed}");
+        assert!(
+            printed.contains("the configuration has not changed"),
+            "{printed}"
+        );
+        drop(open);
+        pep.wait_idle();
+    });
+}
+
+#[test]
+fn without_surviving_a_reload_is_refused() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let more = "[custody]\nsurvive = false\n";
+        let pep = start(&bed, more);
+        let (_echo, mut open) = talking(&bed);
+        configure(&bed, &pep, &format!("{more}{MAIL}"));
+        let (code, printed) = told(&reload(&bed, &pep, &[]));
+        assert_eq!(code, Some(1), "{printed}");
+        assert!(printed.contains("`custody.survive` is off"), "{printed}");
+        pep.signal(Signal::SIGHUP);
+        let refused = |event: &Event| event.message().contains("no reload");
+        assert!(pep.log().find(0, PATIENCE, refused).is_some());
+        echo_once(&mut open, b"after");
+    });
+}
+
+#[test]
+fn a_hangup_reloads_and_the_log_says_how_it_went() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = start(&bed, "");
+        let (_echo, mut open) = talking(&bed);
+        let worker = pep.id();
+        fs::write(pep.path("pepd.toml"), "[intercept]\nlan = 5\n").expect("writable");
+        pep.signal(Signal::SIGHUP);
+        let refused = |event: &Event| event.message().contains("intercept.lan");
+        assert!(pep.log().find(0, PATIENCE, refused).is_some());
+        echo_once(&mut open, b"as before");
+        assert_eq!(pep.id(), worker);
+        configure(&bed, &pep, MAIL);
+        let position = pep.log().position();
+        pep.signal(Signal::SIGHUP);
+        let changed = |event: &Event| {
+            event
+                .message()
+                .contains("site.mail.match.dport: not set -> [25]")
+        };
+        assert!(pep.log().find(position, PATIENCE, changed).is_some());
+        next_worker(&pep, worker);
+        wait_ready(&pep, position);
+        echo_once(&mut open, b"after");
+    });
+}
