@@ -1,5 +1,10 @@
 //! What a running pepd shows.
 
+use std::{
+    io::{Read as _, Write as _},
+    os::unix::net::UnixStream,
+};
+
 use pepd_tests::{bed::Family, echo::EchoServer, tunnel::TunnelBed, wait::wait_until};
 use serde_json::Value;
 
@@ -14,6 +19,16 @@ const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 fn status(bed: &TunnelBed, running: &Running) -> Value {
     let shown = ask(bed, running, &["status", "--json"]);
     serde_json::from_str(&shown).expect("JSON")
+}
+
+/// What a scrape is answered with, and the head of the answer.
+fn metrics(running: &Running) -> String {
+    let mut stream = UnixStream::connect(running.boat.path("admin.sock")).expect("it listens");
+    let request = b"GET /metrics HTTP/1.1\r\nhost: pepd\r\n\r\n";
+    stream.write_all(request).expect("it reads");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("an answer");
+    page
 }
 
 #[test]
@@ -50,6 +65,16 @@ fn status_counts_flows_and_bytes_by_site_and_knows_the_peer() {
         text.lines().all(|line| line.chars().count() <= 100),
         "{text}"
     );
+    let page = metrics(&running);
+    for sample in [
+        "\npepd_site_flows_open{site=\"all\"} 1.0\n",
+        "\npepd_site_bytes_total{site=\"all\",direction=\"up\"} 10.0\n",
+        "\npepd_peer_up{peer=\"hub\"} 1.0\n",
+        "\npepd_tunnel_flows_near_total 1.0\n",
+    ] {
+        assert!(page.contains(sample), "{sample}: {page}");
+    }
+    assert!(page.contains("application/openmetrics-text") && page.ends_with("# EOF\n"));
     drop(stream);
     wait_until("the flow has ended", || {
         let status = status(&bed, &running);

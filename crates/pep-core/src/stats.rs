@@ -82,11 +82,11 @@ impl fmt::Display for EndReason {
 }
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
         /// Counters of the daemon: totals since it started, except where a line says "now".
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])+ pub $name: u64,)*
         }
 
         impl Stats {
@@ -94,6 +94,9 @@ macro_rules! counters {
             pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
+
+            /// What every counter means, in the order of [`entries`](Self::entries).
+            pub const MEANINGS: &[&str] = &[$(concat!($($doc),+),)*];
         }
     };
 }

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   flows, once a second --> Tally of their site ---+
-//!   tunnels, once a second --> facts of each peer --+--> Observer::status() --> GET /v1/status --> pepd status
+//!   tunnels, once a second --> facts of each peer --+--> Observer::status() --> GET /v1/status, /metrics
 //!   arena and kernel, every 10 s --> what is held --+
 //! ```
 //!
 //! - `tally`, what the flows of a site have come to
 //! - `sampler`, rates and what is held
-//! - [`status`], what is told; `text`, the same for people
+//! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus
 
+pub mod metrics;
 mod sampler;
 pub mod status;
 mod tally;
@@ -21,7 +22,13 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use axum::{Json, Router, extract::State, routing::get};
+use axum::{
+    Json, Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse as _, Response},
+    routing::get,
+};
 use pep_core::{
     config::{Config, Peer},
     site::{Mode, Site, SiteId},
@@ -318,9 +325,17 @@ fn mode(mode: Mode) -> &'static str {
 pub fn routes(observer: &Arc<Observer>) -> Router {
     Router::new()
         .route("/v1/status", get(show_status))
+        .route("/metrics", get(show_metrics))
         .with_state(Arc::clone(observer))
 }
 
 async fn show_status(State(observer): State<Arc<Observer>>) -> Json<Status> {
     Json(observer.status())
+}
+
+async fn show_metrics(State(observer): State<Arc<Observer>>) -> Response {
+    match metrics::render(observer.status()) {
+        Ok(page) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response(),
+        Err(err) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{err}\n")).into_response(),
+    }
 }

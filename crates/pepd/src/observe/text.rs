@@ -205,7 +205,7 @@ fn span(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -241,7 +241,8 @@ mod tests {
         assert!(long.ends_with('…'));
     }
 
-    fn status() -> Status {
+    /// One in which everything has a value, and the longest names.
+    pub fn status() -> Status {
         let traffic = serde_json::json!({
             "flows_open": 8192, "flows_accepted": 123_456_789, "flows_ended": {"closed": 1},
             "up_bytes": 1, "down_bytes": 2, "up_rate": 9.99e9, "down_rate": 123_456.0,
