@@ -1,0 +1,70 @@
+//! `pepd check` and `pepd rules`: what a configuration comes to, without running it.
+
+use clap::{Args, ValueEnum};
+
+use super::ConfigArgs;
+use crate::intercept::Format;
+
+pub(super) const CHECK_EXAMPLES: &str = "\
+Prints the sites and what each comes to, then exits 0; or prints every error as
+FILE:LINE: KEY: message and exits 3. Compares with this machine too, unless --no-kernel is given: a
+list of congestion controls of which none can be had is an error, an interface that is missing a warning,
+a privilege that this process lacks, and pepd run will need, a note. Loads nothing; needs no privileges.
+
+Examples:
+  pepd check --config pepd.toml && systemctl restart pepd
+  pepd check --config ship.toml --no-kernel           for another machine
+";
+
+pub(super) const RULES_EXAMPLES: &str = "\
+Changes nothing, needs no privileges and does not ask what this machine can do. pepd run installs the same by itself, in its own nft
+table, and removes it at its end; docs/interception.md explains it.
+
+Examples:
+  pepd rules --config pepd.toml                       the nft table, with ip commands as comments
+  pepd rules --config pepd.toml --format iptables     the nearest that iptables can do
+";
+
+/// Options of `pepd check`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Where the configuration is.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Do not compare with this machine: the file is meant for another
+    #[arg(long)]
+    pub no_kernel: bool,
+}
+
+/// Options of `pepd rules`.
+#[derive(Debug, Args)]
+pub struct RulesArgs {
+    /// Where the configuration is.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// For which tool
+    #[arg(long, value_enum, default_value_t)]
+    pub format: RulesFormat,
+}
+
+/// For which tool rules are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum RulesFormat {
+    /// For `nft -f -`
+    #[default]
+    Nft,
+    /// For `nft -j -f -`
+    Json,
+    /// Commands of iptables and ip6tables
+    Iptables,
+}
+
+impl From<RulesFormat> for Format {
+    fn from(format: RulesFormat) -> Self {
+        match format {
+            RulesFormat::Nft => Self::Nft,
+            RulesFormat::Json => Self::Json,
+            RulesFormat::Iptables => Self::Iptables,
+        }
+    }
+}

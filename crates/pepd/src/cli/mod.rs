@@ -1,0 +1,136 @@
+//! The command line: the tree of commands here, the options of each where it is.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::exit::ExitStatus;
+
+mod cc;
+mod check;
+mod keygen;
+mod migrate;
+mod run;
+mod running;
+
+pub use cc::{CcArgs, CcCommand, ListArgs};
+pub use check::{CheckArgs, RulesArgs, RulesFormat};
+pub use keygen::KeygenArgs;
+pub use migrate::MigrateArgs;
+pub use run::{FormatArg, LevelArg, RunArgs};
+pub use running::{AdminArgs, CustodyArgs, LinkArgs, LinkWord, ReloadArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  pepd check --config /etc/pepd/pepd.toml     is the file right, and what does it come to?
+  pepd rules --config /etc/pepd/pepd.toml     what would be installed in the kernel?
+  pepd run --config /etc/pepd/pepd.toml       accelerate, until SIGTERM
+  pepd cc list                                which congestion controls are there?
+  pepd link down --for 5min                   the link will be away
+  pepd status                                 how it is: link, sites, peers, what is used of the limits
+  pepd custody                                what is held for hosts
+  pepd keygen                                 a key, by which peers of tunnels know this pepd
+
+The smallest configuration:
+  [intercept]
+  lan = [\"eth0\"]            # interfaces on which hosts' connections arrive
+";
+
+/// A transparent TCP performance enhancing proxy: splits the connections of the hosts behind it
+/// and carries them over a bad link in a way that fits the link.
+#[derive(Debug, Parser)]
+#[command(name = "pepd", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n{}", ExitStatus::HELP))]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Intercept and accelerate connections until a signal
+    #[command(after_help = run::RUN_EXAMPLES)]
+    Run(RunArgs),
+    /// Check a configuration and print what it comes to
+    #[command(after_help = check::CHECK_EXAMPLES)]
+    Check(CheckArgs),
+    /// Print what would be installed in the kernel
+    #[command(after_help = check::RULES_EXAMPLES)]
+    Rules(RulesArgs),
+    /// Congestion controls: which there are
+    #[command(after_help = cc::CC_EXAMPLES)]
+    Cc(CcArgs),
+    /// Say how the link is, or ask
+    #[command(after_help = running::LINK_EXAMPLES)]
+    Link(LinkArgs),
+    /// Say how it is: link, sites, peers, limits
+    #[command(after_help = running::STATUS_EXAMPLES)]
+    Status(AdminArgs),
+    /// List what is held for hosts
+    #[command(after_help = running::CUSTODY_EXAMPLES)]
+    Custody(CustodyArgs),
+    /// Give a running pepd another configuration, with all flows
+    #[command(after_help = running::RELOAD_EXAMPLES)]
+    Reload(ReloadArgs),
+    /// Make the keys by which the two ends of a tunnel know each other
+    #[command(after_help = keygen::KEYGEN_EXAMPLES)]
+    Keygen(KeygenArgs),
+    /// Make a configuration of what PEPsal was told
+    #[command(after_help = migrate::MIGRATE_EXAMPLES)]
+    Migrate(MigrateArgs),
+}
+
+/// Where the configuration is.
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    /// The configuration file (TOML)
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        default_value = "/etc/pepd/pepd.toml"
+    )]
+    pub config: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use pep_core::config::{LogConfig, LogFormat, LogLevel};
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_command_line_go_before_the_file() {
+        let cli = Cli::try_parse_from(["pepd", "run", "-c", "x.toml", "--log-format", "json"]);
+        let Ok(Cli {
+            command: Command::Run(run),
+        }) = cli
+        else {
+            panic!("{cli:?}")
+        };
+        let file = LogConfig {
+            format: LogFormat::Text,
+            level: LogLevel::Warn,
+        };
+        let expected = LogConfig {
+            format: LogFormat::Json,
+            level: LogLevel::Warn,
+        };
+        assert_eq!(run.log(file), expected);
+    }
+
+    #[test]
+    fn help_lists_every_exit_code() {
+        let help = Cli::command().render_long_help().to_string();
+        for code in 0..=6 {
+            assert!(help.contains(&format!("\n  {code}  ")), "{help}");
+        }
+    }
+}

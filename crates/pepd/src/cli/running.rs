@@ -1,0 +1,130 @@
+//! What is asked of a running pepd, or told it: `pepd link`, `status`, `custody` and `reload`.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use super::ConfigArgs;
+use crate::admin::OrderedState;
+
+pub(super) const LINK_EXAMPLES: &str = "\
+Says how the link is, or is told by one who knows: an operator's word goes before all else that pepd can find out, until
+it ends or another is given. While the link is down, new flows go as their site's `while_down` says, and tunnels stop
+sending. Talks to the running pepd through its admin socket, which `admin.socket` of the configuration names.
+
+Examples:
+  pepd link status                     how it is, who says so, the last outages
+  pepd link down --for 5min            it will be away: a pass ends, a dish is moved
+  pepd link up                         it is there, whatever else says otherwise
+  pepd link auto                       pepd knows best again
+  pepd link status --json | jq .up
+";
+
+pub(super) const STATUS_EXAMPLES: &str = "\
+Says how a running pepd is: the link and its outages; flows, rates and what is held, by site; peers with round trip, rate,
+loss and overcode; what is used of the limits. Rates are means of the last five seconds, what is held is at most ten
+seconds old, counts are since the process that carries flows began. docs/operating.md says what each means.
+
+Examples:
+  pepd status
+  pepd status --json | jq '.sites[] | {name, flows_open, up_rate, down_rate}'
+  watch pepd status
+";
+
+pub(super) const CUSTODY_EXAMPLES: &str = "\
+Lists what is held: bytes that a host was told have arrived, and that the other end has not acknowledged yet. Memory
+is pepd's own; what the kernel has is to be sent, or was sent and waits to be acknowledged.
+
+Examples:
+  pepd custody                         by site and by flow, those that hold most first
+  pepd custody --site mail
+  pepd custody --json | jq '.sites[] | {site, memory, disk, kernel}'
+";
+
+pub(super) const RELOAD_EXAMPLES: &str = "\
+The running pepd reads its file again, and checks it whole. Where anything is wrong, every error is printed and nothing
+changes (exit code 3). Otherwise what differs is printed, and another process takes over all flows; the process id of the first
+one stays. Returns when the next process is ready. The log says the same after SIGHUP. What the flows that there are depend on
+(`intercept.table`, marks, larger limits of memory) needs a stop and a start, and so does everything where `custody.survive` is off.
+
+Examples:
+  pepd reload --dry-run                what would change?
+  pepd reload
+  systemctl reload pepd                the same; the log says how it went
+";
+
+/// Which running pepd is meant.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    /// Where the configuration is.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Its admin socket; goes before the configuration, which is not read then
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `pepd link`.
+#[derive(Debug, Args)]
+pub struct LinkArgs {
+    /// How it is
+    #[arg(value_enum, default_value_t)]
+    pub state: LinkWord,
+    /// For so long, such as 5min; without, until further notice
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration::parse)]
+    pub lasting: Option<Duration>,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// What to do about the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum LinkWord {
+    /// Ask
+    #[default]
+    Status,
+    /// It is there
+    Up,
+    /// It is away
+    Down,
+    /// As pepd finds out
+    Auto,
+}
+
+impl LinkWord {
+    /// What is ordered by it, if something is.
+    pub fn order(self) -> Option<OrderedState> {
+        match self {
+            Self::Status => None,
+            Self::Up => Some(OrderedState::Up),
+            Self::Down => Some(OrderedState::Down),
+            Self::Auto => Some(OrderedState::Auto),
+        }
+    }
+}
+
+/// Options of `pepd custody`.
+#[derive(Debug, Args)]
+pub struct CustodyArgs {
+    /// Of this site only
+    #[arg(long, value_name = "NAME")]
+    pub site: Option<String>,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// Options of `pepd reload`.
+#[derive(Debug, Args)]
+pub struct ReloadArgs {
+    /// Only check the file and say what would change
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
