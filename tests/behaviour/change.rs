@@ -1,20 +1,25 @@
 //! Another configuration for a pepd whose flows go on.
 
-use std::{fs, process::Output};
+use std::{fs, net::SocketAddr, process::Output};
 
 use nix::sys::signal::Signal;
 use pepd_tests::{
     bed::{Bed, Family, Path},
+    echo::EchoServer,
+    host::Host,
     matrix::{matrix_pepd_only, shared},
     pep::Pep,
     pep_binary::pepd,
     pep_log::Event,
+    tunnel::{End, TunnelBed},
     wait::PATIENCE,
 };
 
 use crate::{
     support::echo_once,
     survive::{next_worker, talking, under_load, wait_ready},
+    survive_tunnel::crash,
+    tunnel::{self, LINK, Running, SITE, STATED},
 };
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
@@ -31,11 +36,14 @@ fn configure(bed: &Bed, pep: &Pep, more: &str) {
 }
 
 fn reload(bed: &Bed, pep: &Pep, more: &[&str]) -> Output {
+    reload_at(&bed.gateway, pep, more)
+}
+
+fn reload_at(host: &Host, pep: &Pep, more: &[&str]) -> Output {
     let config = pep.path("pepd.toml");
     let mut arguments = vec!["reload", "--config", config.to_str().expect("a path")];
     arguments.extend(more);
-    bed.gateway
-        .output(pepd().to_str().expect("a path"), &arguments)
+    host.output(pepd().to_str().expect("a path"), &arguments)
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -189,4 +197,120 @@ fn a_hangup_reloads_and_the_log_says_how_it_went() {
         wait_ready(&pep, position);
         echo_once(&mut open, b"after");
     });
+}
+
+#[test]
+fn a_crash_changes_nothing_whatever_the_file_is_by_then() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = start(&bed, "");
+        let (_echo, mut open) = talking(&bed);
+        fs::write(pep.path("pepd.toml"), "[intercept]\nlan = 5\n").expect("writable");
+        crash(&pep);
+        echo_once(&mut open, b"broken");
+        configure(&bed, &pep, MAIL);
+        crash(&pep);
+        echo_once(&mut open, b"another, for which nobody has asked");
+        let (code, printed) = told(&reload(&bed, &pep, &["--dry-run"]));
+        assert_eq!(code, Some(0), "{printed}");
+        assert!(
+            printed.contains("site.mail.match.dport: not set -> [25]"),
+            "{printed}"
+        );
+        // Once it was asked for, it stays.
+        let (code, printed) = told(&reload(&bed, &pep, &[]));
+        assert_eq!(code, Some(0), "{printed}");
+        configure(&bed, &pep, "");
+        crash(&pep);
+        let (_, printed) = told(&reload(&bed, &pep, &["--dry-run"]));
+        assert!(
+            printed.contains("site.mail.match.dport: [25] -> not set"),
+            "{printed}"
+        );
+        echo_once(&mut open, b"after");
+        drop(open);
+        pep.wait_idle();
+    });
+}
+
+#[test]
+fn what_cannot_be_put_in_place_is_followed_by_what_was_before() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = start(&bed, "");
+        let (_echo, mut open) = talking(&bed);
+        let taken = SocketAddr::from(([127, 0, 0, 1], 5001));
+        let taken = bed.gateway.listen(taken);
+        configure(&bed, &pep, MAIL);
+        let (code, printed) = told(&reload(&bed, &pep, &[]));
+        assert_eq!(code, Some(1), "{printed}");
+        assert!(printed.contains("the one before is in use"), "{printed}");
+        let why = |event: &Event| event.message().contains("cannot listen at 127.0.0.1:5001");
+        assert!(pep.log().find(0, PATIENCE, why).is_some());
+        echo_once(&mut open, b"as before");
+        let counters = pep.counters();
+        assert_eq!(
+            (counters["reverts"], counters["flows_lost_at_restart"]),
+            (1, 0)
+        );
+        crash(&pep);
+        echo_once(&mut open, b"as before, after a crash as well");
+        drop(taken);
+        let (code, printed) = told(&reload(&bed, &pep, &[]));
+        assert_eq!(code, Some(0), "{printed}");
+        echo_once(&mut open, b"and then");
+        assert_eq!(pep.counter("reverts"), 0);
+        drop(open);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn who_drains_reloads_nothing_and_ends() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let mut pep = start(&bed, "");
+        let (_echo, mut open) = talking(&bed);
+        pep.signal(Signal::SIGTERM);
+        let drains = |event: &Event| event.message().contains("draining");
+        assert!(pep.log().find(0, PATIENCE, drains).is_some());
+        let (code, printed) = told(&reload(&bed, &pep, &[]));
+        assert_eq!(code, Some(1), "{printed}");
+        assert!(printed.contains("drains"), "{printed}");
+        pep.signal(Signal::SIGUSR2);
+        let refused = |event: &Event| event.message().contains("drains, and ends");
+        assert!(pep.log().find(0, PATIENCE, refused).is_some());
+        echo_once(&mut open, b"to its end");
+        drop(open);
+        assert_eq!(pep.wait().code(), Some(0));
+    });
+}
+
+#[test]
+fn a_peer_that_has_flows_goes_only_if_they_are_given_up() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start_with(&bed, "", SITE, ADMIN);
+    let (hub, host) = (&running.hub, bed.host("hub"));
+    let _echo = EchoServer::start(
+        bed.host("server")
+            .listen(bed.server_at(Family::V4, tunnel::PORT)),
+    );
+    let mut open = tunnel::connect(&bed, Family::V4);
+    echo_once(&mut open, b"through the tunnel");
+    // Its site listens where the tunnel did.
+    let port = pepd_tests::tunnel::PORT;
+    let alone = bed.config(End::Hub, STATED, "", "");
+    let alone = alone.split("[identity]").next().expect("a part");
+    let alone = alone.replace("[intercept]", &format!("[intercept]\nlisten_port = {port}"));
+    fs::write(hub.path("pepd.toml"), format!("{alone}{ADMIN}")).expect("writable");
+    let (code, printed) = told(&reload_at(&host, hub, &[]));
+    assert_eq!(code, Some(1), "{printed}");
+    for words in ["peer.boat: has flows (1;", "--reset-flows"] {
+        assert!(printed.contains(words), "{printed}");
+    }
+    echo_once(&mut open, b"still");
+    let (code, printed) = told(&reload_at(&host, hub, &["--reset-flows"]));
+    assert_eq!(code, Some(0), "{printed}");
+    assert_eq!(hub.counter("flows_lost_at_restart"), 1);
 }

@@ -48,23 +48,32 @@ fn is_running(id: u32) -> bool {
     threads.any(|thread| stat(&thread.path()).is_some_and(|stat| stat[0] != "Z" && stat[0] != "X"))
 }
 
+/// All processes of which /proc says so.
+fn processes(wanted: impl Fn(&[String]) -> bool) -> Vec<u32> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_wanted = |id: &u32| {
+        let path = PathBuf::from(format!("/proc/{id}"));
+        stat(&path).is_some_and(|stat| wanted(&stat))
+    };
+    ids.filter(is_wanted).collect()
+}
+
 /// All processes of a group.
 fn members(group: u32) -> Vec<u32> {
     let group = group.to_string();
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let of_group = |id: &u32| {
-        let path = PathBuf::from(format!("/proc/{id}"));
-        stat(&path).is_some_and(|stat| stat[2] == group)
-    };
-    ids.filter(of_group).collect()
+    processes(|stat| stat[2] == group)
+}
+
+/// All processes that another has started, or has got from one that has ended. The kernel's own list of them leaves some out while others
+/// end.
+fn children(parent: u32) -> Vec<u32> {
+    let parent = parent.to_string();
+    processes(|stat| stat[1] == parent)
 }
 
 /// The process that carries flows, of a pepd that was started as this one: its child, or itself where flows end with it.
 pub fn carrier(first: u32) -> u32 {
-    let children = format!("/proc/{first}/task/{first}/children");
-    let children = fs::read_to_string(children).unwrap_or_default();
-    let mut children = children.split_whitespace().filter_map(|id| id.parse().ok());
     // Keepers are copies of it: with all signals blocked, and soon with another name.
     let carries = |id: &u32| {
         const ALARM: u64 = 1 << (Signal::SIGALRM as u32 - 1);
@@ -78,7 +87,7 @@ pub fn carrier(first: u32) -> u32 {
             && blocked.is_some_and(|mask| mask & ALARM == 0)
             && read("comm").is_ok_and(|name| name.trim_end() == "pepd")
     };
-    children.find(carries).unwrap_or(first)
+    children(first).into_iter().find(carries).unwrap_or(first)
 }
 
 impl Pep {

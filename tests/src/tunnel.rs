@@ -21,7 +21,7 @@ use winkemu::{
 use crate::{bed::Family, host::Host, pep::Pep, pep_binary::pepd};
 
 /// Where the hub listens for its peers.
-const PORT: u16 = 5001;
+pub const PORT: u16 = 5001;
 
 /// The two ends of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

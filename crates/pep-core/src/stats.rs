@@ -140,6 +140,8 @@ counters! {
     restarts,
     /// Processes that were killed as they did not go on, since `pepd run` began or was last upgraded.
     hangs,
+    /// Configurations that could not be put in place, so that the one before went on: 0 or 1, until the next reload or upgrade.
+    reverts,
     /// Flows taken over from the process before.
     flows_recovered,
     /// Flows of the process before that could not be taken over, and were reset.

@@ -19,10 +19,50 @@ const LENGTH_MAX: u64 = 4 << 20;
 /// What a configuration was made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Where it was read, from the root on.
+    /// Where it was read; of what was [loaded](Loaded) from the root on.
     pub path: PathBuf,
     /// As it was read.
     pub text: String,
+}
+
+impl Source {
+    /// Checks it, in itself and against this machine.
+    ///
+    /// # Errors
+    /// With everything that is wrong with it.
+    pub fn load(self) -> Result<Loaded, LoadError> {
+        let given = self.path.clone();
+        let mut loaded = self.load_alone()?;
+        let findings = kernel::check(&loaded.config);
+        if !findings.errors.is_empty() {
+            return Err(LoadError::Invalid(given, findings.errors));
+        }
+        loaded.warnings.extend(findings.warnings);
+        loaded.notes = findings.notes;
+        Ok(loaded)
+    }
+
+    /// Checks it in itself only.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_alone(self) -> Result<Loaded, LoadError> {
+        let path = &self.path;
+        let invalid = |errors| LoadError::Invalid(path.clone(), errors);
+        let mut config = config::parse(&self.text).map_err(invalid)?;
+        config.resolve_paths(path.parent().unwrap_or(Path::new("")));
+        let path = std::path::absolute(path);
+        let path = path.map_err(|err| LoadError::Unreadable(self.path, err))?;
+        Ok(Loaded {
+            warnings: config.warnings.clone(),
+            config,
+            source: Self {
+                path,
+                text: self.text,
+            },
+            notes: Vec::new(),
+        })
+    }
 }
 
 /// A configuration that is valid on this machine.
@@ -75,45 +115,21 @@ pub fn located(path: &Path, finding: &dyn fmt::Display) -> String {
     format!("{}:{finding}", path.display())
 }
 
-/// Reads a file and checks it, in itself and against this machine.
+/// Reads a file.
 ///
 /// # Errors
-/// When it cannot be read, or with everything that is wrong with it.
-pub fn load(path: &Path) -> Result<Loaded, LoadError> {
-    let mut loaded = load_file(path)?;
-    let findings = kernel::check(&loaded.config);
-    if !findings.errors.is_empty() {
-        return Err(LoadError::Invalid(path.to_owned(), findings.errors));
-    }
-    loaded.warnings.extend(findings.warnings);
-    loaded.notes = findings.notes;
-    Ok(loaded)
-}
-
-/// Reads a file and checks it in itself only.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_file(path: &Path) -> Result<Loaded, LoadError> {
-    let given = path.to_owned();
-    let invalid = |errors| LoadError::Invalid(path.to_owned(), errors);
-    let text = String::from_utf8(read(path)?);
-    let text = text.map_err(|err| invalid(vec![not_text(&err)]))?;
-    let mut config = config::parse(&text).map_err(invalid)?;
-    config.resolve_paths(path.parent().unwrap_or(Path::new("")));
-    let warnings = config.warnings.clone();
-    let path = std::path::absolute(path);
-    let path = path.map_err(|err| LoadError::Unreadable(given, err))?;
-    Ok(Loaded {
-        config,
-        source: Source { path, text },
-        warnings,
-        notes: Vec::new(),
+/// When it cannot be read, or is no text.
+pub fn read(path: &Path) -> Result<Source, LoadError> {
+    let text = String::from_utf8(bytes(path)?)
+        .map_err(|err| LoadError::Invalid(path.to_owned(), vec![not_text(&err)]))?;
+    Ok(Source {
+        path: path.to_owned(),
+        text,
     })
 }
 
 /// The bytes of a file or a pipe, up to as many as a configuration may have.
-fn read(path: &Path) -> Result<Vec<u8>, LoadError> {
+fn bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
     let unreadable = |err| LoadError::Unreadable(path.to_owned(), err);
     let file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();

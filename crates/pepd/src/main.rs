@@ -31,13 +31,13 @@ use pepd::{
     intercept,
     kernel::has_rto_max,
     keys,
-    load::{self, LoadError, Loaded},
+    load::{self, LoadError, Loaded, Source},
     log,
     migrate::{Draft, options, rules},
     observe::status::Status,
     outage::LinkReport,
     summary::Summary,
-    survive::{keeper, supervisor},
+    survive::{handed, keeper, supervisor},
 };
 use serde::de::DeserializeOwned;
 
@@ -65,18 +65,14 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> ExitStatus {
-    let Loaded {
-        config,
-        source,
-        warnings,
-        ..
-    } = match load::load(&args.config.config) {
-        Ok(loaded) => loaded,
+    let path = &args.config.config;
+    let (loaded, before) = match load_or_revert(args) {
+        Ok(found) => found,
         Err(err) => return refuse(&err),
     };
-    log::init(args.log(config.log), args.log_level.is_some());
-    if config.custody.survive && !args.worker && keepers_are_useful() {
-        return supervisor::run(&config).unwrap_or_else(|err| {
+    log::init(args.log(loaded.config.log), args.log_level.is_some());
+    if loaded.config.custody.survive && !args.worker && keepers_are_useful() {
+        return supervisor::run(loaded, before).unwrap_or_else(|err| {
             tracing::error!(error = %err, "cannot start, or watch, the process that carries flows");
             ExitStatus::Runtime
         });
@@ -88,17 +84,47 @@ fn run(args: &RunArgs) -> ExitStatus {
             again: args.again,
             pulse: args.pulse,
             hangs: args.hangs,
+            reverted: args.reverted,
         }
     } else {
         Role::Alone
     };
-    for warning in &warnings {
-        let place = load::located(&args.config.config, &warning.line);
+    for warning in &loaded.warnings {
+        let place = load::located(path, &warning.line);
         tracing::warn!(place, key = warning.key, "{}", warning.message);
     }
-    daemon::run(&config, source, role).unwrap_or_else(|err| {
+    daemon::run(&loaded.config, loaded.source, role).unwrap_or_else(|err| {
         tracing::error!("{}", chain(&err));
         err.status()
+    })
+}
+
+/// The configuration to run, and the one to go back to should it not come up, which it is already where this one has become
+/// wrong since it was checked.
+fn load_or_revert(args: &RunArgs) -> Result<(Loaded, Option<Source>), LoadError> {
+    let path = &args.config.config;
+    let before = args.before.map(|number| handed(path, number));
+    let before = before.transpose()?;
+    match (read(path, args.text).and_then(Source::load), before) {
+        (Ok(loaded), before) => Ok((loaded, before)),
+        (Err(err), Some(before)) => {
+            refuse(&err);
+            Ok((before.load()?, None))
+        }
+        (Err(err), None) => Err(err),
+    }
+}
+
+/// What another process has read there, or what is there now.
+fn read(path: &Path, text: Option<i32>) -> Result<Source, LoadError> {
+    text.map_or_else(|| load::read(path), |number| handed(path, number))
+}
+
+fn handed(path: &Path, number: i32) -> Result<Source, LoadError> {
+    let text = handed::take(number).map_err(|err| LoadError::Unreadable(path.to_owned(), err))?;
+    Ok(Source {
+        path: path.to_owned(),
+        text,
     })
 }
 
@@ -112,12 +138,12 @@ fn keepers_are_useful() -> bool {
 
 fn check(args: &CheckArgs) -> ExitStatus {
     let path = &args.config.config;
-    let loaded = if args.no_kernel {
-        load::load_file(path)
+    let check = if args.no_kernel {
+        Source::load_alone
     } else {
-        load::load(path)
+        Source::load
     };
-    match loaded {
+    match read(path, args.text).and_then(check) {
         Ok(loaded) => sum_up(path, &loaded, args.no_kernel),
         Err(err) => refuse(&err),
     }
@@ -154,7 +180,7 @@ fn folder_state(config: &Config) -> Option<String> {
 
 /// What the kernel can do makes no difference to what the rules would be.
 fn rules(args: &RulesArgs) -> ExitStatus {
-    match load::load_file(&args.config.config) {
+    match load::read(&args.config.config).and_then(Source::load_alone) {
         Ok(Loaded { config, .. }) => {
             let rules = intercept::render(&config, args.format.into());
             print(format_args!("{rules}"))
@@ -250,7 +276,7 @@ fn socket_of(args: &AdminArgs) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(socket) = &args.socket {
         return Ok(socket.clone());
     }
-    let loaded = load::load_file(&args.config.config)?;
+    let loaded = load::read(&args.config.config)?.load_alone()?;
     let socket = admin::socket_path(&loaded.config);
     Ok(socket.ok_or("the configuration has no admin socket (`admin.socket = \"off\"`)")?)
 }
@@ -260,6 +286,7 @@ fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin)?;
     let order = serde_json::to_string(&ReloadOrder {
         dry_run: args.dry_run,
+        reset_flows: args.reset_flows,
     })?;
     let answer = client::ask(&socket, Method::PUT, "/v1/reload", order)?;
     let report: ReloadReport = serde_json::from_slice(&answer)?;
@@ -271,7 +298,7 @@ fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
     if !report.hands_over {
         return Ok(printed);
     }
-    change::wait_for_next(&report)?;
+    change::wait_for_next(&socket, &report)?;
     if !args.admin.json {
         print(format_args!("done: another process has taken over\n"));
     }

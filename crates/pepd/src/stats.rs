@@ -74,7 +74,7 @@ counters_line! {
     ended_closed, ended_client_reset, ended_server_reset, ended_refused, ended_unreachable,
     ended_connect_timeout, ended_idle_timeout, ended_user_timeout, ended_drained, ended_peer_restarted, ended_peer_limit,
     ended_expired, ended_link_down, ended_error,
-    restarts, hangs, flows_recovered, flows_lost_at_restart, bytes_repaired,
+    restarts, hangs, reverts, flows_recovered, flows_lost_at_restart, bytes_repaired,
     up_bytes, down_bytes, up_undelivered_bytes, down_undelivered_bytes,
     syns_passed_gate, gate_closed, descriptors_short, memory_short, legs_failed,
     ring_growth_denied, ring_bytes, link_senders, link_level_bits, link_waited, link_probes, source_port_changed,

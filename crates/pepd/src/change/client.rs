@@ -36,11 +36,11 @@ impl fmt::Display for ReloadReport {
     }
 }
 
-/// Waits until another process than the one that has answered does so.
+/// Waits until another process than the one that has answered at `asked` does so.
 ///
 /// # Errors
-/// When none does.
-pub fn wait_for_next(report: &ReloadReport) -> Result<(), String> {
+/// When none does, or not with the new configuration.
+pub fn wait_for_next(asked: &Path, report: &ReloadReport) -> Result<(), String> {
     let Some(socket) = &report.socket else {
         return Err(
             "cannot say whether the next process is ready: its configuration has no admin socket; the log says"
@@ -49,8 +49,20 @@ pub fn wait_for_next(report: &ReloadReport) -> Result<(), String> {
     };
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        if answers(socket).is_some_and(|pid| pid != report.pid) {
-            return Ok(());
+        // Where it answers if it could not be put in place, too.
+        let next = [socket.as_path(), asked]
+            .into_iter()
+            .find_map(|socket| answers(socket).filter(|running| running.pid != report.pid));
+        match next {
+            Some(running) if running.reverted => {
+                return Err(
+                    "the new configuration could not be put in place: the one before is in use again, and flows go on; the log of \
+                     pepd says why"
+                        .to_owned(),
+                );
+            }
+            Some(_) => return Ok(()),
+            None => {}
         }
         if !Path::new(&format!("/proc/{}", report.first)).exists() {
             return Err(
@@ -65,8 +77,7 @@ pub fn wait_for_next(report: &ReloadReport) -> Result<(), String> {
     ))
 }
 
-fn answers(socket: &Path) -> Option<u32> {
+fn answers(socket: &Path) -> Option<RunningConfig> {
     let answer = ask(socket, Method::GET, "/v1/config", String::new()).ok()?;
-    let running: RunningConfig = serde_json::from_slice(&answer).ok()?;
-    Some(running.pid)
+    serde_json::from_slice(&answer).ok()
 }

@@ -1,6 +1,7 @@
 //! Another configuration for the flows that there are.
 
 use std::{
+    collections::{BTreeMap, HashMap, HashSet},
     env, fs, io,
     path::{Path, PathBuf},
     process::{self, Stdio},
@@ -12,15 +13,18 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::getppid,
 };
-use pep_core::config::Config;
+use pep_core::{
+    arena::{Kind, name_hash},
+    config::Config,
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     process::Command,
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     time::{sleep, timeout},
 };
 
-use super::{Change, diff};
+use super::{Change, ReloadOrder, diff};
 use crate::{
     admin,
     daemon::{SLACK_FLOWS, extent, extent_least},
@@ -96,9 +100,17 @@ impl Reload {
         &self.source
     }
 
-    /// As `SIGHUP` asks for it: the log says how it went.
+    /// Whether it is in use as a newer configuration could not be put in place.
+    pub fn is_reverted(&self) -> bool {
+        self.context.counters.snapshot().reverts > 0
+    }
+
+    /// As `SIGHUP` asks for it, after any other that is under way: the log says how it went.
     pub async fn run_and_tell(&self) {
-        if let Err(err) = self.run(false).await {
+        let order = ReloadOrder::default();
+        let turn = self.busy.lock().await;
+        let done = self.run_in_turn(&turn, order).await;
+        if let Err(err) = done {
             for line in err.to_string().lines() {
                 tracing::error!("no reload: {line}");
             }
@@ -111,10 +123,21 @@ impl Reload {
     ///
     /// # Errors
     /// When the file is wrong, changes what cannot be changed like that, or flows cannot be handed over.
-    pub async fn run(&self, dry_run: bool) -> Result<ReloadReport, ReloadError> {
-        let _turn = self.busy.try_lock().map_err(|_| {
-            ReloadError::NotNow("another reload is under way; try again when it is done".to_owned())
-        })?;
+    pub async fn run(&self, order: ReloadOrder) -> Result<ReloadReport, ReloadError> {
+        let turn = self.busy.try_lock();
+        let turn =
+            turn.map_err(|_| not_now("another reload is under way; try again when it is done"))?;
+        self.run_in_turn(&turn, order).await
+    }
+
+    async fn run_in_turn(
+        &self,
+        _turn: &MutexGuard<'_, ()>,
+        order: ReloadOrder,
+    ) -> Result<ReloadReport, ReloadError> {
+        if self.context.admission.is_stopping() {
+            return Err(not_now("pepd drains, and ends then"));
+        }
         if !self.survives {
             return Err(not_now(
                 "flows cannot be handed over: `custody.survive` is off, or not possible here (`pepd check` says why); \
@@ -124,18 +147,22 @@ impl Reload {
         let first = supervisor()?;
         let path = &self.source.path;
         let remarks = check(path).await?;
-        let loaded = load::load_file(path).map_err(|err| ReloadError::Wrong(err.to_string()))?;
+        let loaded = load::read(path).and_then(Source::load_alone);
+        let loaded = loaded.map_err(|err| ReloadError::Wrong(err.to_string()))?;
         self.can_follow(&loaded.config)?;
+        if !order.reset_flows {
+            self.keeps_peers(&loaded.config)?;
+        }
         let changes = diff(&self.source.text, &loaded.source.text)
             .map_err(|err| ReloadError::Wrong(err.to_string()))?;
-        if !dry_run {
+        if !order.dry_run {
             tell(&changes);
             hand_over(first);
         }
         Ok(ReloadReport {
             changes,
             remarks,
-            hands_over: !dry_run,
+            hands_over: !order.dry_run,
             pid: process::id(),
             first,
             socket: admin::socket_path(&loaded.config),
@@ -159,6 +186,35 @@ impl Reload {
             })
             .collect();
         Err(ReloadError::Wrong(lines.join("\n")))
+    }
+
+    /// Flows in the tunnel of a peer end with it: some bytes of theirs may have been acknowledged to hosts.
+    fn keeps_peers(&self, new: &Config) -> Result<(), ReloadError> {
+        let stay: HashSet<_> = new.peers.iter().map(|peer| &peer.name).collect();
+        let gone = self.config.peers.iter().map(|peer| &peer.name);
+        let gone: HashMap<_, _> = gone
+            .filter(|name| !stay.contains(name))
+            .map(|name| (name_hash(name), name))
+            .collect();
+        let arena = &self.context.arena;
+        let flows = arena.occupied().into_iter();
+        let flows = flows.filter_map(|slot| arena.record(slot));
+        let in_tunnels = flows.filter(|flow| flow.identity.kind != Kind::Split);
+        let mut counts = BTreeMap::new();
+        for name in in_tunnels.filter_map(|flow| gone.get(&flow.identity.peer)) {
+            *counts.entry(name).or_insert(0) += 1;
+        }
+        let lines = counts.into_iter().map(|(name, flows)| {
+            format!(
+                "peer.{name}: has flows ({flows}; `pepd custody`), which are reset without it: wait until they have ended, or \
+                 give them up (`pepd reload --reset-flows`)"
+            )
+        });
+        let lines: Vec<_> = lines.collect();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        Err(ReloadError::NotNow(lines.join("\n")))
     }
 }
 

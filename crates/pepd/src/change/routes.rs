@@ -17,12 +17,13 @@ use super::{Reload, ReloadError};
 const BODY_MAX: usize = 1024;
 
 /// The body of `PUT /v1/reload`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct ReloadOrder {
     /// Only say what would change.
-    #[serde(default)]
     pub dry_run: bool,
+    /// Even where a peer goes that has flows.
+    pub reset_flows: bool,
 }
 
 /// The configuration in use. Secrets are in files of their own, which it only names.
@@ -34,6 +35,8 @@ pub struct RunningConfig {
     pub path: PathBuf,
     /// As it was read.
     pub text: String,
+    /// A newer one could not be put in place, and this is the one before.
+    pub reverted: bool,
 }
 
 /// Requests about the configuration.
@@ -51,11 +54,12 @@ async fn show(State(reload): State<Arc<Reload>>) -> Json<RunningConfig> {
         pid: process::id(),
         path: source.path.clone(),
         text: source.text.clone(),
+        reverted: reload.is_reverted(),
     })
 }
 
 async fn order(State(reload): State<Arc<Reload>>, Json(order): Json<ReloadOrder>) -> Response {
-    match reload.run(order.dry_run).await {
+    match reload.run(order).await {
         Ok(report) => Json(report).into_response(),
         Err(err) => {
             let status = match err {

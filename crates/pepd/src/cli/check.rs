@@ -34,6 +34,9 @@ pub struct CheckArgs {
     /// Do not compare with this machine: the file is meant for another
     #[arg(long)]
     pub no_kernel: bool,
+    /// What was read from the file, which may have changed: the number of a descriptor
+    #[arg(long, hide = true)]
+    pub text: Option<i32>,
 }
 
 /// Options of `pepd rules`.

@@ -46,6 +46,15 @@ pub struct RunArgs {
     /// How many processes before did not go on
     #[arg(long, hide = true, requires = "worker", default_value_t = 0)]
     pub hangs: u64,
+    /// A newer configuration could not be put in place
+    #[arg(long, hide = true, requires = "worker")]
+    pub reverted: bool,
+    /// What was read from the file, which may have changed: the number of a descriptor
+    #[arg(long, hide = true)]
+    pub text: Option<i32>,
+    /// What to go back to should that not come up: the number of a descriptor
+    #[arg(long, hide = true, requires = "text")]
+    pub before: Option<i32>,
 }
 
 impl RunArgs {

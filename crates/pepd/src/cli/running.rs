@@ -44,7 +44,8 @@ Examples:
 pub(super) const RELOAD_EXAMPLES: &str = "\
 The running pepd reads its file again, and checks it whole. Where anything is wrong, every error is printed and nothing
 changes (exit code 3). Otherwise what differs is printed, and another process takes over all flows; the process id of the first
-one stays. Returns when the next process is ready. The log says the same after SIGHUP. What the flows that there are depend on
+one stays. Returns when the next process is ready; should that not come up, as a port is taken perhaps, the configuration before
+is in use again (exit code 1). The log says the same after SIGHUP. What the flows that there are depend on
 (`intercept.table`, marks, larger limits of memory) needs a stop and a start, and so does everything where `custody.survive` is off.
 
 Examples:
@@ -124,6 +125,9 @@ pub struct ReloadArgs {
     /// Only check the file and say what would change
     #[arg(long)]
     pub dry_run: bool,
+    /// Even where a peer is removed that has flows, which are reset then
+    #[arg(long)]
+    pub reset_flows: bool,
     /// Which pepd.
     #[command(flatten)]
     pub admin: AdminArgs,

@@ -53,16 +53,15 @@ pub(super) async fn build(
     let mut inheritance = Inheritance::take(&predecessors).map_err(DaemonError::TakeOver)?;
     inheritance.end_keepers();
     // From here on our keeper has what was inherited: should we fail, it is left to the next.
-    let keeper = KeptIf(succeeds, keeper);
+    let ours = LeftIf(succeeds, Some((claim, keeper)));
     let controls = Controls::obtain(config)?;
     privileges::drop_those_of_loading(&controls);
     // They have the capabilities of who makes them.
     let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let sites = SiteRuntime::all(config, &controls);
-    // Sockets of tunnels are made anew, and their sessions with them.
-    for address in tunnel::setup::listens_at(config) {
-        drop(inheritance.take_listeners(address));
-    }
+    // Sockets of tunnels are made anew, and their sessions with them. Where no site listens any more a tunnel may.
+    let client_mark = MarkSet::new(config.intercept.marks).client_leg();
+    inheritance.close_listeners_but(&addresses(&sites), client_mark);
     let tunnels = Prepared::new(config, &controls)?;
     let thread = || IdleThread::new("tunnels".to_owned());
     let tunnels = tunnels.map(|prepared| Ok((prepared, thread()?)));
@@ -87,23 +86,26 @@ pub(super) async fn build(
         discards: matches!(role, Role::Worker { discards: true, .. }),
     };
     match start(&config, descriptors, &sites, prepared, &mut interception) {
-        Ok((context, defer, workers, tunnels)) => Ok(Daemon {
-            claim,
-            controls,
-            neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
-            config,
-            context,
-            interception,
-            defer,
-            workers,
-            tunnels,
-            sites,
-            drain,
-            descriptors,
-            spare: Spare::default(),
-            chores: Chores::default(),
-            keeper: keeper.into_inner(),
-        }),
+        Ok((context, defer, workers, tunnels)) => {
+            let (claim, keeper) = ours.into_inner();
+            Ok(Daemon {
+                claim,
+                controls,
+                neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
+                config,
+                context,
+                interception,
+                defer,
+                workers,
+                tunnels,
+                sites,
+                drain,
+                descriptors,
+                spare: Spare::default(),
+                chores: Chores::default(),
+                keeper,
+            })
+        }
         Err(err) => {
             if !succeeds {
                 interception.remove_or_warn().await;
@@ -113,19 +115,21 @@ pub(super) async fn build(
     }
 }
 
-/// A keeper that outlives a start that fails, if what it keeps is another's.
-struct KeptIf(bool, Option<Keeper>);
+/// A claim and a keeper that outlive a start that fails, if what the keeper keeps is another's.
+struct LeftIf(bool, Option<(Claim, Option<Keeper>)>);
 
-impl KeptIf {
-    fn into_inner(mut self) -> Option<Keeper> {
-        self.1.take()
+impl LeftIf {
+    fn into_inner(mut self) -> (Claim, Option<Keeper>) {
+        self.1.take().expect("nobody else takes it")
     }
 }
 
-impl Drop for KeptIf {
+impl Drop for LeftIf {
     fn drop(&mut self) {
-        if let Some(keeper) = self.1.take().filter(|_| self.0) {
+        if let Some((claim, Some(keeper))) = self.1.take().filter(|_| self.0) {
             keeper.leave();
+            // The table of descriptors is the keeper's, too: closed here, nobody would know whose sockets it keeps.
+            std::mem::forget(claim);
         }
     }
 }
@@ -178,10 +182,15 @@ fn start(
         survivors: in_tunnels,
         sites: sites.to_vec(),
     };
-    let tunnels = tunnels
-        .map(|prepared| Tunnels::start(prepared, inherited, &context))
-        .transpose()
-        .map_err(DaemonError::system("start the tunnels"))?;
+    let tunnels = match tunnels {
+        Some(prepared) => Some(Tunnels::start(prepared, inherited, &context)),
+        None => {
+            takeover::lose(&context, &inherited.survivors);
+            None
+        }
+    };
+    let tunnels = tunnels.transpose();
+    let tunnels = tunnels.map_err(DaemonError::system("start the tunnels"))?;
     if let Some(tunnels) = &tunnels {
         for listener in listeners.iter_mut().flatten() {
             listener.route = tunnels.route(listener.site.id);
@@ -291,6 +300,15 @@ pub(crate) fn extent_least(config: &Config) -> u64 {
     } else {
         initial.max(tunnel::setup::extent(config))
     }
+}
+
+/// Where sites listen.
+fn addresses(sites: &[Arc<SiteRuntime>]) -> Vec<SocketAddr> {
+    let all = sites.iter().flat_map(|site| {
+        let families = setup::families();
+        families.map(|family| SocketAddr::new(family.loopback(), site.port))
+    });
+    all.collect()
 }
 
 /// Those of each worker.

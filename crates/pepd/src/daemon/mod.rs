@@ -123,6 +123,8 @@ pub enum Role {
         pulse: Option<RawFd>,
         /// How many processes before were killed as they did not go on.
         hangs: u64,
+        /// A newer configuration could not be put in place.
+        reverted: bool,
     },
 }
 

@@ -116,10 +116,19 @@ enum Event {
 impl Daemon {
     /// Shows from now on that it goes on.
     pub(super) fn show_pulse(&self, role: Role) {
-        let Role::Worker { pulse, hangs, .. } = role else {
+        let Role::Worker {
+            pulse,
+            hangs,
+            reverted,
+            ..
+        } = role
+        else {
             return;
         };
-        self.context.counters.update(|stats| stats.hangs = hangs);
+        self.context.counters.update(|stats| {
+            stats.hangs = hangs;
+            stats.reverts = reverted.into();
+        });
         match pulse.map(pulse::pipe) {
             None => {}
             Some(Ok(pipe)) => {

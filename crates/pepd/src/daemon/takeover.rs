@@ -164,6 +164,21 @@ pub(super) fn flows(
     taken
 }
 
+/// Flows in tunnels, where there are none any more.
+pub(super) fn lose(context: &FlowContext, survivors: &[Survivor]) {
+    if survivors.is_empty() {
+        return;
+    }
+    let lost = survivors.len() as u64;
+    context
+        .counters
+        .update(|stats| stats.flows_lost_at_restart += lost);
+    tracing::warn!(
+        lost,
+        "flows in tunnels are reset: there are no peers any more"
+    );
+}
+
 fn resume(context: &FlowContext, sites: &Sites<'_>, survivor: Survivor) -> Option<Resumed> {
     let identity = survivor.record.identity;
     let (client, destination) = (identity.client, identity.destination);

@@ -15,7 +15,10 @@ use nix::{
 use socket2::{Protocol, SockRef, Socket};
 
 use super::discovery::Predecessor;
-use crate::{arena::Arena, sys::process};
+use crate::{
+    arena::Arena,
+    sys::{self, process},
+};
 
 /// What processes before this one had open. Dropped before it is [used](Self::into_parts), it is left open: whoever fails to
 /// start resets no flow.
@@ -118,6 +121,28 @@ impl Inheritance {
         self.parts.listeners = others;
         let there: HashMap<_, _> = there;
         there.into_values().collect()
+    }
+
+    /// Closes those that listen elsewhere. Clients that wait in the queue of a site, which they left `client_mark` on, are taken
+    /// out of it first.
+    pub fn close_listeners_but(&mut self, addresses: &[SocketAddr], client_mark: u32) {
+        let is_there = |socket: &Socket| {
+            let local = socket.local_addr().ok().and_then(|local| local.as_socket());
+            local.is_some_and(|local| addresses.contains(&local))
+        };
+        let gone = self
+            .parts
+            .listeners
+            .extract_if(|_, socket| !is_there(socket));
+        let gone: Vec<_> = gone.map(|(_, socket)| socket).collect();
+        for listener in gone
+            .iter()
+            .filter(|socket| is_accepted(socket.as_fd(), client_mark))
+        {
+            while let Ok((client, _)) = sys::socket::accept(listener.as_fd()) {
+                self.sort(client);
+            }
+        }
     }
 
     /// Ends the keepers: what is not a leg, a listener or the memory of flows is closed with them.

@@ -3,14 +3,15 @@
 //! The sockets live on as another process shares the table of descriptors, the bytes as they are in the
 //! [arena](crate::arena), and how far each half is follows from the kernel's own [counters]: see
 //! [`pep_core::arena`].
-
 //!
-//! - [`keeper`], the process that keeps the sockets; [`supervisor`], the one that starts the next
+//! - [`keeper`], the process that keeps the sockets; [`supervisor`], the one that starts the next; [`handed`], by which
+//!   configuration
 //! - [`pulse`], by which that one knows that it goes on
 //! - [`discovery`], whose flows there are; [`inheritance`], their sockets; [`recovery`], which is which
 
 pub mod counters;
 pub mod discovery;
+pub mod handed;
 pub mod inheritance;
 pub mod keeper;
 pub mod pulse;

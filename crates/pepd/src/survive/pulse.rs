@@ -67,9 +67,11 @@ impl Pulse {
     /// Tells of it, until nobody hears it any more. To be run by the one thread that is not [asked](Self::of_thread).
     pub async fn tell(&self, mut to: File) {
         let mut tick = ticks();
+        // The first one says that flows are carried.
+        let mut is_first = true;
         loop {
             tick.tick().await;
-            if !self.beats() {
+            if !(self.beats() | std::mem::take(&mut is_first)) {
                 continue;
             }
             match to.write(&[0]) {

@@ -4,6 +4,7 @@
 //! killed, flows go on.
 
 mod deaths;
+mod texts;
 mod watchdog;
 mod worker;
 
@@ -16,7 +17,7 @@ use std::{
         unix::process::CommandExt as _,
     },
     path::PathBuf,
-    process::{Command, ExitStatus as ChildStatus, Stdio},
+    process::{Command, ExitStatus as ChildStatus},
     time::{Duration, Instant},
 };
 
@@ -24,7 +25,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
-        signal::{SigSet, Signal},
+        signal::{SigSet, Signal, raise},
         signalfd::{SfdFlags, SignalFd},
         wait::{Id, WaitPidFlag, waitid, waitpid},
     },
@@ -36,10 +37,12 @@ use super::discovery::SUPERVISOR;
 use crate::{
     exit::ExitStatus,
     intercept::{Interception, claim},
+    load::{Loaded, Source},
 };
 use deaths::{Deaths, Next};
+use texts::{BEFORE, Texts};
 use watchdog::LOOK;
-use worker::Worker;
+use worker::{Order, TEXT, Worker};
 
 /// Signals that mean something to us.
 const SIGNALS: [Signal; 7] = [
@@ -65,13 +68,14 @@ enum Asked {
     Leave,
 }
 
-/// Starts the process that carries flows, and again whenever it ends without having been asked to. Returns how the last one
-/// ended. Has to be called before there is another thread: a program that replaces this one, and those that it
-/// starts, have our signals blocked, and unblock them once they can handle them.
+/// Starts the process that carries flows, and again whenever it ends without having been asked to; with the configuration
+/// `before`, should it not come up with this one. Returns how the last one ended. Has to be called before there is another
+/// thread: a program that replaces this one, and those that it starts, have our signals blocked, and unblock them once
+/// they can handle them.
 ///
 /// # Errors
 /// When it cannot be started, or signals cannot be waited for.
-pub fn run(config: &Config) -> io::Result<ExitStatus> {
+pub fn run(loaded: Loaded, before: Option<Source>) -> io::Result<ExitStatus> {
     let signals: SigSet = SIGNALS.into_iter().collect();
     signals.thread_block()?;
     prctl::set_name(SUPERVISOR)?;
@@ -80,36 +84,54 @@ pub fn run(config: &Config) -> io::Result<ExitStatus> {
     let mut supervisor = Supervisor {
         // Where a newer one may be by the time it is asked for.
         program: env::current_exe()?,
-        arguments: env::args_os().skip(1).collect(),
+        arguments: only_for_run(env::args_os().skip(1)),
+        texts: Texts::new(loaded, before),
         signals: SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
         asked: Asked::Nothing,
+        reload_again: false,
         deaths: Deaths::default(),
         hangs: 0,
     };
-    supervisor.run(config)
+    supervisor.run()
 }
 
 struct Supervisor {
     program: PathBuf,
     arguments: Vec<OsString>,
+    texts: Texts,
     signals: SignalFd,
     asked: Asked,
+    /// Somebody wants the file to be read again, which was read already for the program that is to come.
+    reload_again: bool,
     deaths: Deaths,
     /// How many did not go on.
     hangs: u64,
 }
 
 impl Supervisor {
-    fn run(&mut self, config: &Config) -> io::Result<ExitStatus> {
+    fn run(&mut self) -> io::Result<ExitStatus> {
         let (mut again, mut discards) = (false, false);
         loop {
-            let mut worker = Worker::start(&self.arguments, (again, discards), self.hangs)?;
+            let mut worker = Worker::start(Order {
+                arguments: &self.arguments,
+                text: self.texts.text(),
+                again,
+                discards,
+                hangs: self.hangs,
+                reverted: self.texts.reverted,
+            })?;
             let status = self.watch(&mut worker)?;
             self.hangs += u64::from(worker.hung);
             if self.asked == Asked::Stop && status.code().is_none() {
                 tracing::error!(%status, "the process that carries flows has ended while it drained: they are reset");
-                give_up(config);
+                give_up(self.texts.config());
                 return Ok(ExitStatus::FlowsReset);
+            }
+            let failed = self.asked == Asked::Nothing && !was_asked(status);
+            if failed && self.texts.revert() {
+                tracing::error!(%status, "a newer configuration could not be put in place: the one before is in use again");
+                again = true;
+                continue;
             }
             if let Some(status) = self.end(status) {
                 return Ok(status);
@@ -127,13 +149,13 @@ impl Supervisor {
                     self.pause(after)?;
                 }
                 Next::GiveUp => {
-                    give_up(config);
+                    give_up(self.texts.config());
                     return Ok(ExitStatus::Runtime);
                 }
             }
             if self.asked != Asked::Nothing {
                 // Nobody is there to be asked.
-                return Ok(self.without_worker(config));
+                return Ok(self.without_worker());
             }
         }
     }
@@ -146,6 +168,9 @@ impl Supervisor {
                 self.on_signal(signal, worker);
             }
             worker.look();
+            if worker.is_up {
+                self.texts.settle();
+            }
             reap(worker);
             if let Some(status) = worker.ended()? {
                 return Ok(status);
@@ -156,15 +181,17 @@ impl Supervisor {
     fn on_signal(&mut self, signal: Signal, worker: &mut Worker) {
         let (asked, passed) = match signal {
             Signal::SIGTERM | Signal::SIGINT => (Asked::Stop, Signal::SIGTERM),
+            Signal::SIGHUP if self.asked == Asked::Upgrade => {
+                self.reload_again = true;
+                return;
+            }
             Signal::SIGUSR1 | Signal::SIGHUP => (self.asked, signal),
+            Signal::SIGQUIT | Signal::SIGUSR2 if self.asked == Asked::Stop => {
+                tracing::error!("pepd drains, and ends then: nobody is to go on with its flows");
+                return;
+            }
             Signal::SIGQUIT => (Asked::Leave, Signal::SIGUSR2),
-            Signal::SIGUSR2 => match self.check() {
-                Ok(()) => (Asked::Upgrade, Signal::SIGUSR2),
-                Err(why) => {
-                    tracing::error!("no upgrade: {why}; everything goes on as before");
-                    return;
-                }
-            },
+            Signal::SIGUSR2 if self.offer() => (Asked::Upgrade, Signal::SIGUSR2),
             _ => return,
         };
         if (self.asked, asked) == (Asked::Stop, Asked::Stop) && passed == Signal::SIGTERM {
@@ -174,25 +201,13 @@ impl Supervisor {
         worker.tell(passed);
     }
 
-    /// Whether the program at our place takes the configuration.
-    fn check(&self) -> Result<(), String> {
-        let mut arguments = self.arguments.clone();
-        for argument in &mut arguments {
-            if argument == "run" {
-                *argument = "check".into();
-                break;
-            }
+    /// Whether the program at our place takes the configuration, which it is to run by then.
+    fn offer(&mut self) -> bool {
+        let offered = self.texts.offer(&self.program);
+        if let Err(why) = &offered {
+            tracing::error!("no upgrade: {why}; everything goes on as before");
         }
-        let mut command = Command::new(&self.program);
-        command.args(only_config(&arguments)).stdout(Stdio::null());
-        let program = self.program.display();
-        match command.status() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!(
-                "{program} does not take the configuration ({status})"
-            )),
-            Err(err) => Err(format!("cannot run {program}: {err}")),
-        }
+        offered.is_ok()
     }
 
     /// What its end means, if it was asked for, or nothing would come of a restart.
@@ -205,16 +220,9 @@ impl Supervisor {
             }
             (Asked::Stop, code) => code.map(ExitStatus::from_code),
             (Asked::Nothing, Some(code)) => {
-                let status = ExitStatus::from_code(code);
-                let final_ = match status {
-                    // Somebody has asked it directly.
-                    ExitStatus::Success | ExitStatus::FlowsReset | ExitStatus::AtOnce => true,
-                    ExitStatus::Runtime => false,
-                    ExitStatus::Usage | ExitStatus::Configuration | ExitStatus::Setup => {
-                        self.deaths.is_first()
-                    }
-                };
-                final_.then_some(status)
+                let exit = ExitStatus::from_code(code);
+                let in_vain = exit != ExitStatus::Runtime && self.deaths.is_first();
+                (was_asked(status) || in_vain).then_some(exit)
             }
             (Asked::Nothing, None) => None,
         }
@@ -222,19 +230,29 @@ impl Supervisor {
 
     /// Another program, or this one again, with the same process id. Returns only where that fails.
     fn replace(&self) -> ExitStatus {
-        let err = Command::new(&self.program).args(&self.arguments).exec();
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        let texts = self.texts.hand_on(&mut command);
+        if self.reload_again {
+            // Blocked, it waits for the program that replaces us.
+            let _ = raise(Signal::SIGHUP);
+        }
+        let err = match texts {
+            Ok(_open) => command.exec(),
+            Err(err) => err,
+        };
         let program = self.program.display();
         tracing::error!(error = %err, "cannot run {program}: flows wait for a minute, for `pepd run`");
         ExitStatus::Runtime
     }
 
     /// A signal came when the process that carries flows had just ended.
-    fn without_worker(&self, config: &Config) -> ExitStatus {
+    fn without_worker(&self) -> ExitStatus {
         match self.asked {
             Asked::Upgrade => self.replace(),
             Asked::Leave | Asked::Nothing => ExitStatus::Success,
             Asked::Stop => {
-                give_up(config);
+                give_up(self.texts.config());
                 ExitStatus::FlowsReset
             }
         }
@@ -251,7 +269,7 @@ impl Supervisor {
             while let Some(signal) = self.next_signal()? {
                 self.asked = match signal {
                     Signal::SIGTERM | Signal::SIGINT => Asked::Stop,
-                    Signal::SIGUSR2 => Asked::Upgrade,
+                    Signal::SIGUSR2 if self.offer() => Asked::Upgrade,
                     Signal::SIGQUIT => Asked::Leave,
                     _ => self.asked,
                 };
@@ -282,20 +300,23 @@ impl Supervisor {
     }
 }
 
-/// `check` takes no option of `run` but where the configuration is.
-fn only_config(arguments: &[OsString]) -> Vec<OsString> {
+/// Whether somebody has asked the process that carries flows itself to end.
+fn was_asked(status: ChildStatus) -> bool {
+    matches!(
+        status.code().map(ExitStatus::from_code),
+        Some(ExitStatus::Success | ExitStatus::FlowsReset | ExitStatus::AtOnce)
+    )
+}
+
+/// Without the options by which one process tells the next what it is: those of programs that this one has replaced.
+fn only_for_run(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments = arguments;
     let mut kept = Vec::new();
-    let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
-        let text = argument.to_string_lossy();
-        if text == "check"
-            || text.starts_with("--config=")
-            || (text.starts_with("-c") && text.len() > 2)
-        {
-            kept.push(argument.clone());
-        } else if text == "--config" || text == "-c" {
-            kept.push(argument.clone());
-            kept.extend(arguments.next().cloned());
+        if argument == TEXT || argument == BEFORE {
+            arguments.next();
+        } else {
+            kept.push(argument);
         }
     }
     kept
@@ -357,15 +378,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_gets_the_configuration_and_nothing_else_of_a_run() {
+    fn what_a_program_was_handed_is_not_handed_on() {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
-        for (run, check) in [
-            ("check -c a.toml --log-level debug", "check -c a.toml"),
-            ("check --log-format json --config=x", "check --config=x"),
-            ("check --config y --log-level=warn", "check --config y"),
-            ("check", "check"),
+        for (given, kept) in [
+            ("run -c a.toml --text 5 --before 6", "run -c a.toml"),
+            (
+                "run --text 5 --config=x --log-level debug",
+                "run --config=x --log-level debug",
+            ),
+            ("run", "run"),
         ] {
-            assert_eq!(only_config(&words(run)), words(check));
+            assert_eq!(only_for_run(words(given).into_iter()), words(kept));
         }
     }
 }

@@ -18,6 +18,7 @@ use nix::{
 };
 
 use super::watchdog::Watchdog;
+use crate::survive::handed::Handed;
 
 /// Tells it what it is.
 const WORKER: &str = "--worker";
@@ -29,9 +30,30 @@ const DISCARD: &str = "--discard-flows";
 const PULSE: &str = "--pulse";
 /// Tells it how many before it did not go on.
 const HANGS: &str = "--hangs";
+/// Tells it what its configuration is.
+pub(super) const TEXT: &str = "--text";
+/// Tells it that a newer configuration could not be put in place.
+const REVERTED: &str = "--reverted";
 
 /// How long a process may take to leave a core, or to end at once.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// What the next process that carries flows is to know.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Order<'a> {
+    /// Options of `pepd run`, as an operator gave them.
+    pub arguments: &'a [OsString],
+    /// Its configuration.
+    pub text: &'a str,
+    /// There was one before, which has ended unasked.
+    pub again: bool,
+    /// It resets the flows of the one before.
+    pub discards: bool,
+    /// How many before did not go on.
+    pub hangs: u64,
+    /// A newer configuration could not be put in place.
+    pub reverted: bool,
+}
 
 /// The process that carries flows.
 #[derive(Debug)]
@@ -41,6 +63,8 @@ pub(super) struct Worker {
     pulse: Option<OwnedFd>,
     began: Instant,
     watchdog: Watchdog,
+    /// It has given a sign of life, as it does once it carries flows.
+    pub is_up: bool,
     /// When it is killed, unless it has ended.
     kill_at: Option<Instant>,
     /// It was told to end at once.
@@ -51,29 +75,28 @@ pub(super) struct Worker {
 
 impl Worker {
     /// This very program, whatever is at its place by now.
-    pub(super) fn start(
-        arguments: &[OsString],
-        (again, discards): (bool, bool),
-        hangs: u64,
-    ) -> io::Result<Self> {
+    pub(super) fn start(order: Order<'_>) -> io::Result<Self> {
         let (pulse, theirs) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
         // There is no other thread that could start something now.
         fcntl(&theirs, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        let text = Handed::new(order.text)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("pepd").args(arguments).arg(WORKER);
-        command.arg(PULSE).arg(theirs.as_raw_fd().to_string());
-        command.arg(HANGS).arg(hangs.to_string());
-        if again {
-            command.arg(AGAIN);
-        }
-        if discards {
-            command.arg(DISCARD);
-        }
+        command.arg0("pepd").args(order.arguments).arg(WORKER);
+        command.args([PULSE, &theirs.as_raw_fd().to_string()]);
+        command.args([HANGS, &order.hangs.to_string()]);
+        command.args([TEXT, &text.number()]);
+        let flags = [
+            (order.again, AGAIN),
+            (order.discards, DISCARD),
+            (order.reverted, REVERTED),
+        ];
+        command.args(flags.iter().filter(|(is, _)| *is).map(|(_, flag)| flag));
         Ok(Self {
             child: command.spawn()?,
             pulse: Some(pulse),
             began: Instant::now(),
             watchdog: Watchdog::new(Duration::ZERO),
+            is_up: false,
             kill_at: None,
             hurried: false,
             hung: false,
@@ -125,6 +148,7 @@ impl Worker {
     /// Looks whether it goes on; to be called every [`LOOK`](super::watchdog::LOOK) at least.
     pub(super) fn look(&mut self) {
         let sign = self.hear();
+        self.is_up |= sign;
         let hangs = self.watchdog.look(self.age(), sign);
         if hangs && !self.hung {
             self.hung = true;

@@ -273,16 +273,6 @@ fn tcp_options(config: &Config, identity: &Identity, controls: &Controls) -> tcp
     }
 }
 
-/// Where tunnels may listen by TCP.
-pub fn listens_at(config: &Config) -> Vec<SocketAddr> {
-    let listen = config
-        .identity
-        .as_ref()
-        .and_then(|identity| identity.listen);
-    let addresses = listen.map(tcp::Listeners::addresses);
-    addresses.into_iter().flatten().collect()
-}
-
 /// Listens by TCP, too, if a peer may come by it.
 fn listen_by_tcp(
     config: &Config,

@@ -60,21 +60,15 @@ impl Listeners {
     /// When that cannot be bound to.
     pub(in super::super) fn bind(listen: SocketAddr, options: &Options) -> io::Result<Self> {
         let mut sockets = vec![listener(listen, options)?];
-        // Without one version of IP the other will do.
-        let others = Self::addresses(listen).skip(1);
-        sockets.extend(others.filter_map(|other| listener(other, options).ok()));
-        Ok(Self(sockets))
-    }
-
-    /// Where it is listened, if it should be there: where that is any address, for both versions of IP.
-    pub(in super::super) fn addresses(listen: SocketAddr) -> impl Iterator<Item = SocketAddr> {
         let other: IpAddr = match listen {
             SocketAddr::V4(_) => Ipv6Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv4Addr::UNSPECIFIED.into(),
         };
-        let other = listen.ip().is_unspecified().then_some(other);
-        let other = other.map(|ip| SocketAddr::new(ip, listen.port()));
-        std::iter::once(listen).chain(other)
+        if listen.ip().is_unspecified() {
+            // Without one version of IP the other will do.
+            sockets.extend(listener(SocketAddr::new(other, listen.port()), options));
+        }
+        Ok(Self(sockets))
     }
 
     /// Puts them into the event loop this is called in.
