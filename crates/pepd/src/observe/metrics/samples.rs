@@ -1,0 +1,111 @@
+//! The samples of a metric: whose they are, and so which labels they have.
+
+use super::super::status::{PeerStatus, SessionStatus, SiteStatus, Status, Traffic};
+
+/// As which site flows are counted that peers have sent; no site has such a name.
+const FROM_PEERS: &str = "(from peers)";
+
+/// The values of the labels, and the value.
+pub(super) type Sample = (Vec<String>, f64);
+
+/// A value in parts, each by its name.
+pub(super) type Parts = Vec<(String, u64)>;
+
+/// What a metric tells of.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Of {
+    /// The process, the link, the limits.
+    Whole(fn(&Status) -> f64),
+    /// The program: its version is a label.
+    Version,
+    /// Each site.
+    Site(fn(&SiteStatus) -> f64),
+    /// The flows of each site, and those that peers have sent.
+    Flows(fn(&Traffic) -> f64),
+    /// The same, in parts that a label of this name tells apart.
+    FlowsBy(&'static str, fn(&Traffic) -> Parts),
+    /// Each peer.
+    Peer(fn(&PeerStatus) -> f64),
+    /// The session with each peer, where there is one.
+    Session(fn(&SessionStatus) -> f64),
+    /// The same, in parts.
+    SessionBy(&'static str, fn(&SessionStatus) -> Parts),
+    /// A counter of the daemon, by its name.
+    Counter(&'static str),
+}
+
+impl Of {
+    /// The names of the labels.
+    pub(super) fn labels(self) -> Vec<&'static str> {
+        match self {
+            Self::Whole(_) | Self::Counter(_) => vec![],
+            Self::Version => vec!["version"],
+            Self::Site(_) | Self::Flows(_) => vec!["site"],
+            Self::FlowsBy(label, _) => vec!["site", label],
+            Self::Peer(_) | Self::Session(_) => vec!["peer"],
+            Self::SessionBy(label, _) => vec!["peer", label],
+        }
+    }
+
+    /// All samples of a status.
+    pub(super) fn samples(self, status: &Status) -> Vec<Sample> {
+        match self {
+            Self::Whole(value) => vec![(vec![], value(status))],
+            Self::Counter(name) => vec![(vec![], counter(status, name))],
+            Self::Version => vec![(vec![status.version.clone()], 1.0)],
+            Self::Site(value) => {
+                let sites = status.sites.iter();
+                one_each(sites.map(|site| (site.name.as_str(), site)), value)
+            }
+            Self::Flows(value) => one_each(traffic(status), value),
+            Self::FlowsBy(_, parts) => some_each(traffic(status), parts),
+            Self::Peer(value) => {
+                let peers = status.peers.iter();
+                one_each(peers.map(|peer| (peer.name.as_str(), peer)), value)
+            }
+            Self::Session(value) => one_each(sessions(status), value),
+            Self::SessionBy(_, parts) => some_each(sessions(status), parts),
+        }
+    }
+}
+
+/// How a counter of the daemon stands.
+pub(super) fn counter(status: &Status, name: &str) -> f64 {
+    status.counters.get(name).copied().unwrap_or(0) as f64
+}
+
+/// Parts whose names are known beforehand.
+pub(super) fn named<const N: usize>(parts: [(&str, u64); N]) -> Parts {
+    parts.map(|(name, value)| (name.to_owned(), value)).to_vec()
+}
+
+fn traffic(status: &Status) -> impl Iterator<Item = (&str, &Traffic)> {
+    let sites = status.sites.iter();
+    let sites = sites.map(|site| (site.name.as_str(), &site.traffic));
+    let from_peers = status.from_peers.iter();
+    sites.chain(from_peers.map(|traffic| (FROM_PEERS, traffic)))
+}
+
+fn sessions(status: &Status) -> impl Iterator<Item = (&str, &SessionStatus)> {
+    let peers = status.peers.iter();
+    peers.filter_map(|peer| Some((peer.name.as_str(), peer.session.as_ref()?)))
+}
+
+fn one_each<'a, T: 'a>(
+    all: impl Iterator<Item = (&'a str, &'a T)>,
+    value: fn(&T) -> f64,
+) -> Vec<Sample> {
+    all.map(|(name, it)| (vec![name.to_owned()], value(it)))
+        .collect()
+}
+
+fn some_each<'a, T: 'a>(
+    all: impl Iterator<Item = (&'a str, &'a T)>,
+    parts: fn(&T) -> Parts,
+) -> Vec<Sample> {
+    let each = all.flat_map(|(name, it)| {
+        let parts = parts(it).into_iter();
+        parts.map(|(part, value)| (vec![name.to_owned(), part], value as f64))
+    });
+    each.collect()
+}
