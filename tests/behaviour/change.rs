@@ -17,8 +17,7 @@ use pepd_tests::{
 
 use crate::{
     support::echo_once,
-    survive::{next_worker, talking, under_load, wait_ready},
-    survive_tunnel::crash,
+    survive::{crash, next_worker, talking, under_load, wait_ready},
     tunnel::{self, LINK, Running, SITE, STATED},
 };
 

@@ -22,7 +22,7 @@ use pepd_tests::{
 };
 
 use crate::{
-    survive_tunnel::crash,
+    survive::crash,
     tunnel::{PORT, Running, SITE, connect},
 };
 

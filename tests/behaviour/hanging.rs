@@ -8,18 +8,15 @@ use std::{
 
 use nix::sys::signal::Signal;
 use pepd_tests::{
-    bed::{Bed, Family, Path, Place},
+    bed::{Bed, Family, Path},
     matrix::shared,
     outcome::Ended,
 };
 
 use crate::{
-    support::{PORT, connect, echo_once},
-    survive::{send_signal, wait_ready},
+    support::{connect, echo_once},
+    survive::{GROWN, send_signal, talking, wait_ready},
 };
-
-/// Older than what counts as young, and with a sign of life.
-const GROWN: Duration = Duration::from_millis(2100);
 
 /// It lives, so nobody waits for it; but nothing comes from it any more.
 #[test]
@@ -27,11 +24,8 @@ fn a_process_that_does_not_go_on_is_replaced_and_its_flows_go_on() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let pep = bed.start().expect("not direct");
-        let listener = bed.server.listen(bed.at(Place::Server, PORT));
-        let _echo = pepd_tests::echo::EchoServer::start(listener);
-        let mut open = connect(&bed);
-        echo_once(&mut open, b"before");
-        // The first sign of life is what it can be missed by.
+        let (_echo, mut open) = talking(&bed);
+        // It gives a sign of life every second, and is missed only after the first one, of which nobody outside hears.
         thread::sleep(GROWN);
         let (position, worker) = (pep.log().position(), pep.id());
         send_signal(worker, Signal::SIGSTOP);
@@ -53,10 +47,7 @@ fn a_second_signal_ends_even_what_does_not_go_on() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V6);
         let mut pep = bed.start().expect("not direct");
-        let listener = bed.server.listen(bed.at(Place::Server, PORT));
-        let _echo = pepd_tests::echo::EchoServer::start(listener);
-        let mut open = connect(&bed);
-        echo_once(&mut open, b"before");
+        let (_echo, open) = talking(&bed);
         send_signal(pep.id(), Signal::SIGSTOP);
         pep.signal(Signal::SIGTERM);
         assert_eq!(pep.wait_at_most(Duration::from_millis(100)), None);

@@ -10,7 +10,7 @@ use pepd_tests::{bed::Family, echo::EchoServer, tunnel::TunnelBed, wait::PATIENC
 use crate::{
     custody::{ask, assert_waits},
     support::{assert_reset_after_connect, echo_once},
-    survive_tunnel::crash,
+    survive::crash,
     tunnel::{LINK, PORT, Running, SITE, connect},
 };
 

@@ -2,11 +2,10 @@
 
 use std::{
     io::{Read as _, Write as _},
-    net::Shutdown,
+    net::{Shutdown, TcpStream},
     thread,
 };
 
-use nix::sys::signal::Signal;
 use pepd_tests::{
     bed::{Bed, Path, Place, WAN},
     echo::EchoServer,
@@ -19,10 +18,38 @@ use pepd_tests::{
     wait::wait_until,
 };
 
-use crate::support::{PORT, assert_reset_after_connect, connect, cut_off, echo_once, reconnect};
-use crate::survive::{send_signal, wait_ready};
+use crate::{
+    support::{PORT, assert_reset_after_connect, connect, cut_off, echo_once, reconnect},
+    survive::crash,
+};
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+
+/// A client that has sent all it had to while the link is away, where that makes it wait.
+fn waiting(bed: &Bed, pep: &Pep) -> Option<TcpStream> {
+    (bed.path == Path::Spoof).then(|| {
+        let mut stream = connect(bed);
+        stream.write_all(b"all of it").expect("connected");
+        stream.shutdown(Shutdown::Write).expect("connected");
+        pep.wait_counter("link_waited", |count| count == 1);
+        stream
+    })
+}
+
+/// It still waits, by the process that has taken it over.
+fn assert_waits_on(waiting: Option<&TcpStream>, pep: &Pep, echo: &EchoServer) {
+    if waiting.is_some() {
+        pep.wait_counter("link_waited", |count| count == 1);
+    }
+    assert_eq!(echo.accepted(), 0, "it waits on");
+}
+
+/// What it has sent has come back, and the end.
+fn assert_served(waiting: Option<TcpStream>) {
+    if let Some(stream) = waiting {
+        assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
+    }
+}
 
 /// What `pepd` says to these words about a pepd that runs with [`ADMIN`].
 fn ask(bed: &Bed, pep: &Pep, words: &[&str]) -> String {
@@ -114,31 +141,18 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
         wait_until("the gateway to answer", || is(&pep, "up"));
         cut_off(&bed.server);
         wait_until("the gateway to be missed", || is(&pep, "down"));
-        let waiting = (bed.path == Path::Spoof).then(|| {
-            let mut stream = connect(bed);
-            stream.write_all(b"all of it").expect("connected");
-            stream.shutdown(Shutdown::Write).expect("connected");
-            pep.wait_counter("link_waited", |count| count == 1);
-            stream
-        });
+        let waiting = waiting(bed, &pep);
         assert_eq!(echo.accepted(), 0);
         // The next process knows at once what this one has found out.
-        let position = pep.log().position();
-        send_signal(pep.id(), Signal::SIGKILL);
-        wait_ready(&pep, position);
+        crash(&pep);
         let known = ask(bed, &pep, &["link", "status"]);
         assert!(
             known.starts_with("link: down") && known.contains("outages: 1,"),
             "{known}"
         );
-        if waiting.is_some() {
-            pep.wait_counter("link_waited", |count| count == 1);
-        }
-        assert_eq!(echo.accepted(), 0);
+        assert_waits_on(waiting.as_ref(), &pep, &echo);
         reconnect(&bed.server);
-        if let Some(stream) = waiting {
-            assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
-        }
+        assert_served(waiting);
         wait_until("the gateway to answer again", || is(&pep, "up"));
         let status = ask(bed, &pep, &["link", "status"]);
         assert!(
@@ -154,34 +168,18 @@ fn what_an_operator_said_outlasts_the_process_they_told() {
     matrix_pepd_only(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let pep = bed.start_with(ADMIN).expect("not direct");
-        let crash = || {
-            let position = pep.log().position();
-            send_signal(pep.id(), Signal::SIGKILL);
-            wait_ready(&pep, position);
-        };
         ask(bed, &pep, &["link", "down", "--for", "1h"]);
-        let waiting = (bed.path == Path::Spoof).then(|| {
-            let mut stream = connect(bed);
-            stream.write_all(b"all of it").expect("connected");
-            stream.shutdown(Shutdown::Write).expect("connected");
-            pep.wait_counter("link_waited", |count| count == 1);
-            stream
-        });
-        crash();
+        let waiting = waiting(bed, &pep);
+        crash(&pep);
         let status = ask(bed, &pep, &["link", "status"]);
         assert!(
             status.starts_with("link: down") && status.contains("operator's word: for another"),
             "{status}"
         );
-        if waiting.is_some() {
-            pep.wait_counter("link_waited", |count| count == 1);
-            assert_eq!(echo.accepted(), 0, "it waits on");
-        }
+        assert_waits_on(waiting.as_ref(), &pep, &echo);
         ask(bed, &pep, &["link", "auto"]);
-        if let Some(stream) = waiting {
-            assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
-        }
-        crash();
+        assert_served(waiting);
+        crash(&pep);
         let status = ask(bed, &pep, &["link", "status"]);
         assert!(status.starts_with("link: up"), "{status}");
         pep.stop();

@@ -202,8 +202,25 @@ pub fn wait_ready(pep: &Pep, position: usize) {
     );
 }
 
-/// Older than what counts as young, after which nothing is held against what it took over.
-const GROWN: Duration = Duration::from_millis(2100);
+/// Kills the process that carries flows, and waits for the next one.
+pub fn crash(pep: &Pep) {
+    let (worker, position) = (pep.id(), pep.log().position());
+    assert_ne!(worker, pep.supervisor());
+    send_signal(worker, Signal::SIGKILL);
+    wait_ready(pep, position);
+}
+
+/// The program that is there now goes on with the flows.
+pub fn upgrade(pep: &Pep) {
+    let (worker, position) = (pep.id(), pep.log().position());
+    pep.signal(Signal::SIGUSR2);
+    next_worker(pep, worker);
+    wait_ready(pep, position);
+}
+
+/// Older than what counts as young, after which nothing is held against what it took over. Age is a matter of time alone, and nothing
+/// that could be waited for.
+pub const GROWN: Duration = Duration::from_millis(2100);
 
 fn below(random: &mut Random, limit: Duration) -> Duration {
     Duration::from_nanos(random.below(limit.as_nanos() as u64))
@@ -241,10 +258,7 @@ fn an_upgrade_keeps_flows_and_the_process_id() {
         under_load(bed, 6, || {
             for _ in 0..2 {
                 thread::sleep(Duration::from_millis(300));
-                let (position, worker) = (pep.log().position(), pep.id());
-                pep.signal(Signal::SIGUSR2);
-                next_worker(&pep, worker);
-                wait_ready(&pep, position);
+                upgrade(&pep);
             }
         });
         let counters = pep.counters();

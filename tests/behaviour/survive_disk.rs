@@ -2,7 +2,6 @@
 
 use std::{fs, thread, time::Instant};
 
-use nix::sys::signal::Signal;
 use pepd_tests::{
     bed::Family, payload::Payload, pep::Pep, pep_log::Event, serve::Server, tunnel::TunnelBed,
     wait::PATIENCE,
@@ -13,8 +12,7 @@ use crate::{
         Folder, HOLD, LINK, MB, MIB, ask, assert_done, assert_nothing_held, sink, upload, wait_away,
     },
     support::echo_once,
-    survive::wait_ready,
-    survive_tunnel::crash,
+    survive::{crash, upgrade},
     tunnel::{PORT, Running, connect},
 };
 
@@ -22,13 +20,6 @@ use crate::{
 const LEN: u64 = 32 * MB;
 const KEYS: &str =
     "memory = \"4MiB\"\ndisk = \"128MiB\"\nsurvive = true\n[admin]\nsocket = \"admin.sock\"";
-
-/// The program that is there now goes on with the flows.
-fn upgrade(pep: &Pep) {
-    let position = pep.log().position();
-    pep.signal(Signal::SIGUSR2);
-    wait_ready(pep, position);
-}
 
 /// Another process goes on; with so many chunks at least that were on disk.
 fn replace(pep: &Pep, by: fn(&Pep), least: u64) {

@@ -7,16 +7,11 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
 use pepd_tests::{
     bed::Family,
     echo::EchoServer,
     outcome::Ended,
     payload::{Payload, Random, receive, run_seed},
-    pep::Pep,
     tunnel::TunnelBed,
     wait::PATIENCE,
 };
@@ -24,12 +19,10 @@ use pepd_tests::{
 use crate::{
     churn::{self, Flows, send},
     support::echo_once,
-    survive::{next_worker, wait_ready},
+    survive::{GROWN, crash, upgrade},
     tunnel::{LINK, PORT, Running, SITE, connect},
 };
 
-/// Older than what counts as young, after which nothing is held against what it took over.
-const GROWN: Duration = Duration::from_millis(2100);
 const WINKS: &str = "wink=p=0.4,i=500ms";
 /// Bytes of a flow in each direction at most.
 const MOST: u64 = 150_000;
@@ -92,17 +85,6 @@ fn under_load(bed: &TunnelBed, flows: usize, act: impl FnOnce()) {
     let connect = || Ok(connect(bed, Family::V4));
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
     churn::under_load(BothWays, flows, patience, (connect, listener), act);
-}
-
-/// Kills the process that carries flows, and waits for the next one.
-pub fn crash(pep: &Pep) {
-    let worker = pep.id();
-    assert_ne!(worker, pep.supervisor());
-    let position = pep.log().position();
-    kill(Pid::from_raw(worker.cast_signed()), Signal::SIGKILL).expect("it lives");
-    let ready = |event: &pepd_tests::pep_log::Event| event.message().contains("pepd is ready");
-    let next = pep.log().find(position, PATIENCE, ready);
-    assert!(next.is_some(), "the next one does not become ready");
 }
 
 fn assert_nothing_lost(running: Running) {
@@ -190,13 +172,6 @@ fn nor_is_any_by_upgrades_and_restarts() {
     });
     assert!(running.hub.counter("flows_recovered") > 0);
     assert_nothing_lost(running);
-}
-
-fn upgrade(pep: &Pep) {
-    let (position, worker) = (pep.log().position(), pep.id());
-    pep.signal(Signal::SIGUSR2);
-    next_worker(pep, worker);
-    wait_ready(pep, position);
 }
 
 /// Nobody has heard of the flow but the process that ends.
