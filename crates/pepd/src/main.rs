@@ -4,7 +4,7 @@
 use std::{
     error::Error,
     fmt, fs,
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     iter,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -324,14 +324,6 @@ fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
 const PEPSAL_SETTINGS: [&str; 2] = ["/etc/pepsal/pepsal.conf", "/etc/default/pepsal"];
 
 fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> {
-    let read = |path: &Path| {
-        let text = if path == Path::new("-") {
-            io::read_to_string(io::stdin())
-        } else {
-            fs::read_to_string(path)
-        };
-        text.map_err(|err| format!("{}: {err}", path.display()))
-    };
     let mut draft = Draft {
         lan: args.lan.iter().cloned().collect(),
         link: args.link.clone(),
@@ -340,22 +332,43 @@ fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> {
         ..Draft::default()
     };
     for path in &args.settings {
-        options::variables(&read(path)?, &mut draft);
+        options::variables(&text_of(path)?, &mut draft);
     }
     if args.settings.is_empty() && args.command.is_none() {
         let usual = PEPSAL_SETTINGS.iter().map(Path::new);
         for path in usual.filter(|path| path.exists()) {
             complain(format_args!("note: takes over {}", path.display()));
-            options::variables(&read(path)?, &mut draft);
+            options::variables(&text_of(path)?, &mut draft);
         }
     }
     if let Some(command) = &args.command {
         options::command_line(command, &mut draft)?;
     }
     if let Some(path) = &args.rules {
-        rules::rules(&read(path)?, &mut draft);
+        rules::rules(&text_of(path)?, &mut draft);
     }
     Ok(print(format_args!("{}", draft.to_toml()?)))
+}
+
+/// No settings and no rules are longer.
+const TEXT_MAX: u64 = 16 << 20;
+
+fn text_of(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = if path == Path::new("-") {
+        io::stdin().take(TEXT_MAX).read_to_string(&mut text)
+    } else {
+        let file = fs::File::open(path);
+        file.and_then(|file| file.take(TEXT_MAX).read_to_string(&mut text))
+    };
+    match read {
+        Ok(length) if length as u64 == TEXT_MAX => {
+            let most = units::ByteSize(TEXT_MAX);
+            Err(format!("{}: is longer than {most}", path.display()))
+        }
+        Ok(_) => Ok(text),
+        Err(err) => Err(format!("{}: {err}", path.display())),
+    }
 }
 
 /// An error and all that led to it, in one line.

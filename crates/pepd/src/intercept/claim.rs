@@ -13,7 +13,7 @@ use std::{
         unix::net::{SocketAddr, UnixDatagram},
     },
     process,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -21,12 +21,20 @@ use nix::{
     unistd::Pid,
 };
 use pep_core::config::{Config, Marks};
-use tokio::{io::Interest, time::timeout};
+use tokio::{
+    io::Interest,
+    time::{sleep, timeout_at},
+};
 
 use crate::{survive::discovery::Predecessor, sys};
 
 /// What the names of claims begin with.
 const PREFIX: &str = "pepd/";
+
+/// The claim of a process that was killed is gone within so long.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often to look.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Why nothing was claimed.
 #[derive(Debug, thiserror::Error)]
@@ -82,15 +90,27 @@ impl Claim {
         keeper: Option<u32>,
     ) -> Result<(Self, Vec<Predecessor>), ClaimError> {
         let uses = Uses::of(config, process::id(), keeper.unwrap_or(0));
-        if let Err(ClaimError::Taken { process, .. }) = uses.predecessors(&others()?) {
-            if let Some(unguarded) = Predecessor::unguarded(process) {
+        let limit = Instant::now() + PATIENCE;
+        let mut asked = None;
+        let predecessors = loop {
+            let found = uses.predecessors(&others()?);
+            let Err(ClaimError::Taken { process, .. }) = found else {
+                break found?;
+            };
+            if Instant::now() >= limit {
+                break found?;
+            }
+            if asked.replace(process) != Some(process)
+                && let Some(unguarded) = Predecessor::unguarded(process)
+            {
                 unguarded.hand_over();
             }
-            if let Err(err) = end_of(process).await {
+            if let Err(err) = end_of(process, limit).await {
                 tracing::debug!(error = %err, process, "has not been seen to end");
             }
-        }
-        let predecessors = uses.predecessors(&others()?)?;
+            // What keeps the sockets of one that has ended young may not have its name yet.
+            sleep(LOOK).await;
+        };
         Ok((Self::bind(uses)?, predecessors))
     }
 
@@ -126,12 +146,11 @@ pub fn end_keepers_of(config: &Config) {
 }
 
 /// Waits until a process has ended, and with it its claim, but not for long.
-async fn end_of(process: u32) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(1);
+async fn end_of(process: u32, limit: Instant) -> io::Result<()> {
     let process = i32::try_from(process).map_err(io::Error::other)?;
     let process = sys::process::pidfd_open(Pid::from_raw(process))?;
     let process = sys::reactor::register(process, Interest::READABLE)?;
-    let ended = timeout(PATIENCE, process.readable()).await?;
+    let ended = timeout_at(limit.into(), process.readable()).await?;
     ended.map(drop)
 }
 
@@ -332,9 +351,16 @@ mod tests {
             .expect("cat");
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("an event loop").block_on(async {
-            assert!(end_of(child.id()).now_or_never().is_none(), "it runs");
+            assert!(
+                end_of(child.id(), Instant::now() + PATIENCE)
+                    .now_or_never()
+                    .is_none(),
+                "it runs"
+            );
             drop(child.stdin.take());
-            end_of(child.id()).await.expect("it has nothing to read");
+            end_of(child.id(), Instant::now() + PATIENCE)
+                .await
+                .expect("it has nothing to read");
         });
         let status = child.try_wait().expect("our child");
         assert!(status.is_some_and(|status| status.success()), "{status:?}");

@@ -8,6 +8,9 @@ use super::{MigrateError, rules::Redirect};
 const SOURCE: &str = "source = \"self\"            # servers see this machine's address, as with PEPsal. \"client\": each client's own;\n\
                       # their answers then have to come back through this machine\n";
 
+/// There may be 1024 sites, of which one takes the rest.
+const REDIRECTS_MAX: usize = 1000;
+
 /// What is known of the configuration to be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Draft {
@@ -29,6 +32,8 @@ pub struct Draft {
     pub mss: Option<u32>,
     /// What was redirected.
     pub redirects: Vec<Redirect>,
+    /// Something more was, of which there is a remark.
+    pub left_out: bool,
     /// What has no counterpart, or another meaning.
     pub remarks: Vec<String>,
 }
@@ -42,30 +47,66 @@ impl Draft {
         }
     }
 
+    /// Takes something over that was redirected, with its interface.
+    ///
+    /// # Errors
+    /// When no site can be made of it, with the reason.
+    pub fn add(&mut self, redirect: Redirect) -> Result<(), String> {
+        if self.redirects.contains(&redirect) {
+            return Ok(());
+        }
+        if self.redirects.len() >= REDIRECTS_MAX {
+            return Err(format!("there are more than {REDIRECTS_MAX} already"));
+        }
+        let alone = Self {
+            lan: redirect.lan.iter().cloned().collect(),
+            redirects: vec![redirect.clone()],
+            ..Self::default()
+        };
+        if let Err(errors) = pep_core::config::parse(&alone.text()) {
+            return Err(errors
+                .first()
+                .map(|error| error.message.clone())
+                .unwrap_or_default());
+        }
+        self.lan.extend(redirect.lan.clone());
+        self.redirects.push(redirect);
+        Ok(())
+    }
+
     /// The configuration, with remarks as comments.
     ///
     /// # Errors
     /// When it is not known where hosts are, or a value is none that we accept.
     pub fn to_toml(&self) -> Result<String, MigrateError> {
         if self.lan.is_empty() {
-            return Err(MigrateError::NoLan);
+            let remarks = self
+                .remarks
+                .iter()
+                .map(|remark| format!("\n- {}", one_line(remark)));
+            return Err(MigrateError::NoLan(remarks.collect()));
         }
+        let text = self.text();
+        match pep_core::config::parse(&text) {
+            Ok(_) => Ok(text),
+            Err(errors) => {
+                let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                Err(MigrateError::Invalid(lines.join("\n"), text))
+            }
+        }
+    }
+
+    fn text(&self) -> String {
         let mut text = String::from("# Made by `pepd migrate` from the settings of PEPsal.\n");
         text.push_str(
             "# docs/from-pepsal.md says what is different; every key: docs/configuration.md.\n",
         );
         for remark in &self.remarks {
-            let _ = writeln!(text, "#\n# - {remark}");
+            let _ = writeln!(text, "#\n# - {}", one_line(remark));
         }
         self.write_interfaces(&mut text);
         self.write_sites(&mut text);
-        match pep_core::config::parse(&text) {
-            Ok(_) => Ok(text),
-            Err(errors) => {
-                let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-                Err(MigrateError::Invalid(lines.join("\n")))
-            }
-        }
+        text
     }
 
     fn write_interfaces(&self, text: &mut String) {
@@ -102,7 +143,8 @@ impl Draft {
                 .filter(|redirect| redirect.lan.as_ref() == Some(lan));
             of_it.any(Redirect::is_all)
         };
-        let everything = self.redirects.is_empty() || self.lan.iter().all(whole);
+        let none = self.redirects.is_empty();
+        let everything = !self.left_out && (none || self.lan.iter().all(whole));
         let mut matches: Vec<Redirect> = Vec::new();
         for redirect in self.redirects.iter().filter(|_| !everything) {
             let lan = redirect.lan.clone().filter(|_| self.lan.len() > 1);
@@ -135,16 +177,13 @@ impl Draft {
 
     fn write_match(&self, redirect: &Redirect, text: &mut String) {
         let mut keys = Vec::new();
-        for (key, value) in [
-            ("interface", &redirect.lan),
-            ("src", &redirect.src),
-            ("dst", &redirect.dst),
-        ] {
-            keys.extend(
-                value
-                    .as_ref()
-                    .map(|value| format!("{key} = [{}]", quoted(value))),
-            );
+        let lan = redirect.lan.iter();
+        keys.extend(lan.map(|lan| format!("interface = [{}]", quoted(lan))));
+        for (key, values) in [("src", &redirect.src), ("dst", &redirect.dst)] {
+            let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+            if !values.is_empty() {
+                keys.push(format!("{key} = [{}]", values.join(", ")));
+            }
         }
         if !redirect.dport.is_empty() {
             let number = |port: &String| {
@@ -174,6 +213,11 @@ impl Draft {
         }
         text.push_str(SOURCE);
     }
+}
+
+/// Of what was read from files anything may be part.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 fn quoted(text: &str) -> String {

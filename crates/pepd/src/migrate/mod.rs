@@ -15,18 +15,18 @@ pub use draft::Draft;
 /// Why nothing can be made of it.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MigrateError {
-    /// Nobody says where hosts are.
+    /// Nobody says where hosts are; with the remarks there are.
     #[error(
         "on which interfaces do hosts' connections arrive? Give them as `--lan eth0`, or the rules that redirect to PEPsal: \
-         `iptables-save -t mangle | pepd migrate --rules -`"
+         `iptables-save -t mangle | pepd migrate --rules -`{0}"
     )]
-    NoLan,
+    NoLan(String),
     /// It is no command line.
     #[error("{0}: not a command line: a quote is missing")]
     Quotes(String),
-    /// What comes of it is not valid: a value that we do not accept.
-    #[error("what comes of it is not a valid configuration:\n{0}")]
-    Invalid(String),
+    /// What comes of it is not valid: a value that we do not accept, and the text of which that is said.
+    #[error("what comes of it is not a valid configuration:\n{0}\nIt is:\n{1}")]
+    Invalid(String, String),
 }
 
 #[cfg(test)]
@@ -139,12 +139,122 @@ table inet mangle {
         config(&draft);
     }
 
+    /// The sites that come of rules, as name and match, and the remarks.
+    fn migrated(rules: &str) -> (Vec<String>, String) {
+        let mut draft = Draft::default();
+        rules::rules(rules, &mut draft);
+        draft.lan.insert("eth1".to_owned());
+        let text = draft.to_toml().unwrap();
+        let matches = text.lines().filter(|line| line.starts_with("match"));
+        let matches = matches.map(ToOwned::to_owned).collect();
+        assert!(config(&draft).sites.iter().count() > 0);
+        (matches, draft.remarks.join("\n"))
+    }
+
+    #[test]
+    fn rules_with_negations_are_left_out() {
+        for rule in [
+            "-A PREROUTING ! -i eth0 -p tcp -j TPROXY --on-port 5000",
+            "-A PREROUTING -i ! eth0 -p tcp -j TPROXY --on-port 5000",
+            "-A PREROUTING -i eth1 -p tcp -m tcp ! --dport 22 -j TPROXY --on-port 5000",
+            "-A PREROUTING ! -d 10.0.0.0/8 -i eth1 -p tcp -j TPROXY --on-port 5000",
+            "-A PREROUTING -i eth1 -p tcp -m addrtype ! --dst-type LOCAL -j TPROXY --on-port 5000",
+            "-A PREROUTING -i eth1 -m conntrack --ctstate NEW -j TPROXY --on-port 5000",
+            "-A PREROUTING -i eth+ -p tcp -j TPROXY --on-port 5000",
+            "-A PREROUTING -i eth1 -d nowhere -p tcp -j TPROXY --on-port 5000",
+            "chain x {\niifname != \"eth0\" meta l4proto tcp tproxy to :5000",
+            "chain x {\niifname \"eth1\" tcp dport != 22 tproxy ip to 127.0.0.1:5000",
+            "chain x {\niifname \"eth1\" ip daddr @local meta l4proto tcp tproxy to :5000",
+            "chain x {\niifname { \"eth1\", \"eth2\" } meta l4proto tcp tproxy to :5000",
+        ] {
+            let (matches, remarks) = migrated(rule);
+            assert_eq!(matches, [""; 0], "{rule}");
+            let line = rule.lines().last().unwrap();
+            assert!(
+                remarks.contains("LEFT OUT") && remarks.contains(line),
+                "{remarks}"
+            );
+            let mut draft = Draft::default();
+            rules::rules(rule, &mut draft);
+            draft.lan.insert("eth1".to_owned());
+            // What comes of it accelerates nothing that the rule did not.
+            let config = config(&draft);
+            assert!(config.sites.iter().all(|(_, site)| {
+                site.name == "default" || site.mode == pep_core::site::Mode::Bypass
+            }));
+        }
+    }
+
+    #[test]
+    fn what_chains_match_is_of_those_that_jump_there() {
+        let (matches, _) = migrated(
+            "-A PREROUTING -i eth1 -j PEP\n-A PEP -p tcp -m tcp --dport 443 -j TPROXY --on-port 5000",
+        );
+        assert_eq!(matches, ["match = { dport = [443] }"]);
+        let (matches, remarks) = migrated(
+            "chain PEP {\nip daddr { 10.0.0.0/8, 192.0.2.1 } return\ntcp dport { 80, 8000-8100 } tproxy ip to 127.0.0.1:5000 accept\n}\n\
+             chain PREROUTING {\niifname \"eth1\" ip saddr 10.1.0.0/16 counter packets 1 bytes 60 jump PEP\n}",
+        );
+        assert_eq!(
+            matches,
+            ["match = { src = [\"10.1.0.0/16\"], dport = [80, \"8000-8100\"] }"]
+        );
+        assert!(remarks.contains("let pass"), "{remarks}");
+        let (matches, remarks) = migrated(
+            "-A PREROUTING -i eth1 -p tcp --dport 443 -j PEP\n-A PEP -p tcp --dport 80 -j TPROXY",
+        );
+        assert_eq!((matches.len(), remarks.contains("narrows")), (0, true));
+        // In circles.
+        migrated("-A A -j B\n-A B -j A\n-A C -i eth1 -j A\n-A A -p tcp -j TPROXY");
+    }
+
+    #[test]
+    fn there_may_be_thousands_of_rules() {
+        let rules = (0..3000).map(|port| {
+            format!(
+                "-A PREROUTING -i eth1 -p tcp --dport {} -j TPROXY\n",
+                port + 1
+            )
+        });
+        let (matches, remarks) = migrated(&rules.collect::<String>());
+        assert_eq!(matches.len(), 1000);
+        assert!(remarks.contains("more than 1000"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_rules_there_are_what_comes_of_them_is_valid(
+            lines in proptest::collection::vec(line(), 0..20)
+        ) {
+            let mut draft = Draft::default();
+            rules::rules(&lines.join("\n"), &mut draft);
+            draft.lan.insert("eth1".to_owned());
+            config(&draft);
+        }
+    }
+
+    /// Words of rules in any order.
+    fn line() -> impl proptest::strategy::Strategy<Value = String> {
+        use proptest::prelude::*;
+        let word = prop::sample::select(
+            "-A PREROUTING A B -i eth0 eth1 eth+ ! != -s -d 10.0.0.0/8 0.0.0.0/0 ::/0 x/99 --dport --dports 80 80,443 80:90 90:80 0 \
+             99999 -p tcp -j TPROXY A ACCEPT -m comment --comment \"a 'b\\ chain { } , tcp dport ip daddr saddr iifname \"eth1\" tproxy to \
+             :5000 jump meta l4proto mark set 1 counter packets 7 accept \u{1b} é"
+                .split(' ')
+                .collect::<Vec<_>>(),
+        );
+        prop_oneof![
+            prop::collection::vec(word, 0..16).prop_map(|words| words.join(" ")),
+            "\\PC{0,40}",
+        ]
+    }
+
     #[test]
     fn what_is_not_understood_is_said() {
         let mut draft = Draft::default();
         options::command_line("pepsal --fast -x -c many extra", &mut draft).unwrap();
         options::variables("colour=blue\nnonsense", &mut draft);
-        assert_eq!(draft.to_toml(), Err(MigrateError::NoLan));
+        assert!(matches!(draft.to_toml(), Err(MigrateError::NoLan(_))));
         draft.lan.insert("eth0".to_owned());
         let text = draft.to_toml().unwrap();
         for said in [
@@ -159,6 +269,6 @@ table inet mangle {
         }
         assert!(options::command_line("pepsal -l 'x", &mut draft).is_err());
         draft.mss = Some(1);
-        assert!(matches!(draft.to_toml(), Err(MigrateError::Invalid(_))));
+        assert!(matches!(draft.to_toml(), Err(MigrateError::Invalid(..))));
     }
 }

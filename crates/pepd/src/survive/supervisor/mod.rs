@@ -130,6 +130,8 @@ impl Supervisor {
             let failed = self.asked == Asked::Nothing && !was_asked(status);
             if failed && self.texts.revert() {
                 tracing::error!(%status, "a newer configuration could not be put in place: the one before is in use again");
+                // Whatever comes of the one before, it has flows to carry.
+                self.deaths.next(worker.age(), status.code().is_none());
                 again = true;
                 continue;
             }

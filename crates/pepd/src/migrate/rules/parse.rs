@@ -1,0 +1,254 @@
+//! One rule, word by word.
+
+use super::Redirect;
+
+/// A rule of iptables or nft.
+#[derive(Debug)]
+pub(super) struct Rule<'a> {
+    /// As it was printed.
+    pub line: &'a str,
+    /// Where it is.
+    pub chain: String,
+    /// Of what it is, or why that cannot be said of a site.
+    pub matches: Result<Redirect, String>,
+    /// What it does.
+    pub target: Target,
+}
+
+/// What becomes of what a rule matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    /// It goes to PEPsal.
+    Redirect,
+    /// Another chain says.
+    Chain(String),
+    /// It goes where it wants.
+    Pass,
+    /// Nothing that matters here.
+    Other,
+}
+
+type Words<'a> = std::iter::Peekable<std::vec::IntoIter<String>>;
+
+/// The rule that a line is, in a chain of nft where it is not of iptables, if it is one.
+pub(super) fn rule<'a>(line: &'a str, chain: &str) -> Option<Rule<'a>> {
+    if line.is_empty() || line.starts_with(['#', '*', ':', '}']) {
+        return None;
+    }
+    // Commas stand apart, but for those within quotes and lists of iptables, which have no blanks.
+    let words = shlex::split(line)?;
+    if words.first().is_some_and(|word| word == "-A") {
+        return iptables(line, words);
+    }
+    (!chain.is_empty()).then(|| nft(line, chain, words))
+}
+
+fn iptables<'a>(line: &'a str, words: Vec<String>) -> Option<Rule<'a>> {
+    let chain = words.get(1)?.clone();
+    let at = words.iter().position(|word| word == "-j" || word == "-g")?;
+    // What follows are the target's own.
+    let target = match words.get(at + 1)?.as_str() {
+        "TPROXY" => Target::Redirect,
+        "ACCEPT" | "RETURN" => Target::Pass,
+        "DROP" | "REJECT" | "MARK" | "CONNMARK" | "LOG" | "NFLOG" | "CT" | "TCPMSS" | "DSCP"
+        | "TOS" | "TTL" => Target::Other,
+        chain => Target::Chain(chain.to_owned()),
+    };
+    let mut words = words.into_iter().take(at).skip(2).peekable_words();
+    let mut matches = Ok(Redirect::default());
+    while let (Ok(known), Some(word)) = (&matches, words.next()) {
+        matches = iptables_match(&word, &mut words, known.clone());
+    }
+    Some(Rule {
+        line,
+        chain,
+        matches,
+        target,
+    })
+}
+
+fn iptables_match(
+    word: &str,
+    words: &mut Words<'_>,
+    mut known: Redirect,
+) -> Result<Redirect, String> {
+    let value = words.next().unwrap_or_default();
+    if word == "!" || value == "!" {
+        return Err(negation());
+    }
+    match word {
+        "-i" | "--in-interface" => known.lan = Some(interface(&value)?),
+        "-s" | "--source" | "--src" => known.src = prefixes(&value),
+        "-d" | "--destination" | "--dst" => known.dst = prefixes(&value),
+        "--dport" | "--dports" | "--destination-port" | "--destination-ports" => {
+            known.dport = ports(&value);
+        }
+        "-p" | "--protocol" if matches!(value.as_str(), "tcp" | "6") => {}
+        "-m" | "--match" if matches!(value.as_str(), "tcp" | "multiport" | "comment") => {}
+        "--comment" => {}
+        _ => return Err(unknown(&format!("{word} {value}"))),
+    }
+    Ok(known)
+}
+
+fn nft<'a>(line: &'a str, chain: &str, words: Vec<String>) -> Rule<'a> {
+    // `{ 80, 443 }` as one word each.
+    let words = words.into_iter();
+    let words = words.flat_map(|word| {
+        let parts = word
+            .split_inclusive(',')
+            .map(|part| part.trim_end_matches(',').to_owned());
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>()
+    });
+    let mut words = words.peekable_words();
+    let (mut matches, mut target) = (Ok(Redirect::default()), Target::Other);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "tproxy" => target = Target::Redirect,
+            "jump" | "goto" => {
+                target = words.next().map_or(Target::Other, Target::Chain);
+            }
+            "accept" | "return" if target == Target::Other => target = Target::Pass,
+            "drop" | "reject" | "type" | "policy" => target = Target::Other,
+            _ => {
+                if let Ok(known) = &matches {
+                    matches = nft_match(&word, &mut words, known.clone(), &target);
+                }
+            }
+        }
+    }
+    Rule {
+        line,
+        chain: chain.to_owned(),
+        matches,
+        target,
+    }
+}
+
+fn nft_match(
+    word: &str,
+    words: &mut Words<'_>,
+    mut known: Redirect,
+    target: &Target,
+) -> Result<Redirect, String> {
+    match word {
+        // Where `tproxy` leads, and what else is done.
+        "to" | "ip" | "ip6" | "accept" | "return" if *target == Target::Redirect => {
+            if word == "to" {
+                words.next();
+            }
+        }
+        "iifname" | "iif" => known.lan = Some(interface(&one(words)?)?),
+        "ip" | "ip6" => match (words.next().as_deref(), set(words)?) {
+            (Some("saddr"), values) => known.src = prefixes(&values.join(",")),
+            (Some("daddr"), values) => known.dst = prefixes(&values.join(",")),
+            (Some("protocol" | "nexthdr"), values) if values == ["tcp"] => {}
+            (field, values) => {
+                let field = field.unwrap_or_default();
+                return Err(unknown(&format!("{word} {field} {}", values.join(", "))));
+            }
+        },
+        "tcp" => match (words.next().as_deref(), set(words)?) {
+            (Some("dport"), values) => known.dport = ports(&values.join(",")),
+            (field, _) => return Err(unknown(&format!("tcp {}", field.unwrap_or_default()))),
+        },
+        "meta" | "ct" => meta(word, words)?,
+        "counter" => while words.next_if(|word| is_count(word)).is_some() {},
+        "comment" => drop(words.next()),
+        _ => return Err(unknown(word)),
+    }
+    Ok(known)
+}
+
+/// `meta l4proto tcp`, and what is set.
+fn meta(word: &str, words: &mut Words<'_>) -> Result<(), String> {
+    let field = words.next().unwrap_or_default();
+    if words.next_if(|word| word == "set").is_some() {
+        words.next();
+        // `meta mark set ct mark`
+        words.next_if(|word| word == "mark");
+        return Ok(());
+    }
+    let values = set(words)?;
+    let is_tcp = matches!(field.as_str(), "l4proto" | "protocol" | "nfproto");
+    let understood =
+        |value: &String| matches!(value.as_str(), "tcp" | "6" | "ip" | "ip6" | "ipv4" | "ipv6");
+    if is_tcp && values.iter().all(understood) {
+        return Ok(());
+    }
+    Err(unknown(&format!("{word} {field} {}", values.join(", "))))
+}
+
+fn is_count(word: &str) -> bool {
+    matches!(word, "packets" | "bytes") || word.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// One value, or those of a set in braces.
+fn set(words: &mut Words<'_>) -> Result<Vec<String>, String> {
+    let first = words.next().unwrap_or_default();
+    if first == "!=" || first == "!" {
+        return Err(negation());
+    }
+    if first != "{" {
+        return Ok(vec![first]);
+    }
+    let mut values = Vec::new();
+    loop {
+        match words.next() {
+            Some(word) if word == "}" => return Ok(values),
+            Some(word) => values.push(word),
+            None => return Err("a set does not end in its line".to_owned()),
+        }
+    }
+}
+
+fn one(words: &mut Words<'_>) -> Result<String, String> {
+    match set(words)?.as_slice() {
+        [one] => Ok(one.clone()),
+        several => Err(format!(
+            "it is of several interfaces ({})",
+            several.join(", ")
+        )),
+    }
+}
+
+/// A name that ends like that is of many.
+fn interface(name: &str) -> Result<String, String> {
+    if name.ends_with(['+', '*']) {
+        return Err(format!("`{name}` is of several interfaces"));
+    }
+    Ok(name.to_owned())
+}
+
+/// None where they are all addresses.
+fn prefixes(text: &str) -> Vec<String> {
+    let all = text.split(',');
+    if all
+        .clone()
+        .any(|prefix| matches!(prefix, "0.0.0.0/0" | "::/0"))
+    {
+        return Vec::new();
+    }
+    all.map(str::to_owned).collect()
+}
+
+/// `80,443,8000:8100` of iptables; `80`, `8000-8100` of nft.
+fn ports(text: &str) -> Vec<String> {
+    text.split(',').map(|port| port.replace(':', "-")).collect()
+}
+
+fn negation() -> String {
+    "the match of a site has no negation".to_owned()
+}
+
+fn unknown(words: &str) -> String {
+    format!("a site has no match like `{}`", words.trim())
+}
+
+trait PeekableWords: Iterator<Item = String> + Sized {
+    fn peekable_words(self) -> Words<'static> {
+        self.collect::<Vec<_>>().into_iter().peekable()
+    }
+}
+
+impl<I: Iterator<Item = String>> PeekableWords for I {}
