@@ -6,7 +6,7 @@
 //!
 //! Each is in a place of its own, by its number, so that nothing else has to be written with it.
 
-use crate::arena::Words;
+use crate::arena::{Part, Words};
 
 /// Flows are remembered that have ended last, so many: more than end in a few seconds.
 pub const ENDINGS: usize = 16 << 10;
@@ -39,8 +39,7 @@ pub struct Ending {
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Endings<'a, W> {
-    words: &'a W,
-    start: usize,
+    words: Part<'a, W>,
     count: usize,
 }
 
@@ -51,20 +50,13 @@ impl<'a, W: Words> Endings<'a, W> {
     /// When none are.
     pub fn new(words: &'a W, start: usize, count: usize) -> Self {
         assert!(count > 0);
-        Self {
-            words,
-            start,
-            count,
-        }
-    }
-
-    fn place(&self, index: usize) -> usize {
-        self.start + index * ENDING_BYTES
+        let words = Part { words, start };
+        Self { words, count }
     }
 
     /// Writes the one of that number, from 1: in the place of the oldest one. A process that ends meanwhile leaves the others.
     pub fn write(&self, number: u64, ending: &Ending) {
-        let at = self.place((number % self.count as u64) as usize);
+        let at = place((number % self.count as u64) as usize);
         let first = number << HOW_BITS | u64::from(ending.how);
         self.words.store(at + NUMBER, 0);
         self.words.store(at + TOKEN, ending.token as u64);
@@ -77,7 +69,7 @@ impl<'a, W: Words> Endings<'a, W> {
     /// Those that were written and are wanted, with their numbers, the oldest one first.
     pub fn read(&self, wanted: impl Fn(&Ending) -> bool) -> Vec<(u64, Ending)> {
         let read = |index| {
-            let at = self.place(index);
+            let at = place(index);
             let first = self.words.load(at + NUMBER);
             let [low, high] = [TOKEN, TOKEN + 8].map(|part| self.words.load(at + part));
             let ending = Ending {
@@ -93,4 +85,8 @@ impl<'a, W: Words> Endings<'a, W> {
         found.sort_unstable_by_key(|(number, _)| *number);
         found
     }
+}
+
+fn place(index: usize) -> usize {
+    index * ENDING_BYTES
 }

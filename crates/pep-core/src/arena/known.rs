@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use super::name_hash;
 use crate::{
-    arena::Words,
+    arena::{Part, Words},
     outage::{Knowledge, Latest, Outage, Past, Source},
 };
 
@@ -14,10 +14,13 @@ const GATEWAY: usize = 0;
 const COUNT: usize = 8;
 const OUTAGES: usize = 16;
 const OUTAGE_BYTES: usize = 32;
+
+/// Within an outage.
 const BEGAN: usize = 0;
 const SINCE: usize = 8;
 const BEFORE: usize = 16;
 const LASTED: usize = 24;
+
 /// Who said so is above the time.
 const TIME_BITS: u32 = 56;
 
@@ -36,60 +39,54 @@ pub(super) const KNOWN_BYTES: usize = OUTAGES + OUTAGE_BYTES * Knowledge::REMEMB
 /// place of.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a, W> {
-    words: &'a W,
-    start: usize,
+    words: Part<'a, W>,
 }
 
 impl<'a, W: Words> Known<'a, W> {
     /// The words that start at this offset.
     pub(super) fn new(words: &'a W, start: usize) -> Self {
-        Self { words, start }
-    }
-
-    fn load(&self, at: usize) -> u64 {
-        self.words.load(self.start + at)
-    }
-
-    fn store(&self, at: usize, value: u64) {
-        self.words.store(self.start + at, value);
+        let words = Part { words, start };
+        Self { words }
     }
 
     /// The gateway has answered.
     pub fn set_gateway(&self, gateway: IpAddr) {
         let hash = name_hash(&gateway.to_string());
-        if self.load(GATEWAY) != hash {
-            self.store(GATEWAY, hash);
+        if self.words.load(GATEWAY) != hash {
+            self.words.store(GATEWAY, hash);
         }
     }
 
     /// Whether that gateway has ever answered.
     pub fn gateway_answers(&self, gateway: IpAddr) -> bool {
-        self.load(GATEWAY) == name_hash(&gateway.to_string())
+        self.words.load(GATEWAY) == name_hash(&gateway.to_string())
     }
 
     /// Writes down the last outage, when it begins and when it is over. `since_boot` is by the clock that goes on from process to process.
     pub fn write(&self, latest: &Latest, since_boot: Duration) {
         let Latest { number, outage, .. } = latest;
         let at = Self::place(*number);
-        if self.load(COUNT) < *number {
+        if self.words.load(COUNT) < *number {
             if let Some(lasted) = latest.previous {
-                self.store(Self::place(number - 1) + LASTED, ms(lasted) + 1);
+                self.words
+                    .store(Self::place(number - 1) + LASTED, ms(lasted) + 1);
             }
             let began = ms(outage.began) | (outage.by as u64) << TIME_BITS;
-            self.store(at + LASTED, 0);
-            self.store(at + BEGAN, began);
-            self.store(at + SINCE, ms(since_boot.saturating_sub(latest.age)));
-            self.store(at + BEFORE, ms(latest.before));
-            self.store(COUNT, *number);
+            self.words.store(at + LASTED, 0);
+            self.words.store(at + BEGAN, began);
+            self.words
+                .store(at + SINCE, ms(since_boot.saturating_sub(latest.age)));
+            self.words.store(at + BEFORE, ms(latest.before));
+            self.words.store(COUNT, *number);
         }
         if let Some(lasted) = outage.lasted {
-            self.store(at + LASTED, ms(lasted) + 1);
+            self.words.store(at + LASTED, ms(lasted) + 1);
         }
     }
 
     /// What is written down.
     pub fn read(&self, since_boot: Duration) -> Past {
-        let count = self.load(COUNT);
+        let count = self.words.load(COUNT);
         let first = (count + 1)
             .saturating_sub(Knowledge::REMEMBERED as u64)
             .max(1);
@@ -99,17 +96,15 @@ impl<'a, W: Words> Known<'a, W> {
         };
         for number in first..=count {
             let at = Self::place(number);
-            let began = self.load(at + BEGAN);
-            let lasted = self
-                .load(at + LASTED)
-                .checked_sub(1)
-                .map(Duration::from_millis);
+            let began = self.words.load(at + BEGAN);
+            let lasted = self.words.load(at + LASTED).checked_sub(1);
+            let lasted = lasted.map(Duration::from_millis);
             let Some(by) = Source::from_code(began >> TIME_BITS) else {
                 continue;
             };
             if number == count {
-                let since = Duration::from_millis(self.load(at + SINCE));
-                let before = Duration::from_millis(self.load(at + BEFORE));
+                let since = Duration::from_millis(self.words.load(at + SINCE));
+                let before = Duration::from_millis(self.words.load(at + BEFORE));
                 past.lasting = lasted.is_none().then(|| since_boot.saturating_sub(since));
                 past.down = before + lasted.unwrap_or_default();
             }

@@ -41,3 +41,20 @@ pub trait Words {
     /// Sets it.
     fn store(&self, offset: usize, value: u64);
 }
+
+/// The words from an offset on, by their distance from it.
+#[derive(Debug, Clone, Copy)]
+struct Part<'a, W> {
+    words: &'a W,
+    start: usize,
+}
+
+impl<W: Words> Words for Part<'_, W> {
+    fn load(&self, offset: usize) -> u64 {
+        self.words.load(self.start + offset)
+    }
+
+    fn store(&self, offset: usize, value: u64) {
+        self.words.store(self.start + offset, value);
+    }
+}

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::{
-    arena::Words,
+    arena::{Part, Words},
     relay::{Direction, Ending, Half, HalfState, Side},
 };
 
@@ -171,64 +171,56 @@ pub struct Record {
 /// before its state; tails before heads; the base of a ring before its size.
 #[derive(Debug, Clone, Copy)]
 pub struct Header<'a, W> {
-    words: &'a W,
-    start: usize,
+    words: Part<'a, W>,
 }
 
 impl<'a, W: Words> Header<'a, W> {
     /// The header that starts at this offset.
     pub fn new(words: &'a W, start: usize) -> Self {
-        Self { words, start }
-    }
-
-    fn store(&self, field: usize, value: u64) {
-        self.words.store(self.start + field, value);
-    }
-
-    fn load(&self, field: usize) -> u64 {
-        self.words.load(self.start + field)
+        let words = Part { words, start };
+        Self { words }
     }
 
     /// Writes the state, after everything that belongs to it was written.
     pub fn write_state(&self, state: SlotState) {
-        self.store(STATE, state as u64);
+        self.words.store(STATE, state as u64);
     }
 
     /// Writes which socket a leg is (SO_COOKIE). The server's is written before connect(): a leg of which nobody knows
     /// is reset by the successor.
     pub fn write_cookie(&self, side: Side, cookie: u64) {
-        self.store(COOKIES + 8 * side as usize, cookie);
+        self.words.store(COOKIES + 8 * side as usize, cookie);
     }
 
     /// Writes what a flow is. Not to be called while the slot has one.
     pub fn write_identity(&self, identity: &Identity) {
-        self.store(KIND, identity.kind as u64);
-        self.store(SITE, identity.site);
-        self.store(BORN, identity.born);
-        self.store(TOKEN, identity.token as u64);
-        self.store(TOKEN + 8, (identity.token >> 64) as u64);
+        self.words.store(KIND, identity.kind as u64);
+        self.words.store(SITE, identity.site);
+        self.words.store(BORN, identity.born);
+        self.words.store(TOKEN, identity.token as u64);
+        self.words.store(TOKEN + 8, (identity.token >> 64) as u64);
         self.write_address(CLIENT, identity.client);
         self.write_address(DESTINATION, identity.destination);
-        self.store(PEER, identity.peer);
+        self.words.store(PEER, identity.peer);
         self.write_flags(identity.flags);
-        self.store(CLASS, identity.class);
+        self.words.store(CLASS, identity.class);
     }
 
     /// Writes the flags, which may change as the flow lives.
     pub fn write_flags(&self, flags: Flags) {
-        self.store(FLAGS, flags.to_word());
+        self.words.store(FLAGS, flags.to_word());
     }
 
     /// Writes where the bytes of a half are, and how far it has come. Tail before head: `head <= tail` at every
     /// instant. Base before size: with the new base and the old size the map is still the old one.
     pub fn write_half(&self, direction: Direction, half: &HalfRecord) {
         let start = HALVES + direction as usize * HALF_BYTES;
-        self.store(start + TAIL, half.tail);
-        self.store(start + HEAD, half.head);
-        self.store(start + BASE, half.base);
-        self.store(start + SIZE, half.size);
-        self.store(start + FIN_IN, half.fin_in.into());
-        self.store(start + FIN_OUT, half.fin_out.into());
+        self.words.store(start + TAIL, half.tail);
+        self.words.store(start + HEAD, half.head);
+        self.words.store(start + BASE, half.base);
+        self.words.store(start + SIZE, half.size);
+        self.words.store(start + FIN_IN, half.fin_in.into());
+        self.words.store(start + FIN_OUT, half.fin_out.into());
     }
 
     fn write_address(&self, start: usize, address: SocketAddr) {
@@ -240,45 +232,47 @@ impl<'a, W: Words> Header<'a, W> {
             IpAddr::V4(ip) => ip.to_bits().into(),
             IpAddr::V6(ip) => ip.to_bits(),
         };
-        self.store(start, family << 16 | u64::from(address.port()));
-        self.store(start + 8, (bits >> 64) as u64);
-        self.store(start + 16, bits as u64);
-        self.store(start + 24, scope.into());
+        self.words
+            .store(start, family << 16 | u64::from(address.port()));
+        self.words.store(start + 8, (bits >> 64) as u64);
+        self.words.store(start + 16, bits as u64);
+        self.words.store(start + 24, scope.into());
     }
 
     /// Whether there is a flow, whatever is known of it.
     pub fn has_flow(&self) -> bool {
-        self.load(STATE) != SlotState::Free as u64
+        self.words.load(STATE) != SlotState::Free as u64
     }
 
     /// What was written, where there is a flow and all of it makes sense.
     pub fn read(&self) -> Option<Record> {
-        let state = match self.load(STATE) {
+        let state = match self.words.load(STATE) {
             1 => SlotState::Accepted,
             2 => SlotState::Relaying,
             3 => SlotState::Closed,
             _ => return None,
         };
-        let kind = match self.load(KIND) {
+        let kind = match self.words.load(KIND) {
             0 => Kind::Split,
             1 => Kind::Near,
             2 => Kind::Far,
             _ => return None,
         };
-        let token = u128::from(self.load(TOKEN)) | u128::from(self.load(TOKEN + 8)) << 64;
+        let token =
+            u128::from(self.words.load(TOKEN)) | u128::from(self.words.load(TOKEN + 8)) << 64;
         Some(Record {
             state,
-            cookies: [self.load(COOKIES), self.load(COOKIES + 8)],
+            cookies: [self.words.load(COOKIES), self.words.load(COOKIES + 8)],
             identity: Identity {
                 kind,
-                site: self.load(SITE),
-                peer: self.load(PEER),
-                born: self.load(BORN),
+                site: self.words.load(SITE),
+                peer: self.words.load(PEER),
+                born: self.words.load(BORN),
                 token,
                 client: self.read_address(CLIENT)?,
                 destination: self.read_address(DESTINATION)?,
-                flags: Flags::from_word(self.load(FLAGS)),
-                class: self.load(CLASS),
+                flags: Flags::from_word(self.words.load(FLAGS)),
+                class: self.words.load(CLASS),
             },
             halves: Direction::ALL.map(|direction| self.read_half(direction)),
         })
@@ -287,23 +281,24 @@ impl<'a, W: Words> Header<'a, W> {
     fn read_half(&self, direction: Direction) -> HalfRecord {
         let start = HALVES + direction as usize * HALF_BYTES;
         HalfRecord {
-            head: self.load(start + HEAD),
-            tail: self.load(start + TAIL),
-            base: self.load(start + BASE),
-            size: self.load(start + SIZE),
-            fin_in: self.load(start + FIN_IN) != 0,
-            fin_out: self.load(start + FIN_OUT) != 0,
+            head: self.words.load(start + HEAD),
+            tail: self.words.load(start + TAIL),
+            base: self.words.load(start + BASE),
+            size: self.words.load(start + SIZE),
+            fin_in: self.words.load(start + FIN_IN) != 0,
+            fin_out: self.words.load(start + FIN_OUT) != 0,
         }
     }
 
     fn read_address(&self, start: usize) -> Option<SocketAddr> {
-        let first = self.load(start);
+        let first = self.words.load(start);
         let port = first as u16;
-        let bits = u128::from(self.load(start + 8)) << 64 | u128::from(self.load(start + 16));
+        let bits =
+            u128::from(self.words.load(start + 8)) << 64 | u128::from(self.words.load(start + 16));
         match first >> 16 {
             4 => Some((Ipv4Addr::from_bits(bits as u32), port).into()),
             6 => {
-                let scope = self.load(start + 24) as u32;
+                let scope = self.words.load(start + 24) as u32;
                 let ip = Ipv6Addr::from_bits(bits);
                 Some(SocketAddrV6::new(ip, port, 0, scope).into())
             }

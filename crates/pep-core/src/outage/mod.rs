@@ -256,15 +256,17 @@ impl Knowledge {
     pub fn resume(&mut self, now: Now, past: Past, order: Option<Order>, carrier: Option<bool>) {
         self.order = order;
         self.carrier = carrier.filter(|up| !up);
-        let lasting = past.lasting.filter(|_| !past.outages.is_empty());
-        let by = past
-            .outages
-            .last()
-            .map_or(Source::Nobody, |outage| outage.by);
-        self.state = State {
-            up: lasting.is_none(),
-            by: lasting.map_or(Source::Nobody, |_| by),
-            since: now.steady.saturating_sub(lasting.unwrap_or_default()),
+        self.state = match past.lasting.zip(past.outages.last()) {
+            Some((age, outage)) => State {
+                up: false,
+                by: outage.by,
+                since: now.steady.saturating_sub(age),
+            },
+            None => State {
+                up: true,
+                by: Source::Nobody,
+                since: now.steady,
+            },
         };
         (self.count, self.down) = (past.count, past.down);
         self.outages = past.outages.into();
@@ -371,21 +373,14 @@ impl Knowledge {
     /// The last outage, if there has been one.
     pub fn latest(&self, now: Now) -> Option<Latest> {
         let outage = *self.outages.back()?;
-        let age = match outage.lasted {
-            Some(lasted) => now.steady.saturating_sub(self.state.since) + lasted,
-            None => now.steady.saturating_sub(self.state.since),
-        };
+        let lasted = outage.lasted.unwrap_or_default();
+        let before = self.outages.iter().nth_back(1);
         Some(Latest {
             number: self.count,
             outage,
-            age,
-            before: self.down.saturating_sub(outage.lasted.unwrap_or_default()),
-            previous: self
-                .outages
-                .iter()
-                .rev()
-                .nth(1)
-                .and_then(|before| before.lasted),
+            age: now.steady.saturating_sub(self.state.since) + lasted,
+            before: self.down.saturating_sub(lasted),
+            previous: before.and_then(|before| before.lasted),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use pep_core::{
@@ -14,7 +14,7 @@ use pep_core::{
 use serde::{Deserialize, Serialize};
 use units::ByteSize;
 
-use crate::{arena::Arena, sys::socket};
+use crate::{arena::Arena, flow::age, sys::socket};
 
 /// Flows that are listed; sums are over all.
 pub const LISTED_MAX: usize = 10_000;
@@ -138,8 +138,6 @@ fn flow(
     queues: &HashMap<u64, u64>,
 ) -> FlowCustody {
     let identity = &record.identity;
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let born = Duration::from_millis(identity.born);
     let held = |direction: Direction| {
         let half = &record.halves[direction as usize];
         let held = half.tail.saturating_sub(half.head);
@@ -159,7 +157,7 @@ fn flow(
         kind: kind.to_owned(),
         client: identity.client.to_string(),
         destination: identity.destination.to_string(),
-        age_s: now.unwrap_or_default().saturating_sub(born).as_secs(),
+        age_s: age(identity.born).as_secs(),
         memory: Direction::ALL.map(held),
         disk,
         kernel: Direction::ALL.map(queued),
