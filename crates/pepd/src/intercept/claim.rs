@@ -23,7 +23,7 @@ use nix::{
 use pep_core::config::{Config, Marks};
 use tokio::{
     io::Interest,
-    time::{sleep, timeout_at},
+    time::{sleep, timeout},
 };
 
 use crate::{survive::discovery::Predecessor, sys};
@@ -100,12 +100,13 @@ impl Claim {
             if Instant::now() >= limit {
                 break found?;
             }
-            if asked.replace(process) != Some(process)
+            if asked != Some(process)
                 && let Some(unguarded) = Predecessor::unguarded(process)
             {
                 unguarded.hand_over();
+                asked = Some(process);
             }
-            if let Err(err) = end_of(process, limit).await {
+            if let Err(err) = end_of(process).await {
                 tracing::debug!(error = %err, process, "has not been seen to end");
             }
             // What keeps the sockets of one that has ended young may not have its name yet.
@@ -146,11 +147,12 @@ pub fn end_keepers_of(config: &Config) {
 }
 
 /// Waits until a process has ended, and with it its claim, but not for long.
-async fn end_of(process: u32, limit: Instant) -> io::Result<()> {
+async fn end_of(process: u32) -> io::Result<()> {
+    const PATIENCE: Duration = Duration::from_millis(100);
     let process = i32::try_from(process).map_err(io::Error::other)?;
     let process = sys::process::pidfd_open(Pid::from_raw(process))?;
     let process = sys::reactor::register(process, Interest::READABLE)?;
-    let ended = timeout_at(limit.into(), process.readable()).await?;
+    let ended = timeout(PATIENCE, process.readable()).await?;
     ended.map(drop)
 }
 
@@ -351,16 +353,9 @@ mod tests {
             .expect("cat");
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("an event loop").block_on(async {
-            assert!(
-                end_of(child.id(), Instant::now() + PATIENCE)
-                    .now_or_never()
-                    .is_none(),
-                "it runs"
-            );
+            assert!(end_of(child.id()).now_or_never().is_none(), "it runs");
             drop(child.stdin.take());
-            end_of(child.id(), Instant::now() + PATIENCE)
-                .await
-                .expect("it has nothing to read");
+            end_of(child.id()).await.expect("it has nothing to read");
         });
         let status = child.try_wait().expect("our child");
         assert!(status.is_some_and(|status| status.success()), "{status:?}");
