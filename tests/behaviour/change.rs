@@ -23,6 +23,8 @@ use crate::{
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 const MAIL: &str = "[[site]]\nname = \"mail\"\nmatch = { dport = [25] }\n";
+const MAIL_IS_NEW: &str = "site.mail.match.dport: not set -> [25]";
+const DRY: &[&str] = &["--dry-run"];
 
 fn start(bed: &Bed, more: &str) -> Pep {
     bed.start_with(&format!("{ADMIN}{more}"))
@@ -55,6 +57,19 @@ fn told(output: &Output) -> (Option<i32>, String) {
     (output.status.code(), printed.concat())
 }
 
+/// Reloads, which ends with that code and prints these words.
+fn expect(bed: &Bed, pep: &Pep, more: &[&str], code: i32, words: &[&str]) {
+    expect_of(&reload(bed, pep, more), code, words);
+}
+
+fn expect_of(output: &Output, code: i32, words: &[&str]) {
+    let (found, printed) = told(output);
+    assert_eq!(found, Some(code), "{printed}");
+    for word in words {
+        assert!(printed.contains(word), "{word}: {printed}");
+    }
+}
+
 #[test]
 fn a_reload_says_what_changes_and_keeps_flows() {
     matrix_pepd_only(|bed| {
@@ -63,30 +78,14 @@ fn a_reload_says_what_changes_and_keeps_flows() {
         under_load(bed, 6, || {
             let before = pep.id();
             configure(bed, &pep, MAIL);
-            let (code, printed) = told(&reload(bed, &pep, &["--dry-run"]));
-            assert_eq!(code, Some(0), "{printed}");
-            assert!(
-                printed.contains("site.mail.match.dport: not set -> [25]"),
-                "{printed}"
-            );
-            assert!(printed.contains("nothing was changed"), "{printed}");
+            expect(bed, &pep, DRY, 0, &[MAIL_IS_NEW, "nothing was changed"]);
             assert_eq!(pep.id(), before);
             let position = pep.log().position();
-            let (code, printed) = told(&reload(bed, &pep, &[]));
-            assert_eq!(code, Some(0), "{printed}");
-            assert!(
-                printed.contains("site.mail.match.dport: not set -> [25]"),
-                "{printed}"
-            );
+            expect(bed, &pep, &[], 0, &[MAIL_IS_NEW]);
             next_worker(&pep, before);
             wait_ready(&pep, position);
             // It knows what it runs by now.
-            let (code, printed) = told(&reload(bed, &pep, &["--dry-run"]));
-            assert_eq!(code, Some(0), "{printed}");
-            assert!(
-                printed.contains("the configuration has not changed"),
-                "{printed}"
-            );
+            expect(bed, &pep, DRY, 0, &["the configuration has not changed"]);
         });
         assert_eq!(pep.supervisor(), first);
         let counters = pep.counters();
@@ -130,23 +129,14 @@ fn what_is_wrong_or_cannot_change_is_refused_whole() {
             configure(&bed, &pep, more);
             // As this program finds it, and as the running one does.
             for by in [&[][..], &["--socket", socket]] {
-                let (code, printed) = told(&reload(&bed, &pep, by));
-                assert_eq!(code, Some(3), "{printed}");
-                for word in words {
-                    assert!(printed.contains(word), "{word}: {printed}");
-                }
+                expect(&bed, &pep, by, 3, words);
             }
         }
         echo_once(&mut open, b"after");
         assert_eq!(pep.id(), worker);
         // Nothing of it was kept.
         configure(&bed, &pep, "");
-        let (code, printed) = told(&reload(&bed, &pep, &["--dry-run"]));
-        assert_eq!(code, Some(0), "{printed}");
-        assert!(
-            printed.contains("the configuration has not changed"),
-            "{printed}"
-        );
+        expect(&bed, &pep, DRY, 0, &["the configuration has not changed"]);
         drop(open);
         pep.wait_idle();
     });
@@ -160,9 +150,7 @@ fn without_surviving_a_reload_is_refused() {
         let pep = start(&bed, more);
         let (_echo, mut open) = talking(&bed);
         configure(&bed, &pep, &format!("{more}{MAIL}"));
-        let (code, printed) = told(&reload(&bed, &pep, &[]));
-        assert_eq!(code, Some(1), "{printed}");
-        assert!(printed.contains("`custody.survive` is off"), "{printed}");
+        expect(&bed, &pep, &[], 1, &["`custody.survive` is off"]);
         pep.signal(Signal::SIGHUP);
         let refused = |event: &Event| event.message().contains("no reload");
         assert!(pep.log().find(0, PATIENCE, refused).is_some());
@@ -186,11 +174,7 @@ fn a_hangup_reloads_and_the_log_says_how_it_went() {
         configure(&bed, &pep, MAIL);
         let position = pep.log().position();
         pep.signal(Signal::SIGHUP);
-        let changed = |event: &Event| {
-            event
-                .message()
-                .contains("site.mail.match.dport: not set -> [25]")
-        };
+        let changed = |event: &Event| event.message().contains(MAIL_IS_NEW);
         assert!(pep.log().find(position, PATIENCE, changed).is_some());
         next_worker(&pep, worker);
         wait_ready(&pep, position);
@@ -210,21 +194,17 @@ fn a_crash_changes_nothing_whatever_the_file_is_by_then() {
         configure(&bed, &pep, MAIL);
         crash(&pep);
         echo_once(&mut open, b"another, for which nobody has asked");
-        let (code, printed) = told(&reload(&bed, &pep, &["--dry-run"]));
-        assert_eq!(code, Some(0), "{printed}");
-        assert!(
-            printed.contains("site.mail.match.dport: not set -> [25]"),
-            "{printed}"
-        );
+        expect(&bed, &pep, DRY, 0, &[MAIL_IS_NEW]);
         // Once it was asked for, it stays.
-        let (code, printed) = told(&reload(&bed, &pep, &[]));
-        assert_eq!(code, Some(0), "{printed}");
+        expect(&bed, &pep, &[], 0, &[]);
         configure(&bed, &pep, "");
         crash(&pep);
-        let (_, printed) = told(&reload(&bed, &pep, &["--dry-run"]));
-        assert!(
-            printed.contains("site.mail.match.dport: [25] -> not set"),
-            "{printed}"
+        expect(
+            &bed,
+            &pep,
+            DRY,
+            0,
+            &["site.mail.match.dport: [25] -> not set"],
         );
         echo_once(&mut open, b"after");
         drop(open);
@@ -241,9 +221,7 @@ fn what_cannot_be_put_in_place_is_followed_by_what_was_before() {
         let taken = SocketAddr::from(([127, 0, 0, 1], 5001));
         let taken = bed.gateway.listen(taken);
         configure(&bed, &pep, MAIL);
-        let (code, printed) = told(&reload(&bed, &pep, &[]));
-        assert_eq!(code, Some(1), "{printed}");
-        assert!(printed.contains("the one before is in use"), "{printed}");
+        expect(&bed, &pep, &[], 1, &["the one before is in use"]);
         let why = |event: &Event| event.message().contains("cannot listen at 127.0.0.1:5001");
         assert!(pep.log().find(0, PATIENCE, why).is_some());
         echo_once(&mut open, b"as before");
@@ -255,8 +233,7 @@ fn what_cannot_be_put_in_place_is_followed_by_what_was_before() {
         crash(&pep);
         echo_once(&mut open, b"as before, after a crash as well");
         drop(taken);
-        let (code, printed) = told(&reload(&bed, &pep, &[]));
-        assert_eq!(code, Some(0), "{printed}");
+        expect(&bed, &pep, &[], 0, &[]);
         echo_once(&mut open, b"and then");
         assert_eq!(pep.counter("reverts"), 0);
         drop(open);
@@ -274,9 +251,7 @@ fn who_drains_reloads_nothing_and_ends() {
         pep.signal(Signal::SIGTERM);
         let drains = |event: &Event| event.message().contains("draining");
         assert!(pep.log().find(0, PATIENCE, drains).is_some());
-        let (code, printed) = told(&reload(&bed, &pep, &[]));
-        assert_eq!(code, Some(1), "{printed}");
-        assert!(printed.contains("drains"), "{printed}");
+        expect(&bed, &pep, &[], 1, &["drains"]);
         pep.signal(Signal::SIGUSR2);
         let refused = |event: &Event| event.message().contains("drains, and ends");
         assert!(pep.log().find(0, PATIENCE, refused).is_some());
@@ -303,13 +278,12 @@ fn a_peer_that_has_flows_goes_only_if_they_are_given_up() {
     let alone = alone.split("[identity]").next().expect("a part");
     let alone = alone.replace("[intercept]", &format!("[intercept]\nlisten_port = {port}"));
     fs::write(hub.path("pepd.toml"), format!("{alone}{ADMIN}")).expect("writable");
-    let (code, printed) = told(&reload_at(&host, hub, &[]));
-    assert_eq!(code, Some(1), "{printed}");
-    for words in ["peer.boat: has flows (1;", "--reset-flows"] {
-        assert!(printed.contains(words), "{printed}");
-    }
+    expect_of(
+        &reload_at(&host, hub, &[]),
+        1,
+        &["peer.boat: has flows (1;", "--reset-flows"],
+    );
     echo_once(&mut open, b"still");
-    let (code, printed) = told(&reload_at(&host, hub, &["--reset-flows"]));
-    assert_eq!(code, Some(0), "{printed}");
+    expect_of(&reload_at(&host, hub, &["--reset-flows"]), 0, &[]);
     assert_eq!(hub.counter("flows_lost_at_restart"), 1);
 }
