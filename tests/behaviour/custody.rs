@@ -15,7 +15,6 @@ use pepd_tests::{
     bed::Family,
     payload::{Payload, receive},
     pep::Pep,
-    pep_binary::pepd,
     serve::Server,
     tunnel::TunnelBed,
     wait::{PATIENCE, wait_until},
@@ -138,7 +137,7 @@ fn a_whole_upload_is_taken_while_the_link_is_away_and_delivered_later() {
     let disk = boat.wait_counter("custody_disk_bytes", |bytes| bytes >= 8 * MIB);
     assert!(disk <= 64 * MIB && folder.bytes() <= 64 * MIB, "{disk}");
     assert!(boat.counter("custody_memory_bytes") <= 4 * MIB);
-    let shown = ask(&bed, &running, &["custody", "--json"]);
+    let shown = running.boat.ask(&["custody", "--json"]);
     let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     let (site, flow) = (&shown["sites"][0], &shown["flows"][0]);
     let disk = site["disk"].as_u64().expect("bytes");
@@ -262,15 +261,6 @@ fn folders_that_cannot_be_used_are_an_error_at_the_start() {
         said.contains("custody.folder") && said.contains("chmod 700"),
         "{said}"
     );
-}
-
-/// What `pepd` says to these words about the pepd of the boat.
-pub fn ask(bed: &TunnelBed, running: &Running, words: &[&str]) -> String {
-    let socket = running.boat.path("admin.sock");
-    let mut arguments = words.to_vec();
-    arguments.extend(["--socket", socket.to_str().expect("a path")]);
-    bed.host("boat")
-        .run(pepd().to_str().expect("a path"), &arguments)
 }
 
 /// Nothing has come, nor an end, for a while.

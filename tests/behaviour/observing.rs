@@ -9,15 +9,14 @@ use pepd_tests::{bed::Family, echo::EchoServer, tunnel::TunnelBed, wait::wait_un
 use serde_json::Value;
 
 use crate::{
-    custody::ask,
     support::echo_once,
     tunnel::{LINK, PORT, Running, SITE, connect},
 };
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
-fn status(bed: &TunnelBed, running: &Running) -> Value {
-    let shown = ask(bed, running, &["status", "--json"]);
+fn status(running: &Running) -> Value {
+    let shown = running.boat.ask(&["status", "--json"]);
     serde_json::from_str(&shown).expect("JSON")
 }
 
@@ -36,31 +35,31 @@ fn status_counts_flows_and_bytes_by_site_and_knows_the_peer() {
     let bed = TunnelBed::new(LINK);
     let running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
-    let before = status(&bed, &running);
+    let before = status(&running);
     let of_site =
         |status: &Value, field: &str| status["sites"][0][field].as_u64().expect("a number");
     assert_eq!(of_site(&before, "flows_open"), 0, "{before}");
     let mut stream = connect(&bed, Family::V4);
     echo_once(&mut stream, b"0123456789");
     wait_until("bytes are counted", || {
-        let status = status(&bed, &running);
+        let status = status(&running);
         of_site(&status, "up_bytes") == 10 && of_site(&status, "down_bytes") == 10
     });
     wait_until("a session is known", || {
-        let peer = &status(&bed, &running)["peers"][0];
+        let peer = &status(&running)["peers"][0];
         peer["here"] == true
             && peer["flows"] == 1
             && peer["session"]["rtt_s"].as_f64() > Some(0.0)
             && peer["session"]["packets_received"].as_u64() > Some(0)
     });
-    let shown = status(&bed, &running);
+    let shown = status(&running);
     assert_eq!(of_site(&shown, "flows_open"), 1, "{shown}");
     assert_eq!(shown["sites"][0]["mode"], "tunnel");
     assert_eq!(shown["total"]["flows_accepted"], 1, "{shown}");
     assert_eq!(shown["from_peers"]["flows_accepted"], 0, "{shown}");
     assert_eq!(shown["limits"]["flows"]["used"], 1, "{shown}");
     assert_eq!(shown["counters"]["tunnel_flows_near"], 1, "{shown}");
-    let text = ask(&bed, &running, &["status"]);
+    let text = running.boat.ask(&["status"]);
     assert!(
         text.lines().all(|line| line.chars().count() <= 100),
         "{text}"
@@ -77,7 +76,7 @@ fn status_counts_flows_and_bytes_by_site_and_knows_the_peer() {
     assert!(page.contains("application/openmetrics-text") && page.ends_with("# EOF\n"));
     drop(stream);
     wait_until("the flow has ended", || {
-        let status = status(&bed, &running);
+        let status = status(&running);
         of_site(&status, "flows_open") == 0 && status["sites"][0]["flows_ended"]["closed"] == 1
     });
     running.stop_after_errors();

@@ -8,7 +8,7 @@ use std::{
 use pepd_tests::{bed::Family, echo::EchoServer, tunnel::TunnelBed, wait::PATIENCE};
 
 use crate::{
-    custody::{ask, assert_waits},
+    custody::assert_waits,
     support::{assert_reset_after_connect, echo_once},
     survive::crash,
     tunnel::{LINK, PORT, Running, SITE, connect},
@@ -32,7 +32,7 @@ fn nothing_is_sent_into_a_tunnel_while_an_operator_says_that_the_link_is_down() 
     let mut before = connect(&bed, Family::V4);
     echo_once(&mut before, b"before");
     for (word, who) in [("up", &running.boat), ("auto", &running.hub)] {
-        ask(&bed, &running, &["link", "down"]);
+        running.boat.ask(&["link", "down"]);
         before.write_all(b"held back").expect("connected");
         let accepted = echo.accepted();
         let mut new = connect(&bed, Family::V4);
@@ -44,10 +44,10 @@ fn nothing_is_sent_into_a_tunnel_while_an_operator_says_that_the_link_is_down() 
         assert_waits(&mut before);
         assert_waits(&mut new);
         assert_eq!(echo.accepted(), accepted);
-        ask(&bed, &running, &["link", word]);
+        running.boat.ask(&["link", word]);
         expect(&mut before, b"held back");
         expect(&mut new, b"a new one");
-        ask(&bed, &running, &["link", "auto"]);
+        running.boat.ask(&["link", "auto"]);
     }
     drop(before);
     running.stop_after_errors();
@@ -59,11 +59,11 @@ fn tunnelled_sites_refuse_new_flows_while_the_link_is_down_where_they_say_so() {
     let site = format!("{SITE}while_down = \"refuse\"\n{ADMIN}");
     let running = Running::start(&bed, "", &site);
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
-    ask(&bed, &running, &["link", "down", "--for", "1h"]);
+    running.boat.ask(&["link", "down", "--for", "1h"]);
     let client = bed.host("client");
     assert_reset_after_connect(client.connect(bed.server_at(Family::V4, PORT)));
     assert_eq!(running.boat.counter("ended_link_down"), 1);
-    ask(&bed, &running, &["link", "auto"]);
+    running.boat.ask(&["link", "auto"]);
     echo_once(&mut connect(&bed, Family::V4), b"after");
     running.stop();
 }

@@ -51,21 +51,12 @@ fn assert_served(waiting: Option<TcpStream>) {
     }
 }
 
-/// What `pepd` says to these words about a pepd that runs with [`ADMIN`].
-fn ask(bed: &Bed, pep: &Pep, words: &[&str]) -> String {
-    let socket = pep.path("admin.sock");
-    let program = pepd().to_str().expect("a path that can be printed");
-    let mut arguments = words.to_vec();
-    arguments.extend(["--socket", socket.to_str().expect("likewise")]);
-    bed.gateway.run(program, &arguments)
-}
-
 #[test]
 fn an_upload_begun_while_the_link_is_away_is_delivered_when_it_is_back() {
     matrix_pepd_only(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let mut pep = bed.start_with(ADMIN).expect("not direct");
-        let down = ask(bed, &pep, &["link", "down"]);
+        let down = pep.ask(&["link", "down"]);
         assert!(
             down.contains("link: down") && down.contains("operator"),
             "{down}"
@@ -76,13 +67,13 @@ fn an_upload_begun_while_the_link_is_away_is_delivered_when_it_is_back() {
             stream.shutdown(Shutdown::Write).expect("connected");
             pep.wait_counter("link_waited", |count| count == 1);
             assert_eq!(echo.accepted(), 0);
-            ask(bed, &pep, &["link", "auto"]);
+            pep.ask(&["link", "auto"]);
             assert_eq!(Ended::of(&stream), Ended::Closed { after: 9 });
         } else {
             // Its server has answered: there is no reason to wait.
             echo_once(&mut stream, b"the link is there");
         }
-        let status = ask(bed, &pep, &["link", "status", "--json"]);
+        let status = pep.ask(&["link", "status", "--json"]);
         assert!(status.contains("\"outages\":1"), "{status}");
         pep.assert_healthy();
     });
@@ -103,7 +94,7 @@ fn new_flows_are_refused_or_bypassed_where_the_site_says_so() {
         let mut pep = bed.start_with(&sites).expect("not direct");
         let mut before = connect(bed);
         echo_once(&mut before, b"before");
-        ask(bed, &pep, &["link", "down", "--for", "1h"]);
+        pep.ask(&["link", "down", "--for", "1h"]);
         assert_reset_after_connect(bed.client.connect(bed.at(Place::Server, PORT)));
         let end = pep.wait_flow_end(|end| end.site == "refused" && end.reason != "closed");
         assert_eq!(end.reason, "link_down");
@@ -118,7 +109,7 @@ fn new_flows_are_refused_or_bypassed_where_the_site_says_so() {
             );
             pep.counter("flows_accepted") == accepted
         });
-        ask(bed, &pep, &["link", "auto"]);
+        pep.ask(&["link", "auto"]);
         echo_once(&mut connect(bed), b"after");
         pep.assert_healthy();
     });
@@ -134,7 +125,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
         );
         let pep = bed.start_with(&link).expect("not direct");
         let is = |pep: &Pep, state: &str| {
-            let said = ask(bed, pep, &["link", "status"]);
+            let said = pep.ask(&["link", "status"]);
             let first = said.lines().next().unwrap_or_default();
             first.starts_with(&format!("link: {state} ")) && first.ends_with("by probe")
         };
@@ -145,7 +136,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
         assert_eq!(echo.accepted(), 0);
         // The next process knows at once what this one has found out.
         crash(&pep);
-        let known = ask(bed, &pep, &["link", "status"]);
+        let known = pep.ask(&["link", "status"]);
         assert!(
             known.starts_with("link: down") && known.contains("outages: 1,"),
             "{known}"
@@ -154,7 +145,7 @@ fn a_gateway_that_does_not_answer_any_more_means_that_the_link_is_away() {
         reconnect(&bed.server);
         assert_served(waiting);
         wait_until("the gateway to answer again", || is(&pep, "up"));
-        let status = ask(bed, &pep, &["link", "status"]);
+        let status = pep.ask(&["link", "status"]);
         assert!(
             status.contains("outages: 1,") && status.contains("by probe"),
             "{status}"
@@ -168,19 +159,19 @@ fn what_an_operator_said_outlasts_the_process_they_told() {
     matrix_pepd_only(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         let pep = bed.start_with(ADMIN).expect("not direct");
-        ask(bed, &pep, &["link", "down", "--for", "1h"]);
+        pep.ask(&["link", "down", "--for", "1h"]);
         let waiting = waiting(bed, &pep);
         crash(&pep);
-        let status = ask(bed, &pep, &["link", "status"]);
+        let status = pep.ask(&["link", "status"]);
         assert!(
             status.starts_with("link: down") && status.contains("operator's word: for another"),
             "{status}"
         );
         assert_waits_on(waiting.as_ref(), &pep, &echo);
-        ask(bed, &pep, &["link", "auto"]);
+        pep.ask(&["link", "auto"]);
         assert_served(waiting);
         crash(&pep);
-        let status = ask(bed, &pep, &["link", "status"]);
+        let status = pep.ask(&["link", "status"]);
         assert!(status.starts_with("link: up"), "{status}");
         pep.stop();
     });
@@ -211,7 +202,7 @@ fn a_transfer_goes_on_after_an_outage_that_nobody_has_told_of() {
             stream
         });
         pep.wait_counter("link_probes", |probes| probes >= 3);
-        let held = ask(bed, &pep, &["custody"]);
+        let held = pep.ask(&["custody"]);
         assert!(held.contains("1 flows hold something"), "{held}");
         reconnect(&bed.server);
         let received = sums

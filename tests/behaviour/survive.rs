@@ -21,7 +21,7 @@ use pepd_tests::{
     matrix::{matrix_pepd_only, shared},
     outcome::{Ended, reset},
     payload::{Payload, Random, receive, receive_slowly, run_seed},
-    pep::Pep,
+    pep::{Pep, children},
     wait::{PATIENCE, wait_for, wait_within},
 };
 
@@ -389,14 +389,14 @@ fn without_surviving_there_is_one_process_and_its_flows_end_with_it() {
 
 /// The process whose descriptors are those of this one, as its child.
 fn keeper_of(worker: u32) -> u32 {
-    let children = format!("/proc/{worker}/task/{worker}/children");
-    let children = std::fs::read_to_string(children).expect("it lives");
-    let is_keeper = |id: &&str| {
+    let is_keeper = |id: &u32| {
         let name = std::fs::read_to_string(format!("/proc/{id}/comm"));
         name.is_ok_and(|name| name.trim() == "pepd-keeper")
     };
-    let keeper = children.split_whitespace().find(is_keeper);
-    keeper.and_then(|id| id.parse().ok()).expect("it has one")
+    children(worker)
+        .into_iter()
+        .find(is_keeper)
+        .expect("it has one")
 }
 
 /// Nobody has the sockets any more. What follows is told, and new flows go on.

@@ -9,7 +9,7 @@ use pepd_tests::{
 
 use crate::{
     custody::{
-        Folder, HOLD, LINK, MB, MIB, ask, assert_done, assert_nothing_held, sink, upload, wait_away,
+        Folder, HOLD, LINK, MB, MIB, assert_done, assert_nothing_held, sink, upload, wait_away,
     },
     support::echo_once,
     survive::{crash, upgrade},
@@ -57,7 +57,7 @@ fn upload_through_two_processes(by: fn(&Pep)) {
         .wait_counter("up_bytes", |bytes| bytes >= LEN / 8);
     let age = began.elapsed();
     replace(boat, by, 1);
-    let held = ask(&bed, &running, &["custody", "--json"]);
+    let held = running.boat.ask(&["custody", "--json"]);
     let held: serde_json::Value = serde_json::from_str(&held).expect("JSON");
     let shown = held["sites"][0]["oldest_s"].as_u64().expect("seconds");
     assert!(shown >= age.as_secs(), "{age:?}: {held}");

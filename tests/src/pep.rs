@@ -67,7 +67,7 @@ fn members(group: u32) -> Vec<u32> {
 
 /// All processes that another has started, or has got from one that has ended. The kernel's own list of them leaves some out while others
 /// end.
-fn children(parent: u32) -> Vec<u32> {
+pub fn children(parent: u32) -> Vec<u32> {
     let parent = parent.to_string();
     processes(|stat| stat[1] == parent)
 }
@@ -165,6 +165,17 @@ impl Pep {
     /// Its log.
     pub fn log(&self) -> &Log {
         &self.log
+    }
+
+    /// What the program says to these words about this pepd, whose admin socket is `admin.sock`.
+    ///
+    /// # Panics
+    /// When it fails, with what it printed.
+    pub fn ask(&self, words: &[&str]) -> String {
+        let socket = self.path("admin.sock");
+        let mut arguments = words.to_vec();
+        arguments.extend(["--socket", socket.to_str().expect("a path")]);
+        self.host.run(pepd().to_str().expect("a path"), &arguments)
     }
 
     /// A file beside its configuration.
