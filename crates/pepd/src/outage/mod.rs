@@ -274,10 +274,6 @@ fn go_on(
 ) {
     let link = config.link.as_ref();
     let past = arena.outages(since_boot());
-    let lasting = past
-        .lasting
-        .and(past.outages.last())
-        .map(|outage| outage.by);
     let order = Order::from_word(arena.order()).map(|order| {
         let left = order.until.map(|until| until.saturating_sub(since_boot()));
         tracing::info!(
@@ -292,9 +288,12 @@ fn go_on(
     // Who was not heard then is not yet.
     let answers = |gateway| arena.gateway_answers(gateway);
     let is_asked = link.and_then(|link| link.gateway).is_some_and(answers);
-    match lasting {
-        Some(Source::Probe) if is_asked => knowledge.testify(Witness::Probe, false, now.steady),
-        Some(Source::Tunnel) if !config.peers.is_empty() => {
+    let State { up, by, .. } = knowledge.state();
+    match (up, by) {
+        (false, Source::Probe) if is_asked => {
+            knowledge.testify(Witness::Probe, false, now.steady);
+        }
+        (false, Source::Tunnel) if !config.peers.is_empty() => {
             knowledge.testify(Witness::Tunnel, false, now.steady);
         }
         _ => {}

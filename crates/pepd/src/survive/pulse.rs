@@ -117,6 +117,7 @@ mod tests {
         assert!(pulse.beats(), "there is none that could hang");
         let first = tokio::spawn(pulse.of_thread());
         let second = pulse.of_thread();
+        // By the paused clock, which is put forward when nothing else is to be done: each thread beats meanwhile.
         let wait = || tokio::time::sleep(3 * BEAT);
         wait().await;
         assert!(!pulse.beats(), "one has not begun");
