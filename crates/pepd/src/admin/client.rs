@@ -11,8 +11,8 @@ use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::{net::UnixStream, runtime, time::timeout};
 
-/// An answer is there within so long, or none comes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// An answer is there within so long, or none comes. A configuration may be checked for it, by another program.
+const PATIENCE: Duration = Duration::from_secs(40);
 /// Ten thousand flows take less.
 const ANSWER_MAX: usize = 16 << 20;
 

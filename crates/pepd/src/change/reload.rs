@@ -36,7 +36,7 @@ use crate::{
 /// So long after the answer the process that gave it ends.
 const FAREWELL: Duration = Duration::from_millis(100);
 /// A check that takes longer does not end.
-const CHECK_TIME: Duration = Duration::from_secs(15);
+const CHECK_TIME: Duration = Duration::from_secs(30);
 
 /// Why nothing has changed.
 #[derive(Debug, thiserror::Error)]

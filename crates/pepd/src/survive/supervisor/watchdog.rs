@@ -8,12 +8,14 @@ pub(super) const LOOK: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(2);
 /// For so long, of which we were there, nothing has come.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Before the first sign of life. What flows have on disk, many gigabytes perhaps, is read at the start.
+const START: Duration = Duration::from_secs(600);
 
-/// For how long there has been no sign of life. Before the first one nothing is said: a start takes what it takes.
+/// How long to wait for a sign of life.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     looked: Duration,
-    silent: Option<Duration>,
+    left: Duration,
 }
 
 impl Watchdog {
@@ -21,7 +23,7 @@ impl Watchdog {
     pub(super) fn new(now: Duration) -> Self {
         Self {
             looked: now,
-            silent: None,
+            left: START,
         }
     }
 
@@ -30,15 +32,11 @@ impl Watchdog {
         let since = now.saturating_sub(self.looked);
         self.looked = now;
         if sign {
-            self.silent = Some(Duration::ZERO);
+            self.left = PATIENCE;
+        } else if since <= LATE {
+            self.left = self.left.saturating_sub(since);
         }
-        let Some(silent) = &mut self.silent else {
-            return false;
-        };
-        if !sign && since <= LATE {
-            *silent += since;
-        }
-        *silent >= PATIENCE
+        self.left.is_zero()
     }
 }
 
@@ -51,7 +49,10 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_from_the_first_sign_of_life_on() {
+    fn a_start_may_take_longer_than_a_pause_later() {
+        let mut dog = Watchdog::new(s(0));
+        let hung = (1..).find(|at| dog.look(s(*at), false));
+        assert_eq!(hung, Some(600));
         let mut dog = Watchdog::new(s(0));
         assert!((1..100).all(|at| !dog.look(s(at), false)), "it starts");
         assert!(!dog.look(s(100), true));

@@ -152,8 +152,13 @@ impl Worker {
         let hangs = self.watchdog.look(self.age(), sign);
         if hangs && !self.hung {
             self.hung = true;
+            let what = if self.is_up {
+                "gone on for 10 s"
+            } else {
+                "come up for 10 min"
+            };
             tracing::error!(
-                "the process that carries flows has not gone on for 10 s: it is killed (SIGABRT, so that there may be a core)"
+                "the process that carries flows has not {what}: it is killed (SIGABRT, so that there may be a core)"
             );
             self.tell(Signal::SIGABRT);
             // One that was stopped does not end before it is continued.
