@@ -2,8 +2,9 @@
 
 use std::{
     fmt,
-    fs::File,
+    fs::{File, OpenOptions},
     io::{self, Read as _},
+    os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     string::FromUtf8Error,
 };
@@ -131,7 +132,7 @@ pub fn read(path: &Path) -> Result<Source, LoadError> {
 /// The bytes of a file or a pipe, up to as many as a configuration may have.
 fn bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
     let unreadable = |err| LoadError::Unreadable(path.to_owned(), err);
-    let file = File::open(path).map_err(unreadable)?;
+    let file = open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(LENGTH_MAX + 1)
         .read_to_end(&mut bytes)
@@ -140,6 +141,31 @@ fn bytes(path: &Path) -> Result<Vec<u8>, LoadError> {
         return Err(LoadError::TooLong(path.to_owned()));
     }
     Ok(bytes)
+}
+
+/// Opens a file, or the pipe that a shell gave: another one may have nobody who ever writes to it.
+fn open(path: &Path) -> io::Result<File> {
+    let is_given = ["/dev/fd/", "/dev/stdin", "/proc/self/fd/"]
+        .iter()
+        .any(|given| {
+            path.as_os_str()
+                .as_encoded_bytes()
+                .starts_with(given.as_bytes())
+        });
+    if is_given {
+        return File::open(path);
+    }
+    let mut options = OpenOptions::new();
+    // It must not wait for a writer, should it be a pipe; of a file it is without effect.
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_fifo() {
+        return Err(io::Error::other(
+            "it is a named pipe (FIFO), and a configuration is a file; to read what a command prints: `--config /dev/stdin`",
+        ));
+    }
+    Ok(file)
 }
 
 /// Where a file stops being text. The error's bytes are never empty: one of them was wrong.

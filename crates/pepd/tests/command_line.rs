@@ -439,3 +439,14 @@ fn settings_of_pepsal_become_a_configuration_that_is_valid() {
         text(&unknown.stderr)
     );
 }
+
+#[test]
+fn a_named_pipe_is_no_configuration_and_is_not_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pepd.toml");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let output = pepd(&["check", "--config", path.to_str().expect("text")]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{error}");
+    assert!(error.contains("named pipe"), "{error}");
+}
