@@ -26,6 +26,9 @@ pub const STATED: &str = "rate = \"20Mbit/s\"\nrtt = \"40ms\"";
 pub const SITE: &str = "[[site]]\nname = \"all\"\nmode = \"tunnel\"\npeer = \"hub\"\n";
 pub const PORT: u16 = 7000;
 
+/// Somebody may ask.
+const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+
 /// Both pepds, with a session between them.
 pub struct Running {
     pub boat: Pep,
@@ -342,9 +345,16 @@ fn a_wrong_key_never_connects_and_flows_are_split() {
     let right = bed.config(End::Hub, STATED, "", "");
     let wrong = right.replace(&bed.public_key("boat"), &bed.public_key("stranger"));
     let mut hub = bed.start(End::Hub, &wrong);
-    let mut boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, "", SITE));
-    // Two initiations have come for nothing.
-    hub.wait_counter("tunnel_datagrams_received", |received| received >= 2);
+    let mut boat = bed.start(
+        End::Boat,
+        &bed.config(End::Boat, STATED, "", &format!("{SITE}\n{ADMIN}")),
+    );
+    hub.log().expect("by a key that is no peer's");
+    boat.log().expect("peer does not answer our handshakes");
+    assert!(
+        boat.ask(&["status"])
+            .contains("does not answer our handshakes")
+    );
     echo_once(&mut connect(&bed, Family::V4), b"split");
     assert_eq!(boat.counter("tunnel_peers_here"), 0);
     assert_eq!(boat.counter("tunnel_flows_near"), 0);
@@ -356,6 +366,42 @@ fn a_wrong_key_never_connects_and_flows_are_split() {
     boat.wait_counter("ended_closed", |ends| ends == 1);
     for pep in [&mut boat, &mut hub] {
         pep.assert_healthy();
+    }
+}
+
+/// The boat has somebody else's key for the hub's.
+#[test]
+fn a_wrong_key_of_the_far_end_is_told_at_both_ends() {
+    let bed = TunnelBed::new(LINK);
+    let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ""));
+    let right = bed.config(End::Boat, STATED, "", SITE);
+    let wrong = right.replace(&bed.public_key("hub"), &bed.public_key("stranger"));
+    let boat = bed.start(End::Boat, &wrong);
+    hub.log().expect("and not with us");
+    let told = boat.log().expect("peer does not answer our handshakes");
+    assert!(told.message().contains("`peer.hub.public_key`"), "{told:?}");
+    for pep in [boat, hub] {
+        pep.stop();
+    }
+}
+
+#[test]
+fn secrets_that_differ_are_told_at_both_ends() {
+    let bed = TunnelBed::new(LINK);
+    let hub = bed.start(End::Hub, &bed.config(End::Hub, STATED, "", ADMIN));
+    let shared = bed.config(End::Boat, STATED, "", &format!("{SITE}\n{ADMIN}"));
+    let alone = shared.lines().filter(|line| !line.starts_with("psk_file"));
+    let boat = bed.start(End::Boat, &alone.collect::<Vec<_>>().join("\n"));
+    let told = boat
+        .log()
+        .expect("peer answers, and its answer does not fit");
+    assert!(told.message().contains("`peer.hub.psk_file`"), "{told:?}");
+    let told = hub.log().expect("takes none of our answers");
+    assert!(told.message().contains("`peer.boat.psk_file`"), "{told:?}");
+    assert!(boat.ask(&["status"]).contains("its answers do not fit"));
+    assert!(hub.ask(&["status"]).contains("takes none of our answers"));
+    for pep in [boat, hub] {
+        pep.stop();
     }
 }
 

@@ -14,7 +14,7 @@ pub mod metrics;
 mod sampler;
 pub mod status;
 mod tally;
-mod text;
+pub(crate) mod text;
 
 use std::{
     process,
@@ -233,6 +233,7 @@ impl Observer {
                 name: peer.name.clone(),
                 endpoint: peer.endpoint.as_ref().map(ToString::to_string),
                 here: status.is_here(),
+                no_session: status.trouble().map(|why| why.as_str().to_owned()),
                 flows,
                 session: session.as_ref().map(SessionStatus::from),
             }

@@ -115,6 +115,9 @@ pub struct PeerStatus {
     pub endpoint: Option<String>,
     /// Whether it is there.
     pub here: bool,
+    /// Why there is no session with it, where something is amiss: `unanswered`, `untaken`, `keys` or `version`.
+    #[serde(default)]
+    pub no_session: Option<String>,
     /// Flows in its tunnel, from here and from there.
     pub flows: u64,
     /// The session with it, where there is one.

@@ -122,7 +122,14 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
     };
     let (name, flows) = (short(&peer.name), peer.flows);
     let Some(session) = &peer.session else {
-        return writeln!(f, "{name:<NAME$} {is:<7} {:<4} {flows:>6}", "");
+        let why = peer.no_session.as_deref().map(|why| match why {
+            "unanswered" => "  does not answer our handshakes",
+            "untaken" => "  takes none of our answers (psk_file?)",
+            "keys" => "  its answers do not fit (psk_file?)",
+            _ => "  speaks another version",
+        });
+        let why = why.unwrap_or_default();
+        return writeln!(f, "{name:<NAME$} {is:<7} {:<4} {flows:>6}{why}", "");
     };
     writeln!(
         f,
@@ -175,7 +182,8 @@ fn bits(rate: f64) -> String {
     )
 }
 
-fn bytes(bytes: u64) -> String {
+/// A number of bytes.
+pub(crate) fn bytes(bytes: u64) -> String {
     scaled(
         bytes as f64,
         1024.0,
@@ -192,7 +200,7 @@ fn milliseconds(seconds: f64) -> String {
 }
 
 /// Its two greatest units.
-fn span(seconds: f64) -> String {
+pub(crate) fn span(seconds: f64) -> String {
     let whole = seconds.max(0.0) as u64;
     let (days, hours) = (whole / 86_400, whole / 3600 % 24);
     let (minutes, seconds) = (whole / 60 % 60, whole % 60);
@@ -272,6 +280,7 @@ pub(super) mod tests {
                     "lost": {"link": 1, "congestion": 2, "outage": 3},
                 }},
                 {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
+                {"name": "deaf", "endpoint": null, "here": false, "flows": 8192, "session": null, "no_session": "untaken"},
             ],
             "custody": {"memory": {"used": 1, "most": 2}, "disk": {"used": 0, "most": 0}},
             "limits": {
@@ -297,6 +306,7 @@ pub(super) mod tests {
             "(from peers)",
             "stopped",
             "away",
+            "psk_file?",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -32,6 +32,31 @@ pub struct SessionFacts {
     pub causes: CauseCounts,
 }
 
+/// Why there is no session with a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoSession {
+    /// It does not answer our handshakes.
+    Unanswered,
+    /// It takes none of our answers to its own.
+    Untaken,
+    /// Its answers do not fit: the shared secret differs.
+    Keys,
+    /// It speaks another version of the protocol.
+    Version,
+}
+
+impl NoSession {
+    /// For programs and tables.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unanswered => "unanswered",
+            Self::Untaken => "untaken",
+            Self::Keys => "keys",
+            Self::Version => "version",
+        }
+    }
+}
+
 /// Whether a peer is there.
 #[derive(Debug)]
 pub struct PeerStatus {
@@ -40,6 +65,7 @@ pub struct PeerStatus {
     sites: Vec<SiteId>,
     /// The session, where there is one, and flows in the tunnel.
     known: Mutex<(Option<SessionFacts>, u64)>,
+    trouble: Mutex<Option<NoSession>>,
 }
 
 impl PeerStatus {
@@ -51,6 +77,15 @@ impl PeerStatus {
     /// The session, where there is one, and flows in the tunnel; not older than a second.
     pub fn known(&self) -> (Option<SessionFacts>, u64) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why there is no session, as far as known.
+    pub fn trouble(&self) -> Option<NoSession> {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<NoSession>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
     pub(super) fn set_known(&self, session: Option<SessionFacts>, flows: u64) {
@@ -91,6 +126,7 @@ impl Statuses {
                     on_loss: peer.on_peer_loss,
                     sites: of_peer(index).collect(),
                     known: Mutex::default(),
+                    trouble: Mutex::default(),
                 })
             })
             .collect();

@@ -40,6 +40,15 @@ pub enum HandshakeError {
     Keys,
 }
 
+/// Why somebody who wants to begin a session is not answered, and is no peer that could be named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stranger {
+    /// The message is for another public key than ours, or for nobody.
+    NotForUs,
+    /// The sender proves a public key that is no peer's.
+    UnknownKey,
+}
+
 /// A peer that cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddPeerError {

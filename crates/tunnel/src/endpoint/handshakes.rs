@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Endpoint, HandshakeError, Limits, PeerId, REPLIES, Remote, Reply, Transmit, VERSION,
+    Endpoint, HandshakeError, Limits, PeerId, REPLIES, Remote, Reply, Stranger, Transmit, VERSION,
     datagram::{
         self, COOKIE, INITIATION_HEADER, INITIATION_LEN, INITIATION_SIGNED, RESPONSE,
         RESPONSE_HEADER, RESPONSE_SIGNED,
@@ -23,7 +23,10 @@ impl Endpoint {
         sender: u32,
         datagram: &[u8],
     ) -> Option<PeerId> {
-        let mac1 = self.checked_mac1(datagram, INITIATION_SIGNED)?;
+        let Some(mac1) = self.checked_mac1(datagram, INITIATION_SIGNED) else {
+            self.strangers[Stranger::NotForUs as usize] = Some(from);
+            return None;
+        };
         if self.local.ending {
             self.stats.refused += 1;
             return None;
@@ -85,7 +88,11 @@ impl Endpoint {
         };
         self.guard.remember(mac1);
         let terms = Terms::parse(&payload);
-        let id = self.find_peer(&handshake.peer)?;
+        let Some(id) = self.find_peer(&handshake.peer) else {
+            self.stats.unknown_keys += 1;
+            self.strangers[Stranger::UnknownKey as usize] = Some(from);
+            return None;
+        };
         let peer = self.slots[usize::from(id.slot())].peer.as_deref_mut()?;
         if terms.version != VERSION {
             peer.failed(HandshakeError::Version(terms.version));

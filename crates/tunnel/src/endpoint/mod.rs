@@ -32,7 +32,7 @@ use std::{
 pub use crate::wire::DATAGRAM_OVERHEAD;
 pub use carriers::{Carrier, Carriers, Remote};
 pub use config::{EndpointConfig, Limits, PeerConfig};
-pub use event::{AddPeerError, DownReason, HandshakeError, PeerEvent};
+pub use event::{AddPeerError, DownReason, HandshakeError, PeerEvent, Stranger};
 pub use terms::VERSION;
 
 use self::{
@@ -94,6 +94,8 @@ pub struct PeerState {
     pub keys_since: Option<Duration>,
     /// Initiations without success.
     pub unanswered: u32,
+    /// Initiations of the peer's that were answered without success, since there were keys.
+    pub untaken: u32,
 }
 
 /// What an endpoint has seen since it began, in datagrams.
@@ -111,6 +113,8 @@ pub struct Stats {
     pub repeated: u64,
     /// Initiations without a valid first MAC, and responses.
     pub not_for_us: u64,
+    /// Initiations by keys that are no peer's.
+    pub unknown_keys: u64,
     /// Initiations refused as there were too many.
     pub refused: u64,
     /// Handshake messages that were read, successfully or not: each costs DH.
@@ -142,6 +146,8 @@ pub struct Endpoint {
     /// Whose turn it is, and for how many more datagrams.
     turn: (usize, u32),
     stats: Stats,
+    /// The last one of each kind that was not told yet.
+    strangers: [Option<Remote>; 2],
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -166,6 +172,7 @@ impl Endpoint {
             replies: VecDeque::new(),
             turn: (0, TURN),
             stats: Stats::default(),
+            strangers: [None; 2],
         }
     }
 
@@ -408,6 +415,14 @@ impl Endpoint {
         }
         let peers = self.slots.iter().filter_map(|slot| slot.peer.as_ref());
         peers.filter_map(|peer| peer.due(&self.local)).min()
+    }
+
+    /// Somebody who was not answered, and where that came from: of each kind the last one since it was asked for. The
+    /// address is not proved.
+    pub fn take_stranger(&mut self) -> Option<(Stranger, Remote)> {
+        [Stranger::NotForUs, Stranger::UnknownKey]
+            .into_iter()
+            .find_map(|kind| Some((kind, self.strangers[kind as usize].take()?)))
     }
 
     /// What has happened; ask until there is nothing.

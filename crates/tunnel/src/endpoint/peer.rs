@@ -45,6 +45,8 @@ pub(super) struct Peer {
     pub events: VecDeque<PeerEvent>,
     /// A failure was told, and nothing has succeeded since.
     failed: bool,
+    /// Initiations that were answered, and no keys came of it.
+    untaken: u32,
     /// When to ask the session for packets.
     wake: Duration,
     /// The session may have events.
@@ -86,6 +88,7 @@ impl Peer {
             pending: VecDeque::new(),
             events: VecDeque::new(),
             failed: false,
+            untaken: 0,
             wake: Duration::ZERO,
             stirred: false,
             began: false,
@@ -108,6 +111,7 @@ impl Peer {
             heard: self.live.as_ref().map(|live| live.heard),
             keys_since: self.live.as_ref().map(|live| live.current().since),
             unanswered: self.initiations.tries,
+            untaken: self.untaken,
         }
     }
 
@@ -171,6 +175,7 @@ impl Peer {
             oldest.map(|at| self.pending.remove(at));
         }
         self.pending.push_back(pending);
+        self.untaken = self.untaken.saturating_add(1);
         self.on_initiations();
     }
 
@@ -336,6 +341,7 @@ impl Peer {
             _ => self.begin(agreed, rtt, initiator),
         }
         self.failed = false;
+        self.untaken = 0;
         self.initiations.succeeded(now);
         self.stir();
         true

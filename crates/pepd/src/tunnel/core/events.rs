@@ -85,7 +85,7 @@ impl Core {
                 }
             }
             PeerEvent::Failed(err) => {
-                tracing::warn!(peer = name, error = %err, "no session with a peer");
+                peer.trouble.fails(err);
             }
             PeerEvent::Session(_) => {}
         }
@@ -238,6 +238,7 @@ impl Core {
         self.sweep_connections();
         self.custody.age();
         self.tell_facts();
+        self.tell_of_trouble();
         let now = self.base.elapsed();
         for index in 0..self.peers.list.len() {
             self.grant(index);
@@ -307,6 +308,7 @@ impl Core {
         let seen = self.endpoint.stats();
         let refused = seen.malformed
             + seen.unknown
+            + seen.unknown_keys
             + seen.forged
             + seen.repeated
             + seen.not_for_us

@@ -7,6 +7,7 @@
 mod events;
 mod peers;
 mod resuming;
+mod trouble;
 
 use std::{
     cell::RefCell,

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use pep_core::config::Peer;
 use tunnel::endpoint::{Carrier, PeerId, Stores};
 
+use super::trouble::{Pause, Trouble};
 use crate::tunnel::{credit::Credits, table::Table};
 
 /// One peer.
@@ -21,6 +22,8 @@ pub(in crate::tunnel) struct PeerShell {
     pub(super) silent_since: Option<Duration>,
     /// That it has as many flows as it may was told.
     pub(super) told_of_cap: bool,
+    /// Why there is no session with it.
+    pub(super) trouble: Trouble,
 }
 
 /// All peers, in the order of the configuration.
@@ -30,6 +33,8 @@ pub(in crate::tunnel) struct Peers {
     /// What they may send.
     pub(in crate::tunnel) credits: Credits,
     by_id: BTreeMap<PeerId, usize>,
+    /// When strangers of a kind may be told of again.
+    pub(super) strangers: [Pause; 2],
 }
 
 impl Peers {
@@ -43,6 +48,7 @@ impl Peers {
             carrier: None,
             silent_since: None,
             told_of_cap: false,
+            trouble: Trouble::default(),
         });
     }
 
