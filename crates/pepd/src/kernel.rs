@@ -3,9 +3,10 @@
 use std::{io, net::IpAddr, os::fd::AsFd, path::Path, time::Duration};
 
 use bpf_cc::LoadError;
+use ipnet::IpNet;
 
 use nix::{
-    ifaddrs::getifaddrs,
+    ifaddrs::{InterfaceAddress, getifaddrs},
     net::if_::if_nametoindex,
     sys::{
         resource::{Resource, getrlimit},
@@ -87,24 +88,35 @@ impl Findings {
 
     /// A gateway is beyond the link, and so nobody here.
     fn check_gateway(&mut self, config: &Config) {
-        let gateway = config.link.as_ref().and_then(|link| link.gateway);
-        let Some((gateway, interfaces)) = gateway.zip(getifaddrs().ok()) else {
+        let Some(link) = &config.link else { return };
+        let Some((gateway, interfaces)) = link.gateway.zip(getifaddrs().ok()) else {
             return;
         };
-        for interface in interfaces {
+        let interfaces: Vec<_> = interfaces.collect();
+        let around =
+            |interface: &InterfaceAddress| network(interface).filter(|net| net.contains(&gateway));
+        let mut of_link = interfaces.iter();
+        let is_by_link = of_link.any(|interface| {
+            interface.interface_name == link.interface.as_str() && around(interface).is_some()
+        });
+        for interface in &interfaces {
             let is = |address: Option<SockaddrStorage>| address.and_then(ip_of) == Some(gateway);
-            let what = if is(interface.address) {
-                "this machine's own address"
-            } else if is(interface.broadcast) {
-                "the broadcast address"
-            } else {
-                continue;
-            };
             let name = &interface.interface_name;
-            let message = format!(
-                "{gateway} is {what} on `{name}`, which says nothing of the link; expected the address of a machine beyond it"
-            );
-            return self.warn(config, "link.gateway", message);
+            let mut lan = config.intercept.lan.iter();
+            let is_hosts = !is_by_link && lan.any(|lan| lan.as_str() == name);
+            let what = if is(interface.address) {
+                Some("this machine's own address")
+            } else if is(interface.broadcast) {
+                Some("the broadcast address")
+            } else {
+                around(interface).and_then(|net| not_beyond(gateway, net, is_hosts))
+            };
+            if let Some(what) = what {
+                let message = format!(
+                    "{gateway} is {what} on `{name}`, which says nothing of the link; expected the address of a machine beyond it"
+                );
+                return self.warn(config, "link.gateway", message);
+            }
         }
     }
 
@@ -297,6 +309,28 @@ impl Findings {
     }
 }
 
+/// The network that an interface's address is in. Link-local ones are on every interface.
+fn network(interface: &InterfaceAddress) -> Option<IpNet> {
+    let address = interface.address.and_then(ip_of)?;
+    let mask = interface.netmask.and_then(ip_of)?;
+    let is_local = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+    let net = IpNet::with_netmask(address, mask).ok()?.trunc();
+    (!is_local && net.prefix_len() > 0).then_some(net)
+}
+
+/// What an address in the network of an interface is that is no machine beyond the link. Networks of two addresses and less have
+/// neither a broadcast address nor one of their own (RFC 3021, RFC 6164).
+fn not_beyond(address: IpAddr, net: IpNet, is_hosts: bool) -> Option<&'static str> {
+    let is_wide = net.max_prefix_len() - net.prefix_len() > 1;
+    if is_wide && address.is_ipv4() && net.broadcast() == address {
+        Some("the broadcast address of the network")
+    } else if is_wide && net.network() == address {
+        Some("the address of the network itself")
+    } else {
+        is_hosts.then_some("on the hosts' side, in the network")
+    }
+}
+
 fn ip_of(address: SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
     v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
@@ -388,5 +422,46 @@ mod tests {
             assert!(warned(own), "{own}");
         }
         assert!(!warned([192, 0, 2, 1].into()));
+    }
+
+    #[test]
+    fn nobody_beyond_the_link_has_the_address_of_a_network_or_one_of_the_hosts() {
+        for (address, net, is_hosts, expected) in [
+            (
+                "192.0.2.255",
+                "192.0.2.0/24",
+                false,
+                Some("the broadcast address of the network"),
+            ),
+            (
+                "192.0.2.0",
+                "192.0.2.0/24",
+                false,
+                Some("the address of the network itself"),
+            ),
+            (
+                "2001:db8::",
+                "2001:db8::/64",
+                false,
+                Some("the address of the network itself"),
+            ),
+            (
+                "192.0.2.9",
+                "192.0.2.0/24",
+                true,
+                Some("on the hosts' side, in the network"),
+            ),
+            ("192.0.2.9", "192.0.2.0/24", false, None),
+            ("192.0.2.1", "192.0.2.0/31", false, None),
+            (
+                "2001:db8::ffff:ffff:ffff:ffff",
+                "2001:db8::/64",
+                false,
+                None,
+            ),
+        ] {
+            let (address, net) = (address.parse().unwrap(), net.parse().unwrap());
+            assert_eq!(not_beyond(address, net, is_hosts), expected, "{address}");
+        }
     }
 }

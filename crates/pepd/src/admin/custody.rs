@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    time::Duration,
 };
 
 use pep_core::{
@@ -12,9 +11,8 @@ use pep_core::{
     relay::Direction,
 };
 use serde::{Deserialize, Serialize};
-use units::ByteSize;
 
-use crate::{arena::Arena, flow::age, sys::socket};
+use crate::{arena::Arena, flow::age, observe::text, sys::socket};
 
 /// Flows that are listed; sums are over all.
 pub const LISTED_MAX: usize = 10_000;
@@ -174,9 +172,8 @@ impl fmt::Display for CustodyReport {
             "site", "flows", "memory", "disk", "kernel", "oldest"
         )?;
         for site in &self.sites {
-            let [memory, disk, kernel] =
-                [site.memory, site.disk, site.kernel].map(|bytes| ByteSize(bytes).to_string());
-            let oldest = units::duration::format(Duration::from_secs(site.oldest_s));
+            let [memory, disk, kernel] = [site.memory, site.disk, site.kernel].map(text::bytes);
+            let oldest = text::span(site.oldest_s as f64);
             writeln!(
                 f,
                 "{:<24} {:>8} {memory:>12} {disk:>12} {kernel:>12} {oldest:>10}",
@@ -189,9 +186,9 @@ impl fmt::Display for CustodyReport {
         }
         writeln!(f, "\n{} flows hold something:", self.count)?;
         for flow in &self.flows {
-            let held = |d: usize| ByteSize(flow.memory[d] + flow.disk[d] + flow.kernel[d]);
+            let held = |d: usize| text::bytes(flow.memory[d] + flow.disk[d] + flow.kernel[d]);
             let [up, down] = [0, 1].map(held);
-            let age = units::duration::format(Duration::from_secs(flow.age_s));
+            let age = text::span(flow.age_s as f64);
             let (from, to, kind) = (&flow.client, &flow.destination, &flow.kind);
             writeln!(
                 f,
@@ -238,5 +235,6 @@ mod tests {
         assert_eq!((report.count, ages), (2, vec![7, 5]));
         let text = report.to_string();
         assert!(text.contains("2 flows hold something"), "{text}");
+        assert!(text.contains("7s  0 B up, 300 B down, b"), "{text}");
     }
 }

@@ -12,6 +12,7 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
+    sys::statfs::statfs,
     unistd::geteuid,
 };
 
@@ -38,6 +39,11 @@ pub enum Fault {
     /// The folder in which it should be is not there.
     #[error("there is no folder to make it in: make that, or name another one")]
     Parent,
+    /// The kernel shows itself there, and keeps nothing.
+    #[error(
+        "it is in {0}, where the kernel shows its state and nothing can be kept: name a folder on a disk, such as /var/lib/pepd/custody"
+    )]
+    NoPlace(&'static str),
     /// A file has its name, or a link.
     #[error("it is a file or a link and no folder: remove it, or name another one")]
     NoFolder,
@@ -102,6 +108,7 @@ pub(super) fn claim_within(path: &Path, patience: Duration) -> Result<Claimed, F
 }
 
 fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
+    check_place(path)?;
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Err(err) if err.kind() != io::ErrorKind::AlreadyExists => return Err(err.into()),
         _ => {}
@@ -118,6 +125,31 @@ fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
         path: path.to_owned(),
         _lock: lock,
     })
+}
+
+/// File systems without files of anybody (linux/magic.h), by what they are called.
+const NO_PLACE: [(libc::__fsword_t, &str); 7] = [
+    (0x9fa0, "proc"),
+    (0x6265_6572, "sysfs"),
+    (0x1cd1, "devpts"),
+    (0x0027_e0eb, "cgroup"),
+    (0x6367_7270, "cgroup2"),
+    (0x6462_6720, "debugfs"),
+    (0x7472_6163, "tracefs"),
+];
+
+/// Whether files can be there at all, or where the folder is to be made.
+pub(super) fn check_place(path: &Path) -> Result<(), Fault> {
+    let parent = path.parent().into_iter();
+    let told = [path]
+        .into_iter()
+        .chain(parent)
+        .find_map(|path| statfs(path).ok());
+    let kind = told.map(|told| told.filesystem_type().0);
+    match NO_PLACE.iter().find(|(magic, _)| kind == Some(*magic)) {
+        Some((_, name)) => Err(Fault::NoPlace(name)),
+        None => Ok(()),
+    }
 }
 
 fn check(folder: &fs::Metadata) -> Result<(), Fault> {

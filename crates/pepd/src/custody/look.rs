@@ -15,7 +15,7 @@ use nix::{
 use units::ByteSize;
 
 use super::{
-    folder::{Fault, FolderError, check_mode},
+    folder::{Fault, FolderError, check_mode, check_place},
     segments::{is_segment, of_this_version},
 };
 
@@ -81,6 +81,7 @@ pub fn look(path: &Path, most: u64) -> Result<Look, FolderError> {
 
 fn try_look(path: &Path, most: u64) -> Result<Look, Fault> {
     let mut look = Look::default();
+    check_place(path)?;
     match fs::symlink_metadata(path) {
         Ok(data) => look.at_folder(path, &data, most)?,
         Err(err) if err.kind() == io::ErrorKind::NotFound => look.at_parent(path, most)?,
@@ -159,7 +160,7 @@ impl Look {
         let size = ByteSize(bytes);
         if is_used {
             self.notes.push(format!(
-                "{}: a pepd that runs uses it, with {files} files of {size}: each needs a folder of its own",
+                "{}: a pepd that runs uses it, with {files} files of {size}, which go on to be used where this is its configuration; another pepd needs a folder of its own",
                 path.display()
             ));
         } else if files > 0 {
@@ -297,6 +298,29 @@ mod tests {
             odd.is_some_and(|text| text.ends_with("remove it")),
             "{told:?}"
         );
+    }
+
+    #[test]
+    fn where_the_kernel_shows_its_state_is_no_place_for_files() {
+        for (path, kind) in [
+            ("/proc", "proc"),
+            ("/proc/pepd", "proc"),
+            ("/sys/kernel/pepd", "sysfs"),
+        ] {
+            let told = [
+                fault(Path::new(path)),
+                claim_within(Path::new(path), std::time::Duration::ZERO)
+                    .unwrap_err()
+                    .to_string(),
+            ];
+            let expected = format!("it is in {kind}, where the kernel shows its state");
+            for told in told {
+                assert!(
+                    told.contains(&expected) && told.contains("name a folder on a disk"),
+                    "{told}"
+                );
+            }
+        }
     }
 
     #[test]

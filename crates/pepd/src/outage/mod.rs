@@ -33,6 +33,7 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
 };
+use units::duration;
 
 use crate::arena::Arena;
 use contacts::ContactsFile;
@@ -134,7 +135,11 @@ impl LinkWatch {
     /// An operator says how it is, for that long or until further notice; `None`: others know better. Returns that for
     /// [the next process](Self::new).
     pub fn order(&self, up: Option<bool>, lasting: Option<Duration>) -> Option<Order> {
-        tracing::info!(up, ?lasting, "an operator says how the link is");
+        let lasts = lasting.map(duration::format);
+        match up {
+            Some(up) => tracing::info!(up, lasts, "an operator says how the link is"),
+            None => tracing::info!("an operator leaves to others how the link is"),
+        }
         self.with(|knowledge, now| knowledge.order(now, up, lasting));
         self.said.notify_one();
         let until = lasting.map(|lasting| since_boot().saturating_add(lasting));
@@ -278,7 +283,7 @@ fn go_on(
         let left = order.until.map(|until| until.saturating_sub(since_boot()));
         tracing::info!(
             up = order.up,
-            ?left,
+            for_another = left.map(|left| duration::format(Duration::from_secs(left.as_secs()))),
             "what an operator said of the link counts on"
         );
         let until = left.map(|left| now.steady + left);
@@ -303,6 +308,13 @@ fn go_on(
 /// Whether there was something to tell.
 fn tell(news: Option<State>) -> bool {
     match news {
+        Some(State {
+            up: true,
+            by: Source::Nobody,
+            ..
+        }) => tracing::info!(
+            "the link is back, as far as known: nobody says any more that it is away"
+        ),
         Some(State { up: true, by, .. }) => tracing::info!(by = by.as_str(), "the link is back"),
         Some(State { by, .. }) => tracing::warn!(by = by.as_str(), "the link is away"),
         None => {}
