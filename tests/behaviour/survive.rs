@@ -420,6 +420,23 @@ fn flows_that_nobody_keeps_any_more_are_reset_and_told_of() {
     });
 }
 
+/// Those that are killed from outside did not die of what they took over.
+#[test]
+fn kills_in_quick_succession_reset_nothing() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let pep = bed.start().expect("not direct");
+        let (_echo, mut open) = talking(&bed);
+        for _ in 0..5 {
+            crash(&pep);
+        }
+        echo_once(&mut open, b"still there");
+        assert_eq!(pep.counter("flows_lost_at_restart"), 0);
+        drop(open);
+        pep.wait_idle();
+    });
+}
+
 /// One that dies at once, again and again, is not started for ever: flows end, rules go, and hosts are on their own.
 #[test]
 fn after_ten_deaths_in_a_row_it_gives_up_and_the_kernel_forwards() {

@@ -74,20 +74,34 @@ pub fn children(parent: u32) -> Vec<u32> {
 
 /// The process that carries flows, of a pepd that was started as this one: its child, or itself where flows end with it.
 pub fn carrier(first: u32) -> u32 {
-    // Keepers are copies of it: with all signals blocked, and soon with another name.
-    let carries = |id: &u32| {
-        const ALARM: u64 = 1 << (Signal::SIGALRM as u32 - 1);
-        let read = |name: &str| fs::read_to_string(format!("/proc/{id}/{name}"));
-        let arguments = read("cmdline").unwrap_or_default();
-        let status = read("status").unwrap_or_default();
-        let mut lines = status.lines();
-        let blocked = lines.find_map(|line| line.strip_prefix("SigBlk:"));
-        let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        arguments.split('\0').any(|word| word == "--worker")
-            && blocked.is_some_and(|mask| mask & ALARM == 0)
-            && read("comm").is_ok_and(|name| name.trim_end() == "pepd")
-    };
-    children(first).into_iter().find(carries).unwrap_or(first)
+    const MOMENT: Duration = Duration::from_secs(1);
+    let found = wait_within(MOMENT, || {
+        let workers: Vec<u32> = children(first)
+            .into_iter()
+            .filter(|id| is_worker(*id))
+            .collect();
+        if workers.is_empty() {
+            return Some(first);
+        }
+        workers.into_iter().find(|id| takes_signals(*id))
+    });
+    found.unwrap_or(first)
+}
+
+/// Keepers are copies of one, soon with another name.
+fn is_worker(id: u32) -> bool {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{id}/{name}")).unwrap_or_default();
+    read("comm").trim_end() == "pepd" && read("cmdline").split('\0').any(|word| word == "--worker")
+}
+
+/// Keepers never do, and who starts a program does not for a moment.
+fn takes_signals(id: u32) -> bool {
+    const ALARM: u64 = 1 << (Signal::SIGALRM as u32 - 1);
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let mut lines = status.lines();
+    let blocked = lines.find_map(|line| line.strip_prefix("SigBlk:"));
+    let blocked = blocked.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    blocked.is_some_and(|mask| mask & ALARM == 0)
 }
 
 impl Pep {

@@ -59,9 +59,17 @@ pub(super) async fn build(
     // They have the capabilities of who makes them.
     let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let sites = SiteRuntime::all(config, &controls);
-    // Sockets of tunnels are made anew, and their sessions with them. Where no site listens any more a tunnel may.
+    // Sockets of tunnels are made anew, and their sessions with them.
     let client_mark = MarkSet::new(config.intercept.marks).client_leg();
-    inheritance.close_listeners_but(&addresses(&sites), client_mark);
+    let addresses = addresses(&sites);
+    let identity = config.identity.as_ref();
+    let tunnel = identity.and_then(|identity| identity.listen);
+    let ports: Vec<u16> = addresses
+        .iter()
+        .chain(&tunnel)
+        .map(SocketAddr::port)
+        .collect();
+    inheritance.make_way(&ports, &addresses, client_mark);
     let tunnels = Prepared::new(config, &controls)?;
     let thread = || IdleThread::new("tunnels".to_owned());
     let tunnels = tunnels.map(|prepared| Ok((prepared, thread()?)));
@@ -247,10 +255,12 @@ fn context(
         initial: limits.ring_initial.bytes(),
     };
     let counters = Arc::new(Counters::default());
+    let client_mark = MarkSet::new(config.intercept.marks).client_leg();
+    let inherited = (!inheritance.is_empty()).then(|| inheritance.into_parts(client_mark));
     let (arena, legs) = takeover::arena(
         geometry,
         extent_least(config),
-        inheritance,
+        inherited,
         discards,
         &counters,
     );
@@ -320,7 +330,9 @@ fn listeners(
     for site in sites {
         for family in setup::families() {
             let address = SocketAddr::new(family.loopback(), site.port);
-            let inherited = inheritance.take_listeners(address);
+            let inherited = inheritance
+                .take_listeners(address)
+                .map_err(DaemonError::TakeOver)?;
             let sockets = leg::listeners(site, family, workers.len(), inherited);
             let sockets = sockets.map_err(|err| DaemonError::Listen {
                 site: site.name.clone(),

@@ -19,7 +19,7 @@ use crate::{
     leg::{self, SiteRuntime},
     marks::MarkSet,
     stats::Counters,
-    survive::{Survivor, inheritance::Inheritance, recovery::Recovery},
+    survive::{Survivor, inheritance::Parts, recovery::Recovery},
     tunnel::Tunnels,
 };
 
@@ -31,14 +31,13 @@ pub(super) type Legs = HashMap<u64, OwnedFd>;
 pub(super) fn arena(
     geometry: Geometry,
     least: u64,
-    inheritance: Inheritance,
+    parts: Option<Parts>,
     discards: bool,
     counters: &Counters,
 ) -> (Option<Arc<Arena>>, Option<Legs>) {
-    if inheritance.is_empty() {
+    let Some(parts) = parts else {
         return (None, None);
-    }
-    let parts = inheritance.into_parts();
+    };
     let opened = parts.arena.map(|fd| Arena::open(fd, geometry.initial));
     let why = match opened {
         Some(Ok(arena)) if arena.layout().extent_bytes() < least => {

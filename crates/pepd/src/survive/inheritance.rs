@@ -25,6 +25,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Inheritance {
     parts: Parts,
+    /// Listeners that were given away as copies: these stay open should we fail to start.
+    taken: Vec<Socket>,
     /// Processes that have ended and whose sockets these are.
     keepers: Vec<OwnedFd>,
     any: bool,
@@ -110,35 +112,42 @@ impl Inheritance {
         }
     }
 
-    /// Those that listen at an address.
-    pub fn take_listeners(&mut self, address: SocketAddr) -> Vec<Socket> {
-        let is_there = |socket: &Socket| {
-            let local = socket.local_addr().ok();
-            local.and_then(|local| local.as_socket()) == Some(address)
-        };
-        let all = std::mem::take(&mut self.parts.listeners).into_iter();
-        let (there, others) = all.partition(|(_, socket)| is_there(socket));
-        self.parts.listeners = others;
-        let there: HashMap<_, _> = there;
-        there.into_values().collect()
+    /// Copies of those that listen at an address.
+    ///
+    /// # Errors
+    /// When there are too few descriptors.
+    pub fn take_listeners(&mut self, address: SocketAddr) -> io::Result<Vec<Socket>> {
+        let there = self.extract(|local| local == address);
+        let copies = there.iter().map(Socket::try_clone).collect();
+        self.taken.extend(there);
+        copies
     }
 
-    /// Closes those that listen elsewhere. Clients that wait in the queue of a site, which they left `client_mark` on, are taken
-    /// out of it first.
-    pub fn close_listeners_but(&mut self, addresses: &[SocketAddr], client_mark: u32) {
-        let is_there = |socket: &Socket| {
+    /// Closes those that are in the way of others at these ports, as they do not listen at `addresses`.
+    pub fn make_way(&mut self, ports: &[u16], addresses: &[SocketAddr], client_mark: u32) {
+        let gone =
+            self.extract(|local| ports.contains(&local.port()) && !addresses.contains(&local));
+        self.empty(&gone, client_mark);
+    }
+
+    fn extract(&mut self, wanted: impl Fn(SocketAddr) -> bool) -> Vec<Socket> {
+        let is_wanted = |socket: &Socket| {
             let local = socket.local_addr().ok().and_then(|local| local.as_socket());
-            local.is_some_and(|local| addresses.contains(&local))
+            local.is_some_and(&wanted)
         };
-        let gone = self
+        let all = self
             .parts
             .listeners
-            .extract_if(|_, socket| !is_there(socket));
-        let gone: Vec<_> = gone.map(|(_, socket)| socket).collect();
-        for listener in gone
+            .extract_if(|_, socket| is_wanted(socket));
+        all.map(|(_, socket)| socket).collect()
+    }
+
+    /// Takes the clients that wait in queues of sites' listeners, which have `client_mark`, out of them.
+    fn empty(&mut self, listeners: &[Socket], client_mark: u32) {
+        let of_sites = listeners
             .iter()
-            .filter(|socket| is_accepted(socket.as_fd(), client_mark))
-        {
+            .filter(|socket| is_accepted(socket.as_fd(), client_mark));
+        for listener in of_sites {
             while let Ok((client, _)) = sys::socket::accept(listener.as_fd()) {
                 self.sort(client);
             }
@@ -154,8 +163,11 @@ impl Inheritance {
         }
     }
 
-    /// Everything, to be used or closed.
-    pub fn into_parts(mut self) -> Parts {
+    /// Everything, to be used or closed, but for listeners: nobody listens any more where those were that are left.
+    pub fn into_parts(mut self, client_mark: u32) -> Parts {
+        self.taken.clear();
+        let left = self.extract(|_| true);
+        self.empty(&left, client_mark);
         std::mem::take(&mut self.parts)
     }
 }
@@ -163,7 +175,7 @@ impl Inheritance {
 impl Drop for Inheritance {
     fn drop(&mut self) {
         let parts = std::mem::take(&mut self.parts);
-        std::mem::forget(parts);
+        std::mem::forget((parts, std::mem::take(&mut self.taken)));
     }
 }
 

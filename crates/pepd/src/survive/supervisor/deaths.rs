@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Deaths {
     young: u32,
-    /// Of these, how many did not say why by an exit code: one that fails to start has not touched a flow.
+    /// Of these, how many crashed: neither one that fails to start nor one that was killed ended by a flow.
     crashed: u32,
     any: bool,
 }
@@ -41,11 +41,11 @@ impl Deaths {
         !self.any
     }
 
-    /// One has ended, at that age, by a signal or with an exit code.
-    pub(super) fn next(&mut self, age: Duration, by_signal: bool) -> Next {
+    /// One has ended, at that age, by what it did or not.
+    pub(super) fn next(&mut self, age: Duration, crashed: bool) -> Next {
         self.any = true;
         (self.young, self.crashed) = match age < YOUNG {
-            true => (self.young + 1, self.crashed + u32::from(by_signal)),
+            true => (self.young + 1, self.crashed + u32::from(crashed)),
             false => (0, 0),
         };
         if self.young >= GIVE_UP_AFTER {

@@ -14,7 +14,7 @@ use std::{
     io,
     os::{
         fd::{AsFd as _, BorrowedFd},
-        unix::process::CommandExt as _,
+        unix::process::{CommandExt as _, ExitStatusExt as _},
     },
     path::PathBuf,
     process::{Command, ExitStatus as ChildStatus},
@@ -131,7 +131,7 @@ impl Supervisor {
             if failed && self.texts.revert() {
                 tracing::error!(%status, "a newer configuration could not be put in place: the one before is in use again");
                 // Whatever comes of the one before, it has flows to carry.
-                self.deaths.next(worker.age(), status.code().is_none());
+                self.deaths.next(worker.age(), crashed(status));
                 again = true;
                 continue;
             }
@@ -142,7 +142,7 @@ impl Supervisor {
                 status = %status,
                 "the process that carries flows has ended, another takes them over"
             );
-            match self.deaths.next(worker.age(), status.code().is_none()) {
+            match self.deaths.next(worker.age(), crashed(status)) {
                 Next::Start {
                     after,
                     discards: next,
@@ -308,6 +308,13 @@ fn was_asked(status: ChildStatus) -> bool {
         status.code().map(ExitStatus::from_code),
         Some(ExitStatus::Success | ExitStatus::FlowsReset | ExitStatus::AtOnce)
     )
+}
+
+/// Whether it has ended by something that it did itself. SIGKILL is of others.
+fn crashed(status: ChildStatus) -> bool {
+    status
+        .signal()
+        .is_some_and(|signal| signal != Signal::SIGKILL as i32)
 }
 
 /// Without the options by which one process tells the next what it is: those of programs that this one has replaced.
