@@ -24,10 +24,12 @@ pub(super) async fn watch(link: &LinkWatch, interface: &IfName) {
 
 async fn follow(link: &LinkWatch, interface: &IfName) -> io::Result<Infallible> {
     let notices = Notices::open(Group::Link)?;
-    let mut last = is_up(interface).unwrap_or(true);
-    if !last {
-        link.carrier(false);
+    // It may have changed since somebody looked, or while nobody did.
+    let now = is_up(interface);
+    if let Some(up) = now {
+        link.carrier(up);
     }
+    let mut last = now.unwrap_or(true);
     loop {
         let states = notices
             .next(|notice| carries(notice, interface.as_str()))
