@@ -81,3 +81,105 @@ fn status_counts_flows_and_bytes_by_site_and_knows_the_peer() {
     });
     running.stop_after_errors();
 }
+
+#[test]
+fn flows_are_listed_with_what_the_kernel_says_of_their_legs() {
+    const PASSES: &str =
+        "[[site]]\nname = \"voice\"\nmode = \"bypass\"\nmatch = { dport = [7999] }\n";
+    const SPLIT: &str =
+        "[[site]]\nname = \"split\"\ncongestion = \"reno\"\nmatch = { dport = [7001] }\n";
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", &format!("{PASSES}{SPLIT}{SITE}{ADMIN}"));
+    let servers = [PORT, 7001].map(|port| {
+        let listener = bed.host("server").listen(bed.server_at(Family::V4, port));
+        EchoServer::start(listener)
+    });
+    let none = flows(&running, &[]);
+    assert_eq!(
+        (&none["total"], &none["flows"]),
+        (&0.into(), &Value::Array(vec![]))
+    );
+    let mut in_tunnel = connect(&bed, Family::V4);
+    echo_once(&mut in_tunnel, b"0123456789");
+    let split = bed.host("client").connect(bed.server_at(Family::V4, 7001));
+    let mut split = split.expect("pepd answers");
+    echo_once(&mut split, &[7; 30_000]);
+    let shown = flows(&running, &[]);
+    assert_eq!(shown["total"], 2, "{shown}");
+    let [first, second] = [&shown["flows"][0], &shown["flows"][1]];
+    assert_eq!(
+        (&first["site"], &first["kind"]),
+        (&"split".into(), &"split".into()),
+        "{shown}"
+    );
+    assert_eq!(
+        (&first["up_bytes"], &first["down_bytes"]),
+        (&30_000.into(), &30_000.into())
+    );
+    assert_eq!(
+        first["client"],
+        split.local_addr().expect("connected").to_string()
+    );
+    assert_eq!(
+        (&first["state"], &first["peer"]),
+        (&"relaying".into(), &Value::Null)
+    );
+    let server = &first["server_leg"];
+    assert_eq!(
+        (&server["congestion"], &server["state"]),
+        (&"reno".into(), &"established".into()),
+        "{shown}"
+    );
+    // The link takes 20 ms each way.
+    assert!(server["rtt_s"].as_f64() >= Some(0.04), "{shown}");
+    assert!(server["rtt_min_s"].as_f64() >= Some(0.04), "{shown}");
+    assert!(server["cwnd"].as_u64() > Some(0), "{shown}");
+    assert!(server["busy_s"].as_f64() > Some(0.0), "{shown}");
+    assert!(
+        first["client_leg"]["rtt_s"].as_f64() < server["rtt_s"].as_f64(),
+        "{shown}"
+    );
+    assert_eq!(
+        (&second["site"], &second["kind"]),
+        (&"all".into(), &"near".into()),
+        "{shown}"
+    );
+    assert_eq!(
+        (&second["peer"], &second["server_leg"]),
+        (&"hub".into(), &Value::Null),
+        "{shown}"
+    );
+    assert_eq!(second["client_leg"]["state"], "established", "{shown}");
+    assert_eq!(
+        shown["not_accelerated"]["sites"],
+        serde_json::json!([{"site": "voice", "why": "mode"}])
+    );
+    assert_eq!(shown["not_accelerated"]["gate_closed"], false, "{shown}");
+
+    let oldest = flows(&running, &["--sort", "age", "--limit", "1"]);
+    assert_eq!(
+        (&oldest["total"], &oldest["flows"][0]["site"]),
+        (&2.into(), &"all".into()),
+        "{oldest}"
+    );
+    assert_eq!(oldest["flows"][1], Value::Null, "{oldest}");
+    let of_site = flows(&running, &["--site", "split"]);
+    assert_eq!(
+        (&of_site["total"], &of_site["flows"][0]["site"]),
+        (&1.into(), &"split".into()),
+        "{of_site}"
+    );
+    let text = running.boat.ask(&["flows"]);
+    assert!(text.contains("server: reno, rtt "), "{text}");
+    assert!(
+        text.ends_with("\npasses by: voice (by its mode)\n"),
+        "{text}"
+    );
+    drop((in_tunnel, split, servers));
+    running.stop_after_errors();
+}
+
+fn flows(running: &Running, words: &[&str]) -> Value {
+    let shown = running.boat.ask(&[&["flows", "--json"], words].concat());
+    serde_json::from_str(&shown).expect("JSON")
+}

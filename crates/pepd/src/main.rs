@@ -10,7 +10,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 use hyper::Method;
 use pep_core::config::Config;
 use pepd::{
@@ -21,8 +21,8 @@ use pepd::{
     },
     change::{self, ReloadOrder, ReloadReport},
     cli::{
-        AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, KeygenArgs, LinkArgs, LinkWord,
-        ListArgs, MigrateArgs, ReloadArgs, RulesArgs, RunArgs,
+        AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, FlowsArgs, KeygenArgs,
+        LinkArgs, LinkWord, ListArgs, MigrateArgs, ReloadArgs, RulesArgs, RunArgs,
     },
     congestion::{Catalogue, listing::Listing},
     custody,
@@ -34,7 +34,7 @@ use pepd::{
     load::{self, LoadError, Loaded, Source},
     log,
     migrate::{Draft, options, rules},
-    observe::status::Status,
+    observe::{flows::FlowsReport, status::Status},
     outage::LinkReport,
     summary::Summary,
     survive::{handed, keeper, supervisor},
@@ -56,6 +56,7 @@ fn main() -> ExitCode {
             "/v1/status",
             String::new(),
         )),
+        Command::Flows(args) => asking(flows(&args)),
         Command::Custody(args) => asking(custody(&args)),
         Command::Reload(args) => asking(reload(&args)),
         Command::Keygen(args) => asking(keygen(&args)),
@@ -245,6 +246,15 @@ fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
         None => (Method::GET, String::new()),
     };
     show::<LinkReport>(&args.admin, method, "/v1/link", body)
+}
+
+fn flows(args: &FlowsArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let word = args.sort.to_possible_value();
+    let word = word.ok_or("nothing to sort by")?;
+    let site = args.site.iter().map(|site| format!("&site={site}"));
+    let (limit, site) = (args.limit, site.collect::<String>());
+    let target = format!("/v1/flows?limit={limit}&sort={}{site}", word.get_name());
+    show::<FlowsReport>(&args.admin, Method::GET, &target, String::new())
 }
 
 fn custody(args: &CustodyArgs) -> Result<ExitStatus, Box<dyn Error>> {

@@ -12,7 +12,12 @@ use pep_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{arena::Arena, flow::age, observe::text, sys::socket};
+use crate::{
+    arena::Arena,
+    flow::age,
+    observe::text,
+    sys::sockets::{self, Found},
+};
 
 /// Flows that are listed; sums are over all.
 pub const LISTED_MAX: usize = 10_000;
@@ -77,15 +82,9 @@ impl FlowCustody {
 impl CustodyReport {
     /// What is held now, for one site or for all.
     pub fn of(arena: &Arena, config: &Config, site: Option<&str>) -> Self {
-        let sites = config.sites.iter().map(|(_, site)| &site.name);
-        let names: HashMap<u64, &String> = sites.map(|name| (name_hash(name), name)).collect();
-        let queues = socket::queues();
-        let records = arena.occupied().into_iter();
-        let flows = records.filter_map(|slot| {
-            let record = arena.record(slot)?;
-            let disk = on_disk(arena, slot, &record);
-            Some(flow(&record, disk, &names, &queues))
-        });
+        let sockets = sockets::all();
+        let flows = open_flows(arena, config, &sockets);
+        let flows = flows.map(|(_, flow)| flow);
         let flows = flows.filter(|flow| site.is_none() || flow.site.as_deref() == site);
         Self::sum_up(flows.collect())
     }
@@ -115,6 +114,23 @@ impl CustodyReport {
     }
 }
 
+/// All flows: what is written down of each, and what is held for it. `sockets` are those of this process.
+pub(crate) fn open_flows(
+    arena: &Arena,
+    config: &Config,
+    sockets: &HashMap<u64, Found>,
+) -> impl Iterator<Item = (Record, FlowCustody)> {
+    let sites = config.sites.iter().map(|(_, site)| &site.name);
+    let names: HashMap<u64, &String> = sites.map(|name| (name_hash(name), name)).collect();
+    let slots = arena.occupied().into_iter();
+    slots.filter_map(move |slot| {
+        let record = arena.record(slot)?;
+        let disk = on_disk(arena, slot, &record);
+        let flow = flow(&record, disk, &names, sockets);
+        Some((record, flow))
+    })
+}
+
 /// What has left memory of what goes into a tunnel: nothing else ever does.
 fn on_disk(arena: &Arena, slot: u32, record: &Record) -> [u64; 2] {
     let outward = match record.identity.kind {
@@ -133,7 +149,7 @@ fn flow(
     record: &Record,
     disk: [u64; 2],
     names: &HashMap<u64, &String>,
-    queues: &HashMap<u64, u64>,
+    sockets: &HashMap<u64, Found>,
 ) -> FlowCustody {
     let identity = &record.identity;
     let held = |direction: Direction| {
@@ -143,7 +159,7 @@ fn flow(
     };
     let queued = |direction: Direction| {
         let cookie = record.cookies[direction.sink() as usize];
-        queues.get(&cookie).copied().unwrap_or(0)
+        sockets.get(&cookie).map_or(0, |socket| socket.queue)
     };
     let kind = match identity.kind {
         Kind::Split => "split",

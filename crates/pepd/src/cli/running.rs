@@ -1,11 +1,14 @@
-//! What is asked of a running pepd, or told it: `pepd link`, `status`, `custody` and `reload`.
+//! What is asked of a running pepd, or told it: `pepd link`, `status`, `flows`, `custody` and `reload`.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 
 use super::ConfigArgs;
-use crate::admin::OrderedState;
+use crate::{
+    admin::OrderedState,
+    observe::flows::{LISTED, LISTED_MAX, Sort},
+};
 
 pub(super) const LINK_EXAMPLES: &str = "\
 Says how the link is, or is told by one who knows: an operator's word goes before all else that pepd can find out, until
@@ -29,6 +32,18 @@ Examples:
   pepd status
   pepd status --json | jq '.sites[] | {name, flows_open, up_rate, down_rate}'
   watch pepd status
+";
+
+pub(super) const FLOWS_EXAMPLES: &str = "\
+Lists the flows that are open: site, kind (split here, or one end of a tunnel: near the client, or far from it), age, bytes so far,
+what is held for it, and for each of its connections here what the kernel says: congestion control, round trip, segments
+under way of the congestion window, rate, segments sent again, and what holds it up. The last line says which new
+connections pass by, unaccelerated, and why. docs/operating.md says more.
+
+Examples:
+  pepd flows                           the 100 with most bytes
+  pepd flows --site mail --sort held --limit 10
+  pepd flows --json | jq '.flows[] | {client, destination, server_leg}'
 ";
 
 pub(super) const CUSTODY_EXAMPLES: &str = "\
@@ -106,6 +121,24 @@ impl LinkWord {
             Self::Auto => Some(OrderedState::Auto),
         }
     }
+}
+
+/// Options of `pepd flows`.
+#[derive(Debug, Args)]
+pub struct FlowsArgs {
+    /// Of this site only
+    #[arg(long, value_name = "NAME")]
+    pub site: Option<String>,
+    /// So many at most, up to 10,000
+    #[arg(long, value_name = "N", default_value_t = LISTED as u64,
+        value_parser = clap::value_parser!(u64).range(..=LISTED_MAX as u64))]
+    pub limit: u64,
+    /// Which come first
+    #[arg(long, value_enum, default_value_t)]
+    pub sort: Sort,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
 }
 
 /// Options of `pepd custody`.

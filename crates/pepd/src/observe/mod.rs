@@ -8,8 +8,10 @@
 //!
 //! - `tally`, what the flows of a site have come to
 //! - `sampler`, rates and what is held
+//! - [`flows`], each of them, with what the kernel says of its legs
 //! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus
 
+pub mod flows;
 pub mod metrics;
 mod sampler;
 pub mod status;
@@ -174,19 +176,7 @@ impl Observer {
     }
 
     fn site_statuses(&self) -> Vec<SiteStatus> {
-        let away = self.context.outage.bypassed();
-        let peers = self.peers.as_ref();
-        let lonely = peers.map(|(statuses, _)| statuses.bypassed().borrow().clone());
-        let why = |id: SiteId, site: &Site| {
-            if site.mode == Mode::Bypass {
-                Some("mode")
-            } else if away.contains(&id) {
-                Some("link")
-            } else {
-                let lonely = lonely.as_ref().is_some_and(|sites| sites.contains(&id));
-                lonely.then_some("peer")
-            }
-        };
+        let why = self.why_bypassed();
         let sites = self.config.sites.iter().zip(&self.sites);
         let sites = sites.map(|((id, site), tally)| SiteStatus {
             name: site.name.clone(),
@@ -199,6 +189,23 @@ impl Observer {
             }),
         });
         sites.collect()
+    }
+
+    /// Why the kernel forwards new flows of a site, where it does.
+    fn why_bypassed(&self) -> impl Fn(SiteId, &Site) -> Option<&'static str> + use<> {
+        let away = self.context.outage.bypassed();
+        let peers = self.peers.as_ref();
+        let lonely = peers.map(|(statuses, _)| statuses.bypassed().borrow().clone());
+        move |id, site| {
+            if site.mode == Mode::Bypass {
+                Some("mode")
+            } else if away.contains(&id) {
+                Some("link")
+            } else {
+                let lonely = lonely.as_ref().is_some_and(|sites| sites.contains(&id));
+                lonely.then_some("peer")
+            }
+        }
     }
 
     /// `place` is that of the tally among [`bytes`](Self::bytes), `site` whose it is.
@@ -326,6 +333,7 @@ fn mode(mode: Mode) -> &'static str {
 pub fn routes(observer: &Arc<Observer>) -> Router {
     Router::new()
         .route("/v1/status", get(show_status))
+        .route("/v1/flows", get(flows::show))
         .route("/metrics", get(show_metrics))
         .with_state(Arc::clone(observer))
 }

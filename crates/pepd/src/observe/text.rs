@@ -5,7 +5,7 @@ use std::fmt;
 use super::status::{Held, PeerStatus, Status, Traffic, Used};
 
 /// The longest name that is written in full in a table.
-const NAME: usize = 20;
+pub(super) const NAME: usize = 20;
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,7 +149,7 @@ fn of(part: Used, show: impl Fn(u64) -> String) -> String {
 }
 
 /// A name that fits into a table.
-fn short(name: &str) -> String {
+pub(super) fn short(name: &str) -> String {
     if name.chars().count() <= NAME {
         return name.to_owned();
     }
@@ -174,7 +174,7 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units[unit])
 }
 
-fn bits(rate: f64) -> String {
+pub(super) fn bits(rate: f64) -> String {
     scaled(
         rate,
         1e3,
@@ -195,7 +195,7 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
-fn milliseconds(seconds: f64) -> String {
+pub(super) fn milliseconds(seconds: f64) -> String {
     format!("{:.0} ms", 1e3 * seconds)
 }
 

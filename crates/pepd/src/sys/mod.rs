@@ -5,4 +5,5 @@ pub mod memory;
 pub mod process;
 pub mod reactor;
 pub mod socket;
+pub mod sockets;
 pub mod tun;

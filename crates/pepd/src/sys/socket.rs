@@ -1,8 +1,7 @@
 //! Socket calls that neither socket2 nor nix wrap.
 
 use std::{
-    collections::HashMap,
-    fs, io,
+    io,
     net::SocketAddr,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     time::Duration,
@@ -111,33 +110,6 @@ pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     check(result)?;
     Ok(u64::try_from(bytes).unwrap_or(0))
-}
-
-/// Bytes that each TCP socket of this process has to send, or to be acknowledged, by its cookie (SO_COOKIE). Those that
-/// are made or closed meanwhile may be missing.
-pub fn queues() -> HashMap<u64, u64> {
-    let open = fs::read_dir("/proc/self/fd")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let open = open.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
-    open.filter_map(queue).collect()
-}
-
-fn queue(fd: RawFd) -> Option<(u64, u64)> {
-    let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: `cookie` has `len` writable bytes, and both live through the call. A descriptor that another thread has
-    // closed, or opened anew, is only asked.
-    let result = unsafe {
-        let value = (&raw mut cookie).cast();
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, value, &raw mut len)
-    };
-    check(result).ok()?;
-    let mut bytes: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int, which `bytes` is; as above.
-    let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
-    check(result).ok()?;
-    Some((cookie, u64::try_from(bytes).unwrap_or(0)))
 }
 
 /// Whether a TCP socket is in state CLOSE: reset, timed out, or closed by both and acknowledged.
@@ -339,9 +311,9 @@ pub fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
 }
 
 /// As much of `struct tcp_info` (`include/uapi/linux/tcp.h`) as is of interest; libc's ends before.
-const TCP_INFO_LEN: usize = 216;
+pub(super) const TCP_INFO_LEN: usize = 216;
 
-fn array<const N: usize>(info: &[u8; TCP_INFO_LEN], at: usize) -> [u8; N] {
+pub(super) fn array<const N: usize>(info: &[u8; TCP_INFO_LEN], at: usize) -> [u8; N] {
     std::array::from_fn(|index| info[at + index])
 }
 
@@ -357,16 +329,21 @@ fn get(
     name: libc::c_int,
     buffer: &mut [u8],
 ) -> io::Result<()> {
+    get_of(fd.as_raw_fd(), level, name, buffer)
+}
+
+/// The same of a descriptor that another thread may close, or open anew, meanwhile: it is only asked.
+pub(super) fn get_of(
+    fd: RawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    buffer: &mut [u8],
+) -> io::Result<()> {
     let mut len = buffer.len() as libc::socklen_t;
     // SAFETY: `buffer` has `len` writable bytes, and both live through the call.
     let result = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            buffer.as_mut_ptr().cast(),
-            &raw mut len,
-        )
+        let value = buffer.as_mut_ptr().cast();
+        libc::getsockopt(fd, level, name, value, &raw mut len)
     };
     check(result).map(drop)
 }

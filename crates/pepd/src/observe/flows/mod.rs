@@ -1,0 +1,385 @@
+//! The flows that are open, each with what the kernel says of its legs here; and what passes by, and why.
+
+mod text;
+
+use std::{cmp::Reverse, collections::BTreeMap, collections::HashMap, sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::{Query, State},
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use pep_core::{
+    arena::{Record, SlotState, name_hash},
+    relay::{Direction, Side},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Observer, status::Used};
+use crate::{
+    admin::custody::{FlowCustody, open_flows},
+    gate::Gate,
+    stats,
+    sys::sockets::{self, Facts, Found},
+};
+
+/// Flows that are listed unless something else is asked for, and at most.
+pub const LISTED: usize = 100;
+/// Each costs some system calls, and 1 kB of an answer.
+pub const LISTED_MAX: usize = 10_000;
+
+/// Which flows come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Sort {
+    /// Those with most bytes, both ways
+    #[default]
+    Bytes,
+    /// The oldest
+    Age,
+    /// Those for which most is held
+    Held,
+}
+
+/// What is asked for: `?site=NAME&limit=N&sort=WORD`, each of them optional.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowsQuery {
+    /// Flows of this site only.
+    pub site: Option<String>,
+    /// So many at most; 0 for the sums alone.
+    pub limit: Option<usize>,
+    /// Which first.
+    #[serde(default)]
+    pub sort: Sort,
+}
+
+/// Flows, for programs as JSON and for people as text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FlowsReport {
+    /// How many there are of those that were asked for, listed or not.
+    pub total: usize,
+    /// The first of them.
+    pub flows: Vec<FlowStatus>,
+    /// What passes by, and why.
+    pub not_accelerated: NotAccelerated,
+}
+
+/// A flow.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FlowStatus {
+    /// What it is, and what is held for it.
+    #[serde(flatten)]
+    pub flow: FlowCustody,
+    /// The other end of its tunnel; none where it is in none.
+    pub peer: Option<String>,
+    /// How far it has come: `accepted` (its server, or its peer, has not answered), `relaying`, `closing`.
+    pub state: String,
+    /// Bytes that have come from the client.
+    pub up_bytes: u64,
+    /// Bytes that have come from the server.
+    pub down_bytes: u64,
+    /// Its connection with the client; none where it is at the other end of a tunnel, or gone.
+    pub client_leg: Option<LegStatus>,
+    /// Its connection with the server; likewise.
+    pub server_leg: Option<LegStatus>,
+}
+
+/// What the kernel says of a leg. Rates are in bit/s of payload, times of limits since it was opened.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LegStatus {
+    /// Its TCP state, as ss(8) has it.
+    pub state: String,
+    /// Its congestion control.
+    pub congestion: String,
+    /// The smoothed round-trip time; none before it was measured.
+    pub rtt_s: Option<f64>,
+    /// The least one lately.
+    pub rtt_min_s: Option<f64>,
+    /// The congestion window, in segments.
+    pub cwnd: u32,
+    /// Bytes of payload in a segment.
+    pub mss: u32,
+    /// Segments sent of which it is not known that they have arrived.
+    pub unacked: u32,
+    /// Segments sent again.
+    pub retransmitted: u32,
+    /// How fast it may send; none where it may at any rate.
+    pub pacing_rate: Option<u64>,
+    /// How fast it last delivered; none before it has.
+    pub delivery_rate: Option<u64>,
+    /// How long it had something to send.
+    pub busy_s: f64,
+    /// Of that, how long the receiver's window held it up.
+    pub rwnd_limited_s: f64,
+    /// Of that, how long its own send buffer did.
+    pub sndbuf_limited_s: f64,
+}
+
+/// New connections that the kernel forwards, and why.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct NotAccelerated {
+    /// Sites of which it forwards all new ones now.
+    pub sites: Vec<LeftSite>,
+    /// Whether it forwards all new ones now, of all sites, as flows, descriptors or memory are short, or pepd is to end.
+    pub gate_closed: bool,
+    /// Flows, which there may not be more of.
+    pub flows: Used,
+    /// How often that came about, by counter: since this process began.
+    pub reasons: BTreeMap<String, u64>,
+}
+
+/// A site whose new connections the kernel forwards.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftSite {
+    /// Its name.
+    pub site: String,
+    /// Why: `mode` (it is configured so), `link` or `peer` (which is away).
+    pub why: String,
+}
+
+/// Counters of what keeps connections from being accelerated.
+const REASONS: [&str; 4] = [
+    "gate_closed",
+    "descriptors_short",
+    "memory_short",
+    "syns_passed_held",
+];
+
+impl Observer {
+    /// The flows that are open. Asks the kernel for each socket: not for an event loop.
+    pub fn flows(&self, query: &FlowsQuery) -> FlowsReport {
+        let sockets = sockets::all();
+        let (arena, config) = (&self.context.arena, &self.config);
+        let wanted = |flow: &FlowCustody| query.site.is_none() || flow.site == query.site;
+        let flows = open_flows(arena, config, &sockets);
+        let mut flows: Vec<_> = flows.filter(|(_, flow)| wanted(flow)).collect();
+        let total = flows.len();
+        sort(&mut flows, query.sort);
+        flows.truncate(query.limit.unwrap_or(LISTED));
+        let peers = config.peers.iter().map(|peer| &peer.name);
+        let peers = peers.map(|name| (name_hash(name), name)).collect();
+        let flows = flows.into_iter();
+        FlowsReport {
+            total,
+            flows: flows
+                .map(|(record, flow)| flow_status(&record, flow, &peers, &sockets))
+                .collect(),
+            not_accelerated: self.not_accelerated(),
+        }
+    }
+
+    fn not_accelerated(&self) -> NotAccelerated {
+        let why = self.why_bypassed();
+        let sites = self.config.sites.iter().filter_map(|(id, site)| {
+            let why = why(id, site)?.to_owned();
+            let site = site.name.clone();
+            Some(LeftSite { site, why })
+        });
+        let counters = stats::gather(&self.context);
+        let reasons = counters
+            .entries()
+            .filter(|(name, _)| REASONS.contains(name));
+        NotAccelerated {
+            sites: sites.collect(),
+            gate_closed: *self.context.admission.gate().borrow() == Gate::Closed,
+            flows: self.limits().flows,
+            reasons: reasons
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
+        }
+    }
+}
+
+fn sort(flows: &mut [(Record, FlowCustody)], by: Sort) {
+    match by {
+        Sort::Bytes => flows.sort_by_key(|(record, _)| {
+            Reverse(record.halves.map(|half| half.tail).iter().sum::<u64>())
+        }),
+        Sort::Age => flows.sort_by_key(|(record, _)| record.identity.born),
+        Sort::Held => flows.sort_by_key(|(_, flow)| Reverse(flow.total())),
+    }
+}
+
+fn flow_status(
+    record: &Record,
+    flow: FlowCustody,
+    peers: &HashMap<u64, &String>,
+    sockets: &HashMap<u64, Found>,
+) -> FlowStatus {
+    let leg = |side: Side| {
+        let socket = sockets.get(&record.cookies[side as usize])?;
+        socket.facts().as_ref().map(LegStatus::from)
+    };
+    let come = |direction: Direction| record.halves[direction as usize].tail;
+    FlowStatus {
+        flow,
+        peer: peers.get(&record.identity.peer).map(ToString::to_string),
+        state: match record.state {
+            SlotState::Free | SlotState::Closed => "closing",
+            SlotState::Accepted => "accepted",
+            SlotState::Relaying => "relaying",
+        }
+        .to_owned(),
+        up_bytes: come(Direction::Up),
+        down_bytes: come(Direction::Down),
+        client_leg: leg(Side::Client),
+        server_leg: leg(Side::Server),
+    }
+}
+
+impl From<&Facts> for LegStatus {
+    fn from(facts: &Facts) -> Self {
+        let seconds = |time: Option<Duration>| time.as_ref().map(Duration::as_secs_f64);
+        Self {
+            state: state(facts.state).to_owned(),
+            congestion: facts.congestion.clone(),
+            rtt_s: seconds(facts.rtt),
+            rtt_min_s: seconds(facts.rtt_min),
+            cwnd: facts.window,
+            mss: facts.segment,
+            unacked: facts.unacked,
+            retransmitted: facts.resent,
+            pacing_rate: facts.pacing.map(|bytes| bytes.saturating_mul(8)),
+            delivery_rate: facts.delivery.map(|bytes| bytes.saturating_mul(8)),
+            busy_s: facts.busy.as_secs_f64(),
+            rwnd_limited_s: facts.window_limited.as_secs_f64(),
+            sndbuf_limited_s: facts.buffer_limited.as_secs_f64(),
+        }
+    }
+}
+
+/// The name of a number of `include/net/tcp_states.h`.
+fn state(number: u8) -> &'static str {
+    const NAMES: [&str; 13] = [
+        "unknown",
+        "established",
+        "syn-sent",
+        "syn-recv",
+        "fin-wait-1",
+        "fin-wait-2",
+        "time-wait",
+        "closed",
+        "close-wait",
+        "last-ack",
+        "listening",
+        "closing",
+        "new-syn-recv",
+    ];
+    NAMES.get(usize::from(number)).unwrap_or(&NAMES[0])
+}
+
+/// Answers `GET /v1/flows`.
+pub(super) async fn show(
+    State(observer): State<Arc<Observer>>,
+    Query(query): Query<FlowsQuery>,
+) -> Response {
+    let refuse = |why: String| (StatusCode::BAD_REQUEST, why).into_response();
+    if query.limit.is_some_and(|limit| limit > LISTED_MAX) {
+        return refuse(format!("`limit` is to be {LISTED_MAX} at most\n"));
+    }
+    if let Some(name) = &query.site
+        && !observer
+            .config
+            .sites
+            .iter()
+            .any(|(_, site)| site.name == *name)
+    {
+        return refuse(format!("there is no site `{name}`\n"));
+    }
+    // It asks the kernel for each socket: others are not to wait for that.
+    let report = tokio::task::spawn_blocking(move || observer.flows(&query));
+    match report.await {
+        Ok(report) => Json(report).into_response(),
+        Err(err) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{err}\n")).into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pep_core::arena::{HalfRecord, Identity};
+
+    use super::*;
+
+    fn flow(born: u64, tails: [u64; 2], held: u64) -> (Record, FlowCustody) {
+        let address = "192.0.2.1:1".parse().unwrap();
+        let half = |tail| HalfRecord {
+            tail,
+            ..HalfRecord::default()
+        };
+        let record = Record {
+            state: SlotState::Relaying,
+            cookies: [0; 2],
+            identity: Identity {
+                kind: pep_core::arena::Kind::Near,
+                site: 0,
+                peer: name_hash("hub"),
+                born,
+                token: 0,
+                client: address,
+                destination: address,
+                flags: pep_core::arena::Flags::default(),
+                class: 0,
+            },
+            halves: tails.map(half),
+        };
+        let custody = FlowCustody {
+            site: None,
+            kind: "near".to_owned(),
+            client: address.to_string(),
+            destination: address.to_string(),
+            age_s: 0,
+            memory: [held, 0],
+            disk: [0; 2],
+            kernel: [0; 2],
+        };
+        (record, custody)
+    }
+
+    #[test]
+    fn flows_are_sorted_as_asked_for() {
+        let mut flows = [flow(3, [5, 5], 1), flow(1, [0, 9], 3), flow(2, [20, 0], 2)];
+        for (by, expected) in [
+            (Sort::Bytes, [2, 3, 1]),
+            (Sort::Age, [1, 2, 3]),
+            (Sort::Held, [1, 2, 3]),
+        ] {
+            sort(&mut flows, by);
+            let order = flows.each_ref().map(|(record, _)| record.identity.born);
+            assert_eq!(order, expected, "{by:?}");
+        }
+    }
+
+    #[test]
+    fn a_flow_has_its_peer_its_bytes_and_no_leg_that_is_not_here() {
+        let (record, custody) = flow(1, [7, 8], 0);
+        let hub = "hub".to_owned();
+        let peers = HashMap::from([(name_hash("hub"), &hub)]);
+        let status = flow_status(&record, custody, &peers, &HashMap::new());
+        assert_eq!(status.peer.as_deref(), Some("hub"));
+        assert_eq!((status.up_bytes, status.down_bytes), (7, 8));
+        assert_eq!(status.state, "relaying");
+        assert_eq!((status.client_leg, status.server_leg), (None, None));
+    }
+
+    #[test]
+    fn every_reason_is_a_counter() {
+        let names = pep_core::stats::Stats::default().entries();
+        let names: Vec<_> = names.map(|(name, _)| name).collect();
+        assert!(REASONS.iter().all(|name| names.contains(name)));
+    }
+
+    #[test]
+    fn states_have_the_names_of_the_kernel() {
+        let named = [1, 7, 8, 12, 13].map(state);
+        let expected = [
+            "established",
+            "closed",
+            "close-wait",
+            "new-syn-recv",
+            "unknown",
+        ];
+        assert_eq!(named, expected);
+    }
+}

@@ -1,0 +1,220 @@
+//! Flows for people.
+
+use std::fmt;
+
+use super::{FlowStatus, FlowsReport, LegStatus, NotAccelerated};
+use crate::observe::text::{NAME, bits, bytes, milliseconds, short, span};
+
+/// A limit that takes less of the time in which there was something to send is none.
+const NOTABLE: f64 = 0.05;
+
+impl fmt::Display for FlowsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (total, listed) = (self.total, self.flows.len());
+        match listed {
+            _ if total == 0 => writeln!(f, "no flows")?,
+            _ if total == listed => writeln!(f, "{total} flows")?,
+            _ => writeln!(f, "{listed} of {total} flows (--limit)")?,
+        }
+        if listed > 0 {
+            writeln!(
+                f,
+                "\n{:<NAME$} {:<6} {:<9} {:>8} {:>9} {:>9} {:>9}",
+                "site", "kind", "state", "age", "up", "down", "held",
+            )?;
+        }
+        for flow in &self.flows {
+            write_flow(f, flow)?;
+        }
+        writeln!(f, "\n{}", self.not_accelerated)
+    }
+}
+
+fn write_flow(f: &mut fmt::Formatter<'_>, status: &FlowStatus) -> fmt::Result {
+    let FlowStatus { flow, .. } = status;
+    let site = flow.site.as_deref().unwrap_or("(from peers)");
+    writeln!(
+        f,
+        "{:<NAME$} {:<6} {:<9} {:>8} {:>9} {:>9} {:>9}",
+        short(site),
+        flow.kind,
+        status.state,
+        span(flow.age_s as f64),
+        bytes(status.up_bytes),
+        bytes(status.down_bytes),
+        bytes(flow.total()),
+    )?;
+    write!(f, "    {} -> {}", flow.client, flow.destination)?;
+    match &status.peer {
+        Some(peer) => writeln!(f, ", tunnel with {peer}")?,
+        None => writeln!(f)?,
+    }
+    for (side, leg) in [
+        ("client", &status.client_leg),
+        ("server", &status.server_leg),
+    ] {
+        if let Some(leg) = leg {
+            writeln!(f, "    {side}: {leg}")?;
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for LegStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.congestion)?;
+        if self.state != "established" {
+            write!(f, ", {}", self.state)?;
+        }
+        if let Some(rtt) = self.rtt_s {
+            write!(f, ", rtt {}", milliseconds(rtt))?;
+        }
+        if let Some(least) = self.rtt_min_s {
+            write!(f, " (least {})", milliseconds(least))?;
+        }
+        let (unacked, cwnd) = (self.unacked, self.cwnd);
+        write!(f, ", {unacked} of {cwnd} segments under way")?;
+        if let Some(rate) = self.delivery_rate {
+            write!(f, ", {}", bits(rate as f64))?;
+        }
+        if self.retransmitted > 0 {
+            write!(f, ", {} resent", self.retransmitted)?;
+        }
+        for (seconds, by) in [
+            (self.rwnd_limited_s, "receiver's window"),
+            (self.sndbuf_limited_s, "send buffer"),
+        ] {
+            let share = seconds / self.busy_s.max(f64::MIN_POSITIVE);
+            if share >= NOTABLE {
+                write!(f, ", limited by {by} {:.0} %", 100.0 * share)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for NotAccelerated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sites = self.sites.iter().map(|left| {
+            let why = match left.why.as_str() {
+                "mode" => "by its mode",
+                "link" => "the link is away",
+                "peer" => "its peer is away",
+                why => why,
+            };
+            format!("{} ({why})", left.site)
+        });
+        let mut parts: Vec<String> = sites.collect();
+        if self.gate_closed {
+            let (used, most) = (self.flows.used, self.flows.most);
+            parts.push(format!(
+                "all new connections (the gate is closed; flows {used} of {most})"
+            ));
+        }
+        let counted = self.reasons.iter().filter(|(_, count)| **count > 0);
+        let counted: Vec<_> = counted
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
+        if parts.is_empty() {
+            parts.push("nothing now".to_owned());
+        }
+        write!(f, "passes by: {}", parts.join(", "))?;
+        if !counted.is_empty() {
+            write!(f, "; so far: {}", counted.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::flows::LeftSite;
+
+    fn leg() -> LegStatus {
+        LegStatus {
+            state: "established".to_owned(),
+            congestion: "hybla".to_owned(),
+            rtt_s: Some(0.612),
+            rtt_min_s: Some(0.6),
+            cwnd: 120,
+            mss: 1448,
+            unacked: 88,
+            retransmitted: 3,
+            pacing_rate: None,
+            delivery_rate: Some(1_500_000),
+            busy_s: 10.0,
+            rwnd_limited_s: 4.5,
+            sndbuf_limited_s: 0.1,
+        }
+    }
+
+    #[test]
+    fn a_leg_says_what_limits_it_and_not_what_hardly_does() {
+        let expected = "hybla, rtt 612 ms (least 600 ms), 88 of 120 segments under way, 1.50 Mbit/s, 3 resent, limited by \
+                        receiver's window 45 %";
+        assert_eq!(leg().to_string(), expected);
+        let idle = LegStatus {
+            state: "close-wait".to_owned(),
+            rtt_s: None,
+            rtt_min_s: None,
+            retransmitted: 0,
+            delivery_rate: None,
+            busy_s: 0.0,
+            rwnd_limited_s: 0.0,
+            sndbuf_limited_s: 0.0,
+            ..leg()
+        };
+        assert_eq!(
+            idle.to_string(),
+            "hybla, close-wait, 88 of 120 segments under way"
+        );
+    }
+
+    #[test]
+    fn the_last_line_says_what_passes_by_and_why() {
+        let mut report = FlowsReport {
+            total: 0,
+            flows: Vec::new(),
+            not_accelerated: NotAccelerated::default(),
+        };
+        assert_eq!(report.to_string(), "no flows\n\npasses by: nothing now\n");
+        let left = |site: &str, why: &str| LeftSite {
+            site: site.to_owned(),
+            why: why.to_owned(),
+        };
+        report.not_accelerated.sites = vec![left("voice", "mode"), left("mail", "peer")];
+        report.not_accelerated.gate_closed = true;
+        report.not_accelerated.reasons = [
+            ("gate_closed".to_owned(), 2),
+            ("memory_short".to_owned(), 0),
+        ]
+        .into();
+        let text = report.to_string();
+        let expected = "passes by: voice (by its mode), mail (its peer is away), all new connections (the gate is closed; flows \
+                        0 of 0); so far: gate_closed 2\n";
+        assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
+    fn a_flow_is_shown_with_its_legs() {
+        let flow = serde_json::json!({
+            "site": "mail", "kind": "near", "client": "192.0.2.1:1", "destination": "198.51.100.1:25", "age_s": 61,
+            "memory": [1024, 0], "disk": [0, 0], "kernel": [0, 0], "peer": "hub", "state": "relaying",
+            "up_bytes": 2048, "down_bytes": 0, "client_leg": leg(), "server_leg": null,
+        });
+        let report = serde_json::json!({"total": 2, "flows": [flow], "not_accelerated": NotAccelerated::default()});
+        let report: FlowsReport = serde_json::from_value(report).expect("a report");
+        let text = report.to_string();
+        for part in [
+            "1 of 2 flows",
+            "192.0.2.1:1 -> 198.51.100.1:25, tunnel with hub",
+            "    client: hybla, rtt 612 ms",
+            " 2.00 KiB ",
+            " 1.00 KiB\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("server:"), "{text}");
+    }
+}

@@ -1,0 +1,169 @@
+//! All TCP sockets of this process, and what the kernel says of them.
+//!
+//! They are found by their descriptors, and told by their cookies: `sock_diag` would list those of all programs of the
+//! machine, and needs a module that may not be there.
+
+use std::{collections::HashMap, fs, io, os::fd::RawFd, time::Duration};
+
+use super::socket::{TCP_INFO_LEN, array, check, get_of};
+
+/// A TCP socket that was open a moment ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    fd: RawFd,
+    cookie: u64,
+    /// Bytes that it has to send, or to be acknowledged.
+    pub queue: u64,
+}
+
+/// The TCP sockets of this process, by their cookies (SO_COOKIE). Those that are made or closed meanwhile may be missing.
+pub fn all() -> HashMap<u64, Found> {
+    let open = fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let open = open.filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    let found = open.filter_map(|fd| find(fd).ok());
+    found.map(|found| (found.cookie, found)).collect()
+}
+
+fn find(fd: RawFd) -> io::Result<Found> {
+    let cookie = cookie(fd)?;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (TIOCOUTQ) writes one int, which `bytes` is. A descriptor that another thread has closed, or opened
+    // anew, is only asked.
+    let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+    check(result)?;
+    Ok(Found {
+        fd,
+        cookie,
+        queue: u64::try_from(bytes).unwrap_or(0),
+    })
+}
+
+fn cookie(fd: RawFd) -> io::Result<u64> {
+    let mut cookie = [0; size_of::<u64>()];
+    get_of(fd, libc::SOL_SOCKET, libc::SO_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
+}
+
+/// What the kernel says of a TCP socket (`struct tcp_info`, `TCP_CONGESTION`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Its state, a number of `include/net/tcp_states.h`.
+    pub state: u8,
+    /// Its congestion control.
+    pub congestion: String,
+    /// The smoothed round-trip time; none before it was measured.
+    pub rtt: Option<Duration>,
+    /// The least one lately; none before it was measured.
+    pub rtt_min: Option<Duration>,
+    /// The congestion window, in segments.
+    pub window: u32,
+    /// Bytes of payload in a segment.
+    pub segment: u32,
+    /// Segments sent of which it is not known that they have arrived.
+    pub unacked: u32,
+    /// Segments sent again since it was opened.
+    pub resent: u32,
+    /// How fast it may send, in bytes per second; none where it may at any rate.
+    pub pacing: Option<u64>,
+    /// How fast it last delivered, in bytes per second; none before it has.
+    pub delivery: Option<u64>,
+    /// How long it had something to send.
+    pub busy: Duration,
+    /// Of that, how long the receiver's window held it up.
+    pub window_limited: Duration,
+    /// Of that, how long its own send buffer did.
+    pub buffer_limited: Duration,
+}
+
+impl Found {
+    /// What the kernel says of it; `None` once it is closed.
+    pub fn facts(&self) -> Option<Facts> {
+        let mut info = [0; TCP_INFO_LEN];
+        let mut name = [0; 16];
+        get_of(self.fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).ok()?;
+        get_of(self.fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name).ok()?;
+        // The descriptor may have been another socket's by then. A cookie is never given twice.
+        let same = cookie(self.fd).is_ok_and(|cookie| cookie == self.cookie);
+        same.then(|| Facts::read(&info, &name))
+    }
+}
+
+impl Facts {
+    fn read(info: &[u8; TCP_INFO_LEN], name: &[u8]) -> Self {
+        let word = |at| u32::from_ne_bytes(array(info, at));
+        let long = |at| u64::from_ne_bytes(array(info, at));
+        let micros = |at| Duration::from_micros(u64::from(word(at)));
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        Self {
+            state: info[0],
+            congestion: String::from_utf8_lossy(name).into_owned(),
+            // 0 and the greatest number stand for what was never measured.
+            rtt: (word(68) != 0).then(|| micros(68)),
+            rtt_min: (!matches!(word(148), 0 | u32::MAX)).then(|| micros(148)),
+            window: word(80),
+            segment: word(16),
+            unacked: word(24),
+            resent: word(100),
+            pacing: (long(104) != u64::MAX).then(|| long(104)),
+            delivery: (long(160) != 0).then(|| long(160)),
+            busy: Duration::from_micros(long(168)),
+            window_limited: Duration::from_micros(long(176)),
+            buffer_limited: Duration::from_micros(long(184)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::{TcpListener, TcpStream},
+        os::fd::AsRawFd as _,
+    };
+
+    use socket2::SockRef;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_found_by_its_cookie_and_asked_as_long_as_it_is_open() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        sender.write_all(&[1; 1000]).unwrap();
+        receiver.read_exact(&mut [0; 1000]).unwrap();
+        let cookie = SockRef::from(&sender).cookie().unwrap();
+        let found = all()[&cookie];
+        assert_eq!(found.fd, sender.as_raw_fd());
+        let facts = found.facts().unwrap();
+        assert_eq!(facts.state, 1, "established: {facts:?}");
+        let control = SockRef::from(&sender).tcp_congestion().unwrap();
+        let control = String::from_utf8(control).unwrap();
+        assert_eq!(facts.congestion, control.trim_end_matches('\0'));
+        assert!(facts.window > 0 && facts.segment > 0, "{facts:?}");
+        let rtt = facts.rtt.unwrap();
+        assert!(rtt < Duration::from_secs(10), "{facts:?}");
+        assert!(facts.rtt_min.unwrap() <= rtt, "{facts:?}");
+        drop(sender);
+        assert_eq!(found.facts(), None);
+        assert!(!all().contains_key(&cookie));
+    }
+
+    #[test]
+    fn what_was_never_measured_is_none() {
+        let mut info = [0; TCP_INFO_LEN];
+        info[148..152].copy_from_slice(&u32::MAX.to_ne_bytes());
+        info[104..112].copy_from_slice(&u64::MAX.to_ne_bytes());
+        info[80..84].copy_from_slice(&10_u32.to_ne_bytes());
+        info[176..184].copy_from_slice(&1_500_000_u64.to_ne_bytes());
+        let facts = Facts::read(&info, b"cubic\0\0\0");
+        assert_eq!(facts.congestion, "cubic");
+        assert_eq!((facts.rtt, facts.rtt_min), (None, None));
+        assert_eq!((facts.pacing, facts.delivery), (None, None));
+        assert_eq!(facts.window, 10);
+        assert_eq!(facts.window_limited, Duration::from_millis(1500));
+    }
+}
