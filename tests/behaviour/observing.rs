@@ -1,15 +1,22 @@
 //! What a running pepd shows.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
+    net::TcpStream,
     os::unix::net::UnixStream,
 };
 
-use pepd_tests::{bed::Family, echo::EchoServer, tunnel::TunnelBed, wait::wait_until};
+use pepd_tests::{
+    bed::Family,
+    echo::EchoServer,
+    tunnel::TunnelBed,
+    wait::{PATIENCE, wait_until},
+};
 use serde_json::Value;
 
 use crate::{
     support::echo_once,
+    survive::crash,
     tunnel::{LINK, PORT, Running, SITE, connect},
 };
 
@@ -182,4 +189,61 @@ fn flows_are_listed_with_what_the_kernel_says_of_their_legs() {
 fn flows(running: &Running, words: &[&str]) -> Value {
     let shown = running.boat.ask(&[&["flows", "--json"], words].concat());
     serde_json::from_str(&shown).expect("JSON")
+}
+
+/// What the boat's pepd answers by TCP: the status and all of it.
+fn by_tcp(bed: &TunnelBed, method: &str, target: &str, host: &str) -> (u16, String) {
+    let answer = try_tcp(bed, method, target, host).expect("an answer");
+    let status = answer.split(' ').nth(1).and_then(|word| word.parse().ok());
+    (status.expect("a status"), answer)
+}
+
+fn try_tcp(bed: &TunnelBed, method: &str, target: &str, host: &str) -> io::Result<String> {
+    let mut stream = bed.host("boat").enter(|| TcpStream::connect(HTTP))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let request =
+        format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+const HTTP: &str = "127.0.0.1:9180";
+
+#[test]
+fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
+    let bed = TunnelBed::new(LINK);
+    let admin = format!("{ADMIN}http = \"{HTTP}\"\n");
+    let running = Running::start(&bed, "", &format!("{SITE}{admin}"));
+    for (target, part) in [
+        ("/metrics", "\npepd_peer_up{peer=\"hub\"} 1.0\n"),
+        ("/v1/status", "\"uptime_s\":"),
+        ("/v1/flows?limit=3", "\"not_accelerated\":"),
+        ("/v1/link", "\"outages\":"),
+        ("/v1/custody", "\"count\":0"),
+    ] {
+        for host in [HTTP, "localhost:9180", "[::1]"] {
+            let (status, answer) = by_tcp(&bed, "GET", target, host);
+            assert!(status == 200 && answer.contains(part), "{target}: {answer}");
+        }
+        let (status, answer) = by_tcp(&bed, "GET", target, "evil.example:9180");
+        assert_eq!((status, answer.contains(part)), (403, false), "{answer}");
+        for method in ["POST", "PUT", "DELETE"] {
+            let (status, answer) = by_tcp(&bed, method, target, HTTP);
+            assert_eq!(status, 405, "{answer}");
+        }
+    }
+    // What the admin socket has besides.
+    let (status, answer) = by_tcp(&bed, "GET", "/v1/config", HTTP);
+    assert_eq!(status, 404, "{answer}");
+    let (status, answer) = by_tcp(&bed, "PUT", "/v1/reload", HTTP);
+    assert_eq!(status, 405, "{answer}");
+    // The next process has the port, too.
+    crash(&running.boat);
+    wait_until("it answers again", || {
+        let answer = try_tcp(&bed, "GET", "/v1/status", HTTP);
+        answer.is_ok_and(|answer| answer.contains("\"restarts\":1,"))
+    });
+    running.stop_after_errors();
 }

@@ -1,10 +1,15 @@
 //! `[admin]`: how a running pepd is asked and told.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use toml::de::DeValue;
 
 use super::{
     raw::Section,
-    values::{Map, NonEmpty, OneOf},
+    values::{Map, NonEmpty, OneOf, Reading, WordOr, text},
 };
 
 /// `[admin]`: how a running pepd is asked and told.
@@ -14,6 +19,8 @@ pub struct Admin {
     pub socket: AdminSocket,
     /// Who may use it. Default [`AdminMode::Owner`].
     pub mode: AdminMode,
+    /// Where it answers what only reads by TCP, on a loopback address. Default none: any user of this machine may ask there.
+    pub http: Option<SocketAddr>,
 }
 
 /// Where the socket is.
@@ -61,6 +68,9 @@ impl Admin {
         let admin = Self {
             socket: section.read("socket", words).unwrap_or_default(),
             mode: section.read("mode", modes).unwrap_or_default(),
+            http: section
+                .read("http", WordOr("off", None, Loopback))
+                .flatten(),
         };
         section.finish();
         admin
@@ -70,6 +80,62 @@ impl Admin {
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
         if let AdminSocket::Path(path) = &mut self.socket {
             *path = folder.join(&*path);
+        }
+    }
+}
+
+/// An address and a port that nobody but this machine reaches.
+struct Loopback;
+
+impl Reading for Loopback {
+    type Value = Option<SocketAddr>;
+
+    fn expected(&self) -> String {
+        "a loopback address and a port, such as \"127.0.0.1:9180\"".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<Self::Value, String> {
+        let address = text::<SocketAddr>("an address and a port").read(value);
+        let address = address.map_err(|err| format!("{err}; expected {}", self.expected()))?;
+        if !address.ip().is_loopback() {
+            return Err(format!(
+                "{address} is not a loopback address: nothing says there who asks; expected {}, and in front of it, where others \
+                 are to reach it, a proxy that knows whom it lets in",
+                self.expected()
+            ));
+        }
+        if address.port() == 0 {
+            return Err(format!("port 0 is none; expected {}", self.expected()));
+        }
+        Ok(Some(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::parse;
+
+    #[test]
+    fn what_is_read_by_tcp_is_for_this_machine_only() {
+        let with = |http: &str| {
+            let text = format!("[intercept]\nlan = [\"eth0\"]\n[admin]\nhttp = \"{http}\"\n");
+            parse(&text).map(|config| config.admin.http)
+        };
+        for http in ["127.0.0.1:9180", "127.1.2.3:80", "[::1]:9180"] {
+            assert_eq!(with(http).unwrap(), Some(http.parse().unwrap()));
+        }
+        assert_eq!(with("off").unwrap(), None);
+        for (http, told) in [
+            ("0.0.0.0:9180", "a proxy that knows"),
+            ("[::]:9180", "a proxy that knows"),
+            ("192.0.2.1:9180", "a proxy that knows"),
+            ("127.0.0.1:0", "port 0"),
+            ("127.0.0.1", "such as \"127.0.0.1:9180\""),
+            ("localhost:9180", "such as \"127.0.0.1:9180\""),
+        ] {
+            let errors = with(http).unwrap_err();
+            let text = errors[0].to_string();
+            assert!(errors.len() == 1 && text.contains(told), "{http}: {text}");
         }
     }
 }

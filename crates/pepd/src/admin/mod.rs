@@ -2,11 +2,13 @@
 //!
 //! - this module, the socket: made, replaced when its owner is dead, removed
 //! - `server`, connections and requests, none of which may cost much
+//! - `http`, what can only be read, by TCP
 //! - [`custody`], what is held for hosts
 //! - [`client`], for the command line
 
 pub mod client;
 pub mod custody;
+mod http;
 mod server;
 
 use std::{

@@ -1,6 +1,6 @@
 //! The server.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -17,6 +17,7 @@ use hyper_util::{
 use pep_core::{config::Config, outage::Order};
 use serde::{Deserialize, Serialize};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::UnixListener,
     sync::Semaphore,
     time::{sleep, timeout},
@@ -25,7 +26,7 @@ use tokio::{
 use super::{
     BindError, SocketFile,
     custody::{self, CustodyReport},
-    socket_path,
+    http, socket_path,
 };
 use crate::{
     flow::FlowContext,
@@ -87,73 +88,91 @@ impl Subject {
     }
 }
 
-/// A socket, made but not served yet.
+/// What is asked and told, and by which ways; not served yet.
 #[derive(Debug)]
 pub struct Admin {
-    listener: UnixListener,
+    config: Arc<Config>,
     /// Removed at the end.
-    _file: SocketFile,
+    socket: Option<(UnixListener, SocketFile)>,
     router: Router,
 }
 
 impl Admin {
-    /// The socket of a configuration, at which `more` may be asked; `None` where it wants none. To be called in an event
-    /// loop.
+    /// What may be asked of a pepd, `more` included.
+    pub fn new(config: &Arc<Config>, context: &Arc<FlowContext>, more: Router) -> Self {
+        let subject = Subject {
+            config: Arc::clone(config),
+            context: Arc::clone(context),
+        };
+        Self {
+            config: Arc::clone(config),
+            socket: None,
+            router: router(subject).merge(more),
+        }
+    }
+
+    /// Makes the socket, where the configuration wants one. To be called in an event loop.
     ///
     /// # Errors
     /// As the system, or who is there already, has it.
-    pub fn bind(
-        config: &Arc<Config>,
-        context: &Arc<FlowContext>,
-        more: Router,
-    ) -> Result<Option<Self>, BindError> {
-        let Some(path) = socket_path(config) else {
-            return Ok(None);
+    pub fn bind(&mut self) -> Result<(), BindError> {
+        let Some(path) = socket_path(&self.config) else {
+            return Ok(());
         };
-        let (listener, file) = super::bind(&path, config.admin.mode.bits())?;
+        let (listener, file) = super::bind(&path, self.config.admin.mode.bits())?;
         let listener = UnixListener::from_std(listener);
-        Ok(Some(Self {
-            listener: listener.map_err(|err| BindError::System(path, err))?,
-            _file: file,
-            router: router(Subject {
-                config: Arc::clone(config),
-                context: Arc::clone(context),
-            })
-            .merge(more),
-        }))
+        let listener = listener.map_err(|err| BindError::System(path, err))?;
+        self.socket = Some((listener, file));
+        Ok(())
     }
 
     /// Answers for as long as it is polled.
     pub async fn run(self) {
-        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        loop {
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-                return;
-            };
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(err) => {
-                    tracing::debug!(error = %err, "cannot accept at the admin socket");
-                    sleep(PAUSE).await;
-                    continue;
-                }
-            };
-            let service = TowerToHyperService::new(self.router.clone());
-            tokio::spawn(async move {
-                let connection = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIME)
-                    .max_buf_size(HEAD_MAX)
-                    .keep_alive(false)
-                    .serve_connection(TokioIo::new(stream), service);
-                match timeout(CONNECTION_TIME, connection).await {
-                    Ok(Err(err)) => tracing::debug!(error = %err, "a request of the admin socket"),
-                    Err(_elapsed) => tracing::debug!("a request of the admin socket took too long"),
-                    Ok(Ok(())) => {}
-                }
-                drop(permit);
-            });
-        }
+        let socket = async {
+            if let Some((listener, _file)) = &self.socket {
+                let accept = || async { listener.accept().await.map(|(stream, _)| stream) };
+                serve(accept, &self.router).await;
+            }
+        };
+        let tcp = http::run(&self.config, self.router.clone());
+        tokio::join!(socket, tcp);
+    }
+}
+
+/// Answers those that are accepted, for as long as it is polled.
+pub(super) async fn serve<S, A>(accept: impl Fn() -> A, router: &Router)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    A: Future<Output = io::Result<S>>,
+{
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+            return;
+        };
+        let stream = match accept().await {
+            Ok(stream) => stream,
+            Err(err) => {
+                tracing::debug!(error = %err, "cannot accept an operator's connection");
+                sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        tokio::spawn(async move {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIME)
+                .max_buf_size(HEAD_MAX)
+                .keep_alive(false)
+                .serve_connection(TokioIo::new(stream), service);
+            match timeout(CONNECTION_TIME, connection).await {
+                Ok(Err(err)) => tracing::debug!(error = %err, "an operator's request"),
+                Err(_elapsed) => tracing::debug!("an operator's request took too long"),
+                Ok(Ok(())) => {}
+            }
+            drop(permit);
+        });
     }
 }
 

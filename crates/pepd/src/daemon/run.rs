@@ -159,13 +159,11 @@ impl Daemon {
         let survives = self.keeper.is_some();
         let reload = Reload::new(source, &self.config, &self.context, survives);
         let more = observe::routes(&observer).merge(change::router(Arc::clone(&reload)));
-        match Admin::bind(&self.config, &self.context, more) {
-            Ok(Some(admin)) => drop(tokio::spawn(admin.run())),
-            Ok(None) => {}
-            Err(err) => {
-                tracing::warn!(error = %err, "no admin socket: `pepd status`, `link` and `custody` do not reach this pepd");
-            }
+        let mut admin = Admin::new(&self.config, &self.context, more);
+        if let Err(err) = admin.bind() {
+            tracing::warn!(error = %err, "no admin socket: `pepd status`, `link` and `custody` do not reach this pepd");
         }
+        tokio::spawn(admin.run());
         let signals = Signals::new(self.keeper.is_some());
         let status = match signals {
             Ok(mut signals) => {

@@ -56,6 +56,15 @@ impl Summary<'_> {
     }
 
     pub(super) fn admin(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.admin_socket(f)?;
+        let Some(address) = self.config.admin.http else {
+            return Ok(());
+        };
+        let http = format!("http://{address}, for all users of this machine, reading only");
+        line(f, "", &http)
+    }
+
+    fn admin_socket(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(path) = admin::socket_path(self.config) else {
             return line(f, "admin", &"no socket");
         };
