@@ -24,7 +24,6 @@ use crate::{
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 const MAIL: &str = "[[site]]\nname = \"mail\"\nmatch = { dport = [25] }\n";
 const MAIL_IS_NEW: &str = "site.mail.match.dport: not set -> [25]";
-const DRY: &[&str] = &["--dry-run"];
 
 fn start(bed: &Bed, more: &str) -> Pep {
     bed.start_with(&format!("{ADMIN}{more}"))
@@ -62,6 +61,11 @@ fn expect(bed: &Bed, pep: &Pep, more: &[&str], code: i32, words: &[&str]) {
     expect_of(&reload(bed, pep, more), code, words);
 }
 
+/// A dry run is well, and prints these words.
+fn would_say(bed: &Bed, pep: &Pep, words: &[&str]) {
+    expect(bed, pep, &["--dry-run"], 0, words);
+}
+
 fn expect_of(output: &Output, code: i32, words: &[&str]) {
     let (found, printed) = told(output);
     assert_eq!(found, Some(code), "{printed}");
@@ -78,14 +82,14 @@ fn a_reload_says_what_changes_and_keeps_flows() {
         under_load(bed, 6, || {
             let before = pep.id();
             configure(bed, &pep, MAIL);
-            expect(bed, &pep, DRY, 0, &[MAIL_IS_NEW, "nothing was changed"]);
+            would_say(bed, &pep, &[MAIL_IS_NEW, "nothing was changed"]);
             assert_eq!(pep.id(), before);
             let position = pep.log().position();
             expect(bed, &pep, &[], 0, &[MAIL_IS_NEW]);
             next_worker(&pep, before);
             wait_ready(&pep, position);
             // It knows what it runs by now.
-            expect(bed, &pep, DRY, 0, &["the configuration has not changed"]);
+            would_say(bed, &pep, &["the configuration has not changed"]);
         });
         assert_eq!(pep.supervisor(), first);
         let counters = pep.counters();
@@ -136,7 +140,7 @@ fn what_is_wrong_or_cannot_change_is_refused_whole() {
         assert_eq!(pep.id(), worker);
         // Nothing of it was kept.
         configure(&bed, &pep, "");
-        expect(&bed, &pep, DRY, 0, &["the configuration has not changed"]);
+        would_say(&bed, &pep, &["the configuration has not changed"]);
         drop(open);
         pep.wait_idle();
     });
@@ -194,18 +198,12 @@ fn a_crash_changes_nothing_whatever_the_file_is_by_then() {
         configure(&bed, &pep, MAIL);
         crash(&pep);
         echo_once(&mut open, b"another, for which nobody has asked");
-        expect(&bed, &pep, DRY, 0, &[MAIL_IS_NEW]);
+        would_say(&bed, &pep, &[MAIL_IS_NEW]);
         // Once it was asked for, it stays.
         expect(&bed, &pep, &[], 0, &[]);
         configure(&bed, &pep, "");
         crash(&pep);
-        expect(
-            &bed,
-            &pep,
-            DRY,
-            0,
-            &["site.mail.match.dport: [25] -> not set"],
-        );
+        would_say(&bed, &pep, &["site.mail.match.dport: [25] -> not set"]);
         echo_once(&mut open, b"after");
         drop(open);
         pep.wait_idle();

@@ -146,8 +146,9 @@ impl Findings {
     fn check_admin(&mut self, config: &Config) {
         let path = admin::socket_path(config);
         if let Some(Err(err)) = path.map(|path| admin::look(&path)) {
-            let message =
-                format!("{err}; else `pepd link` and `pepd custody` do not reach this pepd");
+            let message = format!(
+                "{err}; else no command reaches this pepd (`pepd status`, `reload`, `link`)"
+            );
             self.warn(config, "admin.socket", message);
         }
     }

@@ -87,7 +87,9 @@ pub fn look(path: &Path) -> Result<(), BindError> {
     if fs::symlink_metadata(path).is_ok_and(|data| !data.file_type().is_socket()) {
         return Err(BindError::NoSocket(path.to_owned()));
     }
-    let folder = path.parent().filter(|folder| *folder != Path::new(FOLDER));
+    // Of a name alone, the folder in which we are.
+    let there = |folder: &&Path| *folder != Path::new(FOLDER) && *folder != Path::new("");
+    let folder = path.parent().filter(there);
     match folder.map(fs::metadata) {
         Some(Err(err)) => Err(BindError::System(path.to_owned(), err)),
         Some(Ok(data)) if !data.is_dir() => {
@@ -176,6 +178,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.sock");
         look(&path).unwrap();
+        look(Path::new("of-a-name-alone.sock")).unwrap();
         let (_listener, _file) = bind(&path, 0o600).unwrap();
         look(&path).unwrap();
         let other = folder.path().join("text");

@@ -9,7 +9,7 @@ use std::{
 
 use hyper::Method;
 
-use super::{Change, ReloadReport, RunningConfig};
+use super::{ReloadReport, RunningConfig};
 use crate::admin::client::ask;
 
 /// A process that takes over thousands of flows is ready well before.
@@ -21,9 +21,8 @@ impl fmt::Display for ReloadReport {
         for remark in &self.remarks {
             writeln!(f, "{remark}")?;
         }
-        for Change { key, old, new } in &self.changes {
-            let [old, new] = [old, new].map(|value| value.as_deref().unwrap_or("not set"));
-            writeln!(f, "{key}: {old} -> {new}")?;
+        for change in &self.changes {
+            writeln!(f, "{change}")?;
         }
         if self.changes.is_empty() {
             writeln!(f, "the configuration has not changed")?;

@@ -1,6 +1,9 @@
 //! What differs between two configurations, by the keys that an operator writes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -14,6 +17,13 @@ pub struct Change {
     pub old: Option<String>,
     /// What it is; `None` where it is not set any more.
     pub new: Option<String>,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [old, new] = [&self.old, &self.new].map(|value| value.as_deref().unwrap_or("not set"));
+        write!(f, "{}: {old} -> {new}", self.key)
+    }
 }
 
 /// What differs between two texts, by key. Neither comments nor the order of keys count; that of sites does.

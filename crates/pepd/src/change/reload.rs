@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{
     process::Command,
     sync::{Mutex, MutexGuard},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use super::{Change, ReloadOrder, diff};
@@ -33,8 +33,6 @@ use crate::{
     survive::discovery::SUPERVISOR,
 };
 
-/// So long after the answer the process that gave it ends.
-const FAREWELL: Duration = Duration::from_millis(100);
 /// A check that takes longer does not end.
 const CHECK_TIME: Duration = Duration::from_secs(30);
 
@@ -330,9 +328,8 @@ fn program() -> io::Result<PathBuf> {
 }
 
 fn tell(changes: &[Change]) {
-    for Change { key, old, new } in changes {
-        let [old, new] = [old, new].map(|value| value.as_deref().unwrap_or("not set"));
-        tracing::info!("reload: {key}: {old} -> {new}");
+    for change in changes {
+        tracing::info!("reload: {change}");
     }
     tracing::info!(
         changes = changes.len(),
@@ -340,10 +337,9 @@ fn tell(changes: &[Change]) {
     );
 }
 
-/// The first process checks once more, and replaces us.
+/// The first process checks once more, and replaces us. Who has asked is answered before another task runs.
 fn hand_over(first: i32) {
     tokio::spawn(async move {
-        sleep(FAREWELL).await;
         if supervisor().ok() != Some(first) {
             tracing::error!("no reload: the process that would start the next one has ended");
             return;

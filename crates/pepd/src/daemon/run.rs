@@ -161,7 +161,7 @@ impl Daemon {
         let more = observe::routes(&observer).merge(change::router(Arc::clone(&reload)));
         let mut admin = Admin::new(&self.config, &self.context, more);
         if let Err(err) = admin.bind() {
-            tracing::warn!(error = %err, "no admin socket: `pepd status`, `link` and `custody` do not reach this pepd");
+            tracing::warn!(error = %err, "no admin socket: no command reaches this pepd (`pepd status`, `reload`, `link`)");
         }
         tokio::spawn(admin.run());
         let signals = Signals::new(self.keeper.is_some());

@@ -13,7 +13,7 @@ use std::{
         unix::net::{SocketAddr, UnixDatagram},
     },
     process,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
@@ -21,20 +21,12 @@ use nix::{
     unistd::Pid,
 };
 use pep_core::config::{Config, Marks};
-use tokio::{
-    io::Interest,
-    time::{sleep, timeout},
-};
+use tokio::{io::Interest, time::timeout};
 
 use crate::{survive::discovery::Predecessor, sys};
 
 /// What the names of claims begin with.
 const PREFIX: &str = "pepd/";
-
-/// The claim of a process that was killed is gone within so long.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How often to look.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// Why nothing was claimed.
 #[derive(Debug, thiserror::Error)]
@@ -90,28 +82,15 @@ impl Claim {
         keeper: Option<u32>,
     ) -> Result<(Self, Vec<Predecessor>), ClaimError> {
         let uses = Uses::of(config, process::id(), keeper.unwrap_or(0));
-        let limit = Instant::now() + PATIENCE;
-        let mut asked = None;
-        let predecessors = loop {
-            let found = uses.predecessors(&others()?);
-            let Err(ClaimError::Taken { process, .. }) = found else {
-                break found?;
-            };
-            if Instant::now() >= limit {
-                break found?;
-            }
-            if asked != Some(process)
-                && let Some(unguarded) = Predecessor::unguarded(process)
-            {
+        if let Err(ClaimError::Taken { process, .. }) = uses.predecessors(&others()?) {
+            if let Some(unguarded) = Predecessor::unguarded(process) {
                 unguarded.hand_over();
-                asked = Some(process);
             }
             if let Err(err) = end_of(process).await {
                 tracing::debug!(error = %err, process, "has not been seen to end");
             }
-            // What keeps the sockets of one that has ended young may not have its name yet.
-            sleep(LOOK).await;
-        };
+        }
+        let predecessors = uses.predecessors(&others()?)?;
         Ok((Self::bind(uses)?, predecessors))
     }
 
@@ -148,7 +127,7 @@ pub fn end_keepers_of(config: &Config) {
 
 /// Waits until a process has ended, and with it its claim, but not for long.
 async fn end_of(process: u32) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const PATIENCE: Duration = Duration::from_secs(1);
     let process = i32::try_from(process).map_err(io::Error::other)?;
     let process = sys::process::pidfd_open(Pid::from_raw(process))?;
     let process = sys::reactor::register(process, Interest::READABLE)?;

@@ -6,7 +6,10 @@
 use std::{ffi::CStr, io, time::Duration};
 
 use nix::{
-    sys::signal::{SigSet, SigmaskHow},
+    sys::{
+        prctl,
+        signal::{SigSet, SigmaskHow},
+    },
     unistd::Pid,
 };
 
@@ -23,8 +26,11 @@ pub const NAME: &CStr = c"pepd-keeper";
 pub fn spawn(patience: Duration) -> io::Result<Pid> {
     let patience = libc::c_int::try_from(patience.as_millis()).unwrap_or(libc::c_int::MAX);
     let parent = Pid::this().as_raw();
-    // The child has all signals blocked from its first moment on: only SIGKILL ends it.
+    // The child has all signals blocked from its first moment on, so that only SIGKILL ends it, and its name, by which others know
+    // what it is.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let name = prctl::get_name()?;
+    prctl::set_name(NAME)?;
     // SAFETY: without a stack and without CLONE_VM this is fork(2), but for the table of descriptors. The arguments that
     // are 0 may come in any order, as they do. The child only makes system calls, and never returns.
     let result = unsafe {
@@ -36,9 +42,9 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
         unsafe { keep(parent, patience) }
     }
     let child = super::socket::check(result as libc::c_int);
+    prctl::set_name(&name)?;
     mask.thread_set_mask()?;
-    let child = child?;
-    Ok(Pid::from_raw(child))
+    Ok(Pid::from_raw(child?))
 }
 
 /// # Safety
@@ -48,7 +54,6 @@ unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
     // SAFETY: system calls with integers, and with pointers to what lives through them; nothing is shared with the parent
     // but descriptors, of which only those opened here are closed.
     unsafe {
-        libc::prctl(libc::PR_SET_NAME, NAME.as_ptr());
         // Who takes over has to look into its table: a process with capabilities of its file, or under Yama, may not otherwise.
         libc::prctl(libc::PR_SET_DUMPABLE, 1);
         libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY);
