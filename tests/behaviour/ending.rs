@@ -109,7 +109,7 @@ fn while_it_is_killed_no_connection_hangs() {
                 let (mut failures, mut total) = (0, 0);
                 while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) || total < 200 {
                     total += 1;
-                    failures += u32::from(!works(bed));
+                    failures += usize::from(!works(bed));
                 }
                 (failures, total)
             });
@@ -118,8 +118,10 @@ fn while_it_is_killed_no_connection_hangs() {
             drop(stop);
             connecting.join().expect("none hangs")
         });
-        // Only those that the dying daemon had already answered.
-        assert!(failures <= 2, "{failures} of {total} connections failed");
+        // Only those that the dying daemon had already answered: one that it carried, and at each of its listeners, of which each
+        // worker has one and which are closed one after the other, one that it had not taken yet.
+        let answered = 1 + thread::available_parallelism().map_or(1, usize::from);
+        assert!(failures <= answered, "{failures} of {total} failed");
     });
 }
 

@@ -26,7 +26,7 @@ use pepd::{
     },
     congestion::{Catalogue, listing::Listing},
     custody,
-    daemon::{self, Role},
+    daemon::{self, DaemonError, Role},
     exit::ExitStatus,
     intercept,
     kernel::has_rto_max,
@@ -72,11 +72,14 @@ fn run(args: &RunArgs) -> ExitStatus {
         Err(err) => return refuse(&err),
     };
     log::init(args.log(loaded.config.log), args.log_level.is_some());
-    if loaded.config.custody.survive && !args.worker && keepers_are_useful() {
-        return supervisor::run(loaded, before).unwrap_or_else(|err| {
-            tracing::error!(error = %err, "cannot start, or watch, the process that carries flows");
-            ExitStatus::Runtime
-        });
+    if loaded.config.custody.survive && !args.worker {
+        // Before those that run pepd take some, and do not say what is missing.
+        if let Err(err) = daemon::raise_descriptors(&loaded.config) {
+            return failed(&err);
+        }
+        if keepers_are_useful() {
+            return supervise(loaded, before);
+        }
     }
     let role = if args.worker {
         supervisor::begin_worker();
@@ -94,10 +97,19 @@ fn run(args: &RunArgs) -> ExitStatus {
         let place = load::located(path, &warning.line);
         tracing::warn!(place, key = warning.key, "{}", warning.message);
     }
-    daemon::run(&loaded.config, loaded.source, role).unwrap_or_else(|err| {
-        tracing::error!("{}", chain(&err));
-        err.status()
+    daemon::run(&loaded.config, loaded.source, role).unwrap_or_else(|err| failed(&err))
+}
+
+fn supervise(loaded: Loaded, before: Option<Source>) -> ExitStatus {
+    supervisor::run(loaded, before).unwrap_or_else(|err| {
+        tracing::error!(error = %err, "cannot start, or watch, the process that carries flows");
+        ExitStatus::Runtime
     })
+}
+
+fn failed(err: &DaemonError) -> ExitStatus {
+    tracing::error!("{}", chain(err));
+    err.status()
 }
 
 /// The configuration to run, and the one to go back to should it not come up, which it is already where this one has become

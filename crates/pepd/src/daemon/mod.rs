@@ -128,6 +128,16 @@ pub enum Role {
     },
 }
 
+/// Raises the limit of descriptors as far as this process may, and returns what it is.
+///
+/// # Errors
+/// When pepd cannot start with so few.
+pub fn raise_descriptors(config: &Config) -> Result<u64, DaemonError> {
+    let descriptors = descriptors::raise();
+    descriptors::check(config, descriptors)?;
+    Ok(descriptors)
+}
+
 /// Runs until a signal ends it. Blocks the calling thread, which has to be the only one; the log must be set up.
 ///
 /// SIGTERM and SIGINT drain: no further flow is taken, those that are open may run on for
@@ -142,8 +152,7 @@ pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, Da
     SigSet::from(Signal::SIGCHLD)
         .thread_unblock()
         .map_err(|err| DaemonError::system("unblock signals")(err.into()))?;
-    let descriptors = descriptors::raise();
-    descriptors::check(config, descriptors)?;
+    let descriptors = raise_descriptors(config)?;
     let keeper = match role {
         Role::Alone => None,
         Role::Worker { .. } => {
