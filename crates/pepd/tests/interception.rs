@@ -117,6 +117,7 @@ fn json_and_text_install_the_same_table() {
                 recent: false,
                 forget: false,
                 fib: false,
+                seen: false,
             },
         ),
     ] {

@@ -5,7 +5,7 @@
 //! and the way from a site to its listener once more into `mangle`. What iptables cannot say
 //! is in the script's head.
 
-use super::rules::{Chain, Family, Hook, Prefixes, Ruleset, Term};
+use super::rules::{Chain, Counter, Family, Hook, Prefixes, Ruleset, Term};
 
 /// What the script is for, and what is lost against our own nft table.
 const HEADER: &str = "\
@@ -244,13 +244,15 @@ impl Writer<'_> {
             | Term::IsRecent(_)
             | Term::Remember(_)
             | Term::Forget(_)
-            | Term::CountPassed => None,
+            | Term::Seen
+            | Term::Count(Counter::Passed) => None,
             Term::TcpOrIcmp => Some(match self.family {
                 Family::V4 => vec![" -p tcp".to_owned(), " -p icmp".to_owned()],
                 Family::V6 => vec![" -p tcp".to_owned(), " -p ipv6-icmp".to_owned()],
             }),
             Term::Syn => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN"),
             Term::Ack => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK ACK"),
+            Term::SynAck => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN,ACK"),
             Term::Fin => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK FIN,ACK"),
             Term::Source(nets) => self.prefixes("-s", nets),
             Term::Destination(nets) => self.prefixes("-d", nets),

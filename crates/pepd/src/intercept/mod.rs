@@ -46,7 +46,7 @@ use netlink::Netlink;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::Routing;
-use rules::{Features, Lan, Ruleset};
+use rules::{Counter, Features, Lan, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 
@@ -214,7 +214,7 @@ impl Interception {
     /// # Errors
     /// When nft cannot be run, or the table is gone.
     pub async fn passed(&self) -> Result<u64, InterceptError> {
-        let packets = self.nft.counter(&self.table, nft::PASSED_COUNTER).await;
+        let packets = self.nft.counter(&self.table, Counter::Passed.name()).await;
         packets.map_err(cannot("read the counter of passed flows"))
     }
 

@@ -14,8 +14,14 @@ pub use text::ruleset as text;
 
 use super::rules::{Family, Hook};
 
-/// The counter of flows that passed unaccelerated.
-pub const PASSED_COUNTER: &str = "passed";
+/// The set of interfaces by which SYNs came in lately.
+pub const SEEN_SET: &str = "seen";
+
+/// How long an interface is remembered after the last SYN, in seconds. What is left of it says when that was.
+pub const SEEN_SECONDS: u32 = 86_400;
+
+/// Interfaces that are remembered at most; a machine has a handful.
+const SEEN_ELEMENTS: u32 = 256;
 
 /// Seconds for which the addresses of a SYN are remembered: a host answers our SYN-ACK within
 /// a round trip, and repeats a lost answer (its first data) within its retransmission timeout.

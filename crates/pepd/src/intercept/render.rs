@@ -23,7 +23,11 @@ pub enum Format {
 
 /// The rules for this configuration on a kernel that can do everything.
 pub fn render(config: &Config, format: Format) -> String {
-    let ruleset = Ruleset::new(config, Features::FULL);
+    let features = Features {
+        seen: format != Format::Iptables,
+        ..Features::FULL
+    };
+    let ruleset = Ruleset::new(config, features);
     match format {
         Format::Nft => nft_file(config, &ruleset),
         Format::Json => {

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! chain from_hosts    prerouting, before conntrack: packets from hosts and out of our TUNs
+//! chain elsewhere     what comes in by other interfaces: which
 //! chain gate          empty, or what lets new flows pass unaccelerated
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
@@ -86,6 +87,8 @@ pub enum Term {
     Ack,
     /// TCP that ends one direction: of FIN, SYN, RST and ACK only FIN and ACK are set.
     Fin,
+    /// TCP that answers a SYN: of FIN, SYN, RST and ACK only SYN and ACK are set.
+    SynAck,
     /// The source address lies in one of the prefixes.
     Source(Prefixes),
     /// The destination address lies in one of the prefixes.
@@ -119,8 +122,10 @@ pub enum Term {
     /// Give the packet to the loopback listener on this port; a condition too: false when
     /// nobody listens.
     Tproxy(Family, u16),
-    /// Add to the counter of flows that passed unaccelerated.
-    CountPassed,
+    /// Add to a counter.
+    Count(Counter),
+    /// Remember by which interface the packet came in.
+    Seen,
     /// Done with this hook.
     Accept,
     /// Back to the chain that jumped here.
@@ -129,6 +134,43 @@ pub enum Term {
     Jump(String),
     /// Go through this chain instead of the rest of the present one.
     Goto(String),
+}
+
+/// What is counted, in packets, since the table was installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Counter {
+    /// SYNs that passed unaccelerated, as the gate was closed.
+    Passed,
+    /// SYNs that came in by LAN interfaces.
+    Syns,
+    /// Packets that listeners were given: SYNs, and answers to SYN cookies.
+    Intercepted,
+    /// SYNs that we sent to servers.
+    Called,
+    /// SYN-ACKs of servers that found the socket they are for.
+    Answered,
+}
+
+impl Counter {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Passed,
+        Self::Syns,
+        Self::Intercepted,
+        Self::Called,
+        Self::Answered,
+    ];
+
+    /// As it is called in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Syns => "syns",
+            Self::Intercepted => "intercepted",
+            Self::Called => "called",
+            Self::Answered => "answered",
+        }
+    }
 }
 
 /// A rule: what it does and why.
@@ -192,6 +234,8 @@ pub struct Features {
     /// Route look-ups in rules (nft_fib, 4.10): without, SYNs to this machine itself are
     /// intercepted too, and a daemon killed in `defer` leaves SYNs out of conntrack.
     pub fib: bool,
+    /// Sets of the names of interfaces filled by rules: without, `pepd check` cannot tell where connections arrive.
+    pub seen: bool,
 }
 
 impl Features {
@@ -201,6 +245,7 @@ impl Features {
         recent: true,
         forget: true,
         fib: true,
+        seen: true,
     };
 
     /// The families in use.
@@ -231,6 +276,8 @@ pub struct Ruleset {
     pub mask: u32,
     /// Families for which there is a set of recent SYNs; empty without nft_dynset.
     pub recent: Vec<Family>,
+    /// Whether there is a set of the interfaces by which SYNs came in.
+    pub seen: bool,
     /// All chains; those hooked in come last, so that what they jump to exists.
     pub chains: Vec<Chain>,
 }
@@ -271,7 +318,7 @@ pub fn gate(gate: Gate) -> Vec<Rule> {
             ),
             rule(
                 "new flows pass unaccelerated",
-                [Term::CountPassed, Term::Accept],
+                [Term::Count(Counter::Passed), Term::Accept],
             ),
         ],
     }

@@ -267,6 +267,7 @@ pub(super) async fn diagnose(nft: &Nft, full: Features) -> Result<Features, Setu
         recent: can(&[Term::Remember(rules::Family::V4)]).await?,
         forget: can(&[Term::Forget(rules::Family::V4)]).await?,
         fib: can(&[Term::ForThisMachine]).await?,
+        seen: can(&[Term::Seen]).await?,
     })
 }
 
@@ -289,6 +290,11 @@ pub(super) fn degradations(features: Features) -> Vec<&'static str> {
         lost.push(
             "the kernel cannot look up routes in nft rules (nft_fib): connections to this \
              machine itself need a bypass site, and masqueraded flows fail if pepd is killed",
+        );
+    }
+    if !features.seen {
+        lost.push(
+            "the kernel cannot keep the names of interfaces in nft sets: `pepd check` cannot tell by which connections arrive",
         );
     }
     lost

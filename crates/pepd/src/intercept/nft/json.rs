@@ -6,10 +6,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Family, Hook, PASSED_COUNTER, RECENT_ELEMENTS, RECENT_SECONDS, kept_bits};
+use super::{
+    Family, Hook, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, kept_bits,
+};
 use crate::{
     gate::Gate,
-    intercept::rules::{self, Chain, Prefixes, Rule, Ruleset, Term},
+    intercept::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term},
 };
 
 /// Commands that replace any earlier table of that name by this one, all at once or not at all.
@@ -20,10 +22,11 @@ pub fn install_transaction(ruleset: &Ruleset) -> Value {
         json!({"add": table}), // so that the deletion finds one
         json!({"delete": table}),
         json!({"add": table}),
-        json!({"add": {"counter": {
-            "family": "inet", "table": ruleset.table, "name": PASSED_COUNTER,
-        }}}),
     ];
+    commands.extend(Counter::ALL.map(|counter| writer.counter(counter)));
+    if ruleset.seen {
+        commands.push(writer.seen_set());
+    }
     commands.extend(
         ruleset
             .recent
@@ -77,6 +80,7 @@ pub fn probe_transaction(terms: &[Term]) -> Value {
     };
     let remembered = terms.iter().filter_map(|term| match term {
         Term::Remember(family) | Term::Forget(family) => Some(writer.recent_set(*family)),
+        Term::Seen => Some(writer.seen_set()),
         _ => None,
     });
     let mut commands = vec![json!({"add": {"table": {"family": "inet", "name": table}}})];
@@ -111,6 +115,18 @@ impl<'a> Writer<'a> {
         }}})
     }
 
+    fn seen_set(&self) -> Value {
+        json!({"add": {"set": {
+            "family": "inet", "table": self.table, "name": SEEN_SET, "type": "ifname",
+            "size": SEEN_ELEMENTS, "flags": ["timeout"], "timeout": SEEN_SECONDS,
+        }}})
+    }
+
+    fn counter(&self, counter: Counter) -> Value {
+        let name = counter.name();
+        json!({"add": {"counter": {"family": "inet", "table": self.table, "name": name}}})
+    }
+
     fn chain(&self, chain: &Chain) -> Value {
         let mut value = json!({"family": "inet", "table": self.table, "name": chain.name});
         if let Some(hook) = chain.hook {
@@ -140,6 +156,7 @@ impl<'a> Writer<'a> {
             Term::Syn => vec![equal(tcp_flags(), json!("syn"))],
             Term::Ack => vec![equal(tcp_flags(), json!("ack"))],
             Term::Fin => vec![equal(tcp_flags(), json!({"|": ["fin", "ack"]}))],
+            Term::SynAck => vec![equal(tcp_flags(), json!({"|": ["syn", "ack"]}))],
             Term::Source(nets) => vec![prefixes("saddr", nets)],
             Term::Destination(nets) => vec![prefixes("daddr", nets)],
             Term::SourcePort(ranges) => vec![ports("sport", ranges)],
@@ -177,7 +194,11 @@ impl<'a> Writer<'a> {
             Term::SetMark(mark) => vec![self.set_mark(*mark)],
             Term::Notrack => vec![json!({"notrack": null})],
             Term::Tproxy(family, port) => tproxy(*family, *port),
-            Term::CountPassed => vec![json!({"counter": PASSED_COUNTER})],
+            Term::Count(counter) => vec![json!({"counter": counter.name()})],
+            Term::Seen => {
+                let set = format!("@{SEEN_SET}");
+                vec![json!({"set": {"op": "update", "elem": meta("iifname"), "set": set}})]
+            }
             Term::Accept => vec![json!({"accept": null})],
             Term::Return => vec![json!({"return": null})],
             Term::Jump(chain) => vec![json!({"jump": {"target": chain}})],

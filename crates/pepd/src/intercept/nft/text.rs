@@ -4,18 +4,30 @@ use std::fmt::Write as _;
 
 use pep_core::site::PortRange;
 
-use super::{Family, PASSED_COUNTER, RECENT_ELEMENTS, RECENT_SECONDS, kept_bits};
-use crate::intercept::rules::{Chain, Prefixes, Rule, Ruleset, Term};
+use super::{
+    Family, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, kept_bits,
+};
+use crate::intercept::rules::{Chain, Counter, Prefixes, Rule, Ruleset, Term};
 
 /// The table as a file for `nft -f`, which replaces any earlier one of that name.
 pub fn ruleset(ruleset: &Ruleset) -> String {
     let table = &ruleset.table;
     let mut text = format!("table inet {table}\ndelete table inet {table}\n\n");
-    let mut parts = vec![format!("\tcounter {PASSED_COUNTER} {{\n\t}}\n")];
+    let counter = |counter: Counter| format!("\tcounter {} {{\n\t}}\n", counter.name());
+    let mut parts = Counter::ALL.map(counter).to_vec();
+    if ruleset.seen {
+        parts.push(seen_set());
+    }
     parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
     parts.extend(ruleset.chains.iter().map(|part| chain(ruleset.mask, part)));
     let _ = write!(text, "table inet {table} {{\n{}}}\n", parts.join("\n"));
     text
+}
+
+fn seen_set() -> String {
+    format!(
+        "\tset {SEEN_SET} {{\n\t\ttype ifname\n\t\tsize {SEEN_ELEMENTS}\n\t\tflags timeout\n\t\ttimeout {SEEN_SECONDS}s\n\t}}\n"
+    )
 }
 
 fn recent_set(family: Family) -> String {
@@ -56,6 +68,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Syn => "tcp flags & (fin|syn|rst|ack) == syn".to_owned(),
         Term::Ack => "tcp flags & (fin|syn|rst|ack) == ack".to_owned(),
         Term::Fin => "tcp flags & (fin|syn|rst|ack) == fin|ack".to_owned(),
+        Term::SynAck => "tcp flags & (fin|syn|rst|ack) == syn|ack".to_owned(),
         Term::Source(nets) => prefixes("saddr", nets),
         Term::Destination(nets) => prefixes("daddr", nets),
         Term::SourcePort(ranges) => format!("tcp sport {}", one_or_set(ranges.iter().map(range))),
@@ -79,7 +92,8 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SetMark(mark) => set_mark(mask, *mark),
         Term::Notrack => "notrack".to_owned(),
         Term::Tproxy(family, port) => tproxy(*family, *port),
-        Term::CountPassed => format!("counter name {PASSED_COUNTER}"),
+        Term::Count(counter) => format!("counter name {}", counter.name()),
+        Term::Seen => format!("update @{SEEN_SET} {{ iifname }}"),
         Term::Accept => "accept".to_owned(),
         Term::Return => "return".to_owned(),
         Term::Jump(chain) => format!("jump {chain}"),

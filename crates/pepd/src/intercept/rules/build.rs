@@ -6,8 +6,8 @@ use pep_core::{
 };
 
 use super::{
-    Chain, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, gate, is_deferred,
-    lans, rule,
+    Chain, Counter, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, gate,
+    is_deferred, lans, rule,
 };
 use crate::{gate::Gate, marks::MarkSet};
 
@@ -24,6 +24,7 @@ impl Ruleset {
             table: config.intercept.table.to_string(),
             mask: config.intercept.marks.mask(),
             recent: builder.recent().to_vec(),
+            seen: features.seen,
             chains: builder.chains(),
         }
     }
@@ -59,9 +60,12 @@ impl Builder<'_> {
         chains.extend(self.hold_chains());
         chains.extend(self.site_chains());
         chains.push(chain("sites", None, self.sites()));
+        if self.features.seen {
+            chains.push(chain("elsewhere", None, elsewhere()));
+        }
         let from_hosts = self.host_rules();
         chains.push(chain("from_hosts", Some(Hook::PreroutingRaw), from_hosts));
-        let from_servers = vec![self.server_rule()];
+        let from_servers = self.server_rules();
         chains.push(chain(
             "from_servers",
             Some(Hook::PreroutingDnat),
@@ -70,7 +74,7 @@ impl Builder<'_> {
         chains.push(chain(
             "to_hosts",
             Some(Hook::OutputRaw),
-            vec![self.output_rule()],
+            self.output_rules(),
         ));
         chains
     }
@@ -92,16 +96,20 @@ impl Builder<'_> {
 
     fn host_rules(&self) -> Vec<Rule> {
         use Term::{
-            Accept, Ack, Fin, Forget, From, Goto, IsRecent, Jump, NotFrom, NotTcpOrIcmp,
-            SocketMark, SocketTransparent, Syn,
+            Accept, Ack, Count, Fin, Forget, From, Goto, IsRecent, Jump, NotFrom, NotTcpOrIcmp,
+            Seen, SocketMark, SocketTransparent, Syn,
         };
         let lan = || From(self.lan_names());
         let goto = |chain: &str| Goto(chain.to_owned());
         let jump = |chain: &str| Jump(chain.to_owned());
         let deliver = |conditions: &[Term]| [conditions, &self.deliver()].concat();
         let full = [SocketTransparent, SocketMark(self.marks.client_leg())];
+        let elsewhere = match self.features.seen {
+            true => goto("elsewhere"),
+            false => Accept,
+        };
         let mut rules = vec![
-            rule("not from hosts", [NotFrom(self.host_names()), Accept]),
+            rule("not from hosts", [NotFrom(self.host_names()), elsewhere]),
             rule("nothing we could know", [NotTcpOrIcmp, Accept]),
             rule(
                 "one-armed: a server's packet, see from_servers",
@@ -115,9 +123,16 @@ impl Builder<'_> {
                 conditions,
             )
         }));
+        rules.push(rule("a flow we have", deliver(&full)));
+        if self.features.seen {
+            // Of its own: where the set is full, a rule ends there.
+            rules.push(rule(ARRIVES, [lan(), Syn, Seen]));
+        }
         rules.extend([
-            rule("a flow we have", deliver(&full)),
-            rule("a new flow, if there is room", [lan(), Syn, jump("gate")]),
+            rule(
+                "a new flow, if there is room",
+                [lan(), Syn, Count(Counter::Syns), jump("gate")],
+            ),
             rule(
                 "a new flow; before the next rule, since it may meet a TIME_WAIT",
                 [Syn, jump("sites")],
@@ -136,23 +151,43 @@ impl Builder<'_> {
         rules
     }
 
-    fn server_rule(&self) -> Rule {
-        rule(
-            "an answer to one of our server legs, or an ICMP error about it",
-            [
-                Term::TcpOrIcmp,
-                Term::SocketTransparent,
-                Term::SetMark(self.marks.local()),
-                Term::Accept,
-            ],
-        )
+    fn server_rules(&self) -> Vec<Rule> {
+        vec![
+            rule(
+                "a server answers, and the answer comes back to us",
+                [
+                    Term::SynAck,
+                    Term::SocketMark(self.marks.server_leg()),
+                    Term::Count(Counter::Answered),
+                ],
+            ),
+            rule(
+                "an answer to one of our server legs, or an ICMP error about it",
+                [
+                    Term::TcpOrIcmp,
+                    Term::SocketTransparent,
+                    Term::SetMark(self.marks.local()),
+                    Term::Accept,
+                ],
+            ),
+        ]
     }
 
-    fn output_rule(&self) -> Rule {
-        rule(
-            "both legs have the same four addresses: only the server leg is tracked",
-            [Term::Mark(self.marks.client_leg()), Term::Notrack],
-        )
+    fn output_rules(&self) -> Vec<Rule> {
+        vec![
+            rule(
+                "both legs have the same four addresses: only the server leg is tracked",
+                [Term::Mark(self.marks.client_leg()), Term::Notrack],
+            ),
+            rule(
+                "a server is called",
+                [
+                    Term::Mark(self.marks.server_leg()),
+                    Term::Syn,
+                    Term::Count(Counter::Called),
+                ],
+            ),
+        ]
     }
 
     fn hold_chains(&self) -> impl Iterator<Item = Chain> + '_ {
@@ -200,7 +235,10 @@ impl Builder<'_> {
             .map(|&family| rule(&comment, [Term::Syn, Term::Remember(family)]));
         // The listener first: without one the packet must stay tracked and unmarked.
         let tproxy = self.features.families().iter().map(|&family| {
-            let to = [Term::Tproxy(family, port)];
+            let to = [
+                Term::Tproxy(family, port),
+                Term::Count(Counter::Intercepted),
+            ];
             rule(&comment, [&to[..], &self.deliver()].concat())
         });
         remember.chain(tproxy).collect()
@@ -281,6 +319,17 @@ impl Builder<'_> {
             })
             .collect()
     }
+}
+
+/// Where connections arrive, for `pepd check`.
+const ARRIVES: &str = "connections arrive by this interface";
+
+/// What is not from hosts passes.
+fn elsewhere() -> Vec<Rule> {
+    vec![
+        rule(ARRIVES, [Term::Syn, Term::Seen]),
+        rule("forwarded", [Term::Accept]),
+    ]
 }
 
 pub(in crate::intercept) fn site_chain(id: SiteId) -> String {

@@ -126,6 +126,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
         recent: false,
         forget: false,
         fib: false,
+        seen: false,
     };
     let ruleset = Ruleset::new(&config(PLAIN), poor);
     let all = ruleset.chains.iter().flat_map(|chain| &chain.rules);
@@ -137,6 +138,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
             | Term::Remember(_)
             | Term::Forget(_)
             | Term::ForThisMachine
+            | Term::Seen
             | Term::RoutedTo(_)
     )));
     assert!(
