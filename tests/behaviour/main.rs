@@ -35,5 +35,6 @@ mod survive;
 mod survive_disk;
 mod survive_tunnel;
 mod timeouts;
+mod top;
 mod tunnel;
 mod upkeep;

@@ -18,6 +18,7 @@
 //! * [`guest`]: programs on another kernel;
 //! * [`raw`]: single packets as no kernel would send them, and what is on the wire;
 //! * [`programs`]: real servers and clients, and which package has them;
+//! * [`screen`]: a program in a terminal;
 //! * [`tunnel`]: two pepds and a link between them;
 //! * [`wait`]: waiting for conditions.
 //!
@@ -41,6 +42,7 @@ pub mod pep_binary;
 pub mod pep_log;
 pub mod programs;
 pub mod raw;
+pub mod screen;
 pub mod serve;
 pub mod speed;
 pub mod tunnel;

@@ -25,6 +25,7 @@
 //! - [`survive`], flows that outlive the process that carries them
 //! - [`tunnel`], flows to and from peers
 //! - [`sys`], system calls without a safe wrapper
+//! - [`top`], a running pepd in a terminal
 //! - [`workers`], the threads that carry flows
 #![deny(unsafe_code)]
 
@@ -57,5 +58,6 @@ pub mod summary;
 pub mod survive;
 #[expect(unsafe_code, reason = "system calls; nowhere else")]
 pub mod sys;
+pub mod top;
 pub mod tunnel;
 pub mod workers;

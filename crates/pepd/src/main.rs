@@ -22,7 +22,8 @@ use pepd::{
     change::{self, ReloadOrder, ReloadReport},
     cli::{
         AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, FlowsArgs, KeygenArgs,
-        LinkArgs, LinkWord, ListArgs, MigrateArgs, ReloadArgs, RulesArgs, RunArgs,
+        LinkArgs, LinkWord, ListArgs, MigrateArgs, ReloadArgs, RulesArgs, RunArgs, SocketArgs,
+        TopArgs,
     },
     congestion::{Catalogue, listing::Listing},
     custody,
@@ -38,6 +39,7 @@ use pepd::{
     outage::LinkReport,
     summary::Summary,
     survive::{handed, keeper, supervisor},
+    top,
 };
 use serde::de::DeserializeOwned;
 
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
             "/v1/status",
             String::new(),
         )),
+        Command::Top(args) => asking(top(&args)),
         Command::Flows(args) => asking(flows(&args)),
         Command::Custody(args) => asking(custody(&args)),
         Command::Reload(args) => asking(reload(&args)),
@@ -260,6 +263,16 @@ fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
     show::<LinkReport>(&args.admin, method, "/v1/link", body)
 }
 
+fn top(args: &TopArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = socket_at(&args.which)?;
+    if args.once {
+        let frame = top::once(&socket)?;
+        return Ok(print(format_args!("{frame}")));
+    }
+    top::run(&socket, args.interval)?;
+    Ok(ExitStatus::Success)
+}
+
 fn flows(args: &FlowsArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let word = args.sort.to_possible_value();
     let word = word.ok_or("nothing to sort by")?;
@@ -295,6 +308,10 @@ fn show<T: DeserializeOwned + fmt::Display>(
 
 /// Where the pepd that is meant answers.
 fn socket_of(args: &AdminArgs) -> Result<PathBuf, Box<dyn Error>> {
+    socket_at(&args.which)
+}
+
+fn socket_at(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(socket) = &args.socket {
         return Ok(socket.clone());
     }

@@ -18,7 +18,9 @@ pub use check::{CheckArgs, RulesArgs, RulesFormat};
 pub use keygen::KeygenArgs;
 pub use migrate::MigrateArgs;
 pub use run::{FormatArg, LevelArg, RunArgs};
-pub use running::{AdminArgs, CustodyArgs, FlowsArgs, LinkArgs, LinkWord, ReloadArgs};
+pub use running::{
+    AdminArgs, CustodyArgs, FlowsArgs, LinkArgs, LinkWord, ReloadArgs, SocketArgs, TopArgs,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,6 +30,7 @@ Examples:
   pepd cc list                                which congestion controls are there?
   pepd link down --for 5min                   the link will be away
   pepd status                                 how it is: link, sites, peers, what is used of the limits
+  pepd top                                    the same, live
   pepd flows                                  each flow: round trip, rate, what holds it up
   pepd custody                                what is held for hosts
   pepd keygen                                 a key, by which peers of tunnels know this pepd
@@ -68,6 +71,9 @@ pub enum Command {
     /// Say how it is: link, sites, peers, limits
     #[command(after_help = running::STATUS_EXAMPLES)]
     Status(AdminArgs),
+    /// Show a running pepd in the terminal, live
+    #[command(after_help = running::TOP_EXAMPLES)]
+    Top(TopArgs),
     /// List the flows that are open, with what the kernel says of each
     #[command(after_help = running::FLOWS_EXAMPLES)]
     Flows(FlowsArgs),

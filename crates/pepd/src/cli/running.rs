@@ -46,6 +46,18 @@ Examples:
   pepd flows --json | jq '.flows[] | {client, destination, server_leg}'
 ";
 
+pub(super) const TOP_EXAMPLES: &str = "\
+Shows a running pepd in the terminal, live: the link and its outages; rates, what is held, loss before and after error
+correction over the last ten minutes; sites, peers, what is used of the limits; and, by `f`, flows. `?` shows all keys, `q` ends it.
+Where pepd goes away it says so, and goes on when there is one again. It needs 80 columns and 24 lines. NO_COLOR is
+honoured. docs/operating.md says what each means.
+
+Examples:
+  pepd top
+  pepd top --interval 5s               asks more seldom
+  pepd top --once                      one frame as text, for scripts
+";
+
 pub(super) const CUSTODY_EXAMPLES: &str = "\
 Lists what is held: bytes that a host was told have arrived, and that the other end has not acknowledged yet. Memory
 is pepd's own; what the kernel has is to be sent, or was sent and waits to be acknowledged.
@@ -71,13 +83,21 @@ Examples:
 
 /// Which running pepd is meant.
 #[derive(Debug, Args)]
-pub struct AdminArgs {
+pub struct SocketArgs {
     /// Where the configuration is.
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Its admin socket; goes before the configuration, which is not read then
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+/// Which running pepd is meant, and how it is shown.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    /// Which one.
+    #[command(flatten)]
+    pub which: SocketArgs,
     /// As JSON
     #[arg(long)]
     pub json: bool,
@@ -139,6 +159,29 @@ pub struct FlowsArgs {
     /// Which pepd.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+/// Options of `pepd top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Prints one frame as text, and ends
+    #[arg(long)]
+    pub once: bool,
+    /// How often to ask, from 200ms to 10s
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
+    pub interval: Duration,
+    /// Which pepd.
+    #[command(flatten)]
+    pub which: SocketArgs,
+}
+
+/// More often makes pepd work for nothing, more seldom tells too little of ten minutes.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = units::duration::parse(text).map_err(|err| err.to_string())?;
+    if (Duration::from_millis(200)..=Duration::from_secs(10)).contains(&interval) {
+        return Ok(interval);
+    }
+    Err("expected 200ms to 10s".to_owned())
 }
 
 /// Options of `pepd custody`.

@@ -122,13 +122,8 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
     };
     let (name, flows) = (short(&peer.name), peer.flows);
     let Some(session) = &peer.session else {
-        let why = peer.no_session.as_deref().map(|why| match why {
-            "unanswered" => "  does not answer our handshakes",
-            "untaken" => "  takes none of our answers (psk_file?)",
-            "keys" => "  its answers do not fit (psk_file?)",
-            _ => "  speaks another version",
-        });
-        let why = why.unwrap_or_default();
+        let why = peer.no_session.as_deref();
+        let why = why.map_or_else(String::new, |why| format!("  {}", no_session(why)));
         return writeln!(f, "{name:<NAME$} {is:<7} {:<4} {flows:>6}{why}", "");
     };
     writeln!(
@@ -142,6 +137,16 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
         session.segments_resent,
         session.outages,
     )
+}
+
+/// Why there is no session, in words.
+pub(crate) fn no_session(why: &str) -> &'static str {
+    match why {
+        "unanswered" => "does not answer our handshakes",
+        "untaken" => "takes none of our answers (psk_file?)",
+        "keys" => "its answers do not fit (psk_file?)",
+        _ => "speaks another version",
+    }
 }
 
 fn of(part: Used, show: impl Fn(u64) -> String) -> String {
@@ -174,7 +179,7 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units[unit])
 }
 
-pub(super) fn bits(rate: f64) -> String {
+pub(crate) fn bits(rate: f64) -> String {
     scaled(
         rate,
         1e3,
@@ -195,7 +200,7 @@ fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 
-pub(super) fn milliseconds(seconds: f64) -> String {
+pub(crate) fn milliseconds(seconds: f64) -> String {
     format!("{:.0} ms", 1e3 * seconds)
 }
 
@@ -213,7 +218,7 @@ pub(crate) fn span(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]

@@ -80,16 +80,26 @@ impl fmt::Display for LegStatus {
         if self.retransmitted > 0 {
             write!(f, ", {} resent", self.retransmitted)?;
         }
-        for (seconds, by) in [
+        write!(f, "{}", self.limits())
+    }
+}
+
+impl LegStatus {
+    /// What holds it up, as the end of a line: `, limited by send buffer 45 %`; nothing where it is the congestion window.
+    pub(crate) fn limits(&self) -> String {
+        let limits = [
             (self.rwnd_limited_s, "receiver's window"),
             (self.sndbuf_limited_s, "send buffer"),
-        ] {
+        ];
+        let limits = limits.map(|(seconds, by)| {
             let share = seconds / self.busy_s.max(f64::MIN_POSITIVE);
             if share >= NOTABLE {
-                write!(f, ", limited by {by} {:.0} %", 100.0 * share)?;
+                format!(", limited by {by} {:.0} %", 100.0 * share)
+            } else {
+                String::new()
             }
-        }
-        Ok(())
+        });
+        limits.concat()
     }
 }
 

@@ -1,0 +1,145 @@
+//! Each flow, with what the kernel says of its connections.
+
+use std::cmp::Reverse;
+
+use ratatui::text::Line;
+
+use super::{
+    Page, Tone,
+    parts::{fitted, name_width, wrapped},
+};
+use crate::{
+    observe::{
+        flows::{FlowStatus, LegStatus},
+        text::{bits, bytes, milliseconds, span},
+    },
+    top::{
+        history::{Flows, History, sum},
+        ui::{Order, Ui},
+    },
+};
+
+pub(super) fn page(history: &History, ui: &Ui, width: usize) -> Page {
+    let flows = match history.flows() {
+        Ok(Some(flows)) => flows,
+        Ok(None) => {
+            let head = vec![Line::from("waiting for the flows")];
+            return Page { head, list: vec![] };
+        }
+        Err(why) => {
+            let lines = wrapped(&format!("pepd does not list flows: {why}"), width);
+            let head = lines.into_iter().map(Line::from).collect();
+            return Page { head, list: vec![] };
+        }
+    };
+    let mut head = vec![Line::from(summary(flows, ui))];
+    let passes_by = flows.report.not_accelerated.to_string();
+    head.extend(
+        wrapped(&passes_by, width)
+            .into_iter()
+            .take(PASSES_BY_LINES)
+            .map(Line::from),
+    );
+    let columns = format!(
+        "{} {:<5} {:>9} {:>9} {:>11} {:>8} {:>6} {}",
+        fitted("site", name_width(width)),
+        "kind",
+        "age",
+        "bytes",
+        "rate",
+        "rtt",
+        "resent",
+        "control",
+    );
+    head.push(Line::default());
+    head.push(Line::from(ui.span(Tone::Head, columns)));
+    let list = sorted(flows, ui.order).into_iter();
+    let list = list.flat_map(|(flow, rate)| lines(flow, rate, width));
+    Page {
+        head,
+        list: list.collect(),
+    }
+}
+
+/// What passes by is told in full by `pepd flows`.
+const PASSES_BY_LINES: usize = 4;
+
+fn summary(flows: &Flows, ui: &Ui) -> String {
+    let (total, listed) = (flows.report.total, flows.report.flows.len());
+    let of = match &ui.site {
+        Some(site) => format!(" of site {site}"),
+        None => String::new(),
+    };
+    let order = ui.order.name();
+    match (total, ui.order) {
+        _ if total == listed => format!("{total} flows{of}, by {order}"),
+        (_, Order::Age) => format!("{total} flows{of}: the {listed} oldest"),
+        (_, Order::Bytes) => format!("{total} flows{of}: the {listed} with most bytes"),
+        _ => format!("{total} flows{of}: the {listed} with most bytes, by {order}"),
+    }
+}
+
+/// Each with its rate.
+fn sorted(flows: &Flows, order: Order) -> Vec<(&FlowStatus, Option<f64>)> {
+    let rates = flows.rates.iter().copied();
+    let mut all: Vec<_> = flows.report.flows.iter().zip(rates).collect();
+    match order {
+        Order::Bytes => all.sort_by_key(|(flow, _)| Reverse(sum(flow))),
+        Order::Age => all.sort_by_key(|(flow, _)| Reverse(flow.flow.age_s)),
+        Order::Rate => {
+            all.sort_by(|(_, a), (_, b)| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0)))
+        }
+        Order::Rtt => all.sort_by(|(a, _), (b, _)| rtt(b).total_cmp(&rtt(a))),
+    }
+    all
+}
+
+/// The longer one of its connections'.
+fn rtt(flow: &FlowStatus) -> f64 {
+    let legs = legs(flow).filter_map(|leg| leg.rtt_s);
+    legs.fold(-1.0, f64::max)
+}
+
+fn legs(flow: &FlowStatus) -> impl Iterator<Item = &LegStatus> {
+    flow.client_leg.iter().chain(&flow.server_leg)
+}
+
+/// That with the longer round trip, which is the link's where one crosses it.
+fn slow_leg(flow: &FlowStatus) -> Option<&LegStatus> {
+    let rtt = |leg: &LegStatus| leg.rtt_s.unwrap_or(-1.0);
+    legs(flow).max_by(|a, b| rtt(a).total_cmp(&rtt(b)))
+}
+
+fn lines(status: &FlowStatus, rate: Option<f64>, width: usize) -> [Line<'static>; 2] {
+    let flow = &status.flow;
+    let slow = slow_leg(status);
+    let rtt = slow.and_then(|leg| leg.rtt_s);
+    let resent: u64 = legs(status).map(|leg| u64::from(leg.retransmitted)).sum();
+    let first = format!(
+        "{} {:<5} {:>9} {:>9} {:>11} {:>8} {resent:>6} {}",
+        fitted(
+            flow.site.as_deref().unwrap_or("(from peers)"),
+            name_width(width)
+        ),
+        flow.kind,
+        span(flow.age_s as f64),
+        bytes(sum(status)),
+        rate.map_or("-".to_owned(), bits),
+        rtt.map_or("-".to_owned(), milliseconds),
+        slow.map_or("-", |leg| leg.congestion.as_str()),
+    );
+    let mut second = format!("   {} -> {}", flow.client, flow.destination);
+    if let Some(peer) = &status.peer {
+        second += &format!(", by {peer}");
+    }
+    if status.state != "relaying" {
+        second += &format!(", {}", status.state);
+    }
+    if flow.total() > 0 {
+        second += &format!(", {} held", bytes(flow.total()));
+    }
+    for leg in slow.iter() {
+        second += &leg.limits();
+    }
+    [first, second].map(|line| Line::from(fitted(&line, width)))
+}

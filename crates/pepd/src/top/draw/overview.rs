@@ -1,0 +1,293 @@
+//! Link, sites, peers, limits.
+
+use ratatui::text::{Line, Span};
+
+use super::{
+    Page, Tone,
+    parts::{clock, fitted, graph, highest, name_width, percent, wrapped},
+};
+use crate::{
+    observe::{
+        status::{PeerStatus, SiteStatus, Status, Traffic, Used},
+        text::{bits, bytes, milliseconds, no_session, span},
+    },
+    outage::OutageReport,
+    top::{
+        history::{History, Point},
+        ui::Ui,
+    },
+};
+
+/// The name of a graph, and its last value.
+const LABEL: usize = 26;
+/// Its highest value.
+const HIGHEST: usize = 18;
+
+pub(super) fn page(history: &History, ui: &Ui, width: usize) -> Page {
+    let Some(status) = history.status() else {
+        let head = vec![Line::from("waiting for an answer")];
+        return Page { head, list: vec![] };
+    };
+    let mut head = link(status, ui, width);
+    head.extend(graphs(history, status, ui, width));
+    head.extend(amounts(status, ui));
+    head.push(Line::default());
+    let mut list = sites(status, ui, width);
+    list.extend(peers(history, status, ui, width));
+    list.extend(ended(status, width));
+    list.extend(outages(status, ui));
+    Page { head, list }
+}
+
+fn link(status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
+    let (link, report) = (&status.link, &status.link.report);
+    let state = if report.up {
+        ui.span(Tone::Good, "UP")
+    } else {
+        ui.span(Tone::Bad, "DOWN")
+    };
+    let mut text = format!(" for {}, by {}", span(report.for_s), report.by);
+    let rate = link.rate.map(|rate| bits(rate as f64));
+    for part in [link.interface.clone(), rate, link.rtt_s.map(milliseconds)]
+        .into_iter()
+        .flatten()
+    {
+        text += &format!(", {part}");
+    }
+    if let Some(left) = report.next_planned_in_s {
+        text += &format!("; changes by plan in {}", span(left));
+    }
+    let (count, down) = (report.outages, span(report.down_s));
+    let mut past = format!("outages {count}, {down} in all");
+    for (begin, outage) in ["; last ", ", "].into_iter().zip(&report.history) {
+        past += &format!("{begin}{} for {}", clock(outage.began), lasted(outage));
+    }
+    vec![
+        Line::from(vec![Span::raw("link "), state, Span::raw(text)]),
+        Line::from(fitted(&past, width)),
+    ]
+}
+
+fn lasted(outage: &OutageReport) -> String {
+    outage.lasted_s.map_or("now".to_owned(), span)
+}
+
+/// How a value is shown.
+type Show = fn(f64) -> String;
+/// What of a point is shown.
+type Value = fn(&Point) -> Option<f64>;
+
+fn graphs(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
+    let whole: Show = |value| bytes(value as u64);
+    let mut all: Vec<(&str, Value, Show)> = vec![
+        ("up", |point| Some(point.up), bits),
+        ("down", |point| Some(point.down), bits),
+        ("held", |point| Some(point.held), whole),
+    ];
+    if !status.peers.is_empty() {
+        all.extend([
+            ("loss", (|point| point.loss) as Value, percent as Show),
+            ("after", |point| point.after, percent),
+            ("overcode", |point| point.overcode, percent),
+        ]);
+    }
+    let line = |(name, value, show): (&str, Value, Show)| {
+        let columns = history.columns(width.saturating_sub(LABEL + HIGHEST), value);
+        let last = columns.iter().rev().flatten().next();
+        let last = last.map_or("-".to_owned(), |last| show(*last));
+        let label = format!("{name:<8} {last:>14}");
+        let most = highest(&columns).map_or("-".to_owned(), show);
+        let most = format!("  most {most}");
+        Line::from(vec![
+            Span::raw(fitted(&label, LABEL)),
+            ui.span(Tone::Graph, graph(&columns)),
+            Span::raw(fitted(&most, HIGHEST)),
+        ])
+    };
+    all.into_iter().map(line).collect()
+}
+
+/// What is held, and what is used of the limits.
+fn amounts(status: &Status, ui: &Ui) -> Vec<Line<'static>> {
+    let held = status.total.held;
+    let (memory, disk, kernel) = (bytes(held.memory), bytes(held.disk), bytes(held.kernel));
+    let oldest = span(held.oldest_s as f64);
+    let queue = format!("queue: pepd {memory}, disk {disk}, kernel {kernel}; oldest {oldest}");
+    let (limits, custody) = (status.limits, status.custody);
+    let count = |number: u64| number.to_string();
+    let mut lines = vec![Line::from(queue)];
+    if !status.peers.is_empty() {
+        let mut parts = vec![Span::raw("custody: memory ")];
+        parts.extend(used(ui, custody.memory, bytes));
+        if custody.disk.most > 0 {
+            parts.push(Span::raw(", disk "));
+            parts.extend(used(ui, custody.disk, bytes));
+        } else {
+            parts.push(Span::raw(", no disk"));
+        }
+        lines.push(Line::from(parts));
+    }
+    let mut parts = vec![Span::raw("flows ")];
+    parts.extend(used(ui, limits.flows, count));
+    parts.push(Span::raw(", memory "));
+    parts.extend(used(ui, limits.memory, bytes));
+    parts.push(Span::raw(", descriptors "));
+    parts.extend(used(ui, limits.descriptors, count));
+    lines.push(Line::from(parts));
+    lines
+}
+
+/// From here on it is told that a limit is near, in tenths.
+const NEAR: u64 = 9;
+
+/// That a limit is near comes first, as a line may be cut at its end.
+fn used(ui: &Ui, part: Used, show: impl Fn(u64) -> String) -> Vec<Span<'static>> {
+    let text = Span::raw(format!("{} of {}", show(part.used), show(part.most)));
+    if part.most == 0 || part.used.saturating_mul(10) < part.most.saturating_mul(NEAR) {
+        return vec![text];
+    }
+    let near = if part.used >= part.most {
+        "FULL"
+    } else {
+        "NEARLY FULL"
+    };
+    vec![ui.span(Tone::Bad, near), Span::raw(" "), text]
+}
+
+fn sites(status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
+    let name = name_width(width);
+    let head = format!(
+        "{:<name$} {:<6} {:>5} {:>11} {:>11} {:>9} {:>8}",
+        "site", "mode", "open", "up", "down", "held", "oldest",
+    );
+    let mut lines = vec![Line::from(ui.span(Tone::Head, head))];
+    let each = status.sites.iter().map(|site| {
+        let line = site_line(&site.name, &site.mode, &site.traffic, name);
+        Line::from(vec![Span::raw(line), ui.span(Tone::Bad, passes(site))])
+    });
+    lines.extend(each);
+    if let Some(traffic) = &status.from_peers {
+        lines.push(Line::from(site_line(
+            "(from peers)",
+            "tunnel",
+            traffic,
+            name,
+        )));
+    }
+    lines.push(Line::from(site_line("(all)", "", &status.total, name)));
+    lines
+}
+
+fn site_line(site: &str, mode: &str, traffic: &Traffic, name: usize) -> String {
+    let held = traffic.held;
+    format!(
+        "{} {mode:<6} {:>5} {:>11} {:>11} {:>9} {:>8} ",
+        fitted(site, name),
+        traffic.flows_open,
+        bits(traffic.up_rate),
+        bits(traffic.down_rate),
+        bytes(held.memory + held.disk + held.kernel),
+        span(held.oldest_s as f64),
+    )
+}
+
+/// Why new flows are not ours, unless that is in the column beside already.
+fn passes(site: &SiteStatus) -> String {
+    match site.bypassed.as_deref() {
+        None | Some("mode") => String::new(),
+        Some("link") => "link away".to_owned(),
+        Some("peer") => "peer away".to_owned(),
+        Some(why) => why.to_owned(),
+    }
+}
+
+fn peers(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
+    if status.peers.is_empty() {
+        return vec![];
+    }
+    let name = name_width(width);
+    let head = format!(
+        "{:<name$} {:<7} {:<3} {:>5} {:>8} {:>8} {:>11} {:>5} {:>5} {:>5}",
+        "peer", "is", "by", "flows", "rtt", "delay", "rate", "loss", "after", "over",
+    );
+    let mut lines = vec![Line::default(), Line::from(ui.span(Tone::Head, head))];
+    let each = status
+        .peers
+        .iter()
+        .map(|peer| peer_line(history, peer, ui, name));
+    lines.extend(each);
+    lines
+}
+
+fn peer_line(history: &History, peer: &PeerStatus, ui: &Ui, name: usize) -> Line<'static> {
+    let (is, tone) = match (&peer.session, peer.here) {
+        (Some(session), true) if session.path == "up" => ("up", Tone::Good),
+        (Some(session), true) => (session.path.as_str(), Tone::Bad),
+        (_, true) => ("here", Tone::Good),
+        (_, false) => ("AWAY", Tone::Bad),
+    };
+    let state = [
+        Span::raw(format!("{} ", fitted(&peer.name, name))),
+        ui.span(tone, is.to_owned()),
+        Span::raw(format!("{:<1$} ", "", 7usize.saturating_sub(is.len()))),
+    ];
+    let flows = peer.flows;
+    let rest = match &peer.session {
+        None => {
+            let why = peer.no_session.as_deref();
+            let why = why.map_or("", no_session);
+            format!("{:<3} {flows:>5}  {why}", "")
+        }
+        Some(session) => format!(
+            "{:<3} {flows:>5} {:>8} {:>8} {:>11} {:>5} {:>5} {:>5}",
+            session.carrier.as_deref().unwrap_or_default(),
+            milliseconds(session.rtt_s),
+            milliseconds((session.rtt_s - session.rtt_min_s).max(0.0)),
+            bits(session.rate as f64),
+            percent(session.loss),
+            history.lost_after(peer).map_or("-".to_owned(), percent),
+            percent(session.overcode),
+        ),
+    };
+    Line::from(
+        state
+            .into_iter()
+            .chain([Span::raw(rest)])
+            .collect::<Vec<_>>(),
+    )
+}
+
+fn ended(status: &Status, width: usize) -> Vec<Line<'static>> {
+    let ended = &status.total.flows_ended;
+    if ended.is_empty() {
+        return vec![];
+    }
+    let each = ended
+        .iter()
+        .map(|(reason, count)| format!("{reason} {count}"));
+    let text = format!("flows ended: {}", each.collect::<Vec<_>>().join(", "));
+    let lines = wrapped(&text, width).into_iter().map(Line::from);
+    [Line::default()].into_iter().chain(lines).collect()
+}
+
+fn outages(status: &Status, ui: &Ui) -> Vec<Line<'static>> {
+    let history = &status.link.report.history;
+    if history.is_empty() {
+        return vec![];
+    }
+    let head = ui.span(Tone::Head, "outages of the link, the last first (UTC)");
+    let mut lines = vec![Line::default(), Line::from(head)];
+    let each = history.iter().map(|outage| {
+        let (began, ago) = (clock(outage.began), span(outage.ago_s));
+        let lasted = match outage.lasted_s {
+            Some(seconds) => format!("lasted {}", span(seconds)),
+            None => "lasts".to_owned(),
+        };
+        Line::from(format!(
+            "{began:>15}, {ago} ago: {lasted}, by {}",
+            outage.by
+        ))
+    });
+    lines.extend(each);
+    lines
+}

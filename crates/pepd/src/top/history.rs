@@ -1,0 +1,369 @@
+//! What has been seen so far: the last answers, and what they came to over ten minutes.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::observe::{
+    flows::{FlowStatus, FlowsReport},
+    status::{PeerStatus, Status},
+};
+
+/// For how long what was seen is kept, in seconds.
+pub(super) const KEPT_S: f64 = 600.0;
+/// Over how long what is lost after error correction is counted, in seconds: losses are few, and come in bursts.
+const LOST_OVER_S: f64 = 10.0;
+/// An answer that takes longer, beyond the time between two questions, is told as missing.
+const LATE_S: f64 = 3.0;
+
+/// What a running pepd has said, or why it did not.
+#[derive(Debug)]
+pub(super) struct Answer {
+    /// How it is.
+    pub(super) status: Result<Status, String>,
+    /// Its flows, where they were asked for.
+    pub(super) flows: Option<Result<FlowsReport, String>>,
+}
+
+/// What one answer has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Point {
+    /// When, in seconds since the first question.
+    pub(super) at: f64,
+    /// For which time before that it speaks.
+    pub(super) for_s: f64,
+    /// Up, in bit/s.
+    pub(super) up: f64,
+    /// Down, in bit/s.
+    pub(super) down: f64,
+    /// The highest loss of all peers before error correction, 0 to 1; none without a session.
+    pub(super) loss: Option<f64>,
+    /// The same after error correction.
+    pub(super) after: Option<f64>,
+    /// The highest overcode.
+    pub(super) overcode: Option<f64>,
+    /// Bytes held for hosts, in memory, on disk and in the kernel.
+    pub(super) held: f64,
+}
+
+/// All that is known when a frame is drawn.
+#[derive(Debug)]
+pub(super) struct History {
+    /// Whom is asked.
+    pub(super) source: String,
+    interval_s: f64,
+    points: VecDeque<Point>,
+    status: Option<(f64, Status)>,
+    /// Since when there has been no answer, and why.
+    silence: Option<(f64, String)>,
+    /// Packets with bytes of hosts, and those that went again, by peer.
+    counts: VecDeque<(f64, BTreeMap<String, [u64; 2]>)>,
+    flows: Option<Flows>,
+    flows_refused: Option<String>,
+}
+
+/// The flows of the last answer.
+#[derive(Debug)]
+pub(super) struct Flows {
+    at: f64,
+    /// As they were listed.
+    pub(super) report: FlowsReport,
+    /// In bit/s, both ways together, in the same order; none for those that were not listed before.
+    pub(super) rates: Vec<Option<f64>>,
+}
+
+/// By which a flow is known again.
+type FlowKey = (String, String, String);
+
+impl History {
+    /// Of one that is asked there, that often.
+    pub(super) fn new(source: String, interval_s: f64) -> Self {
+        Self {
+            source,
+            interval_s,
+            points: VecDeque::new(),
+            status: None,
+            silence: None,
+            counts: VecDeque::new(),
+            flows: None,
+            flows_refused: None,
+        }
+    }
+
+    /// Takes an answer that came at that time.
+    pub(super) fn take(&mut self, now: f64, answer: Answer) {
+        match answer.status {
+            Ok(status) => self.take_status(now, status),
+            Err(why) => {
+                let since = self.silence.as_ref().map(|(since, _)| *since);
+                let since = since.or(self.heard_at()).unwrap_or(now);
+                self.silence = Some((since, why));
+                return;
+            }
+        }
+        match answer.flows {
+            Some(Ok(report)) => self.take_flows(now, report),
+            Some(Err(why)) => (self.flows, self.flows_refused) = (None, Some(why)),
+            // They are not looked at: what was seen gets old.
+            None => (self.flows, self.flows_refused) = (None, None),
+        }
+    }
+
+    fn take_status(&mut self, now: f64, status: Status) {
+        let before = self.heard_at();
+        let for_s = match before {
+            // For the time in which nobody answered, nobody knows.
+            Some(before) if self.silence.is_none() => (now - before).min(2.0 * self.interval_s),
+            _ => self.interval_s,
+        };
+        self.silence = None;
+        let counts = status.peers.iter().filter_map(|peer| {
+            let session = peer.session.as_ref()?;
+            let data = session.packets_sent.saturating_sub(session.repairs_sent);
+            Some((peer.name.clone(), [data, session.segments_resent]))
+        });
+        self.counts.push_back((now, counts.collect()));
+        while (self.counts.front()).is_some_and(|(at, _)| now - at > LOST_OVER_S + self.interval_s)
+        {
+            self.counts.pop_front();
+        }
+        let sessions = || status.peers.iter().filter_map(|peer| peer.session.as_ref());
+        let held = status.total.held;
+        self.points.push_back(Point {
+            at: now,
+            for_s,
+            up: status.total.up_rate,
+            down: status.total.down_rate,
+            loss: sessions().map(|session| session.loss).reduce(f64::max),
+            after: status
+                .peers
+                .iter()
+                .filter_map(|peer| self.lost_after(peer))
+                .reduce(f64::max),
+            overcode: sessions().map(|session| session.overcode).reduce(f64::max),
+            held: (held.memory + held.disk + held.kernel) as f64,
+        });
+        while (self.points.front()).is_some_and(|point| now - point.at > KEPT_S) {
+            self.points.pop_front();
+        }
+        self.status = Some((now, status));
+    }
+
+    fn take_flows(&mut self, now: f64, report: FlowsReport) {
+        let before = self.flows.take();
+        let before = before.map(|flows| {
+            let bytes = flows.report.flows.iter().map(|flow| (key(flow), sum(flow)));
+            (flows.at, bytes.collect::<HashMap<FlowKey, u64>>())
+        });
+        let rate = |flow: &FlowStatus| {
+            let (at, bytes) = before.as_ref()?;
+            let before = bytes.get(&key(flow))?;
+            let seconds = now - at;
+            let more = sum(flow).checked_sub(*before)?;
+            (seconds > 0.0).then(|| 8.0 * more as f64 / seconds)
+        };
+        self.flows = Some(Flows {
+            at: now,
+            rates: report.flows.iter().map(rate).collect(),
+            report,
+        });
+        self.flows_refused = None;
+    }
+
+    /// The last answer.
+    pub(super) fn status(&self) -> Option<&Status> {
+        self.status.as_ref().map(|(_, status)| status)
+    }
+
+    /// The flows of the last answer; why there are none, where pepd would not tell.
+    pub(super) fn flows(&self) -> Result<Option<&Flows>, &str> {
+        match &self.flows_refused {
+            Some(why) => Err(why),
+            None => Ok(self.flows.as_ref()),
+        }
+    }
+
+    /// When the last answer came.
+    fn heard_at(&self) -> Option<f64> {
+        self.status.as_ref().map(|(at, _)| *at)
+    }
+
+    /// For how many seconds there has been no answer, and why, where one is missing.
+    pub(super) fn silence(&self, now: f64) -> Option<(f64, &str)> {
+        if let Some((since, why)) = &self.silence {
+            return Some((now - since, why));
+        }
+        let quiet = now - self.heard_at().unwrap_or(0.0);
+        (quiet > LATE_S + self.interval_s).then_some((quiet, "it takes its time"))
+    }
+
+    /// The share of packets with bytes of hosts that the peer lacked in spite of error correction, 0 to 1: of the last ten
+    /// seconds, or since the session began where it was not looked at before. None without a session, or packets.
+    pub(super) fn lost_after(&self, peer: &PeerStatus) -> Option<f64> {
+        let of = |(_, counts): &(f64, BTreeMap<String, [u64; 2]>)| counts.get(&peer.name).copied();
+        let (first, last) = (of(self.counts.front()?), of(self.counts.back()?)?);
+        let first = if self.counts.len() > 1 {
+            first?
+        } else {
+            [0; 2]
+        };
+        // In another session counts begin anew.
+        let sent = last[0].checked_sub(first[0]).filter(|sent| *sent > 0)?;
+        let again = last[1].checked_sub(first[1])?;
+        Some((again as f64 / sent as f64).min(1.0))
+    }
+
+    /// The last ten minutes in so many columns, the highest value in each; none where nothing is known.
+    pub(super) fn columns(
+        &self,
+        width: usize,
+        value: impl Fn(&Point) -> Option<f64>,
+    ) -> Vec<Option<f64>> {
+        let mut columns = vec![None; width];
+        let (Some(last), true) = (self.points.back(), width > 0) else {
+            return columns;
+        };
+        // They begin at whole multiples of their length, so that what was seen stays in one.
+        let each = KEPT_S / width as f64;
+        let newest = (last.at / each).floor();
+        for point in &self.points {
+            let Some(value) = value(point) else { continue };
+            let begin = ((point.at - point.for_s) / each).floor();
+            // What ends where a column begins is of the one before.
+            let end = (point.at / each).floor();
+            let end = if begin < end && end * each >= point.at {
+                end - 1.0
+            } else {
+                end
+            };
+            for place in (newest - end).max(0.0) as usize..=(newest - begin).max(0.0) as usize {
+                let Some(place) = width.checked_sub(place + 1) else {
+                    break;
+                };
+                let column = &mut columns[place];
+                *column = Some(column.map_or(value, |before: f64| before.max(value)));
+            }
+        }
+        columns
+    }
+}
+
+fn key(flow: &FlowStatus) -> FlowKey {
+    let flow = &flow.flow;
+    (
+        flow.kind.clone(),
+        flow.client.clone(),
+        flow.destination.clone(),
+    )
+}
+
+/// Bytes, both ways.
+pub(super) fn sum(flow: &FlowStatus) -> u64 {
+    flow.up_bytes + flow.down_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::*, *};
+
+    #[test]
+    fn columns_have_the_highest_value_and_keep_gaps() {
+        let mut history = History::new("x".to_owned(), 1.0);
+        for second in 0..20 {
+            let mut status = status();
+            status.total.up_rate = f64::from(second);
+            history.take(f64::from(second), answer(status));
+        }
+        // Nobody answers for a while.
+        history.take(
+            20.0,
+            Answer {
+                status: Err("gone".to_owned()),
+                flows: None,
+            },
+        );
+        let mut again = status();
+        again.total.up_rate = 5.0;
+        history.take(100.0, answer(again));
+        // Ten seconds each.
+        let columns = history.columns(60, |point| Some(point.up));
+        assert_eq!(columns.len(), 60);
+        assert_eq!(columns[59 - 10], Some(10.0), "from 0 to 10: {columns:?}");
+        assert_eq!(columns[59 - 9], Some(19.0));
+        assert!(
+            columns[59 - 8..58].iter().all(Option::is_none),
+            "{columns:?}"
+        );
+        assert_eq!(columns[59 - 1], Some(5.0), "from 99 on");
+        assert_eq!(history.columns(0, |point| Some(point.up)), []);
+        // After ten minutes nothing is left of it.
+        history.take(2000.0, answer(status()));
+        assert_eq!(history.points.len(), 1);
+    }
+
+    #[test]
+    fn silence_is_told_with_its_reason_until_there_is_an_answer() {
+        let mut history = History::new("x".to_owned(), 1.0);
+        assert_eq!(history.silence(0.5), None);
+        assert!(history.silence(5.0).is_some(), "no answer at all");
+        history.take(6.0, answer(status()));
+        assert_eq!(history.silence(9.0), None);
+        assert_eq!(history.silence(12.0), Some((6.0, "it takes its time")));
+        let gone = || Answer {
+            status: Err("gone".to_owned()),
+            flows: None,
+        };
+        history.take(13.0, gone());
+        history.take(14.0, gone());
+        assert_eq!(history.silence(16.0), Some((10.0, "gone")));
+        assert!(history.status().is_some(), "what was seen last");
+        history.take(17.0, answer(status()));
+        assert_eq!(history.silence(18.0), None);
+    }
+
+    #[test]
+    fn what_is_lost_after_correction_is_of_the_last_seconds() {
+        let mut history = History::new("x".to_owned(), 1.0);
+        let seen = |sent: u64, repairs: u64, resent: u64| {
+            let mut status = status();
+            let session = status.peers[0].session.as_mut().expect("a session");
+            (session.packets_sent, session.repairs_sent) = (sent, repairs);
+            session.segments_resent = resent;
+            status
+        };
+        let lost = |history: &History| history.lost_after(&history.status().unwrap().peers[0]);
+        history.take(0.0, answer(seen(1100, 100, 500)));
+        assert_eq!(lost(&history), Some(0.5), "since the session began");
+        history.take(1.0, answer(seen(2200, 200, 510)));
+        assert_eq!(lost(&history), Some(0.01));
+        for second in 2..30 {
+            history.take(f64::from(second), answer(seen(2200, 200, 510)));
+        }
+        assert_eq!(lost(&history), None, "nothing was sent");
+        history.take(30.0, answer(seen(10, 0, 0)));
+        assert_eq!(lost(&history), None, "another session");
+        assert_eq!(history.lost_after(&status().peers[1]), None, "no session");
+    }
+
+    #[test]
+    fn rates_of_flows_are_from_one_answer_to_the_next() {
+        let mut history = History::new("x".to_owned(), 1.0);
+        let seen = |bytes: &[(&str, u64)]| Answer {
+            status: Ok(status()),
+            flows: Some(Ok(flows(bytes))),
+        };
+        let rates = |history: &History| history.flows().unwrap().unwrap().rates.clone();
+        history.take(0.0, seen(&[("a", 100), ("b", 100)]));
+        assert_eq!(rates(&history), [None, None]);
+        history.take(2.0, seen(&[("b", 1100), ("c", 7), ("a", 100)]));
+        assert_eq!(rates(&history), [Some(4000.0), None, Some(0.0)]);
+        history.take(
+            3.0,
+            Answer {
+                status: Ok(status()),
+                flows: Some(Err("no site".to_owned())),
+            },
+        );
+        assert_eq!(history.flows().err(), Some("no site"));
+        history.take(4.0, answer(status()));
+        assert!(matches!(history.flows(), Ok(None)));
+    }
+}

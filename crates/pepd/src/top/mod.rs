@@ -1,0 +1,269 @@
+//! `pepd top`: a running pepd in a terminal, asked by its admin socket again and again.
+//!
+//! ```text
+//!   a thread asks, once a second --> History --+
+//!   keys --> Ui ------------------------------+--> draw --> the terminal, or text
+//! ```
+//!
+//! - `history`, what was answered, and what that came to over ten minutes
+//! - `ui`, what is shown, and what keys do to that
+//! - `draw`, frames: a function of these two and the time
+
+mod draw;
+mod history;
+mod ui;
+
+use std::{
+    env,
+    io::{self, IsTerminal as _},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use hyper::Method;
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event},
+};
+use serde::de::DeserializeOwned;
+use tokio::{
+    runtime,
+    signal::unix::{SignalKind, signal},
+};
+
+use self::{
+    draw::Drawn,
+    history::{Answer, History},
+    ui::{Next, Ui},
+};
+use crate::admin::client::{AskError, ask};
+
+/// For how long keys are waited for before answers and signals are looked for.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often a frame is drawn though nothing has happened: it says for how long there has been no answer.
+const REDRAW: Duration = Duration::from_secs(1);
+/// How wide a frame is that is text.
+const TEXT_WIDTH: u16 = 100;
+
+/// Why it ends before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    /// Nobody would see it.
+    #[error("standard output is no terminal: `pepd top --once` prints one frame as text")]
+    NoTerminal,
+    /// It cannot be used, or is gone.
+    #[error("cannot use the terminal: {0}")]
+    Terminal(#[source] io::Error),
+    /// The system does not let it begin.
+    #[error("cannot begin: {0}")]
+    System(#[source] io::Error),
+    /// What it asks by has ended, which it never does.
+    #[error("its other thread has ended")]
+    Broken,
+    /// There is no answer, and only one was wanted.
+    #[error(transparent)]
+    Unanswered(#[from] AskError),
+    /// It cannot be understood.
+    #[error(
+        "{0}: an answer that this program does not understand ({1}): is it of another version?"
+    )]
+    NotUnderstood(PathBuf, serde_json::Error),
+}
+
+/// One frame, as text: 100 columns, and as many lines as it takes.
+///
+/// # Errors
+/// When there is no answer.
+pub fn once(socket: &Path) -> Result<String, TopError> {
+    let mut history = History::new(socket.display().to_string(), 1.0);
+    let status = question(socket, "/v1/status")?;
+    let answer = Answer {
+        status: Ok(status),
+        flows: None,
+    };
+    history.take(0.0, answer);
+    Ok(draw::text(&history, &Ui::default(), 0.0, TEXT_WIDTH))
+}
+
+/// Shows it until it is told to end. The terminal is then as it was, whatever happens.
+///
+/// # Errors
+/// When there is no terminal, or that fails.
+pub fn run(socket: &Path, interval: Duration) -> Result<(), TopError> {
+    if !io::stdout().is_terminal() {
+        return Err(TopError::NoTerminal);
+    }
+    let (tell, told) = channel();
+    watch_signals(tell.clone())?;
+    let (wake, woken) = channel();
+    let shown = Shown {
+        wanted: Arc::default(),
+        wake,
+        told,
+    };
+    let (socket, wanted) = (socket.to_owned(), Arc::clone(&shown.wanted));
+    let source = socket.display().to_string();
+    let name = thread::Builder::new().name("top-asking".to_owned());
+    let asking = name.spawn(move || keep_asking(&socket, interval, &wanted, &woken, &tell));
+    asking.map_err(TopError::System)?;
+    let history = History::new(source, interval.as_secs_f64());
+    let ui = Ui {
+        // https://no-color.org
+        colour: env::var_os("NO_COLOR").is_none_or(|word| word.is_empty()),
+        ..Ui::default()
+    };
+    // It is restored by a panic, too.
+    let result = ratatui::try_init()
+        .map_err(TopError::Terminal)
+        .and_then(|mut terminal| shown.show(&mut terminal, history, ui));
+    let restored = ratatui::try_restore().map_err(TopError::Terminal);
+    result.and(restored)
+}
+
+/// What the terminal is told by others.
+#[derive(Debug)]
+enum Told {
+    /// An answer has come, or none.
+    Answer(Box<Answer>),
+    /// A signal wants it to end.
+    End,
+}
+
+/// The other end of what asks.
+struct Shown {
+    /// Which flows are wanted with each status.
+    wanted: Arc<Mutex<Option<String>>>,
+    wake: Sender<()>,
+    told: Receiver<Told>,
+}
+
+impl Shown {
+    fn show(
+        &self,
+        terminal: &mut DefaultTerminal,
+        mut history: History,
+        mut ui: Ui,
+    ) -> Result<(), TopError> {
+        let began = Instant::now();
+        let mut last: Option<Instant> = None;
+        let mut drawn = Drawn::default();
+        loop {
+            let mut changed = last.is_none_or(|last| last.elapsed() >= REDRAW);
+            loop {
+                match self.told.try_recv() {
+                    Ok(Told::Answer(answer)) => {
+                        history.take(began.elapsed().as_secs_f64(), *answer)
+                    }
+                    Ok(Told::End) => return Ok(()),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return Err(TopError::Broken),
+                }
+                changed = true;
+            }
+            if changed {
+                let now = began.elapsed().as_secs_f64();
+                let frame = terminal.draw(|frame| {
+                    drawn = draw::draw(&history, &ui, now, frame.buffer_mut());
+                });
+                frame.map_err(TopError::Terminal)?;
+                last = Some(Instant::now());
+            }
+            if !event::poll(LOOK).map_err(TopError::Terminal)? {
+                continue;
+            }
+            if let Event::Key(key) = event::read().map_err(TopError::Terminal)? {
+                let sites = history
+                    .status()
+                    .into_iter()
+                    .flat_map(|status| &status.sites);
+                let sites: Vec<_> = sites.map(|site| site.name.as_str()).collect();
+                match ui.press(key, drawn.room, drawn.most, &sites) {
+                    Next::Stay => {}
+                    Next::Ask => self.ask(ui.flows_target()),
+                    Next::Leave => return Ok(()),
+                }
+            }
+            // A key, or another size.
+            last = None;
+        }
+    }
+
+    fn ask(&self, flows: Option<String>) {
+        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = flows;
+        // Where nobody listens, that is found out by the next look.
+        let _ = self.wake.send(());
+    }
+}
+
+/// Asks for as long as somebody wants to know.
+fn keep_asking(
+    socket: &Path,
+    interval: Duration,
+    wanted: &Mutex<Option<String>>,
+    woken: &Receiver<()>,
+    tell: &Sender<Told>,
+) {
+    loop {
+        let flows = wanted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let status = question(socket, "/v1/status").map_err(|err| err.to_string());
+        let flows = flows.filter(|_| status.is_ok());
+        let flows = flows.map(|target| question(socket, &target).map_err(|err| err.to_string()));
+        let answer = Answer { status, flows };
+        if tell.send(Told::Answer(Box::new(answer))).is_err() {
+            return;
+        }
+        match woken.recv_timeout(interval) {
+            Err(RecvTimeoutError::Disconnected) => return,
+            // Keys that were pressed in the meantime are answered together.
+            Ok(()) | Err(RecvTimeoutError::Timeout) => while woken.try_recv().is_ok() {},
+        }
+    }
+}
+
+fn question<T: DeserializeOwned>(socket: &Path, target: &str) -> Result<T, TopError> {
+    let answer = ask(socket, Method::GET, target, String::new())?;
+    let answer = serde_json::from_slice(&answer);
+    answer.map_err(|err| TopError::NotUnderstood(socket.to_owned(), err))
+}
+
+/// Signals that would end the program leave the terminal as it was, too.
+fn watch_signals(tell: Sender<Told>) -> Result<(), TopError> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(TopError::System)?;
+    let kinds = [
+        SignalKind::hangup(),
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+    ];
+    let signals = {
+        let _entered = runtime.enter();
+        kinds.map(signal)
+    };
+    let [hangup, interrupt, terminate] = signals;
+    let signals = hangup.and_then(|hangup| Ok((hangup, interrupt?, terminate?)));
+    let (mut hangup, mut interrupt, mut terminate) = signals.map_err(TopError::System)?;
+    let name = thread::Builder::new().name("top-signals".to_owned());
+    let watching = name.spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = hangup.recv() => {}
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        // It may have ended by itself.
+        let _ = tell.send(Told::End);
+    });
+    watching.map(|_| ()).map_err(TopError::System)
+}
+
+#[cfg(test)]
+mod tests;

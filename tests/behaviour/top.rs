@@ -1,0 +1,177 @@
+//! `pepd top` in a terminal, beside a pepd with flows.
+
+use std::{
+    env, fs,
+    net::TcpStream,
+    os::unix::fs::symlink,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use pepd_tests::{
+    bed::Family, echo::EchoServer, pep_binary::pepd, screen::Screen, tunnel::TunnelBed,
+};
+
+use crate::{
+    support::echo_once,
+    tunnel::{LINK, PORT, Running, SITE, connect},
+};
+
+const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+/// A second one, whose flows are few.
+const SPLIT: &str = "[[site]]\nname = \"mail\"\nmatch = { dport = [7001] }\n";
+
+/// Sends and receives until it is dropped.
+struct Busy {
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    fn start(mut stream: TcpStream) -> Self {
+        let end = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&end);
+        let thread = thread::spawn(move || {
+            // More and less of it, for the graphs.
+            for length in (1..=40).map(|step| step * 5000).cycle() {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                echo_once(&mut stream, &vec![7; length]);
+            }
+        });
+        Self {
+            end,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && !thread::panicking()
+        {
+            thread.join().expect("all was echoed");
+        }
+    }
+}
+
+/// The line to run.
+fn top(socket: &Path, more: &str) -> String {
+    let (program, socket) = (pepd().display(), socket.display());
+    format!("{more} '{program}' top --socket '{socket}' --interval 200ms")
+}
+
+fn begins(lines: &[String], begin: &str, unlike: &str) -> bool {
+    let mut found = lines.iter().filter(|line| line.starts_with(begin));
+    found.any(|line| !line.contains(unlike))
+}
+
+/// A terminal on which rates of a running pepd are seen.
+fn show(bed: &TunnelBed, socket: &Path, more: &str) -> Screen {
+    let screen = Screen::start(&bed.host("boat"), &top(socket, more), (30, 100));
+    screen.wait("a rate up", |lines| begins(lines, "up  ", " 0 bit/s"));
+    screen
+}
+
+#[test]
+fn top_shows_sites_rates_and_flows_and_leaves_the_terminal_as_it_was() {
+    let bed = TunnelBed::new(&format!("{LINK},loss=1%"));
+    let running = Running::start(&bed, "", &format!("{SPLIT}{SITE}{ADMIN}"));
+    let _echo = [PORT, 7001]
+        .map(|port| EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, port))));
+    let busy = Busy::start(connect(&bed, Family::V4));
+    let other = bed.host("client").connect(bed.server_at(Family::V4, 7001));
+    let mut other = other.expect("pepd answers");
+    echo_once(&mut other, b"0123456789");
+    // Where it looks first, nobody is.
+    let socket = running.boat.path("late.sock");
+    let line = top(&socket, "");
+    let mut screen = Screen::start(&bed.host("boat"), &line, (30, 100));
+    screen.wait_text("no answer from ");
+    screen.wait_text("waiting for an answer");
+    symlink(running.boat.path("admin.sock"), &socket).expect("a link");
+    let seen = screen.wait("a rate of the site", |lines| {
+        begins(lines, "up  ", " 0 bit/s") && begins(lines, "all  ", " 0 bit/s ")
+    });
+    for begin in ["link UP", "mail ", "hub ", "queue: ", "flows 2 of "] {
+        let found = seen.iter().any(|line| line.starts_with(begin));
+        assert!(found, "{begin}:\n{}", seen.join("\n"));
+    }
+    assert!(screen.has_colours());
+    screen.press("f");
+    let client = other.local_addr().expect("connected").to_string();
+    screen.wait_text(&format!("{client} -> "));
+    screen.wait_text("2 flows, by bytes");
+    screen.press("ii");
+    screen.wait_text("1 flows of site all, by bytes");
+    screen.press("?");
+    screen.wait_text("q, Ctrl-C      end");
+    screen.press("?f");
+    screen.wait_text("f flows");
+    take_picture(&screen);
+    fs::remove_file(&socket).expect("it was there");
+    screen.wait_text("below is what was seen last");
+    screen.press("q");
+    assert_eq!(screen.ended(), (Some(0), true));
+    drop((busy, other));
+    running.stop_after_errors();
+}
+
+#[test]
+fn top_leaves_the_terminal_as_it_was_by_control_c_and_signals_and_has_no_colours_if_not_wanted() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let busy = Busy::start(connect(&bed, Family::V4));
+    let socket = running.boat.path("admin.sock");
+    let mut screen = show(&bed, &socket, "NO_COLOR=1");
+    assert!(!screen.has_colours());
+    screen.press("\u{3}");
+    assert_eq!(screen.ended(), (Some(0), true));
+    // The shell tells its own number, and becomes the program.
+    for signal in ["TERM", "INT", "HUP"] {
+        let kill = format!("sh -c '(sleep 3; kill -{signal} $$) & exec \"$@\"' sh ");
+        let screen = show(&bed, &socket, &kill);
+        assert_eq!(screen.ended(), (Some(0), true), "{signal}");
+    }
+    // Without a terminal it says what to do instead, and does that.
+    let arguments =
+        |word: &'static str| ["top", word, "--socket", socket.to_str().expect("a path")];
+    let program = pepd().to_str().expect("a path");
+    let refused = bed
+        .host("boat")
+        .output(program, &arguments("--interval=1s"));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{why}");
+    assert!(
+        why.contains("standard output is no terminal") && why.contains("--once"),
+        "{why}"
+    );
+    let frame = bed.host("boat").run(program, &arguments("--once"));
+    let lines: Vec<_> = frame.lines().map(ToOwned::to_owned).collect();
+    assert!(begins(&lines, "all  ", " 0 bit/s "), "{frame}");
+    assert!(!frame.contains('\u{1b}'), "{frame}");
+    drop(busy);
+    running.stop_after_errors();
+}
+
+/// Into the folder that `PEPD_TEST_PICTURES` names, if it does, once there is something to be seen.
+fn take_picture(screen: &Screen) {
+    const AFTER: Duration = Duration::from_secs(240);
+    if let Some(folder) = env::var_os("PEPD_TEST_PICTURES") {
+        let begin = Instant::now();
+        while begin.elapsed() < AFTER {
+            thread::sleep(Duration::from_secs(1));
+        }
+        let path = Path::new(&folder).join("top.svg");
+        fs::write(path, screen.picture()).expect("the folder exists");
+    }
+}
