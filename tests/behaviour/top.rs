@@ -13,6 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use pepd_tests::{
     bed::Family, echo::EchoServer, pep_binary::pepd, screen::Screen, tunnel::TunnelBed,
 };
@@ -137,9 +141,16 @@ fn top_leaves_the_terminal_as_it_was_by_control_c_and_signals_and_has_no_colours
     screen.press("\u{3}");
     assert_eq!(screen.ended(), (Some(0), true));
     // The shell tells its own number, and becomes the program.
-    for signal in ["TERM", "INT", "HUP"] {
-        let kill = format!("sh -c '(sleep 3; kill -{signal} $$) & exec \"$@\"' sh ");
-        let screen = show(&bed, &socket, &kill);
+    let number = running.boat.path("number");
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        let tell = format!(
+            "sh -c 'echo $$ >\"$0\"; exec \"$@\"' '{}'",
+            number.display()
+        );
+        let screen = show(&bed, &socket, &tell);
+        let id = fs::read_to_string(&number).expect("it was told");
+        let id = Pid::from_raw(id.trim().parse().expect("a number"));
+        kill(id, signal).expect("it runs");
         assert_eq!(screen.ended(), (Some(0), true), "{signal}");
     }
     // Without a terminal it says what to do instead, and does that.

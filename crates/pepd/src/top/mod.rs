@@ -157,7 +157,7 @@ impl Shown {
             loop {
                 match self.told.try_recv() {
                     Ok(Told::Answer(answer)) => {
-                        history.take(began.elapsed().as_secs_f64(), *answer)
+                        history.take(began.elapsed().as_secs_f64(), *answer);
                     }
                     Ok(Told::End) => return Ok(()),
                     Err(TryRecvError::Empty) => break,

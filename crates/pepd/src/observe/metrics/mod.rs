@@ -77,6 +77,9 @@ pub fn render(status: Status) -> Result<String, fmt::Error> {
 }
 
 #[cfg(test)]
+mod contrib;
+
+#[cfg(test)]
 mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 

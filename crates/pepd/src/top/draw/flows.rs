@@ -87,7 +87,7 @@ fn sorted(flows: &Flows, order: Order) -> Vec<(&FlowStatus, Option<f64>)> {
         Order::Bytes => all.sort_by_key(|(flow, _)| Reverse(sum(flow))),
         Order::Age => all.sort_by_key(|(flow, _)| Reverse(flow.flow.age_s)),
         Order::Rate => {
-            all.sort_by(|(_, a), (_, b)| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0)))
+            all.sort_by(|(_, a), (_, b)| b.unwrap_or(-1.0).total_cmp(&a.unwrap_or(-1.0)));
         }
         Order::Rtt => all.sort_by(|(a, _), (b, _)| rtt(b).total_cmp(&rtt(a))),
     }
@@ -138,7 +138,7 @@ fn lines(status: &FlowStatus, rate: Option<f64>, width: usize) -> [Line<'static>
     if flow.total() > 0 {
         second += &format!(", {} held", bytes(flow.total()));
     }
-    for leg in slow.iter() {
+    if let Some(leg) = slow {
         second += &leg.limits();
     }
     [first, second].map(|line| Line::from(fitted(&line, width)))

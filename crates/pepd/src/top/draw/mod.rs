@@ -9,7 +9,7 @@ mod overview;
 mod parts;
 
 use ratatui::{
-    buffer::Buffer,
+    buffer::{Buffer, Cell},
     layout::Rect,
     style::{Color, Modifier, Style},
     text::{Line, Span},
@@ -125,7 +125,7 @@ pub(super) fn text(history: &History, ui: &Ui, now: f64, width: u16) -> String {
 /// What a frame says, line by line.
 pub(super) fn lines_of(frame: &Buffer) -> Vec<String> {
     let rows = frame.content.chunks(usize::from(frame.area.width).max(1));
-    let lines = rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>());
+    let lines = rows.map(|row| row.iter().map(Cell::symbol).collect::<String>());
     lines.map(|line| line.trim_end().to_owned()).collect()
 }
 
