@@ -42,7 +42,7 @@ impl Busy {
         let ends = Arc::clone(&end);
         let thread = thread::spawn(move || {
             // More and less of it, for the graphs.
-            for length in (1..=40).map(|step| step * 5000).cycle() {
+            for length in (1..=400).map(|step| step * 500).cycle() {
                 if ends.load(Ordering::Relaxed) {
                     return;
                 }
@@ -96,7 +96,7 @@ fn top_shows_sites_rates_and_flows_and_leaves_the_terminal_as_it_was() {
     let mut other = other.expect("pepd answers");
     echo_once(&mut other, b"0123456789");
     // Where it looks first, nobody is.
-    let socket = running.boat.path("late.sock");
+    let socket = running.boat.path("pepd.sock");
     let line = top(&socket, "");
     let mut screen = Screen::start(&bed.host("boat"), &line, (30, 100));
     screen.wait_text("no answer from ");

@@ -173,6 +173,11 @@ impl History {
         self.status.as_ref().map(|(_, status)| status)
     }
 
+    /// What the last answer has come to.
+    pub(super) fn last(&self) -> Option<&Point> {
+        self.points.back()
+    }
+
     /// The flows of the last answer; why there are none, where pepd would not tell.
     pub(super) fn flows(&self) -> Result<Option<&Flows>, &str> {
         match &self.flows_refused {

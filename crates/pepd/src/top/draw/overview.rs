@@ -93,8 +93,8 @@ fn graphs(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line
     }
     let line = |(name, value, show): (&str, Value, Show)| {
         let columns = history.columns(width.saturating_sub(LABEL + HIGHEST), value);
-        let last = columns.iter().rev().flatten().next();
-        let last = last.map_or("-".to_owned(), |last| show(*last));
+        let last = history.last().and_then(value);
+        let last = last.map_or("-".to_owned(), show);
         let label = format!("{name:<8} {last:>14}");
         let most = highest(&columns).map_or("-".to_owned(), show);
         let most = format!("  most {most}");

@@ -1,7 +1,7 @@
 //! Of which lines are made.
 
-/// From nothing to most.
-const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// From nothing to most. None is as high as its line, or graphs would grow into each other.
+const STEPS: [char; 7] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇'];
 
 /// A line of blocks, the highest of which is the highest value; blanks where nothing is known.
 pub(super) fn graph(columns: &[Option<f64>]) -> String {
@@ -10,7 +10,7 @@ pub(super) fn graph(columns: &[Option<f64>]) -> String {
         None => ' ',
         Some(value) if *value <= 0.0 || most <= 0.0 => STEPS[0],
         // What is not nothing looks like something.
-        Some(value) => STEPS[((value / most * 8.0).ceil() as usize).clamp(2, 8) - 1],
+        Some(value) => STEPS[((value / most * 7.0).ceil() as usize).clamp(2, 7) - 1],
     };
     columns.iter().map(step).collect()
 }
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn graphs_go_from_nothing_to_the_highest() {
         let columns = [None, Some(0.0), Some(0.001), Some(4.0), Some(8.0)];
-        assert_eq!(graph(&columns), " ▁▂▄█");
+        assert_eq!(graph(&columns), " ▁▂▄▇");
         assert_eq!(graph(&[Some(0.0), None]), "▁ ");
         assert_eq!(graph(&[]), "");
     }
