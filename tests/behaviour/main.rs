@@ -14,6 +14,7 @@ mod churn;
 mod compression;
 mod congestion;
 mod custody;
+mod diagnose;
 mod ending;
 mod firewall;
 mod handshake;

@@ -21,6 +21,8 @@ pub enum ExitStatus {
     FlowsReset = 5,
     /// A second signal ended the draining at once.
     AtOnce = 6,
+    /// Something keeps flows from being accelerated, or from working: a finding of `pepd check --strict` fails.
+    Amiss = 7,
 }
 
 impl ExitStatus {
@@ -34,7 +36,8 @@ Exit codes:
   4  it could not be put in place: a capability, nft, a route, a port, a kernel feature,
      file descriptors or address space
   5  after a signal, some flows outlived `timeouts.drain` and were reset
-  6  a second signal ended everything at once";
+  6  a second signal ended everything at once
+  7  `pepd check --strict`: the configuration is right, and something on this machine fails";
 
     /// What a code means; of one that is none of ours, that something failed.
     pub fn from_code(code: i32) -> Self {
@@ -46,6 +49,7 @@ Exit codes:
             Self::Setup,
             Self::FlowsReset,
             Self::AtOnce,
+            Self::Amiss,
         ];
         let known = all
             .into_iter()

@@ -8,6 +8,7 @@
 //! - [`congestion`], congestion controls of the kernel and our own
 //! - [`custody`], what does not fit into memory while the link is away
 //! - [`daemon`], build, run, drain
+//! - [`diagnose`], what is amiss on this machine
 //! - [`flow`], one connection: connect, relay, close
 //! - [`kernel`], whether this machine has what a configuration asks for
 //! - [`keys`], of tunnels: making them, files with them
@@ -37,6 +38,7 @@ pub mod cli;
 pub mod congestion;
 pub mod custody;
 pub mod daemon;
+pub mod diagnose;
 pub mod exit;
 pub mod flow;
 pub mod gate;

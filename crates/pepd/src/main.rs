@@ -28,6 +28,7 @@ use pepd::{
     congestion::{Catalogue, listing::Listing},
     custody,
     daemon::{self, DaemonError, Role},
+    diagnose,
     exit::ExitStatus,
     intercept,
     kernel::has_rto_max,
@@ -160,12 +161,13 @@ fn check(args: &CheckArgs) -> ExitStatus {
         Source::load
     };
     match read(path, args.text).and_then(check) {
-        Ok(loaded) => sum_up(path, &loaded, args.no_kernel),
+        Ok(loaded) => sum_up(args, &loaded),
         Err(err) => refuse(&err),
     }
 }
 
-fn sum_up(path: &Path, loaded: &Loaded, no_kernel: bool) -> ExitStatus {
+fn sum_up(args: &CheckArgs, loaded: &Loaded) -> ExitStatus {
+    let (path, no_kernel) = (args.config.config.as_path(), args.no_kernel);
     for warning in &loaded.warnings {
         complain(format_args!("warning: {}", load::located(path, warning)));
     }
@@ -184,7 +186,26 @@ fn sum_up(path: &Path, loaded: &Loaded, no_kernel: bool) -> ExitStatus {
         survives: (!no_kernel).then(|| keeper::are_useful().is_ok()),
         folder: folder_state(&loaded.config).filter(|_| !no_kernel),
     };
-    print(format_args!("{}: valid\n\n{summary}", path.display()))
+    let findings = args.looks().then(|| {
+        let (config, catalogue) = (&loaded.config, catalogue.as_ref());
+        diagnose::look(config, catalogue, args.watch)
+    });
+    let findings = findings.unwrap_or_default();
+    let printed = if args.json {
+        let report = diagnose::Report::new(loaded, &findings);
+        print(format_args!("{report}\n"))
+    } else if findings.is_empty() {
+        print(format_args!("{}: valid\n\n{summary}", path.display()))
+    } else {
+        print(format_args!(
+            "{}: valid\n\n{summary}{findings}",
+            path.display()
+        ))
+    };
+    if args.strict && findings.fails() && printed == ExitStatus::Success {
+        return ExitStatus::Amiss;
+    }
+    printed
 }
 
 /// Of one that could not be used is told as an error.

@@ -299,7 +299,8 @@ async fn check(path: &Path) -> Result<Vec<String>, ReloadError> {
     let mut config = std::ffi::OsString::from("--config=");
     config.push(path);
     let mut command = Command::new(&program);
-    command.arg("check").arg(config).kill_on_drop(true);
+    command.args(["check", "--config-only"]).arg(config);
+    command.kill_on_drop(true);
     command.stdin(Stdio::null());
     let checked = timeout(CHECK_TIME, command.output()).await;
     let output = checked

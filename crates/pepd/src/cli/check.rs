@@ -1,5 +1,7 @@
 //! `pepd check` and `pepd rules`: what a configuration comes to, without running it.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 
 use super::ConfigArgs;
@@ -9,9 +11,17 @@ pub(super) const CHECK_EXAMPLES: &str = "\
 Prints the sites and what each comes to, then exits 0; or prints every error as
 FILE:LINE: KEY: message and exits 3. Compares with this machine too, unless --no-kernel is given: a
 list of congestion controls of which none can be had is an error, an interface that is missing a warning,
-a privilege that this process lacks, and pepd run will need, a note. Loads nothing; needs no privileges.
+a privilege that this process lacks, and pepd run will need, a note. Changes nothing; needs no privileges.
+
+Then it looks at this machine, and asks the pepd that runs with this configuration, where one does: capabilities, interfaces, MTU,
+routes, settings of the kernel, limits; its rules, whether connections arrive and are intercepted, whether what hosts and servers
+answer comes back this way. Each finding is ok, warn, fail, or unknown where this user may not see it, with what to do. As the
+configuration is right all the same, the exit code stays 0, unless --strict is given. docs/operating.md lists the findings.
 
 Examples:
+  sudo pepd check                                     what is amiss?
+  sudo pepd check --watch 10s                         the same, of what comes in now
+  sudo pepd check --strict --json | jq '.findings[] | select(.state == \"fail\")'
   pepd check --config pepd.toml && systemctl restart pepd
   pepd check --config ship.toml --no-kernel           for another machine
 ";
@@ -34,9 +44,28 @@ pub struct CheckArgs {
     /// Do not compare with this machine: the file is meant for another
     #[arg(long)]
     pub no_kernel: bool,
+    /// Only whether the configuration is right here: do not look at how this machine, and a pepd that runs, are
+    #[arg(long)]
+    pub config_only: bool,
+    /// Exit with 7 where a finding fails
+    #[arg(long)]
+    pub strict: bool,
+    /// Count what comes in within this time, and not since pepd began
+    #[arg(long, value_name = "TIME", value_parser = units::duration::parse)]
+    pub watch: Option<Duration>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
     /// What was read from the file, which may have changed: the number of a descriptor
     #[arg(long, hide = true)]
     pub text: Option<i32>,
+}
+
+impl CheckArgs {
+    /// Whether it looks at the machine. Who hands over what it has read wants to know whether that is right, and soon.
+    pub fn looks(&self) -> bool {
+        !self.no_kernel && !self.config_only && self.text.is_none()
+    }
 }
 
 /// Options of `pepd rules`.

@@ -56,7 +56,7 @@ pub enum Command {
     /// Intercept and accelerate connections until a signal
     #[command(after_help = run::RUN_EXAMPLES)]
     Run(RunArgs),
-    /// Check a configuration and print what it comes to
+    /// Check a configuration, this machine and a pepd that runs, and say what to do
     #[command(after_help = check::CHECK_EXAMPLES)]
     Check(CheckArgs),
     /// Print what would be installed in the kernel
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn help_lists_every_exit_code() {
         let help = Cli::command().render_long_help().to_string();
-        for code in 0..=6 {
+        for code in 0..=7 {
             assert!(help.contains(&format!("\n  {code}  ")), "{help}");
         }
     }

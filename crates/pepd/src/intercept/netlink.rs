@@ -120,6 +120,15 @@ impl Netlink {
         }
     }
 
+    /// All interfaces.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn links(&self) -> Result<Vec<LinkMessage>, RouteError> {
+        let links = self.handle.link().get().execute().try_collect().await;
+        links.map_err(|err| RouteError::new("cannot list interfaces", err))
+    }
+
     async fn index(&self, name: &str) -> Result<u32, RouteError> {
         let what = || format!("there is no interface {name}");
         let mut links = self
@@ -141,7 +150,7 @@ impl Netlink {
 }
 
 /// The interface that a route leads to.
-pub(super) fn interface(route: &RouteMessage) -> Option<u32> {
+pub(crate) fn interface(route: &RouteMessage) -> Option<u32> {
     let attributes = route.attributes.iter();
     let mut interfaces = attributes.filter_map(|attribute| match attribute {
         RouteAttribute::Oif(interface) => Some(*interface),

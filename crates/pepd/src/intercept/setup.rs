@@ -101,7 +101,8 @@ pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
     })
 }
 
-fn sysctl(path: &str) -> Option<String> {
+/// The value of a sysctl, named as [`write_sysctl`] has it.
+pub(crate) fn sysctl(path: &str) -> Option<String> {
     let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
     Some(value.trim().to_owned())
 }
@@ -119,7 +120,7 @@ pub(crate) fn has_ipv6() -> bool {
 
 /// What pepd cannot do without: rules, routes, marks and transparent sockets; the sockets that
 /// forge answers; the ports of hosts below 1024, from which server legs connect.
-const CAPABILITIES: [Capability; 3] = [
+pub(crate) const CAPABILITIES: [Capability; 3] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
     Capability::CAP_NET_BIND_SERVICE,
@@ -161,7 +162,7 @@ fn hand_down(capability: Capability) -> Result<(), CapsError> {
 ///
 /// # Errors
 /// [`SetupError::Forwarding`] when SYNs are to be held on a machine that does not forward.
-pub(super) fn check_sysctls(config: &Config, ipv6: bool) -> Result<Vec<String>, SetupError> {
+pub(crate) fn check_sysctls(config: &Config, ipv6: bool) -> Result<Vec<String>, SetupError> {
     check_sysctls_with(config, ipv6, sysctl)
 }
 
@@ -243,7 +244,7 @@ const NEEDED: [Part; 3] = [
 ///
 /// # Errors
 /// The first part that nothing can replace.
-pub(super) async fn diagnose(nft: &Nft, full: Features) -> Result<Features, SetupError> {
+pub(crate) async fn diagnose(nft: &Nft, full: Features) -> Result<Features, SetupError> {
     let cannot = |err| SetupError::Nft {
         action: "ask nft what the kernel can do",
         err,
@@ -272,7 +273,7 @@ pub(super) async fn diagnose(nft: &Nft, full: Features) -> Result<Features, Setu
 }
 
 /// What an operator loses without a part of nftables.
-pub(super) fn degradations(features: Features) -> Vec<&'static str> {
+pub(crate) fn degradations(features: Features) -> Vec<&'static str> {
     let mut lost = Vec::new();
     if !features.recent {
         lost.push(

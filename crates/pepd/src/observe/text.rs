@@ -179,6 +179,7 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units[unit])
 }
 
+/// A number of bits per second.
 pub(crate) fn bits(rate: f64) -> String {
     scaled(
         rate,

@@ -1,5 +1,7 @@
 //! The only unsafe code of the daemon: thin wrappers of system calls that decide nothing.
 
+pub mod clock;
+pub mod ethtool;
 pub mod keeper;
 pub mod memory;
 pub mod process;

@@ -85,6 +85,20 @@ impl Nft {
         }
     }
 
+    /// What there is, as JSON: of a table without the elements of its sets, such as `["table", "inet", "pepd"]`.
+    ///
+    /// # Errors
+    /// When nft cannot be run, there is no such thing or the answer makes no sense.
+    pub async fn list(&self, what: &[&str]) -> Result<Value, NftError> {
+        let is_table = what.first() == Some(&"table");
+        let mut args = vec!["-j"];
+        args.extend(is_table.then_some("-t"));
+        args.push("list");
+        args.extend(what);
+        let text = run(self.path, &args, None).await?;
+        serde_json::from_str(&text).map_err(|err| NftError::Answer(err.to_string()))
+    }
+
     /// Packets that a named counter of a table has seen.
     ///
     /// # Errors

@@ -1,0 +1,277 @@
+//! Whether the interfaces of the configuration are there, and what they do to packets.
+
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use pep_core::config::{Config, closest};
+
+use super::{Finding, Net};
+use crate::sys::ethtool;
+
+/// Every link has to carry as much of IPv6 (RFC 8200, section 5).
+const MTU_LEAST_V6: u32 = 1280;
+/// Headers of IPv4 and TCP without options.
+const HEADERS: u32 = 40;
+
+/// An interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Switched on.
+    pub is_up: bool,
+    /// With a carrier.
+    pub has_carrier: bool,
+    /// Bytes of a packet at most.
+    pub mtu: u32,
+    /// The interface that it is a port of.
+    pub port_of: Option<u32>,
+    /// A bridge or a bond: packets arrive by it, not by its ports.
+    pub has_ports: bool,
+}
+
+impl Interface {
+    /// What a message of rtnetlink says.
+    pub fn of(message: &LinkMessage) -> Option<Self> {
+        let flags = message.header.flags;
+        let mut interface = Self {
+            name: String::new(),
+            index: message.header.index,
+            is_up: flags.contains(LinkFlags::Up),
+            has_carrier: flags.contains(LinkFlags::LowerUp),
+            mtu: 0,
+            port_of: None,
+            has_ports: false,
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => interface.name.clone_from(name),
+                LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
+                LinkAttribute::Controller(index) => interface.port_of = Some(*index),
+                LinkAttribute::LinkInfo(infos) => {
+                    interface.has_ports = infos.iter().any(|info| {
+                        matches!(info, LinkInfo::Kind(InfoKind::Bridge | InfoKind::Bond))
+                    });
+                }
+                _ => {}
+            }
+        }
+        (!interface.name.is_empty()).then_some(interface)
+    }
+}
+
+/// All that concerns interfaces.
+pub(super) fn check(config: &Config, net: &Net) -> Vec<Finding> {
+    if net.interfaces.is_empty() {
+        let finding = Finding::unknown(
+            "interfaces",
+            "the kernel does not list them",
+            "try `ip link`: is netlink allowed here (a container, a unit's RestrictAddressFamilies)?",
+        );
+        return vec![finding];
+    }
+    let lan = config.intercept.lan.iter();
+    let lan = lan.map(|name| ("intercept.lan", name.as_str()));
+    let link = config.link.iter();
+    let link = link.map(|link| ("link.interface", link.interface.as_str()));
+    let mut findings: Vec<_> = lan
+        .chain(link)
+        .map(|(key, name)| there(key, name, &net.interfaces))
+        .collect();
+    findings.extend(mtu(config, net));
+    let offloads = config.intercept.lan.iter().filter_map(|name| {
+        net.named(name.as_str())?;
+        offloads(name.as_str(), ethtool::offloads(name.as_str()).ok()?)
+    });
+    findings.extend(offloads);
+    findings
+}
+
+fn there(key: &str, name: &str, all: &[Interface]) -> Finding {
+    let what = format!("interface {name} ({key})");
+    let Some(interface) = all.iter().find(|one| one.name == name) else {
+        return Finding::fail(what, "there is none of that name", missing(key, name, all));
+    };
+    let controller = interface.port_of.and_then(|index| {
+        let mut all = all.iter();
+        all.find(|one| one.index == index && one.has_ports)
+    });
+    if let Some(controller) = controller.filter(|_| key == "intercept.lan") {
+        let controller = &controller.name;
+        return Finding::fail(
+            what,
+            format!("a port of {controller}: to the packet filter, packets arrive by {controller}"),
+            format!("{key} = [\"{controller}\"]"),
+        );
+    }
+    if !interface.is_up {
+        let remedy = format!("ip link set {name} up");
+        return Finding::fail(what, "switched off", remedy);
+    }
+    if !interface.has_carrier {
+        let remedy = "is the cable plugged in, the modem on, the radio associated?";
+        return Finding::warn(what, "no carrier", remedy);
+    }
+    Finding::ok(what, "there, and up")
+}
+
+fn missing(key: &str, name: &str, all: &[Interface]) -> String {
+    let others = all.iter().map(|one| one.name.as_str());
+    let others: Vec<_> = others.filter(|other| *other != "lo").collect();
+    let list = others.join(", ");
+    match closest(name, others.iter().copied()) {
+        Some(near) => format!("{key}: did you mean `{near}`? There are: {list}"),
+        None if others.is_empty() => {
+            "this machine, or namespace, has no interface but lo: is this the right one?".to_owned()
+        }
+        None => format!("{key}: name one of: {list}; or make it (`ip link`)"),
+    }
+}
+
+fn mtu(config: &Config, net: &Net) -> Option<Finding> {
+    let names = config.intercept.lan.iter();
+    let link = config.link.as_ref().map(|link| &link.interface);
+    let all: Vec<_> = names
+        .chain(link)
+        .filter_map(|name| net.named(name.as_str()))
+        .collect();
+    let list = all.iter().map(|one| format!("{} {}", one.name, one.mtu));
+    let list = list.collect::<Vec<_>>().join(", ");
+    let first = all.first()?;
+    if let Some(small) = all.iter().find(|one| one.mtu < MTU_LEAST_V6) {
+        let remedy = format!(
+            "IPv6 needs {MTU_LEAST_V6} bytes, so {} has none: ip link set {} mtu {MTU_LEAST_V6}, or bypass IPv6",
+            small.name, small.name
+        );
+        return Some(Finding::warn("MTU", list, remedy));
+    }
+    let crossing = link.and_then(|link| net.named(link.as_str()));
+    let sites = config.sites.iter();
+    let too_long = sites.filter_map(|(_, site)| {
+        let (mss, link) = (u32::from(site.mss?), crossing?);
+        (mss + HEADERS > link.mtu).then_some((&site.name, mss, link.mtu))
+    });
+    if let Some((site, mss, mtu)) = too_long.into_iter().next() {
+        let most = mtu - HEADERS;
+        let seen = format!("{list}; site {site} has `mss = {mss}`");
+        let remedy = format!(
+            "segments of {mss} bytes are cut to the interface's {most} anyway: leave `mss` out, or state less"
+        );
+        return Some(Finding::warn("MTU", seen, remedy));
+    }
+    let seen = if all.iter().all(|one| one.mtu == first.mtu) {
+        list
+    } else {
+        format!(
+            "{list}: they may differ, as each connection ends here; what is bypassed needs path MTU discovery"
+        )
+    };
+    Some(Finding::ok("MTU", seen))
+}
+
+/// Generic receive offload keeps packets apart that differ, so that forwarding them is right; large receive offload does not.
+fn offloads(name: &str, offloads: ethtool::Offloads) -> Option<Finding> {
+    let what = format!("offloads of {name}");
+    if offloads.lro {
+        return Some(Finding::warn(
+            what,
+            "large receive offload (LRO) is on: it merges packets that are forwarded then, too long and out of their order",
+            format!("ethtool -K {name} lro off"),
+        ));
+    }
+    let seen = if offloads.gro {
+        "GRO is on, LRO off"
+    } else {
+        "GRO is off: that costs processor time on fast networks (ethtool -K ... gro on), and nothing else"
+    };
+    Some(Finding::ok(what, seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::State, *};
+
+    fn interface(name: &str, index: u32) -> Interface {
+        Interface {
+            name: name.to_owned(),
+            index,
+            is_up: true,
+            has_carrier: true,
+            mtu: 1500,
+            port_of: None,
+            has_ports: false,
+        }
+    }
+
+    #[test]
+    fn an_interface_is_there_or_another_is_suggested() {
+        let all = [
+            interface("lo", 1),
+            interface("eth0", 2),
+            interface("eth1", 3),
+        ];
+        assert_eq!(there("intercept.lan", "eth0", &all).state, State::Ok);
+        let slip = there("intercept.lan", "etho", &all);
+        assert_eq!(slip.state, State::Fail);
+        let remedy = slip.remedy.unwrap();
+        assert!(remedy.contains("did you mean `eth0`?"), "{remedy}");
+        let other = there("link.interface", "sat0", &all).remedy.unwrap();
+        assert!(other.contains("one of: eth0, eth1"), "{other}");
+    }
+
+    #[test]
+    fn a_port_of_a_bridge_is_told_by_the_name_of_the_bridge() {
+        let mut all = [interface("eth0", 2), interface("br0", 3)];
+        all[0].port_of = Some(3);
+        // A VRF has members, too, and packets arrive by these.
+        assert_eq!(there("intercept.lan", "eth0", &all).state, State::Ok);
+        all[1].has_ports = true;
+        let found = there("intercept.lan", "eth0", &all);
+        assert_eq!(found.state, State::Fail);
+        assert_eq!(found.remedy.as_deref(), Some("intercept.lan = [\"br0\"]"));
+    }
+
+    #[test]
+    fn one_that_is_off_fails_and_one_without_a_carrier_is_doubtful() {
+        let mut all = [interface("eth0", 2)];
+        all[0].has_carrier = false;
+        assert_eq!(there("intercept.lan", "eth0", &all).state, State::Warn);
+        all[0].is_up = false;
+        assert_eq!(there("intercept.lan", "eth0", &all).state, State::Fail);
+    }
+
+    #[test]
+    fn large_receive_offload_is_told() {
+        let on = ethtool::Offloads {
+            gro: true,
+            lro: true,
+        };
+        assert_eq!(offloads("eth0", on).unwrap().state, State::Warn);
+        let off = ethtool::Offloads {
+            gro: false,
+            lro: false,
+        };
+        assert_eq!(offloads("eth0", off).unwrap().state, State::Ok);
+    }
+
+    fn net(interfaces: Vec<Interface>) -> Net {
+        Net {
+            netlink: None,
+            interfaces,
+        }
+    }
+
+    #[test]
+    fn packets_have_to_fit() {
+        let text = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"eth1\"\n[[site]]\nname = \"a\"\nmss = 1400\n";
+        let config = pep_core::config::parse(text).unwrap();
+        let mut all = vec![interface("eth0", 2), interface("eth1", 3)];
+        assert_eq!(mtu(&config, &net(all.clone())).unwrap().state, State::Ok);
+        all[1].mtu = 1439;
+        let found = mtu(&config, &net(all.clone())).unwrap();
+        assert!(found.seen.contains("site a"), "{found:?}");
+        all[1].mtu = 1279;
+        let found = mtu(&config, &net(all)).unwrap();
+        assert!(found.remedy.unwrap().contains("IPv6"));
+    }
+}

@@ -1,0 +1,225 @@
+//! What `nft` says of our table: which rules there are, what they have counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pep_core::config::Config;
+use serde_json::Value;
+
+use crate::intercept::{
+    nft::SEEN_SECONDS,
+    rules::{self, Features, Ruleset},
+};
+
+/// A rule: its chain, and its comment.
+type Place = (String, String);
+
+/// Our table, as it is in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Listing {
+    counters: BTreeMap<String, u64>,
+    sets: BTreeSet<String>,
+    rules: Vec<Place>,
+    /// Interfaces by which SYNs came in, and how many seconds ago the last one did.
+    pub seen: BTreeMap<String, u64>,
+}
+
+impl Listing {
+    /// Of `nft -j list table` and, where there is one, of `nft -j list set` of the interfaces.
+    pub fn of(table: &Value, seen: Option<&Value>) -> Self {
+        let mut listing = Self::default();
+        for object in objects(table) {
+            listing.take(object);
+        }
+        let sets = seen.into_iter().flat_map(objects);
+        let sets = sets.filter_map(|object| object.get("set")?.get("elem")?.as_array());
+        listing.seen = sets.flatten().filter_map(element).collect();
+        listing
+    }
+
+    fn take(&mut self, object: &Value) {
+        let text = |value: &Value, key: &str| Some(value.get(key)?.as_str()?.to_owned());
+        if let Some(counter) = object.get("counter") {
+            let packets = counter.get("packets").and_then(Value::as_u64);
+            let named = text(counter, "name").zip(packets);
+            self.counters.extend(named);
+        } else if let Some(set) = object.get("set") {
+            self.sets.extend(text(set, "name"));
+        } else if let Some(rule) = object.get("rule") {
+            let comment = text(rule, "comment").unwrap_or_default();
+            self.rules
+                .extend(text(rule, "chain").map(|chain| (chain, comment)));
+        }
+    }
+
+    /// What a counter has come to; `None` where there is none, as an older pepd has made the table.
+    pub fn counter(&self, counter: rules::Counter) -> Option<u64> {
+        self.counters.get(counter.name()).copied()
+    }
+
+    /// How many rules there are.
+    pub fn rules(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether new flows pass unaccelerated.
+    pub fn gate_is_closed(&self) -> bool {
+        self.rules.iter().any(|(chain, _)| chain == "gate")
+    }
+
+    /// Rules that the configuration asks for and that are not there, as `chain: comment`; and those that are there and that nobody
+    /// asked for.
+    pub fn differences(&self, config: &Config, ipv6: bool) -> [Vec<String>; 2] {
+        let features = Features {
+            ipv6,
+            recent: self.sets.iter().any(|set| set.starts_with("recent")),
+            seen: self.sets.contains(crate::intercept::nft::SEEN_SET),
+            ..Features::FULL
+        };
+        let ruleset = Ruleset::new(config, features);
+        let mut missing: Vec<Place> = Vec::new();
+        let mut there = self.rules.clone();
+        there.retain(|(chain, _)| chain != "gate");
+        let bypassed = rules::bypassed();
+        for chain in ruleset.chains.iter().filter(|chain| chain.name != "gate") {
+            // While a peer or the link is away, a site's chain has other rules.
+            let count = there.iter().filter(|(name, _)| *name == chain.name).count();
+            let is_bypassed = chain.name.starts_with("site_")
+                && count == bypassed.len()
+                && bypassed
+                    .iter()
+                    .all(|rule| there.contains(&(chain.name.clone(), rule.comment.clone())));
+            let rules = if is_bypassed { &bypassed } else { &chain.rules };
+            for rule in rules {
+                let place = (chain.name.clone(), rule.comment.clone());
+                match there.iter().position(|one| *one == place) {
+                    Some(position) => drop(there.swap_remove(position)),
+                    None => missing.push(place),
+                }
+            }
+        }
+        [missing, there].map(|places| {
+            let name = |(chain, comment)| format!("{chain}: {comment}");
+            places.into_iter().map(name).collect()
+        })
+    }
+}
+
+fn objects(value: &Value) -> impl Iterator<Item = &Value> {
+    let list = value.get("nftables").and_then(Value::as_array);
+    list.into_iter().flatten()
+}
+
+/// What is left of an element's time says when it was last renewed.
+fn element(element: &Value) -> Option<(String, u64)> {
+    let element = element.get("elem")?;
+    let left = element.get("expires")?.as_u64()?;
+    let ago = u64::from(SEEN_SECONDS).saturating_sub(left);
+    Some((element.get("val")?.as_str()?.to_owned(), ago))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::intercept::rules::Counter;
+
+    fn config() -> Config {
+        let text = "[intercept]\nlan = [\"lan0\"]\n[[site]]\nname = \"a\"\nmode = \"bypass\"\nmatch = { dport = [22] }\n";
+        pep_core::config::parse(text).unwrap()
+    }
+
+    /// As nft lists what is installed for the configuration.
+    fn table() -> Value {
+        let ruleset = Ruleset::new(&config(), Features::FULL);
+        let mut objects = vec![
+            json!({"metainfo": {"version": "1.0.6"}}),
+            json!({"set": {"name": "recent4"}}),
+            json!({"set": {"name": "recent6"}}),
+            json!({"set": {"name": "seen"}}),
+            json!({"counter": {"name": "syns", "packets": 7, "bytes": 420}}),
+        ];
+        for chain in &ruleset.chains {
+            objects.push(json!({"chain": {"name": chain.name}}));
+            let rules = chain.rules.iter();
+            objects.extend(rules.map(
+                |rule| json!({"rule": {"chain": chain.name, "comment": rule.comment, "expr": []}}),
+            ));
+        }
+        json!({ "nftables": objects })
+    }
+
+    #[test]
+    fn counters_and_interfaces_are_read() {
+        let seen = json!({"nftables": [{"set": {"name": "seen", "elem": [
+            {"elem": {"val": "lan0", "expires": SEEN_SECONDS - 3}}, {"elem": {"val": "wan0", "expires": 1}},
+        ]}}]});
+        let listing = Listing::of(&table(), Some(&seen));
+        assert_eq!(listing.counter(Counter::Syns), Some(7));
+        assert_eq!(listing.counter(Counter::Called), None);
+        assert_eq!(listing.seen["lan0"], 3);
+        assert_eq!(listing.seen["wan0"], u64::from(SEEN_SECONDS) - 1);
+    }
+
+    #[test]
+    fn what_was_installed_differs_in_nothing_whether_the_gate_is_open_or_closed() {
+        let mut table = table();
+        let none: [Vec<String>; 2] = Default::default();
+        assert_eq!(Listing::of(&table, None).differences(&config(), true), none);
+        assert!(!Listing::of(&table, None).gate_is_closed());
+        let closed = json!({"rule": {"chain": "gate", "comment": "x", "expr": []}});
+        table["nftables"].as_array_mut().unwrap().push(closed);
+        let listing = Listing::of(&table, None);
+        assert!(listing.gate_is_closed());
+        assert_eq!(listing.differences(&config(), true), none);
+    }
+
+    #[test]
+    fn each_rule_that_is_missing_is_named_and_so_is_one_too_many() {
+        let whole = table();
+        let all = whole["nftables"].as_array().unwrap();
+        let rules = all
+            .iter()
+            .enumerate()
+            .filter(|(_, one)| one.get("rule").is_some());
+        for (position, rule) in rules {
+            let mut table = whole.clone();
+            table["nftables"].as_array_mut().unwrap().remove(position);
+            let [missing, more] = Listing::of(&table, None).differences(&config(), true);
+            assert_eq!(missing.len(), 1, "{rule}");
+            assert!(missing[0].ends_with(rule["rule"]["comment"].as_str().unwrap()));
+            assert!(more.is_empty());
+        }
+        let mut table = whole.clone();
+        let other = json!({"rule": {"chain": "sites", "expr": []}});
+        table["nftables"].as_array_mut().unwrap().push(other);
+        let [missing, more] = Listing::of(&table, None).differences(&config(), true);
+        assert_eq!(
+            (missing.len(), more.as_slice()),
+            (0, ["sites: ".to_owned()].as_slice())
+        );
+    }
+
+    #[test]
+    fn a_site_that_is_left_to_the_kernel_for_a_while_misses_nothing() {
+        let ruleset = Ruleset::new(&config(), Features::FULL);
+        let mut table = table();
+        let site = ruleset
+            .chains
+            .iter()
+            .find(|chain| chain.name.starts_with("site_"));
+        let site = &site.unwrap().name;
+        let objects = table["nftables"].as_array_mut().unwrap();
+        objects.retain(|one| one["rule"]["chain"] != json!(site));
+        let [missing, _] = Listing::of(&table, None).differences(&config(), true);
+        assert!(!missing.is_empty());
+        let objects = table["nftables"].as_array_mut().unwrap();
+        objects.extend(
+            rules::bypassed()
+                .into_iter()
+                .map(|rule| json!({"rule": {"chain": site, "comment": rule.comment, "expr": []}})),
+        );
+        let none: [Vec<String>; 2] = Default::default();
+        assert_eq!(Listing::of(&table, None).differences(&config(), true), none);
+    }
+}

@@ -1,0 +1,454 @@
+//! What a running pepd does: connections arrive, are intercepted, and are answered.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use hyper::Method;
+use pep_core::config::Config;
+use units::duration;
+
+use super::{Finding, listing::Listing, system};
+use crate::{
+    admin::{
+        self,
+        client::{self, AskError},
+    },
+    intercept::{
+        nft::{Nft, NftError, SEEN_SET},
+        rules::{self, Counter},
+        setup,
+    },
+    marks::MarkSet,
+    observe::{
+        flows::{FlowStatus, FlowsReport},
+        status::Status,
+    },
+};
+
+/// Fewer SYNs may just be on their way: a host repeats its first one after a second.
+const SOME: u64 = 3;
+/// A server that has not answered for so long has had three SYNs.
+const LONG_S: u64 = 3;
+/// Half-open connections that are no sign of anything.
+const HALF_OPEN: usize = 64;
+
+/// What a running pepd says of itself.
+#[derive(Debug)]
+pub(super) struct Running {
+    /// How it is.
+    pub status: Status,
+    /// Its flows, the oldest first.
+    pub flows: Vec<FlowStatus>,
+}
+
+/// Asks the pepd that runs with this configuration.
+///
+/// # Errors
+/// What there is to say where none answers.
+pub(super) fn ask(config: &Config) -> Result<Running, Finding> {
+    let what = "running pepd";
+    let Some(socket) = admin::socket_path(config) else {
+        return Err(Finding::unknown(
+            what,
+            "cannot be asked: `admin.socket` is \"off\"",
+            "name a socket to have rules, connections and the way back looked at",
+        ));
+    };
+    let answer = |target: &str| client::ask(&socket, Method::GET, target, String::new());
+    let asked = answer("/v1/status").and_then(|status| Ok((status, answer("/v1/flows?sort=age")?)));
+    let (status, flows) = asked.map_err(|err| unanswered(&err))?;
+    let status = serde_json::from_slice(&status);
+    let flows = serde_json::from_slice::<FlowsReport>(&flows);
+    match (status, flows) {
+        (Ok(status), Ok(FlowsReport { flows, .. })) => Ok(Running { status, flows }),
+        _ => Err(Finding::unknown(
+            what,
+            "answers in a way that this program does not understand",
+            "it is of another version: `pepd reload`, or restart it",
+        )),
+    }
+}
+
+fn unanswered(err: &AskError) -> Finding {
+    let what = "running pepd";
+    match err {
+        AskError::Unreachable(path, err) if err.kind() == std::io::ErrorKind::PermissionDenied => {
+            Finding::unknown(
+                what,
+                format!("{}: this user may not ask it", path.display()),
+                "run `pepd check` as root, or as a user of its socket (`admin.group`, `admin.mode`)",
+            )
+        }
+        AskError::Unreachable(path, _) => Finding::unknown(
+            what,
+            format!("none answers at {}", path.display()),
+            "start it, and run `pepd check` again: then rules, arriving connections and the way back are looked at",
+        ),
+        other => Finding::unknown(
+            what,
+            other.to_string(),
+            "look at its log (`journalctl -u pepd`)",
+        ),
+    }
+}
+
+impl Running {
+    /// That it is there.
+    pub fn finding(&self) -> Finding {
+        let Status {
+            pid,
+            uptime_s,
+            draining,
+            ..
+        } = self.status;
+        let since = duration::format(Duration::from_secs(uptime_s as u64));
+        let seen = format!("process {pid}, for {since}");
+        if draining {
+            return Finding::warn(
+                "running pepd",
+                format!("{seen}; it is to end, and takes no new flows"),
+                "start another when it has ended",
+            );
+        }
+        Finding::ok("running pepd", seen)
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.status.counters.get(name).copied().unwrap_or(0)
+    }
+
+    fn sum(&self, names: &[&str]) -> u64 {
+        names.iter().map(|name| self.counter(name)).sum()
+    }
+}
+
+/// Our table as it is, and what that means.
+pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
+    let name = config.intercept.table.as_str();
+    let what = format!("rules (nft table inet {name})");
+    if !system::may_ask_nft() {
+        let finding = Finding::unknown(
+            what,
+            "this process may not ask (CAP_NET_ADMIN)",
+            "run `pepd check` as root",
+        );
+        return (finding, None);
+    }
+    let listed = async {
+        let nft = Nft::find().await?;
+        let table = nft.list(&["table", "inet", name]).await?;
+        let seen = nft.list(&["set", "inet", name, SEEN_SET]).await;
+        Ok(Listing::of(&table, seen.ok().as_ref()))
+    };
+    match listed.await {
+        Ok(listing) => {
+            let differences = listing.differences(config, setup::has_ipv6());
+            (rules_finding(&what, &listing, &differences), Some(listing))
+        }
+        Err(NftError::Refused(why)) if why.contains("No such file") => {
+            let finding = Finding::fail(
+                what,
+                "not there",
+                "pepd puts it back within a second or two: look again, and at its log. Does it run in another network namespace?",
+            );
+            (finding, None)
+        }
+        Err(err) => {
+            let finding = Finding::unknown(what, err.to_string(), "does `nft list tables` work?");
+            (finding, None)
+        }
+    }
+}
+
+fn rules_finding(what: &str, listing: &Listing, differences: &[Vec<String>; 2]) -> Finding {
+    const REMEDY: &str = "`pepd reload` puts them in place, with all flows. If the file was changed since pepd began, that is why; else \
+                          somebody else changes pepd's table: it is to be left alone";
+    let [missing, more] = differences;
+    let few = |list: &[String]| {
+        let first = list.iter().take(3).cloned().collect::<Vec<_>>().join("; ");
+        if list.len() > 3 {
+            format!("{first}; ...")
+        } else {
+            first
+        }
+    };
+    if !missing.is_empty() {
+        let seen = format!(
+            "{} of the configuration's are missing: {}",
+            missing.len(),
+            few(missing)
+        );
+        return Finding::fail(what, seen, REMEDY);
+    }
+    if !more.is_empty() {
+        let seen = format!("{} are not the configuration's: {}", more.len(), few(more));
+        return Finding::warn(what, seen, REMEDY);
+    }
+    let seen = format!("all {} in place", listing.rules());
+    if listing.gate_is_closed() {
+        return Finding::fail(
+            what,
+            format!("{seen}; the gate is closed: new flows pass unaccelerated"),
+            "a limit is reached (flows, descriptors, memory): `pepd status`, and the log, say which key of [limits]",
+        );
+    }
+    Finding::ok(what, seen)
+}
+
+/// What has come of connections.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Traffic {
+    /// For how long it was counted, and since when in words.
+    span: Duration,
+    since: String,
+    /// The process that was asked.
+    pid: u32,
+    /// `None` where the table has no such counter.
+    syns: Option<u64>,
+    intercepted: u64,
+    passed: u64,
+    called: u64,
+    answered: u64,
+    /// SYNs that were held.
+    held: u64,
+    accepted: u64,
+    /// Servers that answered otherwise.
+    refused: u64,
+    timed_out: u64,
+    /// Servers that have not answered for long.
+    silent: u64,
+    /// Interfaces by which SYNs came, and how many seconds ago.
+    seen: BTreeMap<String, u64>,
+}
+
+impl Traffic {
+    /// Since the rules were put in place, which a process does when it begins.
+    pub fn of(running: &Running, listing: &Listing) -> Self {
+        let counter = |counter| listing.counter(counter).unwrap_or(0);
+        let span = Duration::from_secs(running.status.uptime_s as u64);
+        let is_silent = |flow: &&FlowStatus| {
+            let server = flow.server_leg.as_ref();
+            flow.flow.age_s >= LONG_S && server.is_some_and(|leg| leg.state == "syn-sent")
+        };
+        Self {
+            span,
+            since: format!("since pepd began {} ago", duration::format(span)),
+            pid: running.status.pid,
+            syns: listing.counter(Counter::Syns),
+            intercepted: counter(Counter::Intercepted),
+            passed: counter(Counter::Passed),
+            called: counter(Counter::Called),
+            answered: counter(Counter::Answered),
+            held: running.sum(&[
+                "syns_held",
+                "syns_released",
+                "syns_refused",
+                "syns_unreachable",
+                "syns_expired",
+                "syns_orphaned",
+            ]),
+            accepted: running.status.total.flows_accepted,
+            refused: running.sum(&[
+                "ended_refused",
+                "ended_unreachable",
+                "syns_refused",
+                "syns_unreachable",
+            ]),
+            timed_out: running.sum(&["ended_connect_timeout", "syns_expired"]),
+            silent: running.flows.iter().filter(is_silent).count() as u64,
+            seen: listing.seen.clone(),
+        }
+    }
+
+    /// What has come since then. Another process has counted anew.
+    pub fn since(self, before: &Self, watched: Duration) -> Self {
+        let since = format!("within {}", duration::format(watched));
+        if self.pid != before.pid {
+            return self;
+        }
+        let more = |now: u64, before: u64| now.saturating_sub(before);
+        let recent = |(_, ago): &(String, u64)| *ago <= watched.as_secs() + 1;
+        Self {
+            span: watched,
+            since,
+            syns: self.syns.map(|syns| more(syns, before.syns.unwrap_or(0))),
+            intercepted: more(self.intercepted, before.intercepted),
+            passed: more(self.passed, before.passed),
+            called: more(self.called, before.called),
+            answered: more(self.answered, before.answered),
+            held: more(self.held, before.held),
+            accepted: more(self.accepted, before.accepted),
+            refused: more(self.refused, before.refused),
+            timed_out: more(self.timed_out, before.timed_out),
+            seen: self.seen.into_iter().filter(recent).collect(),
+            pid: self.pid,
+            silent: self.silent,
+        }
+    }
+}
+
+/// Whether connections come in by the interfaces that are named, or by which others.
+pub(super) fn arrivals(config: &Config, traffic: &Traffic) -> Finding {
+    let what = "connections arrive";
+    let lan: Vec<&str> = config.intercept.lan.iter().map(AsRef::as_ref).collect();
+    let list = lan.join(", ");
+    let since = &traffic.since;
+    let Some(syns) = traffic.syns else {
+        return Finding::unknown(
+            what,
+            "the rules are those of another version, which does not count them",
+            "`pepd reload`",
+        );
+    };
+    let ago = |(name, ago): (&String, &u64)| format!("{name} (the last one {ago} s ago)");
+    if syns > 0 {
+        let by = traffic
+            .seen
+            .iter()
+            .filter(|(name, _)| lan.contains(&name.as_str()));
+        let by: Vec<_> = by.map(ago).collect();
+        return Finding::ok(
+            what,
+            format!("{syns} SYNs {since}, by {}", or(&by.join(", "), &list)),
+        );
+    }
+    let tuns: Vec<_> = rules::lans(config)
+        .into_iter()
+        .filter_map(|lan| lan.tun)
+        .collect();
+    let mut others = traffic.seen.clone();
+    others.retain(|name, _| name != "lo" && !tuns.contains(name) && !lan.contains(&name.as_str()));
+    let link = config.link.as_ref().map(|link| link.interface.as_str());
+    let by_link = link.and_then(|link| others.remove_entry(link));
+    let seen = format!("no SYN has come in by {list} {since}");
+    if !others.is_empty() {
+        let by = others.iter().map(ago).collect::<Vec<_>>().join(", ");
+        let names: Vec<_> = others.keys().map(|name| format!("\"{name}\"")).collect();
+        return Finding::fail(
+            what,
+            format!("{seen}, but by {by}"),
+            format!(
+                "is {list} the right interface? If hosts are behind the other: intercept.lan = [{}]",
+                names.join(", ")
+            ),
+        );
+    }
+    let beyond = by_link.map_or(String::new(), |(name, _)| {
+        format!("; by {name}, the link, some came from beyond")
+    });
+    Finding::warn(
+        what,
+        format!("{seen}{beyond}"),
+        format!(
+            "is {list} the right interface, and this machine the hosts' gateway? Connect from a host, then look again, or \
+             `pepd check --watch 10s`, or `tcpdump -ni {} 'tcp[tcpflags] & tcp-syn != 0'`",
+            lan.first().copied().unwrap_or("any")
+        ),
+    )
+}
+
+fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
+    if text.is_empty() { other } else { text }
+}
+
+/// Whether what arrives is redirected, and handshakes with clients end.
+pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize) -> Finding {
+    let what = "handshakes with clients";
+    let Traffic {
+        intercepted,
+        held,
+        passed,
+        accepted,
+        since,
+        ..
+    } = traffic;
+    let syns = traffic.syns.unwrap_or(0);
+    let counts = format!(
+        "{intercepted} SYNs redirected to pepd {since}, {accepted} flows accepted, {half_open} half-open now"
+    );
+    if intercepted + held == 0 {
+        return match (*passed, syns) {
+            (0, 0..SOME) => Finding::ok(what, counts),
+            (0, _) => Finding::warn(
+                what,
+                format!("{syns} SYNs came in {since}, and none was redirected"),
+                "they were for this machine itself, or of sites with mode = \"bypass\"; else see the rules above. `pepd check` lists \
+                 the sites: the first that matches decides",
+            ),
+            (passed, _) => Finding::fail(
+                what,
+                format!("{passed} SYNs passed unaccelerated {since}, as the gate is closed"),
+                "a limit is reached: `pepd status`, and the log, say which key of [limits]",
+            ),
+        };
+    }
+    if *accepted == 0 && *intercepted >= SOME {
+        return never(config, what, &counts);
+    }
+    if half_open > HALF_OPEN && half_open as u64 > *accepted {
+        return Finding::warn(
+            what,
+            counts,
+            "a flood of SYNs, or clients whose answers go another way: all that hosts send has to come through this machine",
+        );
+    }
+    Finding::ok(what, counts)
+}
+
+fn never(config: &Config, what: &str, counts: &str) -> Finding {
+    let marks = MarkSet::new(config.intercept.marks);
+    Finding::fail(
+        what,
+        format!("{counts}: no handshake has ended"),
+        format!(
+            "our SYN-ACKs do not reach clients, or their answers go another way (asymmetric): both have to pass this machine; see \
+             the way back below\n\
+             or the firewall's `input` drops what is redirected: nft ... meta mark & {:#010x} == {:#010x} accept\n\
+             or the reverse path check does (see above)",
+            marks.mask(),
+            marks.local()
+        ),
+    )
+}
+
+/// Whether what servers answer comes back to us.
+pub(super) fn servers(traffic: &Traffic) -> Finding {
+    let what = "return path of servers";
+    let Traffic {
+        called,
+        answered,
+        refused,
+        timed_out,
+        silent,
+        since,
+        ..
+    } = traffic;
+    let counts = format!(
+        "{called} SYNs sent to servers {since}, {answered} SYN-ACKs came back, {refused} servers refused or cannot be reached"
+    );
+    if *called == 0 {
+        return Finding::ok(what, format!("no server was called {since}"));
+    }
+    if answered + refused == 0 && (*called >= SOME || *timed_out > 0) {
+        return Finding::fail(
+            what,
+            counts,
+            "the path is asymmetric if servers live: what they answer goes to the hosts by another way, and not through this machine. \
+             Route the hosts' prefixes to this machine at the servers' side, or masquerade, or `source = \"self\"` in the site. \
+             `tcpdump` at the server shows by where its answers leave",
+        );
+    }
+    if *silent > 0 && silent + timed_out > *answered {
+        return Finding::warn(
+            what,
+            format!(
+                "{counts}; {silent} have not answered for more than {LONG_S} s, {timed_out} never did"
+            ),
+            "servers that are not there; or the answers of some go another way: see `pepd flows`, state `accepted`, for which",
+        );
+    }
+    Finding::ok(what, counts)
+}
+
+#[cfg(test)]
+#[path = "live_tests.rs"]
+mod tests;

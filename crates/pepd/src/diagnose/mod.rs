@@ -1,0 +1,306 @@
+//! What keeps a configuration from working on this machine, or a running pepd from doing its work: `pepd check`.
+//!
+//! - this module, findings: what was looked at, how it is, what to do
+//! - `interfaces`, those of the configuration: there, up, MTU, offloads
+//! - `system`, capabilities, the kernel's parts, forwarding, limits, clock
+//! - `sockets`, congestion controls, buffers, settings of TCP, connection tracking
+//! - `ways`, by which interfaces hosts and servers are reached
+//! - `listing`, what `nft` says of our table
+//! - `live`, what a running pepd does: connections that arrive, are intercepted, are answered; `half_open`, those that are not yet
+//!
+//! Looking changes nothing. What cannot be seen without privileges is `unknown`.
+
+mod half_open;
+mod interfaces;
+mod listing;
+mod live;
+mod sockets;
+mod system;
+mod ways;
+
+use std::{fmt, fs, time::Duration};
+
+use pep_core::config::{Config, ConfigWarning};
+use serde::Serialize;
+
+use crate::{
+    congestion::Catalogue,
+    intercept::{netlink::Netlink, setup},
+    load::Loaded,
+};
+use interfaces::Interface;
+use live::Running;
+
+/// How something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// It costs something, or may be meant so.
+    Warn,
+    /// It keeps flows from being accelerated, or from working.
+    Fail,
+    /// It could not be seen.
+    Unknown,
+}
+
+impl State {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Something that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub what: String,
+    /// How it is.
+    pub state: State,
+    /// What was seen.
+    pub seen: String,
+    /// What to do, where it is not as it should be.
+    #[serde(rename = "do")]
+    pub remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(what: impl Into<String>, seen: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            state: State::Ok,
+            seen: seen.into(),
+            remedy: None,
+        }
+    }
+
+    fn new(
+        state: State,
+        what: impl Into<String>,
+        seen: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self {
+            what: what.into(),
+            state,
+            seen: seen.into(),
+            remedy: Some(remedy.into()),
+        }
+    }
+
+    fn warn(what: impl Into<String>, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(State::Warn, what, seen, remedy)
+    }
+
+    fn fail(what: impl Into<String>, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(State::Fail, what, seen, remedy)
+    }
+
+    fn unknown(
+        what: impl Into<String>,
+        seen: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self::new(State::Unknown, what, seen, remedy)
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {:<8} {}: {}", self.state.word(), self.what, self.seen)?;
+        let remedy = self.remedy.iter().flat_map(|remedy| remedy.lines());
+        remedy
+            .into_iter()
+            .try_for_each(|line| writeln!(f, "           -> {line}"))
+    }
+}
+
+/// All findings; displayed, a line each, and beneath it what to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Findings(pub Vec<Finding>);
+
+impl Findings {
+    /// Whether nothing was looked at.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether something keeps flows from being accelerated, or from working.
+    pub fn fails(&self) -> bool {
+        self.0.iter().any(|finding| finding.state == State::Fail)
+    }
+}
+
+/// What `pepd check` has to say, for programs.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    config: String,
+    warnings: Vec<String>,
+    notes: Vec<String>,
+    fails: bool,
+    findings: Findings,
+}
+
+impl Report {
+    /// Of a configuration that is right.
+    pub fn new(loaded: &Loaded, findings: &Findings) -> Self {
+        let text = |list: &[ConfigWarning]| list.iter().map(ToString::to_string).collect();
+        Self {
+            config: loaded.source.path.display().to_string(),
+            warnings: text(&loaded.warnings),
+            notes: text(&loaded.notes),
+            fails: findings.fails(),
+            findings: findings.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let json = serde_json::to_string_pretty(self).map_err(|_| fmt::Error)?;
+        f.write_str(&json)
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\nthis machine:")?;
+        self.0.iter().try_for_each(|finding| finding.fmt(f))
+    }
+}
+
+/// Looks at this machine, and at the pepd that runs with this configuration, where one does. What comes in is counted from when
+/// its rules were put in place, or within `watch`.
+pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Duration>) -> Findings {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(err) => {
+            let finding = Finding::unknown(
+                "this machine",
+                format!("cannot be looked at: {err}"),
+                "descriptors or memory are short: try again",
+            );
+            return Findings(vec![finding]);
+        }
+    };
+    let running = live::ask(config);
+    let mut findings = vec![system::capabilities(running.as_ref().ok())];
+    let net = runtime.block_on(Net::gather());
+    findings.extend(interfaces::check(config, &net));
+    findings.push(runtime.block_on(system::kernel(running.is_ok())));
+    findings.extend(system::check(config, catalogue, &net));
+    findings.extend(runtime.block_on(ways::check(config, &net)));
+    match running {
+        Ok(before) => findings.extend(live_findings(&runtime, config, &net, &before, watch)),
+        Err(finding) => findings.push(finding),
+    }
+    Findings(findings)
+}
+
+fn live_findings(
+    runtime: &tokio::runtime::Runtime,
+    config: &Config,
+    net: &Net,
+    before: &Running,
+    watch: Option<Duration>,
+) -> Vec<Finding> {
+    let mut findings = vec![before.finding()];
+    let (table, counted) = runtime.block_on(live::table(config));
+    findings.push(table);
+    findings.extend(runtime.block_on(ways::delivery(config, net)));
+    let Some(counted) = counted else {
+        return findings;
+    };
+    let mut traffic = live::Traffic::of(before, &counted);
+    if let Some(watch) = watch {
+        std::thread::sleep(watch);
+        let (_, again) = runtime.block_on(live::table(config));
+        if let (Ok(after), Some(again)) = (live::ask(config), again) {
+            traffic = live::Traffic::of(&after, &again).since(&traffic, watch);
+        }
+    }
+    let halves = half_open::clients();
+    findings.push(live::arrivals(config, &traffic));
+    findings.push(live::interception(config, &traffic, halves.len()));
+    findings.push(live::servers(&traffic));
+    findings.extend(runtime.block_on(ways::of_flows(config, net, &before.flows, &halves)));
+    findings
+}
+
+/// What the kernel says of its interfaces and routes.
+#[derive(Debug)]
+struct Net {
+    netlink: Option<Netlink>,
+    interfaces: Vec<Interface>,
+}
+
+impl Net {
+    async fn gather() -> Self {
+        let Ok(netlink) = Netlink::connect() else {
+            return Self {
+                netlink: None,
+                interfaces: Vec::new(),
+            };
+        };
+        let links = netlink.links().await.unwrap_or_default();
+        Self {
+            interfaces: links.iter().filter_map(Interface::of).collect(),
+            netlink: Some(netlink),
+        }
+    }
+
+    fn named(&self, name: &str) -> Option<&Interface> {
+        self.interfaces
+            .iter()
+            .find(|interface| interface.name == name)
+    }
+
+    fn name(&self, index: u32) -> Option<&str> {
+        let mut all = self.interfaces.iter();
+        let found = all.find(|interface| interface.index == index)?;
+        Some(&found.name)
+    }
+}
+
+/// A setting of the kernel as a number, by its path below `/proc/sys`.
+fn sysctl(path: &str) -> Option<u64> {
+    setup::sysctl(path)?.parse().ok()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_a_line_and_what_to_do_beneath() {
+        let fine = Finding::ok("clock", "synchronised");
+        let bad = Finding::fail("interface lan0", "is not there", "name another\nor make it");
+        let findings = Findings(vec![fine, bad]);
+        let expected = "\nthis machine:\n  ok       clock: synchronised\n  fail     interface lan0: is not there\n           \
+                        -> name another\n           -> or make it\n";
+        assert_eq!(findings.to_string(), expected);
+        assert!(findings.fails());
+    }
+
+    #[test]
+    fn programs_read_what_to_do_as_do() {
+        let bad = Finding::warn("clock", "not synchronised", "run an NTP client");
+        let json = serde_json::to_value(Findings(vec![bad])).unwrap();
+        assert_eq!(json[0]["state"], "warn");
+        assert_eq!(json[0]["do"], "run an NTP client");
+    }
+}

@@ -1,0 +1,77 @@
+//! What a network device does to packets (`SIOCETHTOOL`, `linux/ethtool.h`).
+
+use std::{io, os::fd::AsRawFd as _};
+
+use socket2::{Domain, Socket, Type};
+
+use super::socket::check;
+
+/// `ETHTOOL_GGRO`: is generic receive offload on?
+const GET_GRO: u32 = 0x2b;
+/// `ETHTOOL_GFLAGS`: flags, among them that of large receive offload.
+const GET_FLAGS: u32 = 0x25;
+/// `ETH_FLAG_LRO`.
+const LRO: u32 = 1 << 15;
+
+/// What a device makes of packets that arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offloads {
+    /// Generic receive offload.
+    pub gro: bool,
+    /// Large receive offload.
+    pub lro: bool,
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    command: u32,
+    data: u32,
+}
+
+/// Those of an interface.
+///
+/// # Errors
+/// When there is none of that name, or its driver does not say.
+pub fn offloads(name: &str) -> io::Result<Offloads> {
+    Ok(Offloads {
+        gro: get(name, GET_GRO)? != 0,
+        lro: get(name, GET_FLAGS)? & LRO != 0,
+    })
+}
+
+fn get(name: &str, command: u32) -> io::Result<u32> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    let mut value = Value { command, data: 0 };
+    let mut request = libc::ifreq {
+        ifr_name: [0; libc::IFNAMSIZ],
+        ifr_ifru: libc::__c_anonymous_ifr_ifru {
+            ifru_data: (&raw mut value).cast(),
+        },
+    };
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: `request` is an ifreq whose name ends with a zero and whose data points to a struct ethtool_value; both commands
+    // read and write no more than that, and both live through the call.
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    check(result)?;
+    Ok(value.data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_answers_and_none_other_of_no_name() {
+        assert!(!offloads("lo").expect("every machine has it").lro);
+        let err = offloads("nonesuch0").expect_err("there is none");
+        assert_eq!(err.raw_os_error(), Some(libc::ENODEV));
+        assert!(offloads("a_name_that_is_too_long").is_err());
+    }
+}
