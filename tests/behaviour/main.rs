@@ -21,6 +21,7 @@ mod handshake;
 mod hanging;
 mod lab;
 mod limits;
+mod listening;
 mod loads;
 mod observing;
 mod orders;

@@ -221,6 +221,7 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
         ("/v1/status", "\"uptime_s\":"),
         ("/v1/flows?limit=3", "\"not_accelerated\":"),
         ("/v1/link", "\"outages\":"),
+        ("/v1/history?since=1", "\"columns\":[\"up_rate\","),
         ("/v1/custody", "\"count\":0"),
     ] {
         for host in [HTTP, "localhost:9180", "[::1]"] {

@@ -6,6 +6,7 @@
 //! - [`config`], TOML text to checked types
 //! - [`custody`], who may hold how much of what hosts were told we have
 //! - [`greeting`], what is said of a flow at the far end of its tunnel
+//! - [`history`], what was seen over the last hours
 //! - [`key`], keys of tunnels as text
 //! - [`outage`], whether the link is there
 //! - [`relay`], what to do next with the two legs of a flow
@@ -23,6 +24,7 @@ pub mod chunks;
 pub mod config;
 pub mod custody;
 pub mod greeting;
+pub mod history;
 pub mod key;
 pub mod outage;
 pub mod relay;

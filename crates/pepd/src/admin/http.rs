@@ -8,18 +8,23 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use pep_core::config::Config;
+use socket2::SockRef;
 use tokio::net::TcpListener;
 
 use super::server::serve;
 
 /// What may be asked by TCP, where nothing says who asks.
-const OPEN: [&str; 5] = [
+const OPEN: [&str; 7] = [
     "/metrics",
     "/v1/custody",
     "/v1/flows",
+    "/v1/history",
     "/v1/link",
     "/v1/status",
+    "/v1/stream",
 ];
+/// What the kernel keeps for somebody who does not read; enough for any rate on loopback.
+const SEND_BUFFER: usize = 64 * 1024;
 
 /// Answers there for as long as it is polled, where the configuration wants it, with what of `router` can only be read.
 pub(super) async fn run(config: &Config, router: Router) {
@@ -37,7 +42,12 @@ pub(super) async fn run(config: &Config, router: Router) {
         }
     };
     let router = router.layer(from_fn(guard));
-    let accept = || async { listener.accept().await.map(|(stream, _)| stream) };
+    let accept = || async {
+        let (stream, _) = listener.accept().await?;
+        // That is told sooner then: `server` cuts those that take nothing.
+        SockRef::from(&stream).set_send_buffer_size(SEND_BUFFER)?;
+        Ok(stream)
+    };
     serve(accept, &router).await;
 }
 

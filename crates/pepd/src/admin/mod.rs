@@ -2,6 +2,7 @@
 //!
 //! - this module, the socket: made, replaced when its owner is dead, removed
 //! - `server`, connections and requests, none of which may cost much
+//! - `place`, what a connection takes of what there is for all
 //! - `http`, what can only be read, by TCP
 //! - [`custody`], what is held for hosts
 //! - [`client`], for the command line
@@ -9,6 +10,7 @@
 pub mod client;
 pub mod custody;
 mod http;
+mod place;
 mod server;
 
 use std::{
@@ -23,6 +25,7 @@ use std::{
 
 use pep_core::config::{AdminSocket, Config};
 
+pub use place::Place;
 pub use server::{Admin, LinkOrder, ORDER_MAX, OrderedState};
 
 /// Where sockets are by default, unless systemd says so.

@@ -5,11 +5,17 @@ use std::{io, sync::Arc, time::Duration};
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Query, State},
-    http::StatusCode,
+    http::{HeaderValue, StatusCode, header},
+    middleware::map_response,
     response::{IntoResponse, Response},
     routing::get,
 };
-use hyper::server::conn::http1;
+use hyper::{
+    Request,
+    body::Incoming,
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
@@ -20,13 +26,16 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixListener,
     sync::Semaphore,
-    time::{sleep, timeout},
+    time::sleep,
 };
+use tokio_io_timeout::TimeoutStream;
 
 use super::{
     BindError, SocketFile,
     custody::{self, CustodyReport},
-    http, socket_path,
+    http,
+    place::Place,
+    socket_path,
 };
 use crate::{
     flow::FlowContext,
@@ -40,6 +49,8 @@ const HEAD_MAX: usize = 16 * 1024;
 const BODY_MAX: usize = 4 * 1024;
 const HEAD_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// Somebody who takes nothing for so long is gone, or will not do.
+const WRITE_TIME: Duration = Duration::from_secs(10);
 /// Before another connection is accepted after an error.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -107,7 +118,7 @@ impl Admin {
         Self {
             config: Arc::clone(config),
             socket: None,
-            router: router(subject).merge(more),
+            router: router(subject).merge(more).layer(map_response(secured)),
         }
     }
 
@@ -158,22 +169,52 @@ where
                 continue;
             }
         };
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIME)
-                .max_buf_size(HEAD_MAX)
-                .keep_alive(false)
-                .serve_connection(TokioIo::new(stream), service);
-            match timeout(CONNECTION_TIME, connection).await {
-                Ok(Err(err)) => tracing::debug!(error = %err, "an operator's request"),
-                Err(_elapsed) => tracing::debug!("an operator's request took too long"),
-                Ok(Ok(())) => {}
-            }
-            drop(permit);
-        });
+        let place = Place::new(permit);
+        tokio::spawn(answer(stream, router.clone(), place));
     }
+}
+
+/// Answers a request.
+async fn answer<S: AsyncRead + AsyncWrite>(stream: S, router: Router, place: Place) {
+    let service = TowerToHyperService::new(router);
+    let with_place = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(place.clone());
+        service.call(request)
+    });
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(WRITE_TIME));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIME)
+        .max_buf_size(HEAD_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(Box::pin(stream)), with_place);
+    tokio::select! {
+        result = connection => if let Err(err) = result {
+            tracing::debug!(error = %err, "an operator's request");
+        },
+        () = place.overstayed(CONNECTION_TIME) => {
+            tracing::debug!("an operator's request took too long");
+        }
+    }
+}
+
+/// Browsers keep what is answered to itself: nothing else is loaded, or may show it or read along.
+async fn secured(mut answer: Response) -> Response {
+    const CONTENT: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                           base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, CONTENT),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        answer
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
+    }
+    answer
 }
 
 fn router(subject: Subject) -> Router {
@@ -240,4 +281,120 @@ async fn show_custody(State(subject): Shared, Query(query): Query<CustodyQuery>)
 
 fn refuse(why: &str) -> Response {
     (StatusCode::BAD_REQUEST, format!("{why}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::{Extension, body::Body};
+    use futures_util::stream;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+        sync::mpsc,
+        time::Instant,
+    };
+
+    use super::*;
+
+    /// A server, and by what it is connected to.
+    fn server() -> mpsc::Sender<DuplexStream> {
+        let lasting = |Extension(place): Extension<Place>| async move {
+            place.leave();
+            Body::from_stream(stream::unfold((), |()| async {
+                sleep(Duration::from_secs(1)).await;
+                Some((Ok::<_, Infallible>([b'x'; 100].to_vec()), ()))
+            }))
+        };
+        let never = || std::future::pending::<()>();
+        let router = Router::new()
+            .route("/lasting", get(lasting))
+            .route("/never", get(never))
+            .route("/short", get(|| async { "short" }));
+        let (connect, connections) = mpsc::channel(1);
+        let connections = Arc::new(tokio::sync::Mutex::new(connections));
+        tokio::spawn(async move {
+            let accept = || async {
+                connections
+                    .lock()
+                    .await
+                    .recv()
+                    .await
+                    .ok_or(io::ErrorKind::Other.into())
+            };
+            serve(accept, &router).await;
+        });
+        connect
+    }
+
+    async fn request(server: &mpsc::Sender<DuplexStream>, path: &str) -> DuplexStream {
+        let (mut ours, theirs) = duplex(1000);
+        server.send(theirs).await.expect("it accepts");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+        ours.write_all(request.as_bytes()).await.expect("it reads");
+        ours
+    }
+
+    async fn whole(mut stream: DuplexStream) -> String {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("text");
+        answer
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_lasts_takes_no_place_of_others_and_is_not_ended() {
+        let server = server();
+        let mut lasting = Vec::new();
+        for _ in 0..2 * CONNECTIONS_MAX {
+            let mut stream = request(&server, "/lasting").await;
+            let mut begin = [0; 300];
+            stream.read_exact(&mut begin).await.expect("it begins");
+            lasting.push(stream);
+        }
+        let begin = Instant::now();
+        assert!(
+            whole(request(&server, "/short").await)
+                .await
+                .ends_with("short")
+        );
+        assert!(begin.elapsed() < Duration::from_secs(1));
+        let mut last = lasting.pop().expect("there are some");
+        while begin.elapsed() < 10 * CONNECTION_TIME {
+            last.read_exact(&mut [0; 100]).await.expect("it goes on");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_read_is_cut() {
+        let server = server();
+        let begin = Instant::now();
+        let lasting = request(&server, "/lasting").await;
+        sleep(Duration::from_secs(60)).await;
+        let answer = whole(lasting).await;
+        assert!(
+            begin.elapsed() == Duration::from_secs(60),
+            "it was cut before"
+        );
+        assert!(
+            answer.starts_with("HTTP/1.1 200") && answer.len() <= 1000,
+            "{answer}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_are_not_answered_give_way_in_the_end() {
+        let server = server();
+        let mut never = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            never.push(request(&server, "/never").await);
+        }
+        let begin = Instant::now();
+        assert!(
+            whole(request(&server, "/short").await)
+                .await
+                .ends_with("short")
+        );
+        let waited = begin.elapsed().as_secs();
+        assert!((29..=31).contains(&waited), "{waited}");
+    }
 }

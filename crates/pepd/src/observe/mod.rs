@@ -3,18 +3,22 @@
 //! ```text
 //!   flows, once a second --> Tally of their site ---+
 //!   tunnels, once a second --> facts of each peer --+--> Observer::status() --> GET /v1/status, /metrics
-//!   arena and kernel, every 10 s --> what is held --+
+//!   arena and kernel, every 10 s --> what is held --+             |
+//!                                                                 +-- once a second --> Past, Listeners
 //! ```
 //!
 //! - `tally`, what the flows of a site have come to
 //! - `sampler`, rates and what is held
 //! - [`flows`], each of them, with what the kernel says of its legs
+//! - `past`, the last hours; `stream`, a status a second for those who listen
 //! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus
 
 pub mod flows;
 pub mod metrics;
+pub mod past;
 mod sampler;
 pub mod status;
+pub mod stream;
 mod tally;
 pub(crate) mod text;
 
@@ -40,11 +44,13 @@ use tunnel::outage;
 use units::Rate;
 
 use self::{
+    past::Past,
     sampler::{Looks, Slow},
     status::{
         Causes, Custody, Limits, LinkStatus, PeerStatus, SessionStatus, SiteStatus, Status,
         Traffic, Used,
     },
+    stream::Listeners,
 };
 use crate::{
     flow::FlowContext,
@@ -71,6 +77,8 @@ pub struct Observer {
     began: (Instant, SystemTime),
     looks: Mutex<Looks>,
     slow: Mutex<Slow>,
+    past: Mutex<Past>,
+    listeners: Listeners,
 }
 
 impl Observer {
@@ -86,19 +94,22 @@ impl Observer {
             let site = sites.iter().find(|site| site.id == id);
             site.map(|site| Arc::clone(&site.tally))
         };
+        let began = (Instant::now(), SystemTime::now());
         Arc::new(Self {
             config: Arc::clone(config),
             context: Arc::clone(context),
             sites: config.sites.iter().map(|(id, _)| tally(id)).collect(),
             peers: tunnels.map(|tunnels| (tunnels.statuses().clone(), Arc::clone(tunnels.far()))),
             descriptors,
-            began: (Instant::now(), SystemTime::now()),
+            began,
             looks: Mutex::default(),
             slow: Mutex::default(),
+            past: Mutex::new(Past::new(began)),
+            listeners: Listeners::default(),
         })
     }
 
-    /// Looks at what changes, for as long as it is polled: rates are from there.
+    /// Looks at what changes, for as long as it is polled: rates and the past are from there.
     pub async fn run(self: Arc<Self>) {
         sampler::run(self).await;
     }
@@ -263,6 +274,10 @@ impl Observer {
     fn slow(&self) -> MutexGuard<'_, Slow> {
         self.slow.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Traffic {
@@ -334,6 +349,8 @@ pub fn routes(observer: &Arc<Observer>) -> Router {
     Router::new()
         .route("/v1/status", get(show_status))
         .route("/v1/flows", get(flows::show))
+        .route("/v1/history", get(past::show))
+        .route("/v1/stream", get(stream::show))
         .route("/metrics", get(show_metrics))
         .with_state(Arc::clone(observer))
 }

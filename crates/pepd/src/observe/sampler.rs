@@ -84,11 +84,15 @@ impl Slow {
 /// Looks for as long as it is polled.
 pub(super) async fn run(observer: Arc<Observer>) {
     let mut tick = interval(EVERY);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // At whole seconds since the beginning, so that none is missing in the history.
+    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for look in 0u32.. {
         tick.tick().await;
         let bytes = observer.bytes();
         observer.looks().push(Instant::now(), bytes);
+        let status = observer.status();
+        let row = observer.past().take(&status);
+        observer.listeners.tell(&status, &row);
         if look.is_multiple_of(HELD_EVERY) {
             let asked = Arc::clone(&observer);
             // It asks the kernel for each socket: others are not to wait for that.

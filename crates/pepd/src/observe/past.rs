@@ -1,0 +1,348 @@
+//! The last hours: fed once a second with what is told then, and told to those who were not there.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    Json,
+    extract::{Query, State},
+};
+use pep_core::history::{self, COARSE, COLUMNS, FINE, History, STEPS, Sample};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Observer,
+    status::{SessionStatus, Status},
+};
+
+/// Beyond that, Unix time was set: what was seen is then told as if it had been right all the time.
+const SET: f64 = 2.0;
+/// Digits of what is told. Means would have any number.
+const DIGITS: i32 = 6;
+
+/// When a span begins, in seconds of Unix time, and what was seen in it, in the order of the columns; none where there is
+/// nothing to tell.
+pub type Row = (u64, Vec<Option<f64>>);
+
+/// The last hours, as JSON. Times are seconds of Unix time, as it is now.
+///
+/// Columns:
+/// - `up_rate`, `down_rate`: means, in bit/s of what hosts send and receive
+/// - `flows`: open, at most
+/// - `link_up`: the share of time in which the link was there, 0 to 1; none where nobody tells
+/// - `loss`, `overcode`: the highest of all peers, before error correction
+/// - `packets`, `resent`: packets with bytes of hosts that were sent to peers, and those among them that went again
+/// - `custody_memory`, `custody_disk`: bytes held for peers, at most
+/// - `rtt_s`: of the peer with the highest, the mean
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HistoryReport {
+    /// The process that has seen it.
+    pub pid: u32,
+    /// When it began to look. It moves where Unix time is set, and all else with it.
+    pub began: u64,
+    /// The names of what is in a row.
+    pub columns: Vec<String>,
+    /// Seconds, and spans of ten.
+    pub series: Vec<Series>,
+    /// Times without the link, the latest last.
+    pub outages: Vec<Outage>,
+    /// Outages of the last hours beyond those that are kept.
+    pub outages_forgotten: u64,
+}
+
+/// Spans of one length. Those in which nobody looked are missing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// How long each is, in seconds.
+    pub step_s: u64,
+    /// For how long they are kept, in seconds.
+    pub kept_s: u64,
+    /// The spans, the latest last. That one has not ended.
+    pub rows: Vec<Row>,
+}
+
+/// A time without the link.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Outage {
+    /// When it began.
+    pub began: f64,
+    /// How many seconds it lasted; none while it does.
+    pub lasted_s: Option<f64>,
+}
+
+/// What was seen so far.
+#[derive(Debug)]
+pub(super) struct Past {
+    history: History,
+    began: Instant,
+    /// When that was, in whole seconds of Unix time.
+    anchor: u64,
+    /// Packets of all peers, and those that went again, at the last look.
+    packets: Option<[u64; 2]>,
+}
+
+impl Past {
+    pub(super) fn new((began, wall): (Instant, SystemTime)) -> Self {
+        Self {
+            history: History::default(),
+            began,
+            anchor: unix(wall).round() as u64,
+            packets: None,
+        }
+    }
+
+    /// This was told now. Returns the row of this second.
+    pub(super) fn take(&mut self, status: &Status) -> Row {
+        self.take_at(self.began.elapsed(), unix(SystemTime::now()), status)
+    }
+
+    /// At this time since the beginning, and of Unix.
+    fn take_at(&mut self, now: Duration, wall: f64, status: &Status) -> Row {
+        let began = wall - now.as_secs_f64();
+        if (began - self.anchor as f64).abs() > SET {
+            self.anchor = began.max(0.0).round() as u64;
+        }
+        let sample = self.sample(status);
+        self.history.on_sample(now.as_secs(), &sample);
+        let outages = status.link.report.history.iter().rev();
+        let outages = outages.map(|outage| history::Outage {
+            began: outage.began,
+            lasted: outage.lasted_s,
+        });
+        self.history.on_outages(wall, outages);
+        self.row((now.as_secs(), sample))
+    }
+
+    fn sample(&mut self, status: &Status) -> Sample {
+        let sessions = || (status.peers.iter()).filter_map(|peer| peer.session.as_ref());
+        let highest = |value: fn(&SessionStatus) -> f64| sessions().map(value).reduce(f64::max);
+        let packets = sessions().fold(None, |sum: Option<[u64; 2]>, session| {
+            let data = session.packets_sent.saturating_sub(session.repairs_sent);
+            let [sent, resent] = sum.unwrap_or_default();
+            Some([sent + data, resent + session.segments_resent])
+        });
+        let before = std::mem::replace(&mut self.packets, packets);
+        let more = |place: usize| {
+            // In another session counts begin anew.
+            let (now, before) = (packets?[place], before?[place]);
+            Some(now.saturating_sub(before) as f64)
+        };
+        let link = &status.link.report;
+        let told = link.by != pep_core::outage::Source::Nobody.as_str();
+        let custody = &status.custody;
+        [
+            Some(status.total.up_rate),
+            Some(status.total.down_rate),
+            Some(status.total.flows_open as f64),
+            told.then(|| f64::from(u8::from(link.up))),
+            highest(|session| session.loss),
+            highest(|session| session.overcode),
+            more(0),
+            more(1),
+            Some(custody.memory.used as f64),
+            Some(custody.disk.used as f64),
+            highest(|session| session.rtt_s),
+        ]
+    }
+
+    fn row(&self, (second, sample): (u64, Sample)) -> Row {
+        let values = sample.into_iter().map(|value| value.map(rounded));
+        (self.anchor + second, values.collect())
+    }
+
+    /// All that had not ended at that second of Unix time.
+    fn report(&self, pid: u32, since: u64) -> HistoryReport {
+        let first = since.saturating_sub(self.anchor);
+        let series = [FINE, COARSE].into_iter().enumerate();
+        let series = series.map(|(which, kept)| Series {
+            step_s: STEPS[which],
+            kept_s: kept.as_secs(),
+            rows: self
+                .history
+                .spans(which, first)
+                .map(|span| self.row(span))
+                .collect(),
+        });
+        let lasted = |outage: &&history::Outage| {
+            let end = outage.lasted.map(|lasted| outage.began + lasted);
+            end.is_none_or(|end| end > since as f64)
+        };
+        let outages = self.history.outages().filter(lasted);
+        HistoryReport {
+            pid,
+            began: self.anchor,
+            columns: COLUMNS.map(|(name, _)| name.to_owned()).into(),
+            series: series.collect(),
+            outages: outages
+                .map(|outage| Outage {
+                    began: outage.began,
+                    lasted_s: outage.lasted,
+                })
+                .collect(),
+            outages_forgotten: self.history.forgotten(),
+        }
+    }
+}
+
+fn unix(wall: SystemTime) -> f64 {
+    let since = wall.duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+fn rounded(value: f64) -> f64 {
+    if value == 0.0 || !value.is_finite() {
+        return value;
+    }
+    let places = DIGITS - 1 - value.abs().log10().floor() as i32;
+    let scale = 10f64.powi(places.abs());
+    if places >= 0 {
+        (value * scale).round() / scale
+    } else {
+        (value / scale).round() * scale
+    }
+}
+
+/// What is asked for: `?since=SECONDS` of Unix time, all that is kept without.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HistoryQuery {
+    #[serde(default)]
+    since: u64,
+}
+
+/// Answers `GET /v1/history`.
+pub(super) async fn show(
+    State(observer): State<Arc<Observer>>,
+    Query(query): Query<HistoryQuery>,
+) -> Json<HistoryReport> {
+    let report = observer.past().report(std::process::id(), query.since);
+    Json(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{observe::text::tests::status, outage::OutageReport};
+
+    const WALL: f64 = 1_000_000.0;
+
+    fn past() -> Past {
+        let wall = UNIX_EPOCH + Duration::from_secs_f64(WALL);
+        Past::new((Instant::now(), wall))
+    }
+
+    fn column(row: &Row, name: &str) -> Option<f64> {
+        let place = COLUMNS.iter().position(|(column, _)| *column == name);
+        row.1[place.expect("there is such a column")]
+    }
+
+    fn at(past: &mut Past, second: u64, status: &Status) -> Row {
+        let now = Duration::from_secs(second);
+        past.take_at(now, WALL + now.as_secs_f64(), status)
+    }
+
+    fn session(status: &mut Status) -> &mut SessionStatus {
+        let mut sessions = status.peers.iter_mut();
+        let session = sessions.find_map(|peer| peer.session.as_mut());
+        session.expect("there is one")
+    }
+
+    #[test]
+    fn every_column_is_of_the_status() {
+        let mut past = past();
+        let mut status = status();
+        status.link.report.by = "probe".to_owned();
+        status.link.report.up = false;
+        let first = at(&mut past, 1, &status);
+        assert_eq!(first.0, 1_000_001);
+        for (name, expected) in [
+            ("up_rate", Some(status.total.up_rate)),
+            ("down_rate", Some(status.total.down_rate)),
+            ("flows", Some(status.total.flows_open as f64)),
+            ("link_up", Some(0.0)),
+            ("packets", None),
+            ("resent", None),
+            ("custody_memory", Some(status.custody.memory.used as f64)),
+            ("custody_disk", Some(status.custody.disk.used as f64)),
+        ] {
+            assert_eq!(column(&first, name), expected.map(rounded), "{name}");
+        }
+        let session = session(&mut status);
+        let (loss, overcode, rtt) = (session.loss, session.overcode, session.rtt_s);
+        session.packets_sent += 30;
+        session.repairs_sent += 10;
+        session.segments_resent += 3;
+        let second = at(&mut past, 2, &status);
+        assert_eq!(column(&second, "packets"), Some(20.0));
+        assert_eq!(column(&second, "resent"), Some(3.0));
+        for (name, expected) in [("loss", loss), ("overcode", overcode), ("rtt_s", rtt)] {
+            assert_eq!(column(&second, name), Some(rounded(expected)), "{name}");
+        }
+        // Another session has sent less.
+        let session = self::session(&mut status);
+        session.packets_sent = 3;
+        session.repairs_sent = 0;
+        session.segments_resent = 0;
+        assert_eq!(column(&at(&mut past, 3, &status), "packets"), Some(0.0));
+        status.peers.clear();
+        status.link.report.by = "nobody".to_owned();
+        let alone = at(&mut past, 4, &status);
+        for name in ["loss", "overcode", "packets", "resent", "rtt_s", "link_up"] {
+            assert_eq!(column(&alone, name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn it_is_told_from_any_time_on_and_its_times_move_with_unix_time() {
+        let mut past = past();
+        let mut status = status();
+        let outage = |began, lasted_s| OutageReport {
+            began: WALL + began,
+            ago_s: 0.0,
+            by: "probe".to_owned(),
+            lasted_s,
+        };
+        status.link.report.history = vec![outage(30.0, None), outage(5.0, Some(2.0))];
+        for second in 1..=60 {
+            at(&mut past, second, &status);
+        }
+        let told = past.report(7, 0);
+        assert_eq!((told.pid, told.began), (7, 1_000_000));
+        assert_eq!(told.columns.len(), COLUMNS.len());
+        let kept: Vec<_> = (told.series.iter())
+            .map(|series| (series.step_s, series.rows.len()))
+            .collect();
+        assert_eq!(kept, [(1, 60), (10, 7)]);
+        let spans: Vec<_> = (told.outages.iter())
+            .map(|outage| (outage.began - WALL, outage.lasted_s))
+            .collect();
+        assert_eq!(spans, [(5.0, Some(2.0)), (30.0, None)]);
+        let late = past.report(7, 1_000_055);
+        let begins: Vec<_> = late.series.iter().map(|series| series.rows[0].0).collect();
+        assert_eq!(begins, [1_000_055, 1_000_050]);
+        assert_eq!(late.outages.len(), 1, "the one that lasts");
+        // A clock that was wrong by an hour is set.
+        let now = Duration::from_secs(61);
+        let row = past.take_at(now, WALL + 3661.0, &status);
+        assert_eq!(row.0, 1_003_661);
+        let told = past.report(7, 0);
+        assert_eq!(told.began, 1_003_600);
+        assert_eq!(told.series[0].rows[0].0, 1_003_601);
+    }
+
+    #[test]
+    fn six_digits_are_told() {
+        for (value, expected) in [
+            (0.0, 0.0),
+            (1.0 / 3.0, 0.333333),
+            (123_456_789.0, 123_457_000.0),
+            (0.000_012_345_678, 0.000_012_345_7),
+            (999_999.9, 1_000_000.0),
+        ] {
+            assert_eq!(rounded(value), expected);
+        }
+        assert_eq!(rounded(1e-5 / 3.0).to_string().len(), "0.00000333333".len());
+    }
+}

@@ -1,0 +1,126 @@
+//! A status a second, for as long as somebody listens: server-sent events (HTML, 9.2).
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    Extension,
+    body::{Body, Bytes},
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::stream;
+use tokio::sync::{Semaphore, watch};
+
+use super::{Observer, past::Row, status::Status};
+use crate::admin::Place;
+
+/// Listeners at one time. Each has a connection that lasts.
+pub const LISTENERS_MAX: usize = 8;
+/// After how many milliseconds a browser that was cut off is to come back.
+const RETRY: &str = "retry: 2000\n\n";
+
+/// What all listeners are told, once made.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    places: Arc<Semaphore>,
+    frames: watch::Sender<Bytes>,
+}
+
+impl Default for Listeners {
+    fn default() -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(LISTENERS_MAX)),
+            frames: watch::Sender::default(),
+        }
+    }
+}
+
+impl Listeners {
+    /// Tells them, where there are any: the status, and the row that it has added to the history.
+    pub(super) fn tell(&self, status: &Status, row: &Row) {
+        if self.frames.receiver_count() > 0 {
+            let frame = event("status", status) + &event("row", row);
+            self.frames.send_replace(frame.into());
+        }
+    }
+}
+
+/// One event. JSON has no line breaks of its own.
+fn event(name: &str, data: &impl serde::Serialize) -> String {
+    match serde_json::to_string(data) {
+        Ok(data) => format!("event: {name}\ndata: {data}\n\n"),
+        Err(err) => {
+            tracing::debug!(error = %err, name, "cannot tell listeners");
+            String::new()
+        }
+    }
+}
+
+/// Answers `GET /v1/stream`: the status now, then one a second, each with its row of the history. One who does not keep up
+/// misses some.
+pub(super) async fn show(
+    State(observer): State<Arc<Observer>>,
+    Extension(place): Extension<Place>,
+) -> Response {
+    let listeners = &observer.listeners;
+    let Ok(permit) = Arc::clone(&listeners.places).try_acquire_owned() else {
+        let why = format!(
+            "{LISTENERS_MAX} listen already, and there may be no more: close one (a page, perhaps, that is open elsewhere), or \
+             ask /v1/status\n"
+        );
+        return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    };
+    place.leave();
+    let mut frames = listeners.frames.subscribe();
+    frames.mark_unchanged();
+    let first = RETRY.to_owned() + &event("status", &observer.status());
+    let told = (Some(Bytes::from(first)), frames, permit);
+    let body = stream::unfold(told, |(first, mut frames, permit)| async move {
+        let frame = match first {
+            Some(first) => first,
+            None => {
+                frames.changed().await.ok()?;
+                frames.borrow_and_update().clone()
+            }
+        };
+        Some((Ok::<_, Infallible>(frame), (None, frames, permit)))
+    });
+    let kind = [(CONTENT_TYPE, "text/event-stream")];
+    (kind, Body::from_stream(body)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::text::tests::status;
+
+    #[test]
+    fn a_frame_is_two_events_and_made_for_listeners_only() {
+        let listeners = Listeners::default();
+        let row = (7, vec![Some(0.5), None]);
+        listeners.tell(&status(), &row);
+        assert!(listeners.frames.borrow().is_empty(), "nobody listens");
+        let frames = listeners.frames.subscribe();
+        listeners.tell(&status(), &row);
+        assert!(frames.has_changed().expect("it is there"));
+        let frame = String::from_utf8(frames.borrow().to_vec()).expect("text");
+        let lines: Vec<_> = frame.split('\n').collect();
+        let [
+            first,
+            data,
+            "",
+            "event: row",
+            "data: [7,[0.5,null]]",
+            "",
+            "",
+        ] = lines[..]
+        else {
+            panic!("{frame}");
+        };
+        assert_eq!(first, "event: status");
+        let data = data.strip_prefix("data: ").expect("data");
+        let told: Status = serde_json::from_str(data).expect("a status");
+        assert_eq!(told, status());
+    }
+}

@@ -1,0 +1,173 @@
+//! What a running pepd tells of the last hours, and to those who listen.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    os::unix::net::UnixStream,
+};
+
+use pepd_tests::{
+    bed::Family,
+    echo::EchoServer,
+    tunnel::TunnelBed,
+    wait::{PATIENCE, wait_until},
+};
+use serde_json::Value;
+
+use crate::{
+    support::echo_once,
+    tunnel::{LINK, PORT, Running, SITE, connect},
+};
+
+const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+
+fn ask(running: &Running, target: &str) -> BufReader<UnixStream> {
+    let mut stream = UnixStream::connect(running.boat.path("admin.sock")).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let request = format!("GET {target} HTTP/1.1\r\nhost: pepd\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    BufReader::new(stream)
+}
+
+fn history(running: &Running, query: &str) -> Value {
+    let mut answer = String::new();
+    let mut stream = ask(running, &format!("/v1/history{query}"));
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
+    serde_json::from_str(body).unwrap_or_else(|err| panic!("{err}: {answer}"))
+}
+
+/// A column of the seconds, or of the tens.
+fn column(history: &Value, series: usize, name: &str) -> Vec<Option<f64>> {
+    let columns = history["columns"].as_array().expect("columns");
+    let place = columns.iter().position(|column| column == name);
+    let place = place.expect("there is such a column");
+    let rows = history["series"][series]["rows"].as_array().expect("rows");
+    rows.iter().map(|row| row[1][place].as_f64()).collect()
+}
+
+#[test]
+fn history_has_what_was_seen_and_the_outages() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut stream = connect(&bed, Family::V4);
+    echo_once(&mut stream, &[7; 100_000]);
+    wait_until("bytes and packets are in it", || {
+        let seen = history(&running, "");
+        [
+            "up_rate",
+            "down_rate",
+            "packets",
+            "flows",
+            "link_up",
+            "rtt_s",
+        ]
+        .iter()
+        .all(|name| {
+            [0, 1].iter().all(|series| {
+                let values = column(&seen, *series, name);
+                values.into_iter().flatten().any(|value| value > 0.0)
+            })
+        })
+    });
+    let seen = history(&running, "");
+    assert_eq!(
+        (&seen["series"][0]["step_s"], &seen["series"][1]["step_s"]),
+        (&1.into(), &10.into())
+    );
+    assert_eq!(seen["outages"], serde_json::json!([]));
+    running.boat.ask(&["link", "down"]);
+    wait_until("the outage is in it", || {
+        let seen = history(&running, "");
+        let down = column(&seen, 0, "link_up").last() == Some(&Some(0.0));
+        down && seen["outages"][0]["lasted_s"].is_null() && seen["outages"][0]["began"].is_f64()
+    });
+    running.boat.ask(&["link", "up"]);
+    wait_until("its end is in it", || {
+        let seen = history(&running, "");
+        seen["outages"][0]["lasted_s"].as_f64() > Some(0.0)
+    });
+    let seen = history(&running, "");
+    let last = seen["series"][0]["rows"]
+        .as_array()
+        .and_then(|rows| rows.last());
+    let last = last.expect("a row")[0].as_u64().expect("a second");
+    let late = history(&running, &format!("?since={last}"));
+    assert!(
+        late["series"][0]["rows"].as_array().expect("rows").len() <= 3,
+        "{late}"
+    );
+    let future = history(&running, "?since=99999999999");
+    assert_eq!(
+        (&future["series"][1]["rows"], &future["outages"]),
+        (&Value::Array(vec![]), &Value::Array(vec![]))
+    );
+    let mut refused = String::new();
+    ask(&running, "/v1/history?since=yesterday")
+        .read_to_string(&mut refused)
+        .expect("an answer");
+    assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
+    drop(stream);
+    running.stop_after_errors();
+}
+
+/// One who listens, and has heard the first status.
+fn listen(running: &Running) -> BufReader<UnixStream> {
+    let mut stream = ask(running, "/v1/stream");
+    assert!(heard(&mut stream, "status")["uptime_s"].is_f64());
+    stream
+}
+
+/// The data of the next event of that name.
+fn heard(stream: &mut BufReader<UnixStream>, name: &str) -> Value {
+    let lines = stream
+        .by_ref()
+        .lines()
+        .map(|line| line.expect("it goes on"));
+    let mut lines = lines.skip_while(|line| *line != format!("event: {name}"));
+    lines.next().unwrap_or_else(|| panic!("no {name}"));
+    let data = lines.next().expect("data");
+    let data = data.strip_prefix("data: ").expect("data");
+    serde_json::from_str(data).expect("JSON")
+}
+
+#[test]
+fn those_who_listen_are_told_each_second_until_pepd_ends_and_are_not_too_many() {
+    let bed = TunnelBed::new(LINK);
+    let running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
+    let mut listeners: Vec<_> = (0..8).map(|_| listen(&running)).collect();
+    let mut refused = String::new();
+    ask(&running, "/v1/stream")
+        .read_to_string(&mut refused)
+        .expect("an answer");
+    assert!(
+        refused.starts_with("HTTP/1.1 503")
+            && refused.contains("8 listen already")
+            && refused.contains("ask /v1/status"),
+        "{refused}"
+    );
+    // Others are answered all the same.
+    assert_eq!(
+        history(&running, "?since=99999999999")["series"][0]["step_s"],
+        1
+    );
+    for stream in &mut listeners {
+        let status = heard(stream, "status");
+        let row = heard(stream, "row");
+        let next = heard(stream, "row");
+        assert_eq!(status["sites"][0]["name"], "all", "{status}");
+        assert!(next[0].as_u64() > row[0].as_u64(), "{row} {next}");
+    }
+    drop(listeners.pop());
+    wait_until("the place of one who has gone is free", || {
+        let mut stream = ask(&running, "/v1/stream");
+        let mut first = String::new();
+        stream.read_line(&mut first).expect("an answer");
+        first.starts_with("HTTP/1.1 200")
+    });
+    running.stop_after_errors();
+    for mut stream in listeners {
+        let ended = stream.read_to_end(&mut Vec::new());
+        assert!(ended.is_ok(), "{ended:?}");
+    }
+}
