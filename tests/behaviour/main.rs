@@ -36,6 +36,7 @@ mod support;
 mod survive;
 mod survive_disk;
 mod survive_tunnel;
+mod switches;
 mod timeouts;
 mod top;
 mod tunnel;

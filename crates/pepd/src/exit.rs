@@ -17,7 +17,7 @@ pub enum ExitStatus {
     /// The configuration is right, but it could not be put in place: a capability, nft, a route, a feature of the kernel,
     /// or enough file descriptors or address space are missing, or a port is in use.
     Setup = 4,
-    /// After a signal, some flows outlived `timeouts.drain` and were reset.
+    /// After a signal or `pepd drain`, some flows outlived their time and were reset.
     FlowsReset = 5,
     /// A second signal ended the draining at once.
     AtOnce = 6,
@@ -35,7 +35,7 @@ Exit codes:
   3  the configuration is wrong (each error is printed with file, line and key)
   4  it could not be put in place: a capability, nft, a route, a port, a kernel feature,
      file descriptors or address space
-  5  after a signal, some flows outlived `timeouts.drain` and were reset
+  5  some flows outlived `timeouts.drain` (or that of `pepd drain`) and were reset
   6  a second signal ended everything at once
   7  `pepd check --strict`: the configuration is right, and something on this machine fails";
 

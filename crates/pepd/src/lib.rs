@@ -24,6 +24,7 @@
 //! - [`share`], how fast each flow may send into the link
 //! - [`stats`], counters
 //! - [`survive`], flows that outlive the process that carries them
+//! - [`switches`], sites that are off for a while
 //! - [`tunnel`], flows to and from peers
 //! - [`sys`], system calls without a safe wrapper
 //! - [`top`], a running pepd in a terminal
@@ -58,6 +59,7 @@ pub mod share;
 pub mod stats;
 pub mod summary;
 pub mod survive;
+pub mod switches;
 #[expect(unsafe_code, reason = "system calls; nowhere else")]
 pub mod sys;
 pub mod top;

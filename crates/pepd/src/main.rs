@@ -8,6 +8,7 @@ use std::{
     iter,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Instant,
 };
 
 use clap::{Parser, ValueEnum as _};
@@ -19,11 +20,11 @@ use pepd::{
         client::{self, AskError},
         custody::CustodyReport,
     },
-    change::{self, ReloadOrder, ReloadReport},
+    change::{self, DrainOrder, DrainReport, ReloadOrder, ReloadReport},
     cli::{
-        AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, FlowsArgs, KeygenArgs,
-        LinkArgs, LinkWord, ListArgs, MigrateArgs, ReloadArgs, RulesArgs, RunArgs, SocketArgs,
-        TopArgs,
+        AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, DrainArgs, FlowsArgs,
+        KeygenArgs, LinkArgs, LinkWord, ListArgs, MigrateArgs, ReloadArgs, RulesArgs, RunArgs,
+        SiteArgs, SiteCommand, SocketArgs, TopArgs,
     },
     congestion::{Catalogue, listing::Listing},
     custody,
@@ -40,6 +41,7 @@ use pepd::{
     outage::LinkReport,
     summary::Summary,
     survive::{handed, keeper, supervisor},
+    switches::{SiteList, SiteOrder},
     top,
 };
 use serde::de::DeserializeOwned;
@@ -63,6 +65,8 @@ fn main() -> ExitCode {
         Command::Flows(args) => asking(flows(&args)),
         Command::Custody(args) => asking(custody(&args)),
         Command::Reload(args) => asking(reload(&args)),
+        Command::Site(args) => asking(site(&args)),
+        Command::Drain(args) => asking(drain(&args)),
         Command::Keygen(args) => asking(keygen(&args)),
         Command::Migrate(args) => asking(migrate(&args)),
     };
@@ -363,6 +367,50 @@ fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
         print(format_args!("done: another process has taken over\n"));
     }
     Ok(printed)
+}
+
+fn site(args: &SiteArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let (named, enabled) = match &args.what {
+        None => return list_sites(&args.admin),
+        Some(SiteCommand::List(admin)) => return list_sites(admin),
+        Some(SiteCommand::On(named)) => (named, true),
+        Some(SiteCommand::Off(named)) => (named, false),
+    };
+    let site = named.name.clone();
+    let order = serde_json::to_string(&SiteOrder { site, enabled })?;
+    show::<SiteOrder>(&named.admin, Method::PUT, "/v1/sites", order)
+}
+
+fn list_sites(args: &AdminArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    show::<SiteList>(args, Method::GET, "/v1/sites", String::new())
+}
+
+/// Returns once pepd has ended.
+fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = socket_of(&args.admin)?;
+    let timeout_s = args.timeout.map(|timeout| timeout.as_secs_f64());
+    let order = serde_json::to_string(&DrainOrder { timeout_s })?;
+    let since = Instant::now();
+    let answer = client::ask(&socket, Method::PUT, "/v1/drain", order)?;
+    let report: DrainReport = serde_json::from_slice(&answer)?;
+    let json = args.admin.json;
+    if json {
+        print(format_args!("{}\n", String::from_utf8_lossy(&answer)));
+    } else {
+        print(format_args!("{report}"));
+    }
+    let left = change::wait_for_end(&socket, &report, since, |flows| {
+        if !json {
+            print(format_args!("{flows} flows\n"));
+        }
+    })?;
+    if left == 0 {
+        return Ok(ExitStatus::Success);
+    }
+    complain(format_args!(
+        "the time was over, and {left} flows were reset"
+    ));
+    Ok(ExitStatus::FlowsReset)
 }
 
 /// Makes keys, or shows the public one of a private one.

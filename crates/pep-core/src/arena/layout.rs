@@ -28,8 +28,12 @@ const AT_WORKER: usize = 64;
 const AT_ORDER: usize = 72;
 const AT_ENDINGS: usize = 80;
 const AT_SEAL: usize = 128;
+const AT_OFF: usize = 192;
 const AT_KNOWN: usize = 1024;
-const _: () = assert!(AT_KNOWN + KNOWN_BYTES <= PAGE);
+const _: () = assert!(AT_OFF + 8 * OFF_MAX <= AT_KNOWN && AT_KNOWN + KNOWN_BYTES <= PAGE);
+
+/// Sites that may be switched off at a time.
+pub const OFF_MAX: usize = 96;
 
 /// A key that exists in the memory of flows alone: what is sealed by it cannot be read once that is gone.
 pub type Seal = [u8; 32];
@@ -209,6 +213,32 @@ impl Layout {
     /// Another such word.
     pub fn set_order(words: &impl Words, order: u64) {
         words.store(AT_ORDER, order);
+    }
+
+    /// Names, hashed, of the sites that an operator has switched off.
+    pub fn off(words: &impl Words) -> impl Iterator<Item = u64> {
+        let places = (0..OFF_MAX).map(|place| AT_OFF + 8 * place);
+        places
+            .map(|place| words.load(place))
+            .filter(|name| *name != 0)
+    }
+
+    /// Switches a site off, or on again, by its hashed name: one store, so that whoever crashes has done it or not. Returns whether it
+    /// is as it was wanted: there is no room for more than [`OFF_MAX`].
+    pub fn set_off(words: &impl Words, name: u64, off: bool) -> bool {
+        let mut places = (0..OFF_MAX).map(|place| AT_OFF + 8 * place);
+        let found = places.clone().find(|place| words.load(*place) == name);
+        match (found, off) {
+            (Some(place), false) => words.store(place, 0),
+            (None, true) => {
+                let Some(free) = places.find(|place| words.load(*place) == 0) else {
+                    return false;
+                };
+                words.store(free, name);
+            }
+            _ => {}
+        }
+        true
     }
 
     /// What is known of the link.

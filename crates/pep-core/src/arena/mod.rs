@@ -28,7 +28,7 @@ mod tests;
 
 pub use ended::{ENDINGS, Ending, Endings};
 pub use known::Known;
-pub use layout::{FormatError, Layout, PAGE, Seal, VERSION};
+pub use layout::{FormatError, Layout, OFF_MAX, PAGE, Seal, VERSION};
 pub use record::{Flags, HalfRecord, Header, Identity, Kind, Record, SlotState, name_hash};
 pub use recover::{Counters, Disagreement, RecoveredHalf, recover_half};
 

@@ -174,6 +174,16 @@ impl Arena {
         Layout::set_order(&self.memory, order);
     }
 
+    /// Sites that an operator has switched off, by their hashed names, to whichever process.
+    pub fn off(&self) -> Vec<u64> {
+        Layout::off(&self.memory).collect()
+    }
+
+    /// Keeps that for the processes to come. Returns whether there was room.
+    pub fn set_off(&self, name: u64, off: bool) -> bool {
+        Layout::set_off(&self.memory, name, off)
+    }
+
     /// The outages that are known of, to whichever process; `since_boot` is now, by the clock of
     /// [`keep_outage`](Self::keep_outage).
     pub fn outages(&self, since_boot: Duration) -> Past {

@@ -1,16 +1,22 @@
-//! What `pepd reload` prints and waits for.
+//! What `pepd reload` and `pepd drain` print and wait for.
 
 use std::{
     fmt,
+    os::fd::{AsFd, OwnedFd},
     path::Path,
     thread,
     time::{Duration, Instant},
 };
 
 use hyper::Method;
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    unistd::Pid,
+};
 
-use super::{ReloadReport, RunningConfig};
-use crate::admin::client::ask;
+use super::{DrainReport, ReloadReport, RunningConfig};
+use crate::{admin::client::ask, observe::status::Status, sys};
 
 /// A process that takes over thousands of flows is ready well before.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,6 +80,71 @@ pub fn wait_for_next(asked: &Path, report: &ReloadReport) -> Result<(), String> 
         "no other process has taken over for {} s; the log of pepd says why",
         PATIENCE.as_secs()
     ))
+}
+
+impl fmt::Display for DrainReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let timeout = Duration::try_from_secs_f64(self.timeout_s.round()).unwrap_or_default();
+        let timeout = units::duration::format(timeout);
+        let already = if self.already { " already" } else { "" };
+        writeln!(
+            f,
+            "drains{already}: {} flows may take {timeout}",
+            self.flows
+        )
+    }
+}
+
+/// Waits until the pepd that answers at `asked` has ended, which was asked at `since`, and calls `tell` with the flows that are open
+/// whenever that is another number. Returns how many were open when their time was over; none when it ended before.
+///
+/// # Errors
+/// When it does not end in time, or cannot be watched.
+pub fn wait_for_end(
+    asked: &Path,
+    report: &DrainReport,
+    since: Instant,
+    mut tell: impl FnMut(u64),
+) -> Result<u64, String> {
+    let timeout = Duration::try_from_secs_f64(report.timeout_s).unwrap_or_default();
+    let process = match sys::process::pidfd_open(Pid::from_raw(report.first)) {
+        Ok(process) => process,
+        Err(err) if err.raw_os_error() == Some(Errno::ESRCH as i32) => return Ok(0),
+        Err(err) => return Err(format!("cannot watch process {}: {err}", report.first)),
+    };
+    let mut flows = report.flows;
+    while !has_ended(&process)? {
+        if since.elapsed() > timeout + PATIENCE {
+            return Err(format!(
+                "process {} has not ended; the log of pepd says why",
+                report.first
+            ));
+        }
+        // What is asked later may be answered when they have been reset.
+        let now = open_flows(asked).filter(|now| *now != flows && since.elapsed() < timeout);
+        if let Some(now) = now {
+            flows = now;
+            tell(now);
+        }
+    }
+    Ok(if since.elapsed() < timeout { 0 } else { flows })
+}
+
+/// Waits for that, but not for long.
+fn has_ended(process: &OwnedFd) -> Result<bool, String> {
+    let mut polled = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    let pause = PollTimeout::try_from(PAUSE).unwrap_or(PollTimeout::ZERO);
+    match poll(&mut polled, pause) {
+        Ok(ended) => Ok(ended > 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(err) => Err(format!("cannot wait for the end of pepd: {err}")),
+    }
+}
+
+fn open_flows(socket: &Path) -> Option<u64> {
+    let answer = ask(socket, Method::GET, "/v1/status", String::new()).ok()?;
+    let status: Status = serde_json::from_slice(&answer).ok()?;
+    Some(status.limits.flows.used)
 }
 
 fn answers(socket: &Path) -> Option<RunningConfig> {

@@ -1,14 +1,17 @@
 //! Changing a running pepd.
 //!
 //! - [`diff`](diff()), what differs between two configurations
+//! - [`Drain`], an orderly end
 //! - [`Reload`], another configuration for the flows that there are; `routes`, how it is asked for; `client`, who waits for it
 
 mod client;
 mod diff;
+mod drain;
 mod reload;
 mod routes;
 
-pub use client::wait_for_next;
+pub use client::{wait_for_end, wait_for_next};
 pub use diff::{Change, diff};
+pub use drain::{Drain, DrainOrder, DrainReport, GRACE_MAX};
 pub use reload::{Reload, ReloadError, ReloadReport};
 pub use routes::{ReloadOrder, RunningConfig, router};

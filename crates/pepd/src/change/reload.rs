@@ -276,7 +276,7 @@ fn not_now(why: impl Into<String>) -> ReloadError {
 }
 
 /// The process that starts the next one.
-fn supervisor() -> Result<i32, ReloadError> {
+pub(super) fn supervisor() -> Result<i32, ReloadError> {
     let parent = getppid().as_raw();
     let name = fs::read(format!("/proc/{parent}/comm")).unwrap_or_default();
     if name.trim_ascii_end() == SUPERVISOR.to_bytes() {

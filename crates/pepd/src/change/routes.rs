@@ -1,4 +1,4 @@
-//! `GET /v1/config` and `PUT /v1/reload`.
+//! `GET /v1/config`, `PUT /v1/reload` and `PUT /v1/drain`.
 
 use std::{path::PathBuf, process, sync::Arc};
 
@@ -11,7 +11,7 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Reload, ReloadError};
+use super::{Drain, DrainOrder, Reload, ReloadError};
 
 /// Of a request.
 const BODY_MAX: usize = 1024;
@@ -39,13 +39,19 @@ pub struct RunningConfig {
     pub reverted: bool,
 }
 
-/// Requests about the configuration.
-pub fn router<S: Clone + Send + Sync + 'static>(reload: Arc<Reload>) -> Router<S> {
-    Router::new()
+/// Requests about the configuration, and the end.
+pub fn router<S: Clone + Send + Sync + 'static>(
+    reload: Arc<Reload>,
+    drain: Arc<Drain>,
+) -> Router<S> {
+    let reload = Router::new()
         .route("/v1/config", get(show))
         .route("/v1/reload", put(order))
-        .layer(DefaultBodyLimit::max(BODY_MAX))
-        .with_state(reload)
+        .with_state(reload);
+    let drain = Router::new()
+        .route("/v1/drain", put(order_drain))
+        .with_state(drain);
+    reload.merge(drain).layer(DefaultBodyLimit::max(BODY_MAX))
 }
 
 async fn show(State(reload): State<Arc<Reload>>) -> Json<RunningConfig> {
@@ -56,6 +62,13 @@ async fn show(State(reload): State<Arc<Reload>>) -> Json<RunningConfig> {
         text: source.text.clone(),
         reverted: reload.is_reverted(),
     })
+}
+
+async fn order_drain(State(drain): State<Arc<Drain>>, Json(order): Json<DrainOrder>) -> Response {
+    match drain.begin(order) {
+        Ok(report) => Json(report).into_response(),
+        Err(err) => (StatusCode::BAD_REQUEST, format!("{err}\n")).into_response(),
+    }
 }
 
 async fn order(State(reload): State<Arc<Reload>>, Json(order): Json<ReloadOrder>) -> Response {

@@ -19,7 +19,8 @@ pub use keygen::KeygenArgs;
 pub use migrate::MigrateArgs;
 pub use run::{FormatArg, LevelArg, RunArgs};
 pub use running::{
-    AdminArgs, CustodyArgs, FlowsArgs, LinkArgs, LinkWord, ReloadArgs, SocketArgs, TopArgs,
+    AdminArgs, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, NamedSite, ReloadArgs,
+    SiteArgs, SiteCommand, SocketArgs, TopArgs,
 };
 
 const EXAMPLES: &str = "\
@@ -83,6 +84,12 @@ pub enum Command {
     /// Give a running pepd another configuration, with all flows
     #[command(after_help = running::RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
+    /// Switch sites off and on, or list them
+    #[command(after_help = running::SITE_EXAMPLES, args_conflicts_with_subcommands = true)]
+    Site(SiteArgs),
+    /// Let flows end, and then pepd
+    #[command(after_help = running::DRAIN_EXAMPLES)]
+    Drain(DrainArgs),
     /// Make the keys by which the two ends of a tunnel know each other
     #[command(after_help = keygen::KEYGEN_EXAMPLES)]
     Keygen(KeygenArgs),

@@ -1,12 +1,13 @@
-//! What is asked of a running pepd, or told it: `pepd link`, `status`, `flows`, `custody` and `reload`.
+//! What is asked of a running pepd, or told it: `pepd link`, `status`, `flows`, `site`, `custody`, `reload` and `drain`.
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::ConfigArgs;
 use crate::{
     admin::OrderedState,
+    change::GRACE_MAX,
     observe::flows::{LISTED, LISTED_MAX, Sort},
 };
 
@@ -79,6 +80,26 @@ Examples:
   pepd reload --dry-run                what would change?
   pepd reload
   systemctl reload pepd                the same; the log says how it went
+";
+
+pub(super) const SITE_EXAMPLES: &str = "\
+While a site is off, the kernel forwards its new flows, unaccelerated; those that are open go on as they are. It stays off through
+reloads, restarts and crashes, until it is switched on again or pepd has ended in order. Returns when the kernel's rules are changed.
+
+Examples:
+  pepd site                            which there are, and whose new flows are taken
+  pepd site off mail                   is it pepd that mail suffers from?
+  pepd site on mail
+";
+
+pub(super) const DRAIN_EXAMPLES: &str = "\
+Takes no new flows any more, which the kernel forwards; waits until those that are open have ended, and then ends pepd, its rules and
+routes, as SIGTERM does. Flows that take longer than the timeout are reset. Returns when pepd has ended: exit code 0 when all flows
+have ended by themselves, 5 when some were reset. Interrupted, it only stops waiting.
+
+Examples:
+  pepd drain                           within `timeouts.drain` of the configuration
+  pepd drain --timeout 2h              before a gateway is replaced
 ";
 
 /// Which running pepd is meant.
@@ -182,6 +203,57 @@ fn interval(text: &str) -> Result<Duration, String> {
         return Ok(interval);
     }
     Err("expected 200ms to 10s".to_owned())
+}
+
+/// Options of `pepd site`.
+#[derive(Debug, Args)]
+pub struct SiteArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub what: Option<SiteCommand>,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// What to do about sites.
+#[derive(Debug, Subcommand)]
+pub enum SiteCommand {
+    /// List them
+    List(AdminArgs),
+    /// Take its new flows again
+    On(NamedSite),
+    /// Leave its new flows to the kernel
+    Off(NamedSite),
+}
+
+/// A site.
+#[derive(Debug, Args)]
+pub struct NamedSite {
+    /// Its name
+    pub name: String,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// Options of `pepd drain`.
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// How long flows may take to end, such as 5min, a week at most; without, as `timeouts.drain` says
+    #[arg(long, value_name = "TIME", value_parser = grace)]
+    pub timeout: Option<Duration>,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+fn grace(text: &str) -> Result<Duration, String> {
+    let grace = units::duration::parse(text).map_err(|err| err.to_string())?;
+    if grace > GRACE_MAX {
+        return Err("expected a week at most".to_owned());
+    }
+    Ok(grace)
 }
 
 /// Options of `pepd custody`.

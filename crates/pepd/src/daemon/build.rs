@@ -82,7 +82,6 @@ pub(super) async fn build(
     }
     let listeners = listeners(&sites, &mut inheritance)?;
     let config = Arc::new(config.clone());
-    let drain = config.drain;
     let mut interception = Interception::install(&config, succeeds)
         .await
         .map_err(DaemonError::Intercept)?;
@@ -107,7 +106,6 @@ pub(super) async fn build(
                 workers,
                 tunnels,
                 sites,
-                drain,
                 descriptors,
                 spare: Spare::default(),
                 chores: Chores::default(),

@@ -1,6 +1,7 @@
 //! The daemon: build everything, run, drain.
 
 mod build;
+mod bypassed;
 mod chores;
 pub(crate) mod descriptors;
 mod run;

@@ -16,13 +16,14 @@ use tokio::{
 
 use super::{
     Role,
+    bypassed::Bypassed,
     chores::{self, Chores},
     spare::Spare,
     unblock_signals,
 };
 use crate::{
     admin::Admin,
-    change::{self, Reload},
+    change::{self, Drain, Reload},
     congestion::Controls,
     exit::ExitStatus,
     flow::FlowContext,
@@ -31,13 +32,13 @@ use crate::{
     leg::SiteRuntime,
     load::Source,
     observe::{self, Observer},
-    outage::LinkWatch,
     share::Sampler,
     stats,
     survive::{
         keeper::{Keeper, PATIENCE},
         pulse,
     },
+    switches::{self, Switches},
     sys,
     tunnel::Tunnels,
     workers::Workers,
@@ -58,7 +59,6 @@ pub(super) struct Daemon {
     pub(super) workers: Workers,
     pub(super) tunnels: Option<Tunnels>,
     pub(super) sites: Vec<Arc<SiteRuntime>>,
-    pub(super) drain: Duration,
     /// That there may be.
     pub(super) descriptors: u64,
     pub(super) spare: Spare,
@@ -154,11 +154,15 @@ impl Daemon {
             tokio::spawn(Sampler::new(Arc::clone(link)).run());
         }
         tokio::spawn(Arc::clone(&self.context.outage).run(Arc::clone(&self.config)));
-        let observer = self.observer();
+        let switches = Switches::new(&self.config, &self.context.arena);
+        let observer = self.observer(&switches);
         tokio::spawn(Arc::clone(&observer).run());
         let survives = self.keeper.is_some();
         let reload = Reload::new(source, &self.config, &self.context, survives);
-        let more = observe::routes(&observer).merge(change::router(Arc::clone(&reload)));
+        let drain = Drain::new(&self.context.admission, self.config.drain);
+        let more = observe::routes(&observer)
+            .merge(change::router(Arc::clone(&reload), Arc::clone(&drain)))
+            .merge(switches::router(Arc::clone(&switches)));
         let mut admin = Admin::new(&self.config, &self.context, more);
         if let Err(err) = admin.bind() {
             tracing::warn!(error = %err, "no admin socket: no command reaches this pepd (`pepd status`, `reload`, `link`)");
@@ -167,9 +171,8 @@ impl Daemon {
         let signals = Signals::new(self.keeper.is_some());
         let status = match signals {
             Ok(mut signals) => {
-                self.log_ready();
-                self.serve(&mut signals, &reload).await;
-                self.drain(&mut signals).await
+                self.serve(&mut signals, &reload, &switches).await;
+                self.drain(&mut signals, &drain).await
             }
             Err(err) => {
                 tracing::error!(error = %err, "cannot handle signals");
@@ -179,7 +182,7 @@ impl Daemon {
         self.end(status).await
     }
 
-    fn observer(&self) -> Arc<Observer> {
+    fn observer(&self, switches: &Arc<Switches>) -> Arc<Observer> {
         let tunnels = self.tunnels.as_ref();
         let descriptors = self.descriptors;
         Observer::new(
@@ -188,6 +191,7 @@ impl Daemon {
             &self.sites,
             tunnels,
             descriptors,
+            switches,
         )
     }
 
@@ -198,16 +202,20 @@ impl Daemon {
     }
 
     /// Until the first signal to stop.
-    async fn serve(&mut self, signals: &mut Signals, reload: &Arc<Reload>) {
+    async fn serve(
+        &mut self,
+        signals: &mut Signals,
+        reload: &Arc<Reload>,
+        switches: &Arc<Switches>,
+    ) {
         let mut gate = self.context.admission.gate();
         let tunnels = self.tunnels.as_ref();
-        let mut bypassed = Bypassed {
-            tunnels: tunnels.map(|tunnels| tunnels.statuses().bypassed()),
-            link: self.context.outage.away(),
-            outage: Arc::clone(&self.context.outage),
-        };
-        // Whatever the link was at the start.
-        bypassed.link.mark_changed();
+        let tunnels = tunnels.map(|tunnels| tunnels.statuses().bypassed());
+        let mut bypassed = Bypassed::new(tunnels, &self.context.outage, switches);
+        // What the process before had left to the kernel.
+        let sites = bypassed.next().await;
+        bypassed.are(self.set_bypassed(sites).await);
+        self.log_ready();
         let mut failed = None;
         let mut guard = self.keeper.as_ref().and_then(|_| Guard::new());
         self.spare.fill();
@@ -238,7 +246,9 @@ impl Daemon {
                      this one; `pepd run` takes them over"
                 ),
                 Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
-                Event::Bypassed(sites) => self.set_bypassed(sites).await,
+                Event::Bypassed(sites) => {
+                    bypassed.are(self.set_bypassed(sites).await);
+                }
                 Event::Tick => {
                     // Whoever moves the gate would wait for as long as it is borrowed.
                     let now = *gate.borrow();
@@ -307,15 +317,16 @@ impl Daemon {
         stats::log(&stats);
     }
 
-    /// What fails is tried again with the table, by the chores, once it is gone, or with the next change.
-    async fn set_bypassed(&mut self, sites: BTreeSet<SiteId>) {
+    /// Whether that succeeded.
+    async fn set_bypassed(&mut self, sites: BTreeSet<SiteId>) -> bool {
         self.spare.release();
         let result = self.interception.set_bypassed(sites).await;
         self.spare.fill();
-        if let Err(err) = result {
-            let error = &err as &dyn std::error::Error;
-            tracing::error!(error, "cannot move the flows of a site");
+        if let Err(err) = &result {
+            let error = err as &dyn std::error::Error;
+            tracing::error!(error, "cannot move the flows of a site, trying again");
         }
+        result.is_ok()
     }
 
     /// Fails with the gate that could not be set.
@@ -338,22 +349,22 @@ impl Daemon {
     }
 
     /// No further flow; those that are open may end by themselves for a while.
-    async fn drain(&mut self, signals: &mut Signals) -> ExitStatus {
+    async fn drain(&mut self, signals: &mut Signals, drain: &Drain) -> ExitStatus {
         let admission = &self.context.admission;
         admission.stop();
         self.spare.release();
         tokio::select! {
-            status = self.drained() => status,
+            status = self.drained(drain.start()) => status,
             () = signals.stop() => ExitStatus::AtOnce,
         }
     }
 
-    async fn drained(&self) -> ExitStatus {
+    async fn drained(&self, grace: Duration) -> ExitStatus {
         let admission = &self.context.admission;
         let closed = self.close_gate().await;
         tracing::info!(flows = admission.open_flows(), "draining");
         tokio::select! {
-            ended = timeout(self.drain, admission.all_ended()) => match ended {
+            ended = timeout(grace, admission.all_ended()) => match ended {
                 Ok(()) => ExitStatus::Success,
                 Err(_elapsed) => ExitStatus::FlowsReset,
             },
@@ -439,38 +450,6 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
         std::future::pending::<()>().await;
     }
     *gate.borrow_and_update()
-}
-
-/// Sites whose flows the kernel is to forward, as their peers or the link are away.
-struct Bypassed {
-    /// Where there are tunnels.
-    tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
-    link: watch::Receiver<bool>,
-    outage: Arc<LinkWatch>,
-}
-
-impl Bypassed {
-    /// When they have changed.
-    async fn next(&mut self) -> BTreeSet<SiteId> {
-        let tunnels = async {
-            if let Some(tunnels) = &mut self.tunnels
-                && tunnels.changed().await.is_ok()
-            {
-                return;
-            }
-            std::future::pending::<()>().await;
-        };
-        tokio::select! {
-            () = tunnels => {}
-            // The sender is in `outage`.
-            _ = self.link.changed() => {}
-        }
-        let mut sites = self.outage.bypassed();
-        if let Some(tunnels) = &mut self.tunnels {
-            sites.extend(tunnels.borrow_and_update().iter());
-        }
-        sites
-    }
 }
 
 /// All counters.

@@ -1,4 +1,4 @@
-//! Leaving the flows of a site to the kernel for a while: those of a tunnel whose peer is gone.
+//! Leaving the flows of a site to the kernel for a while: its peer is gone, the link is away, or it is switched off.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -331,7 +331,10 @@ pub fn bypassed() -> Vec<Rule> {
             "a handshake that has begun goes on",
             [Term::SocketTransparent, Term::Return],
         ),
-        rule("its peer is gone: new flows pass", [Term::Accept]),
+        rule(
+            "its peer or the link is gone, or it is off: new flows pass",
+            [Term::Accept],
+        ),
     ]
 }
 

@@ -56,6 +56,7 @@ use crate::{
     flow::FlowContext,
     leg::SiteRuntime,
     stats,
+    switches::Switches,
     tunnel::{
         Tunnels,
         peers::{SessionFacts, Statuses},
@@ -68,6 +69,7 @@ pub use tally::{Tallied, Tally};
 pub struct Observer {
     config: Arc<Config>,
     context: Arc<FlowContext>,
+    switches: Arc<Switches>,
     /// By site; none for those whose flows do not come to us.
     sites: Vec<Option<Arc<Tally>>>,
     /// Who is there, and what the flows have come to that peers sent.
@@ -89,6 +91,7 @@ impl Observer {
         sites: &[Arc<SiteRuntime>],
         tunnels: Option<&Tunnels>,
         descriptors: u64,
+        switches: &Arc<Switches>,
     ) -> Arc<Self> {
         let tally = |id: SiteId| {
             let site = sites.iter().find(|site| site.id == id);
@@ -98,6 +101,7 @@ impl Observer {
         Arc::new(Self {
             config: Arc::clone(config),
             context: Arc::clone(context),
+            switches: Arc::clone(switches),
             sites: config.sites.iter().map(|(id, _)| tally(id)).collect(),
             peers: tunnels.map(|tunnels| (tunnels.statuses().clone(), Arc::clone(tunnels.far()))),
             descriptors,
@@ -205,11 +209,14 @@ impl Observer {
     /// Why the kernel forwards new flows of a site, where it does.
     fn why_bypassed(&self) -> impl Fn(SiteId, &Site) -> Option<&'static str> + use<> {
         let away = self.context.outage.bypassed();
+        let off = self.switches.off().borrow().sites.clone();
         let peers = self.peers.as_ref();
         let lonely = peers.map(|(statuses, _)| statuses.bypassed().borrow().clone());
         move |id, site| {
             if site.mode == Mode::Bypass {
                 Some("mode")
+            } else if off.contains(&id) {
+                Some("operator")
             } else if away.contains(&id) {
                 Some("link")
             } else {
@@ -336,7 +343,7 @@ impl From<&SessionFacts> for SessionStatus {
     }
 }
 
-fn mode(mode: Mode) -> &'static str {
+pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Split => "split",
         Mode::Tunnel => "tunnel",

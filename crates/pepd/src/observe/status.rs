@@ -99,7 +99,8 @@ pub struct SiteStatus {
     pub congestion: Vec<String>,
     /// The far end of its tunnel.
     pub peer: Option<String>,
-    /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), or as the `link` or the `peer` is away.
+    /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), as an `operator` has switched it off,
+    /// or as the `link` or the `peer` is away.
     pub bypassed: Option<String>,
     /// What its flows have come to.
     #[serde(flatten)]

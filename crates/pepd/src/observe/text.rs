@@ -66,7 +66,11 @@ impl Status {
         for site in &self.sites {
             // Its mode stands there already.
             let why = site.bypassed.as_ref().filter(|why| *why != "mode");
-            let note = why.map_or(String::new(), |why| format!("no {why}"));
+            let note = match why.map(String::as_str) {
+                None => String::new(),
+                Some("operator") => "off".to_owned(),
+                Some(why) => format!("no {why}"),
+            };
             line(f, &site.name, &site.mode, &site.traffic, &note)?;
         }
         if let Some(traffic) = &self.from_peers {

@@ -108,6 +108,7 @@ impl fmt::Display for NotAccelerated {
         let sites = self.sites.iter().map(|left| {
             let why = match left.why.as_str() {
                 "mode" => "by its mode",
+                "operator" => "an operator has switched the site off",
                 "link" => "the link is away",
                 "peer" => "its peer is away",
                 why => why,

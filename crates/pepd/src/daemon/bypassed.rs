@@ -1,0 +1,93 @@
+//! Sites whose flows the kernel is to forward: their peer or the link is away, or an operator has switched them off.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use pep_core::site::SiteId;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    outage::LinkWatch,
+    switches::{Off, Switches},
+};
+
+/// Before rules that could not be changed are tried again: a descriptor for nft may be there then.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Who knows of such sites.
+pub(super) struct Bypassed {
+    /// Where there are tunnels.
+    tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
+    link: watch::Receiver<bool>,
+    outage: Arc<LinkWatch>,
+    off: watch::Receiver<Off>,
+    switches: Arc<Switches>,
+    /// The change of switches that is under way, or was not possible.
+    changes: u64,
+    /// When what was not possible is tried again.
+    again: Option<Instant>,
+}
+
+impl Bypassed {
+    pub(super) fn new(
+        tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
+        outage: &Arc<LinkWatch>,
+        switches: &Arc<Switches>,
+    ) -> Self {
+        let mut link = outage.away();
+        // Whatever it was at the start.
+        link.mark_changed();
+        Self {
+            tunnels,
+            link,
+            outage: Arc::clone(outage),
+            off: switches.off(),
+            switches: Arc::clone(switches),
+            changes: 0,
+            again: None,
+        }
+    }
+
+    /// When they have changed, or could not be told to the kernel before. May be dropped at any time.
+    pub(super) async fn next(&mut self) -> BTreeSet<SiteId> {
+        let tunnels = async {
+            if let Some(tunnels) = &mut self.tunnels
+                && tunnels.changed().await.is_ok()
+            {
+                return;
+            }
+            std::future::pending::<()>().await;
+        };
+        let again = async {
+            match self.again {
+                Some(again) => sleep_until(again).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = tunnels => {}
+            // The senders are in `outage` and `switches`.
+            _ = self.link.changed() => {}
+            _ = self.off.changed() => {}
+            () = again => {}
+        }
+        let mut sites = self.outage.bypassed();
+        if let Some(tunnels) = &mut self.tunnels {
+            sites.extend(tunnels.borrow_and_update().iter());
+        }
+        let off = self.off.borrow_and_update();
+        sites.extend(&off.sites);
+        self.changes = off.changes;
+        sites
+    }
+
+    /// The kernel was told what was [next](Self::next), or could not be.
+    pub(super) fn are(&mut self, told: bool) {
+        self.again = (!told).then(|| Instant::now() + AGAIN);
+        if told {
+            self.switches.tell(self.changes);
+        }
+    }
+}
