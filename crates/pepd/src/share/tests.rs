@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::socket::{setsockopt, sockopt::SndBufForce};
 use pep_core::config;
 use tokio::{
     task::yield_now,
@@ -132,6 +133,8 @@ async fn a_flow_that_waits_for_its_socket_is_paced_anew() {
     let link = link();
     tokio::spawn(Sampler::new(Arc::clone(&link)).run());
     let mut flows = vec![Flow::new(&link), Flow::new(&link)];
+    // More than it can send before a busy machine has looked.
+    setsockopt(&flows[0].stream, SndBufForce, &(32 << 20)).unwrap();
     flows[0].send(64 << 20);
     flows[0].silent = true;
     assert_eq!(flows[0].pace(), FULL);

@@ -1,6 +1,11 @@
 //! `winkemu lab`.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    thread,
+};
 
 use clap::Args;
 use signal_hook::{consts::signal, iterator::Signals};
@@ -35,6 +40,9 @@ const BUSY: u8 = 3;
 const FORBIDDEN: u8 = 4;
 /// 128 and the signal's number, as shells have it.
 const SIGNAL_BASE: i32 = 128;
+
+/// A signal ends this process.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Options of `winkemu lab`.
 #[derive(Debug, Args)]
@@ -95,6 +103,10 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     }
     end_cleanly_on_signals().map_err(|err| (FAILED, format!("cannot watch signals: {err}")))?;
     let results = run(&scenario, &args.scenario, &options, &Progress::on_stderr());
+    // Runs whose programs were killed by us have not failed, and nothing is to be written of them.
+    while ENDING.load(SeqCst) {
+        thread::park();
+    }
     let results = results.map_err(|err| match &err {
         RunError::Controls(_) => (FORBIDDEN, err.to_string()),
         _ => (FAILED, err.to_string()),
@@ -143,13 +155,14 @@ fn end_cleanly_on_signals() -> std::io::Result<()> {
     let mut signals = Signals::new([signal::SIGINT, signal::SIGTERM, signal::SIGHUP])?;
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
+            ENDING.store(true, SeqCst);
             netns::kill_all();
             remove_scratch();
             eprintln!("winkemu: ended by a signal; nothing is left running");
             std::process::exit(SIGNAL_BASE + signal);
         }
     };
-    std::thread::Builder::new()
+    thread::Builder::new()
         .name("signals".to_owned())
         .spawn(wait)
         .map(drop)

@@ -36,8 +36,9 @@ fn a_signal_ends_everything() {
         let (child, pid) = start_sleeper(&lab);
         kill(Pid::from_raw(child.id().try_into().unwrap()), signal).unwrap();
         let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(code));
-        assert!(text(&output.stderr).contains("nothing is left running"));
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains("nothing is left running"), "{told}");
         wait_until("the command is killed", || is_gone(pid));
         assert_eq!(
             fs::read_dir(lab.path("tmp")).unwrap().count(),
