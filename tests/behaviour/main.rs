@@ -29,6 +29,7 @@ mod other_kernel;
 mod outages;
 mod programs;
 mod relay;
+mod service;
 mod several;
 mod sharing;
 mod sites;
