@@ -1,6 +1,11 @@
 //! What a service manager sees of pepd, and what is left for it to do.
 
-use std::{os::unix::net::UnixDatagram, time::Instant};
+use std::{
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
+    process::Command,
+    time::Instant,
+};
 
 use nix::sys::signal::Signal;
 use pepd_tests::{
@@ -107,4 +112,51 @@ fn what_was_left_is_removed_once_nobody_uses_it() {
         let again = clean();
         assert!(again.starts_with("there was no nft table"), "{again}");
     });
+}
+
+/// As our unit for systemd has it, whose user is nobody in particular.
+#[test]
+fn a_key_that_only_root_may_read_is_a_credential() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let allow = |name: &str, mode| {
+        fs::set_permissions(path(name), Permissions::from_mode(mode)).expect("ours");
+    };
+    fs::copy(pepd(), path("pepd")).expect("a copy");
+    fs::create_dir(path("credentials")).expect("a directory");
+    let config = "[intercept]\nlan = [\"lo\"]\n[identity]\nkey_file = \"own.key\"\n\
+                  listen = \"127.0.0.1:5001\"\n";
+    fs::write(path("pepd.toml"), config).expect("writable");
+    let made = Command::new(path("pepd"))
+        .args(["keygen", "--out"])
+        .arg(path("own.key"))
+        .output();
+    assert!(made.expect("it starts").status.success());
+    allow("", 0o755);
+    allow("credentials", 0o755);
+    let check = || {
+        let output = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(path("pepd"))
+            .args(["check", "--config-only", "--config"])
+            .arg(path("pepd.toml"))
+            .env("CREDENTIALS_DIRECTORY", path("credentials"))
+            .output()
+            .expect("it starts");
+        let printed = [output.stdout, output.stderr].concat();
+        (
+            output.status.code(),
+            String::from_utf8(printed).expect("text"),
+        )
+    };
+    let (code, printed) = check();
+    assert_eq!(code, Some(3), "{printed}");
+    assert!(
+        printed.contains("own.key: cannot be read: Permission denied"),
+        "{printed}"
+    );
+    fs::copy(path("own.key"), path("credentials/pepd_own.key")).expect("a copy");
+    allow("credentials/pepd_own.key", 0o644);
+    let (code, printed) = check();
+    assert_eq!(code, Some(0), "{printed}");
 }
