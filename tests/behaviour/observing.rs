@@ -221,6 +221,8 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
         ("/v1/status", "\"uptime_s\":"),
         ("/v1/flows?limit=3", "\"not_accelerated\":"),
         ("/v1/link", "\"outages\":"),
+        ("/", "default-src 'none'; script-src 'self';"),
+        ("/app.js", "\r\ncontent-type: text/javascript;"),
         ("/v1/history?since=1", "\"columns\":[\"up_rate\","),
         ("/v1/custody", "\"count\":0"),
     ] {
@@ -240,6 +242,28 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
     assert_eq!(status, 404, "{answer}");
     let (status, answer) = by_tcp(&bed, "PUT", "/v1/reload", HTTP);
     assert_eq!(status, 405, "{answer}");
+    // A page may not change anything by the socket either, wherever it is from.
+    let socket = UnixStream::connect(running.boat.path("admin.sock"));
+    let mut socket = socket.expect("it listens");
+    let body = "{\"state\": \"down\"}";
+    let request = format!(
+        "PUT /v1/link HTTP/1.1\r\nhost: localhost:9180\r\norigin: http://localhost:9180\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    socket.write_all(request.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("an answer");
+    assert!(
+        answer.starts_with("HTTP/1.1 403") && answer.contains("pages may only read"),
+        "{answer}"
+    );
+    assert!(
+        running
+            .boat
+            .ask(&["link", "status"])
+            .starts_with("link: up")
+    );
     // The next process has the port, too.
     crash(&running.boat);
     wait_until("it answers again", || {

@@ -12,6 +12,7 @@ use socket2::SockRef;
 use tokio::net::TcpListener;
 
 use super::server::serve;
+use crate::observe::page;
 
 /// What may be asked by TCP, where nothing says who asks.
 const OPEN: [&str; 7] = [
@@ -65,9 +66,20 @@ async fn guard(request: Request, next: Next) -> Response {
         let why = "GET only: what changes something goes by the admin socket";
         return refuse(StatusCode::METHOD_NOT_ALLOWED, why);
     }
-    if !OPEN.contains(&request.uri().path()) {
-        let why = format!("there are {}", OPEN.join(", "));
+    let path = request.uri().path();
+    if !OPEN.contains(&path) && page::FILES.iter().all(|file| file.path != path) {
+        let why = format!("there are {}, and a page at /", OPEN.join(", "));
         return refuse(StatusCode::NOT_FOUND, &why);
+    }
+    next.run(request).await
+}
+
+/// Lets no page in a browser change anything: where somebody has led a port to the admin socket, any site might try. Browsers
+/// say so of themselves (`Origin`, Fetch standard, 3.2).
+pub(super) async fn not_from_pages(request: Request, next: Next) -> Response {
+    if request.method() != Method::GET && request.headers().contains_key(header::ORIGIN) {
+        let why = "pages may only read: use the commands of pepd\n";
+        return (StatusCode::FORBIDDEN, why).into_response();
     }
     next.run(request).await
 }

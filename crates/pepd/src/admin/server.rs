@@ -6,7 +6,7 @@ use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, Query, State},
     http::{HeaderValue, StatusCode, header},
-    middleware::map_response,
+    middleware::{from_fn, map_response},
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -118,7 +118,10 @@ impl Admin {
         Self {
             config: Arc::clone(config),
             socket: None,
-            router: router(subject).merge(more).layer(map_response(secured)),
+            router: router(subject)
+                .merge(more)
+                .layer(from_fn(http::not_from_pages))
+                .layer(map_response(secured)),
         }
     }
 

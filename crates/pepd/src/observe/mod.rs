@@ -11,10 +11,11 @@
 //! - `sampler`, rates and what is held
 //! - [`flows`], each of them, with what the kernel says of its legs
 //! - `past`, the last hours; `stream`, a status a second for those who listen
-//! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus
+//! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus; `page`, for browsers
 
 pub mod flows;
 pub mod metrics;
+pub(crate) mod page;
 pub mod past;
 mod sampler;
 pub mod status;
@@ -359,6 +360,7 @@ pub fn routes(observer: &Arc<Observer>) -> Router {
         .route("/v1/history", get(past::show))
         .route("/v1/stream", get(stream::show))
         .route("/metrics", get(show_metrics))
+        .merge(page::routes())
         .with_state(Arc::clone(observer))
 }
 
