@@ -3,7 +3,11 @@
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
-    thread,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
 };
 
 use pepd_tests::{
@@ -55,6 +59,44 @@ pub fn connect(bed: &Bed) -> TcpStream {
     let stream = stream.expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     stream
+}
+
+/// Sends and receives until it is dropped.
+pub struct Busy {
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Busy {
+    /// Over this connection, to an echo server.
+    pub fn start(mut stream: TcpStream) -> Self {
+        let end = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&end);
+        let thread = thread::spawn(move || {
+            // More and less of it, for the graphs.
+            for length in (1..=400).map(|step| step * 500).cycle() {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                echo_once(&mut stream, &vec![7; length]);
+            }
+        });
+        Self {
+            end,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take()
+            && !thread::panicking()
+        {
+            thread.join().expect("all was echoed");
+        }
+    }
 }
 
 /// Has the server echo these bytes.

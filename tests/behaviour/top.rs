@@ -2,14 +2,9 @@
 
 use std::{
     env, fs,
-    net::TcpStream,
     os::unix::fs::symlink,
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -22,7 +17,7 @@ use pepd_tests::{
 };
 
 use crate::{
-    support::echo_once,
+    support::{Busy, echo_once},
     tunnel::{LINK, PORT, Running, SITE, connect},
 };
 
@@ -30,47 +25,20 @@ const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 /// A second one, whose flows are few.
 const SPLIT: &str = "[[site]]\nname = \"mail\"\nmatch = { dport = [7001] }\n";
 
-/// Sends and receives until it is dropped.
-struct Busy {
-    end: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Busy {
-    fn start(mut stream: TcpStream) -> Self {
-        let end = Arc::new(AtomicBool::new(false));
-        let ends = Arc::clone(&end);
-        let thread = thread::spawn(move || {
-            // More and less of it, for the graphs.
-            for length in (1..=400).map(|step| step * 500).cycle() {
-                if ends.load(Ordering::Relaxed) {
-                    return;
-                }
-                echo_once(&mut stream, &vec![7; length]);
-            }
-        });
-        Self {
-            end,
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        self.end.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take()
-            && !thread::panicking()
-        {
-            thread.join().expect("all was echoed");
-        }
-    }
-}
-
 /// The line to run.
 fn top(socket: &Path, more: &str) -> String {
     let (program, socket) = (pepd().display(), socket.display());
     format!("{more} '{program}' top --socket '{socket}' --interval 200ms")
+}
+
+/// The same for a socket that it sees where sockets are by default.
+fn top_by_default(socket: &Path) -> String {
+    let socket = socket.display();
+    let here = format!(
+        "unshare --mount sh -c 'mount -t tmpfs none /run && mkdir /run/pepd && ln -s \"$0\" /run/pepd/pepd.sock && exec \"$@\"' \
+         '{socket}'"
+    );
+    top(Path::new("/run/pepd/pepd.sock"), &here)
 }
 
 fn begins(lines: &[String], begin: &str, unlike: &str) -> bool {
@@ -97,9 +65,9 @@ fn top_shows_sites_rates_and_flows_and_leaves_the_terminal_as_it_was() {
     echo_once(&mut other, b"0123456789");
     // Where it looks first, nobody is.
     let socket = running.boat.path("pepd.sock");
-    let line = top(&socket, "");
+    let line = top_by_default(&socket);
     let mut screen = Screen::start(&bed.host("boat"), &line, (30, 100));
-    screen.wait_text("no answer from ");
+    screen.wait_text("no answer from /run/pepd/pepd.sock");
     screen.wait_text("waiting for an answer");
     symlink(running.boat.path("admin.sock"), &socket).expect("a link");
     let seen = screen.wait("a rate of the site", |lines| {

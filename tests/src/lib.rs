@@ -18,7 +18,7 @@
 //! * [`guest`]: programs on another kernel;
 //! * [`raw`]: single packets as no kernel would send them, and what is on the wire;
 //! * [`programs`]: real servers and clients, and which package has them;
-//! * [`screen`]: a program in a terminal;
+//! * [`screen`]: a program in a terminal; [`browser`]: a page in a browser;
 //! * [`tunnel`]: two pepds and a link between them;
 //! * [`wait`]: waiting for conditions.
 //!
@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bed;
+pub mod browser;
 pub mod echo;
 pub mod footprint;
 pub mod growth;

@@ -7,7 +7,8 @@ use winkemu::netns::Process;
 use crate::{host::Host, wait::wait_until};
 
 /// Programs the tests need, and the Debian packages that have them.
-const PACKAGES: [(&str, &str); 13] = [
+const PACKAGES: [(&str, &str); 14] = [
+    ("chromium", "chromium"),
     ("curl", "curl"),
     ("git", "git"),
     ("ip", "iproute2"),
