@@ -30,6 +30,7 @@ mod outages;
 mod page;
 mod programs;
 mod relay;
+mod service;
 mod several;
 mod sharing;
 mod sites;

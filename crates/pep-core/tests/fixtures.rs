@@ -202,3 +202,15 @@ fn the_cap_on_retransmissions_goes_with_the_user_timeout() {
     let short = text.replace("off", "1s");
     assert_eq!(valid(&short).timeouts.rto_max, Some(Duration::from_secs(1)));
 }
+
+#[test]
+fn what_the_drawings_of_deployments_say_is_accepted() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/deployment.md");
+    let page = fs::read_to_string(path).unwrap();
+    let blocks: Vec<_> = page.split("```toml\n").skip(1).collect();
+    assert_eq!(blocks.len(), 4);
+    for block in blocks {
+        let (text, _) = block.split_once("```").unwrap();
+        assert!(valid(text).warnings.is_empty(), "{text}");
+    }
+}

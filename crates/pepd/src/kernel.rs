@@ -342,7 +342,8 @@ fn remedy(err: &KeyFileError, is_shared: bool) -> &'static str {
     match (err, is_shared) {
         (KeyFileError::Unreadable { err, .. }, _) if err.kind() != io::ErrorKind::NotFound => {
             "expected a file that belongs to the user as whom pepd runs (chown), and which that user may read \
-             (chmod 600)"
+             (chmod 600); or, by our unit for systemd, one in /etc/pepd, which is given to pepd when it starts \
+             (systemctl restart pepd, with all flows)"
         }
         (_, true) => "`pepd keygen --psk FILE` makes one, which both ends need",
         (_, false) => "`pepd keygen --out FILE` makes one",

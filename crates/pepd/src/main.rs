@@ -21,10 +21,11 @@ use pepd::{
         custody::CustodyReport,
     },
     change::{self, DrainOrder, DrainReport, ReloadOrder, ReloadReport},
+    cleanup,
     cli::{
-        AdminArgs, CcCommand, CheckArgs, Cli, Command, CustodyArgs, DrainArgs, FlowsArgs,
-        KeygenArgs, LinkArgs, LinkWord, ListArgs, MigrateArgs, ReloadArgs, RulesArgs, RunArgs,
-        SiteArgs, SiteCommand, SocketArgs, TopArgs,
+        AdminArgs, CcCommand, CheckArgs, CleanupArgs, Cli, Command, CustodyArgs, DrainArgs,
+        FlowsArgs, KeygenArgs, LinkArgs, LinkWord, ListArgs, MigrateArgs, ReloadArgs, RulesArgs,
+        RunArgs, SiteArgs, SiteCommand, SocketArgs, TopArgs,
     },
     congestion::{Catalogue, listing::Listing},
     custody,
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run(&args),
         Command::Check(args) => check(&args),
         Command::Rules(args) => rules(&args),
+        Command::Cleanup(args) => remove_leftovers(&args),
         Command::Cc(args) => match args.command {
             CcCommand::List(args) => list_controls(&args),
         },
@@ -227,6 +229,20 @@ fn rules(args: &RulesArgs) -> ExitStatus {
             print(format_args!("{rules}"))
         }
         Err(err) => refuse(&err),
+    }
+}
+
+fn remove_leftovers(args: &CleanupArgs) -> ExitStatus {
+    let loaded = match load::read(&args.config.config).and_then(Source::load_alone) {
+        Ok(loaded) => loaded,
+        Err(err) => return refuse(&err),
+    };
+    match cleanup::run(&loaded.config) {
+        Ok(leftovers) => print(format_args!("{leftovers}")),
+        Err(err) => {
+            complain(format_args!("pepd: {}", chain(&err)));
+            ExitStatus::Setup
+        }
     }
 }
 

@@ -26,6 +26,16 @@ Examples:
   pepd check --config ship.toml --no-kernel           for another machine
 ";
 
+pub(super) const CLEANUP_EXAMPLES: &str = "\
+Removes the nft table, policy rules and routes that `pepd run` installs, where no process uses them any more: pepd was killed, with all of
+its processes, and is not to be started again (the next `pepd run` replaces them anyway). While pepd runs, or a process keeps flows for the next
+one, nothing is removed, and the exit code is 0 as well. The unit for systemd calls it when pepd has ended, however it did.
+
+Examples:
+  pepd cleanup                         what /etc/pepd/pepd.toml names
+  pepd cleanup --config pepd.toml
+";
+
 pub(super) const RULES_EXAMPLES: &str = "\
 Changes nothing, needs no privileges and does not ask what this machine can do. pepd run installs the same by itself, in its own nft
 table, and removes it at its end; docs/interception.md explains it.
@@ -66,6 +76,14 @@ impl CheckArgs {
     pub fn looks(&self) -> bool {
         !self.no_kernel && !self.config_only && self.text.is_none()
     }
+}
+
+/// Options of `pepd cleanup`.
+#[derive(Debug, Args)]
+pub struct CleanupArgs {
+    /// Where the configuration is.
+    #[command(flatten)]
+    pub config: ConfigArgs,
 }
 
 /// Options of `pepd rules`.

@@ -14,7 +14,7 @@ mod run;
 mod running;
 
 pub use cc::{CcArgs, CcCommand, ListArgs};
-pub use check::{CheckArgs, RulesArgs, RulesFormat};
+pub use check::{CheckArgs, CleanupArgs, RulesArgs, RulesFormat};
 pub use keygen::KeygenArgs;
 pub use migrate::MigrateArgs;
 pub use run::{FormatArg, LevelArg, RunArgs};
@@ -63,6 +63,9 @@ pub enum Command {
     /// Print what would be installed in the kernel
     #[command(after_help = check::RULES_EXAMPLES)]
     Rules(RulesArgs),
+    /// Remove rules and routes that nobody uses any more
+    #[command(after_help = check::CLEANUP_EXAMPLES)]
+    Cleanup(CleanupArgs),
     /// Congestion controls: which there are
     #[command(after_help = cc::CC_EXAMPLES)]
     Cc(CcArgs),

@@ -90,6 +90,11 @@ fn try_look(path: &Path, most: u64) -> Result<Look, Fault> {
     Ok(look)
 }
 
+/// Where systemd keeps state of services whose users exist only while they run (`DynamicUser=`, systemd.exec(5)).
+fn is_of_a_dynamic_user(path: &Path) -> bool {
+    fs::canonicalize(path).is_ok_and(|path| path.starts_with("/var/lib/private"))
+}
+
 impl Look {
     fn at_parent(&mut self, path: &Path, most: u64) -> Result<(), Fault> {
         let parent = path.parent().filter(|parent| *parent != Path::new(""));
@@ -110,7 +115,9 @@ impl Look {
         let (owner, us) = (data.uid(), geteuid().as_raw());
         check_mode(data)?;
         self.state = "is there".to_owned();
-        if owner != us {
+        if owner != us && is_of_a_dynamic_user(path) {
+            // Systemd gives it to whomever it runs pepd as.
+        } else if owner != us {
             // Who runs pepd may be another than who checks.
             self.warnings.push(format!(
                 "{}: belongs to user {owner}, and this is user {us}: `pepd run` takes it as user {owner} only; else `chown` it",

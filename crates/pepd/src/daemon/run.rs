@@ -30,8 +30,10 @@ use crate::{
     gate::Gate,
     intercept::{Interception, claim::Claim, defer::DeferTask, neigh::NeighbourWatch},
     leg::SiteRuntime,
+    limits::Admission,
     load::Source,
     observe::{self, Observer},
+    service::Service,
     share::Sampler,
     stats,
     survive::{
@@ -199,6 +201,10 @@ impl Daemon {
         let names: Vec<_> = self.sites.iter().map(|site| site.name.as_str()).collect();
         let ports: Vec<_> = self.sites.iter().map(|site| site.port).collect();
         tracing::info!(sites = ?names, ports = ?ports, "pepd is ready");
+        if self.keeper.is_none() {
+            // Otherwise the supervisor does so.
+            tokio::spawn(tell_service(Arc::clone(&self.context.admission)));
+        }
     }
 
     /// Until the first signal to stop.
@@ -435,6 +441,16 @@ impl Guard {
             .await
             .map(|mut ready| ready.retain_ready());
         *guard = None;
+    }
+}
+
+/// The service manager hears of us.
+async fn tell_service(admission: Arc<Admission>) {
+    let mut service = Service::default();
+    let mut tick = interval(Daemon::TICK);
+    loop {
+        tick.tick().await;
+        service.tell(true, admission.is_stopping());
     }
 }
 

@@ -111,6 +111,18 @@ impl Claim {
     }
 }
 
+/// A process that uses something of what a configuration uses, or keeps its flows for the next one.
+///
+/// # Errors
+/// When descriptors are short, or `/proc` is missing.
+pub fn user_of(config: &Config) -> io::Result<Option<u32>> {
+    let uses = Uses::of(config, process::id(), 0);
+    let user = others()?
+        .into_iter()
+        .find(|other| uses.conflict(other).is_some());
+    Ok(user.map(|other| other.process))
+}
+
 /// Ends what keeps the sockets of processes that have ended and used what a configuration uses.
 pub fn end_keepers_of(config: &Config) {
     let uses = Uses::of(config, process::id(), 0);

@@ -33,7 +33,11 @@ pub mod unanswered;
 pub mod upkeep;
 mod watcher;
 
-use std::{io::ErrorKind, sync::Arc, time::Duration};
+use std::{
+    io::{self, ErrorKind},
+    sync::Arc,
+    time::Duration,
+};
 
 use pep_core::config::Config;
 use serde_json::Value;
@@ -82,6 +86,14 @@ impl Interception {
         let removal = nft::remove_transaction(config.intercept.table.as_ref());
         let removed = nft.apply(&removal).await;
         removed.map_err(cannot("remove the nft table of an earlier run"))
+    }
+
+    /// Whether there is a table of its name.
+    ///
+    /// # Errors
+    /// When descriptors are short.
+    pub fn is_there(config: &Config) -> io::Result<bool> {
+        nft::table_exists(config.intercept.table.as_ref())
     }
 
     /// Removes rules and routes that nobody is left to remove.

@@ -64,7 +64,7 @@ pub enum SetupError {
     /// A TUN cannot be made.
     #[error(
         "cannot create the TUN device {name} (is another pepd using the name? is there \
-         /dev/net/tun? modprobe tun)"
+         /dev/net/tun, modprobe tun, and may this user open it?)"
     )]
     Tun {
         /// The interface's name.

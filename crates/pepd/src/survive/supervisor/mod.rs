@@ -31,13 +31,14 @@ use nix::{
     },
 };
 use pep_core::config::Config;
-use tokio::runtime;
 
 use super::discovery::SUPERVISOR;
 use crate::{
+    cleanup,
     exit::ExitStatus,
-    intercept::{Interception, claim},
+    intercept::claim,
     load::{Loaded, Source},
+    service::Service,
 };
 use deaths::{Deaths, Next};
 use texts::{BEFORE, Texts};
@@ -91,6 +92,7 @@ pub fn run(loaded: Loaded, before: Option<Source>) -> io::Result<ExitStatus> {
         reload_again: false,
         deaths: Deaths::default(),
         hangs: 0,
+        service: Service::default(),
     };
     supervisor.run()
 }
@@ -106,6 +108,7 @@ struct Supervisor {
     deaths: Deaths,
     /// How many did not go on.
     hangs: u64,
+    service: Service,
 }
 
 impl Supervisor {
@@ -170,6 +173,8 @@ impl Supervisor {
                 self.on_signal(signal, worker);
             }
             worker.look();
+            let stops = matches!(self.asked, Asked::Stop | Asked::Leave);
+            self.service.tell(worker.is_up, stops);
             if worker.is_up {
                 self.texts.settle();
             }
@@ -350,15 +355,9 @@ fn reap(worker: &Worker) {
 fn give_up(config: &Config) {
     tracing::error!("gives up: flows are reset, rules and routes removed");
     claim::end_keepers_of(config);
-    let runtime = runtime::Builder::new_current_thread().enable_all().build();
-    let cleared = match runtime {
-        Ok(runtime) => runtime
-            .block_on(Interception::clear(config))
-            .map_err(io::Error::other),
-        Err(err) => Err(err),
-    };
-    if let Err(err) = cleared {
-        tracing::error!(error = %err, "cannot remove all rules and routes");
+    if let Err(err) = cleanup::remove(config) {
+        let error = &err as &dyn std::error::Error;
+        tracing::error!(error, "cannot remove all rules and routes");
     }
 }
 
