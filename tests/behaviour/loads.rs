@@ -135,7 +135,8 @@ fn five_thousand_flows_are_open_at_once() {
     const FLOWS: usize = 5000;
     matrix_alone(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
-        let pep = bed.start();
+        // They are of one host.
+        let pep = bed.start_with("[limits]\nflows_per_host = 8192");
         let dial = Dial::to(bed.at(Place::Server, PORT));
         let connect_all = || (0..FLOWS).map(|_| dial.connect_here()).collect();
         let streams: Result<Vec<_>, _> = bed.client.enter(connect_all);

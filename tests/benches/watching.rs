@@ -58,7 +58,8 @@ struct Watched {
 impl Watched {
     fn start(flows: usize) -> Result<Self> {
         let bed = Bed::new(Path::Spoof, Family::V4);
-        let more = "[admin]\nsocket = \"admin.sock\"\n[limits]\nflows = 8000\n";
+        let more =
+            "[admin]\nsocket = \"admin.sock\"\n[limits]\nflows = 8000\nflows_per_host = 8000\n";
         // Lines of each flow are not what is measured.
         let config = bed.config(more).ok_or("a path with pepd")?;
         let config = config.replace("level = \"debug\"", "level = \"info\"");

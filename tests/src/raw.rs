@@ -127,6 +127,25 @@ pub fn send(host: &Host, next_hop: IpAddr, segment: &Segment) {
     sent.unwrap_or_else(|error| panic!("cannot send {segment:?}: {error}"));
 }
 
+/// Puts many packets on the wire toward a neighbour, as [`send`] does one. Those for which the machine has no room are left out. Returns how
+/// many were sent.
+///
+/// # Panics
+/// When the kernel gives no socket.
+pub fn flood(host: &Host, next_hop: IpAddr, segments: impl Iterator<Item = Segment> + Send) -> u64 {
+    let next_hop = SocketAddr::new(next_hop, 0);
+    let flood = || -> io::Result<u64> {
+        let raw = Protocol::from(libc::IPPROTO_RAW);
+        let socket = Socket::new(Domain::for_address(next_hop), Type::RAW, Some(raw))?;
+        let sent = segments.filter(|segment| {
+            let sent = socket.send_to(&segment.bytes(), &next_hop.into());
+            sent.is_ok()
+        });
+        Ok(sent.count() as u64)
+    };
+    host.enter(flood).expect("root may send what it likes")
+}
+
 /// What goes over a machine's interfaces, before any of its filters.
 #[derive(Debug)]
 pub struct Wire {

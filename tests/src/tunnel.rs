@@ -112,6 +112,19 @@ impl TunnelBed {
             .to_owned()
     }
 
+    /// What nobody may be told, with its name: the private keys of both ends, and the key that they share.
+    ///
+    /// # Panics
+    /// When a file of them cannot be read.
+    pub fn secrets(&self) -> [(&'static str, String); 3] {
+        ["boat", "hub", "psk"].map(|name| {
+            let text = std::fs::read_to_string(self.key(name)).expect("a file with a key");
+            let mut lines = text.lines().map(str::trim);
+            let key = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
+            (name, key.expect("a key").to_owned())
+        })
+    }
+
     fn keygen(&self, arguments: &[&str]) -> String {
         let program = pepd().to_str().expect("a path that can be printed");
         let words = [&["keygen"], arguments].concat();

@@ -7,6 +7,7 @@
 //! - [`custody`], who may hold how much of what hosts were told we have
 //! - [`greeting`], what is said of a flow at the far end of its tunnel
 //! - [`history`], what was seen over the last hours
+//! - [`hosts`], how many flows each host has
 //! - [`key`], keys of tunnels as text
 //! - [`outage`], whether the link is there
 //! - [`relay`], what to do next with the two legs of a flow
@@ -25,6 +26,7 @@ pub mod config;
 pub mod custody;
 pub mod greeting;
 pub mod history;
+pub mod hosts;
 pub mod key;
 pub mod outage;
 pub mod relay;

@@ -160,6 +160,16 @@ counters! {
     syns_passed_gate,
     /// Times the gate closed: flow cap reached, or descriptors or memory short.
     gate_closed,
+    /// SYNs that passed unaccelerated because their host had as many flows as one may have.
+    syns_passed_hosts,
+    /// SYNs that passed unaccelerated because there were too many within ten seconds: a flood.
+    syns_passed_recent,
+    /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further ones pass unaccelerated.
+    hosts_at_cap,
+    /// Times a host came to have as many.
+    host_cap_reached,
+    /// Flows beyond that, which were served as the kernel had answered them already.
+    host_cap_exceeded,
     /// Times a descriptor was wanted and there was none.
     descriptors_short,
     /// Times memory was wanted, for a socket or a page of a ring, and there was none.

@@ -4,12 +4,16 @@
 //! kernel has already answered for us are still served.
 
 use std::{
+    collections::BTreeSet,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use pep_core::config::Limits;
+use pep_core::{
+    config::Limits,
+    hosts::{Begun, Host, HostFlows},
+};
 use tokio::{
     sync::{Notify, watch},
     time::timeout,
@@ -49,6 +53,7 @@ struct Gatekeeper {
     warned: Option<Instant>,
     stopped: bool,
     gate: Gate,
+    hosts: HostFlows,
 }
 
 impl Gatekeeper {
@@ -63,6 +68,7 @@ impl Gatekeeper {
             warned: None,
             stopped: false,
             gate: Gate::Open,
+            hosts: HostFlows::new(u32::MAX),
         }
     }
 
@@ -99,6 +105,7 @@ impl Gatekeeper {
 pub struct Admission {
     keeper: Mutex<Gatekeeper>,
     gate: watch::Sender<Gate>,
+    hosts_at_cap: watch::Sender<BTreeSet<Host>>,
     /// A flow has ended.
     ended: Notify,
     counters: Arc<Counters>,
@@ -108,38 +115,46 @@ impl Admission {
     /// Waiting for something to come free ends at least so often.
     const RETRY: Duration = Duration::from_millis(50);
 
-    /// Allows up to `cap` flows, at least 1.
+    /// Allows up to `cap` flows, at least 1, of whichever host.
     pub fn new(cap: u32, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self {
             keeper: Mutex::new(Gatekeeper::new(cap.max(1))),
             gate: watch::Sender::new(Gate::Open),
+            hosts_at_cap: watch::Sender::default(),
             ended: Notify::new(),
             counters,
         })
     }
 
-    /// Counts a flow, with `tally` of its site, for as long as the permit lives. Never refuses: the kernel has
-    /// already answered the client.
-    pub fn admit(self: &Arc<Self>, tally: &Arc<Tally>) -> Permit {
-        let open = self.change(|keeper| {
+    /// Counts a flow, with `tally` of its site and as one of `host` if that is behind us, for as long as the permit lives. Never
+    /// refuses: the kernel has already answered the client.
+    pub fn admit(self: &Arc<Self>, tally: &Arc<Tally>, host: Option<Host>) -> Permit {
+        let (open, begun) = self.change(|keeper| {
             keeper.open_flows += 1;
-            keeper.open_flows
+            let begun = host.map(|host| keeper.hosts.begin(host));
+            (keeper.open_flows, begun)
         });
         self.counters.update(|stats| {
             stats.flows_accepted += 1;
             stats.flows_open += 1;
             stats.flows_open_max = stats.flows_open_max.max(open.into());
+            stats.host_cap_reached += u64::from(begun == Some(Begun::Reached));
+            stats.host_cap_exceeded += u64::from(begun == Some(Begun::Beyond));
         });
         tally.begin();
         Permit {
             admission: Arc::clone(self),
             tally: Arc::clone(tally),
+            host,
         }
     }
 
-    /// Allows up to `cap` flows from now on, at least 1.
-    pub fn set_cap(&self, cap: u32) {
-        self.change(|keeper| keeper.cap = cap.max(1));
+    /// Allows up to `cap` flows from now on, at least 1, and up to `per_host` of each host.
+    pub fn set_caps(&self, cap: u32, per_host: Option<u32>) {
+        self.change(|keeper| {
+            keeper.cap = cap.max(1);
+            keeper.hosts.set_cap(per_host.unwrap_or(u32::MAX));
+        });
     }
 
     /// Something was short: the gate closes for a while.
@@ -196,6 +211,29 @@ impl Admission {
         self.lock().cap
     }
 
+    /// How many flows a host may have, where that is fewer than all together.
+    pub fn cap_per_host(&self) -> Option<u32> {
+        Some(self.lock().hosts.cap()).filter(|cap| *cap < u32::MAX)
+    }
+
+    /// Hosts that have as many flows as one may, with how many that are.
+    pub fn hosts_at_cap(&self) -> Vec<(Host, u32)> {
+        let keeper = self.lock();
+        let hosts = keeper.hosts.at_cap().iter();
+        hosts
+            .map(|host| (*host, keeper.hosts.open(*host)))
+            .collect()
+    }
+
+    /// The same hosts whenever they are others than the subscriber knows: at first, that there are none.
+    pub fn watch_hosts(&self) -> watch::Receiver<BTreeSet<Host>> {
+        let mut hosts = self.hosts_at_cap.subscribe();
+        if !hosts.borrow().is_empty() {
+            hosts.mark_changed();
+        }
+        hosts
+    }
+
     /// Flows open now.
     pub fn open_flows(&self) -> u32 {
         self.lock().open_flows
@@ -226,6 +264,13 @@ impl Admission {
         let changed = self
             .gate
             .send_if_modified(|sent| std::mem::replace(sent, gate) != gate);
+        self.hosts_at_cap.send_if_modified(|sent| {
+            let changed = sent != keeper.hosts.at_cap();
+            if changed {
+                sent.clone_from(keeper.hosts.at_cap());
+            }
+            changed
+        });
         let stopped = keeper.stopped;
         drop(keeper);
         if changed && gate == Gate::Closed && !stopped {
@@ -244,14 +289,24 @@ impl Admission {
 pub struct Permit {
     admission: Arc<Admission>,
     tally: Arc<Tally>,
+    host: Option<Host>,
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Self { admission, tally } = self;
+        let Self {
+            admission,
+            tally,
+            host,
+        } = self;
         tally.close();
         admission.counters.update(|stats| stats.flows_open -= 1);
-        admission.change(|keeper| keeper.open_flows -= 1);
+        admission.change(|keeper| {
+            keeper.open_flows -= 1;
+            if let Some(host) = host {
+                keeper.hosts.end(*host);
+            }
+        });
         admission.ended.notify_waiters();
     }
 }
@@ -344,7 +399,7 @@ mod tests {
         let admission = Admission::new(2, Arc::clone(&counters));
         let tally = Arc::<Tally>::default();
         let gate = admission.gate();
-        let permits = [admission.admit(&tally), admission.admit(&tally)];
+        let permits = [admission.admit(&tally, None), admission.admit(&tally, None)];
         assert_eq!(*gate.borrow(), Gate::Closed);
         let tallied = tally.now();
         assert_eq!((tallied.accepted, tallied.open), (2, 2));
@@ -359,11 +414,34 @@ mod tests {
     }
 
     #[test]
+    fn hosts_at_their_cap_are_told_and_what_is_beyond_is_counted() {
+        let counters = Arc::new(Counters::default());
+        let (admission, tally) = (Admission::new(100, Arc::clone(&counters)), Arc::default());
+        let [one, other] = [1, 2].map(|number| Host::of([10, 0, 0, number].into()));
+        let admit = |host| admission.admit(&tally, Some(host));
+        let mut flows: Vec<_> = (0..3).map(|_| admit(one)).collect();
+        flows.push(admit(other));
+        assert_eq!(admission.cap_per_host(), None);
+        admission.set_caps(100, Some(4));
+        let hosts = admission.watch_hosts();
+        assert!(!hosts.has_changed().expect("it has a sender"));
+        flows.extend([admit(one), admit(one)]);
+        assert!(hosts.has_changed().expect("it has a sender"));
+        assert!(admission.watch_hosts().has_changed().expect("a sender"));
+        assert_eq!(admission.hosts_at_cap(), [(one, 5)]);
+        let stats = counters.snapshot();
+        assert_eq!((stats.host_cap_reached, stats.host_cap_exceeded), (1, 1));
+        drop(flows);
+        assert!(hosts.borrow().is_empty());
+        assert_eq!(*admission.gate().borrow(), Gate::Open);
+    }
+
+    #[test]
     fn who_subscribes_late_learns_that_the_gate_is_closed() {
         let (admission, tally) = (Admission::new(1, Arc::default()), Arc::default());
         let news = |gate: watch::Receiver<Gate>| gate.has_changed().expect("it has a sender");
         assert!(!news(admission.gate()));
-        let permit = admission.admit(&tally);
+        let permit = admission.admit(&tally, None);
         assert!(news(admission.gate()));
         drop(permit);
         assert!(!news(admission.gate()));
@@ -381,9 +459,9 @@ mod tests {
     #[test]
     fn a_lower_cap_holds_at_once() {
         let (admission, tally) = (Admission::new(100, Arc::default()), Arc::default());
-        let _permits = [admission.admit(&tally), admission.admit(&tally)];
+        let _permits = [admission.admit(&tally, None), admission.admit(&tally, None)];
         assert_eq!(*admission.gate().borrow(), Gate::Open);
-        admission.set_cap(2);
+        admission.set_caps(2, None);
         assert_eq!(*admission.gate().borrow(), Gate::Closed);
     }
 }

@@ -82,6 +82,9 @@ fn run(args: &RunArgs) -> ExitStatus {
         Err(err) => return refuse(&err),
     };
     log::init(args.log(loaded.config.log), args.log_level.is_some());
+    if let Err(err) = daemon::leave_no_core() {
+        tracing::warn!(error = %err, "a crash may leave a core dump, with keys and what hosts send in it");
+    }
     if loaded.config.custody.survive && !args.worker {
         // Before those that run pepd take some, and do not say what is missing.
         if let Err(err) = daemon::raise_descriptors(&loaded.config) {

@@ -111,8 +111,12 @@ impl Summary<'_> {
 
     fn limits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let l = &self.config.limits;
+        let per_host = match l.flows_per_host(l.flows) {
+            Some(most) => format!(", {most} per host"),
+            None => String::new(),
+        };
         let rings = format!(
-            "{} flows; rings of {} to {} each way, {} in all",
+            "{} flows{per_host}; rings of {} to {} each way, {} in all",
             l.flows, l.ring_initial, l.ring_max, l.memory
         );
         let held = format!(

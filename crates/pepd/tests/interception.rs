@@ -2,6 +2,7 @@
 //! its own. Needs root.
 
 use std::{
+    collections::BTreeSet,
     future::Future,
     process::Command,
     thread,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use nix::sched::{CloneFlags, unshare};
-use pep_core::config::Config;
+use pep_core::{config::Config, hosts::Host};
 use pepd::{
     gate::Gate,
     intercept::{
@@ -269,9 +270,37 @@ fn the_gate_opens_and_closes() {
         interception.set_gate(Gate::Closed).await.unwrap();
         interception.set_gate(Gate::Closed).await.unwrap();
         assert_eq!(gate().matches("accept").count(), 1, "{}", gate());
-        assert_eq!(interception.passed().await.unwrap(), 0);
+        assert_eq!(interception.passed().await.unwrap(), [0, 0, 0]);
         interception.set_gate(Gate::Open).await.unwrap();
         assert_eq!(gate(), open);
+        interception.remove().await.unwrap();
+    });
+}
+
+#[test]
+fn hosts_at_their_cap_are_in_the_sets_and_come_back_with_the_table() {
+    in_namespace(|| async {
+        let mut interception = Interception::install(&config(SPOOF), false).await.unwrap();
+        let set = |name| run("nft", &["list", "set", "inet", "pepd", name]);
+        let hosts = |addresses: &[&str]| -> BTreeSet<Host> {
+            let parsed = addresses.iter().map(|text| text.parse().unwrap());
+            parsed.map(Host::of).collect()
+        };
+        let some = hosts(&["10.0.0.1", "10.0.0.2", "fd00:1::7"]);
+        interception.set_hosts_at_cap(some).await.unwrap();
+        assert!(
+            set("hosts4").contains("10.0.0.1, 10.0.0.2"),
+            "{}",
+            set("hosts4")
+        );
+        assert!(set("hosts6").contains("{ fd00:1:: }"), "{}", set("hosts6"));
+        let other = hosts(&["10.0.0.2"]);
+        interception.set_hosts_at_cap(other).await.unwrap();
+        assert!(!set("hosts6").contains("fd00"), "{}", set("hosts6"));
+        run("nft", &["delete", "table", "inet", "pepd"]);
+        let missing = interception.missing().await.unwrap().expect("the table");
+        interception.put_back(missing, Gate::Open).await.unwrap();
+        assert!(set("hosts4").contains("{ 10.0.0.2 }"), "{}", set("hosts4"));
         interception.remove().await.unwrap();
     });
 }

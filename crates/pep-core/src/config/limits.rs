@@ -16,6 +16,10 @@ pub struct Limits {
     /// Default 8192: with all else at its default, what 20,000 descriptors carry. Costs two
     /// descriptors and about 3 kB per flow, and address space, not memory, for its rings.
     pub flows: u32,
+    /// Flows of one host (a client's IPv4 address, or its IPv6 /64) at one time, 1 to [`flows`](Self::flows). Further ones pass
+    /// unaccelerated and are counted. `None`: a quarter of what there may be in all, but at least [`HOST_FLOWS_LEAST`], so that
+    /// three hosts can do their worst and there is still room. A NAT router is one host.
+    pub flows_per_host: Option<u32>,
     /// Bytes of all rings together. Default 1 GiB: room for the initial rings of
     /// [`flows`](Self::flows), and for hundreds of full-sized ones when there are fewer. An upper
     /// bound, not a reservation: a ring without data has no pages.
@@ -60,6 +64,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             flows: 8192,
+            flows_per_host: None,
             memory: ByteSize::mib(1024),
             ring_initial: ByteSize::kib(64),
             ring_max: ByteSize::mib(1),
@@ -74,7 +79,18 @@ impl Default for Limits {
     }
 }
 
+/// What a host may have where nothing is said: a browser with many pages open has some hundred connections.
+pub const HOST_FLOWS_LEAST: u32 = 256;
+
 impl Limits {
+    /// How many flows a host may have where `flows` may be open in all, which may be fewer than [`flows`](Self::flows) as descriptors
+    /// are short. `None`: as many as all together.
+    pub fn flows_per_host(&self, flows: u32) -> Option<u32> {
+        let default = || (flows / 4).max(HOST_FLOWS_LEAST);
+        let most = self.flows_per_host.unwrap_or_else(default);
+        (most < flows).then_some(most)
+    }
+
     /// Descriptors needed when everything is full: two per flow, one per held SYN, the rest.
     pub fn descriptors_needed(&self) -> u64 {
         2 * u64::from(self.flows) + u64::from(self.held) + u64::from(self.descriptors)
@@ -92,9 +108,11 @@ impl Limits {
     pub(super) fn read(mut section: Section<'_>) -> Self {
         let d = Self::default();
         let s = &mut section;
+        let flows = s.read("flows", Integer(1..=1_000_000)).unwrap_or(d.flows);
         let held = s.read("held", Integer(1..=100_000)).unwrap_or(d.held);
         let limits = Self {
-            flows: s.read("flows", Integer(1..=1_000_000)).unwrap_or(d.flows),
+            flows,
+            flows_per_host: s.read("flows_per_host", Integer(1..=flows)),
             memory: s
                 .read("memory", Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)))
                 .unwrap_or(d.memory),
@@ -167,5 +185,24 @@ impl Limits {
                 ),
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_may_have_a_quarter_but_not_too_few() {
+        let default = Limits::default();
+        assert_eq!(default.flows_per_host(8192), Some(2048));
+        assert_eq!(default.flows_per_host(400), Some(256));
+        assert_eq!(default.flows_per_host(256), None);
+        let stated = Limits {
+            flows_per_host: Some(100),
+            ..default
+        };
+        assert_eq!(stated.flows_per_host(8192), Some(100));
+        assert_eq!(stated.flows_per_host(100), None);
     }
 }

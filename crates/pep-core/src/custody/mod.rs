@@ -6,25 +6,42 @@
 //!            /   \                 a flow takes only what fits into those of itself, of its site and of all
 //!        site     site
 //!        /  \        \
-//!     flow  flow      flow
+//!     host  host      host         a part of what is left above them
+//!     /  \      \        \
+//!  flow  flow   flow     flow
 //! ```
 //!
-//! **Fairness.** What is in custody cannot be withdrawn while the link is away, so nobody may take all. A flow holds at most
-//! [`SHARE`] times what is left to its site and to all (dynamic thresholds: Choudhury and Hahne, "Dynamic queue length
-//! thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking, 1998). One flow alone gets 8/9 of everything; n flows
-//! that want all get 8/(8n + 1) each; and there is always something left for one that begins. In memory, flows that were
-//! there before have more than [their part](Ledger::surplus) then, and are to move it to the disk.
+//! **Fairness.** What is in custody cannot be withdrawn while the link is away, so nobody may take all: neither a flow, nor a host by many
+//! flows. A host holds at most [`HOST_SHARE`] times what is left to its site and to all, or [`SHARE`] times where no other host has a flow;
+//! and a flow at most [`SHARE`] times what that leaves to its host (dynamic thresholds: Choudhury and Hahne, "Dynamic queue length
+//! thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking, 1998, at two levels).
+//!
+//! - A host alone gets 8/9 of everything, and its one flow 64/73.
+//! - Beside others it gets 2/3 at most, by however many flows; n hosts that take at the same pace get 2/(2n + 1) each.
+//! - One that comes when another has taken all it could alone still gets 7 % with its first flow.
+//!
+//! In memory, flows that were there before have more than [their part](Ledger::surplus) then, and are to move it to the disk.
+//! Flows of unknown hosts hold at most [`SHARE`] times what is left, each by itself.
 //!
 //! **No silly windows.** Who was refused is served again only when there is room for [`REOPEN`] more, not for each byte that becomes free.
 
 mod patience;
+mod pool;
+#[cfg(test)]
+mod shares;
 #[cfg(test)]
 mod tests;
 
 pub use patience::Patience;
 
-/// A flow holds at most so many times what is left.
+use crate::hosts::Host;
+use pool::{Account, Pool};
+
+/// A flow holds at most so many times what is left, and a host where there is no other.
 pub const SHARE: u64 = 8;
+
+/// A host holds at most so many times what is left, where another has flows, too.
+pub const HOST_SHARE: u64 = 2;
 
 /// Who was refused gets nothing before so many bytes fit, or a sixteenth of the least bound above him if that is less.
 pub const REOPEN: u64 = 256 << 10;
@@ -75,45 +92,26 @@ pub struct FlowKey(usize);
 /// What is held by whom, and what may be.
 #[derive(Debug)]
 pub struct Ledger {
-    all: Account,
-    sites: Vec<Account>,
+    all: Pool,
+    sites: Vec<Pool>,
     flows: Vec<Option<FlowAccount>>,
     free: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Account {
-    most: [u64; 2],
-    held: [u64; 2],
-}
-
-#[derive(Debug, Clone, Copy)]
 struct FlowAccount {
     site: SiteKey,
+    host: Option<Host>,
     account: Account,
     /// It was refused, and waits for more than a byte.
     waits: [bool; 2],
-}
-
-impl Account {
-    fn new(bounds: Bounds) -> Self {
-        Self {
-            most: bounds.by_place(),
-            held: [0; 2],
-        }
-    }
-
-    fn left(&self, place: Place) -> u64 {
-        let place = place as usize;
-        self.most[place].saturating_sub(self.held[place])
-    }
 }
 
 impl Ledger {
     /// Nobody holds anything, and all together may hold so much.
     pub fn new(bounds: Bounds) -> Self {
         Self {
-            all: Account::new(bounds),
+            all: Pool::new(bounds),
             sites: Vec::new(),
             flows: Vec::new(),
             free: Vec::new(),
@@ -122,7 +120,7 @@ impl Ledger {
 
     /// Another site.
     pub fn add_site(&mut self, bounds: Bounds) -> SiteKey {
-        self.sites.push(Account::new(bounds));
+        self.sites.push(Pool::new(bounds));
         SiteKey(self.sites.len() - 1)
     }
 
@@ -134,6 +132,7 @@ impl Ledger {
         assert!(site.0 < self.sites.len());
         let flow = Some(FlowAccount {
             site,
+            host: None,
             account: Account::new(bounds),
             waits: [false; 2],
         });
@@ -146,10 +145,26 @@ impl Ledger {
         FlowKey(key)
     }
 
+    /// A flow is this host's, with what it holds already. To be said once.
+    pub fn belong(&mut self, flow: FlowKey, host: Host) {
+        let (of_flow, pools) = self.above(flow);
+        debug_assert!(of_flow.host.is_none(), "said twice");
+        of_flow.host = Some(host);
+        let held = of_flow.account.held();
+        for pool in pools {
+            pool.join(host, held);
+        }
+    }
+
     /// A flow has ended: it holds nothing any more.
     pub fn close(&mut self, flow: FlowKey) {
         for place in Place::ALL {
             self.give_back(flow, place, self.held(flow, place));
+        }
+        if let Some(host) = self.flow(flow).host {
+            for pool in self.above(flow).1 {
+                pool.leave(host);
+            }
         }
         self.flows[flow.0] = None;
         self.free.push(flow.0);
@@ -157,17 +172,17 @@ impl Ledger {
 
     /// What a flow holds.
     pub fn held(&self, flow: FlowKey, place: Place) -> u64 {
-        self.flow(flow).account.held[place as usize]
+        self.flow(flow).account.held()[place as usize]
     }
 
     /// What the flows of a site hold.
     pub fn held_by_site(&self, site: SiteKey, place: Place) -> u64 {
-        self.sites[site.0].held[place as usize]
+        self.sites[site.0].held(place)
     }
 
     /// What all hold.
     pub fn held_by_all(&self, place: Place) -> u64 {
-        self.all.held[place as usize]
+        self.all.held(place)
     }
 
     /// Takes `bytes` for a flow, if it may hold so many more.
@@ -189,8 +204,10 @@ impl Ledger {
 
     /// Takes `bytes` for a flow, whatever is left: for what it has already.
     pub fn take(&mut self, flow: FlowKey, place: Place, bytes: u64) {
-        for account in self.accounts(flow) {
-            account.held[place as usize] += bytes;
+        let (of_flow, pools) = self.above(flow);
+        of_flow.account.take(place, bytes);
+        for pool in pools {
+            pool.take(of_flow.host, place, bytes);
         }
     }
 
@@ -199,19 +216,21 @@ impl Ledger {
     /// # Panics
     /// When it held fewer.
     pub fn give_back(&mut self, flow: FlowKey, place: Place, bytes: u64) {
-        for account in self.accounts(flow) {
-            let held = &mut account.held[place as usize];
-            *held = held.checked_sub(bytes).expect("not more than was taken");
+        let (of_flow, pools) = self.above(flow);
+        of_flow.account.give_back(place, bytes);
+        for pool in pools {
+            pool.give_back(of_flow.host, place, bytes);
         }
     }
 
-    /// What a flow holds beyond its part: so many bytes fewer, and it had no more than that.
+    /// What a flow holds beyond its part, or its host beyond that of the host: so many bytes fewer of this flow, and neither had more than
+    /// that, or the flow had none.
     pub fn surplus(&self, flow: FlowKey, place: Place) -> u64 {
         let of_flow = self.flow(flow);
-        let held = of_flow.account.held[place as usize];
-        let left = self.left(flow, place).saturating_mul(SHARE);
-        // With r bytes fewer there are r more left, and its part is SHARE * r larger.
-        held.saturating_sub(left).div_ceil(1 + SHARE)
+        let held = of_flow.account.held()[place as usize];
+        let pools = [&self.sites[of_flow.site.0], &self.all];
+        let surplus = pools.map(|pool| pool.surplus(of_flow.host, place, held));
+        surplus[0].max(surplus[1])
     }
 
     /// Whether the flow was refused, and has got nothing since.
@@ -219,29 +238,23 @@ impl Ledger {
         self.flow(flow).waits[place as usize]
     }
 
-    /// What is left in the tightest of the accounts above a flow.
-    fn left(&self, flow: FlowKey, place: Place) -> u64 {
-        let site = &self.sites[self.flow(flow).site.0];
-        site.left(place).min(self.all.left(place))
-    }
-
     fn fits(&self, flow: FlowKey, place: Place, bytes: u64) -> bool {
         let of_flow = self.flow(flow);
-        let site = &self.sites[of_flow.site.0];
-        let within = |account: &Account, above: &Account| {
-            let left = above.left(place).checked_sub(bytes);
-            let held = account.held[place as usize].saturating_add(bytes);
-            left.is_some_and(|left| held <= left.saturating_mul(SHARE))
-        };
+        let held = of_flow.account.held()[place as usize];
+        let mut pools = [&self.sites[of_flow.site.0], &self.all].into_iter();
         of_flow.account.left(place) >= bytes
-            && within(&of_flow.account, site)
-            && within(&of_flow.account, &self.all)
+            && pools.all(|pool| pool.fits(of_flow.host, place, held, bytes))
     }
 
     fn reopen(&self, flow: FlowKey, place: Place) -> u64 {
         let of_flow = self.flow(flow);
-        let above = [&of_flow.account, &self.sites[of_flow.site.0], &self.all];
-        let bounds = above.map(|account| account.most[place as usize] / 16);
+        let site = &self.sites[of_flow.site.0];
+        let bounds = [
+            of_flow.account.most(place),
+            site.most(place),
+            self.all.most(place),
+        ];
+        let bounds = bounds.map(|most| most / 16);
         bounds.into_iter().fold(REOPEN, u64::min)
     }
 
@@ -253,9 +266,10 @@ impl Ledger {
         self.flows[flow.0].as_mut().expect("an open flow")
     }
 
-    fn accounts(&mut self, flow: FlowKey) -> [&mut Account; 3] {
+    /// A flow, and the pools that it takes from.
+    fn above(&mut self, flow: FlowKey) -> (&mut FlowAccount, [&mut Pool; 2]) {
         let of_flow = self.flows[flow.0].as_mut().expect("an open flow");
         let site = &mut self.sites[of_flow.site.0];
-        [&mut of_flow.account, site, &mut self.all]
+        (of_flow, [site, &mut self.all])
     }
 }

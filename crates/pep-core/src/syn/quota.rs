@@ -1,12 +1,9 @@
 //! How many SYNs are held, in all, for one source and for one destination.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    net::{IpAddr, Ipv6Addr},
-};
+use std::{collections::HashMap, hash::Hash, net::IpAddr};
 
 use super::FlowTuple;
+use crate::hosts::Host;
 
 /// Which limit has been reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +18,7 @@ pub(super) enum Full {
 pub(super) struct Quota {
     limits: Limits,
     all: u32,
-    sources: Counts<IpAddr>,
+    sources: Counts<Host>,
     destinations: Counts<IpAddr>,
 }
 
@@ -70,16 +67,8 @@ impl Quota {
     }
 }
 
-/// A source is an IPv4 address or, since a host has as many IPv6 addresses as it likes, a /64.
-fn keys(flow: &FlowTuple) -> (IpAddr, IpAddr) {
-    let source = match flow.client.ip() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-    };
-    (source, flow.destination.ip())
+fn keys(flow: &FlowTuple) -> (Host, IpAddr) {
+    (Host::of(flow.client.ip()), flow.destination.ip())
 }
 
 /// Counts that take no room where they are zero.

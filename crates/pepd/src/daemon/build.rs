@@ -210,7 +210,8 @@ fn start(
     let others = descriptors::open() + later;
     let cap = flow_cap(&config.limits, descriptors, others);
     let cap = cap.min(context.arena.layout().slots().saturating_sub(SLACK_FLOWS));
-    context.admission.set_cap(cap);
+    let per_host = config.limits.flows_per_host(cap);
+    context.admission.set_caps(cap, per_host);
     if cap < config.limits.flows {
         descriptors::warn_of_few(&config.limits, cap, descriptors, others);
     }

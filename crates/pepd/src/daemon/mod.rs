@@ -4,6 +4,7 @@ mod build;
 mod bypassed;
 mod chores;
 pub(crate) mod descriptors;
+mod hosts;
 mod run;
 mod spare;
 mod takeover;
@@ -12,7 +13,10 @@ pub(crate) use build::{SLACK_FLOWS, extent, extent_least};
 
 use std::{io, os::fd::RawFd};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::{
+    resource::{Resource, getrlimit, setrlimit},
+    signal::{SigSet, Signal},
+};
 use pep_core::config::Config;
 use tokio::runtime;
 
@@ -137,6 +141,16 @@ pub fn raise_descriptors(config: &Config) -> Result<u64, DaemonError> {
     let descriptors = descriptors::raise();
     descriptors::check(config, descriptors)?;
     Ok(descriptors)
+}
+
+/// Has this process, and those that it starts, leave no core dump: keys and what hosts send would be in it. Only the soft limit changes, so
+/// that whoever needs one may ask for it (`prlimit --core=unlimited --pid PID`).
+///
+/// # Errors
+/// When the system refuses.
+pub fn leave_no_core() -> io::Result<()> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_CORE)?;
+    Ok(setrlimit(Resource::RLIMIT_CORE, 0, hard)?)
 }
 
 /// Runs until a signal ends it. Blocks the calling thread, which has to be the only one; the log must be set up.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use nix::unistd::getppid;
-use pep_core::{config::Config, site::SiteId, stats::Stats};
+use pep_core::{config::Config, hosts::Host, site::SiteId, stats::Stats};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     signal::unix::{Signal, SignalKind, signal},
@@ -18,6 +18,7 @@ use super::{
     Role,
     bypassed::Bypassed,
     chores::{self, Chores},
+    hosts::HostsAtCap,
     spare::Spare,
     unblock_signals,
 };
@@ -112,6 +113,7 @@ enum Event {
     Unguarded,
     Gate(Gate),
     Bypassed(BTreeSet<SiteId>),
+    HostsAtCap(BTreeSet<Host>),
     Tick,
 }
 
@@ -222,6 +224,7 @@ impl Daemon {
         let sites = bypassed.next().await;
         bypassed.are(self.set_bypassed(sites).await);
         self.log_ready();
+        let mut hosts = HostsAtCap::new(&self.context.admission);
         let mut failed = None;
         let mut guard = self.keeper.as_ref().and_then(|_| Guard::new());
         self.spare.fill();
@@ -237,6 +240,7 @@ impl Daemon {
                 () = Guard::ended(&mut guard) => Event::Unguarded,
                 gate = changed(&mut gate) => Event::Gate(gate),
                 sites = bypassed.next() => Event::Bypassed(sites),
+                at_cap = hosts.next() => Event::HostsAtCap(at_cap),
                 _ = tick.tick() => Event::Tick,
             };
             match event {
@@ -255,6 +259,7 @@ impl Daemon {
                 Event::Bypassed(sites) => {
                     bypassed.are(self.set_bypassed(sites).await);
                 }
+                Event::HostsAtCap(at_cap) => self.set_hosts_at_cap(&mut hosts, at_cap).await,
                 Event::Tick => {
                     // Whoever moves the gate would wait for as long as it is borrowed.
                     let now = *gate.borrow();
@@ -262,6 +267,9 @@ impl Daemon {
                     // What was short then, a descriptor for nft perhaps, may be there now.
                     if let Some(gate) = failed {
                         failed = self.set_gate(gate).await.err();
+                    }
+                    if let Some(at_cap) = hosts.again() {
+                        self.set_hosts_at_cap(&mut hosts, at_cap).await;
                     }
                 }
             }
@@ -333,6 +341,21 @@ impl Daemon {
             tracing::error!(error, "cannot move the flows of a site, trying again");
         }
         result.is_ok()
+    }
+
+    /// What fails is tried again every second.
+    async fn set_hosts_at_cap(&mut self, hosts: &mut HostsAtCap, at_cap: BTreeSet<Host>) {
+        self.spare.release();
+        let result = self.interception.set_hosts_at_cap(at_cap.clone()).await;
+        self.spare.fill();
+        match result {
+            Ok(()) => hosts.on_told(&at_cap, &self.context.admission),
+            Err(err) => {
+                let error = &err as &dyn std::error::Error;
+                tracing::error!(error, "a host takes more flows than one may have");
+                hosts.on_failed();
+            }
+        }
     }
 
     /// Fails with the gate that could not be set.
@@ -472,8 +495,12 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     let mut stats = stats::gather(context);
     match interception.passed().await {
-        Ok(passed) => stats.syns_passed_gate = passed,
-        Err(err) => tracing::warn!(error = %err, "cannot read the counter of passed SYNs"),
+        Ok([gate, hosts, recent]) => {
+            stats.syns_passed_gate = gate;
+            stats.syns_passed_hosts = hosts;
+            stats.syns_passed_recent = recent;
+        }
+        Err(err) => tracing::warn!(error = %err, "cannot read the counters of passed SYNs"),
     }
     stats
 }

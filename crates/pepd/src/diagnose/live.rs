@@ -235,7 +235,10 @@ impl Traffic {
             pid: running.status.pid,
             syns: listing.counter(Counter::Syns),
             intercepted: counter(Counter::Intercepted),
-            passed: counter(Counter::Passed),
+            passed: [Counter::Passed, Counter::PassedHosts, Counter::PassedRecent]
+                .map(counter)
+                .iter()
+                .sum(),
             called: counter(Counter::Called),
             answered: counter(Counter::Answered),
             held: running.sum(&[
@@ -376,7 +379,9 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
             ),
             (passed, _) => Finding::fail(
                 what,
-                format!("{passed} SYNs passed unaccelerated {since}, as the gate is closed"),
+                format!(
+                    "{passed} SYNs passed unaccelerated {since}, as the gate is closed, or their hosts have as many flows as one may"
+                ),
                 "a limit is reached: `pepd status`, and the log, say which key of [limits]",
             ),
         };

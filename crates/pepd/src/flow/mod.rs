@@ -27,6 +27,7 @@ use std::{
 
 use pep_core::{
     budget::{MemoryBudget, Share},
+    hosts::Host,
     relay::{Direction, Relay, RelayLimits, Side},
     stats::EndReason,
 };
@@ -216,7 +217,7 @@ impl Flow {
         relay: Relay,
         [client, server]: [OwnedFd; 2],
     ) -> Option<Self> {
-        let permit = context.admission.admit(&ends.site.tally);
+        let permit = context.admission.admit(&ends.site.tally, ends.host());
         let legs = LegIo::new(client).and_then(|client| Ok([client, LegIo::new(server)?]));
         let legs = match legs {
             Ok(legs) => legs,
@@ -364,6 +365,12 @@ impl FlowEnd<'_> {
 }
 
 impl Ends {
+    /// The host behind us whose flow it is; none where a peer has sent it.
+    pub(crate) fn host(&self) -> Option<Host> {
+        let is_ours = self.peer.is_none();
+        is_ours.then(|| Host::of(self.client.ip()))
+    }
+
     /// The flow's span. Made when something is to be said, not kept: a flow that is silent for
     /// hours then costs no memory in the log.
     fn span(&self) -> tracing::Span {

@@ -17,7 +17,7 @@ pub(crate) async fn serve_when_back(
     client: OwnedFd,
     connect: impl FnOnce(&FlowMemory) -> io::Result<OwnedFd>,
 ) {
-    let permit = context.admission.admit(&ends.site.tally);
+    let permit = context.admission.admit(&ends.site.tally, ends.host());
     context.counters.update(|stats| stats.link_waited += 1);
     let client = match wait(&context, &ends, client).await {
         Ok(client) => client,

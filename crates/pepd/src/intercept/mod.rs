@@ -6,6 +6,7 @@
 //! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
 //! - [`tun`], devices into which held SYNs are routed
 //! - `bypass`, leaving the flows of a site to the kernel for a while
+//! - `full_hosts`, leaving to it those of hosts that have as many as one may have
 //! - [`upkeep`], putting back what others have removed
 //! - [`setup`], what must hold before, and what to do when it does not; [`claim`], whether
 //!   another pepd is in the way
@@ -15,6 +16,7 @@
 mod bypass;
 pub mod claim;
 pub mod defer;
+mod full_hosts;
 pub mod held;
 mod hop;
 mod icmp;
@@ -34,12 +36,13 @@ pub mod upkeep;
 mod watcher;
 
 use std::{
+    collections::BTreeSet,
     io::{self, ErrorKind},
     sync::Arc,
     time::Duration,
 };
 
-use pep_core::config::Config;
+use pep_core::{config::Config, hosts::Host};
 use serde_json::Value;
 use tracing::{debug, warn};
 
@@ -73,6 +76,7 @@ pub struct Interception {
     /// What has installed the table.
     transaction: Value,
     bypass: Bypass,
+    hosts_at_cap: BTreeSet<Host>,
 }
 
 impl Interception {
@@ -136,6 +140,7 @@ impl Interception {
             tun_indices: Vec::new(),
             transaction: Value::Null,
             bypass: Bypass::default(),
+            hosts_at_cap: BTreeSet::new(),
         };
         match interception.build(config, features, succeeds).await {
             Ok(()) => Ok(interception),
@@ -221,12 +226,21 @@ impl Interception {
         applied.map_err(cannot("open or close the gate"))
     }
 
-    /// SYNs that passed unaccelerated while the gate was closed, repeated ones included.
+    /// SYNs that passed unaccelerated while the gate was closed, as their hosts had too many flows, and as too many had come of late;
+    /// repeated ones included.
     ///
     /// # Errors
     /// When nft cannot be run, or the table is gone.
-    pub async fn passed(&self) -> Result<u64, InterceptError> {
-        let packets = self.nft.counter(&self.table, Counter::Passed.name()).await;
+    pub async fn passed(&self) -> Result<[u64; 3], InterceptError> {
+        Ok([
+            self.packets(Counter::Passed).await?,
+            self.packets(Counter::PassedHosts).await?,
+            self.packets(Counter::PassedRecent).await?,
+        ])
+    }
+
+    async fn packets(&self, counter: Counter) -> Result<u64, InterceptError> {
+        let packets = self.nft.counter(&self.table, counter.name()).await;
         packets.map_err(cannot("read the counter of passed flows"))
     }
 

@@ -8,7 +8,8 @@ mod text;
 pub(super) use ask::table_exists;
 pub use command::{Nft, NftError};
 pub use json::{
-    chain_transaction, gate_transaction, install_transaction, probe_transaction, remove_transaction,
+    chain_transaction, gate_transaction, hosts_transaction, install_transaction, probe_transaction,
+    remove_transaction,
 };
 pub use text::ruleset as text;
 
@@ -28,7 +29,7 @@ const SEEN_ELEMENTS: u32 = 256;
 const RECENT_SECONDS: u32 = 10;
 
 /// Elements of a set of recent SYNs at most, some 6 MB (IPv4) or 9 MB (IPv6). A flood may fill
-/// it; then flows opened by SYN cookies fail until it has drained.
+/// it; then new flows pass unaccelerated until it has drained.
 const RECENT_ELEMENTS: u32 = 65_536;
 
 impl Family {
@@ -64,6 +65,14 @@ impl Family {
         }
     }
 
+    /// Hosts that have as many flows as one may have: addresses, or the first of each /64.
+    const fn hosts_set(self) -> &'static str {
+        match self {
+            Self::V4 => "hosts4",
+            Self::V6 => "hosts6",
+        }
+    }
+
     const fn recent_set(self) -> &'static str {
         match self {
             Self::V4 => "recent4",
@@ -71,6 +80,9 @@ impl Family {
         }
     }
 }
+
+/// The part of an IPv6 address that tells hosts apart.
+const HOST_MASK: &str = "ffff:ffff:ffff:ffff::";
 
 impl Hook {
     const fn name(self) -> &'static str {

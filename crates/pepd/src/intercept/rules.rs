@@ -5,6 +5,7 @@
 //! chain from_hosts    prerouting, before conntrack: packets from hosts and out of our TUNs
 //! chain elsewhere     what comes in by other interfaces: which
 //! chain gate          empty, or what lets new flows pass unaccelerated
+//! chain host_at_cap   lets new flows of hosts pass that have as many as one may have
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
@@ -115,6 +116,8 @@ pub enum Term {
     Remember(Family),
     /// Forget them; a condition too: only packets of the family that lead to some go on.
     Forget(Family),
+    /// The packet is of the family, and of a host that has as many flows as one may have.
+    AtCap(Family),
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
     /// Keep the packet out of conntrack.
@@ -141,6 +144,10 @@ pub enum Term {
 pub enum Counter {
     /// SYNs that passed unaccelerated, as the gate was closed.
     Passed,
+    /// SYNs that passed unaccelerated, as their host had as many flows as one may have.
+    PassedHosts,
+    /// SYNs that passed unaccelerated, as there were too many of late to be remembered.
+    PassedRecent,
     /// SYNs that came in by LAN interfaces.
     Syns,
     /// Packets that listeners were given: SYNs, and answers to SYN cookies.
@@ -153,8 +160,10 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Passed,
+        Self::PassedHosts,
+        Self::PassedRecent,
         Self::Syns,
         Self::Intercepted,
         Self::Called,
@@ -165,6 +174,8 @@ impl Counter {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Passed => "passed",
+            Self::PassedHosts => "passed_hosts",
+            Self::PassedRecent => "passed_recent",
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Called => "called",
@@ -276,6 +287,8 @@ pub struct Ruleset {
     pub mask: u32,
     /// Families for which there is a set of recent SYNs; empty without nft_dynset.
     pub recent: Vec<Family>,
+    /// Families for which there is a set of hosts that have as many flows as one may have.
+    pub hosts: Vec<Family>,
     /// Whether there is a set of the interfaces by which SYNs came in.
     pub seen: bool,
     /// All chains; those hooked in come last, so that what they jump to exists.
@@ -312,10 +325,7 @@ pub fn gate(gate: Gate) -> Vec<Rule> {
     match gate {
         Gate::Open => Vec::new(),
         Gate::Closed => vec![
-            rule(
-                "a handshake that has begun goes on",
-                [Term::SocketTransparent, Term::Return],
-            ),
+            goes_on(),
             rule(
                 "new flows pass unaccelerated",
                 [Term::Count(Counter::Passed), Term::Accept],
@@ -324,13 +334,28 @@ pub fn gate(gate: Gate) -> Vec<Rule> {
     }
 }
 
+fn goes_on() -> Rule {
+    rule(
+        "a handshake that has begun goes on",
+        [Term::SocketTransparent, Term::Return],
+    )
+}
+
+/// The rules of the chain `host_at_cap`.
+fn host_at_cap() -> Vec<Rule> {
+    vec![
+        goes_on(),
+        rule(
+            "its new flows pass unaccelerated",
+            [Term::Count(Counter::PassedHosts), Term::Accept],
+        ),
+    ]
+}
+
 /// The rules of a site's chain while its flows are left to the kernel.
 pub fn bypassed() -> Vec<Rule> {
     vec![
-        rule(
-            "a handshake that has begun goes on",
-            [Term::SocketTransparent, Term::Return],
-        ),
+        goes_on(),
         rule(
             "its peer or the link is gone, or it is off: new flows pass",
             [Term::Accept],

@@ -60,6 +60,7 @@ impl Interception {
             installed.map_err(cannot("install the nft table"))?;
             self.set_gate(gate).await?;
             self.put_back_bypassed().await?;
+            self.put_back_hosts_at_cap().await?;
         }
         Ok(())
     }

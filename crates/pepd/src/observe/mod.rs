@@ -24,6 +24,7 @@ mod tally;
 pub(crate) mod text;
 
 use std::{
+    cmp::Reverse,
     process,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -48,14 +49,15 @@ use self::{
     past::Past,
     sampler::{Looks, Slow},
     status::{
-        Causes, Custody, Limits, LinkStatus, PeerStatus, SessionStatus, SiteStatus, Status,
-        Traffic, Used,
+        Causes, Custody, HOSTS_TOLD, HostAtCap, Limits, LinkStatus, PeerStatus, SessionStatus,
+        SiteStatus, Status, Traffic, Used,
     },
     stream::Listeners,
 };
 use crate::{
     flow::FlowContext,
     leg::SiteRuntime,
+    limits::Admission,
     stats,
     switches::Switches,
     tunnel::{
@@ -157,7 +159,14 @@ impl Observer {
             // How many SYNs have passed is only known to the kernel, which is not asked for it here.
             counters: counters
                 .entries()
-                .filter(|(name, _)| *name != "syns_passed_gate")
+                .filter(|(name, _)| {
+                    ![
+                        "syns_passed_gate",
+                        "syns_passed_hosts",
+                        "syns_passed_recent",
+                    ]
+                    .contains(name)
+                })
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
         }
@@ -180,6 +189,8 @@ impl Observer {
                 used: admission.open_flows().into(),
                 most: admission.cap().into(),
             },
+            flows_per_host: admission.cap_per_host(),
+            hosts_at_cap: hosts_at_cap(admission),
             memory: Used {
                 used: budget.taken(),
                 most: budget.limit(),
@@ -286,6 +297,17 @@ impl Observer {
     fn past(&self) -> MutexGuard<'_, Past> {
         self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn hosts_at_cap(admission: &Admission) -> Vec<HostAtCap> {
+    let mut hosts = admission.hosts_at_cap();
+    hosts.sort_unstable_by_key(|(_, flows)| Reverse(*flows));
+    let hosts = hosts.iter().take(HOSTS_TOLD);
+    let hosts = hosts.map(|(host, flows)| HostAtCap {
+        host: host.to_string(),
+        flows: *flows,
+    });
+    hosts.collect()
 }
 
 impl Traffic {

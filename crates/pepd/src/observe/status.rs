@@ -183,14 +183,32 @@ pub struct Custody {
 }
 
 /// What there may not be more of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Limits {
     /// Flows.
     pub flows: Used,
+    /// Flows that one host may have; none where it may have all.
+    #[serde(default)]
+    pub flows_per_host: Option<u32>,
+    /// Hosts that have as many, whose new flows the kernel forwards: those with the most, at most [`HOSTS_TOLD`].
+    #[serde(default)]
+    pub hosts_at_cap: Vec<HostAtCap>,
     /// Bytes of memory for flows.
     pub memory: Used,
     /// Descriptors, as of at most ten seconds ago.
     pub descriptors: Used,
+}
+
+/// Hosts that a status lists; the counter `hosts_at_cap` says how many there are.
+pub const HOSTS_TOLD: usize = 16;
+
+/// A host that has as many flows as one may have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostAtCap {
+    /// Its IPv4 address, or its IPv6 /64.
+    pub host: String,
+    /// The flows that it has.
+    pub flows: u32,
 }
 
 /// How much of something is used.

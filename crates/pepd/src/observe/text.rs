@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::status::{Held, PeerStatus, Status, Traffic, Used};
+use super::status::{Held, HostAtCap, PeerStatus, Status, Traffic, Used};
 
 /// The longest name that is written in full in a table.
 pub(super) const NAME: usize = 20;
@@ -24,6 +24,7 @@ impl fmt::Display for Status {
             f,
             "flows {flows}, memory {memory}, descriptors {descriptors}"
         )?;
+        self.write_hosts(f)?;
         if !self.peers.is_empty() {
             let [memory, disk] =
                 [self.custody.memory, self.custody.disk].map(|part| of(part, bytes));
@@ -55,6 +56,23 @@ impl Status {
         }
         let (outages, down) = (link.report.outages, span(link.report.down_s));
         writeln!(f, "; outages: {outages}, {down} in all")
+    }
+
+    fn write_hosts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts = &self.limits.hosts_at_cap;
+        if hosts.is_empty() {
+            return Ok(());
+        }
+        let most = self.limits.flows_per_host.unwrap_or_default();
+        let all = self.counters.get("hosts_at_cap").copied();
+        let all = all.unwrap_or(hosts.len() as u64);
+        writeln!(
+            f,
+            "hosts with as many flows as one may have ({most}), new ones pass by: {all}"
+        )?;
+        hosts
+            .iter()
+            .try_for_each(|HostAtCap { host, flows }| writeln!(f, "  {host:<45} {flows}"))
     }
 
     fn write_sites(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -295,9 +313,10 @@ pub(crate) mod tests {
             "custody": {"memory": {"used": 1, "most": 2}, "disk": {"used": 0, "most": 0}},
             "limits": {
                 "flows": {"used": 8192, "most": 8192}, "memory": {"used": 123_456_789, "most": 1 << 30},
-                "descriptors": {"used": 20_000, "most": 1_048_576},
+                "descriptors": {"used": 20_000, "most": 1_048_576}, "flows_per_host": 2048,
+                "hosts_at_cap": [{"host": "2001:db8:ffff:ffff::/64", "flows": 4_294_967_295u32}, {"host": "10.0.0.1", "flows": 1}],
             },
-            "counters": {"flows_open": 3},
+            "counters": {"flows_open": 3, "hosts_at_cap": 12_345},
         });
         serde_json::from_value(status).expect("a status")
     }
@@ -317,6 +336,8 @@ pub(crate) mod tests {
             "stopped",
             "away",
             "psk_file?",
+            "pass by: 12345",
+            "2001:db8:ffff:ffff::/64",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

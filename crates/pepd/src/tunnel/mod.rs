@@ -124,7 +124,7 @@ impl Route {
         memory: FlowMemory,
         client: OwnedFd,
     ) {
-        let permit = context.admission.admit(&ends.site.tally);
+        let permit = context.admission.admit(&ends.site.tally, ends.host());
         let handed = Handed {
             peer: self.peer,
             site: self.site,

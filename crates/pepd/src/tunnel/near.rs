@@ -5,6 +5,7 @@ use std::{future::poll_fn, io, rc::Rc, task::Poll};
 use pep_core::{
     arena::Kind,
     greeting::Greeting,
+    hosts::Host,
     relay::{Direction, Side},
     site::{DscpPolicy, Source},
     stats::EndReason,
@@ -33,6 +34,7 @@ pub(super) async fn serve(core: Shared, handed: Handed<io::Result<Box<dyn Leg>>>
         let policy = Policy::of(&handed.ends.site);
         let table = core.table(peer);
         let flow = table.add_kept(handed.memory, Direction::Up, policy);
+        table.set_host(flow, Host::of(handed.ends.client.ip()));
         Key { peer, flow }
     };
     let mut joint = Joint::new(

@@ -293,7 +293,8 @@ impl Found {
             site,
             peer: (side == Side::Server).then(|| Arc::clone(&self.peer)),
         };
-        let permit = core.borrow().context.admission.admit(&ends.site.tally);
+        let admission = Arc::clone(&core.borrow().context.admission);
+        let permit = admission.admit(&ends.site.tally, ends.host());
         Joint::new(Rc::clone(core), self.key, ends, side, permit).born(identity.born)
     }
 }

@@ -271,7 +271,7 @@ impl Rig {
             dscp: 0,
             memory: context.take_memory().unwrap(),
             client: leg.into(),
-            permit: context.admission.admit(&Arc::default()),
+            permit: context.admission.admit(&Arc::default(), None),
         };
         spawn_local(near::serve(Rc::clone(&self.near), handed.registered()));
         client

@@ -4,10 +4,14 @@
     reason = "values are made where they are passed, and json! copies them either way"
 )]
 
+use std::collections::BTreeSet;
+
+use pep_core::hosts::Host;
 use serde_json::{Value, json};
 
 use super::{
-    Family, Hook, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, kept_bits,
+    Family, HOST_MASK, Hook, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
+    SEEN_SET, kept_bits,
 };
 use crate::{
     gate::Gate,
@@ -33,6 +37,7 @@ pub fn install_transaction(ruleset: &Ruleset) -> Value {
             .iter()
             .map(|&family| writer.recent_set(family)),
     );
+    commands.extend(ruleset.hosts.iter().map(|&family| writer.hosts_set(family)));
     commands.extend(ruleset.chains.iter().map(|chain| writer.chain(chain)));
     for chain in &ruleset.chains {
         commands.extend(
@@ -57,6 +62,22 @@ pub fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rule]) -> 
     let mut commands = vec![json!({"flush": chain})];
     commands.extend(rules.iter().map(|rule| writer.rule(name, rule)));
     transaction(commands)
+}
+
+/// Commands that make these hosts, and no others, those of an installed table with sets for `families` that have as many flows as one may.
+pub fn hosts_transaction(table: &str, families: &[Family], hosts: &BTreeSet<Host>) -> Value {
+    let sets = families.iter().flat_map(|&family| {
+        let set = family.hosts_set();
+        let of_family = |host: &&Host| host.address().is_ipv4() == (family == Family::V4);
+        let hosts = hosts.iter().filter(of_family);
+        let hosts: Vec<_> = hosts.map(|host| host.address().to_string()).collect();
+        let flush = json!({"flush": {"set": {"family": "inet", "table": table, "name": set}}});
+        let add = (!hosts.is_empty()).then(|| {
+            json!({"add": {"element": {"family": "inet", "table": table, "name": set, "elem": hosts}}})
+        });
+        [Some(flush), add]
+    });
+    transaction(sets.flatten().collect())
 }
 
 /// Commands that remove the table if it is there.
@@ -112,6 +133,12 @@ impl<'a> Writer<'a> {
             "family": "inet", "table": self.table, "name": family.recent_set(),
             "type": [address, "inet_service", address, "inet_service"],
             "size": RECENT_ELEMENTS, "flags": ["timeout"], "timeout": RECENT_SECONDS,
+        }}})
+    }
+
+    fn hosts_set(&self, family: Family) -> Value {
+        json!({"add": {"set": {
+            "family": "inet", "table": self.table, "name": family.hosts_set(), "type": family.address_type(),
         }}})
     }
 
@@ -189,6 +216,10 @@ impl<'a> Writer<'a> {
                 four_addresses(*family),
                 json!(format!("@{}", family.recent_set())),
             )],
+            Term::AtCap(family) => {
+                let set = json!(format!("@{}", family.hosts_set()));
+                vec![equal(host(*family), set)]
+            }
             Term::Remember(family) => vec![in_recent("update", *family)],
             Term::Forget(family) => vec![in_recent("delete", *family)],
             Term::SetMark(mark) => vec![self.set_mark(*mark)],
@@ -293,6 +324,14 @@ fn four_addresses(family: Family) -> Value {
     json!({"concat": [
         payload(ip, "saddr"), payload("tcp", "sport"), payload(ip, "daddr"), payload("tcp", "dport"),
     ]})
+}
+
+fn host(family: Family) -> Value {
+    let source = payload(family.payload(), "saddr");
+    match family {
+        Family::V4 => source,
+        Family::V6 => json!({"&": [source, HOST_MASK]}),
+    }
 }
 
 fn in_recent(operation: &str, family: Family) -> Value {

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use pep_core::site::PortRange;
 
 use super::{
-    Family, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, kept_bits,
+    Family, HOST_MASK, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET,
+    kept_bits,
 };
 use crate::intercept::rules::{Chain, Counter, Prefixes, Rule, Ruleset, Term};
 
@@ -19,6 +20,7 @@ pub fn ruleset(ruleset: &Ruleset) -> String {
         parts.push(seen_set());
     }
     parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
+    parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
     parts.extend(ruleset.chains.iter().map(|part| chain(ruleset.mask, part)));
     let _ = write!(text, "table inet {table} {{\n{}}}\n", parts.join("\n"));
     text
@@ -28,6 +30,11 @@ fn seen_set() -> String {
     format!(
         "\tset {SEEN_SET} {{\n\t\ttype ifname\n\t\tsize {SEEN_ELEMENTS}\n\t\tflags timeout\n\t\ttimeout {SEEN_SECONDS}s\n\t}}\n"
     )
+}
+
+fn hosts_set(family: Family) -> String {
+    let (name, address) = (family.hosts_set(), family.address_type());
+    format!("\tset {name} {{\n\t\ttype {address}\n\t}}\n")
 }
 
 fn recent_set(family: Family) -> String {
@@ -87,6 +94,10 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
         Term::IsRecent(family) => format!("{} @{}", four_addresses(*family), family.recent_set()),
+        Term::AtCap(Family::V4) => format!("ip saddr @{}", Family::V4.hosts_set()),
+        Term::AtCap(Family::V6) => {
+            format!("ip6 saddr & {HOST_MASK} == @{}", Family::V6.hosts_set())
+        }
         Term::Remember(family) => in_recent("update", *family),
         Term::Forget(family) => in_recent("delete", *family),
         Term::SetMark(mark) => set_mark(mask, *mark),

@@ -7,7 +7,7 @@ use pep_core::{
 
 use super::{
     Chain, Counter, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, gate,
-    is_deferred, lans, rule,
+    host_at_cap, is_deferred, lans, rule,
 };
 use crate::{gate::Gate, marks::MarkSet};
 
@@ -24,6 +24,7 @@ impl Ruleset {
             table: config.intercept.table.to_string(),
             mask: config.intercept.marks.mask(),
             recent: builder.recent().to_vec(),
+            hosts: features.families().to_vec(),
             seen: features.seen,
             chains: builder.chains(),
         }
@@ -56,7 +57,10 @@ impl Builder<'_> {
     }
 
     fn chains(&self) -> Vec<Chain> {
-        let mut chains = vec![chain("gate", None, gate(Gate::Open))];
+        let mut chains = vec![
+            chain("gate", None, gate(Gate::Open)),
+            chain("host_at_cap", None, host_at_cap()),
+        ];
         chains.extend(self.hold_chains());
         chains.extend(self.site_chains());
         chains.push(chain("sites", None, self.sites()));
@@ -96,8 +100,8 @@ impl Builder<'_> {
 
     fn host_rules(&self) -> Vec<Rule> {
         use Term::{
-            Accept, Ack, Count, Fin, Forget, From, Goto, IsRecent, Jump, NotFrom, NotTcpOrIcmp,
-            Seen, SocketMark, SocketTransparent, Syn,
+            Accept, Ack, AtCap, Count, Fin, Forget, From, Goto, IsRecent, Jump, NotFrom,
+            NotTcpOrIcmp, Seen, SocketMark, SocketTransparent, Syn,
         };
         let lan = || From(self.lan_names());
         let goto = |chain: &str| Goto(chain.to_owned());
@@ -128,11 +132,17 @@ impl Builder<'_> {
             // Of its own: where the set is full, a rule ends there.
             rules.push(rule(ARRIVES, [lan(), Syn, Seen]));
         }
-        rules.extend([
+        rules.push(rule(
+            "a new flow, if there is room",
+            [lan(), Syn, Count(Counter::Syns), jump("gate")],
+        ));
+        rules.extend(self.features.families().iter().map(|&family| {
             rule(
-                "a new flow, if there is room",
-                [lan(), Syn, Count(Counter::Syns), jump("gate")],
-            ),
+                "of a host that has as many as one may have",
+                [lan(), Syn, AtCap(family), jump("host_at_cap")],
+            )
+        }));
+        rules.extend([
             rule(
                 "a new flow; before the next rule, since it may meet a TIME_WAIT",
                 [Syn, jump("sites")],
@@ -229,19 +239,31 @@ impl Builder<'_> {
     fn listener(&self, id: SiteId, site: &Site) -> Vec<Rule> {
         let port = self.config.listen_port(id);
         let comment = format!("site {}", site.name);
-        let remember = self
-            .recent()
-            .iter()
-            .map(|&family| rule(&comment, [Term::Syn, Term::Remember(family)]));
+        let remember = |family: &Family| [Term::Syn, Term::Remember(*family)];
         // The listener first: without one the packet must stay tracked and unmarked.
-        let tproxy = self.features.families().iter().map(|&family| {
+        let tproxy = |family: &Family, conditions: &[Term]| {
             let to = [
-                Term::Tproxy(family, port),
+                Term::Tproxy(*family, port),
                 Term::Count(Counter::Intercepted),
             ];
-            rule(&comment, [&to[..], &self.deliver()].concat())
-        });
-        remember.chain(tproxy).collect()
+            rule(&comment, [conditions, &to, &self.deliver()].concat())
+        };
+        let (recent, families) = (self.recent().iter(), self.features.families().iter());
+        if is_deferred(site) || !self.features.recent {
+            // Those that have been held are to come in, remembered or not.
+            let recent = recent.map(|family| rule(&comment, remember(family)));
+            return recent
+                .chain(families.map(|family| tproxy(family, &[])))
+                .collect();
+        }
+        // One that a full set does not take passes: what answers its cookie would find nobody.
+        let syns = recent.map(|family| tproxy(family, &remember(family)));
+        let cookies = families.map(|family| tproxy(family, &[Term::Ack]));
+        let passes = rule(
+            "too many of late to know it by its cookie: it passes",
+            [Term::Syn, Term::Count(Counter::PassedRecent), Term::Accept],
+        );
+        syns.chain(cookies).chain([passes]).collect()
     }
 
     fn sites(&self) -> Vec<Rule> {

@@ -37,10 +37,32 @@ fn tproxy_comes_before_notrack_and_mark() {
         .iter()
         .filter(|terms| terms.contains(&Term::Notrack))
         .collect();
-    assert_eq!(tproxy.len(), 2);
+    assert_eq!(tproxy.len(), 4);
     for terms in tproxy {
-        assert!(matches!(terms[0], Term::Tproxy(_, 5000)), "{terms:?}");
+        let at = |wanted: &dyn Fn(&Term) -> bool| terms.iter().position(wanted).expect("a term");
+        let listener = at(&|term| matches!(term, Term::Tproxy(_, 5000)));
+        assert!(listener < at(&|term| *term == Term::Notrack), "{terms:?}");
+        assert!(
+            listener < at(&|term| matches!(term, Term::SetMark(_))),
+            "{terms:?}"
+        );
     }
+}
+
+#[test]
+fn a_syn_that_cannot_be_remembered_passes_but_where_it_was_held() {
+    let is_passed = |text: &str| {
+        let ruleset = Ruleset::new(&config(text), Features::FULL);
+        let site = terms_of(&ruleset, "site_0");
+        let has = |terms: &[Term], wanted: fn(&Term) -> bool| terms.iter().any(wanted);
+        let together = site.iter().filter(|terms| {
+            has(terms, |term| matches!(term, Term::Remember(_)))
+                && has(terms, |term| matches!(term, Term::Tproxy(..)))
+        });
+        together.count() == 2
+    };
+    assert!(is_passed(PLAIN));
+    assert!(!is_passed(&format!("{PLAIN}syn = \"defer\"\n")));
 }
 
 #[test]

@@ -140,8 +140,9 @@ pub struct LeftSite {
 }
 
 /// Counters of what keeps connections from being accelerated.
-const REASONS: [&str; 4] = [
+const REASONS: [&str; 5] = [
     "gate_closed",
+    "host_cap_reached",
     "descriptors_short",
     "memory_short",
     "syns_passed_held",

@@ -141,6 +141,7 @@ const NOW: &[&str] = &[
     "custody_memory_bytes",
     "custody_disk_bytes",
     "syns_held",
+    "hosts_at_cap",
 ];
 
 /// Whether a counter of the daemon is told as something else: by site, in another unit, or not at all.
@@ -151,6 +152,8 @@ fn told_otherwise(name: &str) -> bool {
         "down_bytes",
         "link_level_bits",
         "syns_passed_gate",
+        "syns_passed_hosts",
+        "syns_passed_recent",
     ];
     name.starts_with("ended_") || others.contains(&name)
 }

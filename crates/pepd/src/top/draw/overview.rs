@@ -113,7 +113,7 @@ fn amounts(status: &Status, ui: &Ui) -> Vec<Line<'static>> {
     let (memory, disk, kernel) = (bytes(held.memory), bytes(held.disk), bytes(held.kernel));
     let oldest = span(held.oldest_s as f64);
     let queue = format!("queue: pepd {memory}, disk {disk}, kernel {kernel}; oldest {oldest}");
-    let (limits, custody) = (status.limits, status.custody);
+    let (limits, custody) = (&status.limits, status.custody);
     let count = |number: u64| number.to_string();
     let mut lines = vec![Line::from(queue)];
     if !status.peers.is_empty() {

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use pep_core::{
     arena::Kind,
     greeting::{Greeting, Opening, Resume},
+    hosts::Host,
 };
 use tunnel::{
     class::Class,
@@ -179,13 +180,14 @@ impl Core {
             return None;
         };
         peer.table.introduce(flow, greeting.token);
+        peer.table.set_host(flow, Host::of(greeting.client.ip()));
         if let Some(entry) = peer.table.get(flow) {
             let name = &peer.config.name;
             let identity = recover::identity(Kind::Far, Class::Normal, name, &greeting);
             entry.publish(&identity, None);
         }
         let key = Key { peer: index, flow };
-        let permit = self.context.admission.admit(self.far.tally());
+        let permit = self.context.admission.admit(self.far.tally(), None);
         let counters = &self.context.counters;
         counters.update(|stats| stats.tunnel_flows_far += 1);
         let flow = far::serve(Rc::clone(shared), key, greeting, permit);

@@ -417,7 +417,7 @@ impl Process {
             dscp: 0,
             memory,
             client: Ok(Box::new(client) as Box<_>),
-            permit: context.admission.admit(&self.site.tally),
+            permit: context.admission.admit(&self.site.tally, None),
         };
         let served = near::serve(Rc::clone(&self.core), handed);
         self.local.spawn_local(served);

@@ -26,7 +26,8 @@ use std::{
 };
 
 use pep_core::{
-    arena::name_hash, custody::Bounds, greeting::Resume, relay::Direction, site::KeepWhen,
+    arena::name_hash, custody::Bounds, greeting::Resume, hosts::Host, relay::Direction,
+    site::KeepWhen,
 };
 use tunnel::wire::{ResetCode, StreamId};
 
@@ -201,6 +202,13 @@ impl Table {
         flow
     }
 
+    /// A flow's client is on this host. To be said once.
+    pub(super) fn set_host(&mut self, flow: FlowId, host: Host) {
+        if let Some(entry) = self.entries.get_mut(&flow) {
+            entry.belong_to(host);
+        }
+    }
+
     fn keeper(&self, flow: FlowId, policy: Policy) -> Keeper {
         let peer = self.peer;
         Keeper {
@@ -224,6 +232,7 @@ impl Table {
         let (budget, initial) = (&self.context.budget, self.context.limits.ring_initial);
         let id = FlowId(self.next);
         let keeper = self.keeper(id, policy.unwrap_or(self.policy));
+        let host = Host::of(survivor.record.identity.client.ip());
         let recovered = Entry::recover(
             survivor,
             self.sizes,
@@ -235,7 +244,8 @@ impl Table {
             .into_values()
             .for_each(|spot| self.custody.forget(spot));
         let recovered = recovered?;
-        let entry = recovered.entry;
+        let mut entry = recovered.entry;
+        entry.belong_to(host);
         self.next += 1;
         self.taken += entry.taken();
         if entry.is_far() {

@@ -19,6 +19,7 @@ use std::{collections::BTreeMap, rc::Rc, time::Duration};
 use pep_core::{
     chunks::CHUNK,
     custody::{FlowKey, Patience, Place},
+    hosts::Host,
     site::KeepWhen,
 };
 
@@ -210,6 +211,12 @@ impl Entry {
         if self.source_finished {
             self.keeping.ending = Ending::Unsaid;
         }
+    }
+
+    /// Its client is on this host, whose part of custody it takes. To be said once.
+    pub(in crate::tunnel::table) fn belong_to(&mut self, host: Host) {
+        let ledger = &mut *self.keeping.keeper.custody.ledger.borrow_mut();
+        ledger.belong(self.keeping.account, host);
     }
 
     /// The link is away, or is back.

@@ -1,0 +1,413 @@
+//! A host behind us that wants all, and another that only wants to work.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{IpAddr, SocketAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use pepd_tests::{
+    bed::{Bed, Family, LAN, Path, Place},
+    echo::EchoServer,
+    host::Dial,
+    matrix::{matrix, matrix_pepd_only, shared},
+    objects::{self, ObjectServer},
+    payload::{Payload, receive},
+    pep::{Pep, children},
+    raw::{Segment, flood},
+    tunnel::TunnelBed,
+    wait::{PATIENCE, wait_until},
+};
+use serde_json::Value;
+
+use crate::{
+    custody::{HOLD, LINK, MIB, sink, upload, wait_away},
+    support::{PORT, connect, echo_once},
+    survive::crash,
+    tunnel::{Running, SITE, connect as connect_in_tunnel},
+};
+
+/// The hostile host has another address and, in IPv6, another /64 than the client, on whose machine it is.
+fn hostile_at(bed: &Bed, port: u16) -> SocketAddr {
+    SocketAddr::new(bed.family.address(5, 2), port)
+}
+
+/// What the hostile host is called where hosts are told apart.
+fn hostile_name(bed: &Bed) -> String {
+    match bed.family {
+        Family::V4 => bed.family.address(5, 2).to_string(),
+        Family::V6 => format!("{}/64", bed.family.address(5, 0)),
+    }
+}
+
+/// Adds the hostile host to a bed.
+fn add_hostile(bed: &Bed) {
+    pepd_tests::bed::add_addresses(&bed.client, "eth0", Family::V4, &[(5, 2)]);
+    bed.client
+        .ip("-6 address add fd05::2/64 dev eth0 preferred_lft 0");
+    bed.gateway.ip(&format!("route add 10.5.0.0/24 dev {LAN}"));
+    bed.gateway.ip(&format!("-6 route add fd05::/64 dev {LAN}"));
+}
+
+fn echo_server(bed: &Bed) -> EchoServer {
+    EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
+}
+
+/// Connects from the hostile host.
+fn hostile_connect(bed: &Bed) -> TcpStream {
+    let dial = Dial::to(bed.at(Place::Server, PORT)).from(hostile_at(bed, 0));
+    let stream = bed.client.dial(&dial).expect("the server listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    stream
+}
+
+/// Connections of the hostile host that have each had an echo.
+fn hostile_flows(bed: &Bed, flows: usize) -> Vec<TcpStream> {
+    let open = |_| {
+        let mut stream = hostile_connect(bed);
+        echo_once(&mut stream, b"x");
+        stream
+    };
+    (0..flows).map(open).collect()
+}
+
+const PER_HOST: &str =
+    "[limits]\nflows = 100\nflows_per_host = 8\n[admin]\nsocket = \"admin.sock\"";
+
+fn expect_told(pep: &Pep) {
+    pep.log().expect("a host has as many flows as one may have");
+}
+
+/// The control: on the plain network all connections work.
+#[test]
+fn a_host_at_its_cap_passes_unaccelerated_and_others_do_not() {
+    matrix(|bed| {
+        add_hostile(bed);
+        let echo = echo_server(bed);
+        let pep = bed.start_with(PER_HOST);
+        let mut hostile = hostile_flows(bed, 8);
+        if let Some(pep) = &pep {
+            // Until the kernel knows, further flows are accelerated.
+            expect_told(pep);
+        }
+        let mut passed = hostile_flows(bed, 6);
+        let mut good = connect(bed);
+        for stream in hostile.iter_mut().chain(&mut passed).chain([&mut good]) {
+            echo_once(stream, b"all at once");
+        }
+        assert_eq!(echo.open(), 15);
+        let Some(mut pep) = pep else { return };
+        let counters = pep.counters();
+        assert_eq!(counters["flows_accepted"], 9, "{counters:?}");
+        assert_eq!(counters["syns_passed_hosts"], 6, "{counters:?}");
+        assert_eq!(counters["hosts_at_cap"], 1, "{counters:?}");
+        assert_eq!(counters["host_cap_reached"], 1, "{counters:?}");
+        assert_eq!(counters["gate_closed"], 0, "{counters:?}");
+        shown_in_status(bed, &pep);
+        drop(hostile);
+        wait_until("the host's flows to be accelerated again", || {
+            let before = pep.counter("flows_accepted");
+            hostile_flows(bed, 1);
+            pep.counter("flows_accepted") > before
+        });
+        // What passed before is not touched by what is caught now.
+        for stream in passed.iter_mut().chain([&mut good]) {
+            echo_once(stream, b"still there");
+        }
+        pep.assert_healthy();
+    });
+}
+
+fn shown_in_status(bed: &Bed, pep: &Pep) {
+    let status: Value = serde_json::from_str(&pep.ask(&["status", "--json"])).expect("JSON");
+    let limits = &status["limits"];
+    let expected = serde_json::json!([{"host": hostile_name(bed), "flows": 8}]);
+    assert_eq!(limits["hosts_at_cap"], expected, "{limits}");
+    assert_eq!(limits["flows_per_host"], 8, "{limits}");
+    let text = pep.ask(&["status"]);
+    assert!(text.contains(&hostile_name(bed)), "{text}");
+}
+
+/// A burst is faster than the packet filter is told: what the kernel has answered by then is served, and counted.
+#[test]
+fn a_burst_beyond_the_cap_loses_no_connection() {
+    const BURST: usize = 60;
+    matrix_pepd_only(|bed| {
+        add_hostile(bed);
+        let echo = echo_server(bed);
+        let mut pep = bed.start_with(PER_HOST).expect("not direct");
+        let dial = Dial::to(bed.at(Place::Server, PORT)).from(hostile_at(bed, 0));
+        let begin = || (0..BURST).map(|_| dial.connect_here()).collect();
+        let burst: Result<Vec<_>, _> = bed.client.enter(begin);
+        let mut burst = burst.expect("passed or answered");
+        for stream in &mut burst {
+            stream.write_all(b"x").expect("connected");
+        }
+        for stream in &mut burst {
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+            stream.read_exact(&mut [0]).expect("an answer");
+        }
+        assert_eq!(echo.open(), BURST);
+        expect_told(&pep);
+        let counters = pep.counters();
+        let (accepted, beyond) = (counters["flows_accepted"], counters["host_cap_exceeded"]);
+        assert_eq!(accepted, 8 + beyond, "{counters:?}");
+        // SYNs that are repeated are counted again.
+        assert!(
+            accepted + counters["syns_passed_hosts"] >= BURST as u64,
+            "{counters:?}"
+        );
+        echo_once(&mut connect(bed), b"another host");
+        pep.wait_counter("flows_accepted", |now| now == accepted + 1);
+        pep.assert_healthy();
+    });
+}
+
+/// The next process counts what it has taken over, and what it has forgotten are only the SYNs that passed.
+#[test]
+fn a_host_is_at_its_cap_after_a_crash_too() {
+    matrix_pepd_only(|bed| {
+        add_hostile(bed);
+        let _echo = echo_server(bed);
+        let pep = bed.start_with(PER_HOST).expect("not direct");
+        let mut hostile = hostile_flows(bed, 8);
+        expect_told(&pep);
+        crash(&pep);
+        pep.wait_counter("flows_recovered", |flows| flows == 8);
+        pep.wait_counter("hosts_at_cap", |hosts| hosts == 1);
+        wait_until("the host's new flows to pass again", || {
+            let before = pep.counter("syns_passed_hosts");
+            hostile_flows(bed, 1);
+            pep.counter("syns_passed_hosts") > before
+        });
+        let accepted = pep.counter("flows_accepted");
+        hostile.extend(hostile_flows(bed, 3));
+        assert_eq!(pep.counter("flows_accepted"), accepted);
+        echo_once(&mut connect(bed), b"another host");
+        pep.wait_counter("flows_accepted", |now| now == accepted + 1);
+        for stream in &mut hostile {
+            echo_once(stream, b"taken over");
+        }
+    });
+}
+
+/// SYNs of the hostile host that nobody will ever answer further: from all of its ports to two of the server's.
+fn half_open(bed: &Bed) -> impl Iterator<Item = Segment> + Send + use<> {
+    let [from, to] = [hostile_at(bed, 0), bed.at(Place::Server, PORT)];
+    let ports = (0..2).flat_map(|more| (1024..=u16::MAX).map(move |port| (more, port)));
+    ports.map(move |(more, port)| {
+        let from = SocketAddr::new(from.ip(), port);
+        Segment::opening(from, SocketAddr::new(to.ip(), to.port() + more))
+    })
+}
+
+/// The host does not reset what is answered to SYNs that its kernel knows nothing of.
+fn make_mute(bed: &Bed) {
+    bed.client.nft(
+        "table inet mute {
+            chain output {
+                type filter hook output priority 0;
+                ip saddr 10.5.0.2 tcp flags rst drop
+                ip6 saddr fd05::2 tcp flags rst drop
+            }
+        }",
+    );
+}
+
+/// More SYNs than there is room for in any queue or set of the kernel, and others go on and begin flows meanwhile.
+#[test]
+fn a_flood_of_syns_from_one_host_stops_nobody() {
+    matrix_pepd_only(|bed| {
+        add_hostile(bed);
+        make_mute(bed);
+        let _echo = echo_server(bed);
+        let limits = "[limits]\nheld = 256\nheld_per_source = 64\nheld_per_destination = 192";
+        let mut pep = bed.start_with(limits).expect("not direct");
+        let mut healthy = connect(bed);
+        echo_once(&mut healthy, b"before");
+        let (gateway, done): (IpAddr, _) = (bed.family.address(1, 1), AtomicBool::new(false));
+        let begun = thread::scope(|scope| {
+            let flooding = scope.spawn(|| {
+                let mut sent = 0;
+                while !done.load(Ordering::SeqCst) {
+                    sent += flood(&bed.client, gateway, half_open(bed));
+                }
+                sent
+            });
+            // However this ends.
+            let stop = Stop(&done);
+            let mut begun = 0;
+            while begun < 20 || !flooded(bed) {
+                echo_once(&mut connect(bed), b"a new flow");
+                echo_once(&mut healthy, b"one that is there");
+                begun += 1;
+            }
+            drop(stop);
+            let sent = flooding.join().expect("reported");
+            assert!(sent > 65_536, "{sent}");
+            begun
+        });
+        let counters = pep.counters();
+        let accepted = counters["flows_accepted"];
+        assert!(
+            accepted <= begun + 1,
+            "{accepted} of {begun} are not the flood's"
+        );
+        for short in [
+            "descriptors_short",
+            "memory_short",
+            "gate_closed",
+            "hosts_at_cap",
+        ] {
+            assert_eq!(counters[short], 0, "{short}: {counters:?}");
+        }
+        if bed.path == Path::Defer {
+            assert!(counters["syns_held"] <= 64 + 1, "{counters:?}");
+            assert!(counters["syns_passed_held"] > 0, "{counters:?}");
+        }
+        assert!(pep.resident_bytes() < 100 << 20, "{}", pep.resident_bytes());
+        pep.assert_healthy();
+    });
+}
+
+/// Sets it when dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Whether so many SYNs have come in that the set of recent ones is full.
+fn flooded(bed: &Bed) -> bool {
+    crate::support::counter(&bed.gateway, "pepd", "syns") > 80_000
+}
+
+/// A crash must not write keys and hosts' bytes to a disk.
+#[test]
+fn no_process_of_pepd_leaves_a_core_dump() {
+    matrix_pepd_only(|bed| {
+        let mut pep = bed.start().expect("not direct");
+        let mut all = vec![pep.supervisor()];
+        all.extend(children(pep.supervisor()));
+        all.push(pep.id());
+        for process in all {
+            let limits = std::fs::read_to_string(format!("/proc/{process}/limits"));
+            let limits = limits.expect("it runs");
+            let mut lines = limits.lines();
+            let core = lines.find_map(|line| line.strip_prefix("Max core file size"));
+            let soft = core.and_then(|core| core.split_whitespace().next());
+            assert_eq!(soft, Some("0"), "{limits}");
+        }
+        pep.assert_healthy();
+    });
+}
+
+/// Downloads that nobody reads leave memory for others.
+#[test]
+fn a_slow_reader_takes_its_part_of_memory_only() {
+    const MEMORY: u64 = 16 << 20;
+    const SIZE: u64 = 4_000_000;
+    const UNREAD: u64 = 24;
+    matrix_pepd_only(|bed| {
+        add_hostile(bed);
+        let _objects = ObjectServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let limits = format!("[limits]\nflows = 100\nmemory = {MEMORY}");
+        let mut pep = bed.start_with(&limits).expect("not direct");
+        let ask = |number| {
+            let mut stream = hostile_connect(bed);
+            objects::get(&mut stream, number, 100 * SIZE).expect("connected");
+            stream
+        };
+        let unread: Vec<_> = (0..UNREAD).map(ask).collect();
+        let mut last = 0;
+        wait_until("no more to be taken", || {
+            // Bytes are counted once a second.
+            thread::sleep(Duration::from_millis(1100));
+            let now = pep.counter("down_bytes");
+            std::mem::replace(&mut last, now) == now && now > UNREAD * 65_536
+        });
+        // Those that grow leave a quarter, but for the rings with which flows begin.
+        let initial = 2 * 65_536 * (UNREAD + pep.threads());
+        let bytes = pep.counter("ring_bytes");
+        let most = (MEMORY * 3 / 4).max(initial);
+        assert!(bytes <= most, "{bytes} of {most}");
+        for seed in 0..3 {
+            let mut stream = connect(bed);
+            objects::get(&mut stream, seed, SIZE).expect("connected");
+            let received = receive(&mut stream).expect("the download");
+            assert_eq!(received, (SIZE, Payload::new(seed, SIZE).sum()));
+            assert!(pep.counter("ring_bytes") <= MEMORY);
+        }
+        assert!(pep.resident_bytes() < 150 << 20, "{}", pep.resident_bytes());
+        drop(unread);
+        pep.assert_healthy();
+    });
+}
+
+/// What is held for a client, in memory.
+fn held_for(pep: &Pep, client: IpAddr) -> Vec<u64> {
+    let shown: Value = serde_json::from_str(&pep.ask(&["flows", "--json"])).expect("JSON");
+    let flows = shown["flows"].as_array().expect("a list");
+    let of_client = flows.iter().filter(|flow| {
+        let address = flow["client"].as_str().expect("text");
+        address.starts_with(&format!("{client}:"))
+    });
+    let held = of_client.map(|flow| flow["memory"][0].as_u64().expect("a number"));
+    held.collect()
+}
+
+/// By many flows a host takes all of the custody that it can get while the link is away. Another one's upload still is taken, whole.
+#[test]
+fn a_hoarder_leaves_custody_to_others() {
+    const MEMORY: u64 = 16 * MIB;
+    const LEN: u64 = 600_000;
+    shared(|| {
+        let bed = TunnelBed::new(LINK);
+        let more = format!("{SITE}[custody]\nmemory = {MEMORY}\n[admin]\nsocket = \"admin.sock\"");
+        let running = Running::start(&bed, HOLD, &more);
+        let _server = sink(&bed, LEN);
+        let (client, boat) = (bed.host("client"), bed.host("boat"));
+        client.ip("address add 10.5.0.2/24 dev boat");
+        boat.ip("route add 10.5.0.0/24 dev client");
+        bed.cut_link();
+        wait_away(&running);
+        let hostile: SocketAddr = "10.5.0.2:0".parse().expect("an address");
+        let to = bed.server_at(Family::V4, crate::tunnel::PORT);
+        let hoards: Vec<_> = (0..40)
+            .map(|_| {
+                let stream = client.dial(&Dial::to(to).from(hostile));
+                let stream = stream.expect("pepd answers");
+                stream.set_nonblocking(true).expect("a socket");
+                stream
+            })
+            .collect();
+        let mut last = 0;
+        wait_until("the hoarder to have all that it gets", || {
+            let piece = [7; 65_536];
+            for mut stream in &hoards {
+                while stream.write(&piece).is_ok() {}
+            }
+            // It tries again every second.
+            thread::sleep(Duration::from_millis(1100));
+            let held = held_for(&running.boat, hostile.ip()).iter().sum();
+            std::mem::replace(&mut last, held) == held && held > MEMORY / 2
+        });
+        // Nobody else has a flow: it gets 8/9.
+        let hoarded = running.boat.counter("custody_memory_bytes");
+        assert!(
+            (MEMORY * 7 / 9..=MEMORY * 8 / 9).contains(&hoarded),
+            "{hoarded}"
+        );
+        let mut good = connect_in_tunnel(&bed, Family::V4);
+        upload(&mut good, LEN);
+        let address = good.local_addr().expect("a socket").ip();
+        wait_until("the upload to be in custody", || {
+            held_for(&running.boat, address) == [LEN]
+        });
+        assert!(running.boat.counter("custody_memory_bytes") <= MEMORY);
+    });
+}
