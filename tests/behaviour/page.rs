@@ -71,7 +71,7 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
         ("open", "flows"),
     ] {
         page.wait(&format!(
-            "/L/.test(document.querySelector('#{chart} path.line.{line}[d*=L]')?.getAttribute('d'))"
+            "/L/.test(document.querySelector('#{chart} .chart path.line.{line}[d*=L]')?.getAttribute('d'))"
         ));
     }
     page.wait_text("#passes", "Not accelerated: voice (bypassed, by its mode)");
@@ -103,7 +103,9 @@ fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
         page.value(&format!(
             "document.querySelectorAll('#range button')[{seconds}].click()"
         ));
-        page.wait("document.querySelector('#throughput path.line.down').getAttribute('d') !== ''");
+        page.wait(
+            "document.querySelector('#throughput .chart path.line.down').getAttribute('d') !== ''",
+        );
     }
     page.value("document.querySelector('#range button').click()");
     assert_clean(&mut page);
@@ -135,7 +137,7 @@ fn the_page_says_what_there_is_not_without_a_tunnel_and_a_probe() {
     page.wait_text("#no-peers", "No tunnel is configured");
     page.wait_text("#no-flows", "No flows are open.");
     page.wait_text("#tiles", "custody.folder is not set");
-    page.wait("document.querySelector('#throughput path.line.down') !== null");
+    page.wait("document.querySelector('#throughput .chart path.line.down') !== null");
     assert_eq!(
         page.value("document.querySelectorAll('#link-line rect.away, #link-line rect.up').length"),
         0
