@@ -17,7 +17,7 @@ pub struct Limits {
     /// descriptors and about 3 kB per flow, and address space, not memory, for its rings.
     pub flows: u32,
     /// Flows of one host (a client's IPv4 address, or its IPv6 /64) at one time, 1 to [`flows`](Self::flows). Further ones pass
-    /// unaccelerated and are counted. `None`: a quarter of what there may be in all, but at least [`HOST_FLOWS_LEAST`], so that
+    /// unaccelerated and are counted. `None`: a quarter of what there may be in all, but at least 256, so that
     /// three hosts can do their worst and there is still room. A NAT router is one host.
     pub flows_per_host: Option<u32>,
     /// Bytes of all rings together. Default 1 GiB: room for the initial rings of
