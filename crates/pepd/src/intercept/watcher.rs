@@ -9,7 +9,10 @@ use std::{
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use pep_core::syn::FlowTuple;
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::yield_now,
+};
 
 use crate::{leg::SiteRuntime, sys};
 
@@ -95,12 +98,14 @@ impl Watcher {
         self.legs.remove(&token)
     }
 
-    /// Waits until something is ready and appends it. Cancel-safe: what is ready stays so
-    /// until it is returned.
+    /// Waits until something is ready and appends it. Other tasks of this thread, and its timers, have their turn
+    /// first, each time: under a flood something is ready always. Cancel-safe: what is ready stays so until it is
+    /// returned.
     ///
     /// # Errors
     /// When the runtime shuts down.
     pub async fn ready(&mut self, ready: &mut Vec<Ready>) -> io::Result<()> {
+        yield_now().await;
         let mut events = [EpollEvent::empty(); EVENTS_MAX];
         let count = loop {
             let mut guard = self.readiness.readable().await?;
@@ -130,5 +135,33 @@ impl Watcher {
         // Whoever gets the leg next registers it elsewhere; here it would stay ready for ever.
         let _ = self.epoll.delete(&leg.fd);
         Some(Ready::Leg(leg))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_flood_leaves_the_thread_to_others() {
+        const ROUNDS: usize = 1_000_000;
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let full = EventFd::from_value_and_flags(1, flags).expect("a descriptor");
+        let mut watcher = Watcher::new([&full].into_iter()).expect("descriptors");
+        let flooded = async {
+            let mut ready = Vec::new();
+            for _ in 0..ROUNDS {
+                watcher.ready(&mut ready).await.expect("it lives");
+                assert!(matches!(ready.pop(), Some(Ready::Tun(0))));
+            }
+        };
+        // A timer only goes off where the thread is left to the runtime.
+        let ended = timeout(Duration::from_millis(1), flooded).await;
+        assert!(ended.is_err(), "nobody else had a turn in {ROUNDS} rounds");
     }
 }
