@@ -69,7 +69,11 @@ fn without_root_it_works_or_says_what_is_forbidden() {
     ));
     let directory = lab.directory.path();
     let binary = directory.join("winkemu");
-    fs::copy(env!("CARGO_BIN_EXE_winkemu"), &binary).unwrap();
+    // Not written by this process: who is started by another test meanwhile would hold it open, and it could not run.
+    let copied = Command::new("cp")
+        .args([Path::new(env!("CARGO_BIN_EXE_winkemu")), &binary])
+        .status();
+    assert!(copied.unwrap().success());
     for path in [directory.to_owned(), binary.clone()] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
     }
