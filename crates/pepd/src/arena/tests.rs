@@ -6,9 +6,10 @@ use std::{
 
 use nix::sys::stat::fstat;
 use pep_core::{
-    arena::{Kind, PAGE},
+    arena::{Flags, HalfRecord, Identity, Kind, PAGE},
     budget::{MemoryBudget, Share},
     relay::{Relay, RelayLimits},
+    ring::Ranges,
 };
 
 use super::*;

@@ -6,6 +6,7 @@ mod chores;
 pub(crate) mod descriptors;
 mod hosts;
 mod run;
+mod signals;
 mod spare;
 mod takeover;
 
@@ -186,11 +187,4 @@ pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, Da
         daemon.show_pulse(role);
         Ok(daemon.run(source).await)
     })
-}
-
-/// Those that the supervisor had blocked.
-fn unblock_signals() {
-    if let Err(err) = SigSet::all().thread_unblock() {
-        tracing::warn!(error = %err, "cannot unblock signals");
-    }
 }

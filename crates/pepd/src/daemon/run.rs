@@ -1,15 +1,9 @@
 //! Running and draining.
 
-use std::{
-    collections::BTreeSet, convert::Infallible, io, os::fd::OwnedFd, process, sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::Duration};
 
-use nix::unistd::getppid;
 use pep_core::{config::Config, hosts::Host, site::SiteId, stats::Stats};
 use tokio::{
-    io::{Interest, unix::AsyncFd},
-    signal::unix::{Signal, SignalKind, signal},
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -19,8 +13,8 @@ use super::{
     bypassed::Bypassed,
     chores::{self, Chores},
     hosts::HostsAtCap,
+    signals::{Guard, Signals},
     spare::Spare,
-    unblock_signals,
 };
 use crate::{
     admin::Admin,
@@ -42,7 +36,6 @@ use crate::{
         pulse,
     },
     switches::{self, Switches},
-    sys,
     tunnel::Tunnels,
     workers::Workers,
 };
@@ -68,40 +61,6 @@ pub(super) struct Daemon {
     pub(super) chores: Chores,
     /// Where flows outlive this process.
     pub(super) keeper: Option<Keeper>,
-}
-
-/// Signals that mean something to us.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    report: Signal,
-    hand_over: Signal,
-    reload: Signal,
-    /// Somebody else hears of interrupts, too, and tells us.
-    guarded: bool,
-}
-
-impl Signals {
-    fn new(guarded: bool) -> io::Result<Self> {
-        let signals = Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            report: signal(SignalKind::user_defined1())?,
-            hand_over: signal(SignalKind::user_defined2())?,
-            reload: signal(SignalKind::hangup())?,
-            guarded,
-        };
-        unblock_signals();
-        Ok(signals)
-    }
-
-    /// The next one that asks us to end.
-    async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv(), if !self.guarded => {}
-        }
-    }
 }
 
 /// What the daemon does next.
@@ -439,31 +398,6 @@ impl Daemon {
         }
         drop(self.keeper);
         status
-    }
-}
-
-/// The process that starts the next one.
-struct Guard(AsyncFd<OwnedFd>);
-
-impl Guard {
-    /// `None` where it cannot be watched.
-    fn new() -> Option<Self> {
-        let process = sys::process::pidfd_open(getppid());
-        let watched = process.and_then(|fd| sys::reactor::register(fd, Interest::READABLE));
-        watched.map(Self).ok()
-    }
-
-    /// Waits for its end, once.
-    async fn ended(guard: &mut Option<Self>) {
-        let Some(Self(process)) = guard else {
-            return std::future::pending().await;
-        };
-        // What cannot be waited for is not waited for again.
-        let _ = process
-            .readable()
-            .await
-            .map(|mut ready| ready.retain_ready());
-        *guard = None;
     }
 }
 

@@ -1,0 +1,189 @@
+//! Commands that ask a running pepd.
+
+use std::{error::Error, fmt, path::PathBuf, time::Instant};
+
+use clap::ValueEnum as _;
+use hyper::Method;
+use pepd::{
+    admin::{
+        self, LinkOrder,
+        client::{self, AskError},
+        custody::CustodyReport,
+    },
+    change::{self, DrainOrder, DrainReport, ReloadOrder, ReloadReport},
+    cli::{
+        AdminArgs, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, ReloadArgs, SiteArgs,
+        SiteCommand, SocketArgs, TopArgs,
+    },
+    exit::ExitStatus,
+    load::{self, LoadError},
+    observe::{flows::FlowsReport, status::Status},
+    outage::LinkReport,
+    switches::{SiteList, SiteOrder},
+    top,
+};
+use serde::de::DeserializeOwned;
+
+use crate::output::{complain, print, refuse};
+
+pub fn asking(status: Result<ExitStatus, Box<dyn Error>>) -> ExitStatus {
+    status.unwrap_or_else(|err| {
+        if let Some(err) = err.downcast_ref::<LoadError>() {
+            return refuse(err);
+        }
+        if let Some(AskError::Wrong(why)) = err.downcast_ref() {
+            complain(format_args!("{why}"));
+            return ExitStatus::Configuration;
+        }
+        complain(format_args!("pepd: {err}"));
+        ExitStatus::Runtime
+    })
+}
+
+/// `pepd status`.
+pub fn status(args: &AdminArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    show::<Status>(args, Method::GET, "/v1/status", String::new())
+}
+
+pub fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let order = args.state.order().map(|state| LinkOrder {
+        state,
+        for_s: args.lasting.map(|lasting| lasting.as_secs_f64()),
+    });
+    if args.lasting.is_some() && !matches!(args.state, LinkWord::Up | LinkWord::Down) {
+        return Err("--for goes with `up` and `down` only".into());
+    }
+    if let Some(lasting) = args.lasting
+        && (lasting.is_zero() || lasting > admin::ORDER_MAX)
+    {
+        let lasting = units::duration::format(lasting);
+        let most = units::duration::format(admin::ORDER_MAX);
+        let message = format!(
+            "--for {lasting}: expected more than 0, and at most {most}; without --for an order holds until `pepd link auto` takes \
+             it back"
+        );
+        return Err(message.into());
+    }
+    let (method, body) = match order {
+        Some(order) => (Method::PUT, serde_json::to_string(&order)?),
+        None => (Method::GET, String::new()),
+    };
+    show::<LinkReport>(&args.admin, method, "/v1/link", body)
+}
+
+pub fn top(args: &TopArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = socket_of(&args.which)?;
+    if args.once {
+        let frame = top::once(&socket)?;
+        return Ok(print(format_args!("{frame}")));
+    }
+    top::run(&socket, args.interval)?;
+    Ok(ExitStatus::Success)
+}
+
+pub fn flows(args: &FlowsArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let word = args.sort.to_possible_value();
+    let word = word.ok_or("nothing to sort by")?;
+    let site = args.site.iter().map(|site| format!("&site={site}"));
+    let (limit, site) = (args.limit, site.collect::<String>());
+    let target = format!("/v1/flows?limit={limit}&sort={}{site}", word.get_name());
+    show::<FlowsReport>(&args.admin, Method::GET, &target, String::new())
+}
+
+pub fn custody(args: &CustodyArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let site = args.site.iter().map(|site| format!("?site={site}"));
+    let target = format!("/v1/custody{}", site.collect::<String>());
+    show::<CustodyReport>(&args.admin, Method::GET, &target, String::new())
+}
+
+/// Asks a running pepd, and shows its answer.
+fn show<T: DeserializeOwned + fmt::Display>(
+    args: &AdminArgs,
+    method: Method,
+    target: &str,
+    body: String,
+) -> Result<ExitStatus, Box<dyn Error>> {
+    answer::<T>(args, method, target, body).map(|(_, printed)| printed)
+}
+
+/// The same, and the answer.
+fn answer<T: DeserializeOwned + fmt::Display>(
+    args: &AdminArgs,
+    method: Method,
+    target: &str,
+    body: String,
+) -> Result<(T, ExitStatus), Box<dyn Error>> {
+    let answer = client::ask(&socket_of(&args.which)?, method, target, body)?;
+    let report: T = serde_json::from_slice(&answer)?;
+    let printed = if args.json {
+        print(format_args!("{}\n", String::from_utf8_lossy(&answer)))
+    } else {
+        print(format_args!("{report}"))
+    };
+    Ok((report, printed))
+}
+
+/// Where the pepd that is meant answers.
+fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
+    if let Some(socket) = &args.socket {
+        return Ok(socket.clone());
+    }
+    let loaded = load::read(&args.config.config)?.load_alone()?;
+    let socket = admin::socket_path(&loaded.config);
+    Ok(socket.ok_or("the configuration has no admin socket (`admin.socket = \"off\"`)")?)
+}
+
+/// Returns once the next process answers.
+pub fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = socket_of(&args.admin.which)?;
+    let order = serde_json::to_string(&ReloadOrder {
+        dry_run: args.dry_run,
+        reset_flows: args.reset_flows,
+    })?;
+    let (report, printed) = answer::<ReloadReport>(&args.admin, Method::PUT, "/v1/reload", order)?;
+    if !report.hands_over {
+        return Ok(printed);
+    }
+    change::wait_for_next(&socket, &report)?;
+    if !args.admin.json {
+        print(format_args!("done: another process has taken over\n"));
+    }
+    Ok(printed)
+}
+
+pub fn site(args: &SiteArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let (named, enabled) = match &args.what {
+        None => return list_sites(&args.admin),
+        Some(SiteCommand::List(admin)) => return list_sites(admin),
+        Some(SiteCommand::On(named)) => (named, true),
+        Some(SiteCommand::Off(named)) => (named, false),
+    };
+    let site = named.name.clone();
+    let order = serde_json::to_string(&SiteOrder { site, enabled })?;
+    show::<SiteOrder>(&named.admin, Method::PUT, "/v1/sites", order)
+}
+
+fn list_sites(args: &AdminArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    show::<SiteList>(args, Method::GET, "/v1/sites", String::new())
+}
+
+/// Returns once pepd has ended.
+pub fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = socket_of(&args.admin.which)?;
+    let timeout_s = args.timeout.map(|timeout| timeout.as_secs_f64());
+    let order = serde_json::to_string(&DrainOrder { timeout_s })?;
+    let since = Instant::now();
+    let (report, _) = answer::<DrainReport>(&args.admin, Method::PUT, "/v1/drain", order)?;
+    let left = change::wait_for_end(&socket, &report, since, |flows| {
+        if !args.admin.json {
+            print(format_args!("{flows} flows\n"));
+        }
+    })?;
+    if left == 0 {
+        return Ok(ExitStatus::Success);
+    }
+    complain(format_args!(
+        "the time was over, and {left} flows were reset"
+    ));
+    Ok(ExitStatus::FlowsReset)
+}

@@ -1,0 +1,83 @@
+//! Commands that make or read files, and need no pepd that runs: `pepd keygen` and `migrate`.
+
+use std::{
+    error::Error,
+    fs,
+    io::{self, Read as _},
+    path::Path,
+};
+
+use pepd::{
+    cli::{KeygenArgs, MigrateArgs},
+    exit::ExitStatus,
+    keys,
+    migrate::{Draft, options, rules},
+};
+
+use crate::output::{complain, print};
+
+/// Makes keys, or shows the public one of a private one.
+pub fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    if let Some(path) = &args.public {
+        let public = keys::public_key(&keys::read(path)?);
+        return Ok(print(format_args!("{public}\n")));
+    }
+    let path = args.psk.as_ref().unwrap_or(&args.out);
+    let key = keys::generate()?;
+    keys::write(path, &key, args.force)?;
+    if args.psk.is_some() {
+        return Ok(ExitStatus::Success);
+    }
+    Ok(print(format_args!("{}\n", keys::public_key(&key))))
+}
+
+/// Where PEPsal's packages keep settings.
+const PEPSAL_SETTINGS: [&str; 2] = ["/etc/pepsal/pepsal.conf", "/etc/default/pepsal"];
+
+pub fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let mut draft = Draft {
+        lan: args.lan.iter().cloned().collect(),
+        link: args.link.clone(),
+        rate: args.rate.clone(),
+        rtt: args.rtt.clone(),
+        ..Draft::default()
+    };
+    for path in &args.settings {
+        options::variables(&text_of(path)?, &mut draft);
+    }
+    if args.settings.is_empty() && args.command.is_none() {
+        let usual = PEPSAL_SETTINGS.iter().map(Path::new);
+        for path in usual.filter(|path| path.exists()) {
+            complain(format_args!("note: takes over {}", path.display()));
+            options::variables(&text_of(path)?, &mut draft);
+        }
+    }
+    if let Some(command) = &args.command {
+        options::command_line(command, &mut draft)?;
+    }
+    if let Some(path) = &args.rules {
+        rules::rules(&text_of(path)?, &mut draft);
+    }
+    Ok(print(format_args!("{}", draft.to_toml()?)))
+}
+
+/// No settings and no rules are longer.
+const TEXT_MAX: u64 = 16 << 20;
+
+fn text_of(path: &Path) -> Result<String, String> {
+    let mut text = String::new();
+    let read = if path == Path::new("-") {
+        io::stdin().take(TEXT_MAX).read_to_string(&mut text)
+    } else {
+        let file = fs::File::open(path);
+        file.and_then(|file| file.take(TEXT_MAX).read_to_string(&mut text))
+    };
+    match read {
+        Ok(length) if length as u64 == TEXT_MAX => {
+            let most = units::ByteSize(TEXT_MAX);
+            Err(format!("{}: is longer than {most}", path.display()))
+        }
+        Ok(_) => Ok(text),
+        Err(err) => Err(format!("{}: {err}", path.display())),
+    }
+}

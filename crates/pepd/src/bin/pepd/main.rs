@@ -1,0 +1,244 @@
+//! `pepd`: see [`pepd::cli`] for the command line and [`pepd::exit`] for the exit codes.
+#![forbid(unsafe_code)]
+
+mod asking;
+mod files;
+mod output;
+
+use std::{path::Path, process::ExitCode};
+
+use clap::Parser;
+use pep_core::config::Config;
+use pepd::{
+    cleanup,
+    cli::{CcCommand, CheckArgs, CleanupArgs, Cli, Command, ListArgs, RulesArgs, RunArgs},
+    congestion::{Catalogue, listing::Listing},
+    custody,
+    daemon::{self, DaemonError, Role},
+    diagnose,
+    exit::ExitStatus,
+    intercept,
+    kernel::has_rto_max,
+    load::{self, LoadError, Loaded, Source},
+    log,
+    summary::Summary,
+    survive::{handed, keeper, supervisor},
+};
+
+use asking::asking;
+use output::{chain, complain, print, refuse};
+
+fn main() -> ExitCode {
+    let status = match Cli::parse().command {
+        Command::Run(args) => run(&args),
+        Command::Check(args) => check(&args),
+        Command::Rules(args) => rules(&args),
+        Command::Cleanup(args) => remove_leftovers(&args),
+        Command::Cc(args) => match args.command {
+            CcCommand::List(args) => list_controls(&args),
+        },
+        Command::Link(args) => asking(asking::link(&args)),
+        Command::Status(args) => asking(asking::status(&args)),
+        Command::Top(args) => asking(asking::top(&args)),
+        Command::Flows(args) => asking(asking::flows(&args)),
+        Command::Custody(args) => asking(asking::custody(&args)),
+        Command::Reload(args) => asking(asking::reload(&args)),
+        Command::Site(args) => asking(asking::site(&args)),
+        Command::Drain(args) => asking(asking::drain(&args)),
+        Command::Keygen(args) => asking(files::keygen(&args)),
+        Command::Migrate(args) => asking(files::migrate(&args)),
+    };
+    status.into()
+}
+
+fn run(args: &RunArgs) -> ExitStatus {
+    let path = &args.config.config;
+    let (loaded, before) = match load_or_revert(args) {
+        Ok(found) => found,
+        Err(err) => return refuse(&err),
+    };
+    log::init(args.log(loaded.config.log), args.log_level.is_some());
+    if let Err(err) = daemon::leave_no_core() {
+        tracing::warn!(error = %err, "a crash may leave a core dump, with keys and what hosts send in it");
+    }
+    if loaded.config.custody.survive && !args.worker {
+        // Before those that run pepd take some, and do not say what is missing.
+        if let Err(err) = daemon::raise_descriptors(&loaded.config) {
+            return failed(&err);
+        }
+        if keepers_are_useful() {
+            return supervise(loaded, before);
+        }
+    }
+    let role = if args.worker {
+        supervisor::begin_worker();
+        Role::Worker {
+            discards: args.discard_flows,
+            again: args.again,
+            pulse: args.pulse,
+            hangs: args.hangs,
+            reverted: args.reverted,
+        }
+    } else {
+        Role::Alone
+    };
+    for warning in &loaded.warnings {
+        let place = load::located(path, &warning.line);
+        tracing::warn!(place, key = warning.key, "{}", warning.message);
+    }
+    daemon::run(&loaded.config, loaded.source, role).unwrap_or_else(|err| failed(&err))
+}
+
+fn supervise(loaded: Loaded, before: Option<Source>) -> ExitStatus {
+    supervisor::run(loaded, before).unwrap_or_else(|err| {
+        tracing::error!(error = %err, "cannot start, or watch, the process that carries flows");
+        ExitStatus::Runtime
+    })
+}
+
+fn failed(err: &DaemonError) -> ExitStatus {
+    tracing::error!("{}", chain(err));
+    err.status()
+}
+
+/// The configuration to run, and the one to go back to should it not come up, which it is already where this one has become
+/// wrong since it was checked.
+fn load_or_revert(args: &RunArgs) -> Result<(Loaded, Option<Source>), LoadError> {
+    let path = &args.config.config;
+    let before = args.before.map(|number| handed(path, number));
+    let before = before.transpose()?;
+    match (read(path, args.text).and_then(Source::load), before) {
+        (Ok(loaded), before) => Ok((loaded, before)),
+        (Err(err), Some(before)) => {
+            refuse(&err);
+            Ok((before.load()?, None))
+        }
+        (Err(err), None) => Err(err),
+    }
+}
+
+/// What another process has read there, or what is there now.
+fn read(path: &Path, text: Option<i32>) -> Result<Source, LoadError> {
+    text.map_or_else(|| load::read(path), |number| handed(path, number))
+}
+
+fn handed(path: &Path, number: i32) -> Result<Source, LoadError> {
+    let text = handed::take(number).map_err(|err| LoadError::Unreadable(path.to_owned(), err))?;
+    Ok(Source {
+        path: path.to_owned(),
+        text,
+    })
+}
+
+fn keepers_are_useful() -> bool {
+    let useful = keeper::are_useful();
+    if let Err(err) = &useful {
+        tracing::warn!("{err}");
+    }
+    useful.is_ok()
+}
+
+fn check(args: &CheckArgs) -> ExitStatus {
+    let path = &args.config.config;
+    let check = if args.no_kernel {
+        Source::load_alone
+    } else {
+        Source::load
+    };
+    match read(path, args.text).and_then(check) {
+        Ok(loaded) => sum_up(args, &loaded),
+        Err(err) => refuse(&err),
+    }
+}
+
+fn sum_up(args: &CheckArgs, loaded: &Loaded) -> ExitStatus {
+    let (path, no_kernel) = (args.config.config.as_path(), args.no_kernel);
+    for warning in &loaded.warnings {
+        complain(format_args!("warning: {}", load::located(path, warning)));
+    }
+    for note in &loaded.notes {
+        complain(format_args!("note: {}", load::located(path, note)));
+    }
+    let catalogue = if no_kernel {
+        None
+    } else {
+        Catalogue::of_machine().ok()
+    };
+    let summary = Summary {
+        config: &loaded.config,
+        catalogue: catalogue.as_ref(),
+        rto_max: no_kernel || has_rto_max(),
+        survives: (!no_kernel).then(|| keeper::are_useful().is_ok()),
+        folder: folder_state(&loaded.config).filter(|_| !no_kernel),
+    };
+    let findings = args.looks().then(|| {
+        let (config, catalogue) = (&loaded.config, catalogue.as_ref());
+        diagnose::look(config, catalogue, args.watch)
+    });
+    let findings = findings.unwrap_or_default();
+    let printed = if args.json {
+        let report = diagnose::Report::new(loaded, &findings);
+        print(format_args!("{report}\n"))
+    } else if findings.is_empty() {
+        print(format_args!("{}: valid\n\n{summary}", path.display()))
+    } else {
+        print(format_args!(
+            "{}: valid\n\n{summary}{findings}",
+            path.display()
+        ))
+    };
+    if args.strict && findings.fails() && printed == ExitStatus::Success {
+        return ExitStatus::Amiss;
+    }
+    printed
+}
+
+/// Of one that could not be used is told as an error.
+fn folder_state(config: &Config) -> Option<String> {
+    let custody = &config.custody;
+    let look = custody::look(custody.folder.as_ref()?, custody.disk_bytes());
+    look.ok().map(|look| look.state)
+}
+
+/// What the kernel can do makes no difference to what the rules would be.
+fn rules(args: &RulesArgs) -> ExitStatus {
+    match load::read(&args.config.config).and_then(Source::load_alone) {
+        Ok(Loaded { config, .. }) => {
+            let rules = intercept::render(&config, args.format.into());
+            print(format_args!("{rules}"))
+        }
+        Err(err) => refuse(&err),
+    }
+}
+
+fn remove_leftovers(args: &CleanupArgs) -> ExitStatus {
+    let loaded = match load::read(&args.config.config).and_then(Source::load_alone) {
+        Ok(loaded) => loaded,
+        Err(err) => return refuse(&err),
+    };
+    match cleanup::run(&loaded.config) {
+        Ok(leftovers) => print(format_args!("{leftovers}")),
+        Err(err) => {
+            complain(format_args!("pepd: {}", chain(&err)));
+            ExitStatus::Setup
+        }
+    }
+}
+
+fn list_controls(args: &ListArgs) -> ExitStatus {
+    let listing = match Catalogue::of_machine() {
+        Ok(catalogue) => Listing::of(&catalogue),
+        Err(err) => {
+            complain(format_args!(
+                "pepd: cannot ask the kernel for its congestion controls: {err}"
+            ));
+            return ExitStatus::Runtime;
+        }
+    };
+    if args.json {
+        let json = serde_json::to_string_pretty(&listing).expect("names and words");
+        print(format_args!("{json}\n"))
+    } else {
+        print(format_args!("{listing}"))
+    }
+}

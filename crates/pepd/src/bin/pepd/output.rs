@@ -1,0 +1,42 @@
+//! What is printed, and where.
+
+use std::{
+    error::Error,
+    fmt,
+    io::{self, Write as _},
+    iter,
+};
+
+use pepd::{exit::ExitStatus, load::LoadError};
+
+/// An error and all that led to it, in one line.
+pub fn chain(err: &dyn Error) -> String {
+    let causes = iter::successors(Some(err), |&err| err.source());
+    causes
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(": ")
+}
+
+/// Prints every error on a line of its own.
+pub fn refuse(err: &LoadError) -> ExitStatus {
+    complain(format_args!("{err}"));
+    ExitStatus::Configuration
+}
+
+/// To standard error; where that cannot be written to, nobody can be told.
+pub fn complain(text: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// To standard output; a reader that went away, as `head` does, is none of our concern.
+pub fn print(text: fmt::Arguments<'_>) -> ExitStatus {
+    let mut out = io::stdout().lock();
+    match out.write_fmt(text).and_then(|()| out.flush()) {
+        Err(err) if err.kind() != io::ErrorKind::BrokenPipe => {
+            complain(format_args!("pepd: cannot write to standard output: {err}"));
+            ExitStatus::Runtime
+        }
+        _ => ExitStatus::Success,
+    }
+}
