@@ -203,7 +203,8 @@ fn flows_are_whole_whatever_the_disk_does() {
 fn flows_are_whole_after_crashes_with_some_of_them_on_disk() {
     // Chunks that were kept for later took all memory that the flow might have, so that its end was never read.
     // And in 4953 a flow that had ended at the peer was taken for one that had ended well, with bytes on disk that the peer never heard of.
-    let kept = [260, 628, 1439, 4953];
+    // In 900010 memory was counted that was not to be had after all, again and again.
+    let kept = [260, 628, 1439, 4953, 900_010];
     explore("disk and crashes", DISK_AND_CRASHES, &kept, 100);
 }
 

@@ -240,14 +240,18 @@ impl Entry {
 
     /// How many bytes the leg may give now.
     pub(super) fn appetite(&self) -> u64 {
-        if !self.keeping.hoards() {
-            return self.unsent_max.saturating_sub(self.unsent());
+        let wanted = if self.keeping.hoards() {
+            u64::MAX
+        } else {
+            self.unsent_max.saturating_sub(self.unsent())
+        };
+        if self.keeping.spilled.is_empty() {
+            return wanted;
         }
-        let comes_back = !self.keeping.spilled.is_empty();
-        if comes_back && self.out.available() as u64 <= self.spare() / 2 {
-            return self.out.left_begun();
-        }
-        u64::MAX
+        // Without a chunk to come back to, what is on the disk would stay there for good.
+        let kept = (self.spare() / 2).max(1);
+        let free = (self.out.available() as u64).saturating_sub(kept);
+        wanted.min(self.out.left_begun() + free * CHUNK)
     }
 
     /// Chunks that are not given to what the session knows of.

@@ -165,10 +165,10 @@ impl Entry {
         let needed = self.out.reserved_with_another();
         let more = needed.saturating_sub(self.charged[self.outward as usize]);
         let fits = more == 0 || self.try_grow(more);
-        if !fits && nothing_else {
+        let promised = (fits || nothing_else) && self.out.promise();
+        if promised && !fits {
             self.keeping.over += more;
         }
-        let promised = (fits || nothing_else) && self.out.promise();
         self.settle(self.outward);
         promised
     }
