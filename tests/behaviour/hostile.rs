@@ -23,7 +23,7 @@ use pepd_tests::{
 use serde_json::Value;
 
 use crate::{
-    custody::{HOLD, LINK, MIB, sink, upload, wait_away},
+    custody::{HOLD, LINK, MIB, assert_done, sink, upload, wait_away},
     support::{PORT, connect, echo_once},
     survive::crash,
     tunnel::{Running, SITE, connect as connect_in_tunnel},
@@ -360,7 +360,8 @@ fn held_for(pep: &Pep, client: IpAddr) -> Vec<u64> {
     held.collect()
 }
 
-/// By many flows a host takes all of the custody that it can get while the link is away. Another one's upload still is taken, whole.
+/// By many flows a host takes all of the custody that it can get while the link is away. Another one's upload still is taken, whole, and
+/// arrives when the link is back, though nothing of the others does: their server's answers do not come back.
 #[test]
 fn a_hoarder_leaves_custody_to_others() {
     const MEMORY: u64 = 16 * MIB;
@@ -409,5 +410,7 @@ fn a_hoarder_leaves_custody_to_others() {
             held_for(&running.boat, address) == [LEN]
         });
         assert!(running.boat.counter("custody_memory_bytes") <= MEMORY);
+        bed.mend_link();
+        assert_done(&mut good);
     });
 }

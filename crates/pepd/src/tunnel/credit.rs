@@ -12,11 +12,16 @@
 //! within a round trip, at least what one flow may have on its way. What it does not need any more it sends, and gets no
 //! new credit for it. What is granted is taken from the budget; bytes that have come are charged to their flows, and their
 //! credit is free again.
+//!
+//! Bytes that came ahead of missing ones are part of what a peer needs. Those that only wait for a leg to take them are not: flows whose
+//! servers take nothing would leave the others of their peer nothing, while all of them are within the peer's part.
 
 use std::{sync::Arc, time::Duration};
 
 use pep_core::budget::{MemoryBudget, Share};
 use tunnel::session::Session;
+
+use super::table::Table;
 
 /// All bases together are this part of the budget at most.
 const BASES: u64 = 8;
@@ -67,14 +72,17 @@ pub(super) struct Usage {
     pub(super) allowed: u64,
     /// What is here of it, for legs.
     pub(super) taken: u64,
+    /// What of that legs could have taken.
+    pub(super) waiting: u64,
 }
 
 impl Usage {
-    pub(super) fn of(session: &Session, taken: u64) -> Self {
+    pub(super) fn of(session: &Session, table: &Table) -> Self {
         Self {
             received: session.session_received(),
             allowed: session.session_allowed(),
-            taken,
+            taken: table.taken(),
+            waiting: table.waiting(),
         }
     }
 
@@ -115,18 +123,23 @@ impl Credits {
         usage: &Usage,
     ) -> u64 {
         let account = &mut self.accounts[peer];
-        let most = account.meter.note(now, rtt, usage.received);
-        account.need = account.least.max(most.saturating_mul(ROUND_TRIPS));
+        let came = account.meter.note(now, rtt, usage.received);
+        account.need = account.least.max(came.saturating_mul(ROUND_TRIPS));
         account.taken = usage.taken;
-        let target = self.target(peer);
+        let most = self.most(peer);
         let account = &mut self.accounts[peer];
-        let on_its_way = usage.on_its_way().max(target.saturating_sub(usage.taken));
+        let target = account.need.max(account.base).min(most);
+        let ahead = usage.taken.saturating_sub(usage.waiting);
+        let more = target
+            .saturating_sub(ahead)
+            .min(most.saturating_sub(usage.taken));
+        let on_its_way = usage.on_its_way().max(more);
         let granted = account.hold(on_its_way).max(usage.on_its_way());
         usage.received.saturating_add(granted)
     }
 
-    /// What a peer may have on its way and here: what it needs, but no more than its part, and than there is.
-    fn target(&self, peer: usize) -> u64 {
+    /// What a peer may have on its way and here: its part, and no more than there is, but its base.
+    fn most(&self, peer: usize) -> u64 {
         let bases: u64 = self.accounts.iter().map(|account| account.base).sum();
         let claimants = self.accounts.iter().filter(|account| account.claims());
         let part = self.all.saturating_sub(bases) / claimants.count().max(1) as u64;
@@ -135,7 +148,7 @@ impl Credits {
         let had: u64 = others.map(|(_, account)| account.has()).sum();
         let account = &self.accounts[peer];
         let most = (account.base + part).min(self.all.saturating_sub(had));
-        account.need.min(most).max(account.base)
+        most.max(account.base)
     }
 
     /// What is granted and has not come.
@@ -227,6 +240,7 @@ mod tests {
                 received: 0,
                 allowed: base,
                 taken: 0,
+                waiting: 0,
             };
             Self {
                 budget,
@@ -255,7 +269,8 @@ mod tests {
                 let usage = &mut self.peers[peer];
                 let come = usage.on_its_way().min(most);
                 usage.received += come;
-                usage.taken += if fast { 0 } else { come };
+                let stays = if fast { 0 } else { come };
+                (usage.taken, usage.waiting) = (usage.taken + stays, usage.waiting + stays);
                 self.grant(peer);
             }
             for peer in 0..self.peers.len() {
@@ -309,6 +324,30 @@ mod tests {
         }
         assert!(hub.held() <= 32 * MIB, "{}", hub.held());
         assert!(hub.peers.iter().all(|usage| usage.on_its_way() == 0));
+    }
+
+    #[test]
+    fn flows_whose_legs_take_nothing_leave_others_of_their_peer_what_these_need() {
+        let mut hub = Hub::new(1, 64 * MIB, MIB);
+        while hub.peers[0].taken < 8 * MIB {
+            hub.turn(&[0], false, 100_000);
+        }
+        assert!(hub.peers[0].on_its_way() >= MIB);
+        for _ in 0..10 {
+            hub.turn(&[0], true, u64::MAX);
+        }
+        assert!(hub.peers[0].on_its_way() > 16 * MIB);
+        assert!(hub.held() <= 32 * MIB, "{}", hub.held());
+    }
+
+    #[test]
+    fn what_came_ahead_of_missing_bytes_is_part_of_what_is_needed() {
+        let mut hub = Hub::new(1, 64 * MIB, MIB);
+        hub.peers[0].taken = 8 * MIB;
+        for _ in 0..20 {
+            hub.turn(&[0], true, 100_000);
+        }
+        assert_eq!(hub.peers[0].on_its_way(), 0);
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl Core {
         let now = self.now();
         let peer = &self.peers.list[index];
         if let Some(session) = self.endpoint.session(peer.id) {
-            let usage = Usage::of(session, peer.table.taken());
+            let usage = Usage::of(session, &peer.table);
             let rtt = || session.path().rtt;
             let until = self.peers.credits.grant(index, now, rtt, &usage);
             session.allow_session(until);

@@ -232,14 +232,15 @@ impl Entry {
     }
 
     /// All bytes of the stream below `until` have been placed. Whether the peer's answer is among them, and
-    /// [new](super::Table::on_readable).
-    pub(super) fn on_readable(&mut self, until: u64) -> bool {
+    /// [new](super::Table::on_readable); and how many more the leg may take.
+    pub(super) fn on_readable(&mut self, until: u64) -> (bool, u64) {
         let answered = self.bond.is_answered(until);
         let until = self.bond.received_at(until).min(self.inn.highest());
-        self.inn.fill(until.saturating_sub(self.inn.tail()));
+        let more = until.saturating_sub(self.inn.tail());
+        self.inn.fill(more);
         self.publish_half(self.outward.other());
         self.wake();
-        answered
+        (answered, more)
     }
 
     /// Bytes for the leg, and what sends them.
@@ -264,6 +265,11 @@ impl Entry {
     /// Bytes for the leg that have come, with those that are missing before others.
     pub(super) fn taken(&self) -> u64 {
         self.inn.highest() - self.inn.head()
+    }
+
+    /// Those of them that the leg may take.
+    pub(super) fn waiting(&self) -> u64 {
+        self.inn.tail() - self.inn.head()
     }
 
     /// Whether the peer has everything that the leg gave.

@@ -98,7 +98,7 @@ impl End {
     }
 
     fn grant(&mut self, now: Duration) {
-        let usage = Usage::of(&self.session, self.table.taken());
+        let usage = Usage::of(&self.session, &self.table);
         let rtt = || self.session.path().rtt;
         let until = self.credits.grant(0, now, rtt, &usage);
         self.session.allow_session(until);

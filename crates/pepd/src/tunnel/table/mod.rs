@@ -122,6 +122,8 @@ pub(super) struct Table {
     /// Bytes of all flows that the peer has sent and that are here, up to the last one of each: the room for what is
     /// missing before it is taken too.
     taken: u64,
+    /// Those of them that legs may take.
+    waiting: u64,
     custody: Rc<Custody>,
     /// Which of the peers it is.
     peer: usize,
@@ -149,6 +151,7 @@ impl Table {
             roll: Roll::default(),
             next: 0,
             taken: 0,
+            waiting: 0,
             custody: Custody::new(Bounds::NONE, &[Bounds::NONE], None, &context.counters),
             peer: 0,
             policy: Policy {
@@ -248,6 +251,7 @@ impl Table {
         entry.belong_to(host);
         self.next += 1;
         self.taken += entry.taken();
+        self.waiting += entry.waiting();
         if entry.is_far() {
             self.far += 1;
             self.tokens.insert(entry.bond.token, id);
@@ -403,6 +407,7 @@ impl Table {
     pub(super) fn remove(&mut self, flow: FlowId) -> Option<StreamId> {
         let entry = self.entries.remove(&flow)?;
         self.taken -= entry.taken();
+        self.waiting -= entry.waiting();
         self.far -= u32::from(entry.is_far());
         self.tokens.remove(&entry.bond.token);
         let stream = entry.stream()?;
@@ -428,11 +433,17 @@ impl Table {
     /// A leg took `count` bytes.
     pub(super) fn on_consumed(&mut self, count: u64) {
         self.taken -= count;
+        self.waiting -= count;
     }
 
     /// Bytes that are here for legs, with those that are missing before others.
     pub(super) fn taken(&self) -> u64 {
         self.taken
+    }
+
+    /// Those of them that legs may take, and have not.
+    pub(super) fn waiting(&self) -> u64 {
+        self.waiting
     }
 
     pub(super) fn len(&self) -> usize {

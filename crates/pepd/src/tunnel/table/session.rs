@@ -15,7 +15,8 @@ impl Table {
         until: u64,
     ) -> Option<FlowId> {
         let flow = *self.streams.get(&stream)?;
-        let answered = self.entries.get_mut(&flow)?.on_readable(until);
+        let (answered, more) = self.entries.get_mut(&flow)?.on_readable(until);
+        self.waiting += more;
         answered.then_some(flow)
     }
 

@@ -114,7 +114,7 @@ impl Receiver {
     /// As the core does; then the peer is never allowed more than there is room for.
     fn grant(&mut self, now: Duration) {
         let received = self.session.session_received();
-        let usage = Usage::of(&self.session, self.table.taken());
+        let usage = Usage::of(&self.session, &self.table);
         let rtt = || self.session.path().rtt;
         let until = self.credits.grant(0, now, rtt, &usage);
         self.session.allow_session(until);
