@@ -162,8 +162,8 @@ impl Slot {
         self.arena.punch_or_warn(self.index, direction, range);
     }
 
-    /// Gives back the pages that rings have grown into, beyond [`Geometry::initial`]; to be called
-    /// when no byte is in the rings. Costs nothing where none has grown.
+    /// Gives back the pages that rings have grown into, beyond [`Geometry::initial`](super::Geometry::initial); to be
+    /// called when no byte is in the rings. Costs nothing where none has grown.
     pub fn trim(&mut self) {
         let initial = self.arena.initial;
         for direction in Direction::ALL {
