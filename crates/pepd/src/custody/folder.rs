@@ -128,7 +128,7 @@ fn try_claim(path: &Path, patience: Duration) -> Result<Claimed, Fault> {
 }
 
 /// File systems without files of anybody (linux/magic.h), by what they are called.
-const NO_PLACE: [(libc::__fsword_t, &str); 7] = [
+const NO_PLACE: [(u32, &str); 7] = [
     (0x9fa0, "proc"),
     (0x6265_6572, "sysfs"),
     (0x1cd1, "devpts"),
@@ -138,14 +138,16 @@ const NO_PLACE: [(libc::__fsword_t, &str); 7] = [
     (0x7472_6163, "tracefs"),
 ];
 
+/// The magic number of the file system on which something is (statfs(2)), whose type is another in each C library.
+pub(super) fn file_system(path: &Path) -> Option<u32> {
+    let told = statfs(path).ok()?;
+    Some(told.filesystem_type().0 as u32)
+}
+
 /// Whether files can be there at all, or where the folder is to be made.
 pub(super) fn check_place(path: &Path) -> Result<(), Fault> {
     let parent = path.parent().into_iter();
-    let told = [path]
-        .into_iter()
-        .chain(parent)
-        .find_map(|path| statfs(path).ok());
-    let kind = told.map(|told| told.filesystem_type().0);
+    let kind = [path].into_iter().chain(parent).find_map(file_system);
     match NO_PLACE.iter().find(|(magic, _)| kind == Some(*magic)) {
         Some((_, name)) => Err(Fault::NoPlace(name)),
         None => Ok(()),

@@ -9,13 +9,13 @@ use std::{
 
 use nix::{
     fcntl::{Flock, FlockArg},
-    sys::{statfs, statvfs},
+    sys::statvfs,
     unistd::{AccessFlags, eaccess, geteuid},
 };
 use units::ByteSize;
 
 use super::{
-    folder::{Fault, FolderError, check_mode, check_place},
+    folder::{Fault, FolderError, check_mode, check_place, file_system},
     segments::{is_segment, of_this_version},
 };
 
@@ -31,7 +31,7 @@ pub struct Look {
 }
 
 /// File systems that do not do what a folder on a disk does (linux/magic.h), by what they are called.
-const ODD: [(libc::__fsword_t, &str, Odd); 10] = [
+const ODD: [(u32, &str, Odd); 10] = [
     (0x0102_1994, "tmpfs", Odd::InMemory),
     (0x8584_58f6, "ramfs", Odd::InMemory),
     (0x6969, "NFS", Odd::Remote),
@@ -186,15 +186,13 @@ impl Look {
 
     fn at_file_system(&mut self, path: &Path, most: u64, taken: u64) {
         let place = path.display();
-        if let Ok(told) = statfs::statfs(path) {
-            let kind = told.filesystem_type().0;
-            let odd = ODD.iter().find(|(magic, ..)| kind == *magic);
-            if let Some((_, name, odd)) = odd {
-                let means = odd.means();
-                self.warnings.push(format!(
-                    "{place}: is on a file system of kind {name}: {means}"
-                ));
-            }
+        let kind = file_system(path);
+        let odd = ODD.iter().find(|(magic, ..)| kind == Some(*magic));
+        if let Some((_, name, odd)) = odd {
+            let means = odd.means();
+            self.warnings.push(format!(
+                "{place}: is on a file system of kind {name}: {means}"
+            ));
         }
         let Ok(told) = statvfs::statvfs(path) else {
             return;
@@ -364,8 +362,10 @@ mod tests {
         let Ok(told) = look(Path::new("/dev/shm/pepd-none"), 0) else {
             return; // no such folder here
         };
-        let kind = statfs::statfs("/dev/shm").unwrap().filesystem_type();
+        let kind = nix::sys::statfs::statfs("/dev/shm")
+            .unwrap()
+            .filesystem_type();
         let warned = told.warnings.iter().any(|text| text.contains("tmpfs"));
-        assert_eq!(warned, kind == statfs::TMPFS_MAGIC, "{told:?}");
+        assert_eq!(warned, kind == nix::sys::statfs::TMPFS_MAGIC, "{told:?}");
     }
 }
