@@ -43,5 +43,6 @@ mod survive_tunnel;
 mod switches;
 mod timeouts;
 mod top;
+mod trace;
 mod tunnel;
 mod upkeep;

@@ -237,6 +237,11 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
             assert_eq!(status, 405, "{answer}");
         }
     }
+    let (status, answer) = by_tcp(&bed, "GET", "/v1/flows/0-0000/trace", HTTP);
+    assert!(
+        status == 404 && answer.contains("there is no flow"),
+        "{answer}"
+    );
     // What the admin socket has besides.
     let (status, answer) = by_tcp(&bed, "GET", "/v1/config", HTTP);
     assert_eq!(status, 404, "{answer}");

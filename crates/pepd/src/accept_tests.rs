@@ -41,6 +41,7 @@ fn context() -> Arc<FlowContext> {
         pulse: Default::default(),
         outage: crate::outage::tests::link(),
         link: None,
+        watchers: Arc::default(),
     })
 }
 

@@ -1,15 +1,24 @@
 //! Asking a running pepd, for the command line.
 
 use std::{
+    future::pending,
     io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::{Method, Request, StatusCode, body::Bytes, client::conn::http1};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+};
 use hyper_util::rt::TokioIo;
-use tokio::{net::UnixStream, runtime, time::timeout};
+use tokio::{
+    net::UnixStream,
+    runtime,
+    time::{sleep, timeout},
+};
 
 /// An answer is there within so long, or none comes. A configuration may be checked for it, by another program.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -51,12 +60,99 @@ pub fn ask(socket: &Path, method: Method, target: &str, body: String) -> Result<
     })
 }
 
+/// Why [`follow`] has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Followed {
+    /// Whoever was told wants no more.
+    Enough,
+    /// The time is over.
+    Time,
+    /// SIGINT.
+    Interrupted,
+    /// The answer has ended.
+    Cut,
+}
+
+/// Asks for server-sent events, and tells the data of each until `tell` returns false, for so long at most.
+///
+/// # Errors
+/// When nobody is there, or it does not want to.
+pub fn follow(
+    socket: &Path,
+    target: &str,
+    lasting: Option<Duration>,
+    tell: impl FnMut(&str) -> bool,
+) -> Result<Followed, AskError> {
+    let failed = |err: &dyn std::fmt::Display| AskError::Failed(socket.to_owned(), err.to_string());
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|err| failed(&err))?;
+    runtime.block_on(async {
+        let over = async {
+            match lasting {
+                Some(lasting) => sleep(lasting).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            followed = follow_to_the_end(socket, target, tell) => followed,
+            () = over => Ok(Followed::Time),
+            _ = tokio::signal::ctrl_c() => Ok(Followed::Interrupted),
+        }
+    })
+}
+
+async fn follow_to_the_end(
+    socket: &Path,
+    target: &str,
+    mut tell: impl FnMut(&str) -> bool,
+) -> Result<Followed, AskError> {
+    let failed = |err: &dyn std::fmt::Display| AskError::Failed(socket.to_owned(), err.to_string());
+    let begun = timeout(PATIENCE, send(socket, Method::GET, target, String::new())).await;
+    let answer = begun.map_err(|err| failed(&err))??;
+    if !answer.status().is_success() {
+        return whole(socket, answer).await.map(|_| Followed::Cut);
+    }
+    let mut body = answer.into_body();
+    let mut text = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        text.extend_from_slice(&data);
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            let data = line.trim_end().strip_prefix("data: ");
+            if data.is_some_and(|data| !tell(data)) {
+                return Ok(Followed::Enough);
+            }
+        }
+        if text.len() > ANSWER_MAX {
+            return Err(failed(&"a line that does not end"));
+        }
+    }
+    Ok(Followed::Cut)
+}
+
 async fn ask_once(
     socket: &Path,
     method: Method,
     target: &str,
     body: String,
 ) -> Result<Vec<u8>, AskError> {
+    let answer = send(socket, method, target, body).await?;
+    whole(socket, answer).await
+}
+
+/// Sends a request, and returns as soon as the head of the answer is there.
+async fn send(
+    socket: &Path,
+    method: Method,
+    target: &str,
+    body: String,
+) -> Result<Response<Incoming>, AskError> {
     let failed = |err: &dyn std::fmt::Display| AskError::Failed(socket.to_owned(), err.to_string());
     let stream = UnixStream::connect(socket).await;
     let stream = stream.map_err(|err| AskError::Unreachable(socket.to_owned(), err))?;
@@ -72,7 +168,12 @@ async fn ask_once(
         .body(Full::new(Bytes::from(body)))
         .map_err(|err| failed(&err))?;
     let answer = sender.send_request(request).await;
-    let answer = answer.map_err(|err| failed(&err))?;
+    answer.map_err(|err| failed(&err))
+}
+
+/// The body of an answer, or what it refuses with.
+async fn whole(socket: &Path, answer: Response<Incoming>) -> Result<Vec<u8>, AskError> {
+    let failed = |err: &dyn std::fmt::Display| AskError::Failed(socket.to_owned(), err.to_string());
     let status = answer.status();
     let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await;
     let body = body.map_err(|err| failed(&err))?.to_bytes();

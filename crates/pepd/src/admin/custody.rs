@@ -6,7 +6,7 @@ use std::{
 };
 
 use pep_core::{
-    arena::{Kind, Record, name_hash},
+    arena::{Identity, Kind, Record, name_hash},
     config::Config,
     relay::Direction,
 };
@@ -53,6 +53,10 @@ pub struct SiteCustody {
 /// What is held for a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCustody {
+    /// What `pepd trace` calls it: the number of its place, and a part that is another for the next flow there. It has it
+    /// for as long as it lives, whichever process carries it.
+    #[serde(default)]
+    pub id: String,
     /// The site that took it; none where a peer opened it.
     pub site: Option<String>,
     /// How it is carried: split, near, far.
@@ -83,7 +87,7 @@ impl CustodyReport {
     /// What is held now, for one site or for all.
     pub fn of(arena: &Arena, config: &Config, site: Option<&str>) -> Self {
         let sockets = sockets::all();
-        let flows = open_flows(arena, config, &sockets);
+        let flows = open_flows(arena, config, &sockets, arena.occupied());
         let flows = flows.map(|(_, flow)| flow);
         let flows = flows.filter(|flow| site.is_none() || flow.site.as_deref() == site);
         Self::sum_up(flows.collect())
@@ -114,24 +118,40 @@ impl CustodyReport {
     }
 }
 
-/// All flows: what is written down of each, and what is held for it. `sockets` are those of this process.
+/// The flows of these slots: what is written down of each, and what is held for it. `sockets` are those of this process.
 pub(crate) fn open_flows(
     arena: &Arena,
     config: &Config,
     sockets: &HashMap<u64, Found>,
+    slots: Vec<u32>,
 ) -> impl Iterator<Item = (Record, FlowCustody)> {
     let sites = config.sites.iter().map(|(_, site)| &site.name);
     let names: HashMap<u64, &String> = sites.map(|name| (name_hash(name), name)).collect();
-    let slots = arena.occupied().into_iter();
+    let slots = slots.into_iter();
     // What is written of a flow may lag behind its chunks: without a disk that is not to look like one.
     let has_disk = config.custody.disk_bytes() > 0;
     slots.filter_map(move |slot| {
         let record = arena.record(slot)?;
         let disk = has_disk.then(|| on_disk(arena, slot, &record));
         let disk = disk.unwrap_or_default();
-        let flow = flow(&record, disk, &names, sockets);
+        let flow = FlowCustody {
+            id: id(slot, &record.identity),
+            ..flow(&record, disk, &names, sockets)
+        };
         Some((record, flow))
     })
+}
+
+/// What the flow in a slot is called, to operators.
+pub(crate) fn id(slot: u32, identity: &Identity) -> String {
+    let Identity {
+        born,
+        client,
+        destination,
+        ..
+    } = identity;
+    let part = name_hash(&format!("{born} {client} {destination}")) as u16;
+    format!("{slot}-{part:04x}")
 }
 
 /// What has left memory of what goes into a tunnel: nothing else ever does.
@@ -170,6 +190,7 @@ fn flow(
         Kind::Far => "far",
     };
     FlowCustody {
+        id: String::new(),
         site: names.get(&identity.site).map(ToString::to_string),
         kind: kind.to_owned(),
         client: identity.client.to_string(),
@@ -225,6 +246,7 @@ mod tests {
 
     fn flow(site: &str, memory: u64, kernel: u64, age_s: u64) -> FlowCustody {
         FlowCustody {
+            id: String::new(),
             site: Some(site.to_owned()),
             kind: "split".to_owned(),
             client: "192.0.2.1:1".to_owned(),

@@ -12,6 +12,7 @@ mod keygen;
 mod migrate;
 mod run;
 mod running;
+mod trace;
 
 pub use cc::{CcArgs, CcCommand, ListArgs};
 pub use check::{CheckArgs, CleanupArgs, RulesArgs, RulesFormat};
@@ -22,6 +23,7 @@ pub use running::{
     AdminArgs, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, NamedSite, ReloadArgs,
     SiteArgs, SiteCommand, SocketArgs, TopArgs,
 };
+pub use trace::TraceArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,6 +35,7 @@ Examples:
   pepd status                                 how it is: link, sites, peers, what is used of the limits
   pepd top                                    the same, live
   pepd flows                                  each flow: round trip, rate, what holds it up
+  pepd trace 10.0.0.7:40112                   what one flow does, live, and what it waits for
   pepd custody                                what is held for hosts
   pepd keygen                                 a key, by which peers of tunnels know this pepd
 
@@ -81,6 +84,9 @@ pub enum Command {
     /// List the flows that are open, with what the kernel says of each
     #[command(after_help = running::FLOWS_EXAMPLES)]
     Flows(FlowsArgs),
+    /// Show one flow, live: what moves, what it waits for, how it ends
+    #[command(after_help = trace::TRACE_EXAMPLES)]
+    Trace(TraceArgs),
     /// List what is held for hosts
     #[command(after_help = running::CUSTODY_EXAMPLES)]
     Custody(CustodyArgs),

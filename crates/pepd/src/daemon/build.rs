@@ -286,6 +286,7 @@ fn context(
         pulse: Default::default(),
         outage: LinkWatch::new(config, Some(Arc::clone(&arena))),
         link: shared_link(config),
+        watchers: Arc::default(),
         arena,
     };
     Ok((Arc::new(context), legs))

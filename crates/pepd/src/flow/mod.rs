@@ -16,6 +16,7 @@ pub(crate) mod tail;
 mod tests;
 pub(crate) mod waiting;
 mod wakefulness;
+mod watchers;
 
 use std::{
     io,
@@ -49,6 +50,7 @@ pub(crate) use relaying::SHORTAGE_RETRY;
 pub(crate) use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
 use wakefulness::Wakefulness;
+pub use watchers::{Ended, Watch, Watched, Watchers};
 
 /// What all flows share.
 #[derive(Debug)]
@@ -75,6 +77,8 @@ pub struct FlowContext {
     pub outage: Arc<LinkWatch>,
     /// The link, where its rate is stated.
     pub link: Option<Arc<SharedLink>>,
+    /// Who waits for the end of which flow.
+    pub watchers: Arc<Watchers>,
 }
 
 impl FlowContext {
@@ -170,8 +174,7 @@ fn tell_refused(context: &FlowContext, ends: &Ends, reason: EndReason, error: Op
         error,
         ..FlowEnd::default()
     };
-    end.count(context, ends);
-    end.log(ends);
+    end.tell(context, ends);
 }
 
 /// One flow.
@@ -297,8 +300,7 @@ impl Drop for Flow {
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
-        end.count(&self.context, &self.ends);
-        end.log(&self.ends);
+        end.tell(&self.context, &self.ends);
     }
 }
 
@@ -333,8 +335,15 @@ impl Default for FlowEnd<'_> {
 }
 
 impl FlowEnd<'_> {
+    /// Tells all who want to know.
+    pub(crate) fn tell(&self, context: &FlowContext, ends: &Ends) {
+        self.count(context, ends);
+        self.log(ends);
+        context.watchers.tell(ends, self);
+    }
+
     /// Bytes delivered are counted while the flow lives.
-    pub(crate) fn count(&self, context: &FlowContext, ends: &Ends) {
+    fn count(&self, context: &FlowContext, ends: &Ends) {
         ends.site.tally.end(self.reason);
         context.counters.update(|stats| {
             stats.on_flow_end(self.reason);
@@ -344,7 +353,7 @@ impl FlowEnd<'_> {
         });
     }
 
-    pub(crate) fn log(&self, ends: &Ends) {
+    fn log(&self, ends: &Ends) {
         ends.span().in_scope(|| {
             if let Some(err) = self.error {
                 tracing::debug!(error = %err, "a leg failed");

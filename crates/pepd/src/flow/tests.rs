@@ -56,6 +56,7 @@ fn context() -> Arc<FlowContext> {
         pulse: Default::default(),
         outage: crate::outage::tests::link(),
         link: None,
+        watchers: Arc::default(),
     })
 }
 

@@ -27,8 +27,7 @@ pub(crate) async fn serve_when_back(
                 reason,
                 ..FlowEnd::default()
             };
-            end.count(&context, &ends);
-            return end.log(&ends);
+            return end.tell(&context, &ends);
         }
     };
     // Counted again in a moment, as one that is served.

@@ -11,6 +11,7 @@
 //! - `sampler`, rates and what is held
 //! - [`flows`], each of them, with what the kernel says of its legs
 //! - `past`, the last hours; `stream`, a status a second for those who listen
+//! - [`trace`], one flow, four times a second
 //! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus; `page`, for browsers
 
 pub mod flows;
@@ -22,6 +23,7 @@ pub mod status;
 pub mod stream;
 mod tally;
 pub(crate) mod text;
+pub mod trace;
 
 use std::{
     cmp::Reverse,
@@ -42,6 +44,7 @@ use pep_core::{
     site::{Mode, Site, SiteId},
     stats::EndReason,
 };
+use tokio::sync::Semaphore;
 use tunnel::outage;
 use units::Rate;
 
@@ -84,6 +87,8 @@ pub struct Observer {
     slow: Mutex<Slow>,
     past: Mutex<Past>,
     listeners: Listeners,
+    /// Places of those who trace a flow.
+    traces: Arc<Semaphore>,
 }
 
 impl Observer {
@@ -113,6 +118,7 @@ impl Observer {
             slow: Mutex::default(),
             past: Mutex::new(Past::new(began)),
             listeners: Listeners::default(),
+            traces: Arc::new(Semaphore::new(trace::TRACES_MAX)),
         })
     }
 
@@ -379,6 +385,8 @@ pub fn routes(observer: &Arc<Observer>) -> Router {
     Router::new()
         .route("/v1/status", get(show_status))
         .route("/v1/flows", get(flows::show))
+        .route("/v1/flows/{flow}", get(trace::show_flow))
+        .route("/v1/flows/{flow}/trace", get(trace::show))
         .route("/v1/history", get(past::show))
         .route("/v1/stream", get(stream::show))
         .route("/metrics", get(show_metrics))

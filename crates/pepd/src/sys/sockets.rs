@@ -79,6 +79,17 @@ pub struct Facts {
 }
 
 impl Found {
+    /// The same socket as it is now; `None` once it is closed.
+    pub fn again(&self) -> Option<Self> {
+        let found = find(self.fd).ok()?;
+        (found.cookie == self.cookie).then_some(found)
+    }
+
+    /// Its cookie (SO_COOKIE).
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
     /// What the kernel says of it; `None` once it is closed.
     pub fn facts(&self) -> Option<Facts> {
         let mut info = [0; TCP_INFO_LEN];
@@ -147,8 +158,9 @@ mod tests {
         let rtt = facts.rtt.unwrap();
         assert!(rtt < Duration::from_secs(10), "{facts:?}");
         assert!(facts.rtt_min.unwrap() <= rtt, "{facts:?}");
+        assert_eq!(found.again(), Some(found), "nothing is under way");
         drop(sender);
-        assert_eq!(found.facts(), None);
+        assert_eq!((found.facts(), found.again()), (None, None));
         assert!(!all().contains_key(&cookie));
     }
 

@@ -120,6 +120,7 @@ pub(super) fn context_over(
         pulse: Default::default(),
         outage: crate::outage::tests::link(),
         link: None,
+        watchers: Arc::default(),
     })
 }
 

@@ -124,7 +124,7 @@ fn answer<T: DeserializeOwned + fmt::Display>(
 }
 
 /// Where the pepd that is meant answers.
-fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
+pub fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(socket) = &args.socket {
         return Ok(socket.clone());
     }

@@ -4,6 +4,7 @@
 mod asking;
 mod files;
 mod output;
+mod trace;
 
 use std::{path::Path, process::ExitCode};
 
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Status(args) => asking(asking::status(&args)),
         Command::Top(args) => asking(asking::top(&args)),
         Command::Flows(args) => asking(asking::flows(&args)),
+        Command::Trace(args) => asking(trace::trace(&args)),
         Command::Custody(args) => asking(asking::custody(&args)),
         Command::Reload(args) => asking(asking::reload(&args)),
         Command::Site(args) => asking(asking::site(&args)),

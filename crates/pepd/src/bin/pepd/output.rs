@@ -29,10 +29,15 @@ pub fn complain(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// To standard output, at once.
+pub fn try_print(text: fmt::Arguments<'_>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_fmt(text).and_then(|()| out.flush())
+}
+
 /// To standard output; a reader that went away, as `head` does, is none of our concern.
 pub fn print(text: fmt::Arguments<'_>) -> ExitStatus {
-    let mut out = io::stdout().lock();
-    match out.write_fmt(text).and_then(|()| out.flush()) {
+    match try_print(text) {
         Err(err) if err.kind() != io::ErrorKind::BrokenPipe => {
             complain(format_args!("pepd: cannot write to standard output: {err}"));
             ExitStatus::Runtime

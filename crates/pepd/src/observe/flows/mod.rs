@@ -154,13 +154,12 @@ impl Observer {
         let sockets = sockets::all();
         let (arena, config) = (&self.context.arena, &self.config);
         let wanted = |flow: &FlowCustody| query.site.is_none() || flow.site == query.site;
-        let flows = open_flows(arena, config, &sockets);
+        let flows = open_flows(arena, config, &sockets, arena.occupied());
         let mut flows: Vec<_> = flows.filter(|(_, flow)| wanted(flow)).collect();
         let total = flows.len();
         sort(&mut flows, query.sort);
         flows.truncate(query.limit.unwrap_or(LISTED));
-        let peers = config.peers.iter().map(|peer| &peer.name);
-        let peers = peers.map(|name| (name_hash(name), name)).collect();
+        let peers = self.peer_names();
         let flows = flows.into_iter();
         FlowsReport {
             total,
@@ -169,6 +168,19 @@ impl Observer {
                 .collect(),
             not_accelerated: self.not_accelerated(),
         }
+    }
+
+    /// The flow in a slot, if there is one. Asks the kernel as [`flows`](Self::flows) does.
+    pub(super) fn flow(&self, slot: u32) -> Option<FlowStatus> {
+        let sockets = sockets::all();
+        let (arena, config) = (&self.context.arena, &self.config);
+        let (record, flow) = open_flows(arena, config, &sockets, vec![slot]).next()?;
+        Some(flow_status(&record, flow, &self.peer_names(), &sockets))
+    }
+
+    fn peer_names(&self) -> HashMap<u64, &String> {
+        let peers = self.config.peers.iter().map(|peer| &peer.name);
+        peers.map(|name| (name_hash(name), name)).collect()
     }
 
     fn not_accelerated(&self) -> NotAccelerated {
@@ -217,16 +229,20 @@ fn flow_status(
     FlowStatus {
         flow,
         peer: peers.get(&record.identity.peer).map(ToString::to_string),
-        state: match record.state {
-            SlotState::Free | SlotState::Closed => "closing",
-            SlotState::Accepted => "accepted",
-            SlotState::Relaying => "relaying",
-        }
-        .to_owned(),
+        state: come_to(record.state).to_owned(),
         up_bytes: come(Direction::Up),
         down_bytes: come(Direction::Down),
         client_leg: leg(Side::Client),
         server_leg: leg(Side::Server),
+    }
+}
+
+/// How far a flow has come.
+pub(super) fn come_to(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Free | SlotState::Closed => "closing",
+        SlotState::Accepted => "accepted",
+        SlotState::Relaying => "relaying",
     }
 }
 
@@ -326,6 +342,7 @@ mod tests {
             halves: tails.map(half),
         };
         let custody = FlowCustody {
+            id: String::new(),
             site: None,
             kind: "near".to_owned(),
             client: address.to_string(),

@@ -44,7 +44,11 @@ fn write_flow(f: &mut fmt::Formatter<'_>, status: &FlowStatus) -> fmt::Result {
         bytes(status.down_bytes),
         bytes(flow.total()),
     )?;
-    write!(f, "    {} -> {}", flow.client, flow.destination)?;
+    write!(
+        f,
+        "    {}  {} -> {}",
+        flow.id, flow.client, flow.destination
+    )?;
     match &status.peer {
         Some(peer) => writeln!(f, ", tunnel with {peer}")?,
         None => writeln!(f)?,
@@ -210,7 +214,7 @@ mod tests {
     #[test]
     fn a_flow_is_shown_with_its_legs() {
         let flow = serde_json::json!({
-            "site": "mail", "kind": "near", "client": "192.0.2.1:1", "destination": "198.51.100.1:25", "age_s": 61,
+            "id": "3-00ff", "site": "mail", "kind": "near", "client": "192.0.2.1:1", "destination": "198.51.100.1:25", "age_s": 61,
             "memory": [1024, 0], "disk": [0, 0], "kernel": [0, 0], "peer": "hub", "state": "relaying",
             "up_bytes": 2048, "down_bytes": 0, "client_leg": leg(), "server_leg": null,
         });
@@ -219,7 +223,7 @@ mod tests {
         let text = report.to_string();
         for part in [
             "1 of 2 flows",
-            "192.0.2.1:1 -> 198.51.100.1:25, tunnel with hub",
+            "    3-00ff  192.0.2.1:1 -> 198.51.100.1:25, tunnel with hub",
             "    client: hybla, rtt 612 ms",
             " 2.00 KiB ",
             " 1.00 KiB\n",

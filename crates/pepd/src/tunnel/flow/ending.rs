@@ -141,8 +141,7 @@ impl Drop for Joint {
             duration: self.began.elapsed(),
             error: self.failure.as_ref(),
         };
-        end.count(&core.context, &self.ends);
-        end.log(&self.ends);
+        end.tell(&core.context, &self.ends);
     }
 }
 

@@ -1,0 +1,114 @@
+//! `pepd trace`.
+
+use std::{
+    error::Error,
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use pepd::{
+    admin::client::{self, AskError, Followed},
+    cli::TraceArgs,
+    exit::ExitStatus,
+    observe::trace::{TraceEvent, What},
+};
+
+use crate::{
+    asking::socket_of,
+    output::{complain, try_print},
+};
+
+/// Another process answers within so long, or none does.
+const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Where a flow is asked for.
+pub fn target(flow: &str) -> String {
+    // That of a link-local address, before its interface.
+    format!("/v1/flows/{}", flow.replace('%', "%25"))
+}
+
+/// Returns when the flow has ended, or nobody wants to know any more.
+pub fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = socket_of(&args.admin.which)?;
+    let begin = Instant::now();
+    let left = || {
+        args.lasting
+            .map(|lasting| lasting.saturating_sub(begin.elapsed()))
+    };
+    let mut watched = Watched {
+        flow: args.flow.clone(),
+        json: args.admin.json,
+        error: None,
+    };
+    let mut followed = watched.follow(&socket, left())?;
+    while followed == Followed::Cut {
+        complain(format_args!(
+            "note: pepd has cut the trace, as another process takes over the flow, or as nobody read; asks again"
+        ));
+        followed = watched.follow_again(&socket, left)?;
+    }
+    match watched.error {
+        Some(err) => Err(err),
+        None => Ok(ExitStatus::Success),
+    }
+}
+
+/// A flow that is watched.
+struct Watched {
+    /// What it is called; its number, once that is known: an address may be another flow's soon.
+    flow: String,
+    json: bool,
+    /// What cannot be understood or printed.
+    error: Option<Box<dyn Error>>,
+}
+
+impl Watched {
+    fn follow(&mut self, socket: &Path, left: Option<Duration>) -> Result<Followed, AskError> {
+        let target = format!("{}/trace", target(&self.flow));
+        client::follow(socket, &target, left, |data| match self.tell(data) {
+            Ok(goes_on) => goes_on,
+            Err(err) => {
+                self.error = Some(err);
+                false
+            }
+        })
+    }
+
+    /// The same when there may be nobody for a moment.
+    fn follow_again(
+        &mut self,
+        socket: &Path,
+        left: impl Fn() -> Option<Duration>,
+    ) -> Result<Followed, AskError> {
+        let begin = Instant::now();
+        loop {
+            sleep(RETRY);
+            match self.follow(socket, left()) {
+                Err(AskError::Unreachable(..) | AskError::Failed(..))
+                    if begin.elapsed() < PATIENCE => {}
+                followed => return followed,
+            }
+        }
+    }
+
+    /// Returns whether it goes on.
+    fn tell(&mut self, data: &str) -> Result<bool, Box<dyn Error>> {
+        let event: TraceEvent = serde_json::from_str(data)?;
+        let printed = if self.json {
+            try_print(format_args!("{data}\n"))
+        } else {
+            try_print(format_args!("{event}"))
+        };
+        match printed {
+            // A reader that went away, as `head` does.
+            Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
+            printed => printed?,
+        }
+        if let What::Flow(flow) = &event.what {
+            self.flow.clone_from(&flow.flow.id);
+        }
+        Ok(!matches!(event.what, What::Ended(_)))
+    }
+}

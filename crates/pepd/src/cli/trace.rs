@@ -1,0 +1,75 @@
+//! One flow, watched: `pepd trace`.
+
+use std::{net::SocketAddr, time::Duration};
+
+use clap::Args;
+
+use super::AdminArgs;
+
+pub(super) const TRACE_EXAMPLES: &str = "\
+Shows one flow for as long as it lasts: bytes that have come each way and those that pepd holds, round trip, window and segments
+sent again of its connections here, and what each direction waits for: its sender, its receiver, the link, the tunnel. A
+line comes when something has changed, four times a second at most, and every ten seconds. It ends when the flow has ended, and says
+how; Ctrl-C ends it before. When another process takes over the flow, it goes on with that. pepd looks at a flow so
+closely only while somebody watches it. docs/operating.md says what each means.
+
+Examples:
+  pepd flows --site mail               which flows there are, each with its number
+  pepd trace 12-a3f1
+  pepd trace 10.0.0.7:40112            by its client's address, where that has one flow
+  pepd trace 12-a3f1 --for 1min --json | jq 'select(.event == \"look\") | .up'
+";
+
+/// Options of `pepd trace`.
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Which flow: its number, as `pepd flows` has it, or its client's ADDRESS:PORT
+    #[arg(value_parser = flow)]
+    pub flow: String,
+    /// For so long at most, such as 1min
+    #[arg(long = "for", value_name = "TIME", value_parser = units::duration::parse)]
+    pub lasting: Option<Duration>,
+    /// Which pepd; with `--json`, an object a line.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// A number of a flow, or an address.
+pub(super) fn flow(text: &str) -> Result<String, String> {
+    let is_number = text.split_once('-').is_some_and(|(slot, part)| {
+        slot.parse::<u32>().is_ok() && u16::from_str_radix(part, 16).is_ok()
+    });
+    if is_number {
+        return Ok(text.to_owned());
+    }
+    match text.parse::<SocketAddr>() {
+        Ok(address) => Ok(address.to_string()),
+        Err(_) => Err(
+            "expected the number of a flow, such as 12-a3f1, or a client's address and port: `pepd flows` lists both"
+                .to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_a_number_or_an_address_with_a_port() {
+        for right in [
+            "0-0000",
+            "4294967295-ffff",
+            "10.0.0.7:1",
+            "[2001:db8::1]:80",
+        ] {
+            assert_eq!(flow(right).as_deref(), Ok(right));
+        }
+        for wrong in [
+            "", "12", "12-", "-00ff", "12-a3f1x", "10.0.0.7", "host:80", "1/../2",
+        ] {
+            let told = flow(wrong).expect_err(wrong);
+            assert!(told.contains("such as 12-a3f1"), "{told}");
+        }
+    }
+}

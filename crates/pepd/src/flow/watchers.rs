@@ -1,0 +1,194 @@
+//! Who waits for the end of which flow. Where nobody does, the end of a flow costs one load.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use pep_core::{
+    arena::{Identity, Kind, name_hash},
+    stats::EndReason,
+};
+use tokio::sync::oneshot;
+
+use super::{Ends, FlowEnd};
+
+/// How a flow has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Why.
+    pub reason: EndReason,
+    /// Bytes delivered up and down by this process.
+    pub bytes: [u64; 2],
+    /// Bytes taken up and down that were not delivered.
+    pub undelivered: [u64; 2],
+    /// How long it lasted in this process.
+    pub duration: Duration,
+    /// What went wrong with a leg, where that was it.
+    pub error: Option<String>,
+}
+
+/// By what a flow is known: hosts of two peers may have the same addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watched {
+    client: SocketAddr,
+    destination: SocketAddr,
+    /// [`name_hash`] of the peer that has sent it; 0 where it is a host's.
+    from: u64,
+}
+
+impl From<&Identity> for Watched {
+    fn from(identity: &Identity) -> Self {
+        Self {
+            client: identity.client,
+            destination: identity.destination,
+            from: match identity.kind {
+                Kind::Far => identity.peer,
+                Kind::Split | Kind::Near => 0,
+            },
+        }
+    }
+}
+
+impl From<&Ends> for Watched {
+    fn from(ends: &Ends) -> Self {
+        Self {
+            client: ends.client,
+            destination: ends.destination,
+            from: ends.peer.as_deref().map_or(0, name_hash),
+        }
+    }
+}
+
+/// All who wait for the end of a flow. Whoever lets them in bounds how many there are.
+#[derive(Debug, Default)]
+pub struct Watchers {
+    /// How many there are in `waiting`.
+    count: AtomicUsize,
+    waiting: Mutex<Vec<(Watched, oneshot::Sender<Ended>)>>,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub struct Watch {
+    watchers: Arc<Watchers>,
+    ended: oneshot::Receiver<Ended>,
+}
+
+impl Watchers {
+    /// Waits for the end of a flow from now on.
+    pub fn watch(self: &Arc<Self>, watched: Watched) -> Watch {
+        let (tell, ended) = oneshot::channel();
+        let mut waiting = self.waiting();
+        waiting.push((watched, tell));
+        self.count.store(waiting.len(), Ordering::Relaxed);
+        drop(waiting);
+        Watch {
+            watchers: Arc::clone(self),
+            ended,
+        }
+    }
+
+    pub(super) fn tell(&self, ends: &Ends, end: &FlowEnd<'_>) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let flow = Watched::from(ends);
+        let mut waiting = self.waiting();
+        let (told, left) = std::mem::take(&mut *waiting)
+            .into_iter()
+            .partition(|(watched, _)| *watched == flow);
+        *waiting = left;
+        self.count.store(waiting.len(), Ordering::Relaxed);
+        drop(waiting);
+        let told: Vec<(Watched, oneshot::Sender<Ended>)> = told;
+        for (_, tell) in told {
+            // Who has gone meanwhile misses nothing.
+            let _ = tell.send(end.into());
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<(Watched, oneshot::Sender<Ended>)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch {
+    /// Returns when the flow has ended; `None` when nobody will tell.
+    pub async fn ended(&mut self) -> Option<Ended> {
+        (&mut self.ended).await.ok()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.ended.close();
+        let mut waiting = self.watchers.waiting();
+        waiting.retain(|(_, tell)| !tell.is_closed());
+        self.watchers.count.store(waiting.len(), Ordering::Relaxed);
+    }
+}
+
+impl From<&FlowEnd<'_>> for Ended {
+    fn from(end: &FlowEnd<'_>) -> Self {
+        Self {
+            reason: end.reason,
+            bytes: [end.up, end.down],
+            undelivered: [end.up_undelivered, end.down_undelivered],
+            duration: end.duration,
+            error: end.error.map(ToString::to_string),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn ends(client: &str, peer: Option<&str>) -> Ends {
+        Ends {
+            client: client.parse().unwrap(),
+            destination: "198.51.100.1:80".parse().unwrap(),
+            site: Arc::new(crate::leg::tests::site()),
+            peer: peer.map(Into::into),
+        }
+    }
+
+    #[tokio::test]
+    async fn those_who_watch_a_flow_are_told_of_its_end_and_others_are_not() {
+        let watchers = Arc::new(Watchers::default());
+        let (watched, same_elsewhere) = (ends("192.0.2.1:1", None), ends("192.0.2.1:1", Some("a")));
+        let other = ends("192.0.2.1:2", None);
+        let mut first = watchers.watch(Watched::from(&watched));
+        let mut second = watchers.watch(Watched::from(&watched));
+        let mut of_peer = watchers.watch(Watched::from(&same_elsewhere));
+        let failure = io::Error::other("cut");
+        let end = FlowEnd {
+            reason: EndReason::ServerReset,
+            up: 7,
+            error: Some(&failure),
+            ..FlowEnd::default()
+        };
+        watchers.tell(&other, &end);
+        assert_eq!(watchers.count.load(Ordering::Relaxed), 3);
+        watchers.tell(&watched, &end);
+        for watch in [&mut first, &mut second] {
+            let ended = watch.ended().await.expect("it is told");
+            assert_eq!(
+                (ended.reason, ended.bytes),
+                (EndReason::ServerReset, [7, 0])
+            );
+            assert_eq!(ended.error.as_deref(), Some("cut"));
+        }
+        assert_eq!(watchers.count.load(Ordering::Relaxed), 1);
+        assert!(of_peer.ended.try_recv().is_err(), "another flow has ended");
+        drop(of_peer);
+        assert_eq!(watchers.count.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,81 @@
+//! Which flow is meant.
+
+use std::net::SocketAddr;
+
+use pep_core::arena::{Identity, SlotState};
+
+use super::Observer;
+use crate::{admin::custody::id, arena::Arena};
+
+/// Flows that are listed where several are meant.
+const LISTED: usize = 20;
+
+/// A flow, and where it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub(super) slot: u32,
+    pub(super) identity: Identity,
+}
+
+impl Target {
+    /// Whether that is this flow, not another that came after it.
+    pub(super) fn is(&self, other: &Identity) -> bool {
+        let key = |identity: &Identity| (identity.born, identity.client, identity.destination);
+        key(&self.identity) == key(other)
+    }
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FindError {
+    /// No open flow is called so.
+    #[error(
+        "there is no flow `{0}`: it has ended, or is not pepd's; `pepd flows` lists those that are open, each with its number"
+    )]
+    Unknown(String),
+    /// More than one have this client.
+    #[error("{0} has several flows, say which by its number:\n{1}")]
+    Several(String, String),
+}
+
+/// The flow of this id, or the only one of the client with this address and port.
+pub(super) fn find(observer: &Observer, wanted: &str) -> Result<Target, FindError> {
+    let mut found = matches(&observer.context.arena, wanted);
+    match found.len() {
+        0 => Err(FindError::Unknown(wanted.to_owned())),
+        1 => Ok(found.remove(0)),
+        _ => Err(FindError::Several(wanted.to_owned(), list(&found))),
+    }
+}
+
+fn matches(arena: &Arena, wanted: &str) -> Vec<Target> {
+    let client = wanted.parse::<SocketAddr>().ok();
+    let slots = arena.occupied().into_iter();
+    let flows = slots.filter_map(|slot| {
+        let record = arena.record(slot)?;
+        let identity = record.identity;
+        (record.state != SlotState::Free).then_some(Target { slot, identity })
+    });
+    let is_wanted = |target: &Target| match client {
+        Some(client) => target.identity.client == client,
+        None => id(target.slot, &target.identity) == wanted,
+    };
+    flows.filter(is_wanted).collect()
+}
+
+fn list(found: &[Target]) -> String {
+    let lines = found.iter().take(LISTED).map(|target| {
+        let id = id(target.slot, &target.identity);
+        let Identity {
+            client,
+            destination,
+            ..
+        } = target.identity;
+        format!("  {id}  {client} -> {destination}")
+    });
+    let mut lines: Vec<_> = lines.collect();
+    if found.len() > LISTED {
+        lines.push(format!("  and {} more", found.len() - LISTED));
+    }
+    lines.join("\n")
+}

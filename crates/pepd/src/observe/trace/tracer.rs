@@ -1,0 +1,335 @@
+//! The looks at a flow.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use pep_core::{
+    arena::{Kind, Record, SlotState, name_hash},
+    relay::{Direction, Side},
+    site::LinkLeg,
+};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, Interval, MissedTickBehavior, interval, timeout},
+};
+
+use super::{
+    End, Look, Observer, TraceEvent, WaitsFor, Way, What,
+    find::Target,
+    waits::{Sink, waits_for},
+};
+use crate::{
+    flow::{Ended, Watch, Watched},
+    observe::flows::{LegStatus, come_to},
+    sys::sockets::{self, Found},
+};
+
+/// How often it is looked at.
+const EVERY: Duration = Duration::from_millis(250);
+/// A look is told even if nothing has changed for so long.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Sockets are sought among all descriptors of the process, at most so often.
+const SEEK_EVERY: Duration = Duration::from_secs(1);
+/// Who ends a flow says so as soon as nothing is written of it any more.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// Watches a flow, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Tracer {
+    observer: Arc<Observer>,
+    target: Target,
+    watch: Watch,
+    tick: Interval,
+    /// The sockets of its legs.
+    legs: [Option<Found>; 2],
+    sought: Option<Instant>,
+    /// The last look, and when it was.
+    before: Option<(Look, Instant)>,
+    /// The last one that was told.
+    told: Option<(Look, Instant)>,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Begin,
+    Looks,
+    Over,
+}
+
+impl Tracer {
+    pub(super) fn new(observer: Arc<Observer>, target: Target) -> Self {
+        let watched = Watched::from(&target.identity);
+        let watch = observer.context.watchers.watch(watched);
+        let mut tick = interval(EVERY);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        Self {
+            observer,
+            target,
+            watch,
+            tick,
+            legs: [None; 2],
+            sought: None,
+            before: None,
+            told: None,
+            stage: Stage::Begin,
+        }
+    }
+
+    /// What is to be told next; `None` after the end. Nobody looks until somebody asks for it.
+    pub(super) async fn next(&mut self) -> Option<TraceEvent> {
+        let what = match self.stage {
+            Stage::Begin => self.begin().await,
+            Stage::Looks => self.look_until_something_changes().await,
+            Stage::Over => return None,
+        };
+        let at = SystemTime::now().duration_since(UNIX_EPOCH);
+        let at = at.unwrap_or_default().as_secs_f64();
+        Some(TraceEvent { at, what })
+    }
+
+    async fn begin(&mut self) -> What {
+        self.stage = Stage::Looks;
+        let (observer, slot) = (Arc::clone(&self.observer), self.target.slot);
+        let flow = spawn_blocking(move || observer.flow(slot)).await;
+        match flow.ok().flatten() {
+            Some(flow) if self.record().is_some() => What::Flow(Box::new(flow)),
+            _ => self.end().await,
+        }
+    }
+
+    async fn look_until_something_changes(&mut self) -> What {
+        loop {
+            tokio::select! {
+                biased;
+                ended = self.watch.ended() => return self.over(ended),
+                _ = self.tick.tick() => {}
+            }
+            let Some(record) = self.record() else {
+                return self.end().await;
+            };
+            self.seek(&record).await;
+            if let Some(look) = self.look(&record) {
+                return What::Look(Box::new(look));
+            }
+        }
+    }
+
+    /// How it has ended, of which nothing is written any more.
+    async fn end(&mut self) -> What {
+        let ended = timeout(LAST_WORD, self.watch.ended()).await;
+        self.over(ended.ok().flatten())
+    }
+
+    fn over(&mut self, ended: Option<Ended>) -> What {
+        self.stage = Stage::Over;
+        What::Ended(ended.map_or_else(End::default, |ended| End::from(&ended)))
+    }
+
+    /// What is written of it.
+    fn record(&self) -> Option<Record> {
+        let record = self.observer.context.arena.record(self.target.slot)?;
+        let is_there = record.state != SlotState::Free && self.target.is(&record.identity);
+        is_there.then_some(record)
+    }
+
+    /// Finds the sockets of its legs, where they are others than before.
+    async fn seek(&mut self, record: &Record) {
+        for (leg, cookie) in self.legs.iter_mut().zip(record.cookies) {
+            *leg = leg.filter(|leg| leg.cookie() == cookie);
+            *leg = leg.and_then(|leg| leg.again());
+        }
+        let lacks = |side: Side| self.legs[side as usize].is_none() && has_leg(record, side);
+        let lately = self.sought.is_some_and(|at| at.elapsed() < SEEK_EVERY);
+        if lately || !Side::ALL.into_iter().any(lacks) {
+            return;
+        }
+        self.sought = Some(Instant::now());
+        if let Ok(all) = spawn_blocking(sockets::all).await {
+            self.legs = record.cookies.map(|cookie| all.get(&cookie).copied());
+        }
+    }
+
+    /// Looks at it, and returns what there is to tell.
+    fn look(&mut self, record: &Record) -> Option<Look> {
+        let now = Instant::now();
+        let mut look = self.look_now(record);
+        let ways = |look: &Look| [look.up.bytes, look.down.bytes];
+        let before = self.told.as_ref().map(|(look, _)| ways(look));
+        // Bytes of before the trace have not moved while somebody watched.
+        let before = before.unwrap_or_else(|| ways(&look));
+        look.up.moved = look.up.bytes.saturating_sub(before[0]);
+        look.down.moved = look.down.bytes.saturating_sub(before[1]);
+        if let Some((_, at)) = &self.before {
+            let since = now.duration_since(*at).as_millis() / EVERY.as_millis();
+            look.missed = u64::try_from(since).unwrap_or(u64::MAX).saturating_sub(1);
+        }
+        self.before = Some((look.clone(), now));
+        let is_news = self.told.as_ref().is_none_or(|(told, at)| {
+            look.missed > 0 || differ(told, &look) || now.duration_since(*at) >= SILENCE_MAX
+        });
+        if !is_news {
+            return None;
+        }
+        self.told = Some((look.clone(), now));
+        Some(look)
+    }
+
+    fn look_now(&self, record: &Record) -> Look {
+        let link_away = self.observer.context.outage.is_away();
+        let legs = self.legs.each_ref().map(|leg| {
+            let facts = leg.as_ref()?.facts();
+            facts.as_ref().map(LegStatus::from)
+        });
+        let [up, down] = Direction::ALL.map(|direction| {
+            let waits = self.waits_for(record, direction, &legs, link_away);
+            self.way(record, direction, waits)
+        });
+        let [client_leg, server_leg] = legs;
+        Look {
+            state: come_to(record.state).to_owned(),
+            link_away,
+            up,
+            down,
+            client_leg,
+            server_leg,
+            missed: 0,
+        }
+    }
+
+    fn way(&self, record: &Record, direction: Direction, waits_for: Option<WaitsFor>) -> Way {
+        let half = &record.halves[direction as usize];
+        Way {
+            bytes: half.tail,
+            moved: 0,
+            held: half.tail.saturating_sub(half.head),
+            kernel: self.queue(direction),
+            source_ended: half.fin_in,
+            ended: half.fin_out,
+            waits_for,
+        }
+    }
+
+    /// Bytes in the send queue of the leg to which they go.
+    fn queue(&self, direction: Direction) -> u64 {
+        let leg = &self.legs[direction.sink() as usize];
+        leg.as_ref().map_or(0, |leg| leg.queue)
+    }
+
+    fn waits_for(
+        &self,
+        record: &Record,
+        direction: Direction,
+        legs: &[Option<LegStatus>; 2],
+        link_away: bool,
+    ) -> Option<WaitsFor> {
+        if record.state == SlotState::Closed {
+            return None;
+        }
+        let side = direction.sink();
+        let sink = if is_tunnel(record.identity.kind, side) {
+            Sink::Tunnel {
+                is_here: self.peer_is_here(record.identity.peer),
+            }
+        } else {
+            let before = self.before.as_ref().map(|(look, _)| look);
+            Sink::Leg {
+                before: before.and_then(|look| match side {
+                    Side::Client => look.client_leg.as_ref(),
+                    Side::Server => look.server_leg.as_ref(),
+                }),
+                now: legs[side as usize].as_ref(),
+                queue: self.queue(direction),
+                is_links: side == self.link_side(record),
+            }
+        };
+        let is_accepted = record.state == SlotState::Accepted;
+        waits_for(
+            &record.halves[direction as usize],
+            sink,
+            is_accepted,
+            link_away,
+        )
+    }
+
+    fn peer_is_here(&self, peer: u64) -> bool {
+        let Some((statuses, _)) = &self.observer.peers else {
+            return false;
+        };
+        let mut peers = self.observer.config.peers.iter();
+        let index = peers.position(|known| name_hash(&known.name) == peer);
+        index.is_some_and(|index| statuses.of(index).is_here())
+    }
+
+    /// The side of the leg that crosses the link, where it is in no tunnel.
+    fn link_side(&self, record: &Record) -> Side {
+        let mut sites = self.observer.config.sites.iter();
+        let site = sites.find(|(_, site)| name_hash(&site.name) == record.identity.site);
+        match site.map(|(_, site)| site.link_leg) {
+            Some(LinkLeg::Client) => Side::Client,
+            _ => Side::Server,
+        }
+    }
+}
+
+/// Whether a flow has a tunnel instead of a leg on that side.
+fn is_tunnel(kind: Kind, side: Side) -> bool {
+    matches!(
+        (kind, side),
+        (Kind::Near, Side::Server) | (Kind::Far, Side::Client)
+    )
+}
+
+fn has_leg(record: &Record, side: Side) -> bool {
+    record.cookies[side as usize] != 0
+}
+
+/// Whether there is something to tell. Times and rates of a flow that does not move are no news.
+fn differ(told: &Look, now: &Look) -> bool {
+    let gist = |look: &Look| {
+        let resent = [&look.client_leg, &look.server_leg].map(|leg| {
+            leg.as_ref()
+                .map(|leg| (leg.retransmitted, leg.state.clone()))
+        });
+        let ways = [&look.up, &look.down].map(|way| {
+            let Way {
+                bytes,
+                held,
+                kernel,
+                source_ended,
+                ended,
+                waits_for,
+                moved: _,
+            } = *way;
+            (bytes, held, kernel, source_ended, ended, waits_for)
+        });
+        (look.state.clone(), look.link_away, ways, resent)
+    };
+    gist(told) != gist(now)
+}
+
+impl Default for End {
+    fn default() -> Self {
+        Self {
+            reason: None,
+            bytes: [0; 2],
+            undelivered: [0; 2],
+            duration_s: 0.0,
+            error: None,
+        }
+    }
+}
+
+impl From<&Ended> for End {
+    fn from(ended: &Ended) -> Self {
+        Self {
+            reason: Some(ended.reason.to_string()),
+            bytes: ended.bytes,
+            undelivered: ended.undelivered,
+            duration_s: ended.duration.as_secs_f64(),
+            error: ended.error.clone(),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What one direction of a flow waits for, as far as can be told from two looks at it.
+
+use pep_core::arena::HalfRecord;
+use serde::{Deserialize, Serialize};
+
+use crate::observe::flows::LegStatus;
+
+/// What a direction waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// The server, or the peer, has not answered the flow yet.
+    Answer,
+    /// Its sender sends nothing.
+    Source,
+    /// The link is away.
+    Link,
+    /// The other end of its tunnel is away.
+    Peer,
+    /// The tunnel: its other end has not acknowledged what was sent, or there is no room for more.
+    Tunnel,
+    /// Its receiver takes no more: the window that it offers is full.
+    ReceiverWindow,
+    /// There is no more room in our send buffer.
+    SendBuffer,
+    /// The congestion window is full.
+    CongestionWindow,
+    /// The rate at which it may be sent.
+    Pacing,
+    /// All was sent, and is on its way.
+    Acknowledgements,
+}
+
+/// What is known of where the bytes go.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sink<'a> {
+    /// A connection with a host, as it was at the look before and as it is; none where it is gone.
+    Leg {
+        before: Option<&'a LegStatus>,
+        now: Option<&'a LegStatus>,
+        /// Bytes in its send queue.
+        queue: u64,
+        /// It crosses the link.
+        is_links: bool,
+    },
+    /// A tunnel; whether its other end is there.
+    Tunnel { is_here: bool },
+}
+
+/// What a half of a flow waits for, whose legs are both there unless it is `accepted` only.
+pub(super) fn waits_for(
+    half: &HalfRecord,
+    sink: Sink<'_>,
+    is_accepted: bool,
+    link_away: bool,
+) -> Option<WaitsFor> {
+    let held = half.tail.saturating_sub(half.head);
+    if is_accepted {
+        return Some(WaitsFor::Answer);
+    }
+    match sink {
+        Sink::Tunnel { .. } if held == 0 => (!half.fin_in).then_some(WaitsFor::Source),
+        Sink::Tunnel { is_here: false } => Some(WaitsFor::Peer),
+        Sink::Tunnel { is_here: true } if link_away => Some(WaitsFor::Link),
+        Sink::Tunnel { is_here: true } => Some(WaitsFor::Tunnel),
+        Sink::Leg { now: None, .. } => None,
+        Sink::Leg { queue, .. } if held + queue == 0 => (!half.fin_in).then_some(WaitsFor::Source),
+        Sink::Leg { is_links: true, .. } if link_away => Some(WaitsFor::Link),
+        Sink::Leg {
+            before,
+            now: Some(now),
+            queue,
+            ..
+        } => Some(leg_waits_for(before, now, queue)),
+    }
+}
+
+/// What a connection waits for that has something to send.
+fn leg_waits_for(before: Option<&LegStatus>, now: &LegStatus, queue: u64) -> WaitsFor {
+    let since = |time: fn(&LegStatus) -> f64| time(now) - before.map_or(0.0, time);
+    let busy = since(|leg| leg.busy_s);
+    let mostly = |time: f64| time > 0.0 && 2.0 * time >= busy;
+    let under_way = u64::from(now.unacked) * u64::from(now.mss);
+    if mostly(since(|leg| leg.rwnd_limited_s)) {
+        WaitsFor::ReceiverWindow
+    } else if mostly(since(|leg| leg.sndbuf_limited_s)) {
+        WaitsFor::SendBuffer
+    } else if now.unacked >= now.cwnd {
+        WaitsFor::CongestionWindow
+    } else if now.pacing_rate.is_some() && queue > under_way + u64::from(now.mss) {
+        WaitsFor::Pacing
+    } else {
+        WaitsFor::Acknowledgements
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leg() -> LegStatus {
+        serde_json::from_value(serde_json::json!({
+            "state": "established", "congestion": "cubic", "rtt_s": 0.6, "rtt_min_s": 0.6, "cwnd": 10, "mss": 1000,
+            "unacked": 4, "retransmitted": 0, "pacing_rate": null, "delivery_rate": null, "busy_s": 5.0,
+            "rwnd_limited_s": 0.0, "sndbuf_limited_s": 0.0,
+        }))
+        .expect("a leg")
+    }
+
+    fn half(head: u64, tail: u64) -> HalfRecord {
+        HalfRecord {
+            head,
+            tail,
+            ..HalfRecord::default()
+        }
+    }
+
+    /// With `queue` bytes in the send queue of a leg that changes from one to the other.
+    fn waits(queue: u64, before: &LegStatus, now: &LegStatus, link_away: bool) -> Option<WaitsFor> {
+        let sink = Sink::Leg {
+            before: Some(before),
+            now: Some(now),
+            queue,
+            is_links: true,
+        };
+        waits_for(&half(9, 9), sink, false, link_away)
+    }
+
+    #[test]
+    fn what_has_changed_since_the_look_before_is_what_it_waits_for() {
+        let before = leg();
+        let later = |change: fn(&mut LegStatus)| {
+            let mut leg = leg();
+            leg.busy_s += 0.25;
+            change(&mut leg);
+            leg
+        };
+        for (expected, now) in [
+            (
+                WaitsFor::ReceiverWindow,
+                later(|leg| leg.rwnd_limited_s = 0.2),
+            ),
+            (
+                WaitsFor::SendBuffer,
+                later(|leg| leg.sndbuf_limited_s = 0.2),
+            ),
+            (WaitsFor::CongestionWindow, later(|leg| leg.unacked = 10)),
+            (WaitsFor::Pacing, later(|leg| leg.pacing_rate = Some(8))),
+            (WaitsFor::Acknowledgements, later(|_| ())),
+        ] {
+            assert_eq!(waits(20_000, &before, &now, false), Some(expected));
+            assert_eq!(waits(20_000, &before, &now, true), Some(WaitsFor::Link));
+            assert_eq!(waits(0, &before, &now, true), Some(WaitsFor::Source));
+        }
+        // It was limited long ago.
+        let mut before = leg();
+        before.rwnd_limited_s = 5.0;
+        let now = before.clone();
+        assert_eq!(
+            waits(4000, &before, &now, false),
+            Some(WaitsFor::Acknowledgements)
+        );
+    }
+
+    #[test]
+    fn a_tunnel_is_waited_for_while_it_has_something() {
+        let waits = |half: &HalfRecord, is_here: bool, link_away: bool| {
+            waits_for(half, Sink::Tunnel { is_here }, false, link_away)
+        };
+        assert_eq!(waits(&half(5, 5), true, true), Some(WaitsFor::Source));
+        assert_eq!(waits(&half(5, 9), true, false), Some(WaitsFor::Tunnel));
+        assert_eq!(waits(&half(5, 9), true, true), Some(WaitsFor::Link));
+        assert_eq!(waits(&half(5, 9), false, true), Some(WaitsFor::Peer));
+        let ended = HalfRecord {
+            fin_in: true,
+            ..half(5, 5)
+        };
+        assert_eq!(waits(&ended, true, false), None);
+        let sink = Sink::Tunnel { is_here: true };
+        let accepted = waits_for(&half(0, 0), sink, true, false);
+        assert_eq!(accepted, Some(WaitsFor::Answer));
+    }
+}
