@@ -20,17 +20,9 @@ use crate::{
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 
-fn ask(running: &Running, target: &str) -> BufReader<UnixStream> {
-    let mut stream = UnixStream::connect(running.boat.path("admin.sock")).expect("it listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-    let request = format!("GET {target} HTTP/1.1\r\nhost: pepd\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it reads");
-    BufReader::new(stream)
-}
-
 fn history(running: &Running, query: &str) -> Value {
     let mut answer = String::new();
-    let mut stream = ask(running, &format!("/v1/history{query}"));
+    let mut stream = running.ask(&format!("/v1/history{query}"));
     stream.read_to_string(&mut answer).expect("an answer");
     let (_, body) = answer.split_once("\r\n\r\n").expect("a head");
     serde_json::from_str(body).unwrap_or_else(|err| panic!("{err}: {answer}"))
@@ -103,7 +95,8 @@ fn history_has_what_was_seen_and_the_outages() {
         (&Value::Array(vec![]), &Value::Array(vec![]))
     );
     let mut refused = String::new();
-    ask(&running, "/v1/history?since=yesterday")
+    running
+        .ask("/v1/history?since=yesterday")
         .read_to_string(&mut refused)
         .expect("an answer");
     assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
@@ -113,7 +106,7 @@ fn history_has_what_was_seen_and_the_outages() {
 
 /// One who listens, and has heard the first status.
 fn listen(running: &Running) -> BufReader<UnixStream> {
-    let mut stream = ask(running, "/v1/stream");
+    let mut stream = running.ask("/v1/stream");
     assert!(heard(&mut stream, "status")["uptime_s"].is_f64());
     stream
 }
@@ -137,7 +130,8 @@ fn those_who_listen_are_told_each_second_until_pepd_ends_and_are_not_too_many() 
     let running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
     let mut listeners: Vec<_> = (0..8).map(|_| listen(&running)).collect();
     let mut refused = String::new();
-    ask(&running, "/v1/stream")
+    running
+        .ask("/v1/stream")
         .read_to_string(&mut refused)
         .expect("an answer");
     assert!(
@@ -160,7 +154,7 @@ fn those_who_listen_are_told_each_second_until_pepd_ends_and_are_not_too_many() 
     }
     drop(listeners.pop());
     wait_until("the place of one who has gone is free", || {
-        let mut stream = ask(&running, "/v1/stream");
+        let mut stream = running.ask("/v1/stream");
         let mut first = String::new();
         stream.read_line(&mut first).expect("an answer");
         first.starts_with("HTTP/1.1 200")

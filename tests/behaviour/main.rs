@@ -9,6 +9,7 @@ mod addresses;
 mod bed;
 mod carriers;
 mod change;
+mod chaos;
 mod check;
 mod churn;
 mod compression;

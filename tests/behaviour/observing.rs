@@ -29,11 +29,9 @@ fn status(running: &Running) -> Value {
 
 /// What a scrape is answered with, and the head of the answer.
 fn metrics(running: &Running) -> String {
-    let mut stream = UnixStream::connect(running.boat.path("admin.sock")).expect("it listens");
-    let request = b"GET /metrics HTTP/1.1\r\nhost: pepd\r\n\r\n";
-    stream.write_all(request).expect("it reads");
     let mut page = String::new();
-    stream.read_to_string(&mut page).expect("an answer");
+    let mut answer = running.ask("/metrics");
+    answer.read_to_string(&mut page).expect("an answer");
     page
 }
 

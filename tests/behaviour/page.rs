@@ -12,7 +12,7 @@ use pepd_tests::{
 use crate::{
     support::{Busy, echo_once},
     survive::crash,
-    tunnel::{LINK, PORT, Running, SITE, connect},
+    tunnel::{LINK, PORT, Running, SITE, connect, traffic},
 };
 
 const ADDRESS: &str = "http://127.0.0.1:9180/";
@@ -44,12 +44,7 @@ fn cell(table: &str, text: &str) -> String {
 fn the_page_shows_link_outages_rates_sites_peers_and_flows() {
     let bed = TunnelBed::new(&format!("{LINK},loss=2%"));
     let running = Running::start(&bed, "", &format!("{OTHERS}{SITE}{ADMIN}"));
-    let _echo = [PORT, 7001]
-        .map(|port| EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, port))));
-    let busy = Busy::start(connect(&bed, Family::V4));
-    let other = bed.host("client").connect(bed.server_at(Family::V4, 7001));
-    let mut other = other.expect("pepd answers");
-    echo_once(&mut other, b"0123456789");
+    let (busy, other, _echo) = traffic(&bed);
     let mut page = Page::open(&bed.host("boat"), ADDRESS, SCREEN);
     page.wait_text("#link-state", "up for ");
     page.wait_text("#link-facts", "by tunnel · hub · 20.0 Mbit/s · 40 ms");

@@ -9,6 +9,7 @@ use std::{
 
 use pepd_tests::{
     bed::{Bed, Family, Place},
+    host::Host,
     matrix::{matrix, matrix_in_turn},
     payload::{Payload, Sum, receive},
     pep::Pep,
@@ -17,10 +18,10 @@ use pepd_tests::{
 use tempfile::TempDir;
 
 /// A directory for a server and its client.
-struct Files(TempDir);
+pub struct Files(TempDir);
 
 impl Files {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         // Servers drop their privileges.
         let open = fs::Permissions::from_mode(0o755);
@@ -28,29 +29,29 @@ impl Files {
         Self(directory)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub fn text(&self, name: &str) -> String {
         let path = self.path(name);
         path.to_str()
             .expect("a path that can be printed")
             .to_owned()
     }
 
-    fn directory(&self, name: &str) -> PathBuf {
+    pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(&path).expect("a temporary directory can be made");
         path
     }
 
-    fn write(&self, name: &str, content: &str) {
+    pub fn write(&self, name: &str, content: &str) {
         fs::write(self.path(name), content).expect("a temporary file can be written");
     }
 
     /// A file of random bytes; its checksum.
-    fn random(&self, name: &str, seed: u64, len: u64) -> Sum {
+    pub fn random(&self, name: &str, seed: u64, len: u64) -> Sum {
         let mut file = fs::File::create(self.path(name)).expect("a temporary file can be made");
         let mut payload = Payload::new(seed, len);
         payload
@@ -60,7 +61,7 @@ impl Files {
     }
 }
 
-fn sum_of_file(path: &Path) -> Sum {
+pub fn sum_of_file(path: &Path) -> Sum {
     let mut file = fs::File::open(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     receive(&mut file).expect("a file can be read").1
 }
@@ -83,7 +84,7 @@ fn finish(pep: Option<Pep>, flows_at_least: u64) {
 }
 
 /// A web server with this directory's `root`.
-fn nginx(bed: &Bed, files: &Files) -> Daemon {
+pub fn nginx(host: &Host, files: &Files) -> Daemon {
     let (root, base) = (files.text("root"), files.text(""));
     let config = format!(
         "daemon off; master_process off; user root; pid {base}/nginx.pid; error_log stderr warn;
@@ -103,7 +104,7 @@ fn nginx(bed: &Bed, files: &Files) -> Daemon {
     );
     files.write("nginx.conf", &config);
     let (conf, log) = (files.text("nginx.conf"), files.path("nginx.log"));
-    Daemon::start(&bed.server, "nginx", 80, &log, &["-p", &base, "-c", &conf])
+    Daemon::start(host, "nginx", 80, &log, &["-p", &base, "-c", &conf])
 }
 
 const CURL: [&str; 6] = [
@@ -126,7 +127,7 @@ fn curl_and_nginx_get_and_put() {
     matrix(|bed| {
         let files = Files::new();
         files.directory("root");
-        let _nginx = nginx(bed, &files);
+        let _nginx = nginx(&bed.server, &files);
         let pep = bed.start();
         let host = server_host(bed);
         for len in SIZES {
@@ -154,7 +155,7 @@ fn curl_fetches_a_page_of_many_objects() {
         let sums: Vec<_> = (0..OBJECTS)
             .map(|number| files.random(&format!("root/{number}"), number, number * 3000))
             .collect();
-        let _nginx = nginx(bed, &files);
+        let _nginx = nginx(&bed.server, &files);
         let pep = bed.start();
         let url = format!("http://{}/[0-{}]", server_host(bed), OBJECTS - 1);
         let output = format!("{}/#1", got.display());
@@ -190,7 +191,7 @@ fn git_clones_over_http() {
         let files = Files::new();
         files.directory("root");
         let head = repository(bed, &files);
-        let _nginx = nginx(bed, &files);
+        let _nginx = nginx(&bed.server, &files);
         let pep = bed.start();
         let url = format!("http://{}/repository.git", server_host(bed));
         let clone = files.text("clone");

@@ -62,7 +62,8 @@ fn be_host(stream: &TcpStream, id: u64, is_client: bool) -> io::Result<()> {
     })
 }
 
-struct BothWays;
+/// Flows with bytes both ways that both ends check.
+pub struct BothWays;
 
 impl Flows for BothWays {
     fn kind(&self, id: u64) -> String {
@@ -103,7 +104,7 @@ fn assert_nothing_lost(running: Running) {
 }
 
 /// A number that may be given otherwise.
-fn given(name: &str, default: u64) -> u64 {
+pub fn given(name: &str, default: u64) -> u64 {
     let given = std::env::var(name).ok();
     given.map_or(default, |text| text.parse().expect("a number"))
 }

@@ -18,7 +18,7 @@ use pepd_tests::{
 
 use crate::{
     support::{Busy, echo_once},
-    tunnel::{LINK, PORT, Running, SITE, connect},
+    tunnel::{LINK, PORT, Running, SITE, connect, traffic},
 };
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
@@ -57,12 +57,7 @@ fn show(bed: &TunnelBed, socket: &Path, more: &str) -> Screen {
 fn top_shows_sites_rates_and_flows_and_leaves_the_terminal_as_it_was() {
     let bed = TunnelBed::new(&format!("{LINK},loss=1%"));
     let running = Running::start(&bed, "", &format!("{SPLIT}{SITE}{ADMIN}"));
-    let _echo = [PORT, 7001]
-        .map(|port| EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, port))));
-    let busy = Busy::start(connect(&bed, Family::V4));
-    let other = bed.host("client").connect(bed.server_at(Family::V4, 7001));
-    let mut other = other.expect("pepd answers");
-    echo_once(&mut other, b"0123456789");
+    let (busy, other, _echo) = traffic(&bed);
     // Where it looks first, nobody is.
     let socket = running.boat.path("pepd.sock");
     let line = top_by_default(&socket);

@@ -1,8 +1,9 @@
 //! Flows in a tunnel between two pepds.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{BufReader, Read as _, Write as _},
     net::{Shutdown, TcpStream},
+    os::unix::net::UnixStream,
     thread,
     time::Duration,
 };
@@ -19,7 +20,7 @@ use pepd_tests::{
     wait::{PATIENCE, wait_until},
 };
 
-use crate::support::{assert_reset_after_connect, echo_once};
+use crate::support::{Busy, assert_reset_after_connect, echo_once};
 
 pub const LINK: &str = "rate=20Mbit/s,delay=20ms,queue=100kB";
 pub const STATED: &str = "rate = \"20Mbit/s\"\nrtt = \"40ms\"";
@@ -56,6 +57,15 @@ impl Running {
         }
     }
 
+    /// Asks the boat's pepd by its admin socket, as HTTP has it. The answer begins with its head.
+    pub fn ask(&self, target: &str) -> BufReader<UnixStream> {
+        let mut stream = UnixStream::connect(self.boat.path("admin.sock")).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let request = format!("GET {target} HTTP/1.1\r\nhost: pepd\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        BufReader::new(stream)
+    }
+
     pub fn assert_in_tunnel(&self, flows: u64) {
         assert_eq!(self.boat.counter("tunnel_flows_near"), flows);
         assert_eq!(self.hub.counter("tunnel_flows_far"), flows);
@@ -82,6 +92,19 @@ pub fn connect(bed: &TunnelBed, family: Family) -> TcpStream {
     let stream = stream.expect("pepd answers");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     stream
+}
+
+/// A flow that is busy all the time, one to another port ([`PORT`] and the next) that has had ten bytes there and back, and their servers.
+pub fn traffic(bed: &TunnelBed) -> (Busy, TcpStream, [EchoServer; 2]) {
+    let echo = [PORT, PORT + 1]
+        .map(|port| EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, port))));
+    let busy = Busy::start(connect(bed, Family::V4));
+    let quiet = bed
+        .host("client")
+        .connect(bed.server_at(Family::V4, PORT + 1));
+    let mut quiet = quiet.expect("pepd answers");
+    echo_once(&mut quiet, b"0123456789");
+    (busy, quiet, echo)
 }
 
 /// A server that takes a payload to its end and then sends another.

@@ -73,7 +73,7 @@ impl TunnelBed {
     /// # Panics
     /// When the kernel refuses something.
     pub fn new(link: &str) -> Self {
-        Self::build(link, &[("client", "boat")])
+        Self::build(&[("client", "boat", link)])
     }
 
     /// The same with a second boat and a second client.
@@ -81,14 +81,21 @@ impl TunnelBed {
     /// # Panics
     /// When the kernel refuses something.
     pub fn with_two_boats(link: &str) -> Self {
-        Self::build(link, &[("client", "boat"), ("client2", "boat2")])
+        Self::with_links(link, link)
     }
 
-    fn build(link: &str, boats: &[(&str, &str)]) -> Self {
-        let link: LinkOptions = link.parse().expect("valid options");
-        let link = link.resolve_without_files().expect("no files");
-        let chain = |nodes: TopologyBuilder, (client, boat): &(&str, &str)| {
-            let edge = LinkEdge::new(boat, link.clone());
+    /// The same, where the second boat's link is another.
+    ///
+    /// # Panics
+    /// When the kernel refuses something.
+    pub fn with_links(first: &str, second: &str) -> Self {
+        Self::build(&[("client", "boat", first), ("client2", "boat2", second)])
+    }
+
+    fn build(boats: &[(&str, &str, &str)]) -> Self {
+        let chain = |nodes: TopologyBuilder, (client, boat, link): &(&str, &str, &str)| {
+            let link: LinkOptions = link.parse().expect("valid options");
+            let edge = LinkEdge::new(boat, link.resolve_without_files().expect("no files"));
             nodes.veth(client, boat).link(boat, "hub", edge)
         };
         let (first, others) = boats.split_first().expect("a boat at least");

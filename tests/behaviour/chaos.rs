@@ -1,0 +1,438 @@
+//! Everything at once: faults of the link, of pepd and of its machine, and hosts that do harm, beside programs that only want their
+//! bytes.
+//!
+//! A short run is in every `./test`. An hour, with 200 flows at a time:
+//!
+//! ```text
+//! PEPD_TEST_CHAOS=3600 PEPD_TEST_FLOWS=200 cargo test -p pepd-tests --test behaviour -- chaos:: --nocapture
+//! ```
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{IpAddr, SocketAddr, TcpStream},
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use pepd_tests::{
+    bed::Family,
+    echo::EchoServer,
+    footprint::Footprint,
+    matrix::shared,
+    payload::{Random, Sum, run_seed},
+    pep::Pep,
+    programs::program,
+    raw::{Segment, flood},
+    tunnel::{End, TunnelBed},
+    wait::{PATIENCE, wait_within},
+};
+
+use crate::{
+    churn,
+    custody::{Folder, MIB},
+    programs::{Files, nginx, sum_of_file},
+    survive::{GROWN, crash, upgrade},
+    survive_tunnel::{BothWays, given},
+    tunnel::{LINK, PORT, SITE, STATED},
+};
+
+/// Of what its hosts do nothing crosses the bad link.
+const WELL: u16 = PORT + 1;
+/// Between two messages of the host that is well.
+const PACE: Duration = Duration::from_millis(20);
+const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+/// How long what is short stays so, and the link away.
+const WHILE: Duration = Duration::from_secs(3);
+/// Objects of the web server, in bytes.
+const OBJECTS: [u64; 4] = [1000, 30_000, 200_000, 1_000_000];
+/// One that nobody reads to its end.
+const LONG: &str = "long";
+
+/// Two boats and a hub. The second boat's link is as good as its kind can be.
+struct Fleet<'a> {
+    bed: &'a TunnelBed,
+    folder: Folder,
+    boat: Pep,
+    hub: Pep,
+    well: Pep,
+    reloads: u64,
+}
+
+impl<'a> Fleet<'a> {
+    fn start(bed: &'a TunnelBed) -> Self {
+        let folder = Folder::new(bed, Some(64 * MIB));
+        let both = bed.peer(End::Hub, End::SecondBoat);
+        let hub = bed.config(End::Hub, STATED, "", &format!("{both}{ADMIN}"));
+        let hub = bed.start(End::Hub, &hub);
+        let boat = bed.start(End::Boat, &Self::boat_config(bed, &folder, 0));
+        let well = bed.config(End::SecondBoat, STATED, "", SITE);
+        let well = bed.start(End::SecondBoat, &well);
+        hub.wait_counter("tunnel_peers_here", |peers| peers == 2);
+        Self {
+            bed,
+            folder,
+            boat,
+            hub,
+            well,
+            reloads: 0,
+        }
+    }
+
+    fn boat_config(bed: &TunnelBed, folder: &Folder, reloads: u64) -> String {
+        let custody = folder.path().join("custody");
+        let more = format!(
+            "{SITE}[[site]]\nname = \"mail\"\nmatch = {{ dport = [{}] }}\n{ADMIN}\
+             [custody]\nfolder = \"{}\"\nmemory = \"8MiB\"\n",
+            25 + reloads % 2,
+            custody.display()
+        );
+        bed.config(End::Boat, STATED, "", &more)
+    }
+
+    fn at_bad_link(&self) -> [&Pep; 2] {
+        [&self.boat, &self.hub]
+    }
+
+    /// One fault, of each kind in turn, to its end.
+    fn suffer(&mut self, turn: u64, random: &mut Random) {
+        match turn % 9 {
+            0 => crash(&self.boat),
+            1 => crash(&self.hub),
+            2 => upgrade(&self.boat),
+            3 => self.hub.succeed(),
+            4 => self.reload(),
+            5 => self.be_flooded(),
+            6 => self.be_full(),
+            7 => self.be_short(random),
+            _ => {
+                self.bed.cut_link();
+                thread::sleep(WHILE);
+                self.bed.mend_link();
+            }
+        }
+    }
+
+    fn reload(&mut self) {
+        self.reloads += 1;
+        let config = Self::boat_config(self.bed, &self.folder, self.reloads);
+        fs::write(self.boat.path("pepd.toml"), config).expect("writable");
+        let told = self.boat.ask(&["reload"]);
+        assert!(told.contains("site.mail.match.dport"), "{told}");
+    }
+
+    /// SYNs of a host that is not there.
+    fn be_flooded(&self) {
+        let to = self.bed.server_at(Family::V4, PORT);
+        let from: IpAddr = "10.5.0.2".parse().expect("an address");
+        let ports = 1024..=u16::MAX;
+        let syns = ports.map(|port| Segment::opening(SocketAddr::new(from, port), to));
+        let boat = self.bed.address("boat", Family::V4);
+        flood(&self.bed.host("client"), boat, syns);
+    }
+
+    /// The disk.
+    fn be_full(&self) {
+        let path = self.folder.path().join("others");
+        let mut others = fs::File::create(&path).expect("a file");
+        while others.write_all(&[1; 65_536]).is_ok() {}
+        thread::sleep(WHILE);
+        fs::remove_file(path).expect("it is ours");
+    }
+
+    /// Of descriptors.
+    fn be_short(&self, random: &mut Random) {
+        let left = random.below(20);
+        self.boat
+            .set_descriptor_limit(self.boat.descriptors() as u64 + left);
+        thread::sleep(WHILE);
+        self.boat.set_descriptor_limit(20_000);
+    }
+}
+
+/// What should be at its end as it was at the beginning.
+#[derive(Debug)]
+struct State {
+    descriptors: [usize; 2],
+    resident: u64,
+    footprint: Footprint,
+}
+
+impl State {
+    fn of(pep: &Pep, host: &pepd_tests::host::Host) -> Self {
+        let first = fs::read_dir(format!("/proc/{}/fd", pep.supervisor()));
+        Self {
+            descriptors: [pep.descriptors(), first.expect("it runs").count()],
+            resident: pep.resident_bytes(),
+            footprint: Footprint::of(host),
+        }
+    }
+}
+
+/// Programs over the bad link, one after the other, many at a time.
+struct Programs<'a> {
+    bed: &'a TunnelBed,
+    files: &'a Files,
+    sums: Vec<Sum>,
+    stop: AtomicBool,
+    done: AtomicU64,
+    errors: Mutex<Vec<String>>,
+}
+
+impl Programs<'_> {
+    fn run(&self, number: usize) {
+        let mut random = Random::new(run_seed() + number as u64);
+        while !self.stop.load(Ordering::SeqCst) {
+            let object = random.below(OBJECTS.len() as u64) as usize;
+            let result = if random.below(3) == 0 {
+                self.put(number, object)
+            } else {
+                self.get(number, object)
+            };
+            self.done.fetch_add(1, Ordering::SeqCst);
+            if let Err(err) = result {
+                self.errors.lock().expect("nobody panics").push(err);
+            }
+        }
+    }
+
+    fn get(&self, number: usize, object: usize) -> Result<(), String> {
+        let got = self.files.path(&format!("got-{number}"));
+        self.curl("--output", &got, &OBJECTS[object].to_string())?;
+        self.check(&got, object, "GET")
+    }
+
+    fn put(&self, number: usize, object: usize) -> Result<(), String> {
+        let from = self.files.path(&format!("root/{}", OBJECTS[object]));
+        let name = format!("put-{number}");
+        self.curl("--upload-file", &from, &name)?;
+        self.check(&self.files.path(&format!("root/{name}")), object, "PUT")
+    }
+
+    fn check(&self, path: &Path, object: usize, what: &str) -> Result<(), String> {
+        if sum_of_file(path) == self.sums[object] {
+            return Ok(());
+        }
+        let len = OBJECTS[object];
+        Err(format!("{what} of {len} bytes: wrong ones"))
+    }
+
+    fn curl(&self, way: &str, file: &Path, name: &str) -> Result<(), String> {
+        let server = self.bed.server_at(Family::V4, 80);
+        let (url, file) = (
+            format!("http://{server}/{name}"),
+            file.to_str().expect("text"),
+        );
+        let words = ["-sS", "--fail", "--max-time", "600", way, file, &url];
+        let output = self.bed.host("client").output(&program("curl"), &words);
+        if output.status.success() {
+            return Ok(());
+        }
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(format!("{way} {name}: {errors}"))
+    }
+}
+
+/// Asks for what it does not read, and gives up after a while.
+fn read_slowly(bed: &TunnelBed, done: &AtomicBool) {
+    while !done.load(Ordering::SeqCst) {
+        let to = bed.server_at(Family::V4, 80);
+        let ask = || {
+            let mut stream = bed.host("client").connect(to).ok()?;
+            let request = format!("GET /{LONG} HTTP/1.0\r\n\r\n");
+            stream.write_all(request.as_bytes()).ok()?;
+            Some(stream)
+        };
+        let unread: Vec<_> = (0..10).filter_map(|_| ask()).collect();
+        thread::sleep(WHILE);
+        drop(unread);
+    }
+}
+
+/// Messages there and back all the time, on one connection; how long each took.
+fn be_well(mut stream: TcpStream, at: &AtomicU64, rounds: &Mutex<[Vec<Duration>; 2]>) {
+    let mut number = 0_u64;
+    loop {
+        let phase = at.load(Ordering::SeqCst) as usize;
+        if phase > 1 {
+            return;
+        }
+        let (began, message) = (Instant::now(), number.to_be_bytes());
+        let mut answer = [0; 8];
+        let told = stream.write_all(&message);
+        told.and_then(|()| stream.read_exact(&mut answer))
+            .expect("the connection of one who is well lasts");
+        assert_eq!(answer, message);
+        let took = began.elapsed();
+        rounds.lock().expect("nobody panics")[phase].push(took);
+        number += 1;
+        thread::sleep(PACE.saturating_sub(took));
+    }
+}
+
+fn percentile(took: &mut [Duration], of_hundred: usize) -> Duration {
+    took.sort_unstable();
+    let last = took.len().saturating_sub(1);
+    took[last * of_hundred / 100]
+}
+
+/// Sets it when dropped.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Sets it when dropped.
+struct Ended<'a>(&'a AtomicU64);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(2, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn no_byte_is_wrong_and_nothing_leaks_whatever_happens() {
+    shared(|| {
+        let time = Duration::from_secs(given("PEPD_TEST_CHAOS", 40));
+        let flows = given("PEPD_TEST_FLOWS", 30) as usize;
+        let bed = TunnelBed::with_links(&format!("{LINK},wink=p=0.4,i=500ms"), LINK);
+        let mut fleet = Fleet::start(&bed);
+        let hosts = ["boat", "hub"].map(|name| bed.host(name));
+        let state = |fleet: &Fleet<'_>| {
+            let [boat, hub] = fleet.at_bad_link();
+            [State::of(boat, &hosts[0]), State::of(hub, &hosts[1])]
+        };
+        let before = state(&fleet);
+        live(&mut fleet, time, flows);
+        for pep in [&fleet.boat, &fleet.hub, &fleet.well] {
+            pep.wait_idle();
+            assert!(!pep.log().text().contains("panicked at"), "pepd panicked");
+        }
+        assert_nothing_leaks(&before, || state(&fleet));
+        for pep in [fleet.boat, fleet.well, fleet.hub] {
+            pep.stop();
+        }
+    });
+}
+
+fn assert_nothing_leaks(before: &[State; 2], now: impl Fn() -> [State; 2]) {
+    let mut after = now();
+    // What a flow had is given back a moment after its end.
+    let settled = wait_within(PATIENCE, || {
+        after = now();
+        let mut pairs = before.iter().zip(&after);
+        let same = pairs.all(|(before, after)| {
+            (0..2).all(|at| after.descriptors[at] <= before.descriptors[at] + 2)
+        });
+        same.then_some(())
+    });
+    for (before, after) in before.iter().zip(&after) {
+        println!(
+            "descriptors of the process that carries flows and of the first one {:?}, before {:?}; {} of {} KiB resident",
+            after.descriptors,
+            before.descriptors,
+            after.resident >> 10,
+            before.resident >> 10
+        );
+        let changed = after.footprint.difference(&before.footprint);
+        let changed: Vec<_> = changed.iter().filter(|line| !is_counted(line)).collect();
+        assert!(changed.is_empty(), "{changed:#?}");
+        assert!(after.resident < before.resident + 48 * MIB, "{after:?}");
+    }
+    assert!(settled.is_some(), "descriptors");
+}
+
+/// Counters of the nft table, and what its sets remember for a while.
+fn is_counted(line: &str) -> bool {
+    ["packets", "expires", "elements", "}"]
+        .iter()
+        .any(|word| line.contains(word))
+}
+
+/// Lets hosts work, and then everything happen.
+fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
+    let bed = fleet.bed;
+    let files = Files::new();
+    files.directory("root");
+    let sums = OBJECTS.map(|len| files.random(&format!("root/{len}"), len, len));
+    files.random(&format!("root/{LONG}"), 1, 100_000_000);
+    let _nginx = nginx(&bed.host("server"), &files);
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, WELL)));
+    let well = bed.host("client2").connect(bed.server_at(Family::V4, WELL));
+    let well = well.expect("pepd answers");
+    well.set_nodelay(true).expect("a socket");
+    well.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let programs = Programs {
+        bed,
+        files: &files,
+        sums: sums.into(),
+        stop: AtomicBool::default(),
+        done: AtomicU64::default(),
+        errors: Mutex::default(),
+    };
+    let (phase, rounds) = (AtomicU64::default(), Mutex::default());
+    let slow = AtomicBool::default();
+    let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
+    let to = bed.server_at(Family::V4, PORT);
+    let connect = || bed.host("client").connect(to);
+    let patience = PATIENCE * (2 + flows as u32 / 20);
+    thread::scope(|scope| {
+        let (_ended, _stop) = (Ended(&phase), [Stop(&programs.stop), Stop(&slow)]);
+        scope.spawn(|| be_well(well, &phase, &rounds));
+        for number in 0..flows / 2 {
+            let programs = &programs;
+            scope.spawn(move || programs.run(number));
+        }
+        let own = (connect, listener);
+        churn::under_load(BothWays, flows - flows / 2, patience, own, || {
+            // As it is while nothing happens but load.
+            thread::sleep(time / 10);
+            scope.spawn(|| read_slowly(bed, &slow));
+            phase.store(1, Ordering::SeqCst);
+            happen(fleet, time);
+            drop((Stop(&programs.stop), Stop(&slow)));
+        });
+    });
+    report(&programs, rounds.into_inner().expect("nobody panics"));
+}
+
+/// One fault after the other, each kind once at least.
+fn happen(fleet: &mut Fleet<'_>, time: Duration) {
+    let mut random = Random::new(run_seed());
+    let (began, pause) = (Instant::now(), time / 150);
+    let mut turn = 0;
+    while turn < 9 || began.elapsed() < time {
+        thread::sleep(GROWN + pause + Duration::from_micros(random.below(500_000)));
+        fleet.suffer(turn, &mut random);
+        turn += 1;
+    }
+    println!("{turn} faults in {:?}", began.elapsed());
+    if fleet.reloads % 2 == 1 {
+        // As it was at the beginning.
+        fleet.reload();
+    }
+}
+
+fn report(programs: &Programs<'_>, mut rounds: [Vec<Duration>; 2]) {
+    let done = programs.done.load(Ordering::SeqCst);
+    println!("{done} runs of curl");
+    for (what, took) in ["load alone", "everything"].iter().zip(&mut rounds) {
+        let (median, late) = (percentile(took, 50), percentile(took, 99));
+        let count = took.len();
+        println!(
+            "{what}: one who is well had {count} answers, half within {median:?}, 99 % within {late:?}"
+        );
+    }
+    let errors = programs.errors.lock().expect("nobody panics");
+    assert!(errors.is_empty(), "of {done} runs: {errors:#?}");
+    assert!(done > 0);
+}
