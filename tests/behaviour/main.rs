@@ -30,6 +30,7 @@ mod orders;
 mod other_kernel;
 mod outages;
 mod page;
+mod probing;
 mod programs;
 mod relay;
 mod secrets;

@@ -9,10 +9,12 @@
 //!   the site's name
 //!
 //!   version:8 = 2 | flags:8 = 32 | 0:16 | flows that go on:64
+//!
+//!   version:8 = 2 | flags:8 = 64 | 0:16 | bytes down:64
 //! ```
 //!
 //! Flags: 1, the addresses are IPv6; 2, connect from the client's address; 4, what the stream carries is compressed, both ways;
-//! 8, the flow goes on; 16, with 8: perhaps you have never heard of it; 32, alone: a roll, of no flow.
+//! 8, the flow goes on; 16, with 8: perhaps you have never heard of it; 32, alone: a roll, of no flow; 64, alone: a probe of the path.
 //! Others are zero, and a greeting in which they are not is refused. Numbers are in network byte order.
 //!
 //! The stream of a flow that goes on begins, from the far end, with an [`Answer`].
@@ -27,7 +29,13 @@ pub enum Opening {
     /// So many flows go on in this session, each with a stream of its own; of the others that there were the opener knows
     /// nothing any more.
     Roll(u64),
+    /// It is nobody's: what comes on it is dropped, and so many bytes of no meaning are wanted in return, up to
+    /// [`PROBE_MAX`].
+    Probe(u64),
 }
+
+/// The most that a probe may ask for in return, in bytes.
+pub const PROBE_MAX: u64 = 10_000_000_000;
 
 /// What is said of a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +124,7 @@ const COMPRESSED: u8 = 4;
 const RESUME: u8 = 8;
 const PERHAPS_NEW: u8 = 16;
 const ROLL: u8 = 32;
+const PROBE: u8 = 64;
 const NAME_MAX: usize = 64;
 
 impl Opening {
@@ -126,11 +135,8 @@ impl Opening {
     pub fn emit(&self) -> Vec<u8> {
         match self {
             Self::Flow(greeting) => greeting.emit(),
-            Self::Roll(flows) => {
-                let mut bytes = vec![VERSION, ROLL, 0, 0];
-                bytes.extend(flows.to_be_bytes());
-                bytes
-            }
+            Self::Roll(flows) => of_none(ROLL, *flows),
+            Self::Probe(down) => of_none(PROBE, *down),
         }
     }
 
@@ -143,13 +149,27 @@ impl Opening {
         if version != VERSION {
             return Err(GreetingError::Version(version));
         }
-        if let Some(flows) = rest.strip_prefix(&[ROLL, 0, 0]) {
-            let flows = flows.try_into().map_err(|_| GreetingError::Form)?;
-            return Ok(Self::Roll(u64::from_be_bytes(flows)));
+        let of_none = |flag| rest.strip_prefix(&[flag, 0, 0]);
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_be_bytes);
+        if let Some(flows) = of_none(ROLL) {
+            return number(flows)
+                .map(Self::Roll)
+                .map_err(|_| GreetingError::Form);
+        }
+        if let Some(down) = of_none(PROBE) {
+            let down = number(down).ok().filter(|down| *down <= PROBE_MAX);
+            return down.map(Self::Probe).ok_or(GreetingError::Form);
         }
         let greeting = Greeting::parse(rest).ok_or(GreetingError::Form)?;
         Ok(Self::Flow(greeting))
     }
+}
+
+/// What is of no flow.
+fn of_none(flag: u8, number: u64) -> Vec<u8> {
+    let mut bytes = vec![VERSION, flag, 0, 0];
+    bytes.extend(number.to_be_bytes());
+    bytes
 }
 
 impl Greeting {
@@ -312,8 +332,9 @@ mod tests {
 
     fn opening() -> impl Strategy<Value = Opening> {
         prop_oneof![
-            9 => greeting().prop_map(Opening::Flow),
+            8 => greeting().prop_map(Opening::Flow),
             1 => any::<u64>().prop_map(Opening::Roll),
+            1 => (0..=PROBE_MAX).prop_map(Opening::Probe),
         ]
     }
 
@@ -347,6 +368,12 @@ mod tests {
                 prop_assert_eq!(opening.emit(), bytes);
             }
         }
+    }
+
+    #[test]
+    fn a_probe_asks_for_no_more_than_it_may() {
+        let bytes = Opening::Probe(PROBE_MAX + 1).emit();
+        assert_eq!(Opening::parse(&bytes), Err(GreetingError::Form));
     }
 
     #[test]

@@ -21,6 +21,7 @@
 //! - `notices`, what the kernel tells unasked
 //! - [`observe`], what is seen of a running pepd
 //! - [`outage`], whether the link is there
+//! - [`probe`], what the path to a peer is like under load
 //! - [`share`], how fast each flow may send into the link
 //! - [`stats`], counters
 //! - [`survive`], flows that outlive the process that carries them
@@ -56,6 +57,7 @@ pub mod migrate;
 mod notices;
 pub mod observe;
 pub mod outage;
+pub mod probe;
 pub mod service;
 pub mod share;
 pub mod stats;

@@ -20,8 +20,8 @@ pub use keygen::KeygenArgs;
 pub use migrate::MigrateArgs;
 pub use run::{FormatArg, LevelArg, RunArgs};
 pub use running::{
-    AdminArgs, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, NamedSite, ReloadArgs,
-    SiteArgs, SiteCommand, SocketArgs, TopArgs,
+    AdminArgs, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, NamedSite, ProbeArgs,
+    ReloadArgs, SiteArgs, SiteCommand, SocketArgs, TopArgs,
 };
 pub use trace::TraceArgs;
 
@@ -36,6 +36,7 @@ Examples:
   pepd top                                    the same, live
   pepd flows                                  each flow: round trip, rate, what holds it up
   pepd trace 10.0.0.7:40112                   what one flow does, live, and what it waits for
+  pepd probe hub                              what is the path to that peer like, idle and full?
   pepd custody                                what is held for hosts
   pepd keygen                                 a key, by which peers of tunnels know this pepd
 
@@ -87,6 +88,9 @@ pub enum Command {
     /// Show one flow, live: what moves, what it waits for, how it ends
     #[command(after_help = trace::TRACE_EXAMPLES)]
     Trace(TraceArgs),
+    /// Load the path to a peer for a while, and say what it is like
+    #[command(after_help = running::PROBE_EXAMPLES)]
+    Probe(ProbeArgs),
     /// List what is held for hosts
     #[command(after_help = running::CUSTODY_EXAMPLES)]
     Custody(CustodyArgs),

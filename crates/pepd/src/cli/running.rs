@@ -1,14 +1,17 @@
-//! What is asked of a running pepd, or told it: `pepd link`, `status`, `flows`, `site`, `custody`, `reload` and `drain`.
+//! What is asked of a running pepd, or told it: `pepd link`, `status`, `flows`, `probe`, `site`, `custody`, `reload` and
+//! `drain`.
 
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
+use units::{ByteSize, UnitError};
 
 use super::ConfigArgs;
 use crate::{
     admin::OrderedState,
     change::GRACE_MAX,
     observe::flows::{LISTED, LISTED_MAX, Sort},
+    probe,
 };
 
 pub(super) const LINK_EXAMPLES: &str = "\
@@ -57,6 +60,18 @@ Examples:
   pepd top
   pepd top --interval 5s               asks more seldom
   pepd top --once                      one frame as text, for scripts
+";
+
+pub(super) const PROBE_EXAMPLES: &str = "\
+Loads the path to a peer, first toward it and then from it, and says what it is like, idle and full: rate, round trip, queue, loss and
+its bursts, whether UDP gets through, and what a configuration for it would say. Nothing is changed by it. It sends bytes of no meaning
+through the running pepd's tunnel, and by default only what no flow needs; on a metered link they cost what others do: `--bytes`
+bounds them. One at a time; interrupted, it ends. Both pepds have to know it. docs/operating.md says more.
+
+Examples:
+  pepd probe hub                       ten seconds in each direction, 50 MB at most
+  pepd probe hub --for 30s --bytes 10M
+  pepd probe hub --json | jq '.up.rate, .idle.median_s'
 ";
 
 pub(super) const CUSTODY_EXAMPLES: &str = "\
@@ -180,6 +195,41 @@ pub struct FlowsArgs {
     /// Which pepd.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+/// Options of `pepd probe`.
+#[derive(Debug, Args)]
+pub struct ProbeArgs {
+    /// The peer, as the configuration calls it
+    pub peer: String,
+    /// For how long each direction is loaded, from 1s to 60s
+    #[arg(long = "for", value_name = "TIME", value_parser = lasting, default_value = "10s")]
+    pub lasting: Duration,
+    /// Bytes of both directions together at most, from 10k to 20G; headers and what is sent again come on top
+    #[arg(long, value_name = "SIZE", value_parser = probed, default_value = "50M")]
+    pub bytes: u64,
+    /// Before which flows it goes
+    #[arg(long, value_enum, default_value_t)]
+    pub load: probe::Load,
+    /// Which pepd.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+fn lasting(text: &str) -> Result<Duration, String> {
+    let lasting = units::duration::parse(text).map_err(|err| err.to_string())?;
+    if (probe::LASTING.0..=probe::LASTING.1).contains(&lasting) {
+        return Ok(lasting);
+    }
+    Err("expected 1s to 60s".to_owned())
+}
+
+fn probed(text: &str) -> Result<u64, String> {
+    let size: ByteSize = text.parse().map_err(|err: UnitError| err.to_string())?;
+    if (probe::BYTES.0..=probe::BYTES.1).contains(&size.bytes()) {
+        return Ok(size.bytes());
+    }
+    Err("expected 10k to 20G".to_owned())
 }
 
 /// Options of `pepd top`.

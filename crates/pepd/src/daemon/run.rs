@@ -28,6 +28,7 @@ use crate::{
     limits::Admission,
     load::Source,
     observe::{self, Observer},
+    probe,
     service::Service,
     share::Sampler,
     stats,
@@ -125,7 +126,11 @@ impl Daemon {
         let drain = Drain::new(&self.context.admission, self.config.drain);
         let more = observe::routes(&observer)
             .merge(change::router(Arc::clone(&reload), Arc::clone(&drain)))
-            .merge(switches::router(Arc::clone(&switches)));
+            .merge(switches::router(Arc::clone(&switches)))
+            .merge(probe::router(
+                &self.config,
+                self.tunnels.as_ref().map(Tunnels::prober),
+            ));
         let mut admin = Admin::new(&self.config, &self.context, more);
         if let Err(err) = admin.bind() {
             tracing::warn!(error = %err, "no admin socket: no command reaches this pepd (`pepd status`, `reload`, `link`)");

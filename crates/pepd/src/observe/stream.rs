@@ -47,7 +47,7 @@ impl Listeners {
 }
 
 /// One event. JSON has no line breaks of its own.
-pub(super) fn event(name: &str, data: &impl serde::Serialize) -> String {
+pub(crate) fn event(name: &str, data: &impl serde::Serialize) -> String {
     match serde_json::to_string(data) {
         Ok(data) => format!("event: {name}\ndata: {data}\n\n"),
         Err(err) => {

@@ -219,7 +219,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     )
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 

@@ -31,6 +31,7 @@ use super::{
     Handed, TunnelError,
     core::{Core, Key, Shared},
     near, paths,
+    probe::{self, Ordered},
     recover::{self, Inherited},
     register,
     setup::Prepared,
@@ -63,7 +64,7 @@ pub(super) enum DriverError {
 pub(super) async fn run(
     (prepared, inherited): (Prepared, Inherited),
     context: Arc<FlowContext>,
-    incoming: UnboundedReceiver<Handed>,
+    (incoming, orders): (UnboundedReceiver<Handed>, UnboundedReceiver<Ordered>),
     stopped: impl Future<Output = ()>,
 ) -> Result<(), DriverError> {
     let mut endpoint = prepared.endpoint;
@@ -94,6 +95,7 @@ pub(super) async fn run(
         drops: Drops::default(),
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
+    tokio::task::spawn_local(probe::serve(Rc::clone(&core), orders));
     if let Some(answers) = disk.answers {
         tokio::task::spawn_local(hear_disk(Rc::clone(&core), answers));
     }

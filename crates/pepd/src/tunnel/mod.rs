@@ -18,6 +18,7 @@
 //! - `leg`, a connection to a host; `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
 //! - `recover`, flows of the process before
 //! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
+//! - [`probe`], the path to a peer under load, as an operator asks for it
 //! - [`peers`], what others may know: who is there; `paths`, what is remembered of the ways to them
 
 mod batch;
@@ -33,6 +34,7 @@ mod name;
 mod near;
 mod paths;
 pub mod peers;
+pub mod probe;
 mod recover;
 #[cfg(test)]
 mod rig;
@@ -57,6 +59,7 @@ use crate::{
 };
 use leg::Leg;
 use peers::{PeerStatus, Statuses};
+use probe::Prober;
 pub use recover::Inherited;
 pub use setup::TunnelError;
 
@@ -149,6 +152,7 @@ pub struct Tunnels {
     statuses: Statuses,
     routes: Vec<(SiteId, usize, Class)>,
     far: Arc<Tally>,
+    prober: Prober,
 }
 
 impl Tunnels {
@@ -167,6 +171,7 @@ impl Tunnels {
         recover::expect_peers(&prepared, &inherited);
         let (statuses, routes) = (prepared.statuses.clone(), prepared.routes.clone());
         let far = Arc::clone(prepared.far.tally());
+        let (prober, orders) = probe::prober(&statuses);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -179,7 +184,7 @@ impl Tunnels {
                 // Nothing is ever sent: this ends when the sender is gone.
                 let stopped = async { while stopped.changed().await.is_ok() {} };
                 let given = (prepared, inherited);
-                if let Err(err) = driver::run(given, context, incoming, stopped).await {
+                if let Err(err) = driver::run(given, context, (incoming, orders), stopped).await {
                     let error = &err as &dyn std::error::Error;
                     tracing::error!(error, "tunnels have ended");
                 }
@@ -192,6 +197,7 @@ impl Tunnels {
             statuses,
             routes,
             far,
+            prober,
         })
     }
 
@@ -217,9 +223,14 @@ impl Tunnels {
         &self.far
     }
 
+    /// By what probes of the ways to peers are asked for.
+    pub fn prober(&self) -> Prober {
+        self.prober.clone()
+    }
+
     /// Ends the thread. Flows that are still open are reset.
     pub fn stop(self) {
-        drop((self.stop, self.handed));
+        drop((self.stop, self.handed, self.prober));
         if self.thread.join().is_err() {
             tracing::error!("the thread of tunnels had panicked");
         }

@@ -182,6 +182,12 @@ impl Arrivals {
         true
     }
 
+    /// Packets that were looked for, those of them that are missing, and bursts of these, since the session began.
+    pub fn counts(&self) -> [u64; 3] {
+        let counts = &self.counts;
+        [counts.packets(), counts.lost(), counts.bursts()]
+    }
+
     /// The lowest segment that has not arrived: what the numbers of others are near to.
     pub fn below(&self) -> u64 {
         self.below
@@ -271,11 +277,7 @@ impl Arrivals {
             span,
             ranges,
             gaps: self.gaps.tell(),
-            counts: [
-                self.counts.packets(),
-                self.counts.lost(),
-                self.counts.bursts(),
-            ],
+            counts: self.counts(),
         }
     }
 

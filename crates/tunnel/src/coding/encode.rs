@@ -102,6 +102,11 @@ impl Encoding {
         self.control.estimate().loss().value
     }
 
+    /// The peer's counts as they are known.
+    pub fn counted(&self) -> [u64; 3] {
+        self.counted
+    }
+
     /// What became of our packets, as the peer counts it since the session began: looked at, lost, bursts.
     /// What cannot be is left out. `packet` is how long a packet takes on the link.
     pub fn on_counts(&mut self, counts: [u64; 3], congested: bool, packet: Duration) {

@@ -293,6 +293,11 @@ impl<T> Delivery<T> {
         self.rtt.smoothed()
     }
 
+    /// The last round trip time alone; what was guessed until there is one.
+    pub fn latest_rtt(&self) -> Duration {
+        self.rtt.latest()
+    }
+
     /// How long a packet stands in the link's queue of late, as far as the round trip times of the last 10 to 20 minutes
     /// tell.
     pub fn queue(&self) -> Duration {

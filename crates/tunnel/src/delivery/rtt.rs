@@ -61,6 +61,10 @@ impl Rtt {
         self.smoothed
     }
 
+    pub(super) fn latest(&self) -> Duration {
+        self.latest
+    }
+
     pub(super) fn variation(&self) -> Duration {
         self.variation
     }

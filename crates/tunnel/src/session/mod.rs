@@ -41,7 +41,7 @@ pub use event::Event;
 use held::Held;
 use segment::{Segment, Sent};
 use send::Sending;
-pub use stats::{PathState, SessionStats};
+pub use stats::{Measures, PathState, SessionStats};
 
 use crate::{
     arrival::{Arrivals, Timing},
@@ -207,6 +207,15 @@ impl Session {
             overcode: self.encoding.share(),
             packet: self.mtu.size(),
             link: self.silence.state(),
+        }
+    }
+
+    /// What has been measured of the path, unsmoothed.
+    pub fn measures(&self) -> Measures {
+        Measures {
+            rtt: self.delivery.latest_rtt(),
+            sent: self.encoding.counted(),
+            received: self.arrivals.counts(),
         }
     }
 

@@ -52,3 +52,16 @@ pub struct SessionStats {
     /// Times that nothing came from the peer for long.
     pub outages: u64,
 }
+
+/// What one needs to know who looks at the path for a while, as [`Session::measures`](super::Session::measures) has it. Each of the counts has
+/// packets that were looked for, those of them that did not arrive, and bursts of these, since the session began; what outages
+/// have taken is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measures {
+    /// The last round trip time alone.
+    pub rtt: Duration,
+    /// Of our packets, as far as the peer has said.
+    pub sent: [u64; 3],
+    /// Of the peer's.
+    pub received: [u64; 3],
+}

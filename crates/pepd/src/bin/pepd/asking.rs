@@ -12,17 +12,19 @@ use pepd::{
     },
     change::{self, DrainOrder, DrainReport, ReloadOrder, ReloadReport},
     cli::{
-        AdminArgs, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, ReloadArgs, SiteArgs,
-        SiteCommand, SocketArgs, TopArgs,
+        AdminArgs, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, ProbeArgs, ReloadArgs,
+        SiteArgs, SiteCommand, SocketArgs, TopArgs,
     },
     exit::ExitStatus,
     load::{self, LoadError},
     observe::{flows::FlowsReport, status::Status},
     outage::LinkReport,
+    probe::{ProbeOrder, Progress, Report},
     switches::{SiteList, SiteOrder},
     top,
 };
 use serde::de::DeserializeOwned;
+use units::ByteSize;
 
 use crate::output::{complain, print, refuse};
 
@@ -88,6 +90,44 @@ pub fn flows(args: &FlowsArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let (limit, site) = (args.limit, site.collect::<String>());
     let target = format!("/v1/flows?limit={limit}&sort={}{site}", word.get_name());
     show::<FlowsReport>(&args.admin, Method::GET, &target, String::new())
+}
+
+/// `pepd probe`: what is shown while it lasts goes to standard error, the report to standard output.
+pub fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
+    let socket = socket_of(&args.admin.which)?;
+    let order = serde_json::to_string(&ProbeOrder {
+        peer: args.peer.clone(),
+        for_s: args.lasting.as_secs_f64(),
+        bytes: args.bytes,
+        load: args.load,
+    })?;
+    if !args.admin.json {
+        complain(format_args!(
+            "{}: up to {} each way, and {} of load together at most; what is sent again and headers come on top; Ctrl-C ends it",
+            args.peer,
+            units::duration::format(args.lasting),
+            ByteSize(args.bytes),
+        ));
+    }
+    let mut report = None;
+    client::follow(&socket, "/v1/probe", order, |name, data| {
+        match name {
+            "progress" if !args.admin.json => {
+                let progress: Progress = serde_json::from_str(data)?;
+                complain(format_args!("{progress}"));
+            }
+            "report" => report = Some(data.to_owned()),
+            "failed" => return Err(serde_json::from_str::<String>(data)?.into()),
+            _ => {}
+        }
+        Ok::<_, Box<dyn Error>>(report.is_none())
+    })?;
+    let report = report.ok_or("pepd has ended, or said nothing for a minute")?;
+    if args.admin.json {
+        return Ok(print(format_args!("{report}\n")));
+    }
+    let report: Report = serde_json::from_str(&report)?;
+    Ok(print(format_args!("\n{report}")))
 }
 
 pub fn custody(args: &CustodyArgs) -> Result<ExitStatus, Box<dyn Error>> {

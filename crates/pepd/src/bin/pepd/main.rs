@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Command::Top(args) => asking(asking::top(&args)),
         Command::Flows(args) => asking(asking::flows(&args)),
         Command::Trace(args) => asking(trace::trace(&args)),
+        Command::Probe(args) => asking(asking::probe(&args)),
         Command::Custody(args) => asking(asking::custody(&args)),
         Command::Reload(args) => asking(asking::reload(&args)),
         Command::Site(args) => asking(asking::site(&args)),

@@ -100,7 +100,9 @@ impl Core {
                 stream, greeting, ..
             } => self.on_opened(shared, index, stream, &greeting),
             Event::Readable { stream, until } => {
-                if let Some(flow) = table.on_readable(stream, until) {
+                if let Some(until) = table.drop_probed(stream, until) {
+                    self.allow(index, stream, until);
+                } else if let Some(flow) = table.on_readable(stream, until) {
                     self.on_answer(Key { peer: index, flow });
                 }
             }
@@ -164,6 +166,7 @@ impl Core {
                     session.finish(stream);
                 }
             }
+            Ok(Opening::Probe(down)) => self.on_probed(index, stream, down),
             Ok(Opening::Flow(greeting)) => match greeting.resume {
                 Some(resume) => self.on_resumed(shared, index, stream, (greeting, resume)),
                 None if peer.table.find(greeting.token) == Known::Not => {

@@ -2,10 +2,11 @@
 //!
 //! - this module, what flows and the driver ask of it
 //! - `events`, what the endpoint has to tell; `resuming`, flows that go on in another session
-//! - `peers`, a peer and its flows
+//! - `peers`, a peer and its flows; `probed`, probes of the path to it
 
 mod events;
 mod peers;
+mod probed;
 mod resuming;
 mod trouble;
 

@@ -14,6 +14,7 @@ mod bond;
 mod ended;
 mod entry;
 mod kept;
+mod probing;
 mod published;
 mod resuming;
 mod session;
@@ -37,6 +38,7 @@ use entry::Keeper;
 pub(super) use bond::Announcement;
 pub(super) use entry::{Entry, Loss, Policy};
 pub(super) use kept::Custody;
+use probing::Probes;
 use published::OnDisk;
 pub(super) use published::RecoverError;
 pub(super) use resuming::{Disagreement, Terms};
@@ -117,6 +119,7 @@ pub(super) struct Table {
     /// Flows of the peer, by what it calls them.
     tokens: BTreeMap<u128, FlowId>,
     ended: Ended,
+    probes: Probes,
     roll: Roll,
     next: u64,
     /// Bytes of all flows that the peer has sent and that are here, up to the last one of each: the room for what is
@@ -148,6 +151,7 @@ impl Table {
             refused: BTreeSet::new(),
             tokens: BTreeMap::new(),
             ended: Ended::new(&context.arena),
+            probes: Probes::default(),
             roll: Roll::default(),
             next: 0,
             taken: 0,

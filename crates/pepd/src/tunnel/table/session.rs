@@ -21,6 +21,7 @@ impl Table {
     }
 
     pub(in crate::tunnel) fn on_acked(&mut self, stream: StreamId, until: u64) {
+        self.probes.on_acked(stream, until);
         if let Some(entry) = self.of_stream(stream) {
             entry.on_acked(until);
         }
@@ -35,6 +36,9 @@ impl Table {
     /// The stream is no more; without a code because both ends have finished it.
     pub(in crate::tunnel) fn on_gone(&mut self, stream: StreamId, code: Option<ResetCode>) {
         self.refused.remove(&stream);
+        if self.probes.on_gone(stream, code) {
+            return;
+        }
         let Some(flow) = self.streams.remove(&stream) else {
             return;
         };
@@ -83,6 +87,7 @@ impl Table {
             }
         }
         self.refused.clear();
+        self.probes.on_restart();
         self.roll = Roll::default();
         self.wake_waiting();
     }
@@ -111,6 +116,9 @@ impl Store for Table {
     }
 
     fn read(&self, stream: StreamId, from: u64, into: &mut [u8]) {
+        if self.probes.read(stream, from, into) {
+            return;
+        }
         let flow = self.streams.get(&stream);
         let entry = flow.and_then(|flow| self.entries.get(flow));
         if !entry.is_some_and(|entry| entry.read(from, into)) {
@@ -120,7 +128,7 @@ impl Store for Table {
     }
 
     fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]) {
-        if self.refused.contains(&stream) {
+        if self.refused.contains(&stream) || self.probes.place(stream, bytes.len() as u64) {
             return;
         }
         let Some(flow) = self.adopt(stream) else {

@@ -1,0 +1,166 @@
+//! Samples in, figures out.
+
+use std::time::Duration;
+
+use super::{Causes, Known, Phase, Report, Sample, Spread, Suggestion, Way, advice::advise};
+
+/// Rates are of so long.
+const WINDOW: Duration = Duration::from_millis(500);
+/// Of a direction this part is its beginning, in which a rate is still looked for.
+const BEGINNING: u32 = 4;
+/// Less than this says nothing of a rate.
+const LEAST: Duration = Duration::from_millis(300);
+/// Packets without which there is no share of them.
+const PACKETS_MIN: u64 = 50;
+/// A rate that stands still stays within so much of itself, above and below.
+const STEADY: f64 = 0.1;
+/// For so long it has to be seen at least.
+const STEADY_AFTER: Duration = Duration::from_secs(2);
+
+/// What the samples of a probe, in their order, come to.
+pub fn judge(known: &Known, samples: &[Sample]) -> Report {
+    let of = |phase| -> Vec<&Sample> {
+        let samples = samples.iter();
+        samples.filter(|sample| sample.phase == phase).collect()
+    };
+    let [idle, up, down] = [Phase::Idle, Phase::Up, Phase::Down].map(of);
+    let spread = spread(&idle);
+    let loaded: Vec<_> = up.iter().chain(&down).copied().collect();
+    let last = samples.last();
+    let (link_rate, steady) = link_rate(known, &up);
+    let by_tcp = last.is_some_and(|last| last.by_tcp);
+    let mut report = Report {
+        peer: known.peer.clone(),
+        carrier: if by_tcp { "tcp" } else { "udp" }.to_owned(),
+        datagram: last.map_or(0, |last| last.datagram),
+        stated_rate: known.stated,
+        link_rate,
+        steady,
+        idle: spread,
+        up: way(&up, 0, spread, by_tcp),
+        down: way(&down, 1, spread, by_tcp),
+        causes: causes(&up),
+        resent: resent(&up),
+        overcode: last.map_or(0.0, |last| last.overcode),
+        outages: grown(&loaded, |sample| sample.outages),
+        suggestion: Suggestion::default(),
+    };
+    report.suggestion = advise(&report);
+    report
+}
+
+fn grown(samples: &[&Sample], count: impl Fn(&Sample) -> u64) -> u64 {
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
+        return 0;
+    };
+    count(last).saturating_sub(count(first))
+}
+
+fn spread(samples: &[&Sample]) -> Option<Spread> {
+    let mut rtts: Vec<_> = samples
+        .iter()
+        .map(|sample| sample.rtt.as_secs_f64())
+        .collect();
+    rtts.sort_by(f64::total_cmp);
+    Some(Spread {
+        least_s: *rtts.first()?,
+        median_s: quantile(&rtts, 0.5)?,
+        p95_s: quantile(&rtts, 0.95)?,
+    })
+}
+
+/// Of sorted numbers, the one that is not below this share of them.
+fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
+}
+
+fn way(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool) -> Way {
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
+        return Way::default();
+    };
+    let settled = settled(samples);
+    let mut rates = rates(settled);
+    rates.sort_by(f64::total_cmp);
+    let count = |which: usize| grown(samples, |sample| sample.packets[direction][which]);
+    let [packets, lost, bursts] = [0, 1, 2].map(count);
+    // By TCP nothing is lost that we would see.
+    let counts = !by_tcp && packets >= PACKETS_MIN;
+    let rtt = spread(settled);
+    Way {
+        seconds: (last.at - first.at).as_secs_f64(),
+        bytes: last.bytes,
+        rate: rate(settled),
+        rate_median: quantile(&rates, 0.5),
+        rate_p95: quantile(&rates, 0.95),
+        packets,
+        loss: counts.then(|| lost as f64 / packets as f64),
+        burst: (counts && bursts > 0).then(|| lost as f64 / bursts as f64),
+        rtt,
+        queue_s: idle
+            .zip(rtt)
+            .map(|(idle, rtt)| (rtt.median_s - idle.median_s).max(0.0)),
+    }
+}
+
+/// Without the beginning.
+fn settled<'a>(samples: &'a [&'a Sample]) -> &'a [&'a Sample] {
+    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
+        return samples;
+    };
+    let from = first.at + (last.at - first.at) / BEGINNING;
+    &samples[samples.partition_point(|sample| sample.at < from)..]
+}
+
+fn rate(samples: &[&Sample]) -> Option<f64> {
+    let time = samples.last()?.at - samples.first()?.at;
+    let bytes = grown(samples, |sample| sample.bytes);
+    (time >= LEAST).then(|| bytes as f64 * 8.0 / time.as_secs_f64())
+}
+
+/// Of half seconds.
+fn rates(samples: &[&Sample]) -> Vec<f64> {
+    let mut rates = Vec::new();
+    let mut from = 0;
+    for until in 0..samples.len() {
+        if samples[until].at - samples[from].at >= WINDOW {
+            rates.extend(rate(&samples[from..=until]));
+            from = until;
+        }
+    }
+    rates
+}
+
+/// What the link carries for us, and whether it was seen to do so for long enough, always the same.
+fn link_rate(known: &Known, up: &[&Sample]) -> (Option<u64>, bool) {
+    let settled = settled(up);
+    let mut rates: Vec<_> = settled.iter().map(|sample| sample.link_rate).collect();
+    rates.sort_unstable();
+    let (Some(first), Some(last)) = (settled.first(), settled.last()) else {
+        return (known.stated, false);
+    };
+    let median = rates[rates.len() / 2];
+    let off = |rate: u64| (rate as f64 / median as f64 - 1.0).abs();
+    let within = rates.iter().all(|rate| off(*rate) <= STEADY);
+    let time = last.at - first.at;
+    let long = time >= STEADY_AFTER && time >= settled[0].rtt * 4;
+    // A rate that nobody has tried is a guess.
+    let sent = grown(settled, |sample| sample.on_link) as f64 * 8.0 / time.as_secs_f64().max(1e-3);
+    let tried = sent >= (1.0 - 2.0 * STEADY) * median as f64;
+    (Some(median), within && long && tried)
+}
+
+fn causes(up: &[&Sample]) -> Causes {
+    let count = |which: usize| grown(up, |sample| sample.causes[which]);
+    Causes {
+        link: count(0),
+        congestion: count(1),
+        outage: count(2),
+    }
+}
+
+fn resent(up: &[&Sample]) -> Option<f64> {
+    let packets = grown(up, |sample| sample.packets[0][0]);
+    let resent = grown(up, |sample| sample.resent);
+    (packets >= PACKETS_MIN).then(|| resent as f64 / packets as f64)
+}
