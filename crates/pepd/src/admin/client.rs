@@ -73,13 +73,13 @@ pub enum Followed {
     Cut,
 }
 
-/// Asks for server-sent events, and tells the data of each until `tell` returns false, for so long at most.
+/// Asks by this method, target and body for server-sent events, and tells the data of each until `tell` returns false, for so long at most.
 ///
 /// # Errors
 /// When nobody is there, or it does not want to.
 pub fn follow(
     socket: &Path,
-    target: &str,
+    request: (Method, &str, String),
     lasting: Option<Duration>,
     tell: impl FnMut(&str) -> bool,
 ) -> Result<Followed, AskError> {
@@ -96,7 +96,7 @@ pub fn follow(
             }
         };
         tokio::select! {
-            followed = follow_to_the_end(socket, target, tell) => followed,
+            followed = follow_to_the_end(socket, request, tell) => followed,
             () = over => Ok(Followed::Time),
             _ = tokio::signal::ctrl_c() => Ok(Followed::Interrupted),
         }
@@ -105,11 +105,11 @@ pub fn follow(
 
 async fn follow_to_the_end(
     socket: &Path,
-    target: &str,
+    (method, target, body): (Method, &str, String),
     mut tell: impl FnMut(&str) -> bool,
 ) -> Result<Followed, AskError> {
     let failed = |err: &dyn std::fmt::Display| AskError::Failed(socket.to_owned(), err.to_string());
-    let begun = timeout(PATIENCE, send(socket, Method::GET, target, String::new())).await;
+    let begun = timeout(PATIENCE, send(socket, method, target, body)).await;
     let answer = begun.map_err(|err| failed(&err))??;
     if !answer.status().is_success() {
         return whole(socket, answer).await.map(|_| Followed::Cut);

@@ -21,6 +21,8 @@ const ARRIVES: f64 = 0.85;
 const HEADERS: f64 = 0.08;
 /// A datagram that is shorter than those of an Ethernet all the way.
 const SHORT: u64 = 1400;
+/// So many moments of silence are no accident.
+const OUTAGES: u64 = 3;
 /// Part of losses that full queues have.
 const CONGESTED: f64 = 0.2;
 
@@ -198,7 +200,7 @@ fn queues(report: &Report, remarks: &mut Vec<String>) {
 }
 
 fn outages(report: &Report, remarks: &mut Vec<String>) {
-    if report.outages > 0 {
+    if report.outages >= OUTAGES {
         remarks.push(format!(
             "outages: {} meanwhile, of moments at least: if nobody else uses the link, `dedicated = true` with a stated rate sends through \
              them",

@@ -135,6 +135,18 @@ pub struct Known {
     pub stated: Option<u64>,
 }
 
+/// What is told of a probe: each event's data, named as the event is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Event {
+    /// Once a second.
+    Progress(Progress),
+    /// At its end.
+    Report(Box<Report>),
+    /// It has ended before its time.
+    Failed(String),
+}
+
 /// How far a probe is: the event `progress`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Progress {

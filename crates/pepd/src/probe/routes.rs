@@ -14,7 +14,7 @@ use futures_util::stream;
 use pep_core::config::Config;
 use tokio::sync::mpsc::Receiver;
 
-use super::{BYTES, Known, LASTING, ProbeOrder, Progress, Sample, judge};
+use super::{BYTES, Event, Known, LASTING, ProbeOrder, Progress, Sample, judge};
 use crate::{
     admin::Place,
     observe::stream::event,
@@ -134,19 +134,19 @@ impl Listening {
                 Some(Told::Sample(sample)) => {
                     self.samples.push(sample);
                     if let Some(progress) = self.progress() {
-                        return (event("progress", &progress), true);
+                        return (event("progress", &Event::Progress(progress)), true);
                     }
                 }
                 Some(Told::Done) => {
                     let report = judge(&self.known, &self.samples);
-                    return (event("report", &report), false);
+                    return (event("report", &Event::Report(Box::new(report))), false);
                 }
                 Some(Told::Failed(err)) => {
                     let why = format!("{}: {err}", self.known.peer);
-                    return (event("failed", &why), false);
+                    return (event("failed", &Event::Failed(why)), false);
                 }
                 None => {
-                    return (event("failed", &"pepd ends".to_owned()), false);
+                    return (event("failed", &Event::Failed("pepd ends".to_owned())), false);
                 }
             }
         }

@@ -6,7 +6,7 @@ use super::{Causes, Phase, Progress, Report, Spread, Way};
 use crate::observe::text::{bits, bytes, percent};
 
 /// Of the first column, and of the others.
-const WIDTHS: (usize, usize) = (26, 16);
+const WIDTHS: (usize, usize) = (26, 24);
 /// Of a line of prose.
 const LINE: usize = 96;
 
@@ -89,7 +89,7 @@ impl fmt::Display for Causes {
 fn line(f: &mut fmt::Formatter<'_>, name: &str, values: [String; 2]) -> fmt::Result {
     let (first, other) = WIDTHS;
     let [up, down] = values;
-    let text = format!("{name:<first$}{up:<other$}   {down}");
+    let text = format!("{name:<first$}{up:<other$}{down}");
     writeln!(f, "{}", text.trim_end())
 }
 

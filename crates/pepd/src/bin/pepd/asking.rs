@@ -7,7 +7,7 @@ use hyper::Method;
 use pepd::{
     admin::{
         self, LinkOrder,
-        client::{self, AskError},
+        client::{self, AskError, Followed},
         custody::CustodyReport,
     },
     change::{self, DrainOrder, DrainReport, ReloadOrder, ReloadReport},
@@ -19,7 +19,7 @@ use pepd::{
     load::{self, LoadError},
     observe::{flows::FlowsReport, status::Status},
     outage::LinkReport,
-    probe::{ProbeOrder, Progress, Report},
+    probe::{Event, ProbeOrder},
     switches::{SiteList, SiteOrder},
     top,
 };
@@ -109,24 +109,26 @@ pub fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
             ByteSize(args.bytes),
         ));
     }
-    let mut report = None;
-    client::follow(&socket, "/v1/probe", order, |name, data| {
-        match name {
-            "progress" if !args.admin.json => {
-                let progress: Progress = serde_json::from_str(data)?;
-                complain(format_args!("{progress}"));
-            }
-            "report" => report = Some(data.to_owned()),
-            "failed" => return Err(serde_json::from_str::<String>(data)?.into()),
-            _ => {}
+    let mut outcome = None;
+    let request = (Method::POST, "/v1/probe", order);
+    let followed = client::follow(&socket, request, None, |data| {
+        match serde_json::from_str(data) {
+            Ok(Event::Progress(progress)) if args.admin.json => drop(progress),
+            Ok(Event::Progress(progress)) => complain(format_args!("{progress}")),
+            Ok(Event::Report(report)) => outcome = Some(Ok(report)),
+            Ok(Event::Failed(why)) => outcome = Some(Err(why.into())),
+            Err(err) => outcome = Some(Err(Box::<dyn Error>::from(err))),
         }
-        Ok::<_, Box<dyn Error>>(report.is_none())
+        outcome.is_none()
     })?;
-    let report = report.ok_or("pepd has ended, or said nothing for a minute")?;
+    let cut = match followed {
+        Followed::Interrupted => "interrupted: the probe has ended",
+        _ => "cut short: pepd has ended, or another process has taken over",
+    };
+    let report = outcome.unwrap_or_else(|| Err(cut.into()))?;
     if args.admin.json {
-        return Ok(print(format_args!("{report}\n")));
+        return Ok(print(format_args!("{}\n", serde_json::to_string(&report)?)));
     }
-    let report: Report = serde_json::from_str(&report)?;
     Ok(print(format_args!("\n{report}")))
 }
 

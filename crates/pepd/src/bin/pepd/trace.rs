@@ -67,7 +67,8 @@ struct Watched {
 impl Watched {
     fn follow(&mut self, socket: &Path, left: Option<Duration>) -> Result<Followed, AskError> {
         let target = format!("{}/trace", target(&self.flow));
-        client::follow(socket, &target, left, |data| match self.tell(data) {
+        let request = (Method::GET, target.as_str(), String::new());
+        client::follow(socket, request, left, |data| match self.tell(data) {
             Ok(goes_on) => goes_on,
             Err(err) => {
                 self.error = Some(err);
