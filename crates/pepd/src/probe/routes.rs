@@ -146,7 +146,10 @@ impl Listening {
                     return (event("failed", &Event::Failed(why)), false);
                 }
                 None => {
-                    return (event("failed", &Event::Failed("pepd ends".to_owned())), false);
+                    return (
+                        event("failed", &Event::Failed("pepd ends".to_owned())),
+                        false,
+                    );
                 }
             }
         }

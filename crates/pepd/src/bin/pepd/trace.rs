@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hyper::Method;
 use pepd::{
     admin::client::{self, AskError, Followed},
     cli::TraceArgs,
