@@ -7,6 +7,7 @@
 
 mod addresses;
 mod bed;
+mod capture;
 mod carriers;
 mod change;
 mod chaos;

@@ -30,19 +30,19 @@ use crate::{
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 const SPLIT: &str = "[[site]]\nname = \"split\"\nmatch = { dport = [7001] }\n";
-const SPLIT_PORT: u16 = 7001;
+pub const SPLIT_PORT: u16 = 7001;
 
 /// A boat with a site that is split, and one whose flows go into a tunnel.
-fn start(bed: &TunnelBed) -> Running {
+pub fn start(bed: &TunnelBed) -> Running {
     Running::start(bed, "", &format!("{SPLIT}{SITE}{ADMIN}"))
 }
 
-fn echo_on(bed: &TunnelBed, port: u16) -> EchoServer {
+pub fn echo_on(bed: &TunnelBed, port: u16) -> EchoServer {
     let listener = bed.host("server").listen(bed.server_at(Family::V4, port));
     EchoServer::start(listener)
 }
 
-fn connect_split(bed: &TunnelBed) -> TcpStream {
+pub fn connect_split(bed: &TunnelBed) -> TcpStream {
     let stream = bed
         .host("client")
         .connect(bed.server_at(Family::V4, SPLIT_PORT));
@@ -52,7 +52,7 @@ fn connect_split(bed: &TunnelBed) -> TcpStream {
 }
 
 /// The numbers of the open flows of the boat, in the order of their destinations.
-fn numbers(running: &Running) -> Vec<String> {
+pub fn numbers(running: &Running) -> Vec<String> {
     let shown = running.boat.ask(&["flows", "--json"]);
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
     let flows = shown["flows"].as_array().expect("flows");
@@ -62,7 +62,7 @@ fn numbers(running: &Running) -> Vec<String> {
     flows.iter().map(number).collect()
 }
 
-fn client_of(stream: &TcpStream) -> String {
+pub fn client_of(stream: &TcpStream) -> String {
     stream.local_addr().expect("connected").to_string()
 }
 

@@ -3,6 +3,7 @@
 //! - [`accept`], clients of a site's listeners
 //! - [`admin`], how a running pepd is asked and told
 //! - [`arena`], the memory of all flows
+//! - [`capture`], the packets of one flow as a file
 //! - [`change`], another configuration for a running pepd
 //! - [`cli`], [`exit`], how the program is told and how it ends
 //! - [`congestion`], congestion controls of the kernel and our own
@@ -35,6 +36,7 @@
 pub mod accept;
 pub mod admin;
 pub mod arena;
+pub mod capture;
 pub mod change;
 pub mod cleanup;
 pub mod cli;

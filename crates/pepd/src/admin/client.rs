@@ -103,6 +103,17 @@ pub fn follow(
     })
 }
 
+/// Returns at SIGINT, which ends no program any more from then on.
+///
+/// # Errors
+/// As the system.
+pub fn interrupted() -> io::Result<()> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(tokio::signal::ctrl_c())
+}
+
 async fn follow_to_the_end(
     socket: &Path,
     (method, target, body): (Method, &str, String),

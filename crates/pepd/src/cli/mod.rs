@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::exit::ExitStatus;
 
+mod capture;
 mod cc;
 mod check;
 mod keygen;
@@ -14,6 +15,7 @@ mod run;
 mod running;
 mod trace;
 
+pub use capture::CaptureArgs;
 pub use cc::{CcArgs, CcCommand, ListArgs};
 pub use check::{CheckArgs, CleanupArgs, RulesArgs, RulesFormat};
 pub use keygen::KeygenArgs;
@@ -37,6 +39,7 @@ Examples:
   pepd flows                                  each flow: round trip, rate, what holds it up
   pepd trace 10.0.0.7:40112                   what one flow does, live, and what it waits for
   pepd probe hub                              what is the path to that peer like, idle and full?
+  pepd capture 10.0.0.7:40112 --out f.pcapng  its packets, as a file
   pepd custody                                what is held for hosts
   pepd keygen                                 a key, by which peers of tunnels know this pepd
 
@@ -91,6 +94,9 @@ pub enum Command {
     /// Load the path to a peer for a while, and say what it is like
     #[command(after_help = running::PROBE_EXAMPLES)]
     Probe(ProbeArgs),
+    /// Write the packets of one flow into a file
+    #[command(after_help = capture::CAPTURE_EXAMPLES)]
+    Capture(CaptureArgs),
     /// List what is held for hosts
     #[command(after_help = running::CUSTODY_EXAMPLES)]
     Custody(CustodyArgs),

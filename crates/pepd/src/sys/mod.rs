@@ -4,6 +4,7 @@ pub mod clock;
 pub mod ethtool;
 pub mod keeper;
 pub mod memory;
+pub mod packet;
 pub mod process;
 pub mod reactor;
 pub mod socket;

@@ -3,7 +3,15 @@
 //! They are found by their descriptors, and told by their cookies: `sock_diag` would list those of all programs of the
 //! machine, and needs a module that may not be there.
 
-use std::{collections::HashMap, fs, io, os::fd::RawFd, time::Duration};
+use std::{
+    collections::HashMap,
+    fs, io,
+    net::SocketAddr,
+    os::fd::{BorrowedFd, RawFd},
+    time::Duration,
+};
+
+use socket2::SockRef;
 
 use super::socket::{TCP_INFO_LEN, array, check, get_of};
 
@@ -52,6 +60,8 @@ fn cookie(fd: RawFd) -> io::Result<u64> {
 pub struct Facts {
     /// Its state, a number of `include/net/tcp_states.h`.
     pub state: u8,
+    /// Our end and the other one.
+    pub ends: [Option<SocketAddr>; 2],
     /// Its congestion control.
     pub congestion: String,
     /// The smoothed round-trip time; none before it was measured.
@@ -85,6 +95,16 @@ impl Found {
         (found.cookie == self.cookie).then_some(found)
     }
 
+    fn ends(&self) -> [Option<SocketAddr>; 2] {
+        // SAFETY: a descriptor that another thread has closed, or opened anew, is only asked, and not kept.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
+        let socket = SockRef::from(&fd);
+        [socket.local_addr(), socket.peer_addr()].map(|end| {
+            let end = end.ok()?.as_socket()?;
+            Some(SocketAddr::new(end.ip().to_canonical(), end.port()))
+        })
+    }
+
     /// Its cookie (SO_COOKIE).
     pub fn cookie(&self) -> u64 {
         self.cookie
@@ -96,9 +116,13 @@ impl Found {
         let mut name = [0; 16];
         get_of(self.fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).ok()?;
         get_of(self.fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name).ok()?;
+        let ends = self.ends();
         // The descriptor may have been another socket's by then. A cookie is never given twice.
         let same = cookie(self.fd).is_ok_and(|cookie| cookie == self.cookie);
-        same.then(|| Facts::read(&info, &name))
+        same.then(|| Facts {
+            ends,
+            ..Facts::read(&info, &name)
+        })
     }
 }
 
@@ -110,6 +134,7 @@ impl Facts {
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         Self {
             state: info[0],
+            ends: [None; 2],
             congestion: String::from_utf8_lossy(name).into_owned(),
             // 0 and the greatest number stand for what was never measured.
             rtt: (word(68) != 0).then(|| micros(68)),
@@ -135,8 +160,6 @@ mod tests {
         os::fd::AsRawFd as _,
     };
 
-    use socket2::SockRef;
-
     use super::*;
 
     #[test]
@@ -150,6 +173,8 @@ mod tests {
         let found = all()[&cookie];
         assert_eq!(found.fd, sender.as_raw_fd());
         let facts = found.facts().unwrap();
+        let ends = [sender.local_addr(), sender.peer_addr()].map(Result::ok);
+        assert_eq!(facts.ends, ends);
         assert_eq!(facts.state, 1, "established: {facts:?}");
         let control = SockRef::from(&sender).tcp_congestion().unwrap();
         let control = String::from_utf8(control).unwrap();

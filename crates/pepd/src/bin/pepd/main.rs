@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod asking;
+mod capture;
 mod files;
 mod output;
 mod trace;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Flows(args) => asking(asking::flows(&args)),
         Command::Trace(args) => asking(trace::trace(&args)),
         Command::Probe(args) => asking(asking::probe(&args)),
+        Command::Capture(args) => asking(capture::capture(&args)),
         Command::Custody(args) => asking(asking::custody(&args)),
         Command::Reload(args) => asking(asking::reload(&args)),
         Command::Site(args) => asking(asking::site(&args)),

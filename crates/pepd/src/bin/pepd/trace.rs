@@ -12,7 +12,7 @@ use pepd::{
     admin::client::{self, AskError, Followed},
     cli::TraceArgs,
     exit::ExitStatus,
-    observe::trace::{TraceEvent, What},
+    observe::trace::{End, TraceEvent, What},
 };
 
 use crate::{
@@ -38,34 +38,72 @@ pub fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
         args.lasting
             .map(|lasting| lasting.saturating_sub(begin.elapsed()))
     };
-    let mut watched = Watched {
-        flow: args.flow.clone(),
-        json: args.admin.json,
-        error: None,
+    let shown = if args.admin.json {
+        Shown::Json
+    } else {
+        Shown::Text
     };
-    let mut followed = watched.follow(&socket, left())?;
-    while followed == Followed::Cut {
-        complain(format_args!(
-            "note: pepd has cut the trace, as another process takes over the flow, or as nobody read; asks again"
-        ));
-        followed = watched.follow_again(&socket, left)?;
-    }
+    let mut watched = Watched::new(args.flow.clone(), shown);
+    watched.to_the_end(&socket, left)?;
     match watched.error {
         Some(err) => Err(err),
         None => Ok(ExitStatus::Success),
     }
 }
 
+/// How events are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    Text,
+    Json,
+    Nothing,
+}
+
 /// A flow that is watched.
-struct Watched {
+pub struct Watched {
     /// What it is called; its number, once that is known: an address may be another flow's soon.
     flow: String,
-    json: bool,
+    shown: Shown,
+    /// How it has ended.
+    end: Option<End>,
     /// What cannot be understood or printed.
     error: Option<Box<dyn Error>>,
 }
 
 impl Watched {
+    /// A flow by its number or its client.
+    pub fn new(flow: String, shown: Shown) -> Self {
+        Self {
+            flow,
+            shown,
+            end: None,
+            error: None,
+        }
+    }
+
+    /// How it has ended, if that was told.
+    pub fn end(self) -> Option<End> {
+        self.end
+    }
+
+    /// Follows it through all processes that carry it, for as long as `left` says.
+    pub fn to_the_end(
+        &mut self,
+        socket: &Path,
+        left: impl Fn() -> Option<Duration>,
+    ) -> Result<Followed, AskError> {
+        let mut followed = self.follow(socket, left())?;
+        while followed == Followed::Cut {
+            if self.shown != Shown::Nothing {
+                complain(format_args!(
+                    "note: pepd has cut the trace, as another process takes over the flow, or as nobody read; asks again"
+                ));
+            }
+            followed = self.follow_again(socket, &left)?;
+        }
+        Ok(followed)
+    }
+
     fn follow(&mut self, socket: &Path, left: Option<Duration>) -> Result<Followed, AskError> {
         let target = format!("{}/trace", target(&self.flow));
         let request = (Method::GET, target.as_str(), String::new());
@@ -98,19 +136,24 @@ impl Watched {
     /// Returns whether it goes on.
     fn tell(&mut self, data: &str) -> Result<bool, Box<dyn Error>> {
         let event: TraceEvent = serde_json::from_str(data)?;
-        let printed = if self.json {
-            try_print(format_args!("{data}\n"))
-        } else {
-            try_print(format_args!("{event}"))
+        let printed = match self.shown {
+            Shown::Json => try_print(format_args!("{data}\n")),
+            Shown::Text => try_print(format_args!("{event}")),
+            Shown::Nothing => Ok(()),
         };
         match printed {
             // A reader that went away, as `head` does.
             Err(err) if err.kind() == std::io::ErrorKind::BrokenPipe => return Ok(false),
             printed => printed?,
         }
-        if let What::Flow(flow) = &event.what {
-            self.flow.clone_from(&flow.flow.id);
+        match event.what {
+            What::Flow(flow) => self.flow = flow.flow.id,
+            What::Look(_) => {}
+            What::Ended(end) => {
+                self.end = Some(end);
+                return Ok(false);
+            }
         }
-        Ok(!matches!(event.what, What::Ended(_)))
+        Ok(true)
     }
 }

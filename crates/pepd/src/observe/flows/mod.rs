@@ -89,6 +89,12 @@ pub struct FlowStatus {
 /// What the kernel says of a leg. Rates are in bit/s of payload, times of limits since it was opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LegStatus {
+    /// Our end of it.
+    #[serde(default)]
+    pub local: Option<String>,
+    /// The other end.
+    #[serde(default)]
+    pub remote: Option<String>,
     /// Its TCP state, as ss(8) has it.
     pub state: String,
     /// Its congestion control.
@@ -249,7 +255,10 @@ pub(super) fn come_to(state: SlotState) -> &'static str {
 impl From<&Facts> for LegStatus {
     fn from(facts: &Facts) -> Self {
         let seconds = |time: Option<Duration>| time.as_ref().map(Duration::as_secs_f64);
+        let [local, remote] = facts.ends.map(|end| end.as_ref().map(ToString::to_string));
         Self {
+            local,
+            remote,
             state: state(facts.state).to_owned(),
             congestion: facts.congestion.clone(),
             rtt_s: seconds(facts.rtt),

@@ -148,6 +148,8 @@ mod tests {
 
     fn leg() -> LegStatus {
         LegStatus {
+            local: None,
+            remote: None,
             state: "established".to_owned(),
             congestion: "hybla".to_owned(),
             rtt_s: Some(0.612),

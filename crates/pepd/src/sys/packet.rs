@@ -1,0 +1,178 @@
+//! Packets of all interfaces, as a filter lets them through (packet(7)).
+
+use std::{
+    io::{self, IoSliceMut},
+    os::fd::{AsFd as _, AsRawFd as _},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use nix::{
+    errno::Errno,
+    net::if_::if_indextoname,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        socket::{ControlMessageOwned, LinkAddr, MsgFlags, recvmsg, setsockopt, sockopt},
+        time::TimeSpec,
+    },
+};
+use socket2::{Domain, SockFilter, Socket, Type};
+
+use super::socket::{check, get_of};
+
+/// `PACKET_STATISTICS` of `include/uapi/linux/if_packet.h`.
+const PACKET_STATISTICS: libc::c_int = 6;
+
+/// A socket that sees packets from their IP header on.
+#[derive(Debug)]
+pub struct PacketSocket(Socket);
+
+/// How long the header is that Linux gives to packets of any interface (LINKTYPE_LINUX_SLL).
+pub const COOKED_LEN: usize = 16;
+
+/// A packet that was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// When, since 1970.
+    pub at: Duration,
+    /// How long it is, which may be more than was received.
+    pub length: usize,
+    /// The number of its interface.
+    pub interface: usize,
+    /// It leaves this machine.
+    pub is_outgoing: bool,
+    /// What stands for its link-layer header.
+    pub cooked: [u8; COOKED_LEN],
+}
+
+impl Seen {
+    /// The name of its interface, or its number, where that is gone.
+    pub fn interface_name(&self) -> String {
+        let index = u32::try_from(self.interface).unwrap_or(0);
+        let name = if_indextoname(index).ok();
+        let name = name.and_then(|name| name.into_string().ok());
+        name.unwrap_or_else(|| index.to_string())
+    }
+}
+
+/// What the kernel has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets that found no room.
+    pub dropped: u32,
+}
+
+impl PacketSocket {
+    /// Sees what this filter lets through, from now on, and has about so many bytes of room for it.
+    ///
+    /// # Errors
+    /// As socket(2) and bind(2): EPERM without CAP_NET_RAW.
+    pub fn open(filter: &[SockFilter], buffer: usize) -> io::Result<Self> {
+        // Without a protocol nothing comes before the filter is there.
+        let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
+        socket.attach_filter(filter)?;
+        // Beyond what others may have, where we may.
+        if setsockopt(&socket, sockopt::RcvBufForce, &buffer).is_err() {
+            socket.set_recv_buffer_size(buffer)?;
+        }
+        socket.set_nonblocking(true)?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+        bind(&socket)?;
+        Ok(Self(socket))
+    }
+
+    /// Returns when something has come, or after this time.
+    ///
+    /// # Errors
+    /// As poll(2).
+    pub fn wait(&self, limit: Duration) -> io::Result<()> {
+        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let limit = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        match poll(&mut fds, limit) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    /// The next packet, as much of it as there is room for; `None` when there is none. What passes on loopback is seen once.
+    ///
+    /// # Errors
+    /// As recvmsg(2).
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Seen>> {
+        loop {
+            let mut control = nix::cmsg_space!(TimeSpec);
+            let mut parts = [IoSliceMut::new(buffer)];
+            let fd = self.0.as_raw_fd();
+            let flags = MsgFlags::MSG_TRUNC;
+            let received = recvmsg::<LinkAddr>(fd, &mut parts, Some(&mut control), flags);
+            let message = match received {
+                Ok(message) => message,
+                Err(Errno::EAGAIN) => return Ok(None),
+                // An interface that has gone down; others have not.
+                Err(Errno::EINTR | Errno::ENETDOWN) => continue,
+                Err(err) => return Err(err.into()),
+            };
+            let Some(from) = message.address else {
+                continue;
+            };
+            let is_outgoing = from.pkttype() == libc::PACKET_OUTGOING;
+            if is_outgoing && from.hatype() == libc::ARPHRD_LOOPBACK {
+                continue;
+            }
+            let times = message.cmsgs().ok();
+            let mut times = times.into_iter().flatten();
+            let at = times.find_map(|message| match message {
+                ControlMessageOwned::ScmTimestampns(at) => Some(Duration::from(at)),
+                _ => None,
+            });
+            let now = || SystemTime::now().duration_since(UNIX_EPOCH);
+            return Ok(Some(Seen {
+                at: at.unwrap_or_else(|| now().unwrap_or_default()),
+                length: message.bytes,
+                interface: from.ifindex(),
+                is_outgoing,
+                cooked: cooked(&from),
+            }));
+        }
+    }
+
+    /// What was counted since this was asked last.
+    ///
+    /// # Errors
+    /// As getsockopt(2).
+    pub fn statistics(&self) -> io::Result<Statistics> {
+        let mut counts = [0; 2 * size_of::<u32>()];
+        let fd = self.0.as_raw_fd();
+        get_of(fd, libc::SOL_PACKET, PACKET_STATISTICS, &mut counts)?;
+        let [_, dropped] = [0, 4].map(|at| {
+            let word: [u8; 4] = std::array::from_fn(|index| counts[at + index]);
+            u32::from_ne_bytes(word)
+        });
+        Ok(Statistics { dropped })
+    }
+}
+
+/// Which way it went, the kind of interface, the sender's address there, and the protocol; each in network byte order.
+fn cooked(from: &LinkAddr) -> [u8; COOKED_LEN] {
+    let length = from.halen().min(8) as u16;
+    let words = [u16::from(from.pkttype()), from.hatype(), length];
+    let mut header = [0; COOKED_LEN];
+    for (place, word) in header.as_chunks_mut().0.iter_mut().zip(words) {
+        *place = word.to_be_bytes();
+    }
+    let address = from.addr().filter(|_| length == 6);
+    header[6..12].copy_from_slice(&address.unwrap_or_default());
+    header[14..].copy_from_slice(&from.protocol().to_ne_bytes());
+    header
+}
+
+/// All protocols, all interfaces.
+fn bind(socket: &Socket) -> io::Result<()> {
+    // SAFETY: all zeros are an address of this kind.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: `address` is that of `length` bytes for the whole call.
+    let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    check(result).map(drop)
+}
