@@ -1,16 +1,11 @@
 //! What a running pepd tells of the last hours, and to those who listen.
 
 use std::{
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read as _},
     os::unix::net::UnixStream,
 };
 
-use pepd_tests::{
-    bed::Family,
-    echo::EchoServer,
-    tunnel::TunnelBed,
-    wait::{PATIENCE, wait_until},
-};
+use pepd_tests::{bed::Family, echo::EchoServer, tunnel::TunnelBed, wait::wait_until};
 use serde_json::Value;
 
 use crate::{

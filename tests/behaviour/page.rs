@@ -3,16 +3,13 @@
 use std::{env, ffi::OsString, fs, path::Path, thread, time::Duration};
 
 use pepd_tests::{
-    bed::Family,
     browser::Page,
-    echo::EchoServer,
     tunnel::{End, TunnelBed},
 };
 
 use crate::{
-    support::{Busy, echo_once},
     survive::crash,
-    tunnel::{LINK, PORT, Running, SITE, connect, traffic},
+    tunnel::{LINK, Running, SITE, traffic},
 };
 
 const ADDRESS: &str = "http://127.0.0.1:9180/";

@@ -17,7 +17,7 @@ use pepd_tests::{
 };
 
 use crate::{
-    support::{Busy, echo_once},
+    support::Busy,
     tunnel::{LINK, PORT, Running, SITE, connect, traffic},
 };
 

@@ -113,7 +113,7 @@ pub fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let request = (Method::POST, "/v1/probe", order);
     let followed = client::follow(&socket, request, None, |data| {
         match serde_json::from_str(data) {
-            Ok(Event::Progress(progress)) if args.admin.json => drop(progress),
+            Ok(Event::Progress(_)) if args.admin.json => {}
             Ok(Event::Progress(progress)) => complain(format_args!("{progress}")),
             Ok(Event::Report(report)) => outcome = Some(Ok(report)),
             Ok(Event::Failed(why)) => outcome = Some(Err(why.into())),

@@ -118,7 +118,7 @@ fn watch(socket: &Path, flow: String) -> mpsc::Receiver<Over> {
     let socket = socket.to_owned();
     thread::spawn(move || {
         let mut watched = Watched::new(flow.clone(), Shown::Nothing);
-        let over = match watched.to_the_end(&socket, || None) {
+        let over = match watched.until_its_end(&socket, || None) {
             Ok(Followed::Interrupted) => return,
             Ok(_) => Over::Ended(watched.end()),
             // Too many are traced, perhaps.

@@ -44,7 +44,7 @@ pub fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
         Shown::Text
     };
     let mut watched = Watched::new(args.flow.clone(), shown);
-    watched.to_the_end(&socket, left)?;
+    watched.until_its_end(&socket, left)?;
     match watched.error {
         Some(err) => Err(err),
         None => Ok(ExitStatus::Success),
@@ -87,7 +87,7 @@ impl Watched {
     }
 
     /// Follows it through all processes that carry it, for as long as `left` says.
-    pub fn to_the_end(
+    pub fn until_its_end(
         &mut self,
         socket: &Path,
         left: impl Fn() -> Option<Duration>,
