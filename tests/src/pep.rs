@@ -208,9 +208,12 @@ impl Pep {
     /// When it does not answer.
     pub fn counters(&self) -> Counters {
         let position = self.log.position();
-        self.signal(Signal::SIGUSR1);
-        let found = self.log.find(position, PATIENCE, |event| {
-            event.field("flows_accepted").is_some()
+        // The line is lost where we have not read those of thousands of flows before it.
+        let found = wait_within(PATIENCE, || {
+            self.signal(Signal::SIGUSR1);
+            self.log.find(position, PATIENCE / 10, |event| {
+                event.field("flows_accepted").is_some()
+            })
         });
         let event = found.expect("pepd logs its counters on SIGUSR1");
         let fields = event.fields();
