@@ -1,9 +1,13 @@
 //! A host behind us that wants all, and another that only wants to work.
 
 use std::{
+    collections::HashMap,
     io::{Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpStream},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -17,6 +21,7 @@ use pepd_tests::{
     payload::{Payload, receive},
     pep::{Pep, children},
     raw::{Segment, flood},
+    serve::Server,
     tunnel::TunnelBed,
     wait::{PATIENCE, wait_until},
 };
@@ -412,5 +417,72 @@ fn a_hoarder_leaves_custody_to_others() {
         assert!(running.boat.counter("custody_memory_bytes") <= MEMORY);
         bed.mend_link();
         assert_done(&mut good);
+    });
+}
+
+/// Takes all, and counts it by hosts.
+fn counting_server(bed: &TunnelBed) -> (Server, Arc<Mutex<HashMap<IpAddr, u64>>>) {
+    let taken: Arc<Mutex<HashMap<IpAddr, u64>>> = Arc::default();
+    let counts = Arc::clone(&taken);
+    let to = bed.server_at(Family::V4, crate::tunnel::PORT);
+    let server = Server::start(bed.host("server").listen(to), move |mut stream, _| {
+        let host = stream.peer_addr().expect("connected").ip();
+        let mut buffer = [0; 16_384];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            *counts.lock().expect("no panic").entry(host).or_default() += count as u64;
+        }
+    });
+    (server, taken)
+}
+
+/// By twenty flows a host gets as much of a tunnel as another by one.
+#[test]
+fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
+    const LEN: u64 = 2_000_000;
+    shared(|| {
+        let bed = TunnelBed::new(crate::tunnel::LINK);
+        let (_server, taken) = counting_server(&bed);
+        let client = bed.host("client");
+        client.ip("address add 10.5.0.2/24 dev boat");
+        bed.host("boat").ip("route add 10.5.0.0/24 dev client");
+        for name in ["hub", "server"] {
+            // The way that the client has there.
+            let to = bed.address("client", Family::V4);
+            let way = bed.host(name).ip(&format!("route get {to}"));
+            let way = way.split_whitespace().skip(1).take(4);
+            let way = way.collect::<Vec<_>>().join(" ");
+            bed.host(name).ip(&format!("route add 10.5.0.0/24 {way}"));
+        }
+        let running = Running::start(&bed, "", SITE);
+        let hostile: SocketAddr = "10.5.0.2:0".parse().expect("an address");
+        let to = bed.server_at(Family::V4, crate::tunnel::PORT);
+        let of_host = |host: IpAddr| *taken.lock().expect("no panic").entry(host).or_default();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let stop = Stop(&done);
+            for _ in 0..20 {
+                let stream = client.dial(&Dial::to(to).from(hostile));
+                let mut stream = stream.expect("pepd answers");
+                let done = &done;
+                scope.spawn(move || {
+                    while !done.load(Ordering::SeqCst) {
+                        stream.write_all(&[7; 65_536]).expect("connected");
+                    }
+                });
+            }
+            wait_until("the link to be full", || of_host(hostile.ip()) > LEN);
+            let mut good = connect_in_tunnel(&bed, Family::V4);
+            let ours = good.local_addr().expect("a socket").ip();
+            let before = of_host(hostile.ip());
+            let sending = scope.spawn(move || Payload::new(1, LEN).send(&mut good));
+            wait_until("the upload to arrive", || of_host(ours) == LEN);
+            let theirs = of_host(hostile.ip()) - before;
+            sending.join().expect("no panic").expect("connected");
+            drop(stop);
+            // What was under way, and the moment until the link is shared, are theirs.
+            println!("{theirs} bytes beside {LEN}");
+            assert!(theirs < 2 * LEN, "{theirs} beside {LEN}");
+        });
+        running.stop();
     });
 }

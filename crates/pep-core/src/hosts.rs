@@ -29,6 +29,14 @@ impl Host {
     pub fn address(self) -> IpAddr {
         self.0
     }
+
+    /// A number of its own: no network that is in use begins with 32 bits of zeros.
+    pub fn number(self) -> u64 {
+        match self.0 {
+            IpAddr::V4(address) => address.to_bits().into(),
+            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+        }
+    }
 }
 
 impl fmt::Display for Host {

@@ -6,11 +6,12 @@
 //!             +-> delay tolerant --- what all others leave
 //!
 //!  each of these:   sites take turns, each sends as much in one as its weight says;
-//!                   a site's streams take turns within what the site has, all alike
+//!                   a site's hosts take turns within what the site has, all alike,
+//!                   and so do a host's streams within what the host has
 //! ```
 //!
 //! Turns are deficit round robin (M. Shreedhar, G. Varghese: Efficient Fair Queueing Using Deficit Round
-//! Robin, 1996), at both levels. As what a stream will send is not known before it is written, a turn lasts
+//! Robin, 1996), of sites, hosts and streams. As what a stream will send is not known before it is written, a turn lasts
 //! until what it allowed is used up, and what was sent beyond that is a debt to be made up for in the
 //! turns that follow. So over any time two streams of a site that are always ready differ by [`QUANTUM`] and
 //! two packets at most, and two sites, by their weights, likewise.
@@ -33,7 +34,7 @@ use ring::Ring;
 
 use crate::{class::Class, wire::StreamId};
 
-/// What a stream may send in its turn, in bytes, and a site for each unit of its weight.
+/// What a stream or host may send in its turn, in bytes, and a site for each unit of its weight.
 pub const QUANTUM: i64 = 1500;
 /// Weights are from 1 to this.
 pub const WEIGHT_MAX: u32 = 256;
@@ -43,6 +44,10 @@ const LEVELS: usize = 3;
 
 /// Number of a site, by which its streams share the link with others'.
 pub type SiteId = u32;
+
+/// Number of a host, by which its streams share what their site has with those of others. Streams of which no host was named are
+/// one host's, 0.
+pub type HostId = u64;
 
 /// Says which stream may send next.
 ///
@@ -60,6 +65,7 @@ pub struct Scheduler {
 struct Stream {
     class: Class,
     site: SiteId,
+    host: HostId,
     ready: bool,
     backlog: Backlog,
     /// Its place among those that go one after the other.
@@ -77,8 +83,9 @@ struct Level {
 /// Those of a site.
 #[derive(Clone, Debug, Default)]
 struct Streams {
-    /// All of them.
-    turns: Ring<StreamId>,
+    turns: Ring<HostId>,
+    /// All of them, by their hosts.
+    hosts: BTreeMap<HostId, Ring<StreamId>>,
     /// Of those that are ready, the ones that go before others, by their places.
     queue: BTreeSet<(u64, StreamId)>,
 }
@@ -95,6 +102,7 @@ impl Scheduler {
         self.streams.entry(stream).or_insert(Stream {
             class,
             site,
+            host: 0,
             ready: false,
             backlog: Backlog::default(),
             queued: None,
@@ -104,8 +112,8 @@ impl Scheduler {
     /// A stream is over.
     pub fn remove(&mut self, stream: StreamId) {
         self.idle(stream);
-        if let Some(Stream { class, site, .. }) = self.streams.remove(&stream) {
-            self.levels[level(class)].forget(stream, site);
+        if let Some(entry) = self.streams.remove(&stream) {
+            self.levels[level(entry.class)].forget(stream, &entry);
         }
     }
 
@@ -117,6 +125,11 @@ impl Scheduler {
     /// From now on the stream is of that site. It begins there without debts.
     pub fn set_site(&mut self, stream: StreamId, site: SiteId) {
         self.change(stream, |stream| stream.site = site);
+    }
+
+    /// From now on the stream is of that host. It begins there without debts.
+    pub fn set_host(&mut self, stream: StreamId, host: HostId) {
+        self.change(stream, |stream| stream.host = host);
     }
 
     /// The site's share of the link beside other sites', from 1 (as without this) to [`WEIGHT_MAX`]; others are
@@ -230,11 +243,15 @@ impl Scheduler {
         };
         let mut after = before.clone();
         change(&mut after);
-        if (after.class, after.site) == (before.class, before.site) {
+        let place = |stream: &Stream| (stream.class, stream.site, stream.host);
+        if place(&after) == place(&before) {
             return;
         }
         self.remove(stream);
         self.insert(stream, after.class, after.site);
+        if let Some(stream) = self.streams.get_mut(&stream) {
+            stream.host = after.host;
+        }
         if before.ready {
             self.ready(stream);
         }
@@ -252,7 +269,8 @@ fn level(class: Class) -> usize {
 impl Level {
     fn join(&mut self, stream: StreamId, entry: &Stream) {
         let streams = self.sites.entry(entry.site).or_default();
-        streams.turns.join(stream);
+        streams.hosts.entry(entry.host).or_default().join(stream);
+        streams.turns.join(entry.host);
         streams
             .queue
             .extend(entry.queued.map(|place| (place, stream)));
@@ -260,44 +278,62 @@ impl Level {
     }
 
     fn leave(&mut self, stream: StreamId, entry: &Stream) {
-        if let Some(streams) = self.sites.get_mut(&entry.site) {
-            streams.turns.leave(stream);
-            if let Some(place) = entry.queued {
-                streams.queue.remove(&(place, stream));
+        let Some(streams) = self.sites.get_mut(&entry.site) else {
+            return;
+        };
+        if let Some(place) = entry.queued {
+            streams.queue.remove(&(place, stream));
+        }
+        if let Some(host) = streams.hosts.get_mut(&entry.host) {
+            host.leave(stream);
+            if host.is_idle() {
+                streams.turns.leave(entry.host);
             }
-            if streams.turns.is_idle() {
-                self.turns.leave(entry.site);
-            }
+        }
+        if streams.turns.is_idle() {
+            self.turns.leave(entry.site);
         }
     }
 
     /// A stream that has left is not known here any more.
-    fn forget(&mut self, stream: StreamId, site: SiteId) {
-        if let Some(streams) = self.sites.get_mut(&site) {
-            streams.turns.forget(stream);
-            if streams.turns.is_empty() {
-                self.sites.remove(&site);
-                self.turns.forget(site);
+    fn forget(&mut self, stream: StreamId, entry: &Stream) {
+        let Some(streams) = self.sites.get_mut(&entry.site) else {
+            return;
+        };
+        if let Some(host) = streams.hosts.get_mut(&entry.host) {
+            host.forget(stream);
+            if host.is_empty() {
+                streams.hosts.remove(&entry.host);
+                streams.turns.forget(entry.host);
             }
+        }
+        if streams.hosts.is_empty() {
+            self.sites.remove(&entry.site);
+            self.turns.forget(entry.site);
         }
     }
 
     fn next(&mut self, weight: impl Fn(SiteId) -> u32) -> Option<StreamId> {
         let site = self.turns.next(|site| i64::from(weight(site)) * QUANTUM)?;
         let streams = self.sites.get_mut(&site)?;
-        match streams.queue.first() {
-            Some((_, stream)) => Some(*stream),
-            None => streams.turns.next(|_| QUANTUM),
+        if let Some((_, stream)) = streams.queue.first() {
+            return Some(*stream);
         }
+        let host = streams.turns.next(|_| QUANTUM)?;
+        streams.hosts.get_mut(&host)?.next(|_| QUANTUM)
     }
 
     /// Among the streams of a site those that are queued are not charged: they have no turns to pay for.
     fn charge(&mut self, stream: StreamId, entry: &Stream, bytes: i64) {
-        if let Some(streams) = self.sites.get_mut(&entry.site) {
-            if entry.queued.is_none() {
-                streams.turns.charge(stream, bytes);
-            }
-            self.turns.charge(entry.site, bytes);
+        let Some(streams) = self.sites.get_mut(&entry.site) else {
+            return;
+        };
+        if entry.queued.is_none()
+            && let Some(host) = streams.hosts.get_mut(&entry.host)
+        {
+            host.charge(stream, bytes);
+            streams.turns.charge(entry.host, bytes);
         }
+        self.turns.charge(entry.site, bytes);
     }
 }

@@ -75,6 +75,25 @@ fn sites_share_by_weight_however_many_streams_they_have() {
 }
 
 #[test]
+fn hosts_share_alike_however_many_streams_they_have() {
+    let streams: Vec<_> = (0..30).map(|stream| (stream, Class::Bulk, 0)).collect();
+    let mut scheduler = with(&streams);
+    for stream in 0..30 {
+        scheduler.set_host(stream, u64::from(stream > 0));
+    }
+    let sent = send(&mut scheduler, 10_000_000, |_| 1400);
+    assert!(sent[&0].abs_diff(5_000_000) <= 5000, "{}", sent[&0]);
+    let others: Vec<_> = (1..30).map(|stream| sent[&stream] as f64).collect();
+    assert!(jain(&others) > 0.999, "{others:?}");
+    // Nobody saves up what is left to others.
+    scheduler.idle(0);
+    send(&mut scheduler, 1_000_000, |_| 1400);
+    scheduler.ready(0);
+    let sent = send(&mut scheduler, 1_000_000, |_| 1400);
+    assert!(sent[&0].abs_diff(500_000) <= 5000, "{}", sent[&0]);
+}
+
+#[test]
 fn what_is_sent_in_any_mix_is_fair() {
     for streams in [2, 3, 10, 100] {
         for small in [40, 100, 700, 1399] {
@@ -224,6 +243,7 @@ fn what_is_over_is_forgotten() {
         scheduler.ready(stream);
         scheduler.set_class(stream, Class::Bulk);
         scheduler.set_site(stream, 7);
+        scheduler.set_host(stream, stream / 3);
         if stream % 2 == 0 {
             scheduler.next();
             scheduler.sent(stream, 1000);
@@ -247,6 +267,7 @@ enum Step {
     Idle(StreamId),
     Class(StreamId, Class),
     Site(StreamId, SiteId),
+    Host(StreamId, HostId),
     Weight(SiteId, u32),
     Send(usize),
 }
@@ -262,6 +283,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => stream().prop_map(Step::Idle),
         1 => (stream(), class()).prop_map(|(id, class)| Step::Class(id, class)),
         1 => (stream(), site()).prop_map(|(id, site)| Step::Site(id, site)),
+        2 => (stream(), 0..3u64).prop_map(|(id, host)| Step::Host(id, host)),
         1 => (site(), 0..5u32).prop_map(|(site, weight)| Step::Weight(site, weight)),
         8 => (1..3000usize).prop_map(Step::Send),
     ]
@@ -270,14 +292,14 @@ fn step() -> impl Strategy<Value = Step> {
 /// Who is there, and ready; nothing about turns.
 #[derive(Debug, Default)]
 struct Model {
-    streams: BTreeMap<StreamId, (Class, SiteId, bool)>,
+    streams: BTreeMap<StreamId, (Class, SiteId, bool, HostId)>,
 }
 
 impl Model {
     fn apply(&mut self, step: Step) {
         match step {
             Step::Insert(id, class, site) => {
-                self.streams.entry(id).or_insert((class, site, false));
+                self.streams.entry(id).or_insert((class, site, false, 0));
             }
             Step::Remove(id) => {
                 self.streams.remove(&id);
@@ -286,11 +308,12 @@ impl Model {
             Step::Idle(id) => self.change(id, |stream| stream.2 = false),
             Step::Class(id, class) => self.change(id, |stream| stream.0 = class),
             Step::Site(id, site) => self.change(id, |stream| stream.1 = site),
+            Step::Host(id, host) => self.change(id, |stream| stream.3 = host),
             Step::Weight(..) | Step::Send(_) => {}
         }
     }
 
-    fn change(&mut self, id: StreamId, change: impl FnOnce(&mut (Class, SiteId, bool))) {
+    fn change(&mut self, id: StreamId, change: impl FnOnce(&mut (Class, SiteId, bool, HostId))) {
         if let Some(stream) = self.streams.get_mut(&id) {
             change(stream);
         }
@@ -311,6 +334,7 @@ fn apply(scheduler: &mut Scheduler, step: Step) {
         Step::Idle(id) => scheduler.idle(id),
         Step::Class(id, class) => scheduler.set_class(id, class),
         Step::Site(id, site) => scheduler.set_site(id, site),
+        Step::Host(id, host) => scheduler.set_host(id, host),
         Step::Weight(site, weight) => scheduler.set_weight(site, weight),
         Step::Send(bytes) => {
             if let Some(stream) = scheduler.next() {
@@ -344,17 +368,19 @@ proptest! {
             model.apply(step);
         }
         let Some(level) = model.level() else { return Ok(()) };
-        let mut sites: BTreeMap<SiteId, Vec<StreamId>> = BTreeMap::new();
-        for (id, (class, site, ready)) in model.streams {
+        let mut sites: BTreeMap<SiteId, BTreeMap<HostId, Vec<StreamId>>> = BTreeMap::new();
+        for (id, (class, site, ready, host)) in model.streams {
             if ready && super::level(class) == level {
-                sites.entry(site).or_default().push(id);
+                sites.entry(site).or_default().entry(host).or_default().push(id);
             }
         }
         let weight = |site: &SiteId| f64::from(scheduler.weights.get(site).copied().unwrap_or(1));
         let weights: f64 = sites.keys().map(weight).sum();
-        let fluid: BTreeMap<StreamId, f64> = sites.iter().flat_map(|(site, ids)| {
-            let share = weight(site) / weights / ids.len() as f64;
-            ids.iter().map(move |id| (*id, share))
+        let fluid: BTreeMap<StreamId, f64> = sites.iter().flat_map(|(site, hosts)| {
+            let share = weight(site) / weights / hosts.len() as f64;
+            hosts.values().flat_map(move |ids| {
+                ids.iter().map(move |id| (*id, share / ids.len() as f64))
+            })
         }).collect();
         // Debts of before are made up for first.
         send(&mut scheduler, 200_000, |id| lens[id as usize]);

@@ -52,7 +52,7 @@ use crate::{
     outage::{Expected, Silence},
     path::{Mtu, PathMemory},
     rate::{Batch, Controller, ControllerConfig, Pacer, time_of},
-    schedule::{Scheduler, SiteId},
+    schedule::{HostId, Scheduler, SiteId},
     stream::Streams,
     wire::{CloseCode, DATAGRAM_OVERHEAD, ResetCode, StreamId},
 };
@@ -326,6 +326,12 @@ impl Session {
     /// peer opens are of site 0 to begin with.
     pub fn set_site(&mut self, stream: StreamId, site: SiteId) {
         self.scheduler.set_site(stream, site);
+    }
+
+    /// From now on the stream shares what its site gets with the streams of other hosts as one of that host's. Without it all streams
+    /// are one host's, 0.
+    pub fn set_host(&mut self, stream: StreamId, host: HostId) {
+        self.scheduler.set_host(stream, host);
     }
 
     /// Until the stream's bytes below `until` are sent it goes before others of its site and class, but after those that are queued so with a

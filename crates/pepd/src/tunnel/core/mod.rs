@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use pep_core::{arena::name_hash, greeting::Opening, key::PublicKey};
+use pep_core::{arena::name_hash, greeting::Opening, hosts::Host, key::PublicKey};
 use tokio::time::Instant;
 use tunnel::{
     class::Class,
@@ -175,6 +175,7 @@ impl Core {
         let announced = entry.announcement().ok_or(TooManyStreams)?;
         let opening = Opening::Flow(announced.greeting.clone()).emit();
         let stream = session.open(announced.class, announced.site, &opening)?;
+        session.set_host(stream, Host::of(announced.greeting.client.ip()).number());
         peer.table.bind(key.flow, stream);
         self.line_up(key);
         self.wake_driver();

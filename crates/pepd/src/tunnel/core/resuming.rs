@@ -73,6 +73,7 @@ impl Core {
         let Ok(stream) = session.open(announced.class, announced.site, &opening) else {
             return false;
         };
+        session.set_host(stream, Host::of(client.ip()).number());
         tracing::debug!(%client, stream, down, up, perhaps_new, "a flow asks its peer to go on");
         if let Some(receive) = peer.table.reopen(key.flow, stream) {
             session.limit_receive(stream, receive);
@@ -180,7 +181,11 @@ impl Core {
             return None;
         };
         peer.table.introduce(flow, greeting.token);
-        peer.table.set_host(flow, Host::of(greeting.client.ip()));
+        let host = Host::of(greeting.client.ip());
+        peer.table.set_host(flow, host);
+        if let Some(session) = self.endpoint.session(peer.id) {
+            session.set_host(stream, host.number());
+        }
         if let Some(entry) = peer.table.get(flow) {
             let name = &peer.config.name;
             let identity = recover::identity(Kind::Far, Class::Normal, name, &greeting);
