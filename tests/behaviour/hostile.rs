@@ -453,7 +453,7 @@ fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
             let way = way.collect::<Vec<_>>().join(" ");
             bed.host(name).ip(&format!("route add 10.5.0.0/24 {way}"));
         }
-        let running = Running::start(&bed, "", SITE);
+        let _running = Running::start(&bed, "", SITE);
         let hostile: SocketAddr = "10.5.0.2:0".parse().expect("an address");
         let to = bed.server_at(Family::V4, crate::tunnel::PORT);
         let of_host = |host: IpAddr| *taken.lock().expect("no panic").entry(host).or_default();
@@ -483,6 +483,5 @@ fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
             println!("{theirs} bytes beside {LEN}");
             assert!(theirs < 2 * LEN, "{theirs} beside {LEN}");
         });
-        running.stop();
     });
 }

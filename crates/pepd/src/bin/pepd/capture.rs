@@ -90,6 +90,12 @@ fn create(path: &Path, force: bool) -> Result<BufWriter<File>, String> {
         ),
         _ => format!("{}: {err}", path.display()),
     };
+    if let Ok(there) = fs::metadata(path)
+        && !there.is_file()
+    {
+        // A device, which --force would replace for all.
+        return Err(format!("{}: is no file: name another", path.display()));
+    }
     // Not into one that others may read, or that a link leads to.
     if force
         && let Err(err) = fs::remove_file(path)
