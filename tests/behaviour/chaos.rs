@@ -9,12 +9,13 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -24,17 +25,20 @@ use pepd_tests::{
     bed::Family,
     echo::EchoServer,
     footprint::Footprint,
+    host::Host,
     matrix::shared,
     payload::{Random, Sum, run_seed},
     pep::Pep,
+    pep_binary::pepd,
     programs::program,
     raw::{Segment, flood},
     tunnel::{End, TunnelBed},
     wait::{PATIENCE, wait_within},
 };
+use serde_json::Value;
 
 use crate::{
-    churn,
+    churn::{self, Flows},
     custody::{Folder, MIB},
     programs::{Files, nginx, sum_of_file},
     survive::{GROWN, crash, upgrade},
@@ -164,7 +168,7 @@ struct State {
 }
 
 impl State {
-    fn of(pep: &Pep, host: &pepd_tests::host::Host) -> Self {
+    fn of(pep: &Pep, host: &Host) -> Self {
         let first = fs::read_dir(format!("/proc/{}/fd", pep.supervisor()));
         Self {
             descriptors: [pep.descriptors(), first.expect("it runs").count()],
@@ -177,6 +181,7 @@ impl State {
 /// Programs over the bad link, one after the other, many at a time.
 struct Programs<'a> {
     bed: &'a TunnelBed,
+    seed: u64,
     files: &'a Files,
     sums: Vec<Sum>,
     stop: AtomicBool,
@@ -186,7 +191,7 @@ struct Programs<'a> {
 
 impl Programs<'_> {
     fn run(&self, number: usize) {
-        let mut random = Random::new(run_seed() + number as u64);
+        let mut random = Random::new(self.seed + number as u64);
         while !self.stop.load(Ordering::SeqCst) {
             let object = random.below(OBJECTS.len() as u64) as usize;
             let result = if random.below(3) == 0 {
@@ -254,25 +259,100 @@ fn read_slowly(bed: &TunnelBed, done: &AtomicBool) {
     }
 }
 
-/// Messages there and back all the time, on one connection; how long each took.
-fn be_well(mut stream: TcpStream, at: &AtomicU64, rounds: &Mutex<[Vec<Duration>; 2]>) {
-    let mut number = 0_u64;
-    loop {
-        let phase = at.load(Ordering::SeqCst) as usize;
-        if phase > 1 {
-            return;
+/// Own flows, and of one that does not go on what everybody on its way knows of it.
+struct Watched {
+    /// All machines.
+    hosts: Vec<(&'static str, Host)>,
+    /// The admin sockets of some.
+    sockets: Vec<(Host, PathBuf)>,
+}
+
+impl Watched {
+    fn of(fleet: &Fleet<'_>) -> Self {
+        let bed = fleet.bed;
+        let names = ["client", "boat", "hub", "server"];
+        let at = |name: &str, pep: &Pep| (bed.host(name), pep.path("admin.sock"));
+        Self {
+            hosts: names.map(|name| (name, bed.host(name))).into(),
+            sockets: vec![at("boat", &fleet.boat), at("hub", &fleet.hub)],
         }
-        let (began, message) = (Instant::now(), number.to_be_bytes());
-        let mut answer = [0; 8];
-        let told = stream.write_all(&message);
-        told.and_then(|()| stream.read_exact(&mut answer))
-            .expect("the connection of one who is well lasts");
-        assert_eq!(answer, message);
-        let took = began.elapsed();
-        rounds.lock().expect("nobody panics")[phase].push(took);
-        number += 1;
-        thread::sleep(PACE.saturating_sub(took));
     }
+
+    /// Whether it is accelerated, and what waits where.
+    fn explain(&self, client: SocketAddr) -> String {
+        let mut told = String::new();
+        for (host, socket) in &self.sockets {
+            let pepd = pepd();
+            let (pepd, socket) = (pepd.to_str().expect("text"), socket.to_str().expect("text"));
+            let flows = ["flows", "--limit", "10000", "--json", "--socket", socket];
+            let flows = host.output(pepd, &flows).stdout;
+            let flows: Value = serde_json::from_slice(&flows).unwrap_or_default();
+            let all = flows["flows"].as_array().into_iter().flatten();
+            let its = all.filter(|flow| flow["client"] == client.to_string());
+            told.extend(its.map(|flow| format!("\n  pepd: {flow}")));
+        }
+        let port = client.port();
+        let filter = format!("( sport = {port} or dport = {port} )");
+        for (name, host) in &self.hosts {
+            let sockets = host.run(&program("ss"), &["-tnioeOH", "state", "all", &filter]);
+            told.extend(sockets.lines().map(|line| format!("\n  {name}: {line}")));
+        }
+        told
+    }
+
+    /// Before the connection is closed.
+    fn watch(&self, client: io::Result<SocketAddr>, result: io::Result<()>) -> io::Result<()> {
+        let (Ok(client), Err(err)) = (client, &result) else {
+            return result;
+        };
+        let told = self.explain(client);
+        Err(io::Error::new(err.kind(), format!("{err}{told}")))
+    }
+}
+
+impl Flows for Watched {
+    fn kind(&self, id: u64) -> String {
+        BothWays.kind(id)
+    }
+
+    fn client(&self, id: u64, stream: TcpStream) -> io::Result<()> {
+        let kept = stream.try_clone()?;
+        self.watch(kept.local_addr(), BothWays.client(id, stream))
+    }
+
+    fn server(&self, id: u64, stream: &TcpStream) -> io::Result<()> {
+        self.watch(stream.peer_addr(), BothWays.server(id, stream))
+    }
+}
+
+/// Messages there and back at fixed times, on one connection, whether or not those before are answered; how long after its time each answer
+/// came.
+fn be_well(stream: &TcpStream, at: &AtomicU64, rounds: &Mutex<[Vec<Duration>; 2]>) {
+    const WORKS: &str = "the connection of one who is well lasts";
+    let began = Instant::now();
+    let due = |number: u32| began + PACE * number;
+    let (sent, numbers) = mpsc::channel::<(u32, usize)>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for (number, phase) in numbers {
+                let mut answer = [0; 4];
+                (&mut &*stream).read_exact(&mut answer).expect(WORKS);
+                assert_eq!(answer, number.to_be_bytes());
+                rounds.lock().expect("nobody panics")[phase].push(due(number).elapsed());
+            }
+        });
+        for number in 0.. {
+            thread::sleep(due(number).saturating_duration_since(Instant::now()));
+            let phase = at.load(Ordering::SeqCst) as usize;
+            if phase > 1 {
+                return drop(sent);
+            }
+            (&mut &*stream)
+                .write_all(&number.to_be_bytes())
+                .expect(WORKS);
+            sent.send((number, phase)).expect(WORKS);
+        }
+    });
 }
 
 fn percentile(took: &mut [Duration], of_hundred: usize) -> Duration {
@@ -372,8 +452,10 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
     let well = well.expect("pepd answers");
     well.set_nodelay(true).expect("a socket");
     well.set_read_timeout(Some(PATIENCE)).expect("a socket");
+    let seed = run_seed();
     let programs = Programs {
         bed,
+        seed,
         files: &files,
         sums: sums.into(),
         stop: AtomicBool::default(),
@@ -388,18 +470,18 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
     let patience = PATIENCE * (2 + flows as u32 / 20);
     thread::scope(|scope| {
         let (_ended, _stop) = (Ended(&phase), [Stop(&programs.stop), Stop(&slow)]);
-        scope.spawn(|| be_well(well, &phase, &rounds));
+        scope.spawn(|| be_well(&well, &phase, &rounds));
         for number in 0..flows / 2 {
             let programs = &programs;
             scope.spawn(move || programs.run(number));
         }
         let own = (connect, listener);
-        churn::under_load(BothWays, flows - flows / 2, patience, own, || {
+        churn::under_load(Watched::of(fleet), flows - flows / 2, patience, own, || {
             // As it is while nothing happens but load.
             thread::sleep(time / 10);
             scope.spawn(|| read_slowly(bed, &slow));
             phase.store(1, Ordering::SeqCst);
-            happen(fleet, time);
+            happen(fleet, time, seed);
             drop((Stop(&programs.stop), Stop(&slow)));
         });
     });
@@ -407,8 +489,8 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
 }
 
 /// One fault after the other, each kind once at least.
-fn happen(fleet: &mut Fleet<'_>, time: Duration) {
-    let mut random = Random::new(run_seed());
+fn happen(fleet: &mut Fleet<'_>, time: Duration, seed: u64) {
+    let mut random = Random::new(seed);
     let (began, pause) = (Instant::now(), time / 150);
     let mut turn = 0;
     while turn < 9 || began.elapsed() < time {

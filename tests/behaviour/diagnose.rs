@@ -1,6 +1,6 @@
 //! `pepd check` on a live system: what an operator is told of the faults that are met most.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, net::SocketAddr, thread, time::Duration};
 
 use pepd_tests::{
     bed::{self, Bed, Family, Path, Place, join},
@@ -212,6 +212,41 @@ fn answers_that_do_not_reach_clients_are_found() {
             &["0 flows accepted", "asymmetric"],
         );
         drop(more);
+    });
+}
+
+/// Hosts whose packets the kernel itself drops, as they come in by another way than it would answer.
+#[test]
+fn what_the_reverse_path_check_drops_is_counted() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        bed.gateway.sysctl("net.ipv4.conf.lan0.rp_filter", "1");
+        let what = "reverse path check (rp_filter)";
+        let pep = start(&bed);
+        check(&bed, &pep).assert(what, "ok", &["strict on lan0", "dropped nothing"]);
+        bed::add_addresses(&bed.client, "eth0", Family::V4, &[(5, 2)]);
+        bed.gateway.ip("route add 10.5.0.0/24 dev wan0");
+        let to = bed.at(Place::Server, PORT);
+        let dial = Dial::to(to).from(SocketAddr::new(bed.family.address(5, 2), 0));
+        let waits = bed.client.enter(|| dial.begin_here()).expect("it begins");
+        let checked = wait_for("its SYN to be dropped", || {
+            let checked = check(&bed, &pep);
+            let warns = checked.finding(what)["state"] == "warn";
+            warns.then_some(checked)
+        });
+        drop(waits);
+        checked.assert(
+            what,
+            "warn",
+            &["strict on lan0; it has dropped", "rp_filter=2"],
+        );
+        // As it is told to do.
+        bed.gateway.sysctl("net.ipv4.conf.lan0.rp_filter", "2");
+        bed.gateway.ip("route replace 10.5.0.0/24 dev lan0");
+        let _echo = EchoServer::start(bed.server.listen(to));
+        let mut stream = bed.client.dial(&dial).expect("pepd answers");
+        echo_once(&mut stream, b"accelerated");
+        pep.wait_counter("flows_accepted", |flows| flows == 1);
     });
 }
 
