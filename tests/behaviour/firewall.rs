@@ -6,19 +6,22 @@ use std::{
 };
 
 use pepd_tests::{
-    bed::{Bed, Path, Place},
-    matrix::matrix,
+    bed::{Bed, Family, Path, Place},
+    echo::EchoServer,
+    matrix::{matrix, shared},
     objects::{self, ObjectServer},
     outcome::{Connected, Ended, reset},
     payload::{Payload, receive},
     pep::Pep,
     serve::Server,
+    tunnel::TunnelBed,
     wait::PATIENCE,
 };
 
 use crate::{
     bed::expected,
-    support::{PORT, assert_reset_after_connect, connect},
+    support::{PORT, assert_reset_after_connect, connect, echo_once},
+    tunnel::{self, Running, SITE},
 };
 
 /// Drops what connection tracking calls invalid, in every hook that could.
@@ -168,4 +171,34 @@ fn address_seen(bed: &Bed) -> std::net::IpAddr {
     });
     let _stream = connect(bed);
     seen.recv_timeout(PATIENCE).expect("the server accepts")
+}
+
+/// What docs/threat-model.md tells operators to do about a peer's hosts and the services of this machine.
+#[test]
+fn a_peers_hosts_can_be_kept_from_the_hubs_own_services() {
+    const KEPT: &str = "
+        table inet filter {
+            chain input {
+                type filter hook input priority filter;
+                iif lo meta mark and 0xff000000 == 0x51000000 reject with tcp reset
+            }
+        }";
+    shared(|| {
+        let bed = TunnelBed::new(tunnel::LINK);
+        let site = format!("{SITE}source = \"self\"\n");
+        let running = Running::start(&bed, "", &site);
+        let hub = bed.host("hub");
+        let own = (bed.address("hub", Family::V4), tunnel::PORT).into();
+        let _service = EchoServer::start(hub.listen(own));
+        let connect = || bed.host("client").connect(own);
+        echo_once(&mut connect().expect("pepd answers"), b"reached");
+        hub.nft(KEPT);
+        assert_reset_after_connect(connect());
+        // Others are reached as before.
+        let server = bed.server_at(Family::V4, tunnel::PORT);
+        let _echo = EchoServer::start(bed.host("server").listen(server));
+        echo_once(&mut tunnel::connect(&bed, Family::V4), b"reached");
+        hub.nft("delete table inet filter");
+        running.stop();
+    });
 }

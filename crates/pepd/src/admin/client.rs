@@ -49,14 +49,32 @@ pub enum AskError {
 /// # Errors
 /// When nobody is there, or it does not want to.
 pub fn ask(socket: &Path, method: Method, target: &str, body: String) -> Result<Vec<u8>, AskError> {
+    ask_for(PATIENCE, socket, method, target, body)
+}
+
+/// Asks what there is to see, for so long at most.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_within(patience: Duration, socket: &Path, target: &str) -> Result<Vec<u8>, AskError> {
+    ask_for(patience, socket, Method::GET, target, String::new())
+}
+
+fn ask_for(
+    patience: Duration,
+    socket: &Path,
+    method: Method,
+    target: &str,
+    body: String,
+) -> Result<Vec<u8>, AskError> {
     let failed = |err: &dyn std::fmt::Display| AskError::Failed(socket.to_owned(), err.to_string());
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|err| failed(&err))?;
     runtime.block_on(async {
-        let asked = timeout(PATIENCE, ask_once(socket, method, target, body)).await;
-        asked.map_err(|err| failed(&err))?
+        let asked = timeout(patience, ask_once(socket, method, target, body)).await;
+        asked.map_err(|_| failed(&format_args!("none within {} s", patience.as_secs())))?
     })
 }
 

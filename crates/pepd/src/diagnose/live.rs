@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use hyper::Method;
 use pep_core::config::Config;
 use units::duration;
 
@@ -21,6 +20,7 @@ use crate::{
     observe::{
         flows::{FlowStatus, FlowsReport},
         status::Status,
+        text::span,
     },
 };
 
@@ -28,6 +28,8 @@ use crate::{
 const SOME: u64 = 3;
 /// A server that has not answered for so long has had three SYNs.
 const LONG_S: u64 = 3;
+/// One that lives answers at once, one that is stuck never.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Half-open connections that are no sign of anything.
 const HALF_OPEN: usize = 64;
 
@@ -53,7 +55,7 @@ pub(super) fn ask(config: &Config) -> Result<Running, Finding> {
             "name a socket to have rules, connections and the way back looked at",
         ));
     };
-    let answer = |target: &str| client::ask(&socket, Method::GET, target, String::new());
+    let answer = |target: &str| client::ask_within(PATIENCE, &socket, target);
     let asked = answer("/v1/status").and_then(|status| Ok((status, answer("/v1/flows?sort=age")?)));
     let (status, flows) = asked.map_err(|err| unanswered(&err))?;
     let status = serde_json::from_slice(&status);
@@ -100,7 +102,7 @@ impl Running {
             draining,
             ..
         } = self.status;
-        let since = duration::format(Duration::from_secs(uptime_s as u64));
+        let since = span(uptime_s);
         let seen = format!("process {pid}, for {since}");
         if draining {
             return Finding::warn(
@@ -224,14 +226,14 @@ impl Traffic {
     /// Since the rules were put in place, which a process does when it begins.
     pub fn of(running: &Running, listing: &Listing) -> Self {
         let counter = |counter| listing.counter(counter).unwrap_or(0);
-        let span = Duration::from_secs(running.status.uptime_s as u64);
+        let uptime_s = running.status.uptime_s;
         let is_silent = |flow: &&FlowStatus| {
             let server = flow.server_leg.as_ref();
             flow.flow.age_s >= LONG_S && server.is_some_and(|leg| leg.state == "syn-sent")
         };
         Self {
-            span,
-            since: format!("since pepd began {} ago", duration::format(span)),
+            span: Duration::from_secs(uptime_s as u64),
+            since: format!("since pepd began {} ago", span(uptime_s)),
             pid: running.status.pid,
             syns: listing.counter(Counter::Syns),
             intercepted: counter(Counter::Intercepted),

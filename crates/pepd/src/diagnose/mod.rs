@@ -6,6 +6,7 @@
 //! - `sockets`, congestion controls, buffers, settings of TCP, connection tracking
 //! - `ways`, by which interfaces hosts and servers are reached
 //! - `listing`, what `nft` says of our table
+//! - `unit`, what systemd starts pepd with
 //! - `live`, what a running pepd does: connections that arrive, are intercepted, are answered; `half_open`, those that are not yet
 //!
 //! Looking changes nothing. What cannot be seen without privileges is `unknown`.
@@ -16,6 +17,7 @@ mod listing;
 mod live;
 mod sockets;
 mod system;
+mod unit;
 mod ways;
 
 use std::{fmt, fs, time::Duration};
@@ -30,6 +32,7 @@ use crate::{
 };
 use interfaces::Interface;
 use live::Running;
+use unit::Unit;
 
 /// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -194,7 +197,8 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
         }
     };
     let running = live::ask(config);
-    let mut findings = vec![system::capabilities(running.as_ref().ok())];
+    let unit = running.is_err().then(Unit::here).flatten();
+    let mut findings = vec![system::capabilities(running.as_ref().ok(), unit.as_ref())];
     let net = runtime.block_on(Net::gather());
     findings.extend(interfaces::check(config, &net));
     findings.push(runtime.block_on(system::kernel(running.is_ok())));
@@ -202,7 +206,10 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.extend(runtime.block_on(ways::check(config, &net)));
     match running {
         Ok(before) => findings.extend(live_findings(&runtime, config, &net, &before, watch)),
-        Err(finding) => findings.push(finding),
+        Err(finding) => {
+            let failure = unit.and_then(|unit| unit.failure());
+            findings.push(failure.unwrap_or(finding));
+        }
     }
     Findings(findings)
 }

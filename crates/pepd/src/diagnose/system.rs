@@ -8,7 +8,7 @@ use nix::{
 };
 use pep_core::config::Config;
 
-use super::{Finding, Net, State, live::Running, read, sockets, sysctl};
+use super::{Finding, Net, State, live::Running, read, sockets, sysctl, unit::Unit};
 use crate::{
     congestion::Catalogue,
     custody,
@@ -26,8 +26,8 @@ pub(super) fn may_ask_nft() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_ADMIN).unwrap_or(true)
 }
 
-/// Those of the running pepd, and else of this process, which may stand for it.
-pub(super) fn capabilities(running: Option<&Running>) -> Finding {
+/// Those of the running pepd, or that the unit has, and else of this process, which may stand for it.
+pub(super) fn capabilities(running: Option<&Running>, unit: Option<&Unit>) -> Finding {
     if let Some(running) = running {
         let pid = running.status.pid;
         let effective = effective(&read(&format!("/proc/{pid}/status")));
@@ -36,6 +36,10 @@ pub(super) fn capabilities(running: Option<&Running>) -> Finding {
             effective,
             true,
         );
+    }
+    if let Some(unit) = unit {
+        let (who, effective) = unit.capabilities();
+        return capabilities_of(who, Some(effective), true);
     }
     let effective = effective(&read("/proc/self/status"));
     let who = if geteuid().is_root() {

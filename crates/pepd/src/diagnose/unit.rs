@@ -1,0 +1,153 @@
+//! What systemd starts pepd with, and what has become of it, on a machine that has our unit.
+
+use std::{
+    collections::HashMap,
+    process::{Command, Stdio},
+    str::FromStr as _,
+};
+
+use caps::Capability;
+
+use super::Finding;
+use crate::exit::ExitStatus;
+
+/// As the package calls it.
+const NAME: &str = "pepd.service";
+const PROPERTIES: &str = "LoadState,ActiveState,Result,ExecMainStatus,User,DynamicUser,AmbientCapabilities,CapabilityBoundingSet";
+
+/// The unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unit {
+    /// What pepd has of capabilities, as a mask.
+    effective: u64,
+    /// It was started, and is not there any more: why.
+    failed: Option<String>,
+}
+
+impl Unit {
+    /// That of this machine; `None` where there is none, or no systemd.
+    pub fn here() -> Option<Self> {
+        let mut command = Command::new("systemctl");
+        command.args(["show", NAME, "--property", PROPERTIES]);
+        command.stdin(Stdio::null()).stderr(Stdio::null());
+        let output = command.output().ok()?;
+        Self::read(&String::from_utf8_lossy(&output.stdout))
+    }
+
+    /// From `systemctl show`: a property a line.
+    fn read(shown: &str) -> Option<Self> {
+        let lines = shown.lines().filter_map(|line| line.split_once('='));
+        let of: HashMap<_, _> = lines.collect();
+        if of.get("LoadState") != Some(&"loaded") {
+            return None;
+        }
+        let mask = |name: &str| of.get(name).map_or(0, |list| mask(list));
+        let bounding = mask("CapabilityBoundingSet");
+        let user = of.get("User").copied().unwrap_or_default();
+        let is_root = of.get("DynamicUser") != Some(&"yes") && matches!(user, "" | "root" | "0");
+        let ambient = if is_root {
+            u64::MAX
+        } else {
+            mask("AmbientCapabilities")
+        };
+        let result = of.get("Result").copied().unwrap_or("success");
+        let code = of.get("ExecMainStatus").and_then(|code| code.parse().ok());
+        Some(Self {
+            effective: ambient & bounding,
+            failed: (result != "success").then(|| why(result, code.unwrap_or(0))),
+        })
+    }
+
+    /// Who it is, and its capabilities.
+    pub fn capabilities(&self) -> (&'static str, u64) {
+        ("pepd.service, as systemd starts it,", self.effective)
+    }
+
+    /// That it does not run, where it should.
+    pub fn failure(&self) -> Option<Finding> {
+        let why = self.failed.as_ref()?;
+        Some(Finding::fail(
+            "running pepd",
+            format!("none: {NAME} has failed, {why}"),
+            format!(
+                "what its log says (`journalctl -u {NAME} -n 20`); then `systemctl restart {NAME}`"
+            ),
+        ))
+    }
+}
+
+/// What systemd calls it, and of an exit code of ours what that means.
+fn why(result: &str, code: i32) -> String {
+    let meaning = match ExitStatus::from_code(code) {
+        _ if result != "exit-code" => return result.to_owned(),
+        ExitStatus::Usage => "its command line is wrong",
+        ExitStatus::Configuration => "its configuration is wrong",
+        ExitStatus::Setup => "its configuration could not be put in place",
+        _ => "something failed while it ran",
+    };
+    format!("with exit code {code}: {meaning}")
+}
+
+fn mask(list: &str) -> u64 {
+    let names = list.split_whitespace().map(str::to_uppercase);
+    names
+        .filter_map(|name| Capability::from_str(&name).ok())
+        .map(|capability| capability.bitmask())
+        .fold(0, |all, one| all | one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHOWN: &str = "ExecMainStatus=0\nDynamicUser=yes\nUser=pepd\nLoadState=loaded\nActiveState=inactive\nResult=success\n\
+                         CapabilityBoundingSet=cap_net_bind_service cap_net_admin cap_net_raw\n\
+                         AmbientCapabilities=cap_net_bind_service cap_net_admin cap_net_raw\n";
+
+    fn has(shown: &str, capability: Capability) -> bool {
+        let unit = Unit::read(shown).expect("it is there");
+        unit.effective & capability.bitmask() != 0
+    }
+
+    #[test]
+    fn a_unit_has_what_is_in_both_of_its_sets() {
+        assert!(has(SHOWN, Capability::CAP_NET_RAW));
+        assert!(!has(SHOWN, Capability::CAP_SYS_ADMIN));
+        for set in ["AmbientCapabilities", "CapabilityBoundingSet"] {
+            let all = format!("{set}=cap_net_bind_service cap_net_admin cap_net_raw");
+            let less = format!("{set}=cap_net_bind_service cap_net_admin");
+            assert!(
+                !has(&SHOWN.replace(&all, &less), Capability::CAP_NET_RAW),
+                "{set}"
+            );
+        }
+    }
+
+    #[test]
+    fn root_has_what_is_in_the_bounding_set() {
+        let root = SHOWN.replace("DynamicUser=yes\nUser=pepd", "DynamicUser=no\nUser=");
+        let root = root.replace(
+            "AmbientCapabilities=cap_net_bind_service cap_net_admin cap_net_raw",
+            "",
+        );
+        assert!(has(&root, Capability::CAP_NET_RAW));
+        assert!(!has(&root, Capability::CAP_SYS_ADMIN));
+    }
+
+    #[test]
+    fn one_that_has_failed_says_so() {
+        assert_eq!(Unit::read(SHOWN).and_then(|unit| unit.failure()), None);
+        let failed = SHOWN.replace("Result=success", "Result=exit-code");
+        let failed = failed.replace("ExecMainStatus=0", "ExecMainStatus=4");
+        let failure = Unit::read(&failed).and_then(|unit| unit.failure());
+        let seen = failure.expect("it has failed").seen;
+        let expected = "none: pepd.service has failed, with exit code 4: its configuration could not be put in place";
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn where_there_is_none_nothing_is_said() {
+        assert_eq!(Unit::read("LoadState=not-found\nResult=success\n"), None);
+        assert_eq!(Unit::read(""), None);
+    }
+}
