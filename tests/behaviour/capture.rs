@@ -9,12 +9,17 @@ use std::{
     time::Duration,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use pepd_tests::{
     bed::Family, host::Host, pep::Pep, pep_binary::pepd, tunnel::TunnelBed, wait::wait_until,
 };
 use winkemu::netns::spawn;
 
 use crate::{
+    custody::Folder,
     support::echo_once,
     trace::{SPLIT_PORT, client_of, connect_split, echo_on, numbers, start},
     tunnel::{LINK, PORT, connect},
@@ -24,14 +29,20 @@ use crate::{
 const OURS: &[u8] = b"these bytes are of the flow that is captured";
 const OTHERS: &[u8] = b"and these are of another one, beside the one";
 
-/// `pepd capture` into a file beside the configuration.
-fn command(host: &Host, pep: &Pep, flow: &str, words: &[&str]) -> (Command, PathBuf) {
-    let file = pep.path("flow.pcapng");
+/// `pepd capture` into this file.
+fn command_into(host: &Host, pep: &Pep, flow: &str, file: &Path) -> Command {
     let mut command = host.command(pepd().to_str().expect("a path"));
-    command.arg("capture").arg(flow).arg("--out").arg(&file);
-    command.args(words);
+    command.arg("capture").arg(flow).arg("--out").arg(file);
     command.arg("--socket").arg(pep.path("admin.sock"));
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The same into one beside the configuration.
+fn command(host: &Host, pep: &Pep, flow: &str, words: &[&str]) -> (Command, PathBuf) {
+    let file = pep.path("flow.pcapng");
+    let mut command = command_into(host, pep, flow, &file);
+    command.args(words);
     (command, file)
 }
 
@@ -220,4 +231,77 @@ fn limits_end_a_capture_and_what_cannot_be_is_said() {
     assert_eq!(count(&file, OURS), 2, "from the client and back");
     drop(stream);
     running.stop_after_errors();
+}
+
+/// What is in the file, or comes out, is whole whenever it ends.
+#[test]
+fn nothing_is_lost_of_a_capture_that_somebody_ends_or_whose_disk_is_full() {
+    let bed = TunnelBed::new(LINK);
+    let running = start(&bed);
+    let _echo = echo_on(&bed, SPLIT_PORT);
+    let mut stream = connect_split(&bed);
+    echo_once(&mut stream, b"before");
+    let client = client_of(&stream);
+    let boat = bed.host("boat");
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let (child, file) = begin(&boat, &running.boat, &client, &[]);
+        echo_once(&mut stream, OURS);
+        wait_until("it is in the file", || count(&file, OURS) == 4);
+        kill(Pid::from_raw(child.id() as i32), signal).expect("it runs");
+        let (code, out, _) = end(child);
+        assert_eq!(code, Some(0), "{signal}: {out}");
+        let seen = packets(&boat, &file).len();
+        let said = format!(": {seen} packets (");
+        assert!(
+            out.contains(&said) && out.ends_with("; interrupted\n"),
+            "{out}"
+        );
+    }
+    // Without a word.
+    let (mut child, file) = begin(&boat, &running.boat, &client, &[]);
+    echo_once(&mut stream, OURS);
+    wait_until("it is in the file", || count(&file, OURS) == 4);
+    child.kill().expect("it runs");
+    child.wait().expect("it was killed");
+    assert!(packets(&boat, &file).len() >= 4);
+
+    let full = Folder::new(&bed, Some(64 << 10));
+    let file = full.path().join("flow.pcapng");
+    let into = |file: &Path| {
+        let mut command = command_into(&boat, &running.boat, &client, file);
+        spawn(&mut command).expect("it starts")
+    };
+    let mut child = into(&file);
+    while child.try_wait().expect("a child").is_none() {
+        echo_once(&mut stream, &[7; 3000]);
+    }
+    let (code, _, complaints) = end(child);
+    let seen = packets(&boat, &file).len();
+    let said =
+        format!("flow.pcapng: cannot write more than {seen} packets: No space left on device");
+    assert!(
+        code == Some(1) && complaints.contains(&said),
+        "{complaints}"
+    );
+    assert!(seen > 4 && complaints.contains("Make room"), "{complaints}");
+
+    let child = into(Path::new("-"));
+    wait_until("it sees packets", || {
+        echo_once(&mut stream, OURS);
+        let path = format!("/proc/{}/net/packet", child.id());
+        fs::read_to_string(path).is_ok_and(|sockets| sockets.lines().count() > 1)
+    });
+    echo_once(&mut stream, OURS);
+    drop(stream);
+    let output = child.wait_with_output().expect("it ends");
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        complaints.contains("-: ") && complaints.contains(" packets ("),
+        "{complaints}"
+    );
+    let file = running.boat.path("streamed.pcapng");
+    fs::write(&file, &output.stdout).expect("a file");
+    assert!(count(&file, OURS) >= 4);
+    assert!(packets(&boat, &file).len() > 4);
+    running.stop();
 }

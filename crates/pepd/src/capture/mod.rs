@@ -27,6 +27,10 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const PACKET_MAX: usize = 256 * 1024;
 /// What the kernel may keep for us.
 const BUFFER: usize = 8 << 20;
+/// So much is written at a time at most.
+const BATCH: usize = 1 << 20;
+/// A file that may be shorter has no room for what it begins with and a packet.
+pub const FILE_MIN: u64 = 4096;
 
 /// Why there is no capture.
 #[derive(Debug, thiserror::Error)]
@@ -39,9 +43,16 @@ pub enum CaptureError {
     /// Something else is wrong with the socket.
     #[error("cannot see packets: {0}")]
     Socket(#[source] io::Error),
-    /// The file cannot be written.
-    #[error("cannot write: {0}")]
-    Write(#[source] io::Error),
+    /// The file cannot be written any more.
+    #[error("cannot write more than {packets} packets: {source}")]
+    Write {
+        /// Those that are in the file,
+        packets: u64,
+        /// in its first bytes. What comes after them is a part of others.
+        bytes: u64,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 /// When enough is enough.
@@ -113,29 +124,22 @@ pub fn open(connections: &[Ends]) -> Result<PacketSocket, CaptureError> {
     })
 }
 
-/// Writes what comes, until a limit is reached or `goes_on` says no.
+/// Writes what comes, a moment after it has come, until a limit is reached or `goes_on` says no.
 ///
 /// # Errors
 /// When the socket or the file fails.
 pub fn run(
     socket: &PacketSocket,
-    file: impl Write,
+    file: &mut impl Write,
     comment: &str,
     limits: Limits,
     mut goes_on: impl FnMut() -> bool,
 ) -> Result<Captured, CaptureError> {
     let begin = Instant::now();
-    let snaplen = limits.packet_bytes.saturating_add(COOKED_LEN as u32);
-    let writer = Writer::new(file, comment, snaplen);
-    let mut sink = Sink {
-        writer: writer.map_err(CaptureError::Write)?,
-        limits,
-        interfaces: Vec::new(),
-        places: HashMap::new(),
-        packets: 0,
-    };
+    let mut sink = Sink::new(file, comment, limits);
+    sink.commit()?;
     let mut buffer = vec![0; COOKED_LEN + PACKET_MAX];
-    let stopped = 'all: loop {
+    let stopped = loop {
         if !goes_on() {
             break Stopped::Enough;
         }
@@ -143,63 +147,112 @@ pub fn run(
             break Stopped::Time;
         }
         socket.wait(PATIENCE).map_err(CaptureError::Socket)?;
-        let since = Instant::now();
-        // So that a flood does not keep us from what else there is.
-        while since.elapsed() < PATIENCE {
-            let packet = &mut buffer[COOKED_LEN..];
-            let seen = socket.receive(packet).map_err(CaptureError::Socket)?;
-            let Some(seen) = seen else { break };
-            buffer[..COOKED_LEN].copy_from_slice(&seen.cooked);
-            let stopped = sink.take(&seen, &buffer).map_err(CaptureError::Write)?;
-            if let Some(stopped) = stopped {
-                break 'all stopped;
-            }
+        let stopped = sink.take_all(socket, &mut buffer)?;
+        sink.commit()?;
+        if let Some(stopped) = stopped {
+            break stopped;
         }
     };
     let Statistics { dropped } = socket.statistics().map_err(CaptureError::Socket)?;
-    let bytes = sink.writer.finish().map_err(CaptureError::Write)?;
     Ok(Captured {
         interfaces: sink.interfaces,
-        bytes,
+        bytes: sink.written,
         dropped,
         stopped,
     })
 }
 
-struct Sink<W> {
-    writer: Writer<W>,
+struct Sink<'a, W> {
+    file: &'a mut W,
+    /// What is to be written next, in whole blocks.
+    batch: Writer,
     limits: Limits,
     /// In the order of their blocks.
     interfaces: Vec<(String, u64)>,
     /// Which of these has that number in the kernel.
     places: HashMap<usize, u32>,
     packets: u64,
+    /// Bytes and packets that are in the file.
+    written: u64,
+    written_packets: u64,
 }
 
-impl<W: Write> Sink<W> {
-    /// Writes a packet, unless a limit is in the way.
-    fn take(&mut self, seen: &Seen, buffer: &[u8]) -> io::Result<Option<Stopped>> {
+impl<'a, W: Write> Sink<'a, W> {
+    fn new(file: &'a mut W, comment: &str, limits: Limits) -> Self {
+        let snaplen = limits.packet_bytes.saturating_add(COOKED_LEN as u32);
+        Self {
+            file,
+            batch: Writer::new(comment, snaplen),
+            limits,
+            interfaces: Vec::new(),
+            places: HashMap::new(),
+            packets: 0,
+            written: 0,
+            written_packets: 0,
+        }
+    }
+
+    /// What there is now, but not for long: a flood is not to keep us from what else there is.
+    fn take_all(
+        &mut self,
+        socket: &PacketSocket,
+        buffer: &mut [u8],
+    ) -> Result<Option<Stopped>, CaptureError> {
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE {
+            let packet = &mut buffer[COOKED_LEN..];
+            let seen = socket.receive(packet).map_err(CaptureError::Socket)?;
+            let Some(seen) = seen else { break };
+            buffer[..COOKED_LEN].copy_from_slice(&seen.cooked);
+            let stopped = self.take(&seen, buffer);
+            if stopped.is_some() {
+                return Ok(stopped);
+            }
+            if self.batch.blocks().len() >= BATCH {
+                self.commit()?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// A packet, unless a limit is in the way.
+    fn take(&mut self, seen: &Seen, buffer: &[u8]) -> Option<Stopped> {
         let length = COOKED_LEN + seen.length;
         let wanted = COOKED_LEN + self.limits.packet_bytes as usize;
         let kept = length.min(buffer.len()).min(wanted);
-        if self.writer.length() + pcapng::packet_length(kept) > self.limits.bytes {
-            return Ok(Some(Stopped::Bytes));
+        if self.batch.length() + pcapng::packet_length(kept) > self.limits.bytes {
+            return Some(Stopped::Bytes);
         }
         let place = match self.places.get(&seen.interface) {
             Some(place) => *place,
             None => {
                 let name = seen.interface_name();
-                let place = self.writer.interface(&name)?;
+                let place = self.batch.interface(&name);
                 self.interfaces.push((name, 0));
                 self.places.insert(seen.interface, place);
                 place
             }
         };
-        self.writer
-            .packet(place, seen.at, &buffer[..kept], length, seen.is_outgoing)?;
+        self.batch
+            .packet(place, seen.at, &buffer[..kept], length, seen.is_outgoing);
         self.interfaces[place as usize].1 += 1;
         self.packets += 1;
         let is_last = self.limits.packets == Some(self.packets);
-        Ok(is_last.then_some(Stopped::Packets))
+        is_last.then_some(Stopped::Packets)
+    }
+
+    /// Writes what has been taken.
+    fn commit(&mut self) -> Result<(), CaptureError> {
+        let failed = |source| CaptureError::Write {
+            packets: self.written_packets,
+            bytes: self.written,
+            source,
+        };
+        self.file.write_all(self.batch.blocks()).map_err(failed)?;
+        self.file.flush().map_err(failed)?;
+        self.batch.clear();
+        self.written = self.batch.length();
+        self.written_packets = self.packets;
+        Ok(())
     }
 }

@@ -1,10 +1,7 @@
 //! A file of packets (PCAP Next Generation, draft-ietf-opsawg-pcapng): one section with a comment, an interface for each that
 //! packets are from, and packets. In the byte order of this machine, as readers have to accept.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::time::Duration;
 
 /// Types of blocks (4).
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -31,23 +28,21 @@ pub fn packet_length(kept: usize) -> u64 {
     PACKET_HEAD + (kept as u64).next_multiple_of(4)
 }
 
-/// Writes such a file.
+/// Makes such a file, block by block.
 #[derive(Debug)]
-pub struct Writer<W> {
-    file: W,
+pub struct Writer {
+    /// Those since [`Self::clear`].
+    blocks: Vec<u8>,
     length: u64,
     interfaces: u32,
     snaplen: u32,
 }
 
-impl<W: Write> Writer<W> {
+impl Writer {
     /// Begins with a comment. Packets have `snaplen` bytes at most.
-    ///
-    /// # Errors
-    /// As the file.
-    pub fn new(file: W, comment: &str, snaplen: u32) -> io::Result<Self> {
+    pub fn new(comment: &str, snaplen: u32) -> Self {
         let mut writer = Self {
-            file,
+            blocks: Vec::new(),
             length: 0,
             interfaces: 0,
             snaplen,
@@ -61,35 +56,39 @@ impl<W: Write> Writer<W> {
         let program = concat!("pepd ", env!("CARGO_PKG_VERSION"));
         option(&mut body, PROGRAM, program.as_bytes());
         option(&mut body, END, &[]);
-        writer.block(SECTION, &body)?;
-        Ok(writer)
+        writer.block(SECTION, &body);
+        writer
     }
 
-    /// Bytes so far.
+    /// Bytes of the whole file so far.
     pub fn length(&self) -> u64 {
         self.length
     }
 
+    /// The blocks that were made last, all of them whole.
+    pub fn blocks(&self) -> &[u8] {
+        &self.blocks
+    }
+
+    /// These are written: the next ones come after them.
+    pub fn clear(&mut self) {
+        self.blocks.clear();
+    }
+
     /// Another interface. Returns its number, from 0.
-    ///
-    /// # Errors
-    /// As the file.
-    pub fn interface(&mut self, name: &str) -> io::Result<u32> {
+    pub fn interface(&mut self, name: &str) -> u32 {
         let mut body = Vec::new();
         body.extend([COOKED, 0].map(u16::to_ne_bytes).concat());
         body.extend(self.snaplen.to_ne_bytes());
         option(&mut body, NAME, name.as_bytes());
         option(&mut body, RESOLUTION, &[NANOSECONDS]);
         option(&mut body, END, &[]);
-        self.block(INTERFACE, &body)?;
+        self.block(INTERFACE, &body);
         self.interfaces += 1;
-        Ok(self.interfaces - 1)
+        self.interfaces - 1
     }
 
     /// A packet, of which this is kept, seen at a time since 1970.
-    ///
-    /// # Errors
-    /// As the file.
     pub fn packet(
         &mut self,
         interface: u32,
@@ -97,7 +96,7 @@ impl<W: Write> Writer<W> {
         kept: &[u8],
         length: usize,
         is_outgoing: bool,
-    ) -> io::Result<()> {
+    ) {
         let at = u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
         let mut body = Vec::with_capacity(kept.len() + 64);
         for word in [
@@ -114,27 +113,17 @@ impl<W: Write> Writer<W> {
         let direction: u32 = if is_outgoing { 2 } else { 1 };
         option(&mut body, FLAGS, &direction.to_ne_bytes());
         option(&mut body, END, &[]);
-        self.block(PACKET, &body)
+        self.block(PACKET, &body);
     }
 
-    /// Returns how many bytes there are.
-    ///
-    /// # Errors
-    /// As the file.
-    pub fn finish(mut self) -> io::Result<u64> {
-        self.file.flush()?;
-        Ok(self.length)
-    }
-
-    fn block(&mut self, kind: u32, body: &[u8]) -> io::Result<()> {
+    fn block(&mut self, kind: u32, body: &[u8]) {
         let length = FRAME + body.len() as u64;
         let word = (length as u32).to_ne_bytes();
-        self.file.write_all(&kind.to_ne_bytes())?;
-        self.file.write_all(&word)?;
-        self.file.write_all(body)?;
-        self.file.write_all(&word)?;
+        self.blocks.extend(kind.to_ne_bytes());
+        self.blocks.extend(word);
+        self.blocks.extend(body);
+        self.blocks.extend(word);
         self.length += length;
-        Ok(())
     }
 }
 
@@ -158,20 +147,21 @@ mod tests {
 
     #[test]
     fn blocks_follow_each_other_and_are_as_long_as_told() {
-        let mut file = Vec::new();
-        let mut writer = Writer::new(&mut file, "a flow", 100).unwrap();
-        let lan = writer.interface("lan0").unwrap();
-        let link = writer.interface("sat0").unwrap();
+        let mut writer = Writer::new("a flow", 100);
+        let mut file = writer.blocks().to_vec();
+        writer.clear();
+        let lan = writer.interface("lan0");
+        let link = writer.interface("sat0");
         assert_eq!((lan, link), (0, 1));
         for kept in 0..5 {
             let before = writer.length();
             let bytes = [7; 5];
             let at = Duration::new(1_795_435_201, 123_456_789);
-            writer.packet(link, at, &bytes[..kept], 1500, true).unwrap();
+            writer.packet(link, at, &bytes[..kept], 1500, true);
             assert_eq!(writer.length() - before, packet_length(kept));
         }
-        let length = writer.finish().unwrap();
-        assert_eq!(file.len() as u64, length);
+        file.extend(writer.blocks());
+        assert_eq!(file.len() as u64, writer.length());
         let word = |at: usize| u32::from_ne_bytes(file[at..at + 4].try_into().unwrap());
         let (mut at, mut kinds) = (0, Vec::new());
         while at < file.len() {

@@ -1,6 +1,9 @@
 //! One flow, watched: `pepd trace`.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use clap::Args;
 
@@ -17,24 +20,34 @@ Examples:
   pepd flows --site mail               which flows there are, each with its number
   pepd trace 12-a3f1
   pepd trace 10.0.0.7:40112            by its client's address, where that has one flow
+  pepd trace 10.0.0.7                  the one flow of a host, or which it has
   pepd trace 12-a3f1 --for 1min --json | jq 'select(.event == \"look\") | .up'
 ";
 
 /// Options of `pepd trace`.
 #[derive(Debug, Args)]
 pub struct TraceArgs {
-    /// Which flow: its number, as `pepd flows` has it, or its client's ADDRESS:PORT
+    /// Which flow: its number, as `pepd flows` has it, or its client's ADDRESS:PORT, or ADDRESS
     #[arg(value_parser = flow)]
     pub flow: String,
     /// For so long at most, such as 1min
-    #[arg(long = "for", value_name = "TIME", value_parser = units::duration::parse)]
+    #[arg(long = "for", value_name = "TIME", value_parser = lasting)]
     pub lasting: Option<Duration>,
     /// Which pepd; with `--json`, an object a line.
     #[command(flatten)]
     pub admin: AdminArgs,
 }
 
-/// A number of a flow, or an address.
+/// A time that is not over at once.
+pub(super) fn lasting(text: &str) -> Result<Duration, String> {
+    match units::duration::parse(text) {
+        Ok(Duration::ZERO) => Err("in no time there is nothing to see: 10s, 5min".to_owned()),
+        Ok(lasting) => Ok(lasting),
+        Err(err) => Err(err.to_string()),
+    }
+}
+
+/// A number of a flow, or an address, with a port or without.
 pub(super) fn flow(text: &str) -> Result<String, String> {
     let is_number = text.split_once('-').is_some_and(|(slot, part)| {
         slot.parse::<u32>().is_ok() && u16::from_str_radix(part, 16).is_ok()
@@ -42,13 +55,12 @@ pub(super) fn flow(text: &str) -> Result<String, String> {
     if is_number {
         return Ok(text.to_owned());
     }
-    match text.parse::<SocketAddr>() {
-        Ok(address) => Ok(address.to_string()),
-        Err(_) => Err(
-            "expected the number of a flow, such as 12-a3f1, or a client's address and port: `pepd flows` lists both"
-                .to_owned(),
-        ),
-    }
+    let client = text.parse::<SocketAddr>().map(|client| client.to_string());
+    let host = |_| text.parse::<IpAddr>().map(|host| host.to_string());
+    client.or_else(host).map_err(|_| {
+        "expected the number of a flow, such as 12-a3f1, or a client's address, with its port or without: `pepd flows` lists both"
+            .to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -56,17 +68,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_is_a_number_or_an_address_with_a_port() {
+    fn a_flow_is_a_number_or_an_address() {
         for right in [
             "0-0000",
             "4294967295-ffff",
             "10.0.0.7:1",
             "[2001:db8::1]:80",
+            "10.0.0.7",
+            "2001:db8::1",
         ] {
             assert_eq!(flow(right).as_deref(), Ok(right));
         }
         for wrong in [
-            "", "12", "12-", "-00ff", "12-a3f1x", "10.0.0.7", "host:80", "1/../2",
+            "", "12", "12-", "-00ff", "12-a3f1x", "10.0.0", "host:80", "1/../2",
         ] {
             let told = flow(wrong).expect_err(wrong);
             assert!(told.contains("such as 12-a3f1"), "{told}");

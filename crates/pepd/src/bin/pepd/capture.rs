@@ -3,8 +3,8 @@
 use std::{
     error::Error,
     fs::{self, File},
-    io::{self, BufWriter},
-    os::unix::fs::OpenOptionsExt as _,
+    io::{self, IsTerminal as _},
+    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
     path::Path,
     sync::mpsc,
     thread,
@@ -13,8 +13,8 @@ use std::{
 
 use hyper::Method;
 use pepd::{
-    admin::client::{self, AskError, Followed},
-    capture::{self, Captured, Stopped},
+    admin::client::{self, AskError, Followed, Follower},
+    capture::{self, CaptureError, Captured, Stopped},
     cli::CaptureArgs,
     exit::ExitStatus,
     observe::{flows::FlowStatus, trace::End},
@@ -46,7 +46,7 @@ pub fn capture(args: &CaptureArgs) -> Result<ExitStatus, Box<dyn Error>> {
         return Err("the flow has no connection here any more".into());
     }
     let packets = capture::open(&connections)?;
-    let file = create(&args.out, args.force)?;
+    let mut file = create(args)?;
     if let Some(peer) = &flow.peer {
         complain(format_args!(
             "note: the flow is in a tunnel with {peer}: only its connection here is in the file"
@@ -69,9 +69,37 @@ pub fn capture(args: &CaptureArgs) -> Result<ExitStatus, Box<dyn Error>> {
         }
     };
     let comment = comment(&flow);
-    let captured = capture::run(&packets, file, &comment, args.limits(), goes_on)?;
-    let ended = ended.map(|(over, _)| over);
-    Ok(report(args, &captured, ended.as_ref()))
+    let captured = capture::run(&packets, &mut file, &comment, args.limits(), goes_on);
+    match captured {
+        Ok(captured) => {
+            let ended = ended.map(|(over, _)| over);
+            Ok(report(args, &captured, ended.as_ref()))
+        }
+        Err(err) => cut_short(args, &file, err),
+    }
+}
+
+/// What is in the file can be read, and those who read standard output may have enough.
+fn cut_short(
+    args: &CaptureArgs,
+    file: &File,
+    err: CaptureError,
+) -> Result<ExitStatus, Box<dyn Error>> {
+    let CaptureError::Write { bytes, source, .. } = &err else {
+        return Err(err.into());
+    };
+    if args.is_streamed() && source.kind() == io::ErrorKind::BrokenPipe {
+        return Ok(ExitStatus::Success);
+    }
+    if args.is_streamed() {
+        return Err(err.into());
+    }
+    let path = args.out.display();
+    let whole = match file.set_len(*bytes) {
+        Ok(()) => "these can be read".to_owned(),
+        Err(err) => format!("its end is not whole: {err}"),
+    };
+    Err(format!("{path}: {err}; {whole}. Make room, or name a file elsewhere").into())
 }
 
 fn comment(flow: &FlowStatus) -> String {
@@ -81,8 +109,24 @@ fn comment(flow: &FlowStatus) -> String {
     format!("flow {id}: {client} -> {destination}, {kind}, {site}")
 }
 
-/// A file that only we may read.
-fn create(path: &Path, force: bool) -> Result<BufWriter<File>, String> {
+/// A file that only we may read, or standard output.
+fn create(args: &CaptureArgs) -> Result<File, String> {
+    if !args.is_streamed() {
+        return create_file(&args.out, args.force);
+    }
+    let out = io::stdout();
+    if out.is_terminal() {
+        return Err(
+            "standard output is a terminal, which cannot show packets: `--out - | wireshark -k -i -`, or name a file"
+                .to_owned(),
+        );
+    }
+    let file = out.as_fd().try_clone_to_owned();
+    file.map(File::from)
+        .map_err(|err| format!("standard output: {err}"))
+}
+
+fn create_file(path: &Path, force: bool) -> Result<File, String> {
     let failed = |err: io::Error| match err.kind() {
         io::ErrorKind::AlreadyExists => format!(
             "{}: is there already; choose another name, or --force",
@@ -103,35 +147,25 @@ fn create(path: &Path, force: bool) -> Result<BufWriter<File>, String> {
     {
         return Err(failed(err));
     }
-    let file = File::options()
+    File::options()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .map_err(failed)?;
-    Ok(BufWriter::new(file))
+        .map_err(failed)
 }
 
-/// Watches the flow, and for Ctrl-C, on threads that are gone with the program.
+/// Watches the flow, and for signals, on a thread that is gone with the program.
 fn watch(socket: &Path, flow: String) -> mpsc::Receiver<Over> {
     let (tell, over) = mpsc::channel();
-    let interrupted = tell.clone();
-    thread::spawn(move || {
-        if client::interrupted().is_ok() {
-            let _ = interrupted.send(Over::Interrupted);
-        }
-    });
     let socket = socket.to_owned();
     thread::spawn(move || {
         let mut watched = Watched::new(flow.clone(), Shown::Nothing);
         let over = match watched.until_its_end(&socket, || None) {
-            Ok(Followed::Interrupted) => return,
+            Ok(Followed::Interrupted) => Over::Interrupted,
             Ok(_) => Over::Ended(watched.end()),
             // Too many are traced, perhaps.
-            Err(_) => {
-                wait_until_gone(&socket, &flow);
-                Over::Ended(None)
-            }
+            Err(_) => wait_until_gone(&socket, &flow),
         };
         // Nobody wants to know where a limit was reached before.
         let _ = tell.send(over);
@@ -139,12 +173,18 @@ fn watch(socket: &Path, flow: String) -> mpsc::Receiver<Over> {
     over
 }
 
-/// Returns when pepd says that there is no such flow.
-fn wait_until_gone(socket: &Path, flow: &str) {
+/// Returns when pepd says that there is no such flow, or at a signal.
+fn wait_until_gone(socket: &Path, flow: &str) -> Over {
+    let Ok(mut follower) = Follower::new(socket) else {
+        return Over::Ended(None);
+    };
     let ask = || client::ask(socket, Method::GET, &target(flow), String::new());
     while !matches!(ask(), Err(AskError::Refused(_))) {
-        thread::sleep(ASK_EVERY);
+        if follower.pause(ASK_EVERY) {
+            return Over::Interrupted;
+        }
     }
+    Over::Ended(None)
 }
 
 fn report(args: &CaptureArgs, captured: &Captured, over: Option<&Over>) -> ExitStatus {
@@ -181,9 +221,14 @@ fn report(args: &CaptureArgs, captured: &Captured, over: Option<&Over>) -> ExitS
     } else {
         format!(" ({})", by.join(", "))
     };
-    print(format_args!(
-        "{}: {} packets{by}, {bytes} bytes; dropped by the kernel: {dropped}; {why}\n",
+    let said = format!(
+        "{}: {} packets{by}, {bytes} bytes; dropped by the kernel: {dropped}; {why}",
         args.out.display(),
         captured.packets(),
-    ))
+    );
+    if args.is_streamed() {
+        complain(format_args!("{said}"));
+        return ExitStatus::Success;
+    }
+    print(format_args!("{said}\n"))
 }

@@ -3,13 +3,12 @@
 use std::{
     error::Error,
     path::Path,
-    thread::sleep,
     time::{Duration, Instant},
 };
 
 use hyper::Method;
 use pepd::{
-    admin::client::{self, AskError, Followed},
+    admin::client::{AskError, Followed, Follower},
     cli::TraceArgs,
     exit::ExitStatus,
     observe::trace::{End, TraceEvent, What},
@@ -92,22 +91,27 @@ impl Watched {
         socket: &Path,
         left: impl Fn() -> Option<Duration>,
     ) -> Result<Followed, AskError> {
-        let mut followed = self.follow(socket, left())?;
+        let mut follower = Follower::new(socket)?;
+        let mut followed = self.follow(&mut follower, left())?;
         while followed == Followed::Cut {
             if self.shown != Shown::Nothing {
                 complain(format_args!(
                     "note: pepd has cut the trace, as another process takes over the flow, or as nobody read; asks again"
                 ));
             }
-            followed = self.follow_again(socket, &left)?;
+            followed = self.follow_again(&mut follower, &left)?;
         }
         Ok(followed)
     }
 
-    fn follow(&mut self, socket: &Path, left: Option<Duration>) -> Result<Followed, AskError> {
+    fn follow(
+        &mut self,
+        follower: &mut Follower,
+        left: Option<Duration>,
+    ) -> Result<Followed, AskError> {
         let target = format!("{}/trace", target(&self.flow));
         let request = (Method::GET, target.as_str(), String::new());
-        client::follow(socket, request, left, |data| match self.tell(data) {
+        follower.follow(request, left, |data| match self.tell(data) {
             Ok(goes_on) => goes_on,
             Err(err) => {
                 self.error = Some(err);
@@ -119,13 +123,15 @@ impl Watched {
     /// The same when there may be nobody for a moment.
     fn follow_again(
         &mut self,
-        socket: &Path,
+        follower: &mut Follower,
         left: impl Fn() -> Option<Duration>,
     ) -> Result<Followed, AskError> {
         let begin = Instant::now();
         loop {
-            sleep(RETRY);
-            match self.follow(socket, left()) {
+            if follower.pause(RETRY) {
+                return Ok(Followed::Interrupted);
+            }
+            match self.follow(follower, left()) {
                 Err(AskError::Unreachable(..) | AskError::Failed(..))
                     if begin.elapsed() < PATIENCE => {}
                 followed => return followed,

@@ -1,6 +1,6 @@
 //! Which flow is meant.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use pep_core::arena::{Identity, SlotState};
 
@@ -38,7 +38,7 @@ pub(super) enum FindError {
     Several(String, String),
 }
 
-/// The flow of this id, or the only one of the client with this address and port.
+/// The flow of this id, or the only one of the client with this address and port, or of the host with this address.
 pub(super) fn find(observer: &Observer, wanted: &str) -> Result<Target, FindError> {
     let mut found = matches(&observer.context.arena, wanted);
     match found.len() {
@@ -49,16 +49,17 @@ pub(super) fn find(observer: &Observer, wanted: &str) -> Result<Target, FindErro
 }
 
 fn matches(arena: &Arena, wanted: &str) -> Vec<Target> {
-    let client = wanted.parse::<SocketAddr>().ok();
+    let (client, host) = (wanted.parse::<SocketAddr>(), wanted.parse::<IpAddr>());
     let slots = arena.occupied().into_iter();
     let flows = slots.filter_map(|slot| {
         let record = arena.record(slot)?;
         let identity = record.identity;
         (record.state != SlotState::Free).then_some(Target { slot, identity })
     });
-    let is_wanted = |target: &Target| match client {
-        Some(client) => target.identity.client == client,
-        None => id(target.slot, &target.identity) == wanted,
+    let is_wanted = |target: &Target| match (&client, &host) {
+        (Ok(client), _) => target.identity.client == *client,
+        (_, Ok(host)) => target.identity.client.ip() == *host,
+        _ => id(target.slot, &target.identity) == wanted,
     };
     flows.filter(is_wanted).collect()
 }

@@ -135,7 +135,9 @@ impl WaitsFor {
             Self::Source => format!("the {from}, from which nothing comes"),
             Self::Link => "the link, which is away".to_owned(),
             Self::Peer => "the peer, which is away".to_owned(),
-            Self::Tunnel => "the tunnel: its other end has not acknowledged all yet".to_owned(),
+            Self::Tunnel => format!(
+                "the tunnel: its other end has not taken all yet, as it is on its way, or as the {to} there takes no more"
+            ),
             Self::ReceiverWindow => format!("the {to}, which takes no more (its window is full)"),
             Self::SendBuffer => {
                 format!("room in our send buffer toward the {to}, which may be too small")

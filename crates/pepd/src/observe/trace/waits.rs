@@ -17,7 +17,7 @@ pub enum WaitsFor {
     Link,
     /// The other end of its tunnel is away.
     Peer,
-    /// The tunnel: its other end has not acknowledged what was sent, or there is no room for more.
+    /// The tunnel: its other end has not acknowledged what was sent, or has no room for more, as its host takes nothing.
     Tunnel,
     /// Its receiver takes no more: the window that it offers is full.
     ReceiverWindow,

@@ -1,0 +1,191 @@
+//! Following what a running pepd tells, until it ends, or somebody ends us.
+
+use std::{
+    fs,
+    future::{pending, poll_fn},
+    io,
+    path::{Path, PathBuf},
+    task::Poll,
+    time::Duration,
+};
+
+use http_body_util::BodyExt as _;
+use hyper::Method;
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{Signal, SignalKind, signal},
+    time::{sleep, timeout},
+};
+
+use super::{ANSWER_MAX, AskError, PATIENCE, failed, runtime, send, whole};
+
+/// Why [`Follower::follow`] has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Followed {
+    /// Whoever was told wants no more.
+    Enough,
+    /// The time is over.
+    Time,
+    /// SIGINT, SIGTERM or SIGHUP.
+    Interrupted,
+    /// The answer has ended.
+    Cut,
+}
+
+/// What wants us to end: SIGINT, SIGTERM and SIGHUP, but for those that are to be ignored (as `nohup` says). Once this is made they end
+/// the program no more.
+#[derive(Debug)]
+struct Ending(Vec<Signal>);
+
+impl Ending {
+    fn new() -> io::Result<Self> {
+        let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let kinds = [
+            SignalKind::interrupt(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+        ];
+        let is_heard = |kind: &SignalKind| ignored & 1 << (kind.as_raw_value() - 1) == 0;
+        let signals = kinds.into_iter().filter(is_heard).map(signal);
+        signals.collect::<io::Result<_>>().map(Self)
+    }
+
+    async fn wait(&mut self) {
+        poll_fn(|context| {
+            let mut signals = self.0.iter_mut();
+            if signals.any(|signal| signal.poll_recv(context).is_ready()) {
+                return Poll::Ready(());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// Signals that a process ignores, as a mask, of its `/proc/PID/status`.
+fn ignored(status: &str) -> u64 {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}
+
+/// Asks for server-sent events, once or again.
+#[derive(Debug)]
+pub struct Follower {
+    runtime: Runtime,
+    ending: Ending,
+    socket: PathBuf,
+}
+
+impl Follower {
+    /// From now on signals end what [`Self::follow`] and [`Self::pause`] do, not the program.
+    ///
+    /// # Errors
+    /// When the system has no descriptors or memory for it.
+    pub fn new(socket: &Path) -> Result<Self, AskError> {
+        let runtime = runtime(socket)?;
+        let ending = runtime.block_on(async { Ending::new() });
+        Ok(Self {
+            ending: ending.map_err(|err| failed(socket, &err))?,
+            runtime,
+            socket: socket.to_owned(),
+        })
+    }
+
+    /// Asks by this method, target and body for server-sent events, and tells the data of each until `tell` returns false, for so long
+    /// at most.
+    ///
+    /// # Errors
+    /// When nobody is there, or it does not want to.
+    pub fn follow(
+        &mut self,
+        request: (Method, &str, String),
+        lasting: Option<Duration>,
+        tell: impl FnMut(&str) -> bool,
+    ) -> Result<Followed, AskError> {
+        let Self {
+            runtime,
+            ending,
+            socket,
+        } = self;
+        runtime.block_on(async {
+            let over = async {
+                match lasting {
+                    Some(lasting) => sleep(lasting).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                followed = follow_to_the_end(socket, request, tell) => followed,
+                () = over => Ok(Followed::Time),
+                () = ending.wait() => Ok(Followed::Interrupted),
+            }
+        })
+    }
+
+    /// Waits for so long, or until somebody wants us to end: whether that was so.
+    pub fn pause(&mut self, pause: Duration) -> bool {
+        let Self {
+            runtime, ending, ..
+        } = self;
+        runtime.block_on(async { timeout(pause, ending.wait()).await.is_ok() })
+    }
+}
+
+/// Asks once, as [`Follower::follow`].
+///
+/// # Errors
+/// When nobody is there, or it does not want to.
+pub fn follow(
+    socket: &Path,
+    request: (Method, &str, String),
+    lasting: Option<Duration>,
+    tell: impl FnMut(&str) -> bool,
+) -> Result<Followed, AskError> {
+    Follower::new(socket)?.follow(request, lasting, tell)
+}
+
+async fn follow_to_the_end(
+    socket: &Path,
+    (method, target, body): (Method, &str, String),
+    mut tell: impl FnMut(&str) -> bool,
+) -> Result<Followed, AskError> {
+    let begun = timeout(PATIENCE, send(socket, method, target, body)).await;
+    let answer = begun.map_err(|err| failed(socket, &err))??;
+    if !answer.status().is_success() {
+        return whole(socket, answer).await.map(|_| Followed::Cut);
+    }
+    let mut body = answer.into_body();
+    let mut text = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        text.extend_from_slice(&data);
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            let data = line.trim_end().strip_prefix("data: ");
+            if data.is_some_and(|data| !tell(data)) {
+                return Ok(Followed::Enough);
+            }
+        }
+        if text.len() > ANSWER_MAX {
+            return Err(failed(socket, &"a line that does not end"));
+        }
+    }
+    Ok(Followed::Cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_are_ignored_are_known() {
+        let status = "Name:\tpepd\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\n";
+        assert_eq!(ignored(status), 1);
+        assert_eq!(ignored(""), 0);
+    }
+}
