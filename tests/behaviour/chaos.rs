@@ -7,10 +7,11 @@
 //! PEPD_TEST_CHAOS=3600 PEPD_TEST_FLOWS=200 cargo test -p pepd-tests --test behaviour -- chaos:: --ignored --nocapture
 //! ```
 
+mod fleet;
+
 use std::{
-    fs,
     io::{self, Read as _, Write as _},
-    net::{IpAddr, SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     sync::{
         Mutex,
@@ -24,159 +25,37 @@ use std::{
 use pepd_tests::{
     bed::Family,
     echo::EchoServer,
-    footprint::Footprint,
     host::Host,
     matrix::shared,
     payload::{Random, Sum, run_seed},
     pep::Pep,
     pep_binary::pepd,
     programs::program,
-    raw::{Segment, flood},
-    tunnel::{End, TunnelBed},
-    wait::{PATIENCE, wait_within},
+    tunnel::TunnelBed,
+    wait::PATIENCE,
 };
 use serde_json::Value;
 
 use crate::{
     churn::{self, Flows},
-    custody::{Folder, MIB},
     programs::{Files, nginx, sum_of_file},
-    survive::{GROWN, crash, upgrade},
+    survive::GROWN,
     survive_tunnel::{BothWays, given},
-    tunnel::{LINK, PORT, SITE, STATED},
+    tunnel::{LINK, PORT},
 };
+
+use fleet::{Fleet, State, assert_nothing_leaks};
 
 /// Of what its hosts do nothing crosses the bad link.
 const WELL: u16 = PORT + 1;
 /// Between two messages of the host that is well.
 const PACE: Duration = Duration::from_millis(20);
-const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
-/// How long what is short stays so, and the link away.
+/// For which the slow wait.
 const WHILE: Duration = Duration::from_secs(3);
 /// Objects of the web server, in bytes.
 const OBJECTS: [u64; 4] = [1000, 30_000, 200_000, 1_000_000];
 /// One that nobody reads to its end.
 const LONG: &str = "long";
-
-/// Two boats and a hub. The second boat's link is as good as its kind can be.
-struct Fleet<'a> {
-    bed: &'a TunnelBed,
-    folder: Folder,
-    boat: Pep,
-    hub: Pep,
-    well: Pep,
-    reloads: u64,
-}
-
-impl<'a> Fleet<'a> {
-    fn start(bed: &'a TunnelBed) -> Self {
-        let folder = Folder::new(bed, Some(64 * MIB));
-        let both = bed.peer(End::Hub, End::SecondBoat);
-        let hub = bed.config(End::Hub, STATED, "", &format!("{both}{ADMIN}"));
-        let hub = bed.start(End::Hub, &hub);
-        let boat = bed.start(End::Boat, &Self::boat_config(bed, &folder, 0));
-        let well = bed.config(End::SecondBoat, STATED, "", SITE);
-        let well = bed.start(End::SecondBoat, &well);
-        hub.wait_counter("tunnel_peers_here", |peers| peers == 2);
-        Self {
-            bed,
-            folder,
-            boat,
-            hub,
-            well,
-            reloads: 0,
-        }
-    }
-
-    fn boat_config(bed: &TunnelBed, folder: &Folder, reloads: u64) -> String {
-        let custody = folder.path().join("custody");
-        let more = format!(
-            "{SITE}[[site]]\nname = \"mail\"\nmatch = {{ dport = [{}] }}\n{ADMIN}\
-             [custody]\nfolder = \"{}\"\nmemory = \"8MiB\"\n",
-            25 + reloads % 2,
-            custody.display()
-        );
-        bed.config(End::Boat, STATED, "", &more)
-    }
-
-    fn at_bad_link(&self) -> [&Pep; 2] {
-        [&self.boat, &self.hub]
-    }
-
-    /// One fault, of each kind in turn, to its end.
-    fn suffer(&mut self, turn: u64, random: &mut Random) {
-        match turn % 9 {
-            0 => crash(&self.boat),
-            1 => crash(&self.hub),
-            2 => upgrade(&self.boat),
-            3 => self.hub.succeed(),
-            4 => self.reload(),
-            5 => self.be_flooded(),
-            6 => self.be_full(),
-            7 => self.be_short(random),
-            _ => {
-                self.bed.cut_link();
-                thread::sleep(WHILE);
-                self.bed.mend_link();
-            }
-        }
-    }
-
-    fn reload(&mut self) {
-        self.reloads += 1;
-        let config = Self::boat_config(self.bed, &self.folder, self.reloads);
-        fs::write(self.boat.path("pepd.toml"), config).expect("writable");
-        let told = self.boat.ask(&["reload"]);
-        assert!(told.contains("site.mail.match.dport"), "{told}");
-    }
-
-    /// SYNs of a host that is not there.
-    fn be_flooded(&self) {
-        let to = self.bed.server_at(Family::V4, PORT);
-        let from: IpAddr = "10.5.0.2".parse().expect("an address");
-        let ports = 1024..=u16::MAX;
-        let syns = ports.map(|port| Segment::opening(SocketAddr::new(from, port), to));
-        let boat = self.bed.address("boat", Family::V4);
-        flood(&self.bed.host("client"), boat, syns);
-    }
-
-    /// The disk.
-    fn be_full(&self) {
-        let path = self.folder.path().join("others");
-        let mut others = fs::File::create(&path).expect("a file");
-        while others.write_all(&[1; 65_536]).is_ok() {}
-        thread::sleep(WHILE);
-        fs::remove_file(path).expect("it is ours");
-    }
-
-    /// Of descriptors.
-    fn be_short(&self, random: &mut Random) {
-        let left = random.below(20);
-        self.boat
-            .set_descriptor_limit(self.boat.descriptors() as u64 + left);
-        thread::sleep(WHILE);
-        self.boat.set_descriptor_limit(20_000);
-    }
-}
-
-/// What should be at its end as it was at the beginning.
-#[derive(Debug)]
-struct State {
-    descriptors: [usize; 2],
-    resident: u64,
-    footprint: Footprint,
-}
-
-impl State {
-    fn of(pep: &Pep, host: &Host) -> Self {
-        let first = fs::read_dir(format!("/proc/{}/fd", pep.supervisor()));
-        Self {
-            descriptors: [pep.descriptors(), first.expect("it runs").count()],
-            resident: pep.resident_bytes(),
-            footprint: Footprint::of(host),
-        }
-    }
-}
 
 /// Programs over the bad link, one after the other, many at a time.
 struct Programs<'a> {
@@ -403,40 +282,6 @@ fn no_byte_is_wrong_and_nothing_leaks_whatever_happens() {
             pep.stop();
         }
     });
-}
-
-fn assert_nothing_leaks(before: &[State; 2], now: impl Fn() -> [State; 2]) {
-    let mut after = now();
-    // What a flow had is given back a moment after its end.
-    let settled = wait_within(PATIENCE, || {
-        after = now();
-        let mut pairs = before.iter().zip(&after);
-        let same = pairs.all(|(before, after)| {
-            (0..2).all(|at| after.descriptors[at] <= before.descriptors[at] + 2)
-        });
-        same.then_some(())
-    });
-    for (before, after) in before.iter().zip(&after) {
-        println!(
-            "descriptors of the process that carries flows and of the first one {:?}, before {:?}; {} of {} KiB resident",
-            after.descriptors,
-            before.descriptors,
-            after.resident >> 10,
-            before.resident >> 10
-        );
-        let changed = after.footprint.difference(&before.footprint);
-        let changed: Vec<_> = changed.iter().filter(|line| !is_counted(line)).collect();
-        assert!(changed.is_empty(), "{changed:#?}");
-        assert!(after.resident < before.resident + 48 * MIB, "{after:?}");
-    }
-    assert!(settled.is_some(), "descriptors");
-}
-
-/// Counters of the nft table, and what its sets remember for a while.
-fn is_counted(line: &str) -> bool {
-    ["packets", "expires", "elements", "}"]
-        .iter()
-        .any(|word| line.contains(word))
 }
 
 /// Lets hosts work, and then everything happen.
