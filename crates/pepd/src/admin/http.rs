@@ -69,7 +69,10 @@ async fn guard(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let of_flow = path.starts_with("/v1/flows/");
     if !OPEN.contains(&path) && !of_flow && page::FILES.iter().all(|file| file.path != path) {
-        let why = format!("there are {}, and a page at /", OPEN.join(", "));
+        let why = format!(
+            "there are {}, /v1/flows/FLOW, /v1/flows/FLOW/trace, and a page at /",
+            OPEN.join(", ")
+        );
         return refuse(StatusCode::NOT_FOUND, &why);
     }
     next.run(request).await

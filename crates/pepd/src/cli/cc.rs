@@ -36,7 +36,7 @@ pub struct CcArgs {
 #[derive(Debug, Subcommand)]
 pub enum CcCommand {
     /// List those of the kernel and of pepd, and say why any is missing
-    #[command(after_help = CC_LIST_EXAMPLES)]
+    #[command(after_help = super::flowed(CC_LIST_EXAMPLES))]
     List(ListArgs),
 }
 

@@ -62,58 +62,58 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Intercept and accelerate connections until a signal
-    #[command(after_help = run::RUN_EXAMPLES)]
+    #[command(after_help = flowed(run::RUN_EXAMPLES))]
     Run(RunArgs),
     /// Check a configuration, this machine and a pepd that runs, and say what to do
-    #[command(after_help = check::CHECK_EXAMPLES)]
+    #[command(after_help = flowed(check::CHECK_EXAMPLES))]
     Check(CheckArgs),
     /// Print what would be installed in the kernel
-    #[command(after_help = check::RULES_EXAMPLES)]
+    #[command(after_help = flowed(check::RULES_EXAMPLES))]
     Rules(RulesArgs),
     /// Remove rules and routes that nobody uses any more
-    #[command(after_help = check::CLEANUP_EXAMPLES)]
+    #[command(after_help = flowed(check::CLEANUP_EXAMPLES))]
     Cleanup(CleanupArgs),
     /// Congestion controls: which there are
-    #[command(after_help = cc::CC_EXAMPLES)]
+    #[command(after_help = flowed(cc::CC_EXAMPLES))]
     Cc(CcArgs),
     /// Say how the link is, or ask
-    #[command(after_help = running::LINK_EXAMPLES)]
+    #[command(after_help = flowed(running::LINK_EXAMPLES))]
     Link(LinkArgs),
     /// Say how it is: link, sites, peers, limits
-    #[command(after_help = running::STATUS_EXAMPLES)]
+    #[command(after_help = flowed(running::STATUS_EXAMPLES))]
     Status(AdminArgs),
     /// Show a running pepd in the terminal, live
-    #[command(after_help = running::TOP_EXAMPLES)]
+    #[command(after_help = flowed(running::TOP_EXAMPLES))]
     Top(TopArgs),
     /// List the flows that are open, with what the kernel says of each
-    #[command(after_help = running::FLOWS_EXAMPLES)]
+    #[command(after_help = flowed(running::FLOWS_EXAMPLES))]
     Flows(FlowsArgs),
     /// Show one flow, live: what moves, what it waits for, how it ends
-    #[command(after_help = trace::TRACE_EXAMPLES)]
+    #[command(after_help = flowed(trace::TRACE_EXAMPLES))]
     Trace(TraceArgs),
     /// Load the path to a peer for a while, and say what it is like
-    #[command(after_help = running::PROBE_EXAMPLES)]
+    #[command(after_help = flowed(running::PROBE_EXAMPLES))]
     Probe(ProbeArgs),
     /// Write the packets of one flow into a file
-    #[command(after_help = capture::CAPTURE_EXAMPLES)]
+    #[command(after_help = flowed(capture::CAPTURE_EXAMPLES))]
     Capture(CaptureArgs),
     /// List what is held for hosts
-    #[command(after_help = running::CUSTODY_EXAMPLES)]
+    #[command(after_help = flowed(running::CUSTODY_EXAMPLES))]
     Custody(CustodyArgs),
     /// Give a running pepd another configuration, with all flows
-    #[command(after_help = running::RELOAD_EXAMPLES)]
+    #[command(after_help = flowed(running::RELOAD_EXAMPLES))]
     Reload(ReloadArgs),
     /// Switch sites off and on, or list them
-    #[command(after_help = running::SITE_EXAMPLES, args_conflicts_with_subcommands = true)]
+    #[command(after_help = flowed(running::SITE_EXAMPLES), args_conflicts_with_subcommands = true)]
     Site(SiteArgs),
     /// Let flows end, and then pepd
-    #[command(after_help = running::DRAIN_EXAMPLES)]
+    #[command(after_help = flowed(running::DRAIN_EXAMPLES))]
     Drain(DrainArgs),
     /// Make the keys by which the two ends of a tunnel know each other
-    #[command(after_help = keygen::KEYGEN_EXAMPLES)]
+    #[command(after_help = flowed(keygen::KEYGEN_EXAMPLES))]
     Keygen(KeygenArgs),
     /// Make a configuration of what PEPsal was told
-    #[command(after_help = migrate::MIGRATE_EXAMPLES)]
+    #[command(after_help = flowed(migrate::MIGRATE_EXAMPLES))]
     Migrate(MigrateArgs),
 }
 
@@ -128,6 +128,24 @@ pub struct ConfigArgs {
         default_value = "/etc/pepd/pepd.toml"
     )]
     pub config: PathBuf,
+}
+
+/// Paragraphs of prose as a line each, which clap breaks as wide as the terminal is; other lines, which begin with spaces or follow a
+/// heading, as they are.
+fn flowed(text: &str) -> String {
+    let mut flowed = String::new();
+    let mut is_prose = false;
+    for line in text.lines() {
+        let goes_on = is_prose && !line.is_empty() && !line.starts_with(' ');
+        flowed.push_str(match (flowed.is_empty(), goes_on) {
+            (true, _) => "",
+            (_, true) => " ",
+            (_, false) => "\n",
+        });
+        flowed.push_str(line);
+        is_prose = !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+    }
+    flowed
 }
 
 #[cfg(test)]
@@ -160,6 +178,13 @@ mod tests {
             level: LogLevel::Warn,
         };
         assert_eq!(run.log(file), expected);
+    }
+
+    #[test]
+    fn prose_is_broken_once_and_examples_never() {
+        let text = "One and\ntwo.\n\nThree.\n\nExamples:\n  pepd run\n  pepd top\n";
+        let expected = "One and two.\n\nThree.\n\nExamples:\n  pepd run\n  pepd top";
+        assert_eq!(flowed(text), expected);
     }
 
     #[test]

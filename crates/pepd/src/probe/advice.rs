@@ -19,6 +19,8 @@ const BURST: f64 = 1.5;
 const ARRIVES: f64 = 0.85;
 /// Bytes of headers and seals may be such a part of what is on the link.
 const HEADERS: f64 = 0.08;
+/// Hosts' flows that were such a part of what was on the link are worth a word.
+const HOSTS: f64 = 0.2;
 /// A datagram that is shorter than those of an Ethernet all the way.
 const SHORT: u64 = 1400;
 /// So many moments of silence are no accident.
@@ -42,11 +44,25 @@ pub(super) fn advise(report: &Report) -> Suggestion {
     }
 }
 
-fn toml(report: &Report, rate: Option<u64>) -> String {
+/// What the key `rate` is to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Said {
+    Rate(u64),
+    Auto,
+    /// What it says already: nothing is known.
+    AsBefore,
+}
+
+fn toml(report: &Report, rate: Said) -> String {
     let mut text = format!("[peer.{}]\n", report.peer);
-    let rate = rate.and_then(Rate::from_bits_per_second);
-    let rate = rate.map_or_else(|| "auto".to_owned(), |rate| rate.to_string());
-    let _ = writeln!(text, "rate = \"{rate}\"");
+    let rate = match rate {
+        Said::Rate(rate) => Rate::from_bits_per_second(rate).map(|rate| rate.to_string()),
+        Said::Auto => Some("auto".to_owned()),
+        Said::AsBefore => None,
+    };
+    if let Some(rate) = rate {
+        let _ = writeln!(text, "rate = \"{rate}\"");
+    }
     if let Some(idle) = report.idle {
         let rtt = Duration::from_millis((idle.median_s * 1e3).ceil().max(1.0) as u64);
         let _ = writeln!(text, "rtt = \"{}\"", units::duration::format(rtt));
@@ -54,10 +70,17 @@ fn toml(report: &Report, rate: Option<u64>) -> String {
     text
 }
 
-/// The rate to be stated, or `None` for one that is measured.
-fn rate(report: &Report, remarks: &mut Vec<String>) -> Option<u64> {
+fn rate(report: &Report, remarks: &mut Vec<String>) -> Said {
+    hosts(report, remarks);
     if let Some(stated) = report.stated_rate {
         return stated_rate(report, stated, remarks);
+    }
+    if report.up.rate.is_none() {
+        remarks.push(
+            "rate: too little was sent to say anything of it. --for and --bytes give a probe more time"
+                .to_owned(),
+        );
+        return Said::AsBefore;
     }
     let measured = report
         .link_rate
@@ -68,7 +91,7 @@ fn rate(report: &Report, remarks: &mut Vec<String>) -> Option<u64> {
              --for and --bytes give a probe more time"
                 .to_owned(),
         );
-        return None;
+        return Said::Auto;
     };
     let rate = rounded(measured);
     remarks.push(format!(
@@ -76,33 +99,59 @@ fn rate(report: &Report, remarks: &mut Vec<String>) -> Option<u64> {
          queue stays empty. If it changes, or others use it too, say \"auto\"",
         shown(rate)
     ));
-    Some(rate)
+    Said::Rate(rate)
 }
 
-fn stated_rate(report: &Report, stated: u64, remarks: &mut Vec<String>) -> Option<u64> {
+/// The rates of the report are of what hosts left.
+fn hosts(report: &Report, remarks: &mut Vec<String>) {
+    let (Some(on_link), Some(own)) = (report.on_link, report.up.rate) else {
+        return;
+    };
+    let own = on_link_of(own, report.up.loss) * (1.0 + report.overcode);
+    if on_link - own > HOSTS * on_link {
+        remarks.push(format!(
+            "hosts: of {} that pepd sent meanwhile about {} were theirs: the rate above is what they left. Probe while it is quiet, or \
+             with `--load bulk`, at their cost",
+            shown(rounded(on_link as u64)),
+            shown(rounded((on_link - own) as u64)),
+        ));
+    }
+}
+
+/// What so much of arriving bytes takes on the link, in bit/s.
+fn on_link_of(arrived: f64, loss: Option<f64>) -> f64 {
+    arrived / (1.0 - loss.unwrap_or(0.0)).max(0.1) / (1.0 - HEADERS)
+}
+
+fn stated_rate(report: &Report, stated: u64, remarks: &mut Vec<String>) -> Said {
     let Some(arrived) = report.up.rate else {
         remarks
             .push("rate: too little was sent to tell whether the stated rate is right".to_owned());
-        return Some(stated);
+        return Said::AsBefore;
     };
-    let on_link = arrived / (1.0 - report.up.loss.unwrap_or(0.0)).max(0.1) / (1.0 - HEADERS);
-    if on_link >= ARRIVES * stated as f64 {
+    let came = 1.0 - report.up.loss.unwrap_or(0.0);
+    let own = on_link_of(arrived, report.up.loss);
+    // Those of hosts came through as well, unless the link lost them.
+    let all = report
+        .on_link
+        .map_or(own, |on_link| own.max(on_link * came));
+    if all >= ARRIVES * stated as f64 {
         remarks.push(format!(
             "rate: the stated {} arrive. Whether the link carries more is not known, as pepd does not send faster than stated: \
              probe with `rate = \"auto\"` to find out",
             shown(stated)
         ));
-        return Some(stated);
+        return Said::Rate(stated);
     }
-    let less = rounded(on_link as u64);
+    let less = rounded(all as u64);
     remarks.push(format!(
-        "rate: {} are stated, and about {} came through. Either hosts needed the rest meanwhile, or the link carries less than is \
-         stated, or others use it too: then state {}, or say \"auto\"",
+        "rate: {} are stated, and about {} came through, hosts' counted. The link carries less than is stated, or others use it too: then \
+         state {}, or say \"auto\"",
         shown(stated),
         shown(less),
         shown(less),
     ));
-    None
+    Said::Auto
 }
 
 /// To two digits, downward.
@@ -221,7 +270,7 @@ fn unknown(report: &Report) -> Vec<String> {
         unknown.push("the round trip of the idle link: nothing was heard".to_owned());
     }
     if let (Some(rate), true) = (report.down.rate, report.carrier == "udp") {
-        let on_link = rate / (1.0 - report.down.loss.unwrap_or(0.0)).max(0.1) / (1.0 - HEADERS);
+        let on_link = on_link_of(rate, report.down.loss);
         unknown.push(format!(
             "what the far end has stated for its direction, of which about {} was seen on the link",
             shown(rounded(on_link as u64))

@@ -36,6 +36,7 @@ pub fn judge(known: &Known, samples: &[Sample]) -> Report {
         stated_rate: known.stated,
         link_rate,
         steady,
+        on_link: rate(settled(&up), |sample| sample.on_link),
         idle: spread,
         up: way(&up, 0, spread, by_tcp),
         down: way(&down, 1, spread, by_tcp),
@@ -90,7 +91,7 @@ fn way(samples: &[&Sample], direction: usize, idle: Option<Spread>, by_tcp: bool
     Way {
         seconds: (last.at - first.at).as_secs_f64(),
         bytes: last.bytes,
-        rate: rate(settled),
+        rate: rate(settled, |sample| sample.bytes),
         rate_median: quantile(&rates, 0.5),
         rate_p95: quantile(&rates, 0.95),
         packets,
@@ -112,9 +113,10 @@ fn settled<'a>(samples: &'a [&'a Sample]) -> &'a [&'a Sample] {
     &samples[samples.partition_point(|sample| sample.at < from)..]
 }
 
-fn rate(samples: &[&Sample]) -> Option<f64> {
+/// Of a count of bytes, in bit/s.
+fn rate(samples: &[&Sample], bytes: impl Fn(&Sample) -> u64) -> Option<f64> {
     let time = samples.last()?.at - samples.first()?.at;
-    let bytes = grown(samples, |sample| sample.bytes);
+    let bytes = grown(samples, bytes);
     (time >= LEAST).then(|| bytes as f64 * 8.0 / time.as_secs_f64())
 }
 
@@ -124,7 +126,7 @@ fn rates(samples: &[&Sample]) -> Vec<f64> {
     let mut from = 0;
     for until in 0..samples.len() {
         if samples[until].at - samples[from].at >= WINDOW {
-            rates.extend(rate(&samples[from..=until]));
+            rates.extend(rate(&samples[from..=until], |sample| sample.bytes));
             from = until;
         }
     }

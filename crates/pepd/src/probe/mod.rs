@@ -177,6 +177,10 @@ pub struct Report {
     pub link_rate: Option<u64>,
     /// Whether that stood still while the link was full.
     pub steady: bool,
+    /// What pepd sent on the link while it was loaded from here, hosts' flows and headers counted, in bit/s; none where that is too little
+    /// to tell.
+    #[serde(default)]
+    pub on_link: Option<f64>,
     /// Round trips while nothing was sent.
     pub idle: Option<Spread>,
     /// From here to the peer.

@@ -23,8 +23,6 @@ use crate::{
 
 /// Of a request.
 const BODY_MAX: usize = 1024;
-/// Between two events that say how far it is.
-const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Subject {
@@ -155,7 +153,7 @@ impl Listening {
         }
     }
 
-    /// Once a second, and when something else begins.
+    /// With the first sample of each second.
     fn progress(&mut self) -> Option<Progress> {
         let now = self.samples.last()?;
         let then = self.samples.get(self.shown)?;
@@ -164,7 +162,7 @@ impl Listening {
             self.shown = self.samples.len() - 1;
             return None;
         }
-        if time < PAUSE {
+        if now.at.as_secs() == then.at.as_secs() {
             return None;
         }
         self.shown = self.samples.len() - 1;

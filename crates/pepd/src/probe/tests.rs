@@ -23,6 +23,8 @@ struct Path {
     outages: u64,
     by_tcp: bool,
     stated: Option<u64>,
+    /// Of so many packets one is a host's.
+    hosts: Option<u64>,
 }
 
 const CLEAN: Path = Path {
@@ -35,6 +37,7 @@ const CLEAN: Path = Path {
     outages: 0,
     by_tcp: false,
     stated: None,
+    hosts: None,
 };
 
 /// Bytes of a packet on the link, and of those the ones that count.
@@ -66,7 +69,8 @@ fn samples(path: &Path) -> Vec<Sample> {
                 let lost = path
                     .loss
                     .map_or(0, |(one_of, _)| counts[way][0] / one_of - before / one_of);
-                bytes += (packets - lost) * PACKET.1;
+                let of_hosts = path.hosts.map_or(0, |one_of| packets / one_of);
+                bytes += (packets - lost - of_hosts) * PACKET.1;
                 on_link += if way == 0 { packets * PACKET.0 } else { 0 };
             }
             let loaded = phase != Phase::Idle && step >= 10;
@@ -205,6 +209,26 @@ fn a_stated_rate_stays_where_it_arrives_and_goes_where_it_does_not() {
 }
 
 #[test]
+fn what_hosts_take_meanwhile_is_told_and_does_not_count_against_the_rate() {
+    let busy = Path {
+        hosts: Some(2),
+        stated: Some(10_000_000),
+        ..CLEAN
+    };
+    let quiet = report(&CLEAN);
+    let report = report(&busy);
+    assert!(near(report.on_link, busy.rate), "{report:?}");
+    let told = remarks(&report);
+    assert!(
+        told.contains("hosts: of 9.9Mbit/s that pepd sent meanwhile about 4."),
+        "{told}"
+    );
+    assert!(told.contains("the stated 10Mbit/s arrive"), "{told}");
+    assert!(config(&report).peers[0].rate.is_some());
+    assert!(!remarks(&quiet).contains("hosts:"));
+}
+
+#[test]
 fn kinds_of_links_have_remarks_of_their_own() {
     let geo = report(&Path { rtt: 0.6, ..CLEAN });
     assert!(remarks(&geo).contains("geostationary"));
@@ -243,7 +267,8 @@ fn what_was_cut_short_claims_nothing() {
         let report = judge(&known, &samples);
         assert_eq!((report.up.rate, report.down.rate), (None, None), "{count}");
         assert!(!report.steady);
-        assert_eq!(config(&report).peers[0].rate, None);
+        assert!(!report.suggestion.toml.contains("rate ="), "{count}");
+        assert!(remarks(&report).contains("too little was sent"), "{count}");
     }
 }
 

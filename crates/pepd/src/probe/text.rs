@@ -18,7 +18,7 @@ impl fmt::Display for Progress {
             Phase::Down => "down",
         };
         let (rate, rtt) = (bits(self.rate), precise(self.rtt_s));
-        write!(f, "{:>4.0} s  {phase:<5}", self.seconds)?;
+        write!(f, "{:>4.0} s  {phase:<5}", self.seconds.floor())?;
         if self.phase == Phase::Idle {
             write!(f, "{:>15}{:>12}", "", "")?;
         } else {

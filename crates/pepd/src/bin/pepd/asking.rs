@@ -101,20 +101,17 @@ pub fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
         bytes: args.bytes,
         load: args.load,
     })?;
-    if !args.admin.json {
-        complain(format_args!(
-            "{}: up to {} each way, and {} of load together at most; what is sent again and headers come on top; Ctrl-C ends it",
-            args.peer,
-            units::duration::format(args.lasting),
-            ByteSize(args.bytes),
-        ));
-    }
-    let mut outcome = None;
+    let (mut begun, mut outcome) = (false, None);
     let request = (Method::POST, "/v1/probe", order);
     let followed = client::follow(&socket, request, None, |data| {
         match serde_json::from_str(data) {
             Ok(Event::Progress(_)) if args.admin.json => {}
-            Ok(Event::Progress(progress)) => complain(format_args!("{progress}")),
+            Ok(Event::Progress(progress)) => {
+                if !std::mem::replace(&mut begun, true) {
+                    announce(args);
+                }
+                complain(format_args!("{progress}"));
+            }
             Ok(Event::Report(report)) => outcome = Some(Ok(report)),
             Ok(Event::Failed(why)) => outcome = Some(Err(why.into())),
             Err(err) => outcome = Some(Err(Box::<dyn Error>::from(err))),
@@ -130,6 +127,16 @@ pub fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
         return Ok(print(format_args!("{}\n", serde_json::to_string(&report)?)));
     }
     Ok(print(format_args!("\n{report}")))
+}
+
+/// What it costs, once it is known that the peer answers.
+fn announce(args: &ProbeArgs) {
+    complain(format_args!(
+        "{}: up to {} each way, and {} of load together at most; what is sent again and headers come on top; Ctrl-C ends it",
+        args.peer,
+        units::duration::format(args.lasting),
+        ByteSize(args.bytes),
+    ));
 }
 
 pub fn custody(args: &CustodyArgs) -> Result<ExitStatus, Box<dyn Error>> {
