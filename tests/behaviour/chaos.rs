@@ -113,12 +113,16 @@ impl Programs<'_> {
             file.to_str().expect("text"),
         );
         let words = ["-sS", "--fail", "--max-time", "600", way, file, &url];
+        let seen = ["--write-out", "from port %{local_port}, %{time_total} s"];
+        let words = [&words[..], &seen].concat();
         let output = self.bed.host("client").output(&program("curl"), &words);
         if output.status.success() {
             return Ok(());
         }
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(format!("{way} {name}: {errors}"))
+        // Whether pepd had it is in its log.
+        let [seen, errors] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        Err(format!("{way} {name} {seen}: {errors}"))
     }
 }
 

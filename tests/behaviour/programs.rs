@@ -88,11 +88,13 @@ pub fn nginx(host: &Host, files: &Files) -> Daemon {
     let (root, base) = (files.text("root"), files.text(""));
     let config = format!(
         "daemon off; master_process off; user root; pid {base}/nginx.pid; error_log stderr warn;
-        events {{ worker_connections 256; }}
+        events {{ worker_connections 4096; }}
         http {{
             access_log off;
             client_body_temp_path {base}/body;
             client_max_body_size 0;
+            # Links of tests are away for longer than the minute that it has.
+            send_timeout 10m; client_body_timeout 10m; client_header_timeout 10m;
             proxy_temp_path {base}/proxy; fastcgi_temp_path {base}/fastcgi;
             uwsgi_temp_path {base}/uwsgi; scgi_temp_path {base}/scgi;
             server {{

@@ -163,6 +163,7 @@ impl Pep {
         assert!(ready.is_some(), "{}", log.tail(60));
         let left = self.wait_at_most(PATIENCE).and_then(|status| status.code());
         assert_eq!(left, Some(0), "{}", self.log.tail(60));
+        self.keep_log();
         (self.process, self.log) = (process, log);
     }
 
@@ -427,6 +428,17 @@ impl Pep {
             (self.counter("flows_open") == 0).then_some(())
         });
     }
+
+    /// Where that is asked for.
+    fn keep_log(&self) {
+        let Some(folder) = std::env::var_os("PEPD_TEST_LOGS") else {
+            return;
+        };
+        let path = Path::new(&folder).join(format!("pepd-{}.log", self.process.id()));
+        if let Err(err) = fs::write(&path, self.log.text()) {
+            eprintln!("cannot write {}: {err}", path.display());
+        }
+    }
 }
 
 /// Runs pepd by the configuration in a folder.
@@ -449,11 +461,6 @@ impl Drop for Pep {
         if std::thread::panicking() {
             eprintln!("--- the end of pepd's log ---\n{}", self.log.tail(60));
         }
-        if let Some(folder) = std::env::var_os("PEPD_TEST_LOGS") {
-            let path = Path::new(&folder).join(format!("pepd-{}.log", self.process.id()));
-            if let Err(err) = fs::write(&path, self.log.text()) {
-                eprintln!("cannot write {}: {err}", path.display());
-            }
-        }
+        self.keep_log();
     }
 }
