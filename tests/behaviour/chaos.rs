@@ -208,9 +208,26 @@ impl Flows for Watched {
     }
 }
 
+/// What happens when a message of one who is well is sent.
+const WHEN: [&str; 3] = [
+    "load alone",
+    "everything happens to others",
+    "its own hub ends and begins",
+];
+const LOAD: u64 = 0;
+const OTHERS: u64 = 1;
+const HUB: u64 = 2;
+/// It is over.
+const OVER: u64 = 3;
+/// What has happened to a hub is felt by its boats for so long at most.
+const FELT: Duration = Duration::from_secs(5);
+
+/// How long answers took.
+type Rounds = Mutex<[Vec<Duration>; 3]>;
+
 /// Messages there and back at fixed times, on one connection, whether or not those before are answered; how long after its time each answer
 /// came.
-fn be_well(stream: &TcpStream, at: &AtomicU64, rounds: &Mutex<[Vec<Duration>; 2]>) {
+fn be_well(stream: &TcpStream, at: &AtomicU64, rounds: &Rounds) {
     const WORKS: &str = "the connection of one who is well lasts";
     let began = Instant::now();
     let due = |number: u32| began + PACE * number;
@@ -226,14 +243,14 @@ fn be_well(stream: &TcpStream, at: &AtomicU64, rounds: &Mutex<[Vec<Duration>; 2]
         });
         for number in 0.. {
             thread::sleep(due(number).saturating_duration_since(Instant::now()));
-            let phase = at.load(Ordering::SeqCst) as usize;
-            if phase > 1 {
+            let phase = at.load(Ordering::SeqCst);
+            if phase == OVER {
                 return drop(sent);
             }
             (&mut &*stream)
                 .write_all(&number.to_be_bytes())
                 .expect(WORKS);
-            sent.send((number, phase)).expect(WORKS);
+            sent.send((number, phase as usize)).expect(WORKS);
         }
     });
 }
@@ -258,7 +275,7 @@ struct Ended<'a>(&'a AtomicU64);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        self.0.store(2, Ordering::SeqCst);
+        self.0.store(OVER, Ordering::SeqCst);
     }
 }
 
@@ -311,7 +328,7 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
         done: AtomicU64::default(),
         errors: Mutex::default(),
     };
-    let (phase, rounds) = (AtomicU64::default(), Mutex::default());
+    let (phase, rounds) = (AtomicU64::new(LOAD), Rounds::default());
     let slow = AtomicBool::default();
     let listener = bed.host("server").listen(bed.server_at(Family::V4, PORT));
     let to = bed.server_at(Family::V4, PORT);
@@ -329,8 +346,7 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
             // As it is while nothing happens but load.
             thread::sleep(time / 10);
             scope.spawn(|| read_slowly(bed, &slow));
-            phase.store(1, Ordering::SeqCst);
-            happen(fleet, time, seed);
+            happen(fleet, time, seed, &phase);
             drop((Stop(&programs.stop), Stop(&slow)));
         });
     });
@@ -338,13 +354,20 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
 }
 
 /// One fault after the other, each kind once at least.
-fn happen(fleet: &mut Fleet<'_>, time: Duration, seed: u64) {
+fn happen(fleet: &mut Fleet<'_>, time: Duration, seed: u64, phase: &AtomicU64) {
+    phase.store(OTHERS, Ordering::SeqCst);
     let mut random = Random::new(seed);
     let (began, pause) = (Instant::now(), time / 150);
     let mut turn = 0;
     while turn < 9 || began.elapsed() < time {
         thread::sleep(GROWN + pause + Duration::from_micros(random.below(500_000)));
+        let of_hub = Fleet::is_of_hub(turn);
+        phase.store(if of_hub { HUB } else { OTHERS }, Ordering::SeqCst);
         fleet.suffer(turn, &mut random);
+        if of_hub {
+            thread::sleep(FELT);
+        }
+        phase.store(OTHERS, Ordering::SeqCst);
         turn += 1;
     }
     println!("{turn} faults in {:?}", began.elapsed());
@@ -354,10 +377,10 @@ fn happen(fleet: &mut Fleet<'_>, time: Duration, seed: u64) {
     }
 }
 
-fn report(programs: &Programs<'_>, mut rounds: [Vec<Duration>; 2]) {
+fn report(programs: &Programs<'_>, mut rounds: [Vec<Duration>; 3]) {
     let done = programs.done.load(Ordering::SeqCst);
     println!("{done} runs of curl");
-    for (what, took) in ["load alone", "everything"].iter().zip(&mut rounds) {
+    for (what, took) in WHEN.iter().zip(&mut rounds) {
         let (median, late) = (percentile(took, 50), percentile(took, 99));
         let count = took.len();
         println!(

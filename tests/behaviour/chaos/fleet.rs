@@ -74,6 +74,11 @@ impl<'a> Fleet<'a> {
         [&self.boat, &self.hub]
     }
 
+    /// Whether that fault is one of the hub, which all boats have.
+    pub const fn is_of_hub(turn: u64) -> bool {
+        matches!(turn % 9, 1 | 3)
+    }
+
     /// One fault, of each kind in turn, to its end.
     pub fn suffer(&mut self, turn: u64, random: &mut Random) {
         match turn % 9 {
