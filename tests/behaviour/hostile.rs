@@ -270,9 +270,61 @@ fn a_flood_of_syns_from_one_host_stops_nobody() {
         }
         if bed.path == Path::Defer {
             assert!(counters["syns_held"] <= 64 + 1, "{counters:?}");
-            assert!(counters["syns_passed_held"] > 0, "{counters:?}");
+            assert!(counters["syns_passed_rate"] > 0, "{counters:?}");
         }
         assert!(pep.resident_bytes() < 100 << 20, "{}", pep.resident_bytes());
+        pep.assert_healthy();
+    });
+}
+
+/// Of those that are to be held, a host gets no more of pepd's time than its part; the others lose nothing by it.
+#[test]
+fn a_host_that_opens_too_many_at_a_time_passes_unaccelerated_and_others_do_not() {
+    matrix_pepd_only(|bed| {
+        if bed.path != Path::Defer {
+            return;
+        }
+        add_hostile(bed);
+        let _echo = echo_server(bed);
+        let limits = "[limits]\nheld_rate = 1000\nheld_rate_per_source = 2";
+        let mut pep = bed.start_with(limits).expect("not direct");
+        wait_until("the host to open too many", || {
+            hostile_flows(bed, 8);
+            pep.counter("syns_passed_rate") > 0
+        });
+        let accepted = pep.counter("flows_accepted");
+        echo_once(&mut connect(bed), b"another host");
+        pep.wait_counter("flows_accepted", |now| now > accepted);
+        pep.assert_healthy();
+    });
+}
+
+/// A host that is many hosts.
+#[test]
+fn a_flood_from_many_addresses_passes_unaccelerated_and_stops_nobody() {
+    const HOSTS: u16 = 250;
+    matrix_pepd_only(|bed| {
+        if bed.path != Path::Defer {
+            return;
+        }
+        add_hostile(bed);
+        make_mute(bed);
+        let _echo = echo_server(bed);
+        let limits = "[limits]\nheld_rate = 50\nheld_rate_per_source = 10";
+        let mut pep = bed.start_with(limits).expect("not direct");
+        let to = bed.at(Place::Server, PORT);
+        let segments = (0..4).flat_map(|port| (0..HOSTS).map(move |host| (1024 + port, host)));
+        let segments = segments.map(|(port, host)| {
+            let from = match bed.family {
+                Family::V4 => IpAddr::from([10, 5, 0, 3 + host as u8]),
+                Family::V6 => IpAddr::from([0xfd05, 0, 0, host, 0, 0, 0, 3]),
+            };
+            Segment::opening(SocketAddr::new(from, port), to)
+        });
+        flood(&bed.client, bed.family.address(1, 1), segments);
+        echo_once(&mut connect(bed), b"a host that does no harm");
+        let passed = pep.counter("syns_passed_rate");
+        assert!(passed > 0, "{:?}", pep.counters());
         pep.assert_healthy();
     });
 }

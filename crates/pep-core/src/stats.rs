@@ -164,6 +164,9 @@ counters! {
     syns_passed_hosts,
     /// SYNs that passed unaccelerated because there were too many within ten seconds: a flood.
     syns_passed_recent,
+    /// SYNs that passed unaccelerated because more came within a second than are to be held (`limits.held_rate`,
+    /// `limits.held_rate_per_source`).
+    syns_passed_rate,
     /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further ones pass unaccelerated.
     hosts_at_cap,
     /// Times a host came to have as many.

@@ -120,10 +120,12 @@ impl Summary<'_> {
             l.flows, l.ring_initial, l.ring_max, l.memory
         );
         let held = format!(
-            "{} held SYNs, {} per source, {} per destination; up to {} descriptors",
+            "{} held SYNs, {} per source, {} per destination; {} a second, {} per source; up to {} descriptors",
             l.held,
             l.held_per_source,
             l.held_per_destination,
+            l.held_rate,
+            l.held_rate_per_source,
             l.descriptors_needed()
         );
         line(f, "limits", &rings)?;

@@ -118,6 +118,7 @@ fn json_and_text_install_the_same_table() {
                 recent: false,
                 forget: false,
                 fib: false,
+                rate: false,
                 seen: false,
             },
         ),
@@ -270,7 +271,7 @@ fn the_gate_opens_and_closes() {
         interception.set_gate(Gate::Closed).await.unwrap();
         interception.set_gate(Gate::Closed).await.unwrap();
         assert_eq!(gate().matches("accept").count(), 1, "{}", gate());
-        assert_eq!(interception.passed().await.unwrap(), [0, 0, 0]);
+        assert_eq!(interception.passed().await.unwrap(), [0; 4]);
         interception.set_gate(Gate::Open).await.unwrap();
         assert_eq!(gate(), open);
         interception.remove().await.unwrap();

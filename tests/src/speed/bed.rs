@@ -211,9 +211,10 @@ fn start_split(
     } else {
         "spoof"
     };
+    // All connections are of one host.
     let config = format!(
-        "[intercept]\nlan = [\"client\"]\n{}[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\n\
-         congestion = [\"{CONGESTION}\"]\n",
+        "[intercept]\nlan = [\"client\"]\n[limits]\nheld_rate = 1000000\nheld_rate_per_source = 1000000\n\
+         {}[[site]]\nname = \"bench\"\nsyn = \"{syn}\"\ncongestion = [\"{CONGESTION}\"]\n",
         variant.survive()
     );
     start_pepd(

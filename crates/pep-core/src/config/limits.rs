@@ -41,6 +41,12 @@ pub struct Limits {
     /// swallows SYNs takes a quarter of the room at most, and at 600 ms of round trip a
     /// good one still takes 850 new flows a second.
     pub held_per_destination: u32,
+    /// SYNs per second that are held, of all hosts, and as many at once; 1 to 1,000,000. Further ones pass unaccelerated.
+    /// Default 10,000: some tens of percent of one processor. What comes faster than it is taken in would keep out whoever else begins a flow.
+    pub held_rate: u32,
+    /// SYNs per second that are held of one host (an IPv4 address, an IPv6 /64), and as many at once; 1 to `held_rate`. Default 1000
+    /// (or `held_rate` if less): more than a whole network behind one address opens.
+    pub held_rate_per_source: u32,
     /// Descriptors kept back for everything that is not a flow (netlink, nft, logs), 16 to
     /// 10,000. Default 64.
     pub descriptors: u32,
@@ -71,6 +77,8 @@ impl Default for Limits {
             held: 2048,
             held_per_source: 1024,
             held_per_destination: 512,
+            held_rate: 10_000,
+            held_rate_per_source: 1000,
             descriptors: 64,
             relay_budget: ByteSize::mib(1),
             busy_poll: Duration::from_micros(50),
@@ -110,6 +118,9 @@ impl Limits {
         let s = &mut section;
         let flows = s.read("flows", Integer(1..=1_000_000)).unwrap_or(d.flows);
         let held = s.read("held", Integer(1..=100_000)).unwrap_or(d.held);
+        let held_rate = s
+            .read("held_rate", Integer(1..=1_000_000))
+            .unwrap_or(d.held_rate);
         let limits = Self {
             flows,
             flows_per_host: s.read("flows_per_host", Integer(1..=flows)),
@@ -132,6 +143,10 @@ impl Limits {
             held_per_destination: s
                 .read("held_per_destination", Integer(1..=held))
                 .unwrap_or(d.held_per_destination.min(held)),
+            held_rate,
+            held_rate_per_source: s
+                .read("held_rate_per_source", Integer(1..=held_rate))
+                .unwrap_or(d.held_rate_per_source.min(held_rate)),
             descriptors: s
                 .read("descriptors", Integer(16..=10_000))
                 .unwrap_or(d.descriptors),

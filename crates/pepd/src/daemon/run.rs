@@ -434,10 +434,11 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     let mut stats = stats::gather(context);
     match interception.passed().await {
-        Ok([gate, hosts, recent]) => {
+        Ok([gate, hosts, recent, rate]) => {
             stats.syns_passed_gate = gate;
             stats.syns_passed_hosts = hosts;
             stats.syns_passed_recent = recent;
+            stats.syns_passed_rate = rate;
         }
         Err(err) => tracing::warn!(error = %err, "cannot read the counters of passed SYNs"),
     }

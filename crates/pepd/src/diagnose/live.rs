@@ -237,10 +237,15 @@ impl Traffic {
             pid: running.status.pid,
             syns: listing.counter(Counter::Syns),
             intercepted: counter(Counter::Intercepted),
-            passed: [Counter::Passed, Counter::PassedHosts, Counter::PassedRecent]
-                .map(counter)
-                .iter()
-                .sum(),
+            passed: [
+                Counter::Passed,
+                Counter::PassedHosts,
+                Counter::PassedRecent,
+                Counter::PassedRate,
+            ]
+            .map(counter)
+            .iter()
+            .sum(),
             called: counter(Counter::Called),
             answered: counter(Counter::Answered),
             held: running.sum(&[

@@ -19,6 +19,7 @@ const HEADER: &str = "\
 # It is to be run as root, and needs ip, iptables and ip6tables, with xt_TPROXY, xt_socket, xt_CT,
 # xt_MARK, xt_comment and, where sites ask for them, xt_dscp and xt_addrtype. Lost against the nft table:
 # - when pepd ends, TPROXY drops what the rules redirect: remove them then (nft lets it pass)
+# - no limits of rates: a flood of SYNs keeps others from being held
 # - no gate: when limits.flows is reached, new flows wait instead of passing; a host may have all of them
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
 ";
@@ -245,7 +246,14 @@ impl Writer<'_> {
             | Term::Forget(_)
             | Term::Seen
             | Term::AtCap(_)
-            | Term::Count(Counter::Passed | Counter::PassedHosts | Counter::PassedRecent) => None,
+            | Term::FasterPerHost(..)
+            | Term::Faster(_)
+            | Term::Count(
+                Counter::Passed
+                | Counter::PassedHosts
+                | Counter::PassedRecent
+                | Counter::PassedRate,
+            ) => None,
             Term::TcpOrIcmp => Some(match self.family {
                 Family::V4 => vec![" -p tcp".to_owned(), " -p icmp".to_owned()],
                 Family::V6 => vec![" -p tcp".to_owned(), " -p ipv6-icmp".to_owned()],

@@ -226,16 +226,18 @@ impl Interception {
         applied.map_err(cannot("open or close the gate"))
     }
 
-    /// SYNs that passed unaccelerated while the gate was closed, as their hosts had too many flows, and as too many had come of late;
+    /// SYNs that passed unaccelerated while the gate was closed, as their hosts had too many flows, as too many had come of late,
+    /// and as they came faster than they are to be held;
     /// repeated ones included.
     ///
     /// # Errors
     /// When nft cannot be run, or the table is gone.
-    pub async fn passed(&self) -> Result<[u64; 3], InterceptError> {
+    pub async fn passed(&self) -> Result<[u64; 4], InterceptError> {
         Ok([
             self.packets(Counter::Passed).await?,
             self.packets(Counter::PassedHosts).await?,
             self.packets(Counter::PassedRecent).await?,
+            self.packets(Counter::PassedRate).await?,
         ])
     }
 

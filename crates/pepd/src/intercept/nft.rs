@@ -32,6 +32,12 @@ const RECENT_SECONDS: u32 = 10;
 /// it; then new flows pass unaccelerated until it has drained.
 const RECENT_ELEMENTS: u32 = 65_536;
 
+/// Hosts whose SYNs are counted by the second at most, some 16 MB (IPv6); those beyond count among all only.
+const RATE_ELEMENTS: u32 = 65_536;
+
+/// Seconds after its last SYN for which a host is counted: longer than it needs to have its whole burst again.
+const RATE_SECONDS: u32 = 10;
+
 impl Family {
     /// As in `ip saddr`.
     const fn payload(self) -> &'static str {
@@ -70,6 +76,14 @@ impl Family {
         match self {
             Self::V4 => "hosts4",
             Self::V6 => "hosts6",
+        }
+    }
+
+    /// Hosts by how fast their SYNs come.
+    const fn rates_set(self) -> &'static str {
+        match self {
+            Self::V4 => "rates4",
+            Self::V6 => "rates6",
         }
     }
 

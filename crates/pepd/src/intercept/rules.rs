@@ -6,6 +6,7 @@
 //! chain elsewhere     what comes in by other interfaces: which
 //! chain gate          empty, or what lets new flows pass unaccelerated
 //! chain host_at_cap   lets new flows of hosts pass that have as many as one may have
+//! chain held_rate     lets SYNs pass that come faster than they are to be held
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
@@ -118,6 +119,10 @@ pub enum Term {
     Forget(Family),
     /// The packet is of the family, and of a host that has as many flows as one may have.
     AtCap(Family),
+    /// The packet is of the family, and its host's packets that come here are more than this many a second.
+    FasterPerHost(Family, u32),
+    /// All packets that come here are more than this many a second.
+    Faster(u32),
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
     /// Keep the packet out of conntrack.
@@ -148,6 +153,8 @@ pub enum Counter {
     PassedHosts,
     /// SYNs that passed unaccelerated, as there were too many of late to be remembered.
     PassedRecent,
+    /// SYNs that passed unaccelerated, as more came within a second than are to be held.
+    PassedRate,
     /// SYNs that came in by LAN interfaces.
     Syns,
     /// Packets that listeners were given: SYNs, and answers to SYN cookies.
@@ -160,10 +167,11 @@ pub enum Counter {
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
+        Self::PassedRate,
         Self::Syns,
         Self::Intercepted,
         Self::Called,
@@ -176,6 +184,7 @@ impl Counter {
             Self::Passed => "passed",
             Self::PassedHosts => "passed_hosts",
             Self::PassedRecent => "passed_recent",
+            Self::PassedRate => "passed_rate",
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Called => "called",
@@ -245,6 +254,9 @@ pub struct Features {
     /// Route look-ups in rules (nft_fib, 4.10): without, SYNs to this machine itself are
     /// intercepted too, and a daemon killed in `defer` leaves SYNs out of conntrack.
     pub fib: bool,
+    /// Limits of rates (nft_limit), one for each element of a set too (nft_dynset): without, a flood of SYNs that are to be
+    /// held keeps others' out.
+    pub rate: bool,
     /// Sets of the names of interfaces filled by rules: without, `pepd check` cannot tell where connections arrive.
     pub seen: bool,
 }
@@ -256,6 +268,7 @@ impl Features {
         recent: true,
         forget: true,
         fib: true,
+        rate: true,
         seen: true,
     };
 
@@ -289,6 +302,8 @@ pub struct Ruleset {
     pub recent: Vec<Family>,
     /// Families for which there is a set of hosts that have as many flows as one may have.
     pub hosts: Vec<Family>,
+    /// Families for which there is a set of hosts by how fast their SYNs come; empty where none are held.
+    pub rates: Vec<Family>,
     /// Whether there is a set of the interfaces by which SYNs came in.
     pub seen: bool,
     /// All chains; those hooked in come last, so that what they jump to exists.

@@ -268,6 +268,7 @@ pub(crate) async fn diagnose(nft: &Nft, full: Features) -> Result<Features, Setu
         recent: can(&[Term::Remember(rules::Family::V4)]).await?,
         forget: can(&[Term::Forget(rules::Family::V4)]).await?,
         fib: can(&[Term::ForThisMachine]).await?,
+        rate: can(&[Term::FasterPerHost(rules::Family::V4, 1)]).await?,
         seen: can(&[Term::Seen]).await?,
     })
 }
@@ -291,6 +292,12 @@ pub(crate) fn degradations(features: Features) -> Vec<&'static str> {
         lost.push(
             "the kernel cannot look up routes in nft rules (nft_fib): connections to this \
              machine itself need a bypass site, and masqueraded flows fail if pepd is killed",
+        );
+    }
+    if !features.rate {
+        lost.push(
+            "the kernel cannot limit rates in nft sets (nft_limit, nft_dynset): with syn = \"defer\" a host that floods us with SYNs \
+             keeps others from opening connections",
         );
     }
     if !features.seen {

@@ -170,6 +170,7 @@ impl Observer {
                         "syns_passed_gate",
                         "syns_passed_hosts",
                         "syns_passed_recent",
+                        "syns_passed_rate",
                     ]
                     .contains(name)
                 })

@@ -10,8 +10,8 @@ use pep_core::hosts::Host;
 use serde_json::{Value, json};
 
 use super::{
-    Family, HOST_MASK, Hook, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
-    SEEN_SET, kept_bits,
+    Family, HOST_MASK, Hook, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS,
+    SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, kept_bits,
 };
 use crate::{
     gate::Gate,
@@ -38,6 +38,7 @@ pub fn install_transaction(ruleset: &Ruleset) -> Value {
             .map(|&family| writer.recent_set(family)),
     );
     commands.extend(ruleset.hosts.iter().map(|&family| writer.hosts_set(family)));
+    commands.extend(ruleset.rates.iter().map(|&family| writer.rates_set(family)));
     commands.extend(ruleset.chains.iter().map(|chain| writer.chain(chain)));
     for chain in &ruleset.chains {
         commands.extend(
@@ -101,6 +102,7 @@ pub fn probe_transaction(terms: &[Term]) -> Value {
     };
     let remembered = terms.iter().filter_map(|term| match term {
         Term::Remember(family) | Term::Forget(family) => Some(writer.recent_set(*family)),
+        Term::FasterPerHost(family, _) => Some(writer.rates_set(*family)),
         Term::Seen => Some(writer.seen_set()),
         _ => None,
     });
@@ -139,6 +141,13 @@ impl<'a> Writer<'a> {
     fn hosts_set(&self, family: Family) -> Value {
         json!({"add": {"set": {
             "family": "inet", "table": self.table, "name": family.hosts_set(), "type": family.address_type(),
+        }}})
+    }
+
+    fn rates_set(&self, family: Family) -> Value {
+        json!({"add": {"set": {
+            "family": "inet", "table": self.table, "name": family.rates_set(), "type": family.address_type(),
+            "size": RATE_ELEMENTS, "flags": ["timeout"], "timeout": RATE_SECONDS,
         }}})
     }
 
@@ -220,6 +229,14 @@ impl<'a> Writer<'a> {
                 let set = json!(format!("@{}", family.hosts_set()));
                 vec![equal(host(*family), set)]
             }
+            Term::FasterPerHost(family, rate) => {
+                let set = format!("@{}", family.rates_set());
+                let faster = [faster(*rate)];
+                vec![
+                    json!({"set": {"op": "update", "elem": host(*family), "set": set, "stmt": faster}}),
+                ]
+            }
+            Term::Faster(rate) => vec![faster(*rate)],
             Term::Remember(family) => vec![in_recent("update", *family)],
             Term::Forget(family) => vec![in_recent("delete", *family)],
             Term::SetMark(mark) => vec![self.set_mark(*mark)],
@@ -332,6 +349,10 @@ fn host(family: Family) -> Value {
         Family::V4 => source,
         Family::V6 => json!({"&": [source, HOST_MASK]}),
     }
+}
+
+fn faster(rate: u32) -> Value {
+    json!({"limit": {"rate": rate, "burst": rate, "per": "second", "inv": true}})
 }
 
 fn in_recent(operation: &str, family: Family) -> Value {

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use pep_core::site::PortRange;
 
 use super::{
-    Family, HOST_MASK, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET,
-    kept_bits,
+    Family, HOST_MASK, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS,
+    SEEN_SECONDS, SEEN_SET, kept_bits,
 };
 use crate::intercept::rules::{Chain, Counter, Prefixes, Rule, Ruleset, Term};
 
@@ -21,6 +21,7 @@ pub fn ruleset(ruleset: &Ruleset) -> String {
     }
     parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
     parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
+    parts.extend(ruleset.rates.iter().map(|&family| rates_set(family)));
     parts.extend(ruleset.chains.iter().map(|part| chain(ruleset.mask, part)));
     let _ = write!(text, "table inet {table} {{\n{}}}\n", parts.join("\n"));
     text
@@ -35,6 +36,13 @@ fn seen_set() -> String {
 fn hosts_set(family: Family) -> String {
     let (name, address) = (family.hosts_set(), family.address_type());
     format!("\tset {name} {{\n\t\ttype {address}\n\t}}\n")
+}
+
+fn rates_set(family: Family) -> String {
+    let (name, address) = (family.rates_set(), family.address_type());
+    format!(
+        "\tset {name} {{\n\t\ttype {address}\n\t\tsize {RATE_ELEMENTS}\n\t\tflags dynamic,timeout\n\t\ttimeout {RATE_SECONDS}s\n\t}}\n"
+    )
 }
 
 fn recent_set(family: Family) -> String {
@@ -94,10 +102,15 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
         Term::IsRecent(family) => format!("{} @{}", four_addresses(*family), family.recent_set()),
-        Term::AtCap(Family::V4) => format!("ip saddr @{}", Family::V4.hosts_set()),
+        Term::AtCap(Family::V4) => format!("{} @{}", host(Family::V4), Family::V4.hosts_set()),
         Term::AtCap(Family::V6) => {
-            format!("ip6 saddr & {HOST_MASK} == @{}", Family::V6.hosts_set())
+            format!("{} == @{}", host(Family::V6), Family::V6.hosts_set())
         }
+        Term::FasterPerHost(family, rate) => {
+            let (set, faster) = (family.rates_set(), faster(*rate));
+            format!("update @{set} {{ {} {faster} }}", host(*family))
+        }
+        Term::Faster(rate) => faster(*rate),
         Term::Remember(family) => in_recent("update", *family),
         Term::Forget(family) => in_recent("delete", *family),
         Term::SetMark(mark) => set_mark(mask, *mark),
@@ -110,6 +123,17 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Jump(chain) => format!("jump {chain}"),
         Term::Goto(chain) => format!("goto {chain}"),
     }
+}
+
+fn host(family: Family) -> String {
+    match family {
+        Family::V4 => "ip saddr".to_owned(),
+        Family::V6 => format!("ip6 saddr & {HOST_MASK}"),
+    }
+}
+
+fn faster(rate: u32) -> String {
+    format!("limit rate over {rate}/second burst {rate} packets")
 }
 
 fn in_recent(operation: &str, family: Family) -> String {

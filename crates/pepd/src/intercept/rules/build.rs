@@ -6,8 +6,8 @@ use pep_core::{
 };
 
 use super::{
-    Chain, Counter, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, gate,
-    host_at_cap, is_deferred, lans, rule,
+    Chain, Counter, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, defers,
+    gate, host_at_cap, is_deferred, lans, rule,
 };
 use crate::{gate::Gate, marks::MarkSet};
 
@@ -25,6 +25,7 @@ impl Ruleset {
             mask: config.intercept.marks.mask(),
             recent: builder.recent().to_vec(),
             hosts: features.families().to_vec(),
+            rates: builder.rates().to_vec(),
             seen: features.seen,
             chains: builder.chains(),
         }
@@ -47,6 +48,15 @@ impl Builder<'_> {
         }
     }
 
+    /// The families whose hosts' SYNs are counted by the second.
+    fn rates(&self) -> &'static [Family] {
+        if self.features.rate && defers(self.config) {
+            self.features.families()
+        } else {
+            &[]
+        }
+    }
+
     /// The families whose recent SYNs can be forgotten again.
     fn forgotten(&self) -> &'static [Family] {
         if self.features.forget {
@@ -61,6 +71,7 @@ impl Builder<'_> {
             chain("gate", None, gate(Gate::Open)),
             chain("host_at_cap", None, host_at_cap()),
         ];
+        chains.extend(self.rate_chain());
         chains.extend(self.hold_chains());
         chains.extend(self.site_chains());
         chains.push(chain("sites", None, self.sites()));
@@ -200,6 +211,28 @@ impl Builder<'_> {
         ]
     }
 
+    /// The TUNs' queues, and the one task that empties them, are for all hosts: what is too much goes by before.
+    fn rate_chain(&self) -> Option<Chain> {
+        let limits = &self.config.limits;
+        let beyond = |comment: &str, faster: Term| {
+            let passes = [faster, Term::Count(Counter::PassedRate), Term::Accept];
+            rule(comment, passes)
+        };
+        let per_host = self.rates().iter().map(|&family| {
+            let faster = Term::FasterPerHost(family, limits.held_rate_per_source);
+            beyond("of a host that opens too many at a time: it passes", faster)
+        });
+        let mut rules: Vec<Rule> = per_host.collect();
+        if rules.is_empty() {
+            return None;
+        }
+        rules.push(beyond(
+            "too many of all hosts at a time: it passes",
+            Term::Faster(limits.held_rate),
+        ));
+        Some(chain(RATE, None, rules))
+    }
+
     fn hold_chains(&self) -> impl Iterator<Item = Chain> + '_ {
         let tuns = self.lans.iter().enumerate();
         let tuns = tuns.filter_map(|(index, lan)| Some((index, lan.tun.clone()?)));
@@ -210,11 +243,16 @@ impl Builder<'_> {
     }
 
     fn hold_rules(&self, mark: u32, tun: String) -> Vec<Rule> {
-        use Term::{Accept, Notrack, RoutedTo, SetMark};
-        if !self.features.fib {
-            return vec![rule("into the TUN", [SetMark(mark), Notrack, Accept])];
+        use Term::{Accept, Jump, Notrack, RoutedTo, SetMark};
+        let mut rules = Vec::new();
+        if !self.rates().is_empty() {
+            rules.push(rule("not too many at a time", [Jump(RATE.to_owned())]));
         }
-        vec![
+        if !self.features.fib {
+            rules.push(rule("into the TUN", [SetMark(mark), Notrack, Accept]));
+            return rules;
+        }
+        rules.extend([
             rule(
                 "into the TUN, which is there as long as pepd is",
                 [SetMark(mark), RoutedTo(tun), Notrack, Accept],
@@ -223,7 +261,8 @@ impl Builder<'_> {
                 "pepd is gone: forward, tracked as ever",
                 [SetMark(0), Accept],
             ),
-        ]
+        ]);
+        rules
     }
 
     fn site_chains(&self) -> impl Iterator<Item = Chain> + '_ {
@@ -345,6 +384,9 @@ impl Builder<'_> {
 
 /// Where connections arrive, for `pepd check`.
 const ARRIVES: &str = "connections arrive by this interface";
+
+/// The chain that held SYNs go through first.
+const RATE: &str = "held_rate";
 
 /// What is not from hosts passes.
 fn elsewhere() -> Vec<Rule> {

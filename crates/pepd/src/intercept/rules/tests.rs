@@ -137,8 +137,38 @@ fn a_deferred_site_holds_what_comes_from_the_lan_and_takes_what_comes_from_the_t
     assert_eq!(sites[2], take);
     let hold = terms_of(&ruleset, "hold_1");
     let tun = Term::RoutedTo("pepd1".to_owned());
-    assert!(hold[0].contains(&tun) && hold[0].contains(&Term::Notrack));
-    assert_eq!(hold[1], [Term::SetMark(0), Term::Accept]);
+    assert_eq!(hold[0], [Term::Jump("held_rate".to_owned())]);
+    assert!(hold[1].contains(&tun) && hold[1].contains(&Term::Notrack));
+    assert_eq!(hold[2], [Term::SetMark(0), Term::Accept]);
+}
+
+#[test]
+fn what_is_to_be_held_is_counted_by_the_second_first() {
+    let text =
+        format!("{PLAIN}syn = \"defer\"\n[limits]\nheld_rate = 70\nheld_rate_per_source = 7\n");
+    let ruleset = Ruleset::new(&config(&text), Features::FULL);
+    assert_eq!(
+        terms_of(&ruleset, "hold_0")[0],
+        [Term::Jump("held_rate".to_owned())]
+    );
+    let passes = |faster: Term| vec![faster, Term::Count(Counter::PassedRate), Term::Accept];
+    let expected = [
+        passes(Term::FasterPerHost(Family::V4, 7)),
+        passes(Term::FasterPerHost(Family::V6, 7)),
+        passes(Term::Faster(70)),
+    ];
+    assert_eq!(terms_of(&ruleset, "held_rate"), expected);
+    let poor = Features {
+        rate: false,
+        ..Features::FULL
+    };
+    for without in [
+        Ruleset::new(&config(&text), poor),
+        Ruleset::new(&config(PLAIN), Features::FULL),
+    ] {
+        assert!(without.rates.is_empty());
+        assert!(without.chains.iter().all(|chain| chain.name != "held_rate"));
+    }
 }
 
 #[test]
@@ -148,6 +178,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
         recent: false,
         forget: false,
         fib: false,
+        rate: false,
         seen: false,
     };
     let ruleset = Ruleset::new(&config(PLAIN), poor);

@@ -154,6 +154,7 @@ fn told_otherwise(name: &str) -> bool {
         "syns_passed_gate",
         "syns_passed_hosts",
         "syns_passed_recent",
+        "syns_passed_rate",
     ];
     name.starts_with("ended_") || others.contains(&name)
 }
