@@ -1,6 +1,7 @@
 //! Flows in tunnels outlive the processes at both ends, whichever ends, and whenever.
 
 use std::{
+    fs,
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpStream},
     thread,
@@ -12,15 +13,15 @@ use pepd_tests::{
     echo::EchoServer,
     outcome::Ended,
     payload::{Payload, Random, receive, run_seed},
-    tunnel::TunnelBed,
-    wait::PATIENCE,
+    tunnel::{End, TunnelBed},
+    wait::{PATIENCE, wait_until},
 };
 
 use crate::{
     churn::{self, Flows, send},
     support::echo_once,
     survive::{GROWN, crash, upgrade},
-    tunnel::{LINK, PORT, Running, SITE, connect},
+    tunnel::{LINK, PORT, Running, SITE, STATED, connect},
 };
 
 const WINKS: &str = "wink=p=0.4,i=500ms";
@@ -218,6 +219,37 @@ fn a_leg_that_is_connecting_when_its_process_ends_connects_for_the_next() {
     let mut answer = [0; 5];
     stream.read_exact(&mut answer).expect("an answer");
     assert_eq!(&answer, b"hello");
+    drop(stream);
+    assert_nothing_lost(running);
+}
+
+/// The boat cannot call, so it is the hub that does.
+#[test]
+fn a_hub_that_crashed_calls_its_boat_where_it_was() {
+    let bed = TunnelBed::new(LINK);
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = format!("[identity]\nstate = \"{}\"", folder.path().display());
+    let by_udp = "carrier = \"udp\"";
+    let config = bed.config(End::Hub, STATED, by_udp, "");
+    let hub = bed.start(End::Hub, &config.replace("[identity]", &state));
+    let boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, by_udp, SITE));
+    let running = Running { boat, hub };
+    running.wait_for_session();
+    let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
+    let mut stream = connect(&bed, Family::V4);
+    echo_once(&mut stream, b"before");
+    let paths = folder.path().join("paths.json");
+    wait_until("the hub to know where its boat is", || {
+        fs::read_to_string(&paths).is_ok_and(|text| text.contains("address"))
+    });
+    bed.host("boat").nft(
+        "table inet mute {
+            chain output { type filter hook output priority 0; udp dport 5001 @th,64,8 1 drop; }
+        }",
+    );
+    crash(&running.hub);
+    echo_once(&mut stream, b"after");
+    bed.host("boat").nft("delete table inet mute");
     drop(stream);
     assert_nothing_lost(running);
 }

@@ -65,6 +65,7 @@ impl Side for Sealed {
             public_key: public_key(&private(1 - setup.end)),
             psk: key(setup.seed ^ 3),
             address: setup.peer.map(socket),
+            last: None,
             carriers: Carriers::Udp,
             session: setup.session.clone(),
         });

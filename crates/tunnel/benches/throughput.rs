@@ -78,6 +78,7 @@ fn end(key: u8, other: u8, port: u16) -> End {
         public_key: public_key(&[other; 32]),
         psk: [7; 32],
         address: Some(SocketAddr::from(([127, 0, 0, 1], 3 - port))),
+        last: None,
         carriers: Carriers::Udp,
         session,
     });

@@ -44,6 +44,9 @@ impl<'a> Fleet<'a> {
         let folder = Folder::new(bed, Some(64 * MIB));
         let both = bed.peer(End::Hub, End::SecondBoat);
         let hub = bed.config(End::Hub, STATED, "", &format!("{both}{ADMIN}"));
+        // As the unit has it.
+        let state = format!("[identity]\nstate = \"{}\"", folder.path().display());
+        let hub = hub.replace("[identity]", &state);
         let hub = bed.start(End::Hub, &hub);
         let boat = bed.start(End::Boat, &Self::boat_config(bed, &folder, 0));
         let well = bed.config(End::SecondBoat, STATED, "", SITE);

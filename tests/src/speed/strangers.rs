@@ -222,6 +222,7 @@ fn initiation(stranger: u64, target: Target) -> Result<Vec<u8>> {
         public_key: target.key,
         psk: [0; 32],
         address: Some(target.address),
+        last: None,
         carriers: Carriers::Udp,
         session: tunnel_sim::rig::config(true, 100_000_000, Duration::from_millis(1)),
     })?;

@@ -6,9 +6,10 @@ use std::{
     cell::RefCell,
     collections::BTreeMap,
     fs, io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     rc::Rc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use pep_core::key::PublicKey;
@@ -24,7 +25,11 @@ const VERSION: u32 = 1;
 const BYTES_MAX: u64 = 1 << 20;
 /// What is older is believed by nobody.
 const OLD: Duration = Duration::from_secs(24 * 3600);
-/// Between two times that it is written.
+/// Where a peer was longer ago than this, it is not called: somebody else may have the address.
+const MOVED: Duration = Duration::from_secs(3600);
+/// Between two looks at where peers are.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two times that it is written, unless a peer moves.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 
 /// By public key.
@@ -48,6 +53,9 @@ struct Entry {
     rtt_us: u64,
     loss: f64,
     packet: usize,
+    /// Where the peer is reached by UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    address: Option<SocketAddr>,
 }
 
 /// The file, and what it says.
@@ -104,8 +112,21 @@ impl Paths {
         (entry.rate > 0 && entry.rtt_us > 0).then_some(memory)
     }
 
-    /// A peer's way is so. Times as above.
-    fn note(&mut self, key: &PublicKey, memory: &PathMemory, now: Duration, today: Duration) {
+    /// Where a peer was of late, by UDP.
+    pub(super) fn address(&self, key: &PublicKey, today: Duration) -> Option<SocketAddr> {
+        let entry = self.known.get(&key.to_string())?;
+        let age = today.checked_sub(Duration::from_secs(entry.seen))?;
+        entry.address.filter(|_| age < MOVED)
+    }
+
+    /// A peer's way is so, and leads there. Times as above. Whether it led somewhere else before.
+    fn note(
+        &mut self,
+        key: &PublicKey,
+        (memory, address): (&PathMemory, Option<SocketAddr>),
+        now: Duration,
+        today: Duration,
+    ) -> bool {
         let seen = today.saturating_sub(now.saturating_sub(memory.at));
         let rtt = u64::try_from(memory.rtt.as_micros()).unwrap_or(u64::MAX);
         let entry = Entry {
@@ -114,10 +135,13 @@ impl Paths {
             rtt_us: rtt,
             loss: memory.loss,
             packet: memory.packet,
+            address,
         };
-        if entry.rate > 0 && entry.rtt_us > 0 {
-            self.known.insert(key.to_string(), entry);
+        if address.is_none() && (entry.rate == 0 || entry.rtt_us == 0) {
+            return false;
         }
+        let before = self.known.insert(key.to_string(), entry);
+        before.and_then(|entry| entry.address) != address
     }
 
     fn forget_old(&mut self, today: Duration) {
@@ -153,12 +177,16 @@ impl Paths {
         }
     }
 
-    /// Takes down how the ways to all peers are now.
-    pub(super) fn take(&mut self, core: &Shared) {
+    /// Takes down how the ways to all peers are now. Whether some lead somewhere else than before.
+    pub(super) fn take(&mut self, core: &Shared) -> bool {
         let (core, today) = (&mut *core.borrow_mut(), today());
         let now = core.now();
-        core.each_path(|key, memory| self.note(key, memory, now, today));
+        let mut moved = false;
+        core.each_path(|key, memory, address| {
+            moved |= self.note(key, (memory, address), now, today);
+        });
         self.forget_old(today);
+        moved
     }
 }
 
@@ -186,11 +214,16 @@ pub(super) fn today() -> Duration {
     since.unwrap_or_default()
 }
 
-/// Writes it every minute; never ends.
+/// Writes it every minute, and when a peer has moved; never ends.
 pub(super) async fn keep(core: Shared, paths: Rc<RefCell<Paths>>) {
+    let mut written = Instant::now();
     loop {
-        tokio::time::sleep(WRITE_EVERY).await;
-        paths.borrow_mut().take(&core);
+        tokio::time::sleep(LOOK_EVERY).await;
+        let moved = paths.borrow_mut().take(&core);
+        if !moved && written.elapsed() < WRITE_EVERY {
+            continue;
+        }
+        written = Instant::now();
         // A file system may take its time, datagrams must not wait for it.
         let writing = paths.borrow().writing();
         match tokio::task::spawn_blocking(writing).await {
@@ -220,11 +253,16 @@ mod tests {
         let mut paths = Paths::load(folder.path());
         assert_eq!(paths.get(&KEY, 48 * HOUR, DAY), None);
         // Heard an hour ago, by a clock of ours.
-        paths.note(&KEY, &memory(9 * HOUR), 10 * HOUR, DAY);
+        let there: SocketAddr = "192.0.2.1:5001".parse().unwrap();
+        assert!(paths.note(&KEY, (&memory(9 * HOUR), Some(there)), 10 * HOUR, DAY));
+        assert!(!paths.note(&KEY, (&memory(9 * HOUR), Some(there)), 10 * HOUR, DAY));
         paths.write();
         let again = Paths::load(folder.path());
         let two_later = again.get(&KEY, 48 * HOUR, DAY + 2 * HOUR);
         assert_eq!(two_later, Some(memory(45 * HOUR)));
+        let ago = HOUR / 2;
+        assert_eq!(again.address(&KEY, DAY - ago), Some(there));
+        assert_eq!(again.address(&KEY, DAY + ago), None, "it may have moved");
         assert_eq!(again.get(&PublicKey([8; 32]), 48 * HOUR, DAY), None);
         assert_eq!(again.get(&KEY, 48 * HOUR, DAY + 24 * HOUR), None, "too old");
         assert_eq!(
@@ -259,7 +297,7 @@ mod tests {
             let mut paths = Paths::load(folder.path());
             let known = paths.get(&KEY, 48 * HOUR, DAY);
             assert_eq!(known.is_some(), is_good, "{text:.80}");
-            paths.note(&KEY, &memory(HOUR), HOUR, DAY);
+            paths.note(&KEY, (&memory(HOUR), None), HOUR, DAY);
             paths.write();
             assert!(
                 Paths::load(folder.path())
@@ -276,12 +314,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let gone = folder.path().join("gone");
         let mut paths = Paths::load(&gone);
-        paths.note(&KEY, &memory(HOUR), HOUR, DAY);
+        paths.note(&KEY, (&memory(HOUR), None), HOUR, DAY);
         paths.write();
         assert!(paths.told && !gone.exists());
         // An unmeasured way is not worth a line.
         paths.known.clear();
-        paths.note(&KEY, &PathMemory::default(), HOUR, DAY);
+        paths.note(&KEY, (&PathMemory::default(), None), HOUR, DAY);
         assert!(paths.known.is_empty());
     }
 }

@@ -130,6 +130,7 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
         public_key: public_key(&[other; 32]),
         psk: [7; 32],
         address,
+        last: None,
         carriers: Carriers::Udp,
         session: SessionConfig {
             initiator: false,

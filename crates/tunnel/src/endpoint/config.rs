@@ -32,6 +32,9 @@ pub struct PeerConfig {
     pub psk: Key,
     /// Where it is, if it can be called; else it calls us.
     pub address: Option<SocketAddr>,
+    /// Where an endpoint before this one last heard it by UDP, if that is not long ago: there it is called, too, so that it need not
+    /// find out by silence that there is a new one here.
+    pub last: Option<SocketAddr>,
     /// By what it is called, and may call.
     pub carriers: Carriers,
     /// How sessions with it behave. `initiator` is set by the endpoint.
@@ -42,6 +45,7 @@ impl fmt::Debug for PeerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &mut f.debug_struct("PeerConfig");
         shown.field("address", &self.address);
+        shown.field("last", &self.last);
         shown.field("carriers", &self.carriers);
         shown.field("session", &self.session);
         shown.finish_non_exhaustive()

@@ -22,6 +22,9 @@ use crate::{
 /// without cookies.
 const PENDING: usize = 32;
 
+/// Calls to where a peer was heard by an endpoint before this one: about so many seconds. Then it is elsewhere, or calls itself.
+const LAST_CALLS: u32 = 60;
+
 /// Offered keys are good for so long: the peer may have a session by them, and its proof be lost in an outage.
 const PENDING_LIFE: Duration = Duration::from_secs(3600);
 
@@ -79,8 +82,8 @@ impl Peer {
             greater: local.identity.public > config.public_key,
             mac: MacKey::of_recipient(&config.public_key),
             cookie: CookieKey::of_responder(&config.public_key),
+            remote: last(&config),
             config,
-            remote: None,
             held: false,
             ways: Ways::default(),
             live: None,
@@ -422,6 +425,7 @@ impl Peer {
         if self.initiation_due(local).is_some_and(|at| at <= now) {
             let to = self.number_to_call(now, &local.limits);
             self.initiate(now, local, out);
+            self.doubt_last();
             return to;
         }
         if self.probe_due(local).is_some_and(|at| at <= now) {
@@ -442,6 +446,14 @@ impl Peer {
         }
         self.stirred = true;
         self.remote
+    }
+
+    /// It is not called for ever where it has not been heard here.
+    fn doubt_last(&mut self) {
+        let last = self.config.last.map(Remote::from);
+        if self.live.is_none() && self.initiations.tries >= LAST_CALLS && self.remote == last {
+            self.remote = None;
+        }
     }
 
     fn initiate(&mut self, now: Duration, local: &mut Local, out: &mut Vec<u8>) {
@@ -474,6 +486,12 @@ impl Peer {
         }
         event.map(PeerEvent::Session)
     }
+}
+
+/// Where to call it though it has not been heard here.
+fn last(config: &PeerConfig) -> Option<Remote> {
+    let by_udp = config.carriers.include(Carrier::Udp);
+    config.last.filter(|_| by_udp).map(Remote::from)
 }
 
 /// How a datagram has come, and for whom.

@@ -23,7 +23,7 @@ use pep_core::{arena::name_hash, greeting::Opening, hosts::Host, key::PublicKey}
 use tokio::time::Instant;
 use tunnel::{
     class::Class,
-    endpoint::{Endpoint, PeerConfig, PeerId, Remote, Transmit},
+    endpoint::{Carrier, Endpoint, PeerConfig, PeerId, Remote, Transmit},
     path::PathMemory,
     session::{LinkHint, Session, TooManyStreams},
     wire::{ResetCode, StreamId},
@@ -126,14 +126,20 @@ impl Core {
     }
 
     /// What the sessions that there are know of their paths, by the keys of their peers.
-    pub(super) fn each_path(&mut self, mut with: impl FnMut(&PublicKey, &PathMemory)) {
+    pub(super) fn each_path(
+        &mut self,
+        mut with: impl FnMut(&PublicKey, &PathMemory, Option<SocketAddr>),
+    ) {
         for peer in &self.peers.list {
             let state = self.endpoint.peer_state(peer.id);
-            let Some(heard) = state.and_then(|state| state.heard) else {
+            let Some((heard, remote)) = state.and_then(|state| Some((state.heard?, state.remote)))
+            else {
                 continue;
             };
+            let by_udp = remote.filter(|remote| remote.carrier == Carrier::Udp);
             if let Some(session) = self.endpoint.session(peer.id) {
-                with(&peer.config.public_key, &session.memory(heard));
+                let at = by_udp.map(|remote| remote.address);
+                with(&peer.config.public_key, &session.memory(heard), at);
             }
         }
     }

@@ -129,6 +129,9 @@ impl Prepared {
             let mut known = peer_config(config, index, peer)?;
             let memory = |paths: &Paths| paths.get(&peer.public_key, BEGINNING, paths::today());
             known.session.memory = paths.as_ref().and_then(memory);
+            let last = |paths: &Paths| paths.address(&peer.public_key, paths::today());
+            let calls_us = known.address.is_none();
+            known.last = paths.as_ref().and_then(last).filter(|_| calls_us);
             Ok((peer.clone(), known))
         });
         Ok(Some(Self {
@@ -314,6 +317,7 @@ fn peer_config(config: &Config, index: usize, peer: &Peer) -> Result<PeerConfig,
         public_key: peer.public_key.0,
         psk: psk.as_ref().map_or([0; 32], |psk: &SecretKey| *psk.bytes()),
         address,
+        last: None,
         carriers: match peer.carrier {
             Carrier::Auto => Carriers::Both,
             Carrier::Udp => Carriers::Udp,

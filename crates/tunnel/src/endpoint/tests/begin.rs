@@ -62,6 +62,43 @@ fn what_the_ends_say_of_themselves_is_agreed() {
     );
 }
 
+/// Begins the second node anew, which does not know where the first one should be, but where it was.
+fn restart_where_it_was(net: &mut Net) {
+    let mut two = Node::new(2, 9, Limits::default());
+    let config = PeerConfig {
+        last: Some(address(1)),
+        ..peer_config(1, false)
+    };
+    two.endpoint.add_peer(config).unwrap();
+    net.nodes[1] = two;
+}
+
+#[test]
+fn who_begins_anew_calls_where_its_peer_was() {
+    let mut net = Net::up();
+    restart_where_it_was(&mut net);
+    net.run(3 * DELAY);
+    assert_eq!(ups(&net), [1, 1], "nobody has waited for silence");
+    let names = [0, 1].map(|at| net.nodes[at].session().map(|s| s.config.initiator));
+    assert_eq!(names, [Some(false), Some(true)]);
+    assert_eq!(net.transfer(0, &packets(0, 10)), packets(0, 10));
+    assert_eq!(net.transfer(1, &packets(0, 10)), packets(0, 10));
+}
+
+#[test]
+fn where_a_peer_was_it_is_not_called_for_ever() {
+    let mut net = Net::up();
+    net.nodes[0] = Node::new(3, 3, Limits::default());
+    restart_where_it_was(&mut net);
+    net.run(1000 * S);
+    assert_eq!(net.nodes[1].sent, 60);
+    assert_eq!(net.nodes[1].endpoint.deadline(), None);
+    // It calls itself, from wherever.
+    net.restart(0, 8, true);
+    net.run(S);
+    assert_eq!(ups(&net), [1, 1]);
+}
+
 /// How often each end has begun a session.
 fn ups(net: &Net) -> [usize; 2] {
     [0, 1].map(|at| {

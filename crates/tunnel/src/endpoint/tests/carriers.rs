@@ -12,6 +12,7 @@ fn net(first: Carriers, second: Carriers, both_call: bool) -> Net {
         let node = &mut net.nodes[at];
         node.endpoint.remove_peer(PeerId(0));
         let config = PeerConfig {
+            last: None,
             carriers,
             ..peer_config(2 - at as u8, at == 0 || both_call)
         };
@@ -38,6 +39,7 @@ impl Net {
     fn restart_second(&mut self) {
         self.nodes[1] = Node::new(2, 9, Limits::default());
         let config = PeerConfig {
+            last: None,
             carriers: Carriers::Both,
             ..peer_config(1, false)
         };

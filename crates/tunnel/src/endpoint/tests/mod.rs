@@ -128,6 +128,7 @@ pub(super) fn peer_config(host: u8, calls: bool) -> PeerConfig {
         public_key: public_key(&private(host)),
         psk: [7; 32],
         address: calls.then_some(address(host)),
+        last: None,
         carriers: Carriers::Udp,
         session: session_config(),
     }
@@ -205,7 +206,7 @@ impl Net {
                 .nodes
                 .iter()
                 .filter_map(|node| node.endpoint.deadline());
-            let next = deadlines.chain(arrival).min().unwrap_or(end);
+            let next = deadlines.chain(arrival).min().unwrap_or(Duration::MAX);
             assert!(
                 next > self.now || arrival == Some(self.now),
                 "a deadline that has passed"
