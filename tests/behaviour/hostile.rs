@@ -228,7 +228,7 @@ fn a_flood_of_syns_from_one_host_stops_nobody() {
         add_hostile(bed);
         make_mute(bed);
         let _echo = echo_server(bed);
-        let limits = "[limits]\nheld = 256\nheld_per_source = 64\nheld_per_destination = 192";
+        let limits = "[limits]\nheld = 256\nheld_per_source = 64\nheld_per_destination = 192\nheld_rate_per_source = 500";
         let mut pep = bed.start_with(limits).expect("not direct");
         let mut healthy = connect(bed);
         echo_once(&mut healthy, b"before");

@@ -136,7 +136,7 @@ fn five_thousand_flows_are_open_at_once() {
     matrix_alone(|bed| {
         let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
         // They are of one host.
-        let pep = bed.start_with("[limits]\nflows_per_host = 8192");
+        let pep = bed.start_with("[limits]\nflows_per_host = 8192\nheld_rate_per_source = 10000");
         let dial = Dial::to(bed.at(Place::Server, PORT));
         let connect_all = || (0..FLOWS).map(|_| dial.connect_here()).collect();
         let streams: Result<Vec<_>, _> = bed.client.enter(connect_all);

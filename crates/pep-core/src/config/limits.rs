@@ -42,10 +42,10 @@ pub struct Limits {
     /// good one still takes 850 new flows a second.
     pub held_per_destination: u32,
     /// SYNs per second that are held, of all hosts, and as many at once; 1 to 1,000,000. Further ones pass unaccelerated.
-    /// Default 10,000: some tens of percent of one processor. What comes faster than it is taken in would keep out whoever else begins a flow.
+    /// Default 10,000: some tens of percent of one processor at worst. What comes faster than it is taken in would keep out whoever else begins a flow.
     pub held_rate: u32,
-    /// SYNs per second that are held of one host (an IPv4 address, an IPv6 /64), and as many at once; 1 to `held_rate`. Default 1000
-    /// (or `held_rate` if less): more than a whole network behind one address opens.
+    /// SYNs per second that are held of one host (an IPv4 address, an IPv6 /64), and as many at once; 1 to `held_rate`. Default 5000
+    /// (or `held_rate` if less): half of what all have, and more than a network behind one address opens at a time.
     pub held_rate_per_source: u32,
     /// Descriptors kept back for everything that is not a flow (netlink, nft, logs), 16 to
     /// 10,000. Default 64.
@@ -78,7 +78,7 @@ impl Default for Limits {
             held_per_source: 1024,
             held_per_destination: 512,
             held_rate: 10_000,
-            held_rate_per_source: 1000,
+            held_rate_per_source: 5000,
             descriptors: 64,
             relay_budget: ByteSize::mib(1),
             busy_poll: Duration::from_micros(50),

@@ -3,7 +3,7 @@
 use axum::{
     Router,
     extract::Request,
-    http::{Method, StatusCode, header},
+    http::{HeaderValue, Method, StatusCode, header},
     middleware::{Next, from_fn},
     response::{IntoResponse as _, Response},
 };
@@ -62,6 +62,9 @@ async fn guard(request: Request, next: Next) -> Response {
         let why = "the Host header names neither localhost nor a loopback address; should this be a proxy's request, let it send one";
         return refuse(StatusCode::FORBIDDEN, why);
     }
+    if is_of_another_page(&request) {
+        return refuse(StatusCode::FORBIDDEN, OTHER_PAGE);
+    }
     if request.method() != Method::GET {
         let why = "GET only: what changes something goes by the admin socket";
         return refuse(StatusCode::METHOD_NOT_ALLOWED, why);
@@ -78,14 +81,47 @@ async fn guard(request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Lets no page in a browser change anything: where somebody has led a port to the admin socket, any site might try. Browsers
-/// say so of themselves (`Origin`, Fetch standard, 3.2).
+/// Lets no page in a browser change anything, and pages of other sites not even ask: where somebody has led a port to the admin
+/// socket, any site might try. Browsers say so of themselves (`Origin`, Fetch standard, 3.2).
 pub(super) async fn not_from_pages(request: Request, next: Next) -> Response {
-    if request.method() != Method::GET && request.headers().contains_key(header::ORIGIN) {
-        let why = "pages may only read: use the commands of pepd\n";
-        return (StatusCode::FORBIDDEN, why).into_response();
-    }
-    next.run(request).await
+    let headers = request.headers();
+    let why = if request.method() != Method::GET && headers.contains_key(header::ORIGIN) {
+        "pages may only read: use the commands of pepd"
+    } else if is_of_another_page(&request) {
+        OTHER_PAGE
+    } else if headers
+        .get(header::HOST)
+        .is_some_and(|host| !may_be_socket(host))
+    {
+        "the Host header names another machine: localhost will do"
+    } else {
+        return next.run(request).await;
+    };
+    (StatusCode::FORBIDDEN, format!("{why}\n")).into_response()
+}
+
+const OTHER_PAGE: &str = "pages of other sites may not ask";
+
+/// Whether a page that is not ours makes a browser ask, but for our page itself, which anybody may link to. Browsers say so
+/// (`Sec-Fetch-Site`, Fetch Metadata Request Headers, 2); what is no browser says nothing.
+fn is_of_another_page(request: &Request) -> bool {
+    let says = |name: &str, value: &str| {
+        let said = request.headers().get(name);
+        said.is_some_and(|said| said.as_bytes() == value.as_bytes())
+    };
+    let is_link = request.uri().path() == "/"
+        && says("sec-fetch-mode", "navigate")
+        && says("sec-fetch-dest", "document");
+    let elsewhere = ["cross-site", "same-site"];
+    let elsewhere = elsewhere.iter().any(|site| says("sec-fetch-site", site));
+    elsewhere && !is_link
+}
+
+/// Whether somebody who asks at the socket may call it so: as they like, but not by a name of the internet, as a page would
+/// that leads such a name here (DNS rebinding).
+fn may_be_socket(host: &HeaderValue) -> bool {
+    let host = host.to_str().ok();
+    host.is_some_and(|host| !host.contains('.') || is_loopback(host))
 }
 
 /// Whether a Host header names this machine to itself, with a port or without.
@@ -134,5 +170,46 @@ mod tests {
         ] {
             assert!(!is_loopback(host), "{host}");
         }
+    }
+
+    #[test]
+    fn at_the_socket_any_name_is_good_that_no_site_can_have() {
+        for (host, good) in [
+            ("pepd", true),
+            ("localhost:9180", true),
+            ("", true),
+            ("127.0.0.1:80", true),
+            ("[::1]:80", true),
+            ("example.com", false),
+            ("127.0.0.1.example.com:9180", false),
+        ] {
+            let header = HeaderValue::from_str(host).unwrap();
+            assert_eq!(may_be_socket(&header), good, "{host}");
+        }
+    }
+
+    #[test]
+    fn another_page_may_link_to_ours_and_no_more() {
+        let asks = |path: &str, site: &str, mode: &str, dest: &str| {
+            let request = Request::get(path).header("sec-fetch-site", site);
+            let request = request.header("sec-fetch-mode", mode);
+            let request = request.header("sec-fetch-dest", dest);
+            !is_of_another_page(&request.body(axum::body::Body::empty()).unwrap())
+        };
+        assert!(asks("/", "cross-site", "navigate", "document"));
+        assert!(asks("/v1/status", "same-origin", "cors", "empty"));
+        assert!(
+            asks("/v1/status", "none", "navigate", "document"),
+            "typed in"
+        );
+        assert!(!asks("/", "cross-site", "navigate", "iframe"));
+        assert!(!asks("/v1/stream", "cross-site", "no-cors", "empty"));
+        assert!(
+            !asks("/v1/status", "same-site", "cors", "empty"),
+            "another port"
+        );
+        assert!(!asks("/v1/status", "cross-site", "navigate", "document"));
+        let plain = Request::get("/metrics").body(axum::body::Body::empty());
+        assert!(!is_of_another_page(&plain.unwrap()), "no browser");
     }
 }

@@ -107,6 +107,8 @@ fn begin(subject: &Subject, order: &ProbeOrder) -> Result<Listening, (StatusCode
 }
 
 fn unknown(config: &Config, name: &str) -> String {
+    // It goes to a terminal.
+    let name = name.escape_debug();
     let names: Vec<_> = config.peers.iter().map(|peer| peer.name.as_str()).collect();
     if names.is_empty() {
         return format!("there is no peer `{name}`: the configuration has no [peer.NAME] at all");
