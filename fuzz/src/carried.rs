@@ -63,9 +63,15 @@ fn carried(case: &Case, mut stream: &[u8]) -> (Vec<Vec<u8>>, bool) {
         }
         turn += 1;
         let space = carried.space();
-        let most = if case.proven.is_some() { 128 << 10 } else { 9218 };
+        let most = if case.proven.is_some() {
+            128 << 10
+        } else {
+            9218
+        };
         assert!(!space.is_empty() && space.len() <= most);
-        let piece = pieces.next().map_or(1000, |piece| usize::from(*piece) * 8 + 1);
+        let piece = pieces
+            .next()
+            .map_or(1000, |piece| usize::from(*piece) * 8 + 1);
         let count = piece.min(space.len()).min(stream.len());
         space[..count].copy_from_slice(&stream[..count]);
         carried.filled(count);

@@ -111,6 +111,8 @@ fn end(of: usize) -> (Endpoint, PeerId) {
         public_key: public_key(&[2 - of as u8; 32]),
         psk: [5; 32],
         address: (of == 0).then(|| address(1)),
+        // Both call: each the other.
+        last: (of == 1).then(|| address(0)),
         carriers: Carriers::Udp,
         session: config(),
     });
