@@ -1,0 +1,143 @@
+//! State per connection, bounded: who has not been heard of for longest gives way.
+
+use std::collections::BTreeMap;
+
+use crate::ip::FlowKey;
+
+/// What is known of each of the last connections. All calls take time logarithmic in their number.
+#[derive(Clone, Debug)]
+pub struct Flows<V> {
+    max: usize,
+    entries: BTreeMap<FlowKey, (V, u64)>,
+    /// By when they were last used.
+    order: BTreeMap<u64, FlowKey>,
+    clock: u64,
+    evicted: u64,
+}
+
+impl<V> Flows<V> {
+    /// For so many connections.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self {
+            max: max.max(1),
+            entries: BTreeMap::new(),
+            order: BTreeMap::new(),
+            clock: 0,
+            evicted: 0,
+        }
+    }
+
+    /// What is known of one; it counts as used.
+    pub fn get(&mut self, key: &FlowKey) -> Option<&mut V> {
+        self.touch(key);
+        self.entries.get_mut(key).map(|(value, _)| value)
+    }
+
+    /// What is known of one, which does not count as used.
+    #[must_use]
+    pub fn peek(&self, key: &FlowKey) -> Option<&V> {
+        self.entries.get(key).map(|(value, _)| value)
+    }
+
+    /// What is known of one, or what is to be known of it from now on. If there are too many, the one that has not been used for longest is
+    /// forgotten, and returned.
+    pub fn entry(
+        &mut self,
+        key: FlowKey,
+        new: impl FnOnce() -> V,
+    ) -> (&mut V, Option<(FlowKey, V)>) {
+        let mut gone = None;
+        if self.entries.contains_key(&key) {
+            self.touch(&key);
+        } else {
+            if self.entries.len() >= self.max
+                && let Some((_, oldest)) = self.order.pop_first()
+                && let Some((value, _)) = self.entries.remove(&oldest)
+            {
+                self.evicted += 1;
+                gone = Some((oldest, value));
+            }
+            self.clock += 1;
+            self.order.insert(self.clock, key);
+        }
+        let clock = self.clock;
+        let (value, _) = self.entries.entry(key).or_insert_with(|| (new(), clock));
+        (value, gone)
+    }
+
+    /// Forgets one.
+    pub fn remove(&mut self, key: &FlowKey) -> Option<V> {
+        let (value, stamp) = self.entries.remove(key)?;
+        self.order.remove(&stamp);
+        Some(value)
+    }
+
+    /// All of them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&FlowKey, &mut V)> {
+        self.entries
+            .iter_mut()
+            .map(|(key, (value, _))| (key, value))
+    }
+
+    /// The one that has not been used for longest.
+    #[must_use]
+    pub fn oldest(&self) -> Option<FlowKey> {
+        self.order.first_key_value().map(|(_, key)| *key)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many gave way to others.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    fn touch(&mut self, key: &FlowKey) {
+        if let Some((_, stamp)) = self.entries.get_mut(key) {
+            self.clock += 1;
+            self.order.remove(stamp);
+            *stamp = self.clock;
+            self.order.insert(self.clock, *key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn key(port: u16) -> FlowKey {
+        let address = Ipv4Addr::LOCALHOST.into();
+        FlowKey {
+            from: (address, port),
+            to: (address, 80),
+            protocol: 6,
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_gives_way() {
+        let mut flows = Flows::new(2);
+        assert!(flows.entry(key(1), || 1).1.is_none());
+        assert!(flows.entry(key(2), || 2).1.is_none());
+        assert_eq!(flows.get(&key(1)), Some(&mut 1));
+        assert_eq!(flows.entry(key(3), || 3).1, Some((key(2), 2)));
+        assert_eq!((flows.len(), flows.evicted()), (2, 1));
+        assert_eq!(flows.remove(&key(1)), Some(1));
+        assert_eq!(flows.oldest(), Some(key(3)));
+        assert_eq!((flows.order.len(), flows.entries.len()), (1, 1));
+    }
+}

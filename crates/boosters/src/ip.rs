@@ -1,0 +1,131 @@
+//! What an IP packet says.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use etherparse::IpSlice;
+
+/// Protocol numbers that boosters know.
+pub mod protocol {
+    /// Transmission control.
+    pub const TCP: u8 = 6;
+    /// User datagrams.
+    pub const UDP: u8 = 17;
+}
+
+/// Four addresses in one direction, and the protocol: what packets of a connection have in common. Ports are 0 where the protocol
+/// has none, or the packet is not the first fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// Who sends it.
+    pub from: (IpAddr, u16),
+    /// Who is to get it.
+    pub to: (IpAddr, u16),
+    /// The transport protocol.
+    pub protocol: u8,
+}
+
+impl FlowKey {
+    /// That of the packets that come back.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            from: self.to,
+            to: self.from,
+            ..self
+        }
+    }
+}
+
+/// An IP packet that has been read: headers are whole and lengths fit.
+#[derive(Clone, Copy, Debug)]
+pub struct Ip<'a> {
+    /// All of it, without what may stand behind it.
+    pub bytes: &'a [u8],
+    /// 4 or 6.
+    pub version: u8,
+    /// The transport protocol, behind all extensions that could be read.
+    pub protocol: u8,
+    /// How long IP's header is, extensions and all: where transport begins.
+    pub header: usize,
+    /// It is a part of a packet: what is behind the header is not (the whole of) a transport packet.
+    pub fragment: bool,
+}
+
+/// The version that a packet claims to be of, if it is 4 or 6.
+#[must_use]
+pub fn version(packet: &[u8]) -> Option<u8> {
+    let version = packet.first()? >> 4;
+    [4, 6].contains(&version).then_some(version)
+}
+
+impl<'a> Ip<'a> {
+    /// Reads one; `None` if it is none, or not whole.
+    #[must_use]
+    pub fn parse(packet: &'a [u8]) -> Option<Self> {
+        let slice = IpSlice::from_slice(packet).ok()?;
+        let payload = slice.payload();
+        // Both point into the same bytes.
+        let header = (payload.payload.as_ptr() as usize).checked_sub(packet.as_ptr() as usize)?;
+        let bytes = packet.get(..header + payload.payload.len())?;
+        Some(Self {
+            bytes,
+            version: version(packet)?,
+            protocol: payload.ip_number.0,
+            header,
+            fragment: payload.fragmented,
+        })
+    }
+
+    /// What is behind IP's header.
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.bytes[self.header..]
+    }
+
+    /// Source and destination as they lie in the packet.
+    #[must_use]
+    pub fn address_bytes(&self) -> &'a [u8] {
+        match self.version {
+            4 => &self.bytes[12..20],
+            _ => &self.bytes[8..40],
+        }
+    }
+
+    /// Who sends it.
+    #[must_use]
+    pub fn source(&self) -> IpAddr {
+        let addresses = self.address_bytes();
+        address(&addresses[..addresses.len() / 2])
+    }
+
+    /// Who is to get it.
+    #[must_use]
+    pub fn destination(&self) -> IpAddr {
+        let addresses = self.address_bytes();
+        address(&addresses[addresses.len() / 2..])
+    }
+
+    /// The addresses, with ports where there are some.
+    #[must_use]
+    pub fn key(&self) -> FlowKey {
+        let ports = match (self.protocol, self.payload()) {
+            (protocol::TCP | protocol::UDP, [a, b, c, d, ..]) if !self.fragment => {
+                [u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])]
+            }
+            _ => [0; 2],
+        };
+        FlowKey {
+            from: (self.source(), ports[0]),
+            to: (self.destination(), ports[1]),
+            protocol: self.protocol,
+        }
+    }
+}
+
+fn address(bytes: &[u8]) -> IpAddr {
+    if let Ok(v4) = <[u8; 4]>::try_from(bytes) {
+        return Ipv4Addr::from(v4).into();
+    }
+    let v6: [u8; 16] = bytes.try_into().unwrap_or_default();
+    Ipv6Addr::from(v6).into()
+}

@@ -1,0 +1,158 @@
+//! Messages that are too long for the link, in pieces.
+
+use std::time::Duration;
+
+use crate::wire::{PIECE, Reader};
+
+/// What a piece has before its bytes.
+pub const HEADER: usize = 5;
+
+/// Cuts messages.
+#[derive(Debug, Default)]
+pub struct Cutter {
+    next: u16,
+}
+
+impl Cutter {
+    /// The message in pieces of at most `room` bytes each. None at all if it would take more than 255, or nothing fits.
+    pub fn cut(&mut self, message: &[u8], room: usize) -> Vec<Vec<u8>> {
+        let Some(part) = room.checked_sub(HEADER).filter(|part| *part > 0) else {
+            return Vec::new();
+        };
+        let count = message.len().div_ceil(part);
+        let Ok(last) = u8::try_from(count.saturating_sub(1)) else {
+            return Vec::new();
+        };
+        // Alike, so that none is needlessly long.
+        let part = message.len().div_ceil(count.max(1)).max(1);
+        self.next = self.next.wrapping_add(1);
+        let [high, low] = self.next.to_be_bytes();
+        let pieces = message.chunks(part).enumerate();
+        let piece = |(index, bytes): (usize, &[u8])| {
+            let header = [PIECE, high, low, index as u8, last];
+            [&header, bytes].concat()
+        };
+        pieces.map(piece).collect()
+    }
+}
+
+/// Messages that are put together at a time.
+const OPEN_MAX: usize = 32;
+/// The longest message that is put together.
+const MESSAGE_MAX: usize = 65_535 + 64;
+/// Who lacks a piece for so long will not get it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Puts messages together.
+#[derive(Debug)]
+pub struct Joiner {
+    open: std::collections::VecDeque<Open>,
+    /// Messages that were given up, as pieces of them were missing or made no sense.
+    pub given_up: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    id: u16,
+    since: Duration,
+    pieces: Vec<Option<Vec<u8>>>,
+    bytes: usize,
+}
+
+impl Default for Joiner {
+    fn default() -> Self {
+        Self {
+            open: std::collections::VecDeque::with_capacity(OPEN_MAX),
+            given_up: 0,
+        }
+    }
+}
+
+impl Joiner {
+    /// Takes a piece, all of it; returns the message that it completes.
+    pub fn take(&mut self, now: Duration, piece: &[u8]) -> Option<Vec<u8>> {
+        let mut reader = Reader(piece.get(1..)?);
+        let (id, index, last) = (reader.u16()?, reader.u8()?, reader.u8()?);
+        let bytes = reader.0;
+        if index > last || bytes.is_empty() {
+            return None;
+        }
+        self.expire(now);
+        let at = match self.open.iter().position(|open| open.id == id) {
+            Some(at) => at,
+            None => self.begin(now, id, last),
+        };
+        let open = self.open.get_mut(at)?;
+        let (len, full) = (open.pieces.len(), open.bytes + bytes.len() > MESSAGE_MAX);
+        if len != usize::from(last) + 1 || full {
+            self.open.remove(at);
+            self.given_up += 1;
+            return None;
+        }
+        let slot = &mut open.pieces[usize::from(index)];
+        if slot.is_none() {
+            open.bytes += bytes.len();
+            *slot = Some(bytes.to_vec());
+        }
+        if open.pieces.iter().any(Option::is_none) {
+            return None;
+        }
+        let done = self.open.remove(at)?;
+        Some(done.pieces.into_iter().flatten().flatten().collect())
+    }
+
+    fn begin(&mut self, now: Duration, id: u16, last: u8) -> usize {
+        if self.open.len() >= OPEN_MAX {
+            self.open.pop_front();
+            self.given_up += 1;
+        }
+        self.open.push_back(Open {
+            id,
+            since: now,
+            pieces: vec![None; usize::from(last) + 1],
+            bytes: 0,
+        });
+        self.open.len() - 1
+    }
+
+    fn expire(&mut self, now: Duration) {
+        while let Some(open) = self.open.front()
+            && now.saturating_sub(open.since) > PATIENCE
+        {
+            self.open.pop_front();
+            self.given_up += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_make_the_message_in_any_order_and_twice() {
+        let message: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
+        let (mut cutter, mut joiner) = (Cutter::default(), Joiner::default());
+        for room in [6, 7, 100, 1200, 3005] {
+            let mut pieces = cutter.cut(&message, room);
+            if room == 6 || room == 7 {
+                assert!(pieces.is_empty(), "too many");
+                continue;
+            }
+            assert!(pieces.iter().all(|piece| piece.len() <= room));
+            pieces.reverse();
+            let last = pieces.pop().unwrap();
+            for piece in pieces.iter().chain(&pieces) {
+                assert_eq!(joiner.take(Duration::ZERO, piece), None);
+            }
+            assert_eq!(joiner.take(Duration::ZERO, &last), Some(message.clone()));
+        }
+        assert!(cutter.cut(&message, HEADER).is_empty());
+        for piece in cutter.cut(&message, 100).iter().skip(1) {
+            assert_eq!(joiner.take(Duration::ZERO, piece), None);
+        }
+        assert_eq!((joiner.open.len(), joiner.given_up), (1, 0));
+        joiner.expire(Duration::from_secs(60));
+        assert_eq!((joiner.open.len(), joiner.given_up), (0, 1));
+    }
+}

@@ -1,0 +1,199 @@
+//! When a booster is on.
+
+use std::time::Duration;
+
+/// What is known of the path to the peer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Path {
+    /// The share of our packets that the link loses, 0 to 1.
+    pub loss: f64,
+    /// Of our packets: looked for by the peer, of them lost, bursts of these; since the session began.
+    pub counts: [u64; 3],
+    /// What the link carries for us, in bits a second.
+    pub rate: u64,
+    /// What it carries for the peer, toward us; `None` where it is not known.
+    pub peer_rate: Option<u64>,
+    /// The round trip time.
+    pub rtt: Duration,
+    /// For how long what is queued here waits.
+    pub queue: Duration,
+    /// The longest message that the link takes at a time, in bytes.
+    pub room: usize,
+    /// Where something is seen of the peer's: what it understands ([`crate::wire::Abilities`]).
+    pub abilities: u32,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            loss: 0.0,
+            counts: [0; 3],
+            rate: 0,
+            peer_rate: None,
+            rtt: Duration::from_millis(100),
+            queue: Duration::ZERO,
+            room: 1300,
+            abilities: 0,
+        }
+    }
+}
+
+/// How much longer a full data packet is than an acknowledgement of it (1500 and 52 bytes).
+const PACKET_RATIO: f64 = 1500.0 / 52.0;
+
+impl Path {
+    /// The normalised asymmetry k of our way, by which acknowledgements go: the ratio of the rates by that of the lengths of packets
+    /// (ramakrishnan2000 §4.1). Above 1 acknowledgements for each packet do not fit. `None` where a rate is not known.
+    #[must_use]
+    pub fn asymmetry(&self) -> Option<f64> {
+        let peer = self.peer_rate.filter(|_| self.rate > 0)?;
+        Some(peer as f64 / self.rate as f64 / PACKET_RATIO)
+    }
+}
+
+/// Whether a booster is on whatever is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum When {
+    /// Always.
+    #[default]
+    Always,
+    /// Never.
+    Never,
+    /// While one of the conditions holds.
+    Rule,
+}
+
+/// On while one of its conditions has held for long enough, off again when all of them have been below half of it for as long.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rule {
+    /// Whether there are conditions.
+    pub when: When,
+    /// More is lost than this share.
+    pub loss_above: Option<f64>,
+    /// The normalised asymmetry ([`Path::asymmetry`]) is above this.
+    pub asymmetry_above: Option<f64>,
+    /// What is queued waits for longer than this.
+    pub queue_above: Option<Duration>,
+    /// For how long.
+    pub after: Duration,
+}
+
+impl Rule {
+    /// How far the path is beyond the nearest condition: 1 is just there.
+    fn excess(&self, path: &Path) -> f64 {
+        let over = |value: f64, limit: f64| {
+            if limit > 0.0 {
+                value / limit
+            } else if value > 0.0 {
+                f64::INFINITY
+            } else {
+                0.0
+            }
+        };
+        let loss = self.loss_above.map(|limit| over(path.loss, limit));
+        let asymmetry = self
+            .asymmetry_above
+            .map(|limit| over(path.asymmetry().unwrap_or(0.0), limit));
+        let queue = self
+            .queue_above
+            .map(|limit| over(path.queue.as_secs_f64(), limit.as_secs_f64()));
+        [loss, asymmetry, queue]
+            .into_iter()
+            .flatten()
+            .fold(0.0, f64::max)
+    }
+}
+
+/// A rule at work.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch {
+    rule: Rule,
+    on: bool,
+    /// Since when the path has asked for the other state.
+    against: Option<Duration>,
+    /// How often it has been switched on.
+    pub switched_on: u64,
+}
+
+impl Switch {
+    /// Off to begin with, unless it is always on.
+    #[must_use]
+    pub fn new(rule: Rule) -> Self {
+        Self {
+            rule,
+            on: rule.when == When::Always,
+            against: None,
+            switched_on: 0,
+        }
+    }
+
+    /// Whether it is on.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// What is known of the path now.
+    pub fn update(&mut self, now: Duration, path: &Path) {
+        if self.rule.when != When::Rule {
+            return;
+        }
+        let excess = self.rule.excess(path);
+        let other = if self.on { excess < 0.5 } else { excess > 1.0 };
+        if !other {
+            self.against = None;
+            return;
+        }
+        let since = *self.against.get_or_insert(now);
+        if now.saturating_sub(since) >= self.rule.after {
+            self.on = !self.on;
+            self.against = None;
+            self.switched_on += u64::from(self.on);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_waits_and_does_not_flutter() {
+        let rule = Rule {
+            when: When::Rule,
+            loss_above: Some(0.01),
+            after: Duration::from_secs(2),
+            ..Rule::default()
+        };
+        let mut switch = Switch::new(rule);
+        let mut at = |second: u64, loss: f64| {
+            let path = Path {
+                loss,
+                ..Path::default()
+            };
+            switch.update(Duration::from_secs(second), &path);
+            switch.is_on()
+        };
+        assert!(!at(0, 0.02));
+        assert!(!at(1, 0.02));
+        assert!(at(2, 0.02));
+        assert!(at(3, 0.008));
+        assert!(at(9, 0.008), "not below half");
+        assert!(at(10, 0.001));
+        assert!(at(11, 0.02), "begins anew");
+        assert!(at(12, 0.001));
+        assert!(!at(14, 0.001));
+    }
+
+    #[test]
+    fn acknowledgements_for_each_packet_fit_up_to_the_ratio_of_lengths() {
+        let path = |rate| Path {
+            rate,
+            peer_rate: Some(10_000_000),
+            ..Path::default()
+        };
+        assert!(path(1_000_000).asymmetry().unwrap() < 1.0);
+        assert!(path(100_000).asymmetry().unwrap() > 3.0);
+        assert_eq!(path(0).asymmetry(), None);
+    }
+}

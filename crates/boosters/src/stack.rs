@@ -1,0 +1,152 @@
+//! Boosters one after the other.
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::{
+    booster::{Booster, Out},
+    packet::Packet,
+    rule::{Path, Rule, Switch},
+};
+
+/// A booster in its place.
+#[derive(Debug)]
+pub struct Layer {
+    /// As in configurations and counters.
+    pub name: &'static str,
+    /// What the far end has to understand, as [`crate::wire::Abilities`].
+    pub needs: u32,
+    switch: Switch,
+    able: bool,
+    booster: Box<dyn Booster>,
+}
+
+impl Layer {
+    /// One that is on by a rule, as long as the far end has these abilities.
+    pub fn new(
+        name: &'static str,
+        needs: u32,
+        rule: Rule,
+        booster: impl Booster + 'static,
+    ) -> Self {
+        Self {
+            name,
+            needs,
+            switch: Switch::new(rule),
+            able: needs == 0,
+            booster: Box::new(booster),
+        }
+    }
+
+    /// Whether packets on their way down are its concern at present.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.able && self.switch.is_on()
+    }
+}
+
+/// From the hosts' side (first) to the link's (last).
+#[derive(Debug, Default)]
+pub struct Stack {
+    layers: Vec<Layer>,
+    work: VecDeque<(usize, bool, Packet)>,
+    out: Out,
+}
+
+impl Stack {
+    /// Of these.
+    #[must_use]
+    pub fn new(layers: Vec<Layer>) -> Self {
+        Self {
+            layers,
+            ..Self::default()
+        }
+    }
+
+    /// A packet from the hosts' side. What comes out at either end goes to the end of `exit`.
+    pub fn down(&mut self, now: Duration, packet: Packet, exit: &mut Out) {
+        self.work.push_back((0, true, packet));
+        self.work(now, exit);
+    }
+
+    /// A packet from the link's side.
+    pub fn up(&mut self, now: Duration, packet: Packet, exit: &mut Out) {
+        self.work.push_back((self.layers.len(), false, packet));
+        self.work(now, exit);
+    }
+
+    /// Time has passed.
+    pub fn on_time(&mut self, now: Duration, exit: &mut Out) {
+        for index in 0..self.layers.len() {
+            let booster = &mut self.layers[index].booster;
+            if booster.deadline().is_some_and(|at| at <= now) {
+                booster.on_time(now, &mut self.out);
+                self.take(index);
+                self.work(now, exit);
+            }
+        }
+    }
+
+    /// When [`on_time`](Self::on_time) wants to be called.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        let layers = self.layers.iter();
+        layers.filter_map(|layer| layer.booster.deadline()).min()
+    }
+
+    /// What is known of the path has changed.
+    pub fn set_path(&mut self, now: Duration, path: &Path) {
+        for layer in &mut self.layers {
+            layer.able = path.abilities & layer.needs == layer.needs;
+            layer.switch.update(now, path);
+            layer.booster.set_path(now, path);
+        }
+    }
+
+    /// What there is, in order.
+    #[must_use]
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// Each count of each booster, by their names; `on` and `switched_on` too.
+    pub fn counters(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
+        for layer in &self.layers {
+            each(layer.name, "on", layer.is_on().into());
+            each(layer.name, "switched_on", layer.switch.switched_on);
+            let mut named = |count, value| each(layer.name, count, value);
+            layer.booster.counters(&mut named);
+        }
+    }
+
+    /// Until nothing is between two boosters. `work` has where a packet is: downward the layer that is to take it, upward the one
+    /// below which it is.
+    fn work(&mut self, now: Duration, exit: &mut Out) {
+        while let Some((at, down, packet)) = self.work.pop_front() {
+            if down && at == self.layers.len() {
+                exit.down.push(packet);
+            } else if !down && at == 0 {
+                exit.up.push(packet);
+            } else if down && !self.layers[at].is_on() {
+                self.work.push_front((at + 1, true, packet));
+            } else {
+                let index = if down { at } else { at - 1 };
+                let booster = &mut self.layers[index].booster;
+                if down {
+                    booster.down(now, packet, &mut self.out);
+                } else {
+                    booster.up(now, packet, &mut self.out);
+                }
+                self.take(index);
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize) {
+        for packet in self.out.down.drain(..) {
+            self.work.push_back((index + 1, true, packet));
+        }
+        for packet in self.out.up.drain(..) {
+            self.work.push_back((index, false, packet));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What a TCP segment says, and segments made of it.
+
+use etherparse::TcpSlice;
+
+use crate::{
+    checksum,
+    ip::{Ip, protocol},
+};
+
+/// Sequence numbers compare modulo 2^32 (RFC 9293 §3.4).
+#[must_use]
+pub fn is_after(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) > 0
+}
+
+/// A TCP segment that is whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Tcp<'a> {
+    /// The packet that it is in.
+    pub ip: Ip<'a>,
+    /// The number of its first byte.
+    pub seq: u32,
+    /// All before this has arrived, where [`flags`](Self::flags) has ACK.
+    pub ack: u32,
+    /// CWR, ECE, URG, ACK, PSH, RST, SYN, FIN, from the highest bit on.
+    pub flags: u8,
+    /// As it stands there, not scaled.
+    pub window: u16,
+    /// How long TCP's header is, options and all.
+    pub header: usize,
+}
+
+/// Flags of TCP.
+pub mod flags {
+    /// The sender has no more bytes.
+    pub const FIN: u8 = 0x01;
+    /// A connection begins.
+    pub const SYN: u8 = 0x02;
+    /// The connection is no more.
+    pub const RST: u8 = 0x04;
+    /// Bytes to be given to the application at once.
+    pub const PSH: u8 = 0x08;
+    /// The acknowledgement is of meaning.
+    pub const ACK: u8 = 0x10;
+    /// The urgent pointer is of meaning.
+    pub const URG: u8 = 0x20;
+    /// Congestion was experienced by what came (RFC 3168).
+    pub const ECE: u8 = 0x40;
+    /// The window was reduced for that (RFC 3168).
+    pub const CWR: u8 = 0x80;
+}
+
+/// One option of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpOption<'a> {
+    /// Its kind; 5 is SACK, 8 timestamps.
+    pub kind: u8,
+    /// What is in it, without kind and length.
+    pub data: &'a [u8],
+}
+
+impl<'a> Tcp<'a> {
+    /// Reads the segment in a packet; `None` if there is none, or it is cut short, or in parts.
+    #[must_use]
+    pub fn parse(ip: Ip<'a>) -> Option<Self> {
+        if ip.protocol != protocol::TCP || ip.fragment {
+            return None;
+        }
+        let slice = TcpSlice::from_slice(ip.payload()).ok()?;
+        Some(Self {
+            ip,
+            seq: slice.sequence_number(),
+            ack: slice.acknowledgment_number(),
+            flags: ip.payload()[13],
+            window: slice.window_size(),
+            header: slice.header_len(),
+        })
+    }
+
+    /// Its bytes of the stream.
+    #[must_use]
+    pub fn data(&self) -> &'a [u8] {
+        &self.ip.payload()[self.header..]
+    }
+
+    /// What it takes of sequence numbers.
+    #[must_use]
+    pub fn seq_len(&self) -> u32 {
+        let ends = [flags::SYN, flags::FIN];
+        let ends = ends.iter().filter(|flag| self.has(**flag)).count();
+        self.data().len() as u32 + ends as u32
+    }
+
+    /// The number after its last byte.
+    #[must_use]
+    pub fn end(&self) -> u32 {
+        self.seq.wrapping_add(self.seq_len())
+    }
+
+    /// Whether any of these flags is set.
+    #[must_use]
+    pub fn has(&self, flags: u8) -> bool {
+        self.flags & flags != 0
+    }
+
+    /// It only acknowledges: no bytes, no begin, no end, nothing of congestion (ECE, CWR), nothing urgent.
+    #[must_use]
+    pub fn is_plain_ack(&self) -> bool {
+        self.data().is_empty() && self.flags & !flags::PSH == flags::ACK
+    }
+
+    /// Its options, as far as they make sense.
+    pub fn options(&self) -> impl Iterator<Item = TcpOption<'a>> + use<'a> {
+        let mut rest = &self.ip.payload()[20..self.header];
+        std::iter::from_fn(move || {
+            loop {
+                match *rest {
+                    [1, ref after @ ..] => rest = after,
+                    [kind, len, ..] if kind != 0 && len >= 2 && usize::from(len) <= rest.len() => {
+                        let (option, after) = rest.split_at(len.into());
+                        rest = after;
+                        return Some(TcpOption {
+                            kind,
+                            data: &option[2..],
+                        });
+                    }
+                    _ => return None,
+                }
+            }
+        })
+    }
+
+    /// Whether it says what arrived beyond what is missing (RFC 2018).
+    #[must_use]
+    pub fn has_sack(&self) -> bool {
+        self.options().any(|option| option.kind == 5)
+    }
+
+    /// Its timestamp and the one that it echoes (RFC 7323).
+    #[must_use]
+    pub fn timestamps(&self) -> Option<(u32, u32)> {
+        let option = self.options().find(|option| option.kind == 8)?;
+        let word = |at: usize| {
+            option
+                .data
+                .get(at..)?
+                .first_chunk()
+                .map(|b| u32::from_be_bytes(*b))
+        };
+        Some((word(0)?, word(4)?))
+    }
+}
+
+/// Sets the acknowledgement of the TCP segment in this packet; checksums stay right. Of no effect on what is none.
+pub fn set_ack(packet: &mut [u8], ack: u32) {
+    set_u32(packet, 8, ack);
+}
+
+/// Sets the window likewise.
+pub fn set_window(packet: &mut [u8], window: u16) {
+    set_u16(packet, 14, window);
+}
+
+fn transport(packet: &[u8]) -> Option<usize> {
+    Tcp::parse(Ip::parse(packet)?).map(|tcp| tcp.ip.header)
+}
+
+fn set_u32(packet: &mut [u8], at: usize, value: u32) {
+    if let Some(header) = transport(packet) {
+        let field = &mut packet[header + at..header + at + 4];
+        let old = u32::from_be_bytes([field[0], field[1], field[2], field[3]]);
+        field.copy_from_slice(&value.to_be_bytes());
+        checksum::replace_u32(packet, header + 16, old, value);
+    }
+}
+
+fn set_u16(packet: &mut [u8], at: usize, value: u16) {
+    if let Some(header) = transport(packet) {
+        let field = &mut packet[header + at..header + at + 2];
+        let old = u16::from_be_bytes([field[0], field[1]]);
+        field.copy_from_slice(&value.to_be_bytes());
+        checksum::replace_u16(packet, header + 16, old, value);
+    }
+}
+
+/// A pure acknowledgement as `like` is one: its addresses and ports, its numbers and window, `options` (padded to words here) instead of its own, no bytes.
+/// `None` if `like` is no TCP packet, or there are more than 40 bytes of options.
+#[must_use]
+pub fn pure_ack(like: &[u8], options: &[u8]) -> Option<Vec<u8>> {
+    let tcp = Tcp::parse(Ip::parse(like)?)?;
+    let padded = options.len().next_multiple_of(4);
+    if padded > 40 {
+        return None;
+    }
+    let header = tcp.ip.header;
+    let mut out = like[..header + 20].to_vec();
+    out.extend_from_slice(options);
+    out.resize(header + 20 + padded, 1);
+    out[header + 12] = (((20 + padded) / 4) as u8) << 4;
+    out[header + 13] = flags::ACK;
+    out[header + 18..header + 20].fill(0);
+    let len = out.len();
+    if tcp.ip.version == 4 {
+        out[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        out[10..12].fill(0);
+        let sum = checksum::fold(checksum::sum(&out[..header]));
+        out[10..12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        out[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes());
+    }
+    seal(&mut out);
+    Some(out)
+}
+
+/// Computes the checksum of the TCP segment in this packet anew. Of no effect on what is none.
+pub fn seal(packet: &mut [u8]) {
+    let Some(header) = transport(packet) else {
+        return;
+    };
+    packet[header + 16..header + 18].fill(0);
+    let Some(ip) = Ip::parse(packet) else { return };
+    let sum = checksum::of_transport(&ip, ip.payload());
+    packet[header + 16..header + 18].copy_from_slice(&sum.to_be_bytes());
+}
