@@ -94,6 +94,22 @@ impl Queue {
         }
     }
 
+    /// Drops those at the front that have waited for too long, so that they do not take the room of others.
+    pub fn expire(&mut self, now: Duration) {
+        while let Some(first) = self.packets.front() {
+            match first {
+                Some(packet) if !self.is_late(now, packet) => return,
+                Some(packet) => {
+                    self.bytes -= packet.bytes.len() + PLACE;
+                    self.dropped_late += 1;
+                }
+                None => {}
+            }
+            self.packets.pop_front();
+            self.first += 1;
+        }
+    }
+
     fn is_late(&self, now: Duration, packet: &Packet) -> bool {
         self.patience
             .is_some_and(|patience| now.saturating_sub(packet.since) > patience)

@@ -1,0 +1,265 @@
+//! All chains to one peer, and what the peer's bring: what is between the interfaces of its sites and its tunnel.
+//!
+//! ```text
+//!   channel          who writes it            what the other end does
+//!   0 to 31          chain of that number     gives it to the receiver for that chain
+//!   64 to 95         that receiver            gives it to the chain of number channel - 64: a reply
+//!   127              either                   ABILITIES
+//! ```
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    chain::{Chain, Receiver},
+    ecn::Ecn,
+    ip::{FlowKey, Ip},
+    packet::Packet,
+    rule::Path,
+    settings,
+    wire::{ABILITIES, Abilities, Reader},
+};
+
+/// Chains to one peer at most.
+pub const CHAINS_MAX: usize = 32;
+const REPLY: u8 = 64;
+const INTRODUCTION: u8 = 127;
+/// How often it is said what we understand, until the peer has said that it knows.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What is exchanged with one peer.
+#[derive(Debug)]
+pub struct Exchange {
+    chains: Vec<Chain>,
+    receivers: BTreeMap<u8, Receiver>,
+    /// What the peer understands, if it has said so.
+    abilities: Option<u32>,
+    /// The peer knows what we understand.
+    heard: bool,
+    introduce: Option<Duration>,
+    path: Path,
+    /// Messages that make no sense.
+    refused: u64,
+}
+
+impl Exchange {
+    /// With these chains of ours.
+    ///
+    /// # Panics
+    /// If there are more than [`CHAINS_MAX`].
+    #[must_use]
+    pub fn new(chains: Vec<Chain>) -> Self {
+        assert!(chains.len() <= CHAINS_MAX);
+        Self {
+            chains,
+            receivers: BTreeMap::new(),
+            abilities: None,
+            heard: false,
+            introduce: Some(Duration::ZERO),
+            path: Path::default(),
+            refused: 0,
+        }
+    }
+
+    /// A session with the peer begins: perhaps it is another program than before, and what it knew it has forgotten.
+    pub fn renew(&mut self, now: Duration) {
+        self.receivers.clear();
+        (self.abilities, self.heard) = (None, false);
+        self.introduce = Some(now);
+        let path = self.path;
+        self.set_path(now, &path);
+    }
+
+    /// A packet of a host for that chain.
+    pub fn from_host(&mut self, now: Duration, chain: usize, packet: &[u8]) {
+        if let Some(chain) = self.chains.get_mut(chain) {
+            chain.from_host(now, packet);
+        }
+    }
+
+    /// A message of the peer's. `site` says to which of our chains the packets belong that come back from where the packet goes: the answers.
+    pub fn handle(
+        &mut self,
+        now: Duration,
+        channel: u8,
+        message: &[u8],
+        congested: bool,
+        site: &mut dyn FnMut(&FlowKey) -> usize,
+    ) {
+        match channel {
+            INTRODUCTION => self.on_introduction(now, message),
+            REPLY.. => match self.chains.get_mut(usize::from(channel - REPLY)) {
+                Some(chain) => chain.on_reply(now, message),
+                None => self.refused += 1,
+            },
+            channel if usize::from(channel) < CHAINS_MAX => {
+                let receiver = self.receivers.entry(channel);
+                let receiver = receiver.or_insert_with(settings::receiver);
+                receiver.handle(now, message, congested);
+                deliver(&mut self.chains, receiver, now, site);
+            }
+            _ => self.refused += 1,
+        }
+    }
+
+    /// Time has passed.
+    pub fn on_time(&mut self, now: Duration, site: &mut dyn FnMut(&FlowKey) -> usize) {
+        for chain in &mut self.chains {
+            if chain.deadline().is_some_and(|at| at <= now) {
+                chain.on_time(now);
+            }
+        }
+        for receiver in self.receivers.values_mut() {
+            if receiver.deadline().is_some_and(|at| at <= now) {
+                receiver.on_time(now);
+                deliver(&mut self.chains, receiver, now, site);
+            }
+        }
+    }
+
+    /// When [`on_time`](Self::on_time) wants to be called.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        let chains = self.chains.iter().filter_map(Chain::deadline);
+        let receivers = self.receivers.values().filter_map(Receiver::deadline);
+        chains.chain(receivers).min()
+    }
+
+    /// What is known of the path now; what the peer understands we know ourselves.
+    pub fn set_path(&mut self, now: Duration, path: &Path) {
+        self.path = Path {
+            abilities: self.abilities.unwrap_or(0),
+            ..*path
+        };
+        for chain in &mut self.chains {
+            chain.set_path(now, &self.path);
+        }
+    }
+
+    /// Whether there is something to be sent of a chain.
+    #[must_use]
+    pub fn has_message(&self, chain: usize) -> bool {
+        self.chains.get(chain).is_some_and(Chain::has_message)
+    }
+
+    /// Whether there is something to be sent beside them: replies, or what we understand.
+    #[must_use]
+    pub fn has_word(&self, now: Duration) -> bool {
+        self.introduce.is_some_and(|at| at <= now)
+            || self.receivers.values().any(Receiver::has_reply)
+    }
+
+    /// When there will be something to be said by itself.
+    #[must_use]
+    pub fn word_due(&self) -> Option<Duration> {
+        self.introduce
+    }
+
+    /// Writes channel and message of a chain, of at most `room` bytes together, to the end of `out`. Returns the mark of its datagram.
+    pub fn poll_message(
+        &mut self,
+        now: Duration,
+        chain: usize,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<Ecn> {
+        let begin = out.len();
+        out.push(u8::try_from(chain).ok()?);
+        let sender = self.chains.get_mut(chain);
+        let ecn = sender.and_then(|chain| chain.poll_message(now, room.saturating_sub(1), out));
+        if ecn.is_none() {
+            out.truncate(begin);
+        }
+        ecn
+    }
+
+    /// Writes a reply, or what we understand, likewise; whether there was something.
+    pub fn poll_word(&mut self, now: Duration, room: usize, out: &mut Vec<u8>) -> bool {
+        if self.introduce.is_some_and(|at| at <= now) {
+            self.introduce = (!self.heard || self.abilities.is_none()).then_some(now + AGAIN);
+            out.extend_from_slice(&[INTRODUCTION, ABILITIES]);
+            out.extend_from_slice(&Abilities::ALL.to_be_bytes());
+            out.push(self.abilities.is_some().into());
+            return true;
+        }
+        for (channel, receiver) in &mut self.receivers {
+            if let Some(reply) = receiver.poll_reply().filter(|reply| reply.len() < room) {
+                out.push(REPLY + channel);
+                out.extend_from_slice(&reply);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The next packet for a host, and the chain that its answers belong to.
+    pub fn poll_host(&mut self) -> Option<(usize, Packet)> {
+        let mut chains = self.chains.iter_mut().enumerate();
+        chains.find_map(|(index, chain)| Some((index, chain.poll_host()?)))
+    }
+
+    /// Our chains.
+    #[must_use]
+    pub fn chains(&self) -> &[Chain] {
+        &self.chains
+    }
+
+    /// The receivers of the peer's chains, by number.
+    pub fn receivers(&self) -> impl Iterator<Item = (u8, &Receiver)> {
+        self.receivers
+            .iter()
+            .map(|(channel, receiver)| (*channel, receiver))
+    }
+
+    /// What the peer understands, if it has said so.
+    #[must_use]
+    pub fn abilities(&self) -> Option<u32> {
+        self.abilities
+    }
+
+    /// Messages that made no sense.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    fn on_introduction(&mut self, now: Duration, message: &[u8]) {
+        let mut reader = Reader(message);
+        let parsed = (reader.u8(), reader.u32(), reader.u8());
+        let (Some(ABILITIES), Some(abilities), Some(heard)) = parsed else {
+            self.refused += 1;
+            return;
+        };
+        let news = self.abilities != Some(abilities);
+        self.abilities = Some(abilities);
+        self.heard = heard & 1 != 0;
+        if news || !self.heard {
+            self.introduce = Some(now);
+        } else {
+            self.introduce = None;
+        }
+        if news {
+            let path = self.path;
+            self.set_path(now, &path);
+        }
+    }
+}
+
+/// What a receiver has goes to the chains whose hosts it is for.
+fn deliver(
+    chains: &mut [Chain],
+    receiver: &mut Receiver,
+    now: Duration,
+    site: &mut dyn FnMut(&FlowKey) -> usize,
+) {
+    while let Some(packet) = receiver.poll_packet() {
+        let answers = Ip::parse(&packet.bytes).map(|ip| ip.key().reversed());
+        let index = answers.map_or(0, |key| site(&key));
+        let index = index.min(chains.len().saturating_sub(1));
+        if let Some(chain) = chains.get_mut(index) {
+            chain.to_host(now, packet);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

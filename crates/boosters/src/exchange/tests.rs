@@ -1,0 +1,132 @@
+use std::time::Duration;
+
+use etherparse::PacketBuilder;
+
+use super::*;
+use crate::{queue::Queue, wire::Abilities};
+
+fn udp(port: u16, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ipv4([10, 0, 0, 1], [10, 9, 0, 2], 64).udp(4000, port);
+    let payload: Vec<u8> = (0..len).map(|i| i as u8).collect();
+    builder.write(&mut bytes, &payload).expect("fits");
+    bytes
+}
+
+fn plain(chains: usize) -> Exchange {
+    let patience = Some(Duration::from_secs(1));
+    let chain = || {
+        Chain::new(
+            Vec::new(),
+            Vec::new(),
+            Queue::new(1 << 20, patience),
+            Vec::new(),
+        )
+    };
+    Exchange::new((0..chains).map(|_| chain()).collect())
+}
+
+/// Gives everything that `from` has to say to `to`, as far as `lost` lets it.
+fn carry(from: &mut Exchange, to: &mut Exchange, now: Duration, room: usize) -> usize {
+    let mut messages = 0;
+    loop {
+        let mut out = Vec::new();
+        let any = from.poll_word(now, room, &mut out)
+            || (0..from.chains.len()).any(|i| from.poll_message(now, i, room, &mut out).is_some());
+        if !any {
+            return messages;
+        }
+        assert!(out.len() <= room, "{} of {room} bytes", out.len());
+        messages += 1;
+        let second = |key: &FlowKey| usize::from(key.from.1 == 9002);
+        to.handle(now, out[0], &out[1..], false, &mut { second });
+    }
+}
+
+#[test]
+fn both_ends_know_what_the_other_understands_and_then_say_no_more_of_it() {
+    let (mut near, mut far) = (plain(1), plain(1));
+    let mut said = 0;
+    for second in 0..10 {
+        let now = Duration::from_secs(second);
+        said += carry(&mut near, &mut far, now, 1200);
+        said += carry(&mut far, &mut near, now, 1200);
+    }
+    assert_eq!(near.abilities(), Some(Abilities::ALL));
+    assert_eq!(far.abilities(), Some(Abilities::ALL));
+    assert!(said <= 6, "{said}");
+    assert_eq!((near.word_due(), far.word_due()), (None, None));
+    // One of them is another program now.
+    let mut far = plain(1);
+    for second in 10..15 {
+        let now = Duration::from_secs(second);
+        carry(&mut far, &mut near, now, 1200);
+        carry(&mut near, &mut far, now, 1200);
+    }
+    assert_eq!(far.abilities(), Some(Abilities::ALL));
+    assert_eq!((near.word_due(), far.word_due()), (None, None));
+}
+
+#[test]
+fn packets_come_out_as_they_went_in_also_those_longer_than_the_link_takes() {
+    let (mut near, mut far) = (plain(1), plain(2));
+    let now = Duration::from_secs(1);
+    for (number, len) in [0, 1, 100, 1200, 1473, 9000].into_iter().enumerate() {
+        let packet = udp(9001 + number as u16 % 2, len);
+        near.from_host(now, 0, &packet);
+        carry(&mut near, &mut far, now, 1200);
+        let (chain, arrived) = far.poll_host().expect("arrived");
+        assert_eq!(arrived.bytes, packet);
+        // The answers come from the port that it goes to.
+        assert_eq!(chain, number % 2);
+        assert!(far.poll_host().is_none());
+    }
+}
+
+#[test]
+fn packets_that_wait_too_long_and_those_for_which_there_is_no_room_are_dropped_and_counted() {
+    let mut near = plain(1);
+    near.from_host(Duration::ZERO, 0, &udp(1, 100));
+    near.from_host(Duration::from_millis(900), 0, &udp(2, 100));
+    let mut out = Vec::new();
+    let now = Duration::from_millis(1500);
+    assert!(near.poll_message(now, 0, 1200, &mut out).is_some());
+    assert_eq!(out[1..], udp(2, 100));
+    assert!(near.poll_message(now, 0, 1200, &mut out).is_none());
+    assert_eq!(near.chains()[0].stats().dropped_late, 1);
+    for _ in 0..2000 {
+        near.from_host(now, 0, &udp(1, 1000));
+    }
+    let stats = near.chains()[0].stats();
+    assert!(stats.dropped_full > 900, "{stats:?}");
+    assert!(near.chains()[0].queued(now).0 <= 1 << 20);
+}
+
+#[test]
+fn marks_of_the_link_reach_those_who_understand_them() {
+    let mut far = plain(1);
+    let mut packet = udp(1, 100);
+    let site = &mut |_: &FlowKey| 0;
+    far.handle(Duration::ZERO, 0, &packet, true, site);
+    assert!(far.poll_host().is_none());
+    packet[1] |= 2;
+    crate::checksum::replace_u16(&mut packet, 10, 0x4500, 0x4502);
+    far.handle(Duration::ZERO, 0, &packet, true, site);
+    let (_, arrived) = far.poll_host().expect("arrived");
+    assert_eq!(arrived.bytes[1] & 3, 3);
+    let stats = far.receivers().next().expect("one").1.stats();
+    assert_eq!((stats.packets, stats.dropped_congested), (1, 1));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_counted() {
+    let mut far = plain(1);
+    let site = &mut |_: &FlowKey| 7;
+    for channel in 0..=255 {
+        for message in [&[][..], &[0x45], &[0x01], &[0x99, 1, 2], &[0x02, 1]] {
+            far.handle(Duration::ZERO, channel, message, false, site);
+        }
+    }
+    assert!(far.poll_host().is_none());
+    assert!(far.refused() > 500, "{}", far.refused());
+}
