@@ -59,11 +59,11 @@ pub enum When {
     Always,
     /// Never.
     Never,
-    /// While one of the conditions holds.
+    /// While the conditions hold.
     Rule,
 }
 
-/// On while one of its conditions has held for long enough, off again when all of them have been below half of it for as long.
+/// On when all of its conditions have held for long enough, off again when one of them has been below half of it for as long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rule {
     /// Whether there are conditions.
@@ -79,7 +79,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// How far the path is beyond the nearest condition: 1 is just there.
+    /// How far the path is beyond the farthest condition: 1 is just there. Without any it never is.
     fn excess(&self, path: &Path) -> f64 {
         let over = |value: f64, limit: f64| {
             if limit > 0.0 {
@@ -97,10 +97,8 @@ impl Rule {
         let queue = self
             .queue_above
             .map(|limit| over(path.queue.as_secs_f64(), limit.as_secs_f64()));
-        [loss, asymmetry, queue]
-            .into_iter()
-            .flatten()
-            .fold(0.0, f64::max)
+        let all = [loss, asymmetry, queue].into_iter().flatten();
+        all.reduce(f64::min).unwrap_or(0.0)
     }
 }
 

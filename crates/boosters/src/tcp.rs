@@ -222,3 +222,22 @@ pub fn seal(packet: &mut [u8]) {
     let sum = checksum::of_transport(&ip, ip.payload());
     packet[header + 16..header + 18].copy_from_slice(&sum.to_be_bytes());
 }
+
+/// Sets the timestamps of the TCP segment in this packet, if it has some; its checksum stays right.
+pub fn set_timestamps(packet: &mut [u8], value: u32, echo: u32) {
+    let Some(tcp) = Ip::parse(packet).and_then(Tcp::parse) else {
+        return;
+    };
+    let Some(option) = tcp
+        .options()
+        .find(|option| option.kind == 8 && option.data.len() == 8)
+    else {
+        return;
+    };
+    // Both point into the same bytes.
+    let at = option.data.as_ptr() as usize - packet.as_ptr() as usize;
+    packet[at..at + 4].copy_from_slice(&value.to_be_bytes());
+    packet[at + 4..at + 8].copy_from_slice(&echo.to_be_bytes());
+    // The option may lie at an odd place.
+    seal(packet);
+}

@@ -37,6 +37,8 @@ pub struct Exchange {
     heard: bool,
     introduce: Option<Duration>,
     path: Path,
+    /// When we last heard what the time is.
+    now: Duration,
     /// Messages that make no sense.
     refused: u64,
 }
@@ -56,17 +58,18 @@ impl Exchange {
             heard: false,
             introduce: Some(Duration::ZERO),
             path: Path::default(),
+            now: Duration::ZERO,
             refused: 0,
         }
     }
 
     /// A session with the peer begins: perhaps it is another program than before, and what it knew it has forgotten.
-    pub fn renew(&mut self, now: Duration) {
+    pub fn renew(&mut self) {
         self.receivers.clear();
         (self.abilities, self.heard) = (None, false);
-        self.introduce = Some(now);
+        self.introduce = Some(self.now);
         let path = self.path;
-        self.set_path(now, &path);
+        self.set_path(self.now, &path);
     }
 
     /// A packet of a host for that chain.
@@ -126,6 +129,7 @@ impl Exchange {
 
     /// What is known of the path now; what the peer understands we know ourselves.
     pub fn set_path(&mut self, now: Duration, path: &Path) {
+        self.now = now;
         self.path = Path {
             abilities: self.abilities.unwrap_or(0),
             ..*path

@@ -1,0 +1,239 @@
+//! `ack_reconstruction`: where the way back is slow, acknowledgements that wait for it become one, and the far end makes them again
+//! (ramakrishnan2000 §4).
+//!
+//! ```text
+//!   queue before the slow link                                   far end
+//!   ... ACK 1 ... data ... ACK 2 ... ACK 3      becomes
+//!   ... ACKS 1 to 3 ... data ...                ----------->     ACK 1, ACK 2, ACK 3, as far apart as they had come
+//! ```
+//!
+//! Only plain acknowledgements that acknowledge something new become one: duplicates, SACK, window updates, marks of congestion, and what has bytes or
+//! flags go as they are, and nothing of a connection moves before another packet of it. An acknowledgement that comes while
+//! bytes of the same connection wait behind which it would stand goes with these: number, window and timestamps of the waiting segment become its own, as its host would write
+//! them by now.
+
+mod regenerate;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use regenerate::Regenerate;
+
+use crate::{
+    booster::Out,
+    flow::Flows,
+    ip::{FlowKey, Ip},
+    packet::Packet,
+    queue::{AtQueue, Queue},
+    tcp::{self, Tcp, flags, is_after},
+    wire::ACKS,
+};
+
+/// What stands before the packet in a message.
+const HEADER: usize = 1 + 2 + 4 + 4;
+/// What a message is longer than the packet in it.
+pub const OVERHEAD: usize = HEADER;
+
+/// How acknowledgements become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Only while what is queued has waited for longer than this. Default 0.
+    pub queue_above: Duration,
+    /// The longest time over which they are made again. Default 200 ms: no sender takes that for a loss.
+    pub spacing_max: Duration,
+    /// Connections that are known at a time. Default 4096.
+    pub flows_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            queue_above: Duration::ZERO,
+            spacing_max: Duration::from_millis(200),
+            flows_max: 4096,
+        }
+    }
+}
+
+/// The end with the slow link.
+#[derive(Debug)]
+pub struct Collapse {
+    config: Config,
+    flows: Flows<Flow>,
+    collapsed: u64,
+    boosts: u64,
+    on_data: u64,
+}
+
+/// One direction of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    /// What the last acknowledgement said: number and window.
+    last: Option<(u32, u16)>,
+    /// The last packet of it that is queued, if others can become one with it.
+    standing: Option<Standing>,
+    /// What is to stand as soon as it is queued.
+    coming: Option<Standing>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    number: u64,
+    /// Acknowledgements that it stands for; none: it is a segment with bytes.
+    count: u16,
+    first_ack: u32,
+    first_at: Duration,
+    last_at: Duration,
+}
+
+impl Collapse {
+    /// Knows no connection yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            flows: Flows::new(config.flows_max),
+            config,
+            collapsed: 0,
+            boosts: 0,
+            on_data: 0,
+        }
+    }
+
+    /// Puts the acknowledgement into what stands in the queue. Returns whether it could.
+    fn join(
+        standing: &mut Standing,
+        packet: &Packet,
+        now: Duration,
+        queue: &mut Queue,
+        acks: &Tcp<'_>,
+    ) -> bool {
+        let Some(waiting) = queue.get(standing.number) else {
+            return false;
+        };
+        let joined = if standing.count == 0 {
+            match renewed(waiting, acks) {
+                Some(bytes) => waiting.with_bytes(bytes),
+                None => return false,
+            }
+        } else if standing.count == u16::MAX {
+            return false;
+        } else {
+            standing.count += 1;
+            standing.last_at = now;
+            packet.clone()
+        };
+        queue.replace(standing.number, joined).is_some()
+    }
+}
+
+/// A segment with bytes as its host would write it now that it has sent this acknowledgement. `None` if that cannot be said without doubt.
+fn renewed(waiting: &Packet, acks: &Tcp<'_>) -> Option<Vec<u8>> {
+    let tcp = Tcp::parse(Ip::parse(&waiting.bytes)?)?;
+    let plain = tcp.flags & !(flags::PSH | flags::ACK) == 0 && !tcp.has_sack();
+    let timed = tcp.timestamps().is_some() == acks.timestamps().is_some();
+    if !plain || !timed || !is_after(acks.ack, tcp.ack) || tcp.end() != acks.seq {
+        return None;
+    }
+    let mut bytes = waiting.bytes.clone();
+    tcp::set_ack(&mut bytes, acks.ack);
+    tcp::set_window(&mut bytes, acks.window);
+    if let Some((value, echo)) = acks.timestamps() {
+        tcp::set_timestamps(&mut bytes, value, echo);
+    }
+    Some(bytes)
+}
+
+impl AtQueue for Collapse {
+    fn arriving(
+        &mut self,
+        now: Duration,
+        packet: Packet,
+        queue: &mut Queue,
+        _out: &mut Out,
+    ) -> Option<Packet> {
+        let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) else {
+            return Some(packet);
+        };
+        let key = tcp.ip.key();
+        let (flow, _) = self.flows.entry(key, Flow::default);
+        let is_news = flow.last.is_none_or(|(ack, _)| is_after(tcp.ack, ack));
+        let joins = tcp.is_plain_ack() && !tcp.has_sack() && is_news;
+        let standing = flow.standing.take();
+        let long = !queue.is_empty() && queue.delay(now) >= self.config.queue_above;
+        if tcp.has(flags::ACK) {
+            flow.last = Some((tcp.ack, tcp.window));
+        }
+        if joins
+            && long
+            && let Some(mut standing) = standing
+            && Self::join(&mut standing, &packet, now, queue, &tcp)
+        {
+            if standing.count == 0 {
+                self.on_data += 1;
+            } else {
+                self.collapsed += 1;
+            }
+            flow.standing = Some(standing);
+            return None;
+        }
+        let data = !tcp.data().is_empty() && tcp.has(flags::ACK);
+        flow.coming = (joins || data).then_some(Standing {
+            number: 0,
+            count: joins.into(),
+            first_ack: tcp.ack,
+            first_at: now,
+            last_at: now,
+        });
+        Some(packet)
+    }
+
+    fn queued(&mut self, number: u64, packet: &Packet) {
+        if let Some(flow) = key_of(packet).and_then(|key| self.flows.get(&key))
+            && let Some(coming) = flow.coming.take()
+        {
+            flow.standing = Some(Standing { number, ..coming });
+        }
+    }
+
+    fn leaving(
+        &mut self,
+        _now: Duration,
+        number: u64,
+        packet: Packet,
+        _queue: &Queue,
+        _out: &mut Out,
+    ) -> Packet {
+        let flow = key_of(&packet).and_then(|key| self.flows.get(&key));
+        let Some(flow) = flow else { return packet };
+        let Some(standing) = flow.standing.filter(|standing| standing.number == number) else {
+            return packet;
+        };
+        flow.standing = None;
+        if standing.count <= 1 {
+            return packet;
+        }
+        self.boosts += 1;
+        let span = standing.last_at.saturating_sub(standing.first_at);
+        let span = span.min(self.config.spacing_max).as_micros() as u32;
+        let mut bytes = Vec::with_capacity(HEADER + packet.bytes.len());
+        bytes.push(ACKS);
+        bytes.extend_from_slice(&standing.count.to_be_bytes());
+        bytes.extend_from_slice(&standing.first_ack.to_be_bytes());
+        bytes.extend_from_slice(&span.to_be_bytes());
+        bytes.extend_from_slice(&packet.bytes);
+        packet.with_bytes(bytes)
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("collapsed", self.collapsed);
+        each("boosts", self.boosts);
+        each("on_data", self.on_data);
+        each("connections", self.flows.len() as u64);
+        each("evicted", self.flows.evicted());
+    }
+}
+
+fn key_of(packet: &Packet) -> Option<FlowKey> {
+    Some(Tcp::parse(Ip::parse(&packet.bytes)?)?.ip.key())
+}

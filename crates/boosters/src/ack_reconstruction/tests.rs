@@ -1,0 +1,243 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use etherparse::PacketBuilder;
+
+use super::*;
+use crate::{
+    booster::Booster,
+    chain::{Chain, QueueLayer, Receiver},
+    checksum,
+    rule::{Path, Rule},
+    stack::Layer,
+    wire::Abilities,
+};
+
+/// A segment of the host that receives: only an acknowledgement, unless it has bytes.
+pub fn ack(port: u16, seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ipv4([10, 0, 0, 1], [10, 9, 0, 2], 64)
+        .tcp(port, 80, seq, 1000)
+        .ack(ack);
+    builder.write(&mut bytes, data).expect("fits");
+    bytes
+}
+
+fn chain() -> Chain {
+    let layer = QueueLayer::new(
+        "ack_reconstruction",
+        Abilities::ACKS,
+        Rule::default(),
+        Collapse::new(Config::default()),
+    );
+    let mut chain = Chain::new(
+        Vec::new(),
+        vec![layer],
+        Queue::new(1 << 20, None),
+        Vec::new(),
+    );
+    let path = Path {
+        abilities: Abilities::ALL,
+        ..Path::default()
+    };
+    chain.set_path(Duration::ZERO, &path);
+    chain
+}
+
+fn receiver() -> Receiver {
+    let layer = Layer::new(
+        "ack_reconstruction",
+        0,
+        Rule::default(),
+        Regenerate::new(16),
+    );
+    Receiver::new(vec![layer])
+}
+
+fn numbers(packets: &[Packet]) -> Vec<u32> {
+    let tcp = |packet: &Packet| {
+        let ip = Ip::parse(&packet.bytes).expect("whole");
+        assert!(checksum::is_transport_valid(&ip, ip.payload()));
+        Tcp::parse(ip).expect("TCP").ack
+    };
+    packets.iter().map(tcp).collect()
+}
+
+/// Everything that the chain has, at once, and all that comes of it in time.
+fn carry(chain: &mut Chain, now: Duration) -> (usize, Vec<(Duration, Packet)>) {
+    let (mut receiver, mut packets, mut messages) = (receiver(), Vec::new(), 0);
+    let mut out = Vec::new();
+    while chain.poll_message(now, 1300, &mut out).is_some() {
+        receiver.handle(now, &out, false);
+        out.clear();
+        messages += 1;
+    }
+    let mut at = now;
+    loop {
+        while let Some(packet) = receiver.poll_packet() {
+            packets.push((at, packet));
+        }
+        let Some(due) = receiver.deadline() else {
+            return (messages, packets);
+        };
+        at = due;
+        receiver.on_time(at);
+    }
+}
+
+#[test]
+fn acknowledgements_that_wait_become_one_and_are_made_again_as_far_apart() {
+    let mut chain = chain();
+    for number in 0..10u32 {
+        let now = Duration::from_millis(u64::from(number) * 10);
+        chain.from_host(now, &ack(1, 1, 1000 + number * 100, &[]));
+    }
+    let now = Duration::from_millis(200);
+    let (messages, packets) = carry(&mut chain, now);
+    assert_eq!(messages, 1);
+    let (times, packets): (Vec<_>, Vec<_>) = packets.into_iter().unzip();
+    let expected: Vec<u32> = (0..10).map(|number| 1000 + number * 100).collect();
+    assert_eq!(numbers(&packets), expected);
+    assert_eq!(times[9] - times[0], Duration::from_millis(90));
+    assert_eq!(packets[9].bytes, ack(1, 1, 1900, &[]));
+}
+
+#[test]
+fn what_is_alone_or_says_more_goes_as_it_is() {
+    let mut chain = chain();
+    let mut packets = vec![
+        ack(1, 1, 1000, &[]),
+        ack(2, 1, 1000, &[]),
+        ack(1, 1, 1000, &[]), // A duplicate.
+        ack(1, 1, 1000, b"x"),
+        ack(1, 2, 900, &[]), // An old one.
+        vec![0x45, 0, 0],
+    ];
+    let mut fin = ack(1, 2, 1100, &[]);
+    let header = 20;
+    fin[header + 13] |= flags::FIN;
+    tcp::seal(&mut fin);
+    packets.push(fin);
+    let mut congested = ack(1, 3, 1200, &[]);
+    congested[header + 13] |= flags::ECE;
+    tcp::seal(&mut congested);
+    packets.push(congested);
+    for packet in &packets {
+        chain.from_host(Duration::ZERO, packet);
+    }
+    let mut out = Vec::new();
+    for packet in packets {
+        out.clear();
+        assert!(chain.poll_message(Duration::ZERO, 1300, &mut out).is_some());
+        assert_eq!(out, packet);
+    }
+}
+
+#[test]
+fn an_acknowledgement_goes_with_bytes_that_wait() {
+    let mut chain = chain();
+    chain.from_host(Duration::ZERO, &ack(9, 1, 1, b"somebody else"));
+    chain.from_host(Duration::ZERO, &ack(1, 1, 1000, b"data"));
+    chain.from_host(Duration::ZERO, &ack(1, 5, 2000, &[]));
+    // Not of the end of these bytes: it stands for itself.
+    chain.from_host(Duration::ZERO, &ack(1, 9, 3000, &[]));
+    let (messages, packets) = carry(&mut chain, Duration::ZERO);
+    assert_eq!(messages, 3);
+    let packets: Vec<_> = packets.into_iter().map(|(_, packet)| packet).collect();
+    assert_eq!(numbers(&packets), [1, 2000, 3000]);
+    assert_eq!(packets[1].bytes, ack(1, 1, 2000, b"data"));
+}
+
+#[test]
+fn connections_keep_their_order_and_numbers_only_grow() {
+    for seed in 0..200u64 {
+        let mut state = seed.wrapping_mul(2) + 1;
+        let mut draw = |below: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(3);
+            (state >> 33) % below
+        };
+        let mut chain = chain();
+        let mut at = BTreeMap::new();
+        let mut receiver = receiver();
+        let mut got: BTreeMap<u16, u32> = BTreeMap::new();
+        for step in 0..300u64 {
+            let now = Duration::from_millis(step * 3);
+            receiver.on_time(now);
+            if draw(3) > 0 {
+                let port = draw(4) as u16 + 1;
+                let (seq, number) = at.entry(port).or_insert((1u32, u32::MAX - 5000));
+                *number = number.wrapping_add([0, 100, 1000][draw(3) as usize]);
+                let data: &[u8] = if draw(6) == 0 { b"bytes" } else { b"" };
+                chain.from_host(now, &ack(port, *seq, *number, data));
+                *seq = seq.wrapping_add(data.len() as u32);
+            } else {
+                let mut out = Vec::new();
+                if chain.poll_message(now, 1300, &mut out).is_some() {
+                    receiver.handle(now, &out, false);
+                }
+            }
+            while let Some(packet) = receiver.poll_packet() {
+                let tcp = Tcp::parse(Ip::parse(&packet.bytes).unwrap()).unwrap();
+                let last = got.insert(tcp.ip.key().from.1, tcp.ack).unwrap_or(tcp.ack);
+                assert!(!is_after(last, tcp.ack), "seed {seed}: {last} {}", tcp.ack);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_way_back_that_is_too_slow_for_acknowledgements_carries_them_all_the_same() {
+    // 830 packets a second are acknowledged each; the way back takes 5 messages a second.
+    let (mut chain, mut receiver) = (chain(), receiver());
+    let mut arrived = 0;
+    for tick in 0..5000u32 {
+        let now = Duration::from_micros(u64::from(tick) * 1200);
+        chain.from_host(now, &ack(1, 1, tick * 1448, &[]));
+        receiver.on_time(now);
+        if tick % 166 == 165 {
+            let mut out = Vec::new();
+            if chain.poll_message(now, 1300, &mut out).is_some() {
+                receiver.handle(now, &out, false);
+            }
+        }
+        while receiver.poll_packet().is_some() {
+            arrived += 1;
+        }
+    }
+    assert!(arrived > 1500, "{arrived}");
+    assert!(chain.queued(Duration::from_secs(6)).0 < 1000);
+}
+
+#[test]
+fn rubbish_is_dropped_and_counted() {
+    let mut booster = Regenerate::new(4);
+    let mut out = Out::default();
+    let mut state = 5u64;
+    let good = ack(1, 1, 1000, &[]);
+    for round in 0..20_000u32 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let mut bytes = vec![ACKS];
+        bytes.extend_from_slice(&state.to_be_bytes());
+        bytes.extend_from_slice(&(round % 9).to_be_bytes());
+        bytes.extend_from_slice(&good[..(state >> 50) as usize % (good.len() + 1)]);
+        let at = (state >> 20) as usize % bytes.len();
+        bytes[at.max(1)] ^= (state >> 8) as u8;
+        let now = Duration::from_millis(round.into());
+        booster.up(
+            now,
+            Packet {
+                bytes,
+                ..Packet::default()
+            },
+            &mut out,
+        );
+        booster.on_time(now, &mut out);
+        assert!(out.up.len() <= 64 * 6);
+        out.up.clear();
+    }
+    assert!(booster.unreadable > 1000);
+    assert!(booster.flows.len() <= 4 && booster.due.len() <= 4);
+}

@@ -1,0 +1,368 @@
+//! `fec`: repair packets follow the packets, from which the far end restores what the link has lost (ramakrishnan2000 §3, `FZC`).
+//!
+//! Packets leave at once and unchanged but for a header; what arrives goes on at once. Overcode follows the loss that the peer counts; on a
+//! clean link there is none, and no header either. It never exceeds its share of the packets that it protects, bursts of a few packets
+//! apart. When packets pause, the last ones get the overcode that they lack.
+
+mod receiver;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use fec::{
+    block::{self, BlockEncoder},
+    control::{Control, ControlConfig, Counts},
+    overcode::Overcode,
+    scheme::Encoder,
+    theory::block_of_window,
+    window::{self, WindowEncoder},
+    wire::Header,
+};
+
+use crate::{
+    booster::{Booster, Out},
+    packet::Packet,
+    rule::Path,
+    wire::FEC,
+};
+
+pub use receiver::Receiver;
+
+/// How packets are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// A repair packet is over so many packets before it, 1 to [`WINDOW_MAX`].
+    Window {
+        /// How many.
+        window: u8,
+    },
+    /// Blocks of packets.
+    Block {
+        /// How many packets a block has, 1 to 128.
+        k: u8,
+        /// How many blocks are filled in turn, 1 to 64.
+        depth: u8,
+    },
+}
+
+/// Longer windows would cost receivers more than they restore.
+pub const WINDOW_MAX: u8 = 128;
+
+/// What overcode aims at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config {
+    /// Default: a window of 64, by which a lost packet is back several times sooner than by blocks.
+    pub scheme: Scheme,
+    /// Repair packets per packet at most, 0 to 1. Default 0.5.
+    pub overhead_max: f64,
+    /// The share of blocks, or of windows that do as well, that may fail; 1e-9 to 0.1. Default 1e-5.
+    pub target: f64,
+    /// The loss above which there is overcode at all. Default 1 in 2,000.
+    pub threshold: f64,
+    /// Numbers begin somewhere that follows from this.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            scheme: Scheme::Window { window: 64 },
+            overhead_max: 0.5,
+            target: fec::control::TARGET_PACKETS,
+            threshold: 5e-4,
+            seed: 0,
+        }
+    }
+}
+
+/// Kind of message, and the longest header of a data packet.
+const HEADER: usize = 1 + 6;
+/// What a repair packet is longer than the longest packet that it protects: its header, and the packet's length.
+const REPAIR_EXTRA: usize = 1 + 9 + 2;
+/// What a protected message is longer, and what repair packets are beyond that: room that packets leave.
+pub const OVERHEAD: usize = if HEADER > REPAIR_EXTRA {
+    HEADER
+} else {
+    REPAIR_EXTRA
+};
+
+/// Packets pause if none has come for so many times as they come apart, but within these bounds.
+const PAUSE: u32 = 4;
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Repair packets that may come at once beyond those of a whole block, or of all that are interleaved.
+const BURST: f64 = 8.0;
+
+/// The sending side.
+#[derive(Debug)]
+pub struct Sender {
+    config: Config,
+    control: Control,
+    encoder: Option<Box<dyn Encoding>>,
+    /// Messages are this long at most.
+    room: usize,
+    /// How the peer's counts stood.
+    counted: [u64; 3],
+    /// Repair packets that may be sent.
+    tokens: f64,
+    /// When the last packet came, and how far apart they come.
+    last: Option<Duration>,
+    apart: Duration,
+    /// The last packets lack overcode as yet.
+    bare: bool,
+    /// How often an encoder was made.
+    made: u64,
+    counters: Counters,
+}
+
+/// An encoder that can be kept.
+trait Encoding: Encoder + std::fmt::Debug + Send {}
+impl Encoding for WindowEncoder {}
+impl Encoding for BlockEncoder {}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    protected: u64,
+    plain: u64,
+    too_long: u64,
+    repairs: u64,
+    repairs_dropped: u64,
+}
+
+impl Sender {
+    /// With nothing known of the link: without overcode. Values out of range are brought into it.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let block = match config.scheme {
+            Scheme::Window { window } => block_of_window(window.clamp(1, WINDOW_MAX).into()),
+            Scheme::Block { k, .. } => k.clamp(1, 128).into(),
+        };
+        let depth = match config.scheme {
+            Scheme::Window { .. } => 1,
+            Scheme::Block { depth, .. } => depth.clamp(1, 64).into(),
+        };
+        let control = ControlConfig {
+            target: config.target.clamp(1e-9, 0.1),
+            overhead_max: config.overhead_max.clamp(0.0, 1.0),
+            block: block.min(255) as u8,
+            depth,
+            threshold: config.threshold.clamp(1e-5, 0.5),
+            ..ControlConfig::default()
+        };
+        Self {
+            control: Control::new(control).expect("all values are in range"),
+            config,
+            encoder: None,
+            room: Path::default().room,
+            counted: [0; 3],
+            tokens: BURST,
+            last: None,
+            apart: PAUSE_MAX,
+            bare: false,
+            made: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Repair packets per packet, as they are sent in the long run.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        let overcode = self.control.overcode();
+        let (rows, packets) = match self.config.scheme {
+            Scheme::Window { window } => overcode.rows_of_window(window.max(1).into()),
+            Scheme::Block { k, .. } => (overcode.rows(k.max(1).into()), k.max(1).into()),
+        };
+        rows as f64 / packets as f64
+    }
+
+    /// Packets that come from here on are protected, or not.
+    fn follow(&mut self) {
+        let Some(overcode) = self.control.poll_overcode().cloned() else {
+            return;
+        };
+        if self.share() == 0.0 {
+            self.encoder = None;
+            self.bare = false;
+        } else if let Some(encoder) = &mut self.encoder {
+            encoder.set_overcode(overcode);
+        } else {
+            self.encoder = Some(self.make(overcode));
+        }
+    }
+
+    /// Its numbers are far from those of the one before: the far end must not take one for the other.
+    fn make(&mut self, overcode: Overcode) -> Box<dyn Encoding> {
+        self.made += 1;
+        let spread = self.config.seed.wrapping_add(self.made);
+        let first = (spread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32;
+        let payload_max = self.room.saturating_sub(OVERHEAD).max(1);
+        match self.config.scheme {
+            Scheme::Window { window } => {
+                let config = window::EncoderConfig {
+                    window: window.clamp(1, WINDOW_MAX),
+                    payload_max,
+                    overcode,
+                    // A pause is for us to see.
+                    hold: Duration::MAX,
+                    first_id: first,
+                    ..window::EncoderConfig::default()
+                };
+                Box::new(WindowEncoder::new(config).expect("all values are in range"))
+            }
+            Scheme::Block { k, depth } => {
+                let config = block::EncoderConfig {
+                    k: k.clamp(1, 128),
+                    depth: depth.clamp(1, 64).into(),
+                    block_time: Duration::MAX,
+                    payload_max,
+                    overcode,
+                    first_block: first,
+                    ..block::EncoderConfig::default()
+                };
+                Box::new(BlockEncoder::new(config).expect("all values are in range"))
+            }
+        }
+    }
+
+    /// What may come at once.
+    fn burst(&self) -> f64 {
+        let packets = match self.config.scheme {
+            Scheme::Window { .. } => 0.0,
+            Scheme::Block { k, depth } => f64::from(k) * f64::from(depth),
+        };
+        BURST + packets * self.config.overhead_max
+    }
+
+    fn note_time(&mut self, now: Duration) {
+        if let Some(last) = self.last.replace(now) {
+            let apart = now.saturating_sub(last).min(PAUSE_MAX);
+            self.apart = (self.apart * 7 + apart) / 8;
+        }
+    }
+
+    /// After which time without a packet those before are taken for the last ones.
+    fn pause(&self) -> Duration {
+        (self.apart * PAUSE).clamp(PAUSE_MIN, PAUSE_MAX)
+    }
+
+    fn give_repairs(&mut self, like: &Packet, out: &mut Out) {
+        let Some(encoder) = &mut self.encoder else {
+            return;
+        };
+        while let Some((header, symbol)) = encoder.poll_repair() {
+            self.bare = false;
+            if self.tokens < 1.0 {
+                self.counters.repairs_dropped += 1;
+                continue;
+            }
+            self.tokens -= 1.0;
+            self.counters.repairs += 1;
+            let repair = Packet {
+                bytes: message(header, symbol),
+                since: like.since,
+                ..Packet::default()
+            };
+            out.down.push(repair);
+        }
+    }
+}
+
+fn message(header: Header, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(REPAIR_EXTRA + payload.len());
+    bytes.push(FEC);
+    header.emit(&mut bytes);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+impl Booster for Sender {
+    fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        let Some(encoder) = &mut self.encoder else {
+            self.counters.plain += 1;
+            out.down.push(packet);
+            return;
+        };
+        let fits = packet.bytes.len() + OVERHEAD <= self.room;
+        let header = fits.then(|| encoder.handle_data(&packet.bytes, now).ok());
+        let Some(header) = header.flatten() else {
+            self.counters.too_long += 1;
+            out.down.push(packet);
+            return;
+        };
+        self.counters.protected += 1;
+        self.tokens = (self.tokens + self.config.overhead_max).min(self.burst());
+        self.bare = true;
+        self.note_time(now);
+        out.down
+            .push(packet.with_bytes(message(header, &packet.bytes)));
+        self.give_repairs(&packet, out);
+    }
+
+    fn on_time(&mut self, now: Duration, out: &mut Out) {
+        if self.deadline().is_none_or(|at| at > now) {
+            return;
+        }
+        self.bare = false;
+        if let Some(encoder) = &mut self.encoder {
+            encoder.handle_drained(now);
+        }
+        let like = Packet {
+            since: now,
+            ..Packet::default()
+        };
+        self.give_repairs(&like, out);
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        let last = self.last.filter(|_| self.bare && self.encoder.is_some())?;
+        Some(last + self.pause())
+    }
+
+    fn set_path(&mut self, _now: Duration, path: &Path) {
+        if path.room != self.room {
+            self.room = path.room;
+            // What has been protected stays so; the next packets are by another encoder.
+            if let Some(encoder) = self.encoder.take() {
+                drop(encoder);
+                let overcode = self.control.overcode().clone();
+                self.encoder = Some(self.make(overcode));
+            }
+        }
+        let [packets, lost, bursts] = self.counted;
+        let counts = path.counts;
+        if counts[0] < packets {
+            // Another session counts anew.
+            self.counted = [0; 3];
+            return;
+        }
+        let news = Counts::new(
+            counts[0] - packets,
+            counts[1].saturating_sub(lost),
+            counts[2].saturating_sub(bursts),
+        );
+        self.counted = counts;
+        if let Ok(news) = news
+            && news.packets() > 0
+        {
+            self.control.on_counts(news);
+        }
+        self.follow();
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let Counters {
+            protected,
+            plain,
+            too_long,
+            repairs,
+            repairs_dropped,
+        } = self.counters;
+        each("protected", protected);
+        each("plain", plain);
+        each("too_long", too_long);
+        each("repairs", repairs);
+        each("repairs_dropped", repairs_dropped);
+        each("overcode_permille", (self.share() * 1000.0).round() as u64);
+    }
+}

@@ -1,0 +1,203 @@
+use std::{collections::BTreeSet, time::Duration};
+
+use fec::theory::Channel;
+
+use super::*;
+
+const SPACING: Duration = Duration::from_millis(2);
+
+struct Ran {
+    lost: f64,
+    overhead: f64,
+    late: Duration,
+}
+
+/// Packets every `spacing`, over a link that loses some of them, one message after the other; the peer counts what it loses.
+fn run(config: Config, channel: Option<Channel>, count: u32, spacing: Duration) -> Ran {
+    let (mut sender, mut receiver) = (Sender::new(config), Receiver::new(1500));
+    let mut draws = channel.map(|channel| channel.draws(7));
+    let (mut counts, mut was_lost) = ([0u64; 3], false);
+    let (mut arrived, mut sent, mut data) = (BTreeSet::new(), 0u64, 0u64);
+    let mut late = Duration::ZERO;
+    let warm = count / 4;
+    for number in 0..count {
+        let now = spacing * number;
+        let mut out = Out::default();
+        if sender.deadline().is_some_and(|at| at <= now) {
+            sender.on_time(now, &mut out);
+        }
+        let path = Path {
+            counts,
+            ..Path::default()
+        };
+        sender.set_path(now, &path);
+        let mut bytes = vec![0x45; 60 + number as usize % 1100];
+        bytes[1..5].copy_from_slice(&number.to_be_bytes());
+        sender.down(now, Packet::new(bytes, now), &mut out);
+        for message in std::mem::take(&mut out.down) {
+            sent += u64::from(number >= warm);
+            assert!(message.bytes.len() <= path.room);
+            let lost = draws
+                .as_mut()
+                .is_some_and(|draws| draws.next() == Some(true));
+            counts[0] += 1;
+            counts[1] += u64::from(lost);
+            counts[2] += u64::from(lost && !was_lost);
+            was_lost = lost;
+            if !lost {
+                receiver.up(now, message, &mut out);
+            }
+        }
+        data += u64::from(number >= warm);
+        for packet in out.up.drain(..) {
+            assert_eq!(packet.bytes[0], 0x45);
+            let number = u32::from_be_bytes(packet.bytes[1..5].try_into().unwrap());
+            assert_eq!(packet.bytes.len(), 60 + number as usize % 1100);
+            assert!(arrived.insert(number), "{number} came twice");
+            late = late.max(now - spacing * number);
+        }
+    }
+    let end = count - 200;
+    let missing = (warm..end)
+        .filter(|number| !arrived.contains(number))
+        .count();
+    Ran {
+        lost: missing as f64 / f64::from(end - warm),
+        overhead: sent as f64 / data as f64 - 1.0,
+        late,
+    }
+}
+
+const BLOCKS: Scheme = Scheme::Block { k: 20, depth: 1 };
+const WINDOW: Scheme = Scheme::Window { window: 64 };
+
+#[test]
+fn a_clean_link_costs_nothing() {
+    for scheme in [WINDOW, BLOCKS] {
+        let config = Config {
+            scheme,
+            ..Config::default()
+        };
+        let ran = run(config, None, 5000, SPACING);
+        assert_eq!((ran.lost, ran.overhead), (0.0, 0.0));
+    }
+}
+
+#[test]
+fn what_is_lost_is_restored_down_to_the_target_and_overcode_keeps_within_its_share() {
+    for (loss, most) in [(0.01, 3e-4), (0.02, 3e-4), (0.05, 5e-4), (0.1, 2e-3)] {
+        for scheme in [WINDOW, BLOCKS] {
+            let config = Config {
+                scheme,
+                ..Config::default()
+            };
+            let channel = Channel::iid(loss).unwrap();
+            let ran = run(config, Some(channel), 120_000, SPACING);
+            println!(
+                "{loss} {scheme:?}: residual {:.1e}, overcode {:.3}, late {:?}",
+                ran.lost, ran.overhead, ran.late
+            );
+            assert!(ran.lost <= most, "{}", ran.lost);
+            assert!(ran.overhead <= 0.5 + 0.001, "{}", ran.overhead);
+        }
+    }
+}
+
+#[test]
+fn bursts_are_fought_as_far_as_the_share_allows() {
+    let channel = || Channel::gilbert(0.0551, 6.7).unwrap();
+    let interleaved = Scheme::Block { k: 20, depth: 8 };
+    for (scheme, most) in [(WINDOW, 0.01), (BLOCKS, 0.045), (interleaved, 0.02)] {
+        let config = Config {
+            scheme,
+            ..Config::default()
+        };
+        let ran = run(config, Some(channel()), 120_000, SPACING);
+        println!(
+            "{scheme:?}: residual {:.1e}, overcode {:.3}",
+            ran.lost, ran.overhead
+        );
+        assert!(ran.lost < most && ran.overhead <= 0.501);
+    }
+}
+
+#[test]
+fn a_share_is_kept_also_where_packets_are_few() {
+    for overhead_max in [0.1, 0.3] {
+        let config = Config {
+            overhead_max,
+            ..Config::default()
+        };
+        let channel = Channel::iid(0.05).unwrap();
+        let ran = run(config, Some(channel), 20_000, Duration::from_millis(250));
+        assert!(ran.overhead <= overhead_max + 0.002, "{}", ran.overhead);
+    }
+}
+
+#[test]
+fn the_last_packets_are_protected_when_they_pause() {
+    let mut sender = Sender::new(Config::default());
+    let mut out = Out::default();
+    sender.set_path(Duration::ZERO, &Path::default());
+    let path = Path {
+        counts: [10_000, 500, 490],
+        ..Path::default()
+    };
+    sender.set_path(Duration::ZERO, &path);
+    assert!(sender.share() > 0.1);
+    let mut now = Duration::ZERO;
+    for _ in 0..5 {
+        now += Duration::from_millis(5);
+        sender.down(now, Packet::new(vec![0x45; 100], now), &mut out);
+    }
+    let before = out.down.len();
+    let at = sender.deadline().expect("a pause");
+    assert!(at > now && at <= now + PAUSE_MAX);
+    sender.on_time(at, &mut out);
+    assert!(out.down.len() > before);
+    assert_eq!(sender.deadline(), None);
+}
+
+#[test]
+fn a_sender_that_begins_anew_is_understood_and_rubbish_is_refused() {
+    let mut receiver = Receiver::new(1500);
+    let mut out = Out::default();
+    let now = Duration::ZERO;
+    for seed in 0..3 {
+        let mut sender = Sender::new(Config {
+            seed,
+            ..Config::default()
+        });
+        sender.set_path(
+            now,
+            &Path {
+                counts: [10_000, 500, 490],
+                ..Path::default()
+            },
+        );
+        for number in 0..200u8 {
+            sender.down(now, Packet::new(vec![0x45, number, 3, 4], now), &mut out);
+        }
+        for message in out.down.drain(..).collect::<Vec<_>>() {
+            receiver.up(now, message, &mut out);
+        }
+        assert_eq!(out.up.drain(..).count(), 200);
+    }
+    let mut state = 1u64;
+    for _ in 0..20_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let len = (state >> 40) as usize % 40;
+        let mut bytes: Vec<u8> = (0..len).map(|i| (state >> (i % 57)) as u8).collect();
+        bytes.insert(0, FEC);
+        receiver.up(
+            now,
+            Packet {
+                bytes,
+                ..Packet::default()
+            },
+            &mut out,
+        );
+    }
+}
