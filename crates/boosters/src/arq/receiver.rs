@@ -1,0 +1,266 @@
+//! The end that asks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{AGAIN, ORDER, TAIL};
+use crate::{
+    booster::{Booster, Out},
+    packet::Packet,
+    wire::{ARQ, ARQ_AGAIN, Reader},
+};
+
+/// Messages that may be missing at a time; a jump by more is another sender.
+const MISSING_MAX: u64 = 1024;
+/// Of how many before the next one it is known whether they came.
+const KNOWN: u64 = 4096;
+/// Times that one is asked for; the sender decides how often it answers.
+const ASKED_MAX: u8 = 3;
+/// Numbers in a reply.
+const NUMBERS_MAX: usize = 60;
+/// Bytes that wait for others before them.
+const HELD_MAX: usize = 4 << 20;
+/// How much later than others a message may come without being lost.
+const REORDERED: Duration = Duration::from_millis(2);
+/// Later messages by which one is taken for lost at once.
+const OVERTAKEN: u64 = 3;
+
+/// Asks for what is missing.
+#[derive(Debug, Default)]
+pub struct Receiver {
+    /// After the highest that came.
+    next: u64,
+    begun: bool,
+    missing: BTreeMap<u64, Missing>,
+    /// When something is to be done about which.
+    due: BTreeSet<(Duration, u64)>,
+    /// Behind missing ones, where order is kept.
+    held: BTreeMap<u64, Packet>,
+    held_bytes: usize,
+    rtt: Option<Duration>,
+    wait: Duration,
+    repaired: u64,
+    given_up: u64,
+    asked: u64,
+    duplicates: u64,
+    unreadable: u64,
+    begun_anew: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Missing {
+    since: Duration,
+    asked: u8,
+    asked_at: Duration,
+    due: Duration,
+}
+
+impl Receiver {
+    /// Has received nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The number nearest to the next one.
+    fn expand(&self, seq: u32) -> Option<u64> {
+        let ahead = i64::from(seq.wrapping_sub(self.next as u32) as i32);
+        self.next.checked_add_signed(ahead)
+    }
+
+    /// Another sender than before, or one that we have not heard of for long: nothing is missing.
+    fn begin(&mut self, seq: u32, out: &mut Out) {
+        self.begun_anew += u64::from(self.begun);
+        self.begun = true;
+        self.missing.clear();
+        self.due.clear();
+        self.release(out);
+        self.next = (1 << 40) | u64::from(seq);
+    }
+
+    /// All before this number should have come.
+    fn expect(&mut self, now: Duration, number: u64) {
+        for missing in self.next..number {
+            let due = now + self.rtt.map_or(REORDERED, |rtt| (rtt / 8).max(REORDERED));
+            let entry = Missing {
+                since: now,
+                asked: 0,
+                asked_at: now,
+                due,
+            };
+            self.missing.insert(missing, entry);
+            self.due.insert((due, missing));
+        }
+        self.next = self.next.max(number);
+    }
+
+    /// Whether a message with this number is new, and sent by who sent those before.
+    fn note(&mut self, now: Duration, seq: u32, again: bool, out: &mut Out) -> Option<u64> {
+        let number = self.expand(seq).filter(|number| {
+            self.begun && *number + KNOWN >= self.next && *number < self.next + MISSING_MAX
+        });
+        let Some(number) = number else {
+            if again {
+                return None; // Of long ago.
+            }
+            self.begin(seq, out);
+            let number = self.next;
+            self.next += 1;
+            return Some(number);
+        };
+        if number >= self.next {
+            self.expect(now, number);
+            self.next = number + 1;
+            self.overtake(now);
+            return Some(number);
+        }
+        let Some(missing) = self.missing.remove(&number) else {
+            self.duplicates += 1;
+            return None;
+        };
+        self.due.remove(&(missing.due, number));
+        if again && missing.asked == 1 {
+            let sample = now.saturating_sub(missing.asked_at);
+            let rtt = self.rtt.get_or_insert(sample);
+            *rtt = (*rtt * 7 + sample) / 8;
+        }
+        self.repaired += u64::from(again);
+        Some(number)
+    }
+
+    /// What three later ones have overtaken is asked for now.
+    fn overtake(&mut self, now: Duration) {
+        let before = self.next.saturating_sub(OVERTAKEN);
+        let late = self.missing.range_mut(..before).rev();
+        for (number, missing) in
+            late.take_while(|(_, missing)| missing.asked == 0 && missing.due > now)
+        {
+            self.due.remove(&(missing.due, *number));
+            missing.due = now;
+            self.due.insert((now, *number));
+        }
+        let most = self.missing.len().saturating_sub(MISSING_MAX as usize);
+        for _ in 0..most {
+            if let Some((number, missing)) = self.missing.pop_first() {
+                self.due.remove(&(missing.due, number));
+                self.given_up += 1;
+            }
+        }
+    }
+
+    /// What is due to be asked for; what is waited for no more is given up.
+    fn ask(&mut self, now: Duration, out: &mut Out) {
+        let mut numbers = Vec::new();
+        while let Some(&(at, number)) = self.due.first()
+            && at <= now
+        {
+            self.due.pop_first();
+            let Some(missing) = self.missing.get_mut(&number) else {
+                continue;
+            };
+            let end = missing.since + self.wait;
+            if now >= end {
+                self.missing.remove(&number);
+                self.given_up += 1;
+                continue;
+            }
+            missing.due = end;
+            if missing.asked < ASKED_MAX {
+                missing.asked += 1;
+                missing.asked_at = now;
+                numbers.push(number as u32);
+                let patience = self.rtt.map_or(self.wait / 2, |rtt| rtt + rtt / 4);
+                missing.due = end.min(now + patience.max(REORDERED));
+            }
+            self.due.insert((missing.due, number));
+        }
+        for numbers in numbers.chunks(NUMBERS_MAX) {
+            self.asked += numbers.len() as u64;
+            let mut bytes = vec![ARQ_AGAIN, numbers.len() as u8];
+            bytes.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
+            out.down.push(Packet {
+                bytes,
+                since: now,
+                ..Packet::default()
+            });
+        }
+    }
+
+    /// Gives out what waits for nothing any more.
+    fn release(&mut self, out: &mut Out) {
+        let first = self.missing.first_key_value().map(|(number, _)| *number);
+        while let Some(entry) = self.held.first_entry()
+            && first.is_none_or(|first| *entry.key() < first)
+        {
+            let packet = entry.remove();
+            self.held_bytes -= packet.bytes.len();
+            out.up.push(packet);
+        }
+    }
+
+    fn hold(&mut self, number: u64, packet: Packet, out: &mut Out) {
+        self.held_bytes += packet.bytes.len();
+        self.held.insert(number, packet);
+        while self.held_bytes > HELD_MAX
+            && let Some((number, missing)) = self.missing.pop_first()
+        {
+            self.due.remove(&(missing.due, number));
+            self.given_up += 1;
+            self.release(out);
+        }
+        self.release(out);
+    }
+}
+
+impl Booster for Receiver {
+    fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        if packet.bytes.first() != Some(&ARQ) {
+            out.up.push(packet);
+            return;
+        }
+        let mut reader = Reader(&packet.bytes[1..]);
+        let header = (reader.u8(), reader.u32(), reader.u16());
+        let (Some(flags), Some(seq), Some(wait)) = header else {
+            self.unreadable += 1;
+            return;
+        };
+        self.wait = Duration::from_millis(wait.max(1).into());
+        if flags & TAIL != 0 {
+            let number = self.expand(seq).filter(|number| {
+                self.begun && *number > self.next && *number < self.next + MISSING_MAX
+            });
+            if let Some(number) = number {
+                self.expect(now, number);
+            }
+        } else if let Some(number) = self.note(now, seq, flags & AGAIN != 0, out) {
+            let inner = packet.with_bytes(reader.0.to_vec());
+            if flags & ORDER != 0 {
+                self.hold(number, inner, out);
+            } else {
+                out.up.push(inner);
+            }
+        }
+        self.ask(now, out);
+        self.release(out);
+    }
+
+    fn on_time(&mut self, now: Duration, out: &mut Out) {
+        self.ask(now, out);
+        self.release(out);
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("repaired", self.repaired);
+        each("given_up", self.given_up);
+        each("asked", self.asked);
+        each("duplicates", self.duplicates);
+        each("unreadable", self.unreadable);
+        each("begun_anew", self.begun_anew);
+    }
+}

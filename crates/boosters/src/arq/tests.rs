@@ -1,0 +1,156 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use fec::theory::Channel;
+
+use super::*;
+
+struct Ran {
+    arrived: Vec<(u32, Duration)>,
+}
+
+/// Messages every 5 ms over a way of 300 ms in both directions that loses some.
+fn run(config: Config, loss: f64, count: u32) -> Ran {
+    let (mut sender, mut receiver) = (Sender::new(config), Receiver::new());
+    let path = Path {
+        rtt: Duration::from_millis(600),
+        ..Path::default()
+    };
+    sender.set_path(Duration::ZERO, &path);
+    let mut draws = Channel::iid(loss).unwrap().draws(3);
+    let mut wire: BTreeMap<(Duration, u64), (bool, Packet)> = BTreeMap::new();
+    let (mut number, mut sent, mut arrived) = (0u64, 0u32, Vec::new());
+    loop {
+        let due = Duration::from_millis(5) * sent;
+        let next_send = (sent < count).then_some(due);
+        let next_wire = wire.first_key_value().map(|((at, _), _)| *at);
+        let all = [next_send, next_wire, sender.deadline(), receiver.deadline()];
+        let Some(now) = all.into_iter().flatten().min() else {
+            return Ran { arrived };
+        };
+        let mut out = Out::default();
+        if next_wire == Some(now) {
+            let (_, (down, packet)) = wire.pop_first().unwrap();
+            if down {
+                receiver.up(now, packet, &mut out);
+                for packet in out.up.drain(..) {
+                    let number = u32::from_be_bytes(packet.bytes[1..5].try_into().unwrap());
+                    arrived.push((number, now));
+                }
+                for packet in out.down.drain(..) {
+                    number += 1;
+                    if draws.next() == Some(false) {
+                        wire.insert((now + path.rtt / 2, number), (false, packet));
+                    }
+                }
+                continue;
+            }
+            sender.up(now, packet, &mut out);
+            assert!(out.up.is_empty());
+        } else if next_send == Some(now) {
+            let mut bytes = vec![0x45; 100];
+            bytes[1..5].copy_from_slice(&sent.to_be_bytes());
+            sender.down(now, Packet::new(bytes, now), &mut out);
+            sent += 1;
+        } else if sender.deadline() == Some(now) {
+            sender.on_time(now, &mut out);
+        } else {
+            receiver.on_time(now, &mut out);
+            for packet in out.up.drain(..) {
+                let number = u32::from_be_bytes(packet.bytes[1..5].try_into().unwrap());
+                arrived.push((number, now));
+            }
+            for packet in out.down.drain(..) {
+                number += 1;
+                if draws.next() == Some(false) {
+                    wire.insert((now + path.rtt / 2, number), (false, packet));
+                }
+            }
+            continue;
+        }
+        for packet in out.down.drain(..) {
+            number += 1;
+            if draws.next() == Some(false) {
+                wire.insert((now + path.rtt / 2, number), (true, packet));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_lost_comes_again_once_or_twice_and_nothing_comes_two_times() {
+    for loss in [0.01, 0.05, 0.1] {
+        for tries in [1, 2] {
+            let config = Config {
+                tries,
+                wait: Duration::from_secs(3),
+                ..Config::default()
+            };
+            let ran = run(config, loss, 20_000);
+            let mut numbers: Vec<u32> = ran.arrived.iter().map(|(number, _)| *number).collect();
+            numbers.sort_unstable();
+            let before = numbers.len();
+            numbers.dedup();
+            assert_eq!(before, numbers.len(), "something came twice");
+            let residual = 1.0 - numbers.len() as f64 / 20_000.0;
+            println!("loss {loss}, {tries} tries: residual {residual:.1e}");
+            // Lost, and lost again.
+            let expected = loss * loss.powi(tries.into());
+            assert!(residual < expected * 1.6 + 4e-4, "{residual} {expected}");
+            // What arrives at first does so without delay.
+            let prompt = ran.arrived.iter().filter(|(number, at)| {
+                *at == Duration::from_millis(5) * *number + Duration::from_millis(300)
+            });
+            let prompt = prompt.count() as f64 / 20_000.0;
+            assert!(prompt > 1.0 - loss * 1.2, "{prompt}");
+        }
+    }
+}
+
+#[test]
+fn order_is_kept_where_it_is_asked_for() {
+    let config = Config {
+        order: true,
+        wait: Duration::from_secs(2),
+        ..Config::default()
+    };
+    let ran = run(config, 0.05, 5000);
+    assert!(ran.arrived.is_sorted_by(|(a, _), (b, _)| a < b));
+    assert!(ran.arrived.len() > 4950, "{}", ran.arrived.len());
+}
+
+#[test]
+fn what_is_kept_and_missing_is_bounded() {
+    let mut sender = Sender::new(Config {
+        cache: 64 << 10,
+        ..Config::default()
+    });
+    let mut receiver = Receiver::new();
+    let mut out = Out::default();
+    for number in 0..5000u32 {
+        let now = Duration::from_micros(number.into());
+        sender.down(now, Packet::new(vec![0x45; 1000], now), &mut out);
+        let message = out.down.pop().unwrap();
+        if number % 2 == 0 {
+            receiver.up(now, message, &mut out);
+        }
+        out = Out::default();
+    }
+    assert!(sender.bytes <= 64 << 10 && sender.kept.len() < 64);
+    let mut state = 1u64;
+    for _ in 0..50_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let mut bytes = vec![if state & 1 == 0 { ARQ } else { ARQ_AGAIN }];
+        bytes.extend_from_slice(&state.to_be_bytes()[..(state >> 20) as usize % 8]);
+        bytes.extend_from_slice(&[3; 6]);
+        let packet = Packet {
+            bytes,
+            ..Packet::default()
+        };
+        let now = Duration::from_millis(state >> 48);
+        sender.up(now, packet.clone(), &mut out);
+        receiver.up(now, packet, &mut out);
+        out = Out::default();
+    }
+}
