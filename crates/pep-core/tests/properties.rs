@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use pep_core::{
     config,
-    site::{FlowKey, Matcher, PortRange, Site, SiteId, SiteTable, SynHandling},
+    site::{FlowKey, Matcher, PortRange, Protocol, Site, SiteId, SiteTable, SynHandling},
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -116,7 +116,9 @@ fn matcher() -> impl Strategy<Value = Matcher> {
         0..2,
     );
     let ports = || vec(port_range(), 0..3);
+    let protocols = vec((0u8..4).prop_map(Protocol), 0..3);
     (
+        protocols,
         prefixes(),
         prefixes(),
         ports(),
@@ -124,14 +126,17 @@ fn matcher() -> impl Strategy<Value = Matcher> {
         vec(0u8..4, 0..3),
         interfaces,
     )
-        .prop_map(|(src, dst, sport, dport, dscp, interface)| Matcher {
-            src,
-            dst,
-            sport,
-            dport,
-            dscp,
-            interface,
-        })
+        .prop_map(
+            |(protocol, src, dst, sport, dport, dscp, interface)| Matcher {
+                protocol,
+                src,
+                dst,
+                sport,
+                dport,
+                dscp,
+                interface,
+            },
+        )
 }
 
 fn address(ips: &'static [&'static str]) -> impl Strategy<Value = SocketAddr> {
@@ -144,7 +149,8 @@ fn flow() -> impl Strategy<Value = FlowKey<'static>> {
     const V6: &[&str] = &["2001:db8::1", "2001:db9::1", "::1"];
     let ends = prop_oneof![(address(V4), address(V4)), (address(V6), address(V6))];
     let interface = prop::sample::select(vec!["eth0", "eth1", "eth2"]);
-    (ends, 0u8..5, interface).prop_map(|((src, dst), dscp, interface)| FlowKey {
+    (ends, 0u8..5, interface, 0u8..5).prop_map(|((src, dst), dscp, interface, number)| FlowKey {
+        protocol: Protocol(number),
         src,
         dst,
         dscp,
@@ -171,7 +177,8 @@ fn naive(matcher: &Matcher, flow: &FlowKey<'_>) -> bool {
             .flat_map(|range| range.first()..=range.last())
             .any(|other| other == port)
     };
-    (matcher.src.is_empty() || matcher.src.iter().any(|net| in_prefix(net, flow.src)))
+    (matcher.protocol.is_empty() || matcher.protocol.contains(&flow.protocol))
+        && (matcher.src.is_empty() || matcher.src.iter().any(|net| in_prefix(net, flow.src)))
         && (matcher.dst.is_empty() || matcher.dst.iter().any(|net| in_prefix(net, flow.dst)))
         && (matcher.sport.is_empty() || any_port(&matcher.sport, flow.src.port()))
         && (matcher.dport.is_empty() || any_port(&matcher.dport, flow.dst.port()))

@@ -1,6 +1,7 @@
 //! What `pepd check` prints of a valid configuration: the values that will be in effect.
 
 mod custody;
+mod packets;
 
 use std::{
     fmt::{self, Display, Write as _},
@@ -10,7 +11,7 @@ use std::{
 
 use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
-    site::{Buffers, Class, DscpPolicy, LinkLeg, Matcher, Mode, Site, SiteId, Source, SynHandling},
+    site::{Buffers, Class, DscpPolicy, LinkLeg, Site, SiteId, Source, SynHandling},
 };
 use units::{ByteSize, duration};
 
@@ -134,9 +135,9 @@ impl Summary<'_> {
 
     fn site(&self, f: &mut fmt::Formatter<'_>, id: SiteId, site: &Site) -> fmt::Result {
         writeln!(f, "{:>3}. {}", id.index() + 1, site.name)?;
-        detail(f, "match", &matcher(&site.matcher))?;
-        if site.mode == Mode::Bypass {
-            return detail(f, "mode", &"bypass: forwarded by the kernel, untouched");
+        detail(f, "match", &matcher(site))?;
+        if !site.mode.takes_flows() {
+            return detail(f, "mode", &packets::mode(site));
         }
         detail(f, "mode", &self.mode(id, site))?;
         detail(f, "link leg", &self.link_leg(site))?;
@@ -319,8 +320,15 @@ fn list<T: Display>(items: &[T]) -> String {
         .join(", ")
 }
 
-fn matcher(matcher: &Matcher) -> String {
+fn matcher(site: &Site) -> String {
+    let matcher = &site.matcher;
+    // Those that take flows are of TCP, all of them.
+    let protocols = match site.mode.takes_flows() {
+        true => String::new(),
+        false => list(&matcher.protocol),
+    };
     let parts = [
+        ("protocol", protocols),
         ("src", list(&matcher.src)),
         ("dst", list(&matcher.dst)),
         ("sport", list(&matcher.sport)),

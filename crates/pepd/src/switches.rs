@@ -12,7 +12,7 @@ use axum::{
 use pep_core::{
     arena::{OFF_MAX, name_hash},
     config::Config,
-    site::{Mode, SiteId},
+    site::SiteId,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::timeout};
@@ -77,8 +77,8 @@ pub enum SwitchError {
     #[error("there is no site `{0}`; there are: {1}")]
     Unknown(String, String),
     /// Its flows do not come to us.
-    #[error("the kernel forwards the flows of site `{0}` anyway, as its mode is `bypass`")]
-    Bypass(String),
+    #[error("site `{0}` takes no flows that could be left to the kernel, as its mode is `{1}`")]
+    NoFlows(String, &'static str),
     /// There is no more room in what outlives this process.
     #[error(
         "{OFF_MAX} sites are off, and there cannot be more; give them `mode = \"bypass\"` in the configuration, and reload"
@@ -151,8 +151,8 @@ impl Switches {
         let Some((id, site)) = sites.find(|(_, site)| site.name == *name) else {
             return Err(SwitchError::Unknown(name.clone(), self.names()));
         };
-        if site.mode == Mode::Bypass && !order.enabled {
-            return Err(SwitchError::Bypass(name.clone()));
+        if !site.mode.takes_flows() && !order.enabled {
+            return Err(SwitchError::NoFlows(name.clone(), observe::mode(site.mode)));
         }
         let off = !order.enabled;
         let mut kept = true;
@@ -289,7 +289,7 @@ mod tests {
         );
         assert_eq!(
             set(&switches, "plain", false),
-            Err(SwitchError::Bypass("plain".to_owned()))
+            Err(SwitchError::NoFlows("plain".to_owned(), "bypass"))
         );
         assert_eq!(set(&switches, "plain", true), Ok(0));
     }

@@ -4,6 +4,7 @@
 //! tests keep it and these types in agreement.
 
 mod admin;
+mod boost;
 mod congestion;
 mod custody;
 mod error;
@@ -13,6 +14,7 @@ mod limits;
 mod link;
 mod log;
 mod names;
+mod packet;
 mod peers;
 mod raw;
 mod sites;
@@ -23,6 +25,10 @@ mod values;
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
 pub use admin::{Admin, AdminMode, AdminSocket};
+pub use boost::{
+    AckFilter, AckReconstruction, Arq, Boost, Checksum, Compress, Congestion, CongestionMark,
+    DataFilter, DivAcks, DivAcksMode, Fec, FecScheme, Jitter, Rule, Snoop, When,
+};
 pub use custody::Custody;
 pub use error::{ConfigError, ConfigWarning};
 pub use intercept::{Intercept, Marks};
@@ -42,7 +48,7 @@ use self::{
     sites::Context,
     values::Span,
 };
-use crate::site::{Mode, SiteId, SiteTable};
+use crate::site::{Mode, PacketPolicy, Site, SiteId, SiteTable};
 
 /// A checked configuration.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,6 +79,19 @@ pub struct Config {
     /// What is allowed but can hardly be meant.
     pub warnings: Vec<ConfigWarning>,
     lines: Lines,
+}
+
+/// A site of mode `packet`, with what only such a site has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PacketSite<'a> {
+    /// Which one it is.
+    pub id: SiteId,
+    /// All of it.
+    pub site: &'a Site,
+    /// How its packets are carried.
+    pub policy: &'a PacketPolicy,
+    /// The peer at the far end, by its place in [`Config::peers`].
+    pub peer: usize,
 }
 
 /// Reads and checks a configuration.
@@ -162,6 +181,20 @@ impl Config {
         let name = site.peer.as_ref()?;
         let peer = self.peers.iter().position(|peer| peer.name == *name);
         peer.filter(|_| site.mode == Mode::Tunnel)
+    }
+
+    /// The sites of mode `packet`, in order, 0 to 16, each with its peer by its place in [`peers`](Self::peers). The place of a
+    /// site in this list is the number of its mark, its routing table and its TUN.
+    pub fn packet_sites(&self) -> impl Iterator<Item = PacketSite<'_>> {
+        self.sites.iter().filter_map(|(id, site)| {
+            let name = site.peer.as_ref()?;
+            Some(PacketSite {
+                id,
+                site,
+                policy: site.packet.as_ref()?,
+                peer: self.peers.iter().position(|peer| peer.name == *name)?,
+            })
+        })
     }
 
     /// The line, from 1, on which the file sets a key (written as in [`ConfigError::key`]), or

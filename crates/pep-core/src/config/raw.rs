@@ -123,6 +123,25 @@ impl<'a> Section<'a> {
         self.child(self.path_of(key), value)
     }
 
+    /// The table under a key, which may also be `true` for an empty one; `None` where it is
+    /// `false`, missing or neither.
+    pub(super) fn switched(&mut self, key: &'static str) -> Option<Section<'a>> {
+        let value = self.take(key)?;
+        match value.get_ref() {
+            DeValue::Boolean(true) => Some(self.child(self.path_of(key), None)),
+            DeValue::Boolean(false) => None,
+            DeValue::Table(_) => Some(self.child(self.path_of(key), Some(value))),
+            _ => {
+                let found = kind(value);
+                self.error(
+                    key,
+                    format!("expected true, false or a table, found {found}"),
+                );
+                None
+            }
+        }
+    }
+
     /// Whether the key holds text. Does not take it.
     pub(super) fn is_text(&self, key: &str) -> bool {
         let value = self.table.and_then(|table| table.get(key));

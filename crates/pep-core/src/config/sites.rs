@@ -9,6 +9,7 @@ use super::{
     CongestionName, Custody, IfName, Intercept, Link, Timeouts, congestion, custody,
     findings::Findings,
     intercept::SYN_WORDS,
+    packet,
     raw::Section,
     values::{
         BitRate, Dscp, Map, NonEmpty, OneOf, Ports, Prefix, Reading, Size, Span, Switch, WordOr,
@@ -41,6 +42,7 @@ impl Context<'_> {
             sites.extend(sections.into_iter().map(|section| self.read_site(section)));
         }
         self.check_ports(&sites);
+        self.check_packet_sites(&sites);
         self.check_names(&sites);
         self.check_order(&sites);
         SiteTable::new(sites, self.defaults(FALLBACK))
@@ -67,10 +69,11 @@ impl Context<'_> {
     fn read_site(&self, mut section: Section<'_>) -> Site {
         let s = &mut section;
         let d = self.defaults("");
+        let mode = s.read("mode", MODES).unwrap_or(d.mode);
         let mut site = Site {
             name: s.require("name", SiteName).unwrap_or_default(),
-            matcher: self.read_matcher(s.section("match")),
-            mode: s.read("mode", Modes).unwrap_or(d.mode),
+            matcher: self.read_matcher(s.section("match"), mode),
+            mode,
             congestion: s.list("congestion", name()).unwrap_or_default(),
             congestion_lan: s.list("congestion_lan", name()).unwrap_or(d.congestion_lan),
             dedicated: s.read("dedicated", Switch).unwrap_or(d.dedicated),
@@ -101,6 +104,7 @@ impl Context<'_> {
             disk: s.read("disk", custody::disk()),
             close: s.read("close", CLOSES).unwrap_or(d.close),
             while_down: s.read("while_down", WHILE_DOWN).unwrap_or(d.while_down),
+            packet: None,
         };
         let by_class = match site.class {
             Class::DelayTolerant => KeepWhen::Always,
@@ -110,7 +114,10 @@ impl Context<'_> {
         check_tunnel(s, &mut site);
         self.check_custody(s, &site);
         check_while_down(s, &site);
-        congestion::check(s, &site, self.link);
+        if site.mode.takes_flows() {
+            congestion::check(s, &site, self.link);
+        }
+        site.packet = packet::read(s, &site);
         section.finish();
         site
     }
@@ -159,9 +166,10 @@ impl Context<'_> {
         Some(peer)
     }
 
-    fn read_matcher(&self, mut section: Section<'_>) -> Matcher {
+    fn read_matcher(&self, mut section: Section<'_>, mode: Mode) -> Matcher {
         let s = &mut section;
-        let matcher = Matcher {
+        let mut matcher = Matcher {
+            protocol: Vec::new(),
             src: s.list("src", Prefix).unwrap_or_default(),
             dst: s.list("dst", Prefix).unwrap_or_default(),
             sport: s.list("sport", Ports).unwrap_or_default(),
@@ -171,6 +179,7 @@ impl Context<'_> {
                 .list("interface", text::<IfName>("the name of an interface"))
                 .unwrap_or_default(),
         };
+        packet::read_protocols(s, mode, &mut matcher);
         self.check_interfaces(&section, &matcher.interface);
         section.finish();
         matcher
@@ -243,7 +252,8 @@ impl Context<'_> {
         for (index, site) in sites.iter().enumerate() {
             let key = format!("site[{}]", index + 1);
             if site.matcher.is_impossible() {
-                let message = "never matches: `src` and `dst` have no address family in common";
+                let message =
+                    "never matches: `src`, `dst` and `protocol` have no address family in common";
                 self.findings.warning(&key, message);
             }
             let earlier = &sites[..index];
@@ -266,8 +276,9 @@ impl Context<'_> {
 /// What a tunnel needs, and what only a tunnel has.
 fn check_tunnel(section: &Section<'_>, site: &mut Site) {
     if site.mode != Mode::Tunnel {
-        if section.has("class") {
-            section.warning("class", "has no effect: only mode \"tunnel\" has classes");
+        if section.has("class") && site.mode != Mode::Packet {
+            let message = "has no effect: only modes \"tunnel\" and \"packet\" have classes";
+            section.warning("class", message);
         }
         if site.compress {
             let message = "has no effect: only mode \"tunnel\" compresses";
@@ -357,32 +368,13 @@ fn pacing() -> impl Reading<Value = Pacing> {
     WordOr("auto", Pacing::Auto, rate)
 }
 
-/// The mode of a site; the one that a later version builds is known by name.
-struct Modes;
-
 const MODES: OneOf<Mode> = OneOf(&[
     ("split", Mode::Split),
     ("tunnel", Mode::Tunnel),
+    ("packet", Mode::Packet),
     ("bypass", Mode::Bypass),
+    ("block", Mode::Block),
 ]);
-
-impl Reading for Modes {
-    type Value = Mode;
-
-    fn expected(&self) -> String {
-        MODES.expected()
-    }
-
-    fn read(&self, value: &DeValue<'_>) -> Result<Mode, String> {
-        match value.as_str() {
-            Some("packet") => Err(format!(
-                "mode \"packet\" is not built yet; use {}",
-                MODES.expected()
-            )),
-            _ => MODES.read(value),
-        }
-    }
-}
 
 /// The name of a site: it stands in logs and counters, so it has no blanks.
 struct SiteName;

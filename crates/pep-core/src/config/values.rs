@@ -7,10 +7,10 @@ use std::{
 
 use ipnet::IpNet;
 use toml::de::DeValue;
-use units::{ByteSize, Rate, duration};
+use units::{ByteSize, Rate, Ratio, duration};
 
 use super::raw::closest;
-use crate::site::PortRange;
+use crate::site::{PortRange, Protocol};
 
 /// Turns a TOML value into a checked one.
 pub(super) trait Reading {
@@ -104,6 +104,61 @@ pub(super) fn short(range: RangeInclusive<u16>) -> impl Reading<Value = u16> {
     Map(wide, |number| {
         u16::try_from(number).expect("within a range of u16")
     })
+}
+
+/// A [`u8`] in a range.
+pub(super) fn byte(range: RangeInclusive<u8>) -> impl Reading<Value = u8> {
+    let wide = Integer(u32::from(*range.start())..=u32::from(*range.end()));
+    Map(wide, |number| {
+        u8::try_from(number).expect("within a range of u8")
+    })
+}
+
+/// A number in a range, with or without a fraction.
+pub(super) struct Number(pub(super) RangeInclusive<f64>);
+
+impl Reading for Number {
+    type Value = f64;
+
+    fn expected(&self) -> String {
+        format!("a number from {} to {}", self.0.start(), self.0.end())
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<f64, String> {
+        let text = quantity_of(value).filter(|_| value.as_str().is_none());
+        let text = text.ok_or_else(|| self.wrong_type(value))?.replace('_', "");
+        let number = text.parse().ok().filter(|number| self.0.contains(number));
+        number.ok_or_else(|| out_of_range(text, format!("{} to {}", self.0.start(), self.0.end())))
+    }
+}
+
+/// A constant share, 0 to 1.
+pub(super) fn share(value: f64) -> Ratio {
+    Ratio::new(value).expect("a share between 0 and 1")
+}
+
+/// A share in a range.
+pub(super) struct Share(pub(super) RangeInclusive<Ratio>);
+
+impl Reading for Share {
+    type Value = Ratio;
+
+    fn expected(&self) -> String {
+        let (from, to) = (self.0.start(), self.0.end());
+        format!("a share from \"{from}\" to \"{to}\"")
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<Ratio, String> {
+        let text = quantity_of(value).ok_or_else(|| self.wrong_type(value))?;
+        let range = format!("\"{}\" to \"{}\"", self.0.start(), self.0.end());
+        let share: Ratio = text
+            .parse()
+            .map_err(|error| format!("{error}; accepted: {range}"))?;
+        if !self.0.contains(&share) {
+            return Err(out_of_range(share, range));
+        }
+        Ok(share)
+    }
 }
 
 /// Text that parses as a type whose error says what is accepted.
@@ -436,5 +491,29 @@ impl Reading for Dscp {
         let text = self.text_of(value)?;
         Self::named(&text.to_ascii_lowercase())
             .ok_or_else(|| format!("`{text}` is not {}", self.expected()))
+    }
+}
+
+/// A protocol above IP, by name or number.
+pub(super) struct Protocols;
+
+impl Reading for Protocols {
+    type Value = Protocol;
+
+    fn expected(&self) -> String {
+        let names: Vec<_> = Protocol::names().collect();
+        format!(
+            "a protocol: {}, or its number from 0 to 255",
+            names.join(", ")
+        )
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<Protocol, String> {
+        if integer_of(value).is_some() {
+            return byte(0..=255).read(value).map(Protocol);
+        }
+        let text = self.text_of(value)?;
+        text.parse()
+            .map_err(|error| format!("{error}; expected {}", self.expected()))
     }
 }

@@ -2,13 +2,14 @@
 
 use ipnet::IpNet;
 
-use super::{Matcher, PortRange};
+use super::{Matcher, PortRange, Protocol};
 
 impl Matcher {
     /// Whether every flow that `other` takes is taken by `self`, as far as each list tells by
     /// itself. Never claims it wrongly; may miss it where interfaces are concerned.
     pub fn covers(&self, other: &Self) -> bool {
-        prefixes_cover(&self.src, &other.src)
+        protocols_cover(&self.protocol, &other.protocol)
+            && prefixes_cover(&self.src, &other.src)
             && prefixes_cover(&self.dst, &other.dst)
             && ports_cover(&self.sport, &other.sport)
             && ports_cover(&self.dport, &other.dport)
@@ -22,13 +23,22 @@ impl Matcher {
     }
 
     /// Whether no flow can match: all sources are of one address family, all destinations of
-    /// the other.
+    /// the other, or the protocols are those of another family.
     pub fn is_impossible(&self) -> bool {
         let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
         let some = |nets: &[IpNet], v4| nets.is_empty() || nets.iter().any(|net| is_v4(net) == v4);
-        let family_possible = |v4| some(&self.src, v4) && some(&self.dst, v4);
+        let carried = |v4| {
+            self.protocol.is_empty() || self.protocol.iter().any(|protocol| protocol.is_of(v4))
+        };
+        let family_possible = |v4| carried(v4) && some(&self.src, v4) && some(&self.dst, v4);
         !family_possible(true) && !family_possible(false)
     }
+}
+
+fn protocols_cover(wide: &[Protocol], narrow: &[Protocol]) -> bool {
+    let has = |protocol: &Protocol| wide.contains(protocol);
+    let all = || (0..=u8::MAX).map(Protocol).all(|protocol| has(&protocol));
+    wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(has)) || all()
 }
 
 fn prefixes_cover(wide: &[IpNet], narrow: &[IpNet]) -> bool {

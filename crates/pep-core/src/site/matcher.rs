@@ -4,12 +4,15 @@ use std::{fmt, net::SocketAddr};
 
 use ipnet::IpNet;
 
+use super::Protocol;
 use crate::config::IfName;
 
-/// What is known of a flow when its SYN arrives.
+/// What is known of a flow when its SYN arrives, or of a packet that belongs to none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowKey<'a> {
-    /// The host that opens the connection.
+    /// What is above IP.
+    pub protocol: Protocol,
+    /// The host that opens the connection, or sends the packet; port 0 where the protocol has none.
     pub src: SocketAddr,
     /// Where it wants to go.
     pub dst: SocketAddr,
@@ -19,7 +22,7 @@ pub struct FlowKey<'a> {
     pub interface: &'a str,
 }
 
-/// An inclusive range of TCP ports; `first <= last`.
+/// An inclusive range of ports; `first <= last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortRange {
     first: u16,
@@ -79,6 +82,9 @@ impl fmt::Display for PortRange {
 /// What a site matches. Every list must take the flow; an empty list takes any.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Matcher {
+    /// What is above IP. Default: TCP for modes that carry flows; for others any, but where there
+    /// are ports TCP and UDP.
+    pub protocol: Vec<Protocol>,
     /// Prefixes of the host that opens the connection; default any.
     pub src: Vec<IpNet>,
     /// Prefixes of the destination; default any.
@@ -102,7 +108,8 @@ impl Matcher {
         let address_in = |nets: &[IpNet], address: SocketAddr| {
             nets.is_empty() || nets.iter().any(|net| net.contains(&address.ip()))
         };
-        address_in(&self.src, flow.src)
+        (self.protocol.is_empty() || self.protocol.contains(&flow.protocol))
+            && address_in(&self.src, flow.src)
             && address_in(&self.dst, flow.dst)
             && port_in(&self.sport, flow.src.port())
             && port_in(&self.dport, flow.dst.port())

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use units::{ByteSize, Rate};
 
-use super::Matcher;
+use super::{Matcher, PacketPolicy, Protocol};
 use crate::config::{CongestionName, Custody, Link, Timeouts};
 
-/// How a site's flows are carried. `packet` is not built yet.
+/// How a site's flows, or packets, are carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// Two legs of kernel TCP, joined here (default).
@@ -15,14 +15,23 @@ pub enum Mode {
     Split,
     /// To the site's peer, in a tunnel; split, held or left alone while that is gone.
     Tunnel,
+    /// Packet by packet to the site's peer, in a tunnel, with boosters.
+    Packet,
     /// Left alone: the kernel forwards the packets.
     Bypass,
+    /// Refused, by ICMP.
+    Block,
 }
 
 impl Mode {
     /// Whether flows of such a site come to us.
     pub const fn takes_flows(self) -> bool {
-        !matches!(self, Self::Bypass)
+        matches!(self, Self::Split | Self::Tunnel)
+    }
+
+    /// Whether it looks at packets other than of TCP.
+    pub const fn takes_packets(self) -> bool {
+        matches!(self, Self::Packet | Self::Block)
     }
 }
 
@@ -249,9 +258,9 @@ pub struct Site {
     pub link_buffer: Buffer,
     /// Buffers of the host leg; default [`Buffer::Auto`], which there is the kernel's autotuning.
     pub lan_buffer: Buffer,
-    /// The peer at the far end of its tunnel, by name. Default none; a site in [`Mode::Tunnel`] has one.
+    /// The peer at the far end of its tunnel, by name. Default none; a site in [`Mode::Tunnel`] or [`Mode::Packet`] has one.
     pub peer: Option<String>,
-    /// How its flows are carried in a tunnel; default [`Class::Normal`].
+    /// How its flows or packets are carried in a tunnel; default [`Class::Normal`].
     pub class: Class,
     /// Whether their bytes are compressed there; default no.
     pub compress: bool,
@@ -265,14 +274,19 @@ pub struct Site {
     pub close: Close,
     /// What becomes of new flows while the link is known to be away; default [`WhileDown::Custody`].
     pub while_down: WhileDown,
+    /// How packets are carried, in [`Mode::Packet`]; there alone it is `Some`.
+    pub packet: Option<PacketPolicy>,
 }
 
 impl Site {
-    /// A site of this name with every default, which matches everything.
+    /// A site of this name with every default, which matches every flow.
     pub fn with_defaults(name: &str, syn: SynHandling, timeouts: Timeouts) -> Self {
         Self {
             name: name.to_owned(),
-            matcher: Matcher::default(),
+            matcher: Matcher {
+                protocol: vec![Protocol::TCP],
+                ..Matcher::default()
+            },
             mode: Mode::default(),
             congestion: Vec::new(),
             congestion_lan: ["cubic", "reno"]
@@ -301,6 +315,7 @@ impl Site {
             disk: None,
             close: Close::default(),
             while_down: WhileDown::default(),
+            packet: None,
         }
     }
 

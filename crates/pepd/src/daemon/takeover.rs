@@ -9,7 +9,7 @@ use std::{
 use pep_core::{
     arena::{Kind, name_hash},
     config::Config,
-    site::FlowKey,
+    site::{FlowKey, Protocol},
 };
 use socket2::SockRef;
 
@@ -200,6 +200,7 @@ fn accepted(sites: &Sites<'_>, client: OwnedFd) -> Option<Accepted> {
     }
     let dscp = leg::syn_dscp(client.as_fd());
     let site = sites.of(&FlowKey {
+        protocol: Protocol::TCP,
         src: address,
         dst: destination,
         dscp,

@@ -16,7 +16,7 @@ use std::{
 
 use pep_core::{
     config::Config,
-    site::{FlowKey, SiteId, Source},
+    site::{FlowKey, Protocol, SiteId, Source},
     syn::{
         Action, Failure, FlowTuple, Holder, HolderConfig,
         packet::{IcmpError, Unreachable},
@@ -243,6 +243,7 @@ impl DeferTask {
 
     fn site(&self, flow: &FlowTuple, dscp: u8, lan: usize) -> Option<Arc<SiteRuntime>> {
         let id = self.config.sites.find(&FlowKey {
+            protocol: Protocol::TCP,
             src: flow.client,
             dst: flow.destination,
             dscp,

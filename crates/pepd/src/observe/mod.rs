@@ -377,7 +377,9 @@ pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Split => "split",
         Mode::Tunnel => "tunnel",
+        Mode::Packet => "packet",
         Mode::Bypass => "bypass",
+        Mode::Block => "block",
     }
 }
 

@@ -1,0 +1,169 @@
+//! Sites whose packets are looked at one by one: modes `packet` and `block`.
+
+use std::time::Duration;
+
+use units::ByteSize;
+
+use super::{
+    Boost, Marks,
+    raw::Section,
+    sites::Context,
+    values::{Map, OneOf, Protocols, Size, Span, Switch, WordOr},
+};
+use crate::site::{Matcher, Mode, PacketPolicy, Protocol, Site, WithoutPeer};
+
+/// The most sites of mode `packet`: each takes a mark, a routing table and a TUN.
+pub(super) const SITES_MAX: usize = 16;
+
+/// Keys that are of TCP legs.
+const OF_LEGS: [&str; 18] = [
+    "congestion",
+    "congestion_lan",
+    "dedicated",
+    "rtt0",
+    "link_leg",
+    "source",
+    "syn",
+    "dscp",
+    "nodelay_lan",
+    "nodelay_link",
+    "mss",
+    "timeouts",
+    "notsent_lowat",
+    "pacing",
+    "share",
+    "link_buffer",
+    "lan_buffer",
+    "while_down",
+];
+
+const WITHOUT_PEER: OneOf<WithoutPeer> =
+    OneOf(&[("pass", WithoutPeer::Pass), ("drop", WithoutPeer::Drop)]);
+
+/// Reads `[site.packet]` and `[site.boost]`, and checks what a site that has them needs.
+pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
+    let packet = s.section("packet");
+    let boost = s.section("boost");
+    for (key, section) in [("packet", &packet), ("boost", &boost)] {
+        if site.mode != Mode::Packet && section.is_present() {
+            s.warning(
+                key,
+                format!("has no effect: only mode \"packet\" has `{key}`"),
+            );
+        }
+    }
+    let policy = read_policy(packet, boost, site);
+    if site.mode.takes_packets() {
+        check_legs(s, site.mode);
+    }
+    if site.mode != Mode::Packet {
+        return None;
+    }
+    if !s.has("peer") {
+        s.error(
+            "peer",
+            "missing: mode \"packet\" needs the name of a [peer.NAME] section",
+        );
+    }
+    Some(policy)
+}
+
+fn read_policy(mut packet: Section<'_>, boost: Section<'_>, site: &Site) -> PacketPolicy {
+    let d = PacketPolicy::with_defaults(site.class);
+    let s = &mut packet;
+    let deadline = Span(Duration::from_millis(1)..=Duration::from_secs(3600));
+    let deadline = s.read("deadline", deadline).unwrap_or(d.deadline);
+    let queue = Size(ByteSize::kib(4)..=ByteSize::mib(64));
+    let policy = PacketPolicy {
+        deadline,
+        queue: s
+            .read("queue", WordOr("auto", None, Map(queue, Some)))
+            .unwrap_or(d.queue),
+        mss_clamp: s.read("mss_clamp", Switch).unwrap_or(d.mss_clamp),
+        on_peer_loss: s
+            .read("on_peer_loss", WITHOUT_PEER)
+            .unwrap_or(d.on_peer_loss),
+        boost: Boost::read(boost, deadline),
+    };
+    packet.finish();
+    policy
+}
+
+fn check_legs(section: &Section<'_>, mode: Mode) {
+    let name = match mode {
+        Mode::Block => "block",
+        _ => "packet",
+    };
+    for key in OF_LEGS.into_iter().filter(|key| section.has(key)) {
+        let message = format!(
+            "has no effect: mode \"{name}\" has no TCP connections of its own, and hosts' pass as packets"
+        );
+        section.warning(key, message);
+    }
+}
+
+/// Reads the protocols of a site's `match`, and checks them against its mode and ports.
+pub(super) fn read_protocols(s: &mut Section<'_>, mode: Mode, matcher: &mut Matcher) {
+    let stated = s.list("protocol", Protocols);
+    let ports = ["sport", "dport"].into_iter().find(|key| s.has(key));
+    let Some(stated) = stated else {
+        matcher.protocol = match ports {
+            _ if mode.takes_flows() => vec![Protocol::TCP],
+            Some(_) => vec![Protocol::TCP, Protocol::UDP],
+            None => Vec::new(),
+        };
+        return;
+    };
+    let other = stated.iter().find(|protocol| **protocol != Protocol::TCP);
+    if let Some(other) = other.filter(|_| mode.takes_flows()) {
+        let message = format!(
+            "`{other}` has no connections that could be split or put into a tunnel as streams; accepted: \"tcp\", or any \
+             protocol with mode \"packet\", \"bypass\" or \"block\""
+        );
+        s.error("protocol", message);
+    }
+    let without = stated.iter().find(|protocol| !protocol.has_ports());
+    if let (Some(without), Some(key)) = (without, ports) {
+        let message = format!(
+            "`{without}` has no ports; accepted beside a `protocol` of tcp, udp, udplite, dccp or sctp only: give what else the \
+             site is for a site of its own"
+        );
+        s.error(key, message);
+    }
+    matcher.protocol = stated;
+}
+
+impl Context<'_> {
+    /// Each site of mode `packet` takes a mark.
+    pub(super) fn check_packet_sites(&self, sites: &[Site]) {
+        let of_packets = sites
+            .iter()
+            .enumerate()
+            .filter(|(_, site)| site.mode == Mode::Packet);
+        let of_packets: Vec<_> = of_packets.map(|(index, _)| index).collect();
+        if let Some(index) = of_packets.get(SITES_MAX) {
+            let count = of_packets.len();
+            self.findings.error(
+                &format!("site[{}].mode", index + 1),
+                format!("{count} sites of mode \"packet\"; accepted: 0 to {SITES_MAX}, as each has a TUN device"),
+            );
+            return;
+        }
+        let (lans, packets) = (self.intercept.lan.len() as u64, of_packets.len() as u64);
+        let fixed = u64::from(Marks::FIXED);
+        let marks = self.intercept.marks;
+        let without = fixed + lans;
+        if (without..without + packets).contains(&marks.room()) {
+            let needed = without + packets;
+            self.findings.error(
+                "intercept.mark_mask",
+                format!(
+                    "has room for {} marks from {:#x} upwards; {needed} are needed ({fixed}, one per interface of `lan`, and one \
+                     per site of mode \"packet\")",
+                    marks.room(),
+                    marks.first(),
+                ),
+            );
+        }
+    }
+}

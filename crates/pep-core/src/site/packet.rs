@@ -1,0 +1,60 @@
+//! What is done with the packets of a site in mode `packet`.
+
+use std::time::Duration;
+
+use units::ByteSize;
+
+use super::Class;
+use crate::config::Boost;
+
+/// How the packets of a site are carried to its peer (`[site.packet]`, `[site.boost]`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct PacketPolicy {
+    /// How long a packet may wait in our queue before it is dropped, 1 ms to 1 h; default
+    /// [`deadline_of`](Self::deadline_of) the site's class.
+    pub deadline: Duration,
+    /// Bytes of the queue before the link at most, 4 KiB to 64 MiB; default `None`, as much as the link carries within the deadline
+    /// where its rate is known.
+    pub queue: Option<ByteSize>,
+    /// Whether the MSS of TCP connections is lowered to what a packet of the tunnel holds; default true:
+    /// networks that swallow ICMP leave hosts no other way to know.
+    pub mss_clamp: bool,
+    /// What becomes of packets while the peer is gone; default [`WithoutPeer::Pass`].
+    pub on_peer_loss: WithoutPeer,
+    /// What is done with the packets; default nothing.
+    pub boost: Boost,
+}
+
+impl PacketPolicy {
+    /// Every default, for packets of this class.
+    pub fn with_defaults(class: Class) -> Self {
+        Self {
+            deadline: Self::deadline_of(class),
+            queue: None,
+            mss_clamp: true,
+            on_peer_loss: WithoutPeer::default(),
+            boost: Boost::default(),
+        }
+    }
+
+    /// How long packets of a class may wait: a quarter of a second where somebody talks, as voice is of no use later; 1 s by
+    /// default, after which TCP has sent the packet again; 4 s for bulk; a minute for what can wait.
+    pub const fn deadline_of(class: Class) -> Duration {
+        Duration::from_millis(match class {
+            Class::Interactive => 250,
+            Class::Normal => 1_000,
+            Class::Bulk => 4_000,
+            Class::DelayTolerant => 60_000,
+        })
+    }
+}
+
+/// What becomes of a site's packets while its peer is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WithoutPeer {
+    /// The kernel forwards them as they are (default).
+    #[default]
+    Pass,
+    /// They are dropped.
+    Drop,
+}

@@ -1,0 +1,75 @@
+//! Packets of hosts that are no flows of ours.
+
+use std::time::Duration;
+
+use pep_core::site::SiteId;
+
+use super::Core;
+use crate::tunnel::packets::Taken;
+
+impl Core {
+    /// A packet of a host has come out of the interface of that chain of a peer's.
+    pub(in crate::tunnel) fn packet_from_host(
+        &mut self,
+        now: Duration,
+        (peer, chain): (usize, usize),
+        packet: &[u8],
+    ) -> Taken {
+        let is_here = self.statuses.is_here(peer);
+        match &mut self.peers.list[peer].packets {
+            Some(packets) => packets.from_host(now, chain, packet, is_here),
+            None => Taken::Pass,
+        }
+    }
+
+    /// The peer of a site in mode `packet`, and its chain there.
+    pub(in crate::tunnel) fn chain_of(&self, site: SiteId) -> Option<(usize, usize)> {
+        let mut peers = self.peers.list.iter().enumerate();
+        peers.find_map(|(index, peer)| Some((index, peer.packets.as_ref()?.chain_of(site)?)))
+    }
+
+    /// Does what is due with packets, and tells the sessions what there is to be sent.
+    pub(in crate::tunnel) fn settle_packets(&mut self) {
+        let now = self.now();
+        for peer in &mut self.peers.list {
+            if let Some(packets) = &mut peer.packets {
+                packets.settle(now, self.endpoint.session(peer.id));
+            }
+        }
+    }
+
+    /// When there is something to do with packets though nothing has happened.
+    pub(in crate::tunnel) fn packets_deadline(&self) -> Option<Duration> {
+        let peers = self.peers.list.iter();
+        let packets = peers.filter_map(|peer| peer.packets.as_ref()?.deadline());
+        packets.min()
+    }
+
+    /// The next packet for a host: of which peer and chain it is, and the packet.
+    pub(in crate::tunnel) fn poll_host(&mut self) -> Option<((usize, usize), Vec<u8>)> {
+        let mut peers = self.peers.list.iter_mut().enumerate();
+        peers.find_map(|(index, peer)| {
+            let (chain, packet) = peer.packets.as_mut()?.poll_host()?;
+            Some(((index, chain), packet))
+        })
+    }
+
+    /// How long a packet of that chain may be to be carried in one piece, where that is known.
+    pub(in crate::tunnel) fn packet_mtu(&mut self, (peer, chain): (usize, usize)) -> Option<usize> {
+        let peer = &self.peers.list[peer];
+        let room = self.endpoint.session(peer.id)?.packet_room();
+        peer.packets.as_ref()?.mtus(room).nth(chain)
+    }
+
+    /// A session with the peer has begun, or is over.
+    pub(super) fn join_packets(&mut self, index: usize) {
+        let peer = &mut self.peers.list[index];
+        let Some(packets) = &mut peer.packets else {
+            return;
+        };
+        match self.endpoint.session(peer.id) {
+            Some(session) => packets.begin(session),
+            None => packets.end(),
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Packets of sites in mode `packet`: what is between their interfaces and the session with their peer.
+//!
+//! ```text
+//!   host --> kernel --mark--> TUN of the site --> Tap --from_host--> Exchange --next_packet--> session ==> peer
+//!   host <-- kernel <-------- TUN of the site <-- Tap <--poll_host-- Exchange <----packet----- session <== peer
+//! ```
+//!
+//! While the peer is gone, or takes no packets, what comes out of a TUN goes back into it: the kernel then forwards it as if there
+//! were no pepd.
+
+mod settings;
+pub(super) mod tap;
+
+use std::time::Duration;
+
+use boosters::{
+    chain::ChainStats,
+    ecn::Ecn as Mark,
+    exchange::Exchange,
+    ip::FlowKey as PacketKey,
+    rule::Path,
+};
+use pep_core::{
+    config::Config,
+    site::{FlowKey, Matcher, PacketPolicy, Protocol, Site, SiteId, WithoutPeer},
+};
+use tunnel::{
+    class::Class,
+    ecn::Ecn,
+    session::{PacketQueue, Session},
+    store::NextPacket,
+};
+
+/// How often boosters hear of the path while there are packets.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is between the interfaces of a peer's sites and its session.
+#[derive(Debug)]
+pub(super) struct Packets {
+    exchange: Exchange,
+    /// By the numbers of their chains.
+    sites: Vec<Carried>,
+    /// Of the session that there is.
+    queues: Option<Queues>,
+    looked: Duration,
+    /// Packets that passed as they were, and that were dropped, as the peer was gone.
+    passed: u64,
+    dropped: u64,
+}
+
+/// A site whose packets are carried.
+#[derive(Debug)]
+struct Carried {
+    id: SiteId,
+    name: String,
+    class: Class,
+    answers: Matcher,
+    without_peer: WithoutPeer,
+    /// What boosters add to a packet at most.
+    overhead: usize,
+}
+
+/// Where the session asks for what.
+#[derive(Debug)]
+struct Queues {
+    words: PacketQueue,
+    chains: Vec<PacketQueue>,
+}
+
+/// What becomes of a packet of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is carried.
+    Yes,
+    /// The kernel is to forward it.
+    Pass,
+    /// It is dropped, as the peer is gone.
+    Dropped,
+}
+
+/// How the packets of a site fare.
+#[derive(Debug, Clone)]
+pub struct PacketFacts {
+    /// Whose they are.
+    pub site: String,
+    /// What its chain has done.
+    pub chain: ChainStats,
+    /// What is queued, in bytes.
+    pub queued: usize,
+    /// For how long the first of it has been.
+    pub delay: Duration,
+    /// Each count of each booster, here and, of what comes from the peer's chain of that number, at its receiver.
+    pub boosters: Vec<(&'static str, &'static str, u64)>,
+}
+
+impl Packets {
+    /// Of the sites of a peer in mode `packet`, if it has any.
+    pub(super) fn new(config: &Config, peer: usize, seed: u64) -> Option<Self> {
+        let sites = config.sites.iter();
+        let of_peer = sites.filter(|(id, _)| config.peer_of(*id) == Some(peer));
+        let sites: Vec<_> = of_peer
+            .filter_map(|(id, site)| Some((id, site, site.packet.as_ref()?)))
+            .collect();
+        if sites.is_empty() {
+            return None;
+        }
+        let rate = config.peers[peer].rate;
+        let chain = |(number, (_, _, policy)): (usize, &(SiteId, &Site, &PacketPolicy))| {
+            settings::chain(policy, rate, seed.wrapping_add(number as u64))
+        };
+        let carried = |(id, site, policy): &(SiteId, &Site, &PacketPolicy)| Carried {
+            id: *id,
+            name: site.name.clone(),
+            class: super::setup::class(site.class),
+            answers: Matcher {
+                dscp: Vec::new(),
+                interface: Vec::new(),
+                ..site.matcher.clone()
+            },
+            without_peer: policy.on_peer_loss,
+            overhead: settings::overhead(&policy.boost),
+        };
+        Some(Self {
+            exchange: Exchange::new(sites.iter().enumerate().map(chain).collect()),
+            sites: sites.iter().map(carried).collect(),
+            queues: None,
+            looked: Duration::ZERO,
+            passed: 0,
+            dropped: 0,
+        })
+    }
+
+    /// Which chain a site has.
+    pub(super) fn chain_of(&self, site: SiteId) -> Option<usize> {
+        self.sites.iter().position(|carried| carried.id == site)
+    }
+
+    /// A session begins: perhaps with another process of the peer's.
+    pub(super) fn renew(&mut self) {
+        self.queues = None;
+        self.exchange.renew();
+    }
+
+    /// The session is there.
+    pub(super) fn begin(&mut self, session: &mut Session) {
+        self.queues = None;
+        if !session.takes_packets() {
+            return;
+        }
+        let words = session.open_packets(Class::Interactive, 0);
+        let chains = self.sites.iter();
+        let chains = chains.map(|site| session.open_packets(site.class, site.id.0));
+        let chains: Result<Vec<_>, _> = chains.collect();
+        if let (Ok(words), Ok(chains)) = (words, chains) {
+            self.queues = Some(Queues { words, chains });
+        }
+    }
+
+    /// There is no session any more.
+    pub(super) fn end(&mut self) {
+        self.queues = None;
+    }
+
+    /// Takes a packet of a host. `is_here`: the peer is there.
+    pub(super) fn from_host(
+        &mut self,
+        now: Duration,
+        chain: usize,
+        packet: &[u8],
+        is_here: bool,
+    ) -> Taken {
+        if self.queues.is_some() && is_here {
+            self.exchange.from_host(now, chain, packet);
+            return Taken::Yes;
+        }
+        let site = self.sites.get(chain);
+        if site.is_some_and(|site| site.without_peer == WithoutPeer::Drop) {
+            self.dropped += 1;
+            return Taken::Dropped;
+        }
+        self.passed += 1;
+        Taken::Pass
+    }
+
+    /// Does what is due, and tells the session what there is to be sent.
+    pub(super) fn settle(&mut self, now: Duration, session: Option<&mut Session>) {
+        if self.exchange.deadline().is_some_and(|at| at <= now) {
+            let sites = &self.sites;
+            self.exchange.on_time(now, &mut |key| find(sites, key));
+        }
+        let (Some(session), Some(queues)) = (session, &self.queues) else {
+            return;
+        };
+        if now >= self.looked + LOOK {
+            self.looked = now;
+            self.exchange.set_path(now, &path(session));
+        }
+        session.set_packets_ready(queues.words, self.exchange.has_word(now));
+        for (chain, queue) in queues.chains.iter().enumerate() {
+            session.set_packets_ready(*queue, self.exchange.has_message(chain));
+        }
+    }
+
+    /// When [`settle`](Self::settle) wants to be called again.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let words = self.exchange.word_due().filter(|_| self.queues.is_some());
+        [self.exchange.deadline(), words].into_iter().flatten().min()
+    }
+
+    /// The next packet for a host, and the chain whose interface it is to come in by.
+    pub(super) fn poll_host(&mut self) -> Option<(usize, Vec<u8>)> {
+        let (chain, packet) = self.exchange.poll_host()?;
+        Some((chain, packet.bytes))
+    }
+
+    /// Writes what is next of a queue of the session's.
+    pub(super) fn next(
+        &mut self,
+        queue: PacketQueue,
+        now: Duration,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<NextPacket> {
+        let queues = self.queues.as_ref()?;
+        if queue == queues.words {
+            self.exchange.poll_word(now, room, out).then_some(())?;
+            return Some(NextPacket {
+                more: self.exchange.has_word(now),
+                ecn: Ecn::Ect0,
+            });
+        }
+        let chain = queues.chains.iter().position(|chain| *chain == queue)?;
+        let mark = self.exchange.poll_message(now, chain, room, out)?;
+        Some(NextPacket {
+            more: self.exchange.has_message(chain),
+            ecn: outside(mark),
+        })
+    }
+
+    /// Takes a message of the peer's.
+    pub(super) fn take(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
+        let sites = &self.sites;
+        let site = &mut |key: &PacketKey| find(sites, key);
+        let congested = outer == Ecn::Ce;
+        self.exchange.handle(now, channel, message, congested, site);
+    }
+
+    /// The longest packet of each chain that is carried in one piece, given how long messages may be.
+    pub(super) fn mtus(&self, room: usize) -> impl Iterator<Item = usize> {
+        let sites = self.sites.iter();
+        sites.map(move |site| room.saturating_sub(1 + site.overhead))
+    }
+
+    /// Packets that passed as they were, and packets that were dropped, as the peer was gone.
+    pub(super) fn without_peer(&self) -> (u64, u64) {
+        (self.passed, self.dropped)
+    }
+
+    /// How packets fare.
+    pub(super) fn facts(&self, now: Duration) -> Vec<PacketFacts> {
+        let chains = self.exchange.chains().iter().zip(&self.sites).enumerate();
+        let facts = chains.map(|(number, (chain, site))| {
+            let mut boosters = Vec::new();
+            let mut each = |booster, count, value| boosters.push((booster, count, value));
+            chain.counters(&mut each);
+            let receivers = self.exchange.receivers();
+            for (_, receiver) in receivers.filter(|(channel, _)| usize::from(*channel) == number) {
+                receiver.counters(&mut each);
+            }
+            let (queued, delay) = chain.queued(now);
+            PacketFacts {
+                site: site.name.clone(),
+                chain: chain.stats(),
+                queued,
+                delay,
+                boosters,
+            }
+        });
+        facts.collect()
+    }
+}
+
+/// What the boosters hear of the path.
+fn path(session: &Session) -> Path {
+    let state = session.path();
+    Path {
+        loss: state.loss,
+        counts: session.measures().sent,
+        rate: state.link_rate,
+        peer_rate: session.peer_rate(),
+        rtt: state.rtt,
+        queue: Duration::ZERO,
+        room: session.packet_room().saturating_sub(1),
+        abilities: 0,
+    }
+}
+
+/// The chain whose site packets with these addresses belong to; the first one if none. Their mark for services and their interface
+/// are not known.
+fn find(sites: &[Carried], key: &PacketKey) -> usize {
+    let found = sites.iter().position(|site| {
+        site.answers.matches(&FlowKey {
+            protocol: Protocol(key.protocol),
+            src: key.from.into(),
+            dst: key.to.into(),
+            dscp: 0,
+            interface: "",
+        })
+    });
+    found.unwrap_or(0)
+}
+
+fn outside(mark: Mark) -> Ecn {
+    match mark {
+        Mark::NotEct => Ecn::NotEct,
+        Mark::Ect1 => Ecn::Ect1,
+        Mark::Ect0 => Ecn::Ect0,
+        Mark::Ce => Ecn::Ce,
+    }
+}

@@ -1,0 +1,176 @@
+//! The interfaces of sites in mode `packet`: packets out of them, and back into them.
+
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use pep_core::site::SiteId;
+use tokio::io::{Interest, unix::AsyncFd};
+
+use super::Taken;
+use crate::{
+    intercept::{
+        packets::{PacketTun, set_mtu},
+        tun::Tun,
+    },
+    sys::reactor,
+    tunnel::core::Core,
+};
+
+/// Packets read from one interface before others have their turn.
+const TURN: usize = 128;
+/// How often it is looked how long packets may be.
+const LOOK: Duration = Duration::from_secs(1);
+/// What every interface with IPv6 has to take (RFC 8200 §5). What is longer than the tunnel takes goes in pieces.
+const MTU_MIN: usize = 1280;
+
+/// The longest packet that the kernel hands out.
+const PACKET_MAX: usize = 65_535;
+
+/// The interface of a site.
+#[derive(Debug)]
+struct Tap {
+    /// Whose packets they are, and their chain there.
+    of: (usize, usize),
+    tun: Tun,
+    watch: AsyncFd<OwnedFd>,
+    /// What it was last set to.
+    mtu: usize,
+}
+
+impl Tap {
+    /// To be called within a runtime.
+    fn new(of: (usize, usize), tun: Tun) -> io::Result<Self> {
+        let watch = tun.as_fd().try_clone_to_owned()?;
+        Ok(Self {
+            of,
+            tun,
+            watch: reactor::register(watch, Interest::READABLE)?,
+            mtu: 0,
+        })
+    }
+
+    /// Reads a packet to the beginning of `buffer`; how long it is.
+    fn poll_read(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut ready = ready!(self.watch.poll_read_ready(cx))?;
+            match self.tun.read(buffer)? {
+                Some(length) => return Poll::Ready(Ok(length)),
+                None => ready.clear_ready(),
+            }
+        }
+    }
+
+    /// Lets a packet come in by this interface. What the kernel does not take is lost, as it would be on a link.
+    fn write(&self, packet: &[u8]) -> bool {
+        self.tun.write(packet).is_ok()
+    }
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(in crate::tunnel) struct Taps {
+    taps: Vec<Tap>,
+    buffer: Box<[u8]>,
+    look: Duration,
+}
+
+impl Taps {
+    /// To be called within a runtime. `find` says of which peer a site is, and which chain of its.
+    ///
+    /// # Errors
+    /// When descriptors are short.
+    pub(in crate::tunnel) fn new(
+        tuns: Vec<PacketTun>,
+        find: impl Fn(SiteId) -> Option<(usize, usize)>,
+    ) -> io::Result<Self> {
+        let found = tuns
+            .into_iter()
+            .filter_map(|tun| Some((find(tun.site)?, tun.tun)));
+        Ok(Self {
+            taps: found
+                .map(|(of, tun)| Tap::new(of, tun))
+                .collect::<io::Result<_>>()?,
+            buffer: vec![0; PACKET_MAX].into_boxed_slice(),
+            look: Duration::ZERO,
+        })
+    }
+
+    /// Takes packets of hosts, and gives them theirs.
+    pub(in crate::tunnel) fn poll(&mut self, cx: &mut Context<'_>, core: &mut Core) {
+        if self.taps.is_empty() {
+            return;
+        }
+        let now = core.now();
+        for tap in &self.taps {
+            if read(tap, &mut self.buffer, now, cx, core) {
+                cx.waker().wake_by_ref();
+            }
+        }
+        core.settle_packets();
+        while let Some((of, packet)) = core.poll_host() {
+            let tap = self.taps.iter().find(|tap| tap.of == of);
+            let written = tap.is_some_and(|tap| tap.write(&packet));
+            core.context.counters.update(|stats| {
+                stats.packets_delivered += u64::from(written);
+                stats.packets_undeliverable += u64::from(!written);
+            });
+        }
+        if now >= self.look {
+            self.look = now + LOOK;
+            self.fit(core);
+        }
+    }
+
+    /// Interfaces take what the tunnel carries in one piece, so that hosts hear of what does not fit (RFC 1191, RFC 8201).
+    fn fit(&mut self, core: &mut Core) {
+        for tap in &mut self.taps {
+            let Some(mtu) = core.packet_mtu(tap.of) else {
+                continue;
+            };
+            let mtu = mtu.clamp(MTU_MIN, PACKET_MAX);
+            if std::mem::replace(&mut tap.mtu, mtu) != mtu {
+                tracing::debug!(interface = tap.tun.name(), mtu, "longest packet");
+                if let Err(error) = set_mtu(&tap.tun, mtu) {
+                    tap.mtu = 0;
+                    tracing::warn!(interface = tap.tun.name(), mtu, %error, "cannot set the MTU of an interface");
+                }
+            }
+        }
+    }
+}
+
+/// Reads what an interface has; whether there may be more.
+fn read(
+    tap: &Tap,
+    buffer: &mut [u8],
+    now: Duration,
+    cx: &mut Context<'_>,
+    core: &mut Core,
+) -> bool {
+    let [mut taken, mut passed, mut dropped] = [0; 3];
+    let mut more = true;
+    for _ in 0..TURN {
+        let Poll::Ready(Ok(length)) = tap.poll_read(cx, buffer) else {
+            more = false;
+            break;
+        };
+        let packet = &buffer[..length];
+        match core.packet_from_host(now, tap.of, packet) {
+            Taken::Yes => taken += 1,
+            Taken::Pass if tap.write(packet) => passed += 1,
+            Taken::Pass | Taken::Dropped => dropped += 1,
+        }
+    }
+    if taken + passed + dropped > 0 {
+        core.context.counters.update(|stats| {
+            stats.packets_taken += taken;
+            stats.packets_passed += passed;
+            stats.packets_dropped += dropped;
+        });
+    }
+    more
+}
