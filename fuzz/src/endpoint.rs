@@ -6,6 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 use arbitrary::Arbitrary;
 use tunnel::{
     crypto::public_key,
+    ecn::Ecn,
     endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
     session::{Outages, Rate, SessionConfig},
     store::Store,
@@ -96,6 +97,8 @@ fn config() -> SessionConfig {
         stream_credit: 1 << 16,
         session_credit: 1 << 20,
         streams_max: 10,
+        packets: false,
+        peer_packets: false,
         memory: None,
         overhead_max: 0.5,
     }
@@ -173,7 +176,7 @@ impl Two {
     }
 
     fn receive(&mut self, to: usize, from: SocketAddr, bytes: &mut [u8]) {
-        self.ends[to].handle_datagram(self.now, from, false, bytes, &mut NoBytes);
+        self.ends[to].handle_datagram(self.now, from, Ecn::NotEct, bytes, &mut NoBytes);
     }
 
     /// What must not happen by any of this.

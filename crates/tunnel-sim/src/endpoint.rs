@@ -7,6 +7,7 @@ use std::{
 
 use tunnel::{
     crypto::public_key,
+    ecn::Ecn,
     endpoint::{
         Carriers, DownReason, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId,
         Stores,
@@ -88,7 +89,7 @@ impl Side for Sealed {
     ) -> Result<(), String> {
         let stores = &mut One(store);
         self.endpoint
-            .handle_datagram(now, socket(from), false, datagram, stores);
+            .handle_datagram(now, socket(from), Ecn::NotEct, datagram, stores);
         Ok(())
     }
 

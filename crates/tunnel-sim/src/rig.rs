@@ -7,6 +7,7 @@ use std::{
 
 use tunnel::{
     class::Class,
+    ecn::Ecn,
     session::{Event, Outages, Rate, Session, SessionConfig},
     store::Store,
     wire::StreamId,
@@ -35,6 +36,8 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
         stream_credit: 1 << 20,
         session_credit: 1 << 40,
         streams_max: 1000,
+        packets: false,
+        peer_packets: false,
         memory: None,
         overhead_max: 1.0,
     }
@@ -276,7 +279,7 @@ impl Rig {
                 let mut datagram = vec![0; OVERHEAD];
                 let session = &mut self.sessions[side];
                 let Some(written) =
-                    session.poll_packet(self.now, &mut datagram, &self.stores[side])
+                    session.poll_packet(self.now, &mut datagram, &mut self.stores[side])
                 else {
                     break;
                 };
@@ -316,7 +319,7 @@ impl Rig {
         let (plain, len) = (&packet[OVERHEAD..], packet.len() - HEADERS);
         let store = &mut self.stores[side];
         self.sessions[side]
-            .handle_packet(self.now, number, plain, len, false, store)
+            .handle_packet(self.now, number, plain, len, Ecn::NotEct, store)
             .expect("what the peer wrote");
         self.events(side);
     }

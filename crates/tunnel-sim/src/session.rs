@@ -5,6 +5,7 @@ use std::{fmt::Write, time::Duration};
 use fec::wire::Header;
 use tunnel::{
     crypto::Window,
+    ecn::Ecn,
     session::Session,
     store::Store,
     wire::{Frame, Frames, Part, Parts},
@@ -53,7 +54,7 @@ impl Side for Plain {
         self.seen.insert(number);
         let handled = self
             .session
-            .handle_packet(now, number, packet, length, false, store);
+            .handle_packet(now, number, packet, length, Ecn::NotEct, store);
         handled.map_err(|error| error.to_string())
     }
 

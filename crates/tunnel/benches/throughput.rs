@@ -12,6 +12,7 @@ use std::{
 use tunnel::{
     class::Class,
     crypto::public_key,
+    ecn::Ecn,
     endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
     session::{Event, Outages, Rate, SessionConfig},
     store::Store,
@@ -71,6 +72,8 @@ fn end(key: u8, other: u8, port: u16) -> End {
         stream_credit: 1 << 20,
         session_credit: 1 << 40,
         streams_max: 100,
+        packets: false,
+        peer_packets: false,
         memory: None,
         overhead_max: 1.0,
     };
@@ -122,7 +125,7 @@ fn step(ends: &mut [End; 2], now: &mut Duration, datagram: &mut Vec<u8>) {
             let other = &mut ends[1 - i];
             other
                 .endpoint
-                .handle_datagram(*now, from, false, datagram, &mut other.ring);
+                .handle_datagram(*now, from, Ecn::Ect0, datagram, &mut other.ring);
             other.events();
         }
         ends[i].events();

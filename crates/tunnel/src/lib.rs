@@ -19,6 +19,7 @@
 //! - [`store`], where the streams' bytes are: with the caller
 //! - [`parcel`], streams whose bytes are compressed
 //! - [`class`], [`schedule`], which bytes go first
+//! - [`ecn`], congestion marks inside and outside of the tunnel
 //! - [`delivery`], [`arrival`], which segments have arrived: the sender's and the receiver's side of it
 //! - [`outage`], whether the link is there
 //! - [`path`], what is known of the way to the peer
@@ -36,6 +37,7 @@ pub mod class;
 pub mod coding;
 pub mod crypto;
 pub mod delivery;
+pub mod ecn;
 pub mod endpoint;
 pub mod outage;
 pub mod parcel;

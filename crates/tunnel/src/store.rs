@@ -5,10 +5,26 @@
 //! [`Acked`](crate::session::Event::Acked) gives it back; what arrives it places at once where it
 //! belongs, also when earlier bytes are missing, as far as the caller has
 //! [allowed](crate::session::Session::allow).
+//!
+//! Packets beside streams stay with the caller likewise, until it is their turn: what is queued can still be changed, and what
+//! has become old be dropped.
 
-use crate::wire::StreamId;
+use std::time::Duration;
 
-/// The bytes of all streams of a session.
+use crate::{ecn::Ecn, session::PacketQueue, wire::StreamId};
+
+/// A packet beside streams that a [`Store`] has given away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextPacket {
+    /// Whether its queue has another one. If not it is idle, until it is said to be
+    /// [ready](crate::session::Session::set_packets_ready) again.
+    pub more: bool,
+    /// The mark of the packet that is carried; its datagram gets [what suits it](Ecn::outside). [`Ecn::Ect0`] for what is no IP packet, as all else
+    /// has that.
+    pub ecn: Ecn,
+}
+
+/// The bytes of all streams of a session, and packets beside them.
 pub trait Store {
     /// Copies the bytes to be sent of a stream, from position `from` on, until `into` is full.
     ///
@@ -26,4 +42,24 @@ pub trait Store {
     /// [endpoint](crate::endpoint::Endpoint) before anything else of the new session, and before the events that tell of
     /// it. Of no concern to whoever serves one session alone.
     fn renew(&mut self) {}
+
+    /// Appends the next packet of a queue to `out`: the channel, a byte below [`PACKET_CHANNELS`](crate::wire::PACKET_CHANNELS), and the message, of 1 to
+    /// `room` bytes. It is sent at once, and nobody asks for it again. `None` if there is none after all, or nothing that fits; the queue is
+    /// idle then.
+    ///
+    /// Asked only for queues that are [ready](crate::session::Session::set_packets_ready), when it is their turn. What is longer than `room`, which may
+    /// be less than a moment ago, is the caller's to drop or to split.
+    fn next_packet(
+        &mut self,
+        _queue: PacketQueue,
+        _now: Duration,
+        _room: usize,
+        _out: &mut Vec<u8>,
+    ) -> Option<NextPacket> {
+        None
+    }
+
+    /// Takes a packet beside streams that has arrived, whose datagram had the mark `outer`. It comes once at most; in any order, with regard to
+    /// streams, too. Called only where [these are taken](crate::session::SessionConfig::packets).
+    fn packet(&mut self, _now: Duration, _channel: u8, _outer: Ecn, _message: &[u8]) {}
 }

@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use tunnel::ecn::Ecn;
+
 /// Bytes of one send call at most, UDP's own limit.
 const SEND_MAX: usize = 65_000;
 
-/// Datagrams of one size (but for the last) to one address, to be sent by one call.
-#[derive(Debug, Default)]
+/// Datagrams of one size (but for the last) and mark to one address, to be sent by one call.
+#[derive(Debug)]
 pub(super) struct Batch {
     /// The datagrams, and perhaps what is being written behind them.
     pub(super) bytes: Vec<u8>,
@@ -14,7 +16,22 @@ pub(super) struct Batch {
     pub(super) segments: usize,
     pub(super) to: Option<SocketAddr>,
     pub(super) from: Option<IpAddr>,
+    pub(super) ecn: Ecn,
     complete: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::new(),
+            segment: 0,
+            segments: 0,
+            to: None,
+            from: None,
+            ecn: Ecn::Ect0,
+            complete: false,
+        }
+    }
 }
 
 impl Batch {
@@ -29,16 +46,18 @@ impl Batch {
         begin: usize,
         to: SocketAddr,
         from: Option<IpAddr>,
+        ecn: Ecn,
         most: usize,
     ) -> bool {
         let length = self.bytes.len() - begin;
         if self.segments == 0 {
             self.segment = length;
-            (self.to, self.from) = (Some(to), from);
+            (self.to, self.from, self.ecn) = (Some(to), from, ecn);
         }
         let fits = !self.complete
             && self.to == Some(to)
             && self.from == from
+            && self.ecn == ecn
             && length <= self.segment
             && self.bytes.len() <= SEND_MAX.max(self.segment);
         if fits {
@@ -71,10 +90,14 @@ mod tests {
 
     /// Writes a datagram; if it does not fit, it is what is left.
     fn push(batch: &mut Batch, to: u16, length: usize) -> bool {
+        push_marked(batch, to, length, Ecn::Ect0)
+    }
+
+    fn push_marked(batch: &mut Batch, to: u16, length: usize, ecn: Ecn) -> bool {
         let to = SocketAddr::from(([127, 0, 0, 1], to));
         let begin = batch.bytes.len();
         batch.bytes.resize(begin + length, 7);
-        let taken = batch.take(begin, to, None, 4);
+        let taken = batch.take(begin, to, None, ecn, 4);
         if !taken {
             let mut next = Batch::default();
             let complete = batch.complete;
@@ -90,6 +113,9 @@ mod tests {
         let mut batch = Batch::default();
         assert!(push(&mut batch, 1, 100) && push(&mut batch, 1, 100));
         assert!(!push(&mut batch, 2, 100), "another address");
+        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ce] {
+            assert!(!push_marked(&mut batch, 1, 100, ecn), "another mark");
+        }
         assert!(!push(&mut batch, 1, 101), "longer than the first");
         assert!(push(&mut batch, 1, 60), "the last may be shorter");
         assert!(batch.is_complete());

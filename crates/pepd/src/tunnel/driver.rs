@@ -215,10 +215,8 @@ impl Driver {
             // What one call receives came as one.
             let now = core.now();
             let any = self.sockets.poll_receive(cx, |arrived| {
-                let Arrived {
-                    from, to, marked, ..
-                } = arrived;
-                core.handle_datagram(now, from.into(), to, marked, arrived.datagram);
+                let Arrived { from, to, ecn, .. } = arrived;
+                core.handle_datagram(now, from.into(), to, ecn, arrived.datagram);
             });
             if !any {
                 return;
@@ -238,11 +236,11 @@ impl Driver {
             }
             let tail = self.sockets.tail();
             let begin = tail.len();
-            let Some((Transmit { peer, to }, from)) = core.poll_transmit(now, tail) else {
+            let Some((Transmit { peer, to, ecn }, from)) = core.poll_transmit(now, tail) else {
                 return flush(&mut self.sockets, core, cx).is_pending();
             };
             if to.carrier == Carrier::Udp {
-                self.sockets.push(begin, to.address, from);
+                self.sockets.push(begin, to.address, from, ecn);
             } else {
                 core.send_by_tcp(&self.core, peer, to.address, &tail[begin..]);
                 tail.truncate(begin);

@@ -22,6 +22,7 @@ use tokio::{
 use tunnel::{
     class::Class,
     crypto::public_key,
+    ecn::Ecn,
     endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig},
     session::{Outages, Rate, SessionConfig},
 };
@@ -144,6 +145,8 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
             stream_credit: window(RING),
             session_credit: CREDIT,
             streams_max: 2 * SLOTS,
+            packets: false,
+            peer_packets: false,
             memory: None,
             overhead_max: 1.0,
         },
@@ -334,7 +337,7 @@ fn exchange(ends: &[Shared; 2], wire: &Wire) -> bool {
             let address = SocketAddr::from(ADDRESSES[from]).into();
             let mut receiver = ends[to].borrow_mut();
             let now = receiver.now();
-            receiver.handle_datagram(now, address, None, false, &mut datagram);
+            receiver.handle_datagram(now, address, None, Ecn::NotEct, &mut datagram);
         }
         Core::dispatch(&ends[to]);
         check_written_down(ends);

@@ -11,6 +11,7 @@ use std::{
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{io::Interest, net::UdpSocket};
+use tunnel::ecn::Ecn;
 
 use super::batch::Batch;
 use crate::sys;
@@ -134,8 +135,8 @@ pub(super) struct Arrived<'a> {
     pub(super) from: SocketAddr,
     /// Which of our addresses it came to.
     pub(super) to: Option<IpAddr>,
-    /// Whether the network marked it (congestion experienced).
-    pub(super) marked: bool,
+    /// Its congestion mark.
+    pub(super) ecn: Ecn,
     /// It.
     pub(super) datagram: &'a mut [u8],
 }
@@ -267,15 +268,15 @@ impl Sockets {
     }
 
     /// What the [tail](Self::tail) has from `begin` on is a datagram for this address.
-    pub(super) fn push(&mut self, begin: usize, to: SocketAddr, from: Option<IpAddr>) {
+    pub(super) fn push(&mut self, begin: usize, to: SocketAddr, from: Option<IpAddr>, ecn: Ecn) {
         let most = self.segments_max(&to);
         let Some(batch) = self.queue.back_mut() else {
             return;
         };
-        if !batch.take(begin, to, from, most) {
+        if !batch.take(begin, to, from, ecn, most) {
             let mut next = self.spare.pop().unwrap_or_default();
             batch.split(begin, &mut next);
-            next.take(0, to, from, most);
+            next.take(0, to, from, ecn, most);
             self.queue.push_back(next);
         }
     }
@@ -319,12 +320,30 @@ impl Sockets {
         };
         let transmit = Transmit {
             destination: to,
-            ecn: Some(EcnCodepoint::Ect0),
+            ecn: codepoint(batch.ecn),
             contents: &batch.bytes,
             segment_size: (batch.segments > 1).then_some(batch.segment),
             src_ip: batch.from,
         };
         udp.poll_send(cx, &transmit)
+    }
+}
+
+fn mark_of(codepoint: Option<EcnCodepoint>) -> Ecn {
+    match codepoint {
+        None => Ecn::NotEct,
+        Some(EcnCodepoint::Ect0) => Ecn::Ect0,
+        Some(EcnCodepoint::Ect1) => Ecn::Ect1,
+        Some(EcnCodepoint::Ce) => Ecn::Ce,
+    }
+}
+
+fn codepoint(mark: Ecn) -> Option<EcnCodepoint> {
+    match mark {
+        Ecn::NotEct => None,
+        Ecn::Ect0 => Some(EcnCodepoint::Ect0),
+        Ecn::Ect1 => Some(EcnCodepoint::Ect1),
+        Ecn::Ce => Some(EcnCodepoint::Ce),
     }
 }
 
@@ -337,7 +356,7 @@ fn take_all(meta: &RecvMeta, buffer: &mut [u8], take: &mut impl FnMut(Arrived<'_
         take(Arrived {
             from: meta.addr,
             to: meta.dst_ip,
-            marked: meta.ecn == Some(EcnCodepoint::Ce),
+            ecn: mark_of(meta.ecn),
             datagram,
         });
     }
@@ -367,6 +386,46 @@ mod tests {
         assert!((50..100).contains(&sockets.dropped()));
     }
 
+    /// Each of a batch of its own, as a call sends with one mark.
+    #[tokio::test(flavor = "current_thread")]
+    async fn marks_arrive_as_they_were_sent() {
+        let local: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let bound = || Bound::bind(Some(local), 0).expect("loopback");
+        let [mut a, mut b] =
+            [bound(), bound()].map(|bound| Sockets::new(bound).expect("an event loop"));
+        let udp = b.v4.as_ref().expect("bound").socket.local_addr();
+        let to = udp.expect("bound");
+        let marks = [
+            Ecn::Ect0,
+            Ecn::Ect0,
+            Ecn::NotEct,
+            Ecn::Ect1,
+            Ecn::Ce,
+            Ecn::Ect0,
+        ];
+        let mut arrived = Vec::new();
+        for ecn in marks {
+            while !a.has_room() {
+                std::future::poll_fn(|cx| a.poll_flush(cx, |_| panic!("not sent"))).await;
+            }
+            let begin = a.tail().len();
+            a.tail().resize(begin + 100, 7);
+            a.push(begin, to, None, ecn);
+        }
+        std::future::poll_fn(|cx| a.poll_flush(cx, |_| panic!("not sent"))).await;
+        std::future::poll_fn(|cx| {
+            while b.poll_receive(cx, |datagram| arrived.push(datagram.ecn)) {}
+            if arrived.len() == marks.len() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        assert_eq!(arrived, marks);
+        assert_eq!(a.counted.send_calls, 5);
+    }
+
     /// Over loopback, joined and split by the kernel where it can.
     #[tokio::test(flavor = "current_thread")]
     async fn datagrams_arrive_as_they_were_sent() {
@@ -379,7 +438,7 @@ mod tests {
         for length in [1000, 1000, 1000, 300, 500] {
             let begin = a.tail().len();
             a.tail().resize(begin + length, length as u8);
-            a.push(begin, to, None);
+            a.push(begin, to, None, Ecn::Ect0);
         }
         let sent = std::future::poll_fn(|cx| a.poll_flush(cx, |_| panic!("not sent")));
         sent.await;
@@ -393,7 +452,7 @@ mod tests {
                         .all(|b| usize::from(*b) == arrived.datagram.len() % 256)
                 );
                 assert_eq!(arrived.to, Some([127, 0, 0, 1].into()));
-                assert!(!arrived.marked);
+                assert_eq!(arrived.ecn, Ecn::Ect0);
                 lengths.push(arrived.datagram.len());
             }) {}
             if lengths.len() == 5 {

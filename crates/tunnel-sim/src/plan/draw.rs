@@ -306,6 +306,8 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             stream_credit,
             session_credit,
             streams_max,
+            packets: false,
+            peer_packets: false,
             overhead_max,
             memory: None,
         }

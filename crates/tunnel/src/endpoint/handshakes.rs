@@ -13,7 +13,10 @@ use super::{
     peer::{Arrival, Peer, Pending},
     terms::{TERMS_LEN, Terms},
 };
-use crate::crypto::{MAC_LEN, Mac, Responding};
+use crate::{
+    crypto::{MAC_LEN, Mac, Responding},
+    ecn::Ecn,
+};
 
 impl Endpoint {
     pub(super) fn on_initiation(
@@ -154,7 +157,8 @@ impl Endpoint {
 
     pub(super) fn reply(&mut self, peer: Option<PeerId>, to: Remote, datagram: Vec<u8>) {
         if self.replies.len() < REPLIES {
-            let transmit = Transmit { peer, to };
+            let ecn = Ecn::Ect0;
+            let transmit = Transmit { peer, to, ecn };
             self.replies.push_back(Reply { transmit, datagram });
         }
     }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     crypto::{Keys, Window},
+    ecn::Ecn,
     store::Store,
     wire::expand,
 };
@@ -144,8 +145,13 @@ impl Live {
         keys.keys.confirm(start, CONFIRMATION_HEADER, out);
     }
 
-    /// Writes the session's next packet, sealed, if there is one.
-    pub fn seal(&mut self, now: Duration, out: &mut Vec<u8>, store: &impl Store) -> Option<()> {
+    /// Writes the session's next packet, sealed, if there is one; the mark that its datagram is to have.
+    pub fn seal(
+        &mut self,
+        now: Duration,
+        out: &mut Vec<u8>,
+        store: &mut impl Store,
+    ) -> Option<Ecn> {
         if self.blocks >= BLOCKS_MAX {
             return None;
         }
@@ -163,7 +169,7 @@ impl Live {
         self.blocks += ((out.len() - start) / 16 + 2) as u64;
         let keys = &self.generations[0].keys;
         keys.seal(written.number, start, DATA_HEADER, out);
-        Some(())
+        Some(written.ecn)
     }
 
     /// Opens a packet that came for one of our indices.

@@ -44,7 +44,7 @@ use self::{
 };
 #[cfg(not(test))]
 use crate::session::Session;
-use crate::{crypto::Key, store::Store};
+use crate::{crypto::Key, ecn::Ecn, store::Store};
 // What is above sessions is tested with one that does as it is told.
 #[cfg(test)]
 use tests::fake::Session;
@@ -75,6 +75,8 @@ pub struct Transmit {
     pub peer: Option<PeerId>,
     /// Where it goes.
     pub to: Remote,
+    /// The mark that it is to have.
+    pub ecn: Ecn,
 }
 
 /// How a peer is.
@@ -249,13 +251,13 @@ impl Endpoint {
         self.slot(peer)?.peer.as_mut()?.session()
     }
 
-    /// Takes a datagram that has arrived, which is opened where it is. `marked` says whether
-    /// the network marked it (congestion experienced). Whose it was, if it was anybody's.
+    /// Takes a datagram that has arrived, which is opened where it is. `ecn` is the mark
+    /// that it came with, [`Ecn::NotEct`] where it has none. Whose it was, if it was anybody's.
     pub fn handle_datagram(
         &mut self,
         now: Duration,
         from: impl Into<Remote>,
-        marked: bool,
+        ecn: Ecn,
         datagram: &mut [u8],
         stores: &mut impl Stores,
     ) -> Option<PeerId> {
@@ -267,7 +269,7 @@ impl Endpoint {
         let arrival = |index| Arrival {
             now,
             from,
-            marked,
+            ecn,
             index,
         };
         match kind {
@@ -376,9 +378,9 @@ impl Endpoint {
         if left == 0 || peer.due(&self.local).is_none_or(|at| at > now) {
             return None;
         }
-        let to = peer.poll(now, &mut self.local, out, stores.of(peer.id))?;
+        let (to, ecn) = peer.poll(now, &mut self.local, out, stores.of(peer.id))?;
         let peer = Some(peer.id);
-        Some(Transmit { peer, to })
+        Some(Transmit { peer, to, ecn })
     }
 
     /// There is no room for more on the way to a peer: until it is [released](Self::release), or is elsewhere,

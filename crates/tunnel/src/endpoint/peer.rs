@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     crypto::{CookieKey, MacKey, Window},
+    ecn::Ecn,
     session::Event,
     store::Store,
     wire::CloseCode,
@@ -222,7 +223,7 @@ impl Peer {
         };
         let Opened { number, packet, .. } = opened;
         let (now, session) = (arrival.now, &mut live.session);
-        let handled = session.handle_packet(now, number, packet, length, arrival.marked, store);
+        let handled = session.handle_packet(now, number, packet, length, arrival.ecn, store);
         let Err(error) = handled else {
             return Ok(Vec::new());
         };
@@ -408,30 +409,30 @@ impl Peer {
         Some(wanted.unwrap_or_default().max(self.initiations.next))
     }
 
-    /// Writes one datagram, if there is one to be sent now; where to.
+    /// Writes one datagram, if there is one to be sent now; where to, and with which mark.
     pub fn poll(
         &mut self,
         now: Duration,
         local: &mut Local,
         out: &mut Vec<u8>,
-        store: &impl Store,
-    ) -> Option<Remote> {
+        store: &mut impl Store,
+    ) -> Option<(Remote, Ecn)> {
         if let Some(live) = &mut self.live
             && live.wants_to_confirm().is_some_and(|at| at <= now)
         {
             live.confirm(now + local.limits.retry, out);
-            return self.remote;
+            return self.remote.map(plainly);
         }
         if self.initiation_due(local).is_some_and(|at| at <= now) {
             let to = self.number_to_call(now, &local.limits);
             self.initiate(now, local, out);
             self.doubt_last();
-            return to;
+            return to.map(plainly);
         }
         if self.probe_due(local).is_some_and(|at| at <= now) {
             let to = self.number_to_probe(now);
             self.initiate(now, local, out);
-            return to;
+            return to.map(plainly);
         }
         let live = self.live.as_mut()?;
         if self.held {
@@ -440,12 +441,12 @@ impl Peer {
             self.stirred = true;
             return None;
         }
-        if live.seal(now, out, store).is_none() {
+        let Some(ecn) = live.seal(now, out, store) else {
             self.wake = live.session.deadline().unwrap_or(Duration::MAX);
             return None;
-        }
+        };
         self.stirred = true;
-        self.remote
+        Some((self.remote?, ecn))
     }
 
     /// It is not called for ever where it has not been heard here.
@@ -494,10 +495,15 @@ fn last(config: &PeerConfig) -> Option<Remote> {
     config.last.filter(|_| by_udp).map(Remote::from)
 }
 
+/// What is no packet beside streams is sent so.
+fn plainly(to: Remote) -> (Remote, Ecn) {
+    (to, Ecn::Ect0)
+}
+
 /// How a datagram has come, and for whom.
 pub(super) struct Arrival {
     pub now: Duration,
     pub from: Remote,
-    pub marked: bool,
+    pub ecn: Ecn,
     pub index: u32,
 }

@@ -27,6 +27,8 @@ pub(super) struct Terms {
     pub stream_credit: u64,
     /// Bytes of all streams together that the other side may send unasked.
     pub session_credit: u64,
+    /// Whether the sender takes packets beside streams.
+    pub packets: bool,
     /// How fast the sender sends, in bits a second, if that is known.
     pub rate: Option<u64>,
 }
@@ -35,6 +37,8 @@ pub(super) const TERMS_LEN: usize = 48;
 
 /// In flags: a session goes on.
 const CONTINUES: u8 = 1;
+/// In flags: the sender takes packets beside streams.
+const PACKETS: u8 = 2;
 
 impl Terms {
     /// Those of a side with that configuration.
@@ -47,6 +51,7 @@ impl Terms {
             streams_max: config.streams_max,
             stream_credit: config.stream_credit,
             session_credit: config.session_credit,
+            packets: config.packets,
             rate: match config.rate {
                 Rate::Stated(rate) => Some(rate),
                 Rate::Auto => None,
@@ -57,11 +62,7 @@ impl Terms {
     pub fn emit(&self) -> [u8; TERMS_LEN] {
         let mut out = [0; TERMS_LEN];
         out[0] = self.version;
-        out[1] = if self.continues.is_some() {
-            CONTINUES
-        } else {
-            0
-        };
+        out[1] = flag(self.continues.is_some(), CONTINUES) | flag(self.packets, PACKETS);
         out[2..10].copy_from_slice(&self.continues.unwrap_or(0).to_be_bytes());
         out[10..18].copy_from_slice(&self.next.to_be_bytes());
         out[18..20].copy_from_slice(&self.packet_max.to_be_bytes());
@@ -94,6 +95,7 @@ impl Terms {
             streams_max: word(20),
             stream_credit: long(24),
             session_credit: long(32),
+            packets: bytes[1] & PACKETS != 0,
             rate: Some(long(40)).filter(|rate| *rate > 0),
         }
     }
@@ -108,9 +110,14 @@ impl Terms {
             stream_credit: ours.stream_credit.min(self.stream_credit),
             session_credit: ours.session_credit.min(self.session_credit),
             return_rate: ours.return_rate.or(self.rate),
+            peer_packets: self.packets,
             ..ours.clone()
         }
     }
+}
+
+fn flag(is_set: bool, flag: u8) -> u8 {
+    if is_set { flag } else { 0 }
 }
 
 /// Whatever a peer says, packets may be so long: what IPv6 carries, without 100 bytes of headers (RFC 8200, section 5).

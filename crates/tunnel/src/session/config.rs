@@ -32,6 +32,10 @@ pub struct SessionConfig {
     pub session_credit: u64,
     /// Streams that may be open at a time, of each side.
     pub streams_max: u32,
+    /// Whether this side takes packets beside streams.
+    pub packets: bool,
+    /// Whether the peer does, so that we may send some. Set by the endpoint.
+    pub peer_packets: bool,
     /// What an earlier session has learnt of the path; its times are on the clock of `now`.
     pub memory: Option<PathMemory>,
     /// Repair packets per data packet at most, for what is protected by overcode.

@@ -7,6 +7,11 @@ use crate::{coding::CodedError, delivery::ReportError, stream::StreamError, wire
 #[error("as many streams are open as the peer takes")]
 pub struct TooManyStreams;
 
+/// There are as many queues of packets as there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there are as many queues of packets as there may be")]
+pub struct TooManyQueues;
+
 /// A packet, though sealed by the peer, that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {

@@ -30,7 +30,9 @@ impl Session {
             self.on_acked(&segment);
         }
         self.acked = acked;
-        if outcome.progress && outcome.acked == 0 {
+        let highest = report.highest.filter(|_| outcome.progress);
+        let message = highest.is_some_and(|at| self.messages.on_arrived(at.number, &mut self.mtu));
+        if outcome.progress && outcome.acked == 0 && !message {
             // It was one of our reports: what is short arrives.
             self.mtu.on_arrived(0);
         }
@@ -81,6 +83,9 @@ impl Session {
             |event| self.losses.push(event),
         );
         self.classifier.on_sample(sample);
+        for loss in &self.losses {
+            self.messages.on_lost(loss, &mut self.mtu);
+        }
     }
 
     /// The round trip or the rate may have changed: so does the pace of reports, and what is silence.

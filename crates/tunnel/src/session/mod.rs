@@ -14,12 +14,15 @@
 //! Every packet has a number, used once. What must arrive is in segments, which have numbers of their own and
 //! are sent until they are acknowledged; a segment is known by the positions of its bytes, which stay with the
 //! caller.
+//!
+//! Packets beside streams ([`messages`]) need not arrive: the caller is asked for one when it is its turn, and it is sent once.
 
 mod config;
 mod error;
 mod event;
 mod feedback;
 mod held;
+mod messages;
 mod pack;
 mod parts;
 mod receive;
@@ -36,9 +39,11 @@ use std::{
 };
 
 pub use config::{Outages, Rate, SessionConfig};
-pub use error::{PacketError, TooManyStreams};
+pub use error::{PacketError, TooManyQueues, TooManyStreams};
 pub use event::Event;
 use held::Held;
+use messages::Messages;
+pub use messages::{PacketQueue, QUEUES_MAX};
 use segment::{Segment, Sent};
 use send::Sending;
 pub use stats::{Measures, PathState, SessionStats};
@@ -49,6 +54,7 @@ use crate::{
     class::Class,
     coding::{Decoding, Encoding},
     delivery::Delivery,
+    ecn::Ecn,
     outage::{Expected, Silence},
     path::{Mtu, PathMemory},
     rate::{Batch, Controller, ControllerConfig, Pacer, time_of},
@@ -63,6 +69,7 @@ pub struct Session {
     config: SessionConfig,
     streams: Streams,
     scheduler: Scheduler,
+    messages: Messages,
     /// What the openings of streams say that the peer has not acknowledged yet.
     openings: BTreeMap<StreamId, Box<[u8]>>,
     /// Streams that go before others, and until which position.
@@ -108,6 +115,8 @@ pub struct Session {
 pub struct Written {
     /// Its number, which no other packet of this side ever has.
     pub number: u64,
+    /// The mark that its datagram is to have.
+    pub ecn: Ecn,
 }
 
 /// What a modem, an interface or a contact plan says of the link.
@@ -156,6 +165,7 @@ impl Session {
                 config.session_credit,
             ),
             scheduler: Scheduler::new(),
+            messages: Messages::default(),
             openings: BTreeMap::new(),
             queued: BTreeMap::new(),
             control: VecDeque::new(),
@@ -347,6 +357,7 @@ impl Session {
     /// How much a site gets beside others, 1 to begin with.
     pub fn set_weight(&mut self, site: SiteId, weight: u32) {
         self.scheduler.set_weight(site, weight);
+        self.messages.scheduler.set_weight(site, weight);
     }
 
     /// From now on the stream is of that class, at both ends.

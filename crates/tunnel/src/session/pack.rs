@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Session,
+    PacketQueue, Session,
     segment::{Segment, Sent},
 };
 use crate::{
@@ -185,7 +185,8 @@ impl Session {
     /// Adds new bytes of the streams whose turn it is, as long as they are of the segment's channel.
     fn pack_streams(&mut self, packing: &mut Packing<'_>, now: Duration, store: &impl Store) {
         while let Some(stream) = self.scheduler.next() {
-            if self.channel_of(stream) != packing.segment.channel {
+            let is_queue = PacketQueue::of(stream).is_some();
+            if is_queue || self.channel_of(stream) != packing.segment.channel {
                 return;
             }
             let before = packing.out.len();

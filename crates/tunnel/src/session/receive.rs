@@ -5,13 +5,14 @@ use std::time::Duration;
 use super::{Event, PacketError, Session};
 use crate::{
     arrival::Arrived,
+    ecn::Ecn,
     store::Store,
     wire::{Frame, Frames, Part, Parts, expand},
 };
 
 impl Session {
-    /// Takes a packet that has arrived for the first time, with its number and whether the network marked
-    /// it (congestion experienced). `datagram` is its length on the wire, without IP and UDP.
+    /// Takes a packet that has arrived for the first time, with its number and the mark that its datagram
+    /// came with. `datagram` is its length on the wire, without IP and UDP.
     ///
     /// # Errors
     /// If what it says makes no sense; the session should then be closed.
@@ -21,7 +22,7 @@ impl Session {
         number: u64,
         packet: &[u8],
         datagram: usize,
-        marked: bool,
+        ecn: Ecn,
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
         self.stats.packets_received += 1;
@@ -30,10 +31,14 @@ impl Session {
             self.delivery.expect_drained();
         }
         let (mut progress, mut eliciting) = (false, false);
+        let mut marked = ecn == Ecn::Ce;
         for frame in Frames::new(packet) {
             let frame = frame?;
             eliciting |= !matches!(frame, Frame::Report(_) | Frame::Padding);
-            progress |= self.handle_frame(now, frame, store)?;
+            if let Frame::Packet { marked: before, .. } = frame {
+                marked &= !before;
+            }
+            progress |= self.handle_frame(now, frame, ecn, store)?;
         }
         let arrived = Arrived {
             number,
@@ -53,6 +58,7 @@ impl Session {
         &mut self,
         now: Duration,
         frame: Frame<'_>,
+        ecn: Ecn,
         store: &mut impl Store,
     ) -> Result<bool, PacketError> {
         match frame {
@@ -67,6 +73,9 @@ impl Session {
             }),
             Frame::Segment { seq, parts } => self.handle_segment(seq, parts, store)?,
             Frame::Coded { channel, protected } => self.handle_coded(channel, protected, store)?,
+            Frame::Packet {
+                channel, message, ..
+            } => self.handle_message(now, channel, ecn, message, store),
         }
         Ok(false)
     }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Session, Written, segment::Segment};
+use super::{PacketQueue, Session, Written, segment::Segment};
 use crate::{
     arrival::IDLE_AFTER,
     class::Class,
     coding::{CODED_OVERHEAD, Channel},
+    ecn::Ecn,
     outage::{State, UNANSWERED_PACKETS},
     store::Store,
     wire::{Frame, SEGMENT_HEADER_LEN, StreamId},
@@ -20,6 +21,32 @@ const PROBE_PATIENCE: Duration = Duration::from_millis(100);
 pub(super) struct Sending {
     seq: Option<u64>,
     coded: bool,
+    /// The mark of a packet beside streams.
+    message: Option<Ecn>,
+}
+
+impl Sending {
+    /// A segment.
+    fn segment(seq: Option<u64>, coded: bool) -> Self {
+        Self {
+            seq,
+            coded,
+            message: None,
+        }
+    }
+
+    /// A packet beside streams, with that mark.
+    pub fn message(ecn: Ecn) -> Self {
+        Self {
+            message: Some(ecn),
+            ..Self::default()
+        }
+    }
+
+    /// The mark that the datagram gets.
+    fn ecn(&self) -> Ecn {
+        self.message.map_or(Ecn::Ect0, Ecn::outside)
+    }
 }
 
 impl Session {
@@ -32,7 +59,7 @@ impl Session {
         &mut self,
         now: Duration,
         out: &mut Vec<u8>,
-        store: &impl Store,
+        store: &mut impl Store,
     ) -> Option<Written> {
         if self.looked != Some(now) {
             self.look(now);
@@ -48,7 +75,8 @@ impl Session {
             }
         }
         let size = out.len() - begin + self.config.overhead;
-        let Sending { seq, coded } = std::mem::take(&mut self.sending);
+        let sending = std::mem::take(&mut self.sending);
+        let Sending { seq, coded, .. } = sending;
         let number = self.delivery.on_sent(now, seq, size, coded);
         // Into silence, beacons go beside what is repeated: that may be too long for the path.
         if report || self.silence.state() == State::Up {
@@ -64,7 +92,8 @@ impl Session {
         }
         self.stats.packets_sent += 1;
         self.stats.bytes_sent += size as u64;
-        Some(Written { number })
+        let ecn = sending.ecn();
+        Some(Written { number, ecn })
     }
 
     /// When to call [`poll_packet`](Self::poll_packet) again though nothing else has happened.
@@ -125,9 +154,11 @@ impl Session {
         let idle = self.streams.is_empty() && self.delivery.is_empty();
         let rtt = self.delivery.smoothed_rtt();
         self.idle_since = idle.then(|| self.idle_since.unwrap_or(now));
-        let rests = |since| now >= since + IDLE_AFTER.max(rtt * 3);
+        let spoken = self.messages.silent_since();
+        let rests = |since: Duration| now >= since.max(spoken) + IDLE_AFTER.max(rtt * 3);
         self.arrivals.set_idle(self.idle_since.is_some_and(rests));
-        self.silence.set_idle(now, idle, rtt);
+        let quiet = idle && !self.messages.is_talking(now);
+        self.silence.set_idle(now, quiet, rtt);
         let unanswered = self.delivery.unanswered_since(UNANSWERED_PACKETS);
         let change = self.silence.on_time(now, unanswered, self.patience());
         self.tell(now, change);
@@ -167,9 +198,38 @@ impl Session {
         now: Duration,
         out: &mut Vec<u8>,
         begin: usize,
-        store: &impl Store,
+        store: &mut impl Store,
     ) -> bool {
+        loop {
+            let next = self.next_turn();
+            if self.write_by_urgency(now, next, out, begin, store) {
+                return true;
+            }
+            // A queue that had nothing to send after all is idle now: somebody else is next.
+            if next.and_then(PacketQueue::of).is_none() || self.next_turn() == next {
+                return false;
+            }
+        }
+    }
+
+    /// Whose turn it is, among those whom the window does not hold back.
+    fn next_turn(&mut self) -> Option<StreamId> {
         let next = self.scheduler.next();
+        let is_free = next.is_none_or(|next| PacketQueue::of(next).is_some());
+        if is_free || self.is_interactive(next) || self.window_is_open() {
+            return next;
+        }
+        self.messages.scheduler.next().or(next)
+    }
+
+    fn write_by_urgency(
+        &mut self,
+        now: Duration,
+        next: Option<StreamId>,
+        out: &mut Vec<u8>,
+        begin: usize,
+        store: &mut impl Store,
+    ) -> bool {
         if self.reliable {
             return self.write_urgent(now, next, out, store)
                 || self.write_again(out, store)
@@ -225,7 +285,7 @@ impl Session {
         now: Duration,
         next: Option<StreamId>,
         out: &mut Vec<u8>,
-        store: &impl Store,
+        store: &mut impl Store,
     ) -> bool {
         let urgent = self.is_interactive(next) || !self.control.is_empty();
         urgent && self.write_new(now, next, out, store)
@@ -236,33 +296,40 @@ impl Session {
         now: Duration,
         next: Option<StreamId>,
         out: &mut Vec<u8>,
-        store: &impl Store,
+        store: &mut impl Store,
     ) -> bool {
-        next.is_some() && self.window_is_open() && self.write_new(now, next, out, store)
+        let Some(turn) = next else {
+            return false;
+        };
+        let free = PacketQueue::of(turn).is_some() || self.window_is_open();
+        free && self.write_new(now, next, out, store)
     }
 
     fn is_interactive(&self, next: Option<StreamId>) -> bool {
-        let class = next.and_then(|stream| self.streams.class(stream));
+        let class = next.and_then(|stream| self.scheduler.class(stream));
         class == Some(Class::Interactive)
     }
 
-    /// A segment that begins with bytes of the stream whose turn it is, if there is one.
+    /// A segment that begins with bytes of the stream whose turn it is, if there is one; or the packet of a queue, unless something is to
+    /// be said first.
     fn write_new(
         &mut self,
         now: Duration,
         next: Option<StreamId>,
         out: &mut Vec<u8>,
-        store: &impl Store,
+        store: &mut impl Store,
     ) -> bool {
+        if self.control.is_empty()
+            && let Some(queue) = next.and_then(PacketQueue::of)
+        {
+            return self.write_message(queue, now, out, store);
+        }
         let channel = next.and_then(|stream| self.channel_of(stream));
         let seq = match channel {
             Some(channel) => self.write_coded(channel, now, out, store),
             None => self.pack(None, self.mtu.size(), now, out, store),
         };
-        self.sending = Sending {
-            seq,
-            coded: channel.is_some(),
-        };
+        self.sending = Sending::segment(seq, channel.is_some());
         seq.is_some()
     }
 
@@ -333,10 +400,7 @@ impl Session {
         let mut segment = self.shorten(segment, out, begin);
         segment.len = out.len() - begin;
         self.delivery.replace(seq, segment);
-        self.sending = Sending {
-            seq: Some(seq),
-            coded: false,
-        };
+        self.sending = Sending::segment(Some(seq), false);
     }
 
     /// If a segment has become too long for the path, what it held is said anew by others, and it goes
@@ -350,7 +414,7 @@ impl Session {
         Segment::default()
     }
 
-    fn window_is_open(&self) -> bool {
+    pub(super) fn window_is_open(&self) -> bool {
         let rate = self.controller.link_rate() / 8;
         let blind = self.silence.is_blind();
         self.delivery.window_open(rate, self.spacing, blind)
@@ -358,9 +422,9 @@ impl Session {
 
     /// Whether there is something to send as soon as it is our turn.
     fn has_work(&mut self) -> bool {
-        let next = self.scheduler.next();
-        let fresh = match next {
-            Some(_) => self.is_interactive(next) || self.window_is_open(),
+        let fresh = match self.next_turn() {
+            Some(next) if PacketQueue::of(next).is_some() => true,
+            next @ Some(_) => self.is_interactive(next) || self.window_is_open(),
             None => false,
         };
         fresh || !self.control.is_empty() || self.delivery.has_lost()

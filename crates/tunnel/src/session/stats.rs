@@ -40,8 +40,14 @@ pub struct SessionStats {
     pub segments_resent: u64,
     /// Segments that went again into silence.
     pub segments_repeated: u64,
+    /// Packets sent that carry one beside streams.
+    pub messages_sent: u64,
     /// Packets received, of all kinds.
     pub packets_received: u64,
+    /// Packets received that carry one beside streams, and handed on.
+    pub messages_received: u64,
+    /// The same, but not taken, as we have not said that we would.
+    pub messages_ignored: u64,
     /// Segments received more than once.
     pub segments_doubled: u64,
     /// Segments restored by overcode.

@@ -13,6 +13,10 @@ pub const CHANNELS: u8 = 2;
 pub const SEGMENT_HEADER_LEN: usize = 5;
 /// What overcode takes in a packet beyond fec's header and what follows it.
 pub const CODED_HEADER_LEN: usize = 2;
+/// What a packet beside streams takes beyond its message.
+pub const PACKET_HEADER_LEN: usize = 2;
+/// Channels of packets beside streams are below this.
+pub const PACKET_CHANNELS: u8 = 0x80;
 
 const PADDING: u8 = 0x00;
 const REPORT: u8 = 0x01;
@@ -22,6 +26,10 @@ const MTU_PROBE: u8 = 0x04;
 const MTU_ACK: u8 = 0x05;
 const CLOSE: u8 = 0x06;
 const CODED: u8 = 0x0a;
+const PACKET: u8 = 0x0b;
+
+/// With the channel of a packet: it was marked before it came into the tunnel.
+const MARKED: u8 = PACKET_CHANNELS;
 
 /// What a packet consists of.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +72,15 @@ pub enum Frame<'a> {
         /// Its header ([`fec::wire::Header`]), which is not looked at here, and what follows it.
         protected: &'a [u8],
     },
+    /// A packet beside streams, `0x0b`, which is sent once. Fills the packet.
+    Packet {
+        /// What its senders and receivers have agreed on, below [`PACKET_CHANNELS`].
+        channel: u8,
+        /// It was marked before it came into the tunnel, and so was the datagram from the beginning: that says nothing of the link.
+        marked: bool,
+        /// Not looked at here; of one byte at least.
+        message: &'a [u8],
+    },
 }
 
 impl Frame<'_> {
@@ -81,6 +98,7 @@ impl Frame<'_> {
             }
             Self::Segment { parts, .. } => SEGMENT_HEADER_LEN + parts.len(),
             Self::Coded { protected, .. } => CODED_HEADER_LEN + protected.len(),
+            Self::Packet { message, .. } => PACKET_HEADER_LEN + message.len(),
         }
     }
 
@@ -104,6 +122,15 @@ impl Frame<'_> {
                 emit_coded_header(channel, out);
                 out.extend_from_slice(protected);
             }
+            Self::Packet {
+                channel,
+                marked,
+                message,
+            } => {
+                emit_packet_type(out);
+                out.push(packet_channel(channel, marked));
+                out.extend_from_slice(message);
+            }
         }
     }
 }
@@ -118,6 +145,17 @@ pub fn emit_segment_header(seq: u32, out: &mut Vec<u8>) {
 /// the packet.
 pub fn emit_coded_header(channel: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[CODED, channel]);
+}
+
+/// Begins a packet beside streams; its [channel](packet_channel) and the message are to follow as all the rest of the packet.
+pub fn emit_packet_type(out: &mut Vec<u8>) {
+    out.push(PACKET);
+}
+
+/// The byte of the channel of a packet beside streams, which also says whether it was marked before.
+#[must_use]
+pub fn packet_channel(channel: u8, marked: bool) -> u8 {
+    channel % PACKET_CHANNELS | if marked { MARKED } else { 0 }
 }
 
 fn emit_id(kind: u8, id: u16, out: &mut Vec<u8>) {
@@ -166,6 +204,7 @@ impl<'a> Frames<'a> {
             MTU_ACK => Frame::MtuAck { id: reader.u16()? },
             CLOSE => parse_close(reader)?,
             CODED => parse_coded(reader)?,
+            PACKET => parse_packet(reader)?,
             unknown => return Err(FrameError::Unknown(unknown)),
         })
     }
@@ -204,4 +243,17 @@ fn parse_coded<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
     in_range("channel", channel < CHANNELS, channel.into())?;
     let protected = reader.rest();
     Ok(Frame::Coded { channel, protected })
+}
+
+fn parse_packet<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let channel = reader.u8()?;
+    let message = reader.rest();
+    if message.is_empty() {
+        return Err(FrameError::Short);
+    }
+    Ok(Frame::Packet {
+        channel: channel % PACKET_CHANNELS,
+        marked: channel & MARKED != 0,
+        message,
+    })
 }

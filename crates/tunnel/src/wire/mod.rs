@@ -4,9 +4,10 @@
 //! byte order. The drawings are in docs/tunnel.md.
 //!
 //! ```text
-//! packet  = *frame [SEGMENT | CODED]         the last one fills the packet
+//! packet  = *frame [SEGMENT | CODED | PACKET] the last one fills the packet
 //! SEGMENT = 0x02 seq:32 *part                sent again, with this number, until it is acknowledged
 //! CODED   = 0x0a channel:8 header payload    fec's header; the payload is frames, or a repair symbol
+//! PACKET  = 0x0b channel:8 message           sent once, beside streams
 //! ```
 //!
 //! Whatever bytes are parsed, nothing panics, and no more memory is taken than the bytes themselves
@@ -24,8 +25,8 @@ pub mod varint;
 pub use carried::{Carried, NoLength, append_carried};
 pub use code::{CloseCode, ResetCode};
 pub use frame::{
-    CHANNELS, CODED_HEADER_LEN, Frame, Frames, REASON_MAX, SEGMENT_HEADER_LEN, emit_coded_header,
-    emit_segment_header,
+    CHANNELS, CODED_HEADER_LEN, Frame, Frames, PACKET_CHANNELS, PACKET_HEADER_LEN, REASON_MAX,
+    SEGMENT_HEADER_LEN, emit_coded_header, emit_packet_type, emit_segment_header, packet_channel,
 };
 pub use part::{Data, Fit, GREETING_MAX, Part, Parts};
 pub use report::{GAPS_MAX, Gap, Highest, RANGES_MAX, Report, Span};

@@ -23,6 +23,7 @@ use pep_core::{arena::name_hash, greeting::Opening, hosts::Host, key::PublicKey}
 use tokio::time::Instant;
 use tunnel::{
     class::Class,
+    ecn::Ecn,
     endpoint::{Carrier, Endpoint, PeerConfig, PeerId, Remote, Transmit},
     path::PathMemory,
     session::{LinkHint, Session, TooManyStreams},
@@ -339,13 +340,13 @@ impl Core {
         now: Duration,
         from: Remote,
         to: Option<IpAddr>,
-        marked: bool,
+        ecn: Ecn,
         datagram: &mut [u8],
     ) -> Option<PeerId> {
         let peers = &mut self.peers;
         let peer = self
             .endpoint
-            .handle_datagram(now, from, marked, datagram, peers);
+            .handle_datagram(now, from, ecn, datagram, peers);
         let index = peers.index(peer?);
         if to.is_some() {
             peers.list[index].local = to;

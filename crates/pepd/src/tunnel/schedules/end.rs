@@ -18,6 +18,7 @@ use pep_core::{
 use tokio::task::LocalSet;
 use tunnel::{
     class::Class,
+    ecn::Ecn,
     endpoint::{Endpoint, EndpointConfig, Limits},
     session::{LinkHint, Rate, SessionConfig},
 };
@@ -364,7 +365,7 @@ impl Process {
         let now = self.clock(now);
         let from = SocketAddr::from(ADDRESSES[from]).into();
         let mut core = self.core.borrow_mut();
-        core.handle_datagram(now, from, None, false, datagram);
+        core.handle_datagram(now, from, None, Ecn::NotEct, datagram);
     }
 
     /// The next datagram that it sends.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use pep_core::config::Config;
 use tunnel::{
     class::Class,
+    ecn::Ecn,
     session::{Event, Session},
 };
 use winkemu_link::{Direction as Way, Engine, LinkOptions};
@@ -161,7 +162,9 @@ impl Run {
         loop {
             end.move_bytes();
             let mut datagram = vec![0; OVERHEAD];
-            let written = end.session.poll_packet(self.now, &mut datagram, &end.table);
+            let written = end
+                .session
+                .poll_packet(self.now, &mut datagram, &mut end.table);
             let Some(written) = written else {
                 return;
             };
@@ -178,7 +181,7 @@ impl Run {
             let plain = &packet.bytes[OVERHEAD..];
             let length = packet.bytes.len() - 28;
             let (session, table) = (&mut end.session, &mut end.table);
-            let taken = session.handle_packet(self.now, number, plain, length, false, table);
+            let taken = session.handle_packet(self.now, number, plain, length, Ecn::NotEct, table);
             taken.expect("what the peer wrote");
             end.grant(self.now);
         }

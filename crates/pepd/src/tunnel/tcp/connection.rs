@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::net::TcpStream;
-use tunnel::{endpoint::Remote, wire::Carried};
+use tunnel::{ecn::Ecn, endpoint::Remote, wire::Carried};
 
 use super::{
     super::core::{Core, Shared},
@@ -163,7 +163,7 @@ impl Core {
         let now = self.now();
         let remote = Remote::tcp(at);
         self.tcp.counted.received += 1;
-        let from = self.handle_datagram(now, remote, None, false, datagram);
+        let from = self.handle_datagram(now, remote, None, Ecn::NotEct, datagram);
         self.wake_driver();
         let state = from.and_then(|peer| self.endpoint.peer_state(peer));
         let uses = state.is_some_and(|state| state.up && state.remote == Some(remote));

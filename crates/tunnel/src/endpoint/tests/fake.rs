@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use crate::{
+    ecn::Ecn,
     path::PathMemory,
     session::{Event, PacketError, SessionConfig, Written},
     store::Store,
@@ -58,7 +59,7 @@ impl Session {
         number: u64,
         packet: &[u8],
         _datagram: usize,
-        _marked: bool,
+        _ecn: Ecn,
         _store: &mut impl Store,
     ) -> Result<(), PacketError> {
         self.heard = Some(now);
@@ -104,7 +105,7 @@ impl Session {
         &mut self,
         now: Duration,
         out: &mut Vec<u8>,
-        _store: &impl Store,
+        _store: &mut impl Store,
     ) -> Option<Written> {
         match self.outbox.pop_front() {
             Some(packet) => out.extend_from_slice(&packet),
@@ -114,7 +115,10 @@ impl Session {
         self.deadline = now + self.beacon;
         let number = self.next;
         self.next += 1;
-        Some(Written { number })
+        Some(Written {
+            number,
+            ecn: Ecn::Ect0,
+        })
     }
 
     pub fn wait(&mut self, now: Duration) -> Option<Duration> {

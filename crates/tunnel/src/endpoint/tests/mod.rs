@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     crypto::{Key, public_key},
+    ecn::Ecn,
     session::{Outages, Rate, SessionConfig},
     store::Store,
     wire::StreamId,
@@ -52,6 +53,8 @@ pub(super) fn session_config() -> SessionConfig {
         stream_credit: 1 << 20,
         session_credit: 1 << 24,
         streams_max: 1000,
+        packets: false,
+        peer_packets: false,
         memory: None,
         overhead_max: 0.5,
     }
@@ -268,9 +271,13 @@ impl Net {
             .iter_mut()
             .find(|node| node.address == datagram.to.address)?;
         let mut bytes = datagram.bytes.clone();
-        let peer =
-            node.endpoint
-                .handle_datagram(self.now, datagram.from, false, &mut bytes, &mut NoStore);
+        let peer = node.endpoint.handle_datagram(
+            self.now,
+            datagram.from,
+            Ecn::NotEct,
+            &mut bytes,
+            &mut NoStore,
+        );
         node.collect();
         peer
     }

@@ -1,15 +1,20 @@
 //! Two sessions, joined by a pipe of some delay that loses what a test says.
 
 mod carrier;
+mod messages;
 mod streams;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     time::Duration,
 };
 
-use super::{Event, Outages, Rate, Session, SessionConfig};
-use crate::{store::Store, wire::StreamId};
+use super::{Event, Outages, PacketQueue, Rate, Session, SessionConfig};
+use crate::{
+    ecn::Ecn,
+    store::{NextPacket, Store},
+    wire::StreamId,
+};
 
 pub const DELAY: Duration = Duration::from_millis(50);
 
@@ -26,16 +31,28 @@ pub fn config(initiator: bool) -> SessionConfig {
         stream_credit: 100_000,
         session_credit: u64::MAX >> 2,
         streams_max: 10,
+        packets: true,
+        peer_packets: true,
         memory: None,
         overhead_max: 1.0,
     }
 }
 
-/// Bytes of streams in plain vectors.
+/// A packet beside streams: its channel, mark, and bytes.
+pub type Message = (u8, Ecn, Vec<u8>);
+
+/// Bytes of streams in plain vectors, and packets beside them.
 #[derive(Debug, Default)]
 pub struct Bytes {
     pub written: HashMap<StreamId, Vec<u8>>,
     pub placed: HashMap<StreamId, Vec<u8>>,
+    pub queues: BTreeMap<PacketQueue, VecDeque<Message>>,
+    /// Queues that always have something, so long.
+    pub endless: BTreeMap<PacketQueue, usize>,
+    /// How often it was asked for packets.
+    pub asked: u64,
+    /// With the marks of their datagrams.
+    pub came: Vec<Message>,
 }
 
 impl Store for Bytes {
@@ -49,6 +66,32 @@ impl Store for Bytes {
         let end = from as usize + bytes.len();
         all.resize(all.len().max(end), 0);
         all[from as usize..end].copy_from_slice(bytes);
+    }
+
+    fn next_packet(
+        &mut self,
+        queue: PacketQueue,
+        _now: Duration,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<NextPacket> {
+        self.asked += 1;
+        if let Some(len) = self.endless.get(&queue) {
+            out.push(1);
+            out.resize(out.len() + len.min(&room), 7);
+            let ecn = Ecn::Ect0;
+            return Some(NextPacket { more: true, ecn });
+        }
+        let queue = self.queues.get_mut(&queue)?;
+        let (channel, ecn, message) = queue.pop_front()?;
+        out.push(channel);
+        out.extend_from_slice(&message);
+        let more = !queue.is_empty();
+        Some(NextPacket { more, ecn })
+    }
+
+    fn packet(&mut self, _now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
+        self.came.push((channel, outer, message.to_vec()));
     }
 }
 
@@ -74,6 +117,13 @@ impl Side {
         self.session.written(stream, all.len() as u64);
     }
 
+    /// Queues a packet.
+    pub fn send(&mut self, queue: PacketQueue, channel: u8, ecn: Ecn, message: &[u8]) {
+        let queued = self.bytes.queues.entry(queue).or_default();
+        queued.push_back((channel, ecn, message.to_vec()));
+        self.session.set_packets_ready(queue, true);
+    }
+
     pub fn readable(&self, stream: StreamId) -> u64 {
         let readable = self.events.iter().rev().find_map(|event| match event {
             Event::Readable { stream: s, until } if *s == stream => Some(*until),
@@ -87,8 +137,8 @@ impl Side {
     }
 }
 
-/// A packet under way: which side it goes to, its number and bytes.
-type Flying = (usize, u64, Vec<u8>);
+/// A packet under way: which side it goes to, its number, mark and bytes.
+type Flying = (usize, u64, Ecn, Vec<u8>);
 
 /// Of packet `n` of all, sent by this side, with these bytes: whether it is lost.
 type Loses = dyn FnMut(u64, usize, &[u8]) -> bool;
@@ -102,6 +152,8 @@ pub struct Pair {
     pub loses: Box<Loses>,
     /// Nothing arrives before, and all that was sent meanwhile then.
     pub stalled: Duration,
+    /// The network marks what it may.
+    pub marks: bool,
 }
 
 impl Pair {
@@ -117,6 +169,7 @@ impl Pair {
             sent: 0,
             loses: Box::new(|_, _, _| false),
             stalled: Duration::ZERO,
+            marks: false,
         }
     }
 
@@ -147,12 +200,15 @@ impl Pair {
         for (i, side) in self.sides.iter_mut().enumerate() {
             loop {
                 let mut packet = Vec::new();
-                let written = side.session.poll_packet(self.now, &mut packet, &side.bytes);
+                let written = side
+                    .session
+                    .poll_packet(self.now, &mut packet, &mut side.bytes);
                 let Some(written) = written else { break };
                 self.sent += 1;
                 if !(self.loses)(self.sent, i, &packet) {
                     let key = ((self.now + DELAY).max(self.stalled), self.sent);
-                    self.flying.insert(key, (1 - i, written.number, packet));
+                    self.flying
+                        .insert(key, (1 - i, written.number, written.ecn, packet));
                 }
             }
             side.events
@@ -165,11 +221,14 @@ impl Pair {
             if entry.key().0 > self.now {
                 return;
             }
-            let (to, number, packet) = entry.remove();
+            let (to, number, mut ecn, packet) = entry.remove();
+            if self.marks && ecn != Ecn::NotEct {
+                ecn = Ecn::Ce;
+            }
             let side = &mut self.sides[to];
             let len = packet.len() + 25;
             side.session
-                .handle_packet(self.now, number, &packet, len, false, &mut side.bytes)
+                .handle_packet(self.now, number, &packet, len, ecn, &mut side.bytes)
                 .expect("what the other side wrote");
             side.events
                 .extend(std::iter::from_fn(|| side.session.poll_event()));

@@ -86,7 +86,7 @@ fn frames_are_as_they_are_drawn() {
         }],
         counts: [8, 2, 1],
     };
-    let drawn: [(Frame<'_>, &[u8]); 8] = [
+    let drawn: [(Frame<'_>, &[u8]); 10] = [
         (Frame::Padding, &[0]),
         (Frame::Probe, &[3]),
         (Frame::MtuProbe { id: 0x0102 }, &[4, 1, 2]),
@@ -111,6 +111,22 @@ fn frames_are_as_they_are_drawn() {
                 protected: &[9],
             },
             &[10, 1, 9],
+        ),
+        (
+            Frame::Packet {
+                channel: 0x7f,
+                marked: false,
+                message: &[9],
+            },
+            &[11, 0x7f, 9],
+        ),
+        (
+            Frame::Packet {
+                channel: 2,
+                marked: true,
+                message: &[9, 8],
+            },
+            &[11, 0x82, 9, 8],
         ),
         (
             Frame::Report(report),
@@ -207,7 +223,10 @@ fn what_nobody_writes_is_refused() {
         range("range", MAX + 1)
     );
     assert_eq!(report(&[0, 1, 1, 0, 0, 0]), range("before", u64::MAX));
-    for kind in [7, 8, 9, 11, 0x40, 0xff] {
+    for empty in [&[11][..], &[11, 0]] {
+        assert_eq!(frame(empty), Some(FrameError::Short));
+    }
+    for kind in [7, 8, 9, 12, 0x40, 0xff] {
         assert_eq!(frame(&[kind; 9]), Some(FrameError::Unknown(kind)));
     }
 }

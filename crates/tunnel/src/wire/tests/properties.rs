@@ -25,11 +25,16 @@ proptest! {
         mut frames in vec(frame(), 0..6),
         seq: u32,
         fill in vec(any::<u8>(), 0..50),
-        last in 0..3u8,
+        last in 0..4u8,
     ) {
         match last {
             0 => frames.push(Frame::Segment { seq, parts: &fill }),
             1 => frames.push(Frame::Coded { channel: seq as u8 % CHANNELS, protected: &fill }),
+            2 if !fill.is_empty() => frames.push(Frame::Packet {
+                channel: seq as u8 % PACKET_CHANNELS,
+                marked: seq > u32::MAX / 2,
+                message: &fill,
+            }),
             _ => {}
         }
         let packet = emitted(&frames);

@@ -1,5 +1,7 @@
 //! What peers may send.
 
+use tunnel::ecn::Ecn;
+
 use super::*;
 
 /// Flows of a peer with a session beneath, whose leg takes what and when it likes.
@@ -27,6 +29,8 @@ fn session(initiator: bool) -> Session {
         stream_credit: 30_000,
         session_credit: CREDIT,
         streams_max: 6,
+        packets: false,
+        peer_packets: false,
         memory: None,
         overhead_max: 1.0,
     };
@@ -70,7 +74,7 @@ impl Receiver {
 
     fn take_packet(&mut self, now: Duration, number: u64, packet: &[u8]) {
         let mut session = std::mem::replace(&mut self.session, session(false));
-        let taken = session.handle_packet(now, number, packet, packet.len(), false, self);
+        let taken = session.handle_packet(now, number, packet, packet.len(), Ecn::NotEct, self);
         taken.expect("the peer keeps to what it was allowed");
         self.session = session;
         while let Some(event) = self.session.poll_event() {
@@ -156,14 +160,14 @@ fn what_a_peer_may_send_and_what_is_here_of_it_are_together_within_its_credit() 
                 open.push(stream);
             }
             let mut packet = Vec::new();
-            while let Some(written) = sender.poll_packet(now, &mut packet, &Alike) {
+            while let Some(written) = sender.poll_packet(now, &mut packet, &mut Alike) {
                 if draw.below(10) > 0 {
                     receiver.take_packet(now, written.number, &packet);
                 }
                 packet.clear();
             }
             receiver.grant(now);
-            while let Some(written) = receiver.session.poll_packet(now, &mut packet, &Alike) {
+            while let Some(written) = receiver.session.poll_packet(now, &mut packet, &mut Alike) {
                 if draw.below(10) > 0 {
                     let length = packet.len();
                     let taken = sender.handle_packet(
@@ -171,7 +175,7 @@ fn what_a_peer_may_send_and_what_is_here_of_it_are_together_within_its_credit() 
                         written.number,
                         &packet,
                         length,
-                        false,
+                        Ecn::NotEct,
                         &mut Alike,
                     );
                     taken.expect("what we say makes sense");
