@@ -1,9 +1,132 @@
 //! From what is wanted of a site to its chain.
 
-use crate::chain::Receiver;
+use std::time::Duration;
 
-/// What takes the messages of any chain.
+use crate::{
+    ack_reconstruction, arq,
+    chain::{Chain, QueueLayer, Receiver},
+    fec, jitter,
+    queue::Queue,
+    rule::{Rule, When},
+    stack::Layer,
+    udp_checksum::UdpChecksum,
+    wire::Abilities,
+};
+
+/// A booster that is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Boosted<T> {
+    /// When it is on.
+    pub rule: Rule,
+    /// How it behaves.
+    pub config: T,
+}
+
+/// What is wanted of a site: boosters that are `None` are not.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// Bytes before the link at most.
+    pub queue: usize,
+    /// How long a packet may wait there.
+    pub deadline: Duration,
+    /// What numbers of messages begin with follows from this; another one for each process and chain.
+    pub seed: u64,
+    /// Adds UDP's checksum.
+    pub checksum: Option<Boosted<()>>,
+    /// Makes several acknowledgements one, and several of that.
+    pub ack_reconstruction: Option<Boosted<ack_reconstruction::Config>>,
+    /// Keeps packets as far apart as they came.
+    pub jitter: Option<Boosted<jitter::Config>>,
+    /// Sends again.
+    pub arq: Option<Boosted<arq::Config>>,
+    /// Sends overcode.
+    pub fec: Option<Boosted<fec::Config>>,
+}
+
+/// The chain for that.
 #[must_use]
-pub fn receiver() -> Receiver {
-    Receiver::new(Vec::new())
+pub fn chain(settings: &Settings) -> Chain {
+    let queue = Queue::new(settings.queue, Some(settings.deadline));
+    Chain::new(upper(settings), at_queue(settings), queue, lower(settings))
+}
+
+/// What a packet is longer than it was, at most, when it leaves the chain.
+#[must_use]
+pub fn overhead(settings: &Settings) -> usize {
+    let all = [
+        settings
+            .ack_reconstruction
+            .map(|_| ack_reconstruction::OVERHEAD),
+        settings.jitter.map(|_| jitter::OVERHEAD),
+        settings.arq.map(|_| arq::OVERHEAD),
+        settings.fec.map(|_| fec::OVERHEAD),
+    ];
+    all.into_iter().flatten().sum()
+}
+
+fn upper(settings: &Settings) -> Vec<Layer> {
+    let mut layers = Vec::new();
+    if let Some(checksum) = &settings.checksum {
+        layers.push(Layer::new("checksum", 0, checksum.rule, UdpChecksum::new()));
+    }
+    layers
+}
+
+fn at_queue(settings: &Settings) -> Vec<QueueLayer> {
+    let mut layers = Vec::new();
+    if let Some(acks) = settings.ack_reconstruction {
+        let collapse = ack_reconstruction::Collapse::new(acks.config);
+        let name = "ack_reconstruction";
+        layers.push(QueueLayer::new(name, Abilities::ACKS, acks.rule, collapse));
+    }
+    layers
+}
+
+fn lower(settings: &Settings) -> Vec<Layer> {
+    let mut layers = Vec::new();
+    if let Some(jitter) = settings.jitter {
+        let sender = jitter::Sender::new(jitter.config);
+        layers.push(Layer::new("jitter", Abilities::JITTER, jitter.rule, sender));
+    }
+    if let Some(arq) = settings.arq {
+        let config = arq::Config {
+            seed: settings.seed,
+            ..arq.config
+        };
+        let sender = arq::Sender::new(config);
+        layers.push(Layer::new("arq", Abilities::ARQ, arq.rule, sender));
+    }
+    if let Some(fec) = settings.fec {
+        let config = fec::Config {
+            seed: settings.seed,
+            ..fec.config
+        };
+        let sender = fec::Sender::new(config);
+        layers.push(Layer::new("fec", Abilities::FEC, fec.rule, sender));
+    }
+    layers
+}
+
+/// Connections whose acknowledgements are spread at a time.
+const SPREAD_MAX: usize = 1024;
+
+/// What takes the messages of any chain, of at most `room` bytes.
+#[must_use]
+pub fn receiver(room: usize) -> Receiver {
+    let always = Rule {
+        when: When::Always,
+        ..Rule::default()
+    };
+    let longest = room.max(1500);
+    Receiver::new(vec![
+        Layer::new(
+            "ack_reconstruction",
+            0,
+            always,
+            ack_reconstruction::Regenerate::new(SPREAD_MAX),
+        ),
+        Layer::new("jitter", 0, always, jitter::Receiver::new()),
+        Layer::new("arq", 0, always, arq::Receiver::new()),
+        Layer::new("fec", 0, always, fec::Receiver::new(longest)),
+    ])
 }

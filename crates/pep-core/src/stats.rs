@@ -233,6 +233,16 @@ counters! {
     tunnel_datagrams_received,
     /// Of these, those that were not a peer's: damaged, repeated, forged, or not meant for us.
     tunnel_datagrams_refused,
+    /// Packets of hosts that were taken to be carried beside flows (mode `packet`).
+    packets_taken,
+    /// The same that the kernel forwarded as they were, as the peer was gone or takes none.
+    packets_passed,
+    /// The same that were dropped, as the peer was gone (`packet.on_peer_loss`).
+    packets_dropped,
+    /// Packets of peers that were given to the kernel for hosts.
+    packets_delivered,
+    /// The same that the kernel did not take.
+    packets_undeliverable,
     /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial buffers.
     custody_memory_bytes,
     /// Bytes that they take on disk now.

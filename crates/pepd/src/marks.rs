@@ -33,10 +33,10 @@ impl MarkSet {
         self.nth(3)
     }
 
-    /// Of packets that go into the TUN of LAN interface `lan`.
+    /// Of packets that go into a TUN: that of LAN interface `lan`, or, numbered behind these, of a site in mode `packet`.
     ///
     /// # Panics
-    /// When there is no such interface; the configuration is checked for the mask's room.
+    /// When there is no such TUN; the configuration is checked for the mask's room.
     pub fn hold(self, lan: usize) -> u32 {
         self.nth(Marks::FIXED as usize + lan)
     }

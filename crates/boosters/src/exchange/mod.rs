@@ -96,7 +96,8 @@ impl Exchange {
             },
             channel if usize::from(channel) < CHAINS_MAX => {
                 let receiver = self.receivers.entry(channel);
-                let receiver = receiver.or_insert_with(settings::receiver);
+                let room = self.path.room;
+                let receiver = receiver.or_insert_with(|| settings::receiver(room));
                 receiver.handle(now, message, congested);
                 deliver(&mut self.chains, receiver, now, site);
             }

@@ -189,7 +189,12 @@ fn start(
         sites: sites.to_vec(),
     };
     let tunnels = match tunnels {
-        Some(prepared) => Some(Tunnels::start(prepared, inherited, &context)),
+        Some(prepared) => Some(Tunnels::start(
+            prepared,
+            inherited,
+            interception.take_packet_tuns(),
+            &context,
+        )),
         None => {
             takeover::lose(&context, &inherited.survivors);
             None

@@ -76,6 +76,11 @@ pub struct Commands {
     pub remove: Vec<String>,
 }
 
+/// Whether a chain is for packets that are no flows, which these rules leave alone.
+fn is_of_packets(chain: &Chain) -> bool {
+    chain.name == "clamp" || chain.name == "packets" || chain.name.starts_with("packet_")
+}
+
 /// One table of one family: its chains, rules, and where they are hooked in.
 struct Table {
     /// `iptables -t raw`.
@@ -136,6 +141,7 @@ impl Writer<'_> {
         let chains = self.ruleset.chains.iter();
         let chains: Vec<&Chain> = chains
             .filter(|chain| chain.hook != Some(Hook::PreroutingDnat))
+            .filter(|chain| !is_of_packets(chain))
             .collect();
         self.table("raw", &chains, &actions)
     }
@@ -199,6 +205,7 @@ impl Writer<'_> {
             }
             Some(Hook::PreroutingDnat) => vec![format!("PREROUTING -j {name}")],
             Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
+            Some(Hook::ForwardMangle) => vec![format!("FORWARD -j {name}")],
             None => Vec::new(),
         }
     }
@@ -248,12 +255,18 @@ impl Writer<'_> {
             | Term::AtCap(_)
             | Term::FasterPerHost(..)
             | Term::Faster(_)
+            | Term::Protocol(_)
+            | Term::AnySourcePort(_)
+            | Term::AnyDestinationPort(_)
+            | Term::To(_)
             | Term::Count(
                 Counter::Passed
                 | Counter::PassedHosts
                 | Counter::PassedRecent
                 | Counter::PassedRate,
             ) => None,
+            // Modes packet and block are for nft alone.
+            Term::Jump(chain) | Term::Goto(chain) if chain == "packets" => None,
             Term::TcpOrIcmp => Some(match self.family {
                 Family::V4 => vec![" -p tcp".to_owned(), " -p icmp".to_owned()],
                 Family::V6 => vec![" -p tcp".to_owned(), " -p ipv6-icmp".to_owned()],

@@ -4,6 +4,7 @@
 //! - [`route`], policy rules and routes
 //! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
 //! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
+//! - [`packets`], devices into which packets are routed that are no flows of ours
 //! - [`tun`], devices into which held SYNs are routed
 //! - `bypass`, leaving the flows of a site to the kernel for a while
 //! - `full_hosts`, leaving to it those of hosts that have as many as one may have
@@ -24,6 +25,7 @@ pub mod iptables;
 pub mod neigh;
 pub mod netlink;
 pub mod nft;
+pub mod packets;
 mod raw;
 mod render;
 pub mod route;
@@ -51,6 +53,7 @@ use bypass::Bypass;
 use defer::DeferTask;
 use netlink::Netlink;
 use nft::{Nft, NftError};
+use packets::PacketTun;
 pub use render::{Format, render};
 use route::Routing;
 use rules::{Counter, Features, Lan, Ruleset};
@@ -71,7 +74,8 @@ pub struct Interception {
     routing: Routing,
     ipv6: bool,
     tuns: Vec<(Lan, Tun)>,
-    /// Numbers of LAN interfaces, and the indices of their TUNs.
+    packet_tuns: Vec<PacketTun>,
+    /// Numbers of TUNs, of LAN interfaces and then of packet sites, and their indices.
     tun_indices: Vec<(usize, u32)>,
     /// What has installed the table.
     transaction: Value,
@@ -137,6 +141,7 @@ impl Interception {
             routing: Routing::new(config, features.families()),
             ipv6,
             tuns: Vec::new(),
+            packet_tuns: Vec::new(),
             tun_indices: Vec::new(),
             transaction: Value::Null,
             bypass: Bypass::default(),
@@ -166,6 +171,13 @@ impl Interception {
             let index = self.netlink.set_up(name).await?;
             self.tun_indices.push((number, index));
             self.tuns.push((lan, tun));
+        }
+        for site in packets::sites(config) {
+            let tun = create_tun(&site.tun, features.ipv6).await?;
+            let index = self.netlink.set_up(&site.tun).await?;
+            self.tun_indices.push((site.number, index));
+            let site = site.site;
+            self.packet_tuns.push(PacketTun { site, tun });
         }
         let indices = &self.tun_indices;
         self.routing.install(&self.netlink, indices).await?;
@@ -214,6 +226,11 @@ impl Interception {
         let tuns = std::mem::take(&mut self.tuns);
         let task = DeferTask::new(Arc::clone(config), sites, tuns, self.ipv6);
         task.map(Some).map_err(InterceptError::Sockets)
+    }
+
+    /// The devices of sites in mode `packet`, once.
+    pub fn take_packet_tuns(&mut self) -> Vec<PacketTun> {
+        std::mem::take(&mut self.packet_tuns)
     }
 
     /// Opens or closes the gate for new flows; what is open already goes on.

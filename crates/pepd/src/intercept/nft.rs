@@ -103,6 +103,7 @@ impl Hook {
         match self {
             Self::PreroutingRaw | Self::PreroutingDnat => "prerouting",
             Self::OutputRaw => "output",
+            Self::ForwardMangle => "forward",
         }
     }
 
@@ -110,6 +111,7 @@ impl Hook {
         match self {
             Self::PreroutingRaw | Self::OutputRaw => -300,
             Self::PreroutingDnat => -99,
+            Self::ForwardMangle => -150,
         }
     }
 }

@@ -20,6 +20,7 @@ use rtnetlink::{Error, IpVersion, RouteMessageBuilder};
 
 use super::{
     netlink::{Netlink, RouteError, interface},
+    packets,
     rules::Family,
 };
 use crate::marks::MarkSet;
@@ -49,7 +50,7 @@ impl Routing {
             families,
             marks: MarkSet::new(intercept.marks),
             table: intercept.route_table,
-            tables: 1 + intercept.lan.len() as u32,
+            tables: 1 + (intercept.lan.len() + packets::sites(config).len()) as u32,
             priority: intercept.rule_priority,
         }
     }

@@ -7,6 +7,9 @@
 //! chain gate          empty, or what lets new flows pass unaccelerated
 //! chain host_at_cap   lets new flows of hosts pass that have as many as one may have
 //! chain held_rate     lets SYNs pass that come faster than they are to be held
+//! chain packets       packets of sites in mode packet or block, if there are any: before all flows but those we have
+//! chain packet_N      a packet goes into the TUN of packet site N
+//! chain clamp         forward: TCP into these TUNs offers segments that fit
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
@@ -123,6 +126,20 @@ pub enum Term {
     FasterPerHost(Family, u32),
     /// All packets that come here are more than this many a second.
     Faster(u32),
+    /// Above IP is one of these protocols.
+    Protocol(Vec<u8>),
+    /// The source port lies in one of the ranges, of whichever protocol.
+    AnySourcePort(Vec<PortRange>),
+    /// The destination port lies in one of the ranges, of whichever protocol.
+    AnyDestinationPort(Vec<PortRange>),
+    /// The packet leaves by one of these interfaces.
+    To(Vec<String>),
+    /// TCP that begins or answers a connection: of SYN and RST only SYN is set.
+    AnySyn,
+    /// Segments that are asked for fit the way that the packet goes.
+    ClampSegments,
+    /// Refused, as if nobody listened there.
+    Refuse,
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
     /// Keep the packet out of conntrack.
@@ -161,13 +178,17 @@ pub enum Counter {
     Intercepted,
     /// SYNs that we sent to servers.
     Called,
+    /// Packets that went into a TUN to be carried.
+    PacketsTaken,
+    /// Packets that were refused.
+    Blocked,
     /// SYN-ACKs of servers that found the socket they are for.
     Answered,
 }
 
 impl Counter {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
@@ -175,6 +196,8 @@ impl Counter {
         Self::Syns,
         Self::Intercepted,
         Self::Called,
+        Self::PacketsTaken,
+        Self::Blocked,
         Self::Answered,
     ];
 
@@ -188,6 +211,8 @@ impl Counter {
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Called => "called",
+            Self::PacketsTaken => "packets_taken",
+            Self::Blocked => "blocked",
             Self::Answered => "answered",
         }
     }
@@ -220,6 +245,8 @@ pub enum Hook {
     PreroutingDnat,
     /// Our own packets before conntrack (priority raw, -300).
     OutputRaw,
+    /// Packets that are forwarded, where they may be changed (priority mangle, -150).
+    ForwardMangle,
 }
 
 /// A chain of rules, hooked in or jumped to.

@@ -30,7 +30,9 @@ use tunnel::{
 use super::{
     Handed, TunnelError,
     core::{Core, Key, Shared},
-    near, paths,
+    near,
+    packets::tap::Taps,
+    paths,
     probe::{self, Ordered},
     recover::{self, Inherited},
     register,
@@ -39,7 +41,7 @@ use super::{
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
 };
-use crate::{custody::Replies, flow::FlowContext, sys::reactor};
+use crate::{custody::Replies, flow::FlowContext, intercept::packets::PacketTun, sys::reactor};
 
 /// Datagrams sent, and calls that receive some, before others have their turn.
 const SEND_TURN: usize = 256;
@@ -62,7 +64,7 @@ pub(super) enum DriverError {
 
 /// Runs all tunnels until `stopped`.
 pub(super) async fn run(
-    (prepared, inherited): (Prepared, Inherited),
+    (prepared, inherited, tuns): (Prepared, Inherited, Vec<PacketTun>),
     context: Arc<FlowContext>,
     (incoming, orders): (UnboundedReceiver<Handed>, UnboundedReceiver<Ordered>),
     stopped: impl Future<Output = ()>,
@@ -74,7 +76,14 @@ pub(super) async fn run(
     let custody = Custody::new(kept.bounds, &kept.sites, disk.spill, &context.counters);
     let far = prepared.far.policy();
     let kept = (&context, &custody);
-    let peers = Prepared::add_peers(&mut endpoint, &prepared.peers, sizes, kept, far)?;
+    let peers = Prepared::add_peers(
+        &mut endpoint,
+        &prepared.peers,
+        sizes,
+        prepared.packets,
+        kept,
+        far,
+    )?;
     let tcp = Connections::new(prepared.tcp);
     let core = Core::new(
         context,
@@ -87,12 +96,14 @@ pub(super) async fn run(
     );
     listen(&core, prepared.listeners)?;
     recover::flows(&core, (inherited, disk.left), register);
+    let taps = Taps::new(tuns, |site| core.borrow().chain_of(site))?;
     let mut driver = Driver {
         core: Rc::clone(&core),
         sockets: Sockets::new(prepared.sockets)?,
         incoming,
         timer: Timer::new()?,
         drops: Drops::default(),
+        taps,
     };
     tokio::task::spawn_local(tick(Rc::clone(&core)));
     tokio::task::spawn_local(probe::serve(Rc::clone(&core), orders));
@@ -177,6 +188,7 @@ struct Driver {
     incoming: UnboundedReceiver<Handed>,
     timer: Timer,
     drops: Drops,
+    taps: Taps,
 }
 
 impl Driver {
@@ -186,6 +198,7 @@ impl Driver {
         self.begin_flows(cx);
         self.receive(cx);
         Core::dispatch(&self.core);
+        self.taps.poll(cx, &mut self.core.borrow_mut());
         let blocked = self.send(cx);
         // Sending tells whether the link is there.
         Core::dispatch(&self.core);
@@ -253,7 +266,9 @@ impl Driver {
     /// Until there is something to do without anything having happened.
     fn wait(&mut self, cx: &mut Context<'_>) {
         let core = self.core.borrow();
-        let (deadline, now) = (core.endpoint.deadline(), core.now());
+        let now = core.now();
+        let deadlines = [core.endpoint.deadline(), core.packets_deadline()];
+        let deadline = deadlines.into_iter().flatten().min();
         if self.timer.poll(cx, deadline, now).is_ready() {
             cx.waker().wake_by_ref();
         }

@@ -18,6 +18,7 @@
 //! - `leg`, a connection to a host; `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
 //! - `recover`, flows of the process before
 //! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
+//! - `packets`, those of sites in mode `packet`, beside flows
 //! - [`probe`], the path to a peer under load, as an operator asks for it
 //! - [`peers`], what others may know: who is there; `paths`, what is remembered of the ways to them
 
@@ -32,6 +33,7 @@ mod flow;
 mod leg;
 mod name;
 mod near;
+mod packets;
 mod paths;
 pub mod peers;
 pub mod probe;
@@ -53,6 +55,7 @@ use tunnel::class::Class;
 
 use crate::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
+    intercept::packets::PacketTun,
     limits::Permit,
     observe::Tally,
     workers::IdleThread,
@@ -156,13 +159,14 @@ pub struct Tunnels {
 }
 
 impl Tunnels {
-    /// Starts the thread's work.
+    /// Starts the thread's work. `tuns` are the interfaces of sites in mode `packet`.
     ///
     /// # Errors
     /// When its event loop cannot be had.
     pub fn start(
         (prepared, thread): (setup::Prepared, IdleThread),
         inherited: Inherited,
+        tuns: Vec<PacketTun>,
         context: &Arc<FlowContext>,
     ) -> io::Result<Self> {
         let (handed, incoming) = mpsc::unbounded_channel();
@@ -183,7 +187,7 @@ impl Tunnels {
                 tokio::spawn(pulse);
                 // Nothing is ever sent: this ends when the sender is gone.
                 let stopped = async { while stopped.changed().await.is_ok() {} };
-                let given = (prepared, inherited);
+                let given = (prepared, inherited, tuns);
                 if let Err(err) = driver::run(given, context, (incoming, orders), stopped).await {
                     let error = &err as &dyn std::error::Error;
                     tracing::error!(error, "tunnels have ended");

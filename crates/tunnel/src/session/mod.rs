@@ -220,6 +220,11 @@ impl Session {
         }
     }
 
+    /// How fast the peer says that it sends, in bits a second, if it knows.
+    pub fn return_rate(&self) -> Option<u64> {
+        self.config.return_rate
+    }
+
     /// What has been measured of the path, unsmoothed.
     pub fn measures(&self) -> Measures {
         Measures {

@@ -239,6 +239,21 @@ impl<'a> Writer<'a> {
             Term::Faster(rate) => vec![faster(*rate)],
             Term::Remember(family) => vec![in_recent("update", *family)],
             Term::Forget(family) => vec![in_recent("delete", *family)],
+            Term::Protocol(numbers) => {
+                vec![equal(meta("l4proto"), one_or_set(numbers.iter().collect()))]
+            }
+            Term::AnySourcePort(ranges) => vec![ports_of("th", "sport", ranges)],
+            Term::AnyDestinationPort(ranges) => vec![ports_of("th", "dport", ranges)],
+            Term::To(names) => vec![equal(meta("oifname"), one_or_set(names.iter().collect()))],
+            Term::AnySyn => vec![equal(
+                json!({"&": [payload("tcp", "flags"), ["syn", "rst"]]}),
+                json!("syn"),
+            )],
+            Term::ClampSegments => vec![json!({"mangle": {
+                "key": {"tcp option": {"name": "maxseg", "field": "size"}},
+                "value": {"rt": {"key": "mtu"}},
+            }})],
+            Term::Refuse => vec![json!({"reject": {"type": "icmpx", "expr": "port-unreachable"}})],
             Term::SetMark(mark) => vec![self.set_mark(*mark)],
             Term::Notrack => vec![json!({"notrack": null})],
             Term::Tproxy(family, port) => tproxy(*family, *port),
@@ -326,6 +341,10 @@ fn prefixes(field: &str, nets: &Prefixes) -> Value {
 }
 
 fn ports(field: &str, ranges: &[pep_core::site::PortRange]) -> Value {
+    ports_of("tcp", field, ranges)
+}
+
+fn ports_of(protocol: &str, field: &str, ranges: &[pep_core::site::PortRange]) -> Value {
     let ranges = ranges.iter().map(|range| {
         if range.first() == range.last() {
             json!(range.first())
@@ -333,7 +352,7 @@ fn ports(field: &str, ranges: &[pep_core::site::PortRange]) -> Value {
             json!({"range": [range.first(), range.last()]})
         }
     });
-    equal(payload("tcp", field), one_or_set(ranges.collect()))
+    equal(payload(protocol, field), one_or_set(ranges.collect()))
 }
 
 fn four_addresses(family: Family) -> Value {

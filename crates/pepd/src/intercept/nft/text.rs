@@ -113,6 +113,18 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Faster(rate) => faster(*rate),
         Term::Remember(family) => in_recent("update", *family),
         Term::Forget(family) => in_recent("delete", *family),
+        Term::Protocol(numbers) => {
+            let numbers = one_or_set(numbers.iter().map(u8::to_string));
+            format!("meta l4proto {numbers}")
+        }
+        Term::AnySourcePort(ranges) => format!("th sport {}", one_or_set(ranges.iter().map(range))),
+        Term::AnyDestinationPort(ranges) => {
+            format!("th dport {}", one_or_set(ranges.iter().map(range)))
+        }
+        Term::To(names) => format!("oifname {}", one_or_set(names.iter().map(quoted))),
+        Term::AnySyn => "tcp flags & (syn|rst) == syn".to_owned(),
+        Term::ClampSegments => "tcp option maxseg size set rt mtu".to_owned(),
+        Term::Refuse => "reject with icmpx port-unreachable".to_owned(),
         Term::SetMark(mark) => set_mark(mask, *mark),
         Term::Notrack => "notrack".to_owned(),
         Term::Tproxy(family, port) => tproxy(*family, *port),

@@ -1,8 +1,11 @@
 //! From the configuration to chains.
 
+#[path = "packets.rs"]
+mod packets;
+
 use pep_core::{
     config::{Config, IfName},
-    site::{Matcher, Mode, PortRange, Site, SiteId},
+    site::{Matcher, PortRange, Protocol, Site, SiteId},
 };
 
 use super::{
@@ -73,6 +76,7 @@ impl Builder<'_> {
         ];
         chains.extend(self.rate_chain());
         chains.extend(self.hold_chains());
+        chains.extend(self.packet_chains());
         chains.extend(self.site_chains());
         chains.push(chain("sites", None, self.sites()));
         if self.features.seen {
@@ -91,6 +95,7 @@ impl Builder<'_> {
             Some(Hook::OutputRaw),
             self.output_rules(),
         ));
+        chains.extend(self.clamp_chain());
         chains
     }
 
@@ -125,7 +130,15 @@ impl Builder<'_> {
         };
         let mut rules = vec![
             rule("not from hosts", [NotFrom(self.host_names()), elsewhere]),
-            rule("nothing we could know", [NotTcpOrIcmp, Accept]),
+            if self.takes_packets() {
+                let packets = goto("packets");
+                rule(
+                    "no flow: of a packet site, or not ours",
+                    [NotTcpOrIcmp, packets],
+                )
+            } else {
+                rule("nothing we could know", [NotTcpOrIcmp, Accept])
+            },
             rule(
                 "one-armed: a server's packet, see from_servers",
                 [SocketMark(self.marks.server_leg()), Accept],
@@ -139,6 +152,10 @@ impl Builder<'_> {
             )
         }));
         rules.push(rule("a flow we have", deliver(&full)));
+        if self.takes_packets() {
+            let comment = "of a packet site: SYNs and all that follows";
+            rules.push(rule(comment, [lan(), jump("packets")]));
+        }
         if self.features.seen {
             // Of its own: where the set is full, a rule ends there.
             rules.push(rule(ARRIVES, [lan(), Syn, Seen]));
@@ -313,7 +330,7 @@ impl Builder<'_> {
                 [Term::ForThisMachine, Term::Accept],
             ));
         }
-        for (id, site) in self.config.sites.iter() {
+        for (id, site) in self.config.sites.iter().filter(|(_, site)| has_tcp(site)) {
             rules.extend(self.site(id, site));
         }
         rules
@@ -332,7 +349,7 @@ impl Builder<'_> {
             rule(&site.name, [interface, conditions, &[end]].concat())
         };
         let anywhere = self.interface_condition(&site.matcher);
-        if site.mode == Mode::Bypass {
+        if !site.mode.takes_flows() {
             return vec![on(&anywhere, Term::Accept)];
         }
         let mut rules = Vec::new();
@@ -380,6 +397,12 @@ impl Builder<'_> {
             })
             .collect()
     }
+}
+
+/// Whether flows may be of the site.
+fn has_tcp(site: &Site) -> bool {
+    let protocols = &site.matcher.protocol;
+    protocols.is_empty() || protocols.contains(&Protocol::TCP)
 }
 
 /// Where connections arrive, for `pepd check`.

@@ -44,6 +44,7 @@ impl Core {
                 // It was cleared when the session began, before its first bytes were placed.
                 peer.table.set_away(self.off);
                 self.keep_off(index);
+                self.join_packets(index);
                 let peer = &mut self.peers.list[index];
                 peer.table.wake_waiting();
                 let flows = self.resume(index);
@@ -74,6 +75,7 @@ impl Core {
                         peer.table.on_farewell();
                     }
                     self.peers.credits.on_end(index);
+                    self.join_packets(index);
                 }
                 self.set_here(index, next);
             }

@@ -2,9 +2,10 @@
 //!
 //! - this module, what flows and the driver ask of it
 //! - `events`, what the endpoint has to tell; `resuming`, flows that go on in another session
-//! - `peers`, a peer and its flows; `probed`, probes of the path to it
+//! - `peers`, a peer and its flows; `packets`, packets beside them; `probed`, probes of the path to it
 
 mod events;
+mod packets;
 mod peers;
 mod probed;
 mod resuming;

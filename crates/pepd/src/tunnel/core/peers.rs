@@ -1,12 +1,21 @@
 //! The peers as the tunnels' thread has them, with their flows.
 
+//!
+//! A peer is the store of its session: the bytes of its flows, and packets beside them.
+
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use pep_core::config::Peer;
-use tunnel::endpoint::{Carrier, PeerId, Stores};
+use tunnel::{
+    ecn::Ecn,
+    endpoint::{Carrier, PeerId, Stores},
+    session::PacketQueue,
+    store::{NextPacket, Store},
+    wire::StreamId,
+};
 
 use super::trouble::{Pause, Trouble};
-use crate::tunnel::{credit::Credits, table::Table};
+use crate::tunnel::{credit::Credits, packets::Packets, table::Table};
 
 /// One peer.
 #[derive(Debug)]
@@ -14,6 +23,8 @@ pub(in crate::tunnel) struct PeerShell {
     pub(in crate::tunnel) id: PeerId,
     pub(in crate::tunnel) config: Peer,
     pub(in crate::tunnel) table: Table,
+    /// Of its sites in mode `packet`.
+    pub(in crate::tunnel) packets: Option<Packets>,
     /// Which of our addresses it writes to, so that our answers come from there.
     pub(in crate::tunnel) local: Option<IpAddr>,
     /// By what it is reached.
@@ -38,12 +49,19 @@ pub(in crate::tunnel) struct Peers {
 }
 
 impl Peers {
-    pub(in crate::tunnel) fn push(&mut self, id: PeerId, config: Peer, table: Table) {
+    pub(in crate::tunnel) fn push(
+        &mut self,
+        id: PeerId,
+        config: Peer,
+        table: Table,
+        packets: Option<Packets>,
+    ) {
         self.by_id.insert(id, self.list.len());
         self.list.push(PeerShell {
             id,
             config,
             table,
+            packets,
             local: None,
             carrier: None,
             silent_since: None,
@@ -72,9 +90,42 @@ impl Peers {
 }
 
 impl Stores for Peers {
-    type Store = Table;
+    type Store = PeerShell;
 
-    fn of(&mut self, peer: PeerId) -> &mut Table {
-        &mut self.of_id(peer).table
+    fn of(&mut self, peer: PeerId) -> &mut PeerShell {
+        self.of_id(peer)
+    }
+}
+
+impl Store for PeerShell {
+    fn renew(&mut self) {
+        self.table.renew();
+        if let Some(packets) = &mut self.packets {
+            packets.renew();
+        }
+    }
+
+    fn read(&self, stream: StreamId, from: u64, into: &mut [u8]) {
+        self.table.read(stream, from, into);
+    }
+
+    fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]) {
+        self.table.place(stream, from, bytes);
+    }
+
+    fn next_packet(
+        &mut self,
+        queue: PacketQueue,
+        now: Duration,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<NextPacket> {
+        self.packets.as_mut()?.next(queue, now, room, out)
+    }
+
+    fn packet(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
+        if let Some(packets) = &mut self.packets {
+            packets.take(now, channel, outer, message);
+        }
     }
 }

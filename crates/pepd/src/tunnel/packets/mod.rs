@@ -14,11 +14,7 @@ pub(super) mod tap;
 use std::time::Duration;
 
 use boosters::{
-    chain::ChainStats,
-    ecn::Ecn as Mark,
-    exchange::Exchange,
-    ip::FlowKey as PacketKey,
-    rule::Path,
+    chain::ChainStats, ecn::Ecn as Mark, exchange::Exchange, ip::FlowKey as PacketKey, rule::Path,
 };
 use pep_core::{
     config::Config,
@@ -149,7 +145,7 @@ impl Packets {
         }
         let words = session.open_packets(Class::Interactive, 0);
         let chains = self.sites.iter();
-        let chains = chains.map(|site| session.open_packets(site.class, site.id.0));
+        let chains = chains.map(|site| session.open_packets(site.class, site.id.0.into()));
         let chains: Result<Vec<_>, _> = chains.collect();
         if let (Ok(words), Ok(chains)) = (words, chains) {
             self.queues = Some(Queues { words, chains });
@@ -204,7 +200,10 @@ impl Packets {
     /// When [`settle`](Self::settle) wants to be called again.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let words = self.exchange.word_due().filter(|_| self.queues.is_some());
-        [self.exchange.deadline(), words].into_iter().flatten().min()
+        [self.exchange.deadline(), words]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The next packet for a host, and the chain whose interface it is to come in by.
@@ -223,14 +222,14 @@ impl Packets {
     ) -> Option<NextPacket> {
         let queues = self.queues.as_ref()?;
         if queue == queues.words {
-            self.exchange.poll_word(now, room, out).then_some(())?;
+            self.exchange.poll_word(now, room + 1, out).then_some(())?;
             return Some(NextPacket {
                 more: self.exchange.has_word(now),
                 ecn: Ecn::Ect0,
             });
         }
         let chain = queues.chains.iter().position(|chain| *chain == queue)?;
-        let mark = self.exchange.poll_message(now, chain, room, out)?;
+        let mark = self.exchange.poll_message(now, chain, room + 1, out)?;
         Some(NextPacket {
             more: self.exchange.has_message(chain),
             ecn: outside(mark),
@@ -248,7 +247,7 @@ impl Packets {
     /// The longest packet of each chain that is carried in one piece, given how long messages may be.
     pub(super) fn mtus(&self, room: usize) -> impl Iterator<Item = usize> {
         let sites = self.sites.iter();
-        sites.map(move |site| room.saturating_sub(1 + site.overhead))
+        sites.map(move |site| room.saturating_sub(site.overhead))
     }
 
     /// Packets that passed as they were, and packets that were dropped, as the peer was gone.
@@ -287,10 +286,10 @@ fn path(session: &Session) -> Path {
         loss: state.loss,
         counts: session.measures().sent,
         rate: state.link_rate,
-        peer_rate: session.peer_rate(),
+        peer_rate: session.return_rate(),
         rtt: state.rtt,
         queue: Duration::ZERO,
-        room: session.packet_room().saturating_sub(1),
+        room: session.packet_room(),
         abilities: 0,
     }
 }

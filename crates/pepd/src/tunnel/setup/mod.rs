@@ -26,6 +26,7 @@ use tunnel::{
 use super::{
     core::{BEGINNING, Peers},
     credit, far,
+    packets::Packets,
     paths::{self, Paths},
     peers::Statuses,
     table::{Custody, Policy, Sizes, Table},
@@ -105,6 +106,8 @@ pub struct Prepared {
     pub(super) flows: Vec<u32>,
     /// What is held while links are away.
     pub(super) custody: Kept,
+    /// Of each peer's sites in mode `packet`.
+    pub(super) packets: Vec<Option<Packets>>,
 }
 
 impl Prepared {
@@ -147,6 +150,7 @@ impl Prepared {
             flows: flows(config),
             custody: Kept::new(config)?,
             paths,
+            packets: packets(config)?,
         }))
     }
 
@@ -155,10 +159,12 @@ impl Prepared {
         endpoint: &mut Endpoint,
         peers: &[(Peer, PeerConfig)],
         (sizes, flows): (&[Sizes], &[u32]),
+        packets: Vec<Option<Packets>>,
         (context, custody): (&Arc<FlowContext>, &Rc<Custody>),
         far: Policy,
     ) -> Result<Peers, TunnelError> {
         let mut added = Peers::default();
+        let mut packets = packets.into_iter();
         for (index, (peer, config)) in peers.iter().enumerate() {
             let session = &config.session;
             let (base, least) = (session.session_credit, session.stream_credit);
@@ -172,7 +178,8 @@ impl Prepared {
             let mut table = Table::new(context, sizes[index], flows[index]);
             table.keep_in(custody, index, far);
             table.belong_to(&peer.name);
-            added.push(id, peer.clone(), table);
+            let packets = packets.next().flatten();
+            added.push(id, peer.clone(), table, packets);
         }
         Ok(added)
     }
@@ -234,6 +241,12 @@ fn flows(config: &Config) -> Vec<u32> {
     let (limit, peers) = (config.limits.flows, &config.peers);
     let flows = peers.iter().map(|peer| peer.flows_max(limit, peers.len()));
     flows.collect()
+}
+
+fn packets(config: &Config) -> Result<Vec<Option<Packets>>, NoRandomness> {
+    let seed = u64::from_be_bytes(keys::random()?[..8].try_into().expect("longer"));
+    let peers = 0..config.peers.len();
+    Ok(peers.map(|peer| Packets::new(config, peer, seed)).collect())
 }
 
 fn unsent(peer: &Peer) -> u64 {
@@ -298,7 +311,7 @@ fn routes(config: &Config) -> Vec<(SiteId, usize, Class)> {
         .collect()
 }
 
-fn class(class: SiteClass) -> Class {
+pub(super) fn class(class: SiteClass) -> Class {
     match class {
         SiteClass::Interactive => Class::Interactive,
         SiteClass::Normal => Class::Normal,
@@ -368,11 +381,17 @@ fn session_config(
         stream_credit,
         session_credit: credit::base(memory, config.peers.len(), stream_credit),
         streams_max: config.limits.flows,
-        packets: false,
-        peer_packets: false,
         memory: None,
         overhead_max: 1.0,
+        packets: has_packets(config, index),
+        peer_packets: false,
     }
+}
+
+/// Whether there are sites in mode `packet` with that peer.
+fn has_packets(config: &Config, peer: usize) -> bool {
+    let mut sites = config.sites.iter();
+    sites.any(|(id, site)| site.mode == Mode::Packet && config.peer_of(id) == Some(peer))
 }
 
 /// When to stop sending into silence: never on a link that is ours alone, gently on others.

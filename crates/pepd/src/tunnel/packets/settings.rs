@@ -1,0 +1,117 @@
+//! From the configuration of a site to its chain.
+
+use boosters::rule;
+use boosters::{
+    chain::Chain,
+    settings::{self, Boosted, Settings},
+};
+use pep_core::{
+    config::{Boost, Rule, When},
+    site::PacketPolicy,
+};
+use units::Rate;
+
+/// What is queued at most where nothing is said, and the rate is not known.
+const QUEUE_UNKNOWN: u64 = 4 << 20;
+/// The least and the most that is taken where the rate is known.
+const QUEUE_MIN: u64 = 64 << 10;
+const QUEUE_MAX: u64 = 64 << 20;
+
+/// The chain of a site whose peer is reached at this rate.
+pub(super) fn chain(policy: &PacketPolicy, rate: Option<Rate>, seed: u64) -> Chain {
+    let auto = || {
+        let within = rate.map(|rate| rate.bandwidth_delay_product(policy.deadline));
+        within.map_or(QUEUE_UNKNOWN, |bytes| {
+            (bytes * 2).clamp(QUEUE_MIN, QUEUE_MAX)
+        })
+    };
+    let queue = policy.queue.map_or_else(auto, |queue| queue.bytes());
+    settings::chain(&Settings {
+        queue: usize::try_from(queue).unwrap_or(usize::MAX),
+        deadline: policy.deadline,
+        seed,
+        ..boosters(&policy.boost)
+    })
+}
+
+/// What they add to a packet at most.
+pub(super) fn overhead(boost: &Boost) -> usize {
+    settings::overhead(&boosters(boost))
+}
+
+fn boosters(boost: &Boost) -> Settings {
+    Settings {
+        fec: boost.fec.as_ref().map(fec),
+        arq: boost.arq.as_ref().map(arq),
+        ack_reconstruction: boost.ack_reconstruction.as_ref().map(|asked| Boosted {
+            rule: rule(&asked.rule),
+            config: boosters::ack_reconstruction::Config {
+                spacing_max: asked.spacing_max,
+                ..Default::default()
+            },
+        }),
+        jitter: boost.jitter.as_ref().map(|asked| Boosted {
+            rule: rule(&asked.rule),
+            config: boosters::jitter::Config { delay: asked.delay },
+        }),
+        checksum: boost.checksum.as_ref().map(|asked| Boosted {
+            rule: rule(&asked.rule),
+            config: (),
+        }),
+        ..Settings::default()
+    }
+}
+
+fn rule(rule: &Rule) -> rule::Rule {
+    rule::Rule {
+        when: match rule.when {
+            When::Rule => rule::When::Rule,
+            When::Always => rule::When::Always,
+            When::Never => rule::When::Never,
+        },
+        loss_above: rule.loss_above.map(|share| share.get()),
+        asymmetry_above: rule.asymmetry_above,
+        queue_above: rule.queue_above,
+        after: rule.after,
+    }
+}
+
+fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
+    use boosters::fec::{Config, Scheme};
+    use pep_core::config::FecScheme;
+    Boosted {
+        // Its own threshold is the same, and knows how sure it is.
+        rule: rule::Rule {
+            loss_above: None,
+            ..rule(&asked.rule)
+        },
+        config: Config {
+            scheme: match asked.scheme {
+                FecScheme::Window => Scheme::Window {
+                    window: asked.window,
+                },
+                FecScheme::Block => Scheme::Block {
+                    k: asked.block,
+                    depth: asked.depth,
+                },
+            },
+            overhead_max: asked.overhead_max.get(),
+            target: asked.target.get(),
+            threshold: asked.rule.loss_above.map_or(1e-5, |share| share.get()),
+            seed: 0,
+        },
+    }
+}
+
+fn arq(asked: &pep_core::config::Arq) -> Boosted<boosters::arq::Config> {
+    Boosted {
+        rule: rule(&asked.rule),
+        config: boosters::arq::Config {
+            tries: asked.tries,
+            order: asked.order,
+            cache: usize::try_from(asked.cache.bytes()).unwrap_or(usize::MAX),
+            wait: asked.wait,
+            seed: 0,
+        },
+    }
+}
