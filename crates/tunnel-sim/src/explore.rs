@@ -25,6 +25,8 @@ pub struct Totals {
     pub packets: u64,
     /// Bytes of streams in all.
     pub bytes: u64,
+    /// Packets beside streams that arrived.
+    pub messages: u64,
     /// Virtual time in all, in seconds.
     pub seconds: f64,
     /// The most memory that an end held.
@@ -36,6 +38,7 @@ impl Totals {
         self.runs += 1;
         self.packets += summary.packets;
         self.bytes += summary.bytes;
+        self.messages += summary.messages;
         self.seconds += summary.took.as_secs_f64();
         self.memory = self.memory.max(summary.memory);
     }

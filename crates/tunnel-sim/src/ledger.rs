@@ -5,12 +5,14 @@ use std::{cell::RefCell, collections::HashMap, ops::Range, time::Duration};
 use allocation_counter::opt_out;
 use tunnel::{
     class::Class,
-    session::Event,
-    store::Store,
+    ecn::Ecn,
+    session::{Event, PacketQueue},
+    store::{NextPacket, Store},
     wire::{ResetCode, StreamId},
 };
 
 use crate::{
+    beside::Beside,
     flow::{Flow, State, index_of},
     plan::StreamPlan,
     side::End,
@@ -22,6 +24,8 @@ use crate::{
 pub struct Ledger {
     /// Every stream there was, in the order in which they were opened.
     pub flows: Vec<Flow>,
+    /// Packets beside them.
+    pub beside: Beside,
     /// Whether times are noted.
     pub notes: bool,
     ids: [HashMap<StreamId, usize>; 2],
@@ -70,6 +74,7 @@ impl Ledger {
 
     /// The streams that an end knows are no more, with their session.
     pub fn orphan(&mut self, end: End) {
+        self.beside.forget(end);
         let next = std::mem::take(&mut self.next_ids[end]);
         for (id, index) in std::mem::replace(&mut self.ids[end], next) {
             let flow = &mut self.flows[index];
@@ -434,6 +439,29 @@ impl Store for View<'_> {
     fn place(&mut self, stream: StreamId, from: u64, bytes: &[u8]) {
         opt_out(|| {
             if let Err(violation) = self.ledger.place(self.end, stream, from, bytes) {
+                self.ledger.blame(self.end, violation);
+            }
+        });
+    }
+
+    fn next_packet(
+        &mut self,
+        queue: PacketQueue,
+        _now: Duration,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<NextPacket> {
+        let mut next = Ok(None);
+        opt_out(|| next = self.ledger.beside.next(self.end, queue, room, out));
+        next.unwrap_or_else(|violation| {
+            self.ledger.blame(self.end, violation);
+            None
+        })
+    }
+
+    fn packet(&mut self, _now: Duration, channel: u8, _outer: Ecn, message: &[u8]) {
+        opt_out(|| {
+            if let Err(violation) = self.ledger.beside.take(self.end, channel, message) {
                 self.ledger.blame(self.end, violation);
             }
         });

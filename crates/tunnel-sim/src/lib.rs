@@ -16,6 +16,7 @@
 //! and how to see it again.
 #![forbid(unsafe_code)]
 
+pub mod beside;
 pub mod endpoint;
 pub mod explore;
 pub mod flow;

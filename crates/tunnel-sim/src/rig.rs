@@ -8,8 +8,8 @@ use std::{
 use tunnel::{
     class::Class,
     ecn::Ecn,
-    session::{Event, Outages, Rate, Session, SessionConfig},
-    store::Store,
+    session::{Event, Outages, PacketQueue, Rate, Session, SessionConfig},
+    store::{NextPacket, Store},
     wire::StreamId,
 };
 use winkemu_link::{Direction, Engine, LinkOptions};
@@ -36,8 +36,8 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
         stream_credit: 1 << 20,
         session_credit: 1 << 40,
         streams_max: 1000,
-        packets: false,
-        peer_packets: false,
+        packets: true,
+        peer_packets: true,
         memory: None,
         overhead_max: 1.0,
     }
@@ -48,6 +48,10 @@ pub fn config(initiator: bool, rate: u64, rtt: Duration) -> SessionConfig {
 pub struct Positions {
     /// New bytes that have arrived, in order or not.
     pub arrived: u64,
+    /// How long packets are that there always are beside streams, where that is so.
+    pub endless: Option<usize>,
+    /// Such packets that have arrived.
+    pub messages: u64,
 }
 
 impl Store for Positions {
@@ -67,6 +71,24 @@ impl Store for Positions {
             "wrong bytes of stream {stream} at {from}"
         );
         self.arrived += bytes.len() as u64;
+    }
+
+    fn next_packet(
+        &mut self,
+        _queue: PacketQueue,
+        _now: Duration,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<NextPacket> {
+        let len = self.endless?.min(room);
+        out.push(0);
+        out.resize(out.len() + len, 7);
+        let ecn = Ecn::Ect0;
+        Some(NextPacket { more: true, ecn })
+    }
+
+    fn packet(&mut self, _now: Duration, _channel: u8, _outer: Ecn, _message: &[u8]) {
+        self.messages += 1;
     }
 }
 
@@ -256,6 +278,18 @@ impl Rig {
             };
             self.deliver();
         }
+    }
+
+    /// From now on side 0 always has packets beside streams, so long.
+    pub fn send_packets(&mut self, class: Class, len: usize) {
+        self.stores[0].endless = Some(len);
+        let queue = self.sessions[0].open_packets(class, 0);
+        self.sessions[0].set_packets_ready(queue.expect("few"), true);
+    }
+
+    /// Packets beside streams that have come to side 1.
+    pub fn messages(&self) -> u64 {
+        self.stores[1].messages
     }
 
     /// When a side has something to do of its own accord.

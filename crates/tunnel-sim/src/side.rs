@@ -4,7 +4,7 @@ use std::{fmt::Debug, ops::Range, time::Duration};
 
 use tunnel::{
     class::Class,
-    session::{Event, LinkHint, Session, SessionConfig, TooManyStreams},
+    session::{Event, LinkHint, PacketQueue, Session, SessionConfig, TooManyStreams},
     store::Store,
     wire::{ResetCode, StreamId},
 };
@@ -75,6 +75,14 @@ pub trait Streams {
     /// Somebody knows of the link.
     fn hint(&mut self, now: Duration, link: LinkHint);
 
+    /// A queue of packets beside streams, where there may be one.
+    fn open_packets(&mut self, _class: Class, _site: u32) -> Option<PacketQueue> {
+        None
+    }
+
+    /// It has something to send.
+    fn packets_ready(&mut self, _queue: PacketQueue) {}
+
     /// Bytes that the peer has though it lacks some before them.
     fn acked_beyond(&self, _stream: StreamId) -> Vec<Range<u64>> {
         Vec::new()
@@ -117,6 +125,14 @@ impl Streams for Session {
 
     fn hint(&mut self, now: Duration, link: LinkHint) {
         self.hint(now, link);
+    }
+
+    fn open_packets(&mut self, class: Class, site: u32) -> Option<PacketQueue> {
+        self.open_packets(class, site).ok()
+    }
+
+    fn packets_ready(&mut self, queue: PacketQueue) {
+        self.set_packets_ready(queue, true);
     }
 
     fn acked_beyond(&self, stream: StreamId) -> Vec<Range<u64>> {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use tunnel::{
     class::Class,
-    session::Event,
+    session::{Event, PacketQueue},
     wire::{ResetCode, StreamId},
 };
 
@@ -77,6 +77,12 @@ pub enum Violation {
     OpenedUnasked { stream: StreamId, class: Class },
     /// Something was told of a stream that was not reported opened, or has ended.
     OutOfPlace { event: Event },
+    /// A message came that was not sent, or not like this.
+    WrongMessage { channel: u8 },
+    /// A message came a second time.
+    MessageTwice { number: usize },
+    /// A queue was asked that has nothing, and has said so.
+    AskedInVain { queue: PacketQueue },
     /// More streams are open than may be.
     ManyStreams { open: usize, most: u32 },
     /// The peer's packets were refused.

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use tunnel::{class::Class, session::Outages, wire::StreamId};
+use tunnel::{
+    class::Class,
+    session::{Outages, Rate},
+    wire::StreamId,
+};
 use tunnel_sim::rig::{Rig, config};
 
 const RTT: Duration = Duration::from_millis(600);
@@ -140,5 +144,29 @@ fn after_a_long_outage_of_a_link_of_ones_own_the_first_bytes_come_first() {
             first <= RTT + Duration::from_millis(100),
             "{length} ms: {first:?}"
         );
+    }
+}
+
+#[test]
+fn packets_beside_streams_fill_a_link_whose_rate_nobody_knows() {
+    for len in [300, 1400] {
+        let sides = [true, false].map(|initiator| {
+            let mut config = config(initiator, RATE, Duration::from_millis(100));
+            config.rate = Rate::Auto;
+            config
+        });
+        let link = "rate=10mbit,delay=50ms,queue=100%bdp,loss=1%";
+        let mut rig = Rig::new(link, 1, sides);
+        rig.send_packets(Class::Normal, len);
+        rig.run(Duration::from_secs(5), |_| false);
+        let before = rig.messages();
+        rig.run(Duration::from_secs(25), |_| false);
+        let path = rig.sessions[0].path();
+        let share = path.link_rate as f64 / RATE as f64;
+        assert!((0.9..1.1).contains(&share), "{len}: {path:?}");
+        let bytes = (rig.messages() - before) * (len as u64 + 60);
+        let goodput = bytes as f64 * 8.0 / 20.0 / RATE as f64;
+        assert!(goodput > 0.9, "{len}: {goodput}");
+        assert!(path.rtt < Duration::from_millis(160), "{len}: {path:?}");
     }
 }

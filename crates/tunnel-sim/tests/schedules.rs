@@ -32,6 +32,7 @@ fn check<S: Side>(scope: &Scope, seeds: Range<u64>) {
         Ok(totals) => {
             println!("{totals:?}");
             assert_eq!(totals.runs, expected);
+            assert!(!scope.packets || totals.messages > expected);
         }
         Err(failure) => panic!("{failure}"),
     }
@@ -55,6 +56,16 @@ fn sessions_keep_their_promises() {
 #[test]
 fn sessions_keep_their_promises_where_nobody_states_the_rate() {
     check::<Plain>(&Scope::UNKNOWN_RATE, 0..RUNS / 2);
+}
+
+#[test]
+fn sessions_keep_their_promises_with_packets_beside_streams() {
+    check::<Plain>(&Scope::PACKETS, 0..RUNS / 4);
+}
+
+#[test]
+fn endpoints_keep_their_promises_with_packets_beside_streams() {
+    check::<Sealed>(&Scope::ENDPOINT_PACKETS, 0..RUNS / 10);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! What a gigabyte costs in both ends of a tunnel together, without sockets: packing, sealing, opening,
-//! placing, reports. Virtual time inside; outside, seconds of the processor (Linux tells them in
+//! placing, reports; and a packet beside streams. Virtual time inside; outside, seconds of the processor (Linux tells them in
 //! `/proc/thread-self/schedstat`, proc(5)), which others on the machine do not add to, and of the wall's clock.
 //!
 //!     cargo bench -p tunnel --bench throughput
@@ -14,26 +14,57 @@ use tunnel::{
     crypto::public_key,
     ecn::Ecn,
     endpoint::{Carriers, Endpoint, EndpointConfig, Limits, PeerConfig, PeerEvent, PeerId, Stores},
-    session::{Event, Outages, Rate, SessionConfig},
-    store::Store,
+    session::{Event, Outages, PacketQueue, Rate, SessionConfig},
+    store::{NextPacket, Store},
     wire::StreamId,
 };
 
 const BYTES: u64 = 256 << 20;
+/// Packets beside streams, and how long they are.
+const PACKETS: u64 = 200_000;
+const LENGTHS: [usize; 2] = [1400, 200];
 const RUNS: usize = 5;
 
-/// A ring of bytes for whatever stream.
-struct Ring(Vec<u8>);
+/// A ring of bytes for whatever stream; packets beside streams that are still to be sent, how long they are, and those that came.
+struct Ring {
+    bytes: Vec<u8>,
+    left: u64,
+    len: usize,
+    came: u64,
+}
 
 impl Store for Ring {
     fn read(&self, _stream: StreamId, from: u64, into: &mut [u8]) {
-        let at = from as usize % (self.0.len() - into.len());
-        into.copy_from_slice(&self.0[at..at + into.len()]);
+        let at = from as usize % (self.bytes.len() - into.len());
+        into.copy_from_slice(&self.bytes[at..at + into.len()]);
     }
 
     fn place(&mut self, _stream: StreamId, from: u64, bytes: &[u8]) {
-        let at = from as usize % (self.0.len() - bytes.len());
-        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        let at = from as usize % (self.bytes.len() - bytes.len());
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn next_packet(
+        &mut self,
+        _queue: PacketQueue,
+        _now: Duration,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<NextPacket> {
+        self.left = self.left.checked_sub(1)?;
+        let at = self.left as usize % 1000;
+        out.push(1);
+        out.extend_from_slice(&self.bytes[at..at + self.len.min(room)]);
+        Some(NextPacket {
+            more: self.left > 0,
+            ecn: Ecn::Ect0,
+        })
+    }
+
+    fn packet(&mut self, _now: Duration, _channel: u8, _outer: Ecn, message: &[u8]) {
+        self.came += 1;
+        let at = self.came as usize % 1000;
+        self.bytes[at..at + message.len()].copy_from_slice(message);
     }
 }
 
@@ -72,8 +103,8 @@ fn end(key: u8, other: u8, port: u16) -> End {
         stream_credit: 1 << 20,
         session_credit: 1 << 40,
         streams_max: 100,
-        packets: false,
-        peer_packets: false,
+        packets: true,
+        peer_packets: true,
         memory: None,
         overhead_max: 1.0,
     };
@@ -89,7 +120,12 @@ fn end(key: u8, other: u8, port: u16) -> End {
         endpoint,
         peer: peer.expect("one peer"),
         address: SocketAddr::from(([127, 0, 0, 1], port)),
-        ring: Ring(vec![0; 4 << 20]),
+        ring: Ring {
+            bytes: vec![0; 4 << 20],
+            left: 0,
+            len: 0,
+            came: 0,
+        },
         up: false,
         readable: 0,
     }
@@ -145,13 +181,34 @@ fn processor() -> f64 {
     run.expect("nanoseconds come first") as f64 / 1e9
 }
 
-/// Seconds for a gigabyte in one stream of that class: of the processor, and of the clock.
-fn run(class: Class) -> [f64; 2] {
+fn joined(now: &mut Duration, datagram: &mut Vec<u8>) -> [End; 2] {
     let mut ends = [end(1, 2, 1), end(2, 1, 2)];
-    let (mut now, mut datagram) = (Duration::ZERO, Vec::new());
     while !ends[0].up || !ends[1].up {
+        step(&mut ends, now, datagram);
+    }
+    ends
+}
+
+/// Seconds for a million packets beside streams of that length: of the processor, and of the clock.
+fn run_packets(len: usize) -> [f64; 2] {
+    let (mut now, mut datagram) = (Duration::ZERO, Vec::new());
+    let mut ends = joined(&mut now, &mut datagram);
+    (ends[0].ring.left, ends[0].ring.len) = (PACKETS, len);
+    let session = ends[0].endpoint.session(ends[0].peer).expect("up");
+    let queue = session.open_packets(Class::Normal, 0).expect("first");
+    session.set_packets_ready(queue, true);
+    let begin = (processor(), Instant::now());
+    while ends[1].ring.came < PACKETS {
         step(&mut ends, &mut now, &mut datagram);
     }
+    let took = [processor() - begin.0, begin.1.elapsed().as_secs_f64()];
+    took.map(|seconds| seconds / PACKETS as f64 * 1e6)
+}
+
+/// Seconds for a gigabyte in one stream of that class: of the processor, and of the clock.
+fn run(class: Class) -> [f64; 2] {
+    let (mut now, mut datagram) = (Duration::ZERO, Vec::new());
+    let mut ends = joined(&mut now, &mut datagram);
     let [near, far] = &mut ends;
     let session = near.endpoint.session(near.peer).expect("up");
     let stream = session.open(class, 0, b"to").expect("first");
@@ -165,21 +222,32 @@ fn run(class: Class) -> [f64; 2] {
     took.map(|seconds| seconds / BYTES as f64 * 1e9)
 }
 
+/// Medians of the processor's and the clock's times, and the extremes of the former.
+fn table(name: &str, run: impl Fn() -> [f64; 2]) {
+    let times: Vec<[f64; 2]> = (0..RUNS).map(|_| run()).collect();
+    let [mut cpu, mut wall] =
+        [0, 1].map(|of| times.iter().map(|both| both[of]).collect::<Vec<_>>());
+    cpu.sort_by(f64::total_cmp);
+    wall.sort_by(f64::total_cmp);
+    println!(
+        "| {name} | {:.2} | {:.2}..{:.2} | {:.2} |",
+        cpu[RUNS / 2],
+        cpu[0],
+        cpu[RUNS - 1],
+        wall[RUNS / 2]
+    );
+}
+
 fn main() {
     println!("| class | CPU s/GB, both ends, median of {RUNS} | least..most | by the clock |");
     println!("|---|---|---|---|");
     for class in [Class::Bulk, Class::Normal, Class::Interactive] {
-        let times: Vec<[f64; 2]> = (0..RUNS).map(|_| run(class)).collect();
-        let [mut cpu, mut wall] =
-            [0, 1].map(|of| times.iter().map(|both| both[of]).collect::<Vec<_>>());
-        cpu.sort_by(f64::total_cmp);
-        wall.sort_by(f64::total_cmp);
-        println!(
-            "| {class:?} | {:.2} | {:.2}..{:.2} | {:.2} |",
-            cpu[RUNS / 2],
-            cpu[0],
-            cpu[RUNS - 1],
-            wall[RUNS / 2]
-        );
+        table(&format!("{class:?}"), || run(class));
+    }
+    println!();
+    println!("| packets beside streams | CPU s/million, both ends | least..most | by the clock |");
+    println!("|---|---|---|---|");
+    for len in LENGTHS {
+        table(&format!("{len} B"), || run_packets(len));
     }
 }

@@ -8,8 +8,8 @@ use tunnel::{
     wire::{GREETING_MAX, ResetCode},
 };
 
-use super::{Habits, Plan, Step, StreamPlan};
-use crate::{flow::GREETING_MIN, rng::Rng, wire::OVERHEAD};
+use super::{Habits, MessagesPlan, Plan, Step, StreamPlan};
+use crate::{beside::MESSAGE_MIN, flow::GREETING_MIN, rng::Rng, wire::OVERHEAD};
 
 /// What plans are about.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +24,8 @@ pub struct Scope {
     pub restarts: bool,
     /// Whether the rate may be unknown.
     pub auto: bool,
+    /// Whether there are packets beside streams.
+    pub packets: bool,
     /// How much longer than a link at its rate it may take.
     pub patience: u32,
 }
@@ -36,6 +38,7 @@ impl Scope {
         rate_min: 50_000,
         restarts: false,
         auto: false,
+        packets: false,
         patience: 20,
     };
     /// Sessions, some of which are not told the rate.
@@ -47,6 +50,16 @@ impl Scope {
     pub const ENDPOINT: Self = Self {
         restarts: true,
         ..Self::SESSION
+    };
+    /// Sessions, with packets beside streams.
+    pub const PACKETS: Self = Self {
+        packets: true,
+        ..Self::UNKNOWN_RATE
+    };
+    /// Endpoints, likewise.
+    pub const ENDPOINT_PACKETS: Self = Self {
+        packets: true,
+        ..Self::ENDPOINT
     };
     /// What sends one packet a round trip.
     pub const STOP_AND_WAIT: Self = Self {
@@ -77,7 +90,7 @@ impl Plan {
     pub fn draw(seed: u64, scope: &Scope) -> Self {
         let mut rng = Rng::new(seed);
         let link = Link::draw(&mut rng, scope);
-        let sessions = sessions(&mut rng, scope, &link);
+        let mut sessions = sessions(&mut rng, scope, &link);
         let streams = streams(&mut rng, scope);
         let steps = steps(&mut rng, scope, &link);
         let mtu = mtu(&mut rng, &sessions[0]);
@@ -86,6 +99,14 @@ impl Plan {
             Duration::from_micros(100),
             Duration::from_millis(4),
         ]);
+        let mut messages = Vec::new();
+        if scope.packets {
+            // Of their own, so that all else stays what it was.
+            messages = draw_messages(&mut Rng::new(seed ^ 0x0b0b), scope, &sessions[0]);
+            for session in &mut sessions {
+                (session.packets, session.peer_packets) = (true, true);
+            }
+        }
         let mut plan = Self {
             seed,
             link: link.options.clone(),
@@ -95,6 +116,7 @@ impl Plan {
             sessions,
             lateness,
             streams,
+            messages,
             steps,
             quiet_from: link.quiet_from,
             patience: Duration::ZERO,
@@ -126,6 +148,10 @@ impl Plan {
                     + habits.gap.mul_f64(chunks as f64)
                     + habits.stall.map_or(Duration::ZERO, |(_, time)| time);
             }
+        }
+        for messages in &self.messages {
+            let bytes = messages.count as f64 * (messages.len + OVERHEAD) as f64;
+            work += Duration::from_secs_f64(bytes * 8.0 / rate * 2.0);
         }
         for (at, _, step) in &self.steps {
             work += *at;
@@ -312,6 +338,31 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
             memory: None,
         }
     })
+}
+
+/// Few enough that streams have their time as well.
+fn draw_messages(rng: &mut Rng, scope: &Scope, session: &SessionConfig) -> Vec<MessagesPlan> {
+    let queues = rng.between(1, 4);
+    (0..queues)
+        .map(|_| {
+            let most = session.packet_max as u64 + 100;
+            let len = rng.sized(MESSAGE_MIN as u64, most);
+            MessagesPlan {
+                end: rng.between(0, 1) as usize,
+                at: rng.time(Duration::from_secs(1)),
+                class: rng.one(&CLASSES),
+                site: rng.between(0, 3) as u32,
+                count: rng.sized(1, scope.bytes_max / queues / (len + 50)),
+                gap: rng.one(&[
+                    Duration::ZERO,
+                    Duration::from_millis(1),
+                    Duration::from_millis(20),
+                    Duration::from_millis(900),
+                ]),
+                len: len as usize,
+            }
+        })
+        .collect()
 }
 
 fn mtu(rng: &mut Rng, session: &SessionConfig) -> Vec<(Duration, usize)> {

@@ -30,6 +30,8 @@ pub struct Plan {
     pub lateness: Duration,
     /// The flows.
     pub streams: Vec<StreamPlan>,
+    /// Packets beside them.
+    pub messages: Vec<MessagesPlan>,
     /// What else happens, in any order.
     pub steps: Vec<(Duration, End, Step)>,
     /// From when on nothing out of the ordinary happens to the link.
@@ -74,6 +76,25 @@ pub struct StreamPlan {
     pub reset: Option<(End, Duration, ResetCode)>,
     /// The opener gives it another class, so long after.
     pub reclass: Option<(Duration, Class)>,
+}
+
+/// Packets beside streams, of one queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessagesPlan {
+    /// Who sends them.
+    pub end: End,
+    /// When the first one.
+    pub at: Duration,
+    /// How they are sent.
+    pub class: Class,
+    /// With whom they share.
+    pub site: u32,
+    /// How many there are.
+    pub count: u64,
+    /// How long it takes from one to the next.
+    pub gap: Duration,
+    /// How long they are.
+    pub len: usize,
 }
 
 /// How an application writes and reads.
@@ -144,6 +165,10 @@ impl Plan {
         push(&|plan| drop(plan.streams.drain(..half)));
         for i in 0..self.streams.len().min(20) {
             push(&|plan| plan.streams = without(&plan.streams, i));
+        }
+        push(&|plan| plan.messages.clear());
+        for i in 0..self.messages.len() {
+            push(&|plan| plan.messages = without(&plan.messages, i));
         }
         push(&|plan| plan.steps.clear());
         for i in 0..self.steps.len() {

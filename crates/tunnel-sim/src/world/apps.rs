@@ -29,6 +29,7 @@ impl<S: Side> World<S> {
             }
             Task::Reset(flow, end) => self.reset(flow, end),
             Task::Reclass(flow) => self.reclass(flow),
+            Task::Message(of, number) => self.send_message(of, number),
             Task::Step(step) => self.do_step(step),
         }
     }
@@ -50,6 +51,28 @@ impl<S: Side> World<S> {
                 self.ledger.orphan(end);
             }
             Step::Roam => self.seats[end].address += 2,
+        }
+    }
+
+    /// Sends a message if there is a session, whatever becomes of it; and the next ones in time.
+    fn send_message(&mut self, of: usize, number: u64) {
+        let plan = self.plan.messages[of].clone();
+        let end = plan.end;
+        let mut queue = self.ledger.beside.queue(end, of);
+        if queue.is_none() {
+            let opened = self.seats[end].tell(|to| to.open_packets(plan.class, plan.site));
+            queue = opened.flatten();
+            queue
+                .into_iter()
+                .for_each(|queue| self.ledger.beside.opened(end, of, queue));
+        }
+        if let Some(queue) = queue {
+            let channel = (number % 128) as u8;
+            self.ledger.beside.send(end, queue, channel, plan.len);
+            self.seats[end].tell(|to| to.packets_ready(queue));
+        }
+        if number + 1 < plan.count {
+            self.at(self.now + plan.gap, Task::Message(of, number + 1));
         }
     }
 

@@ -39,6 +39,8 @@ enum Task {
     Reset(usize, End),
     /// Gives the flow another class.
     Reclass(usize),
+    /// Sends the message of that number of these of the plan.
+    Message(usize, u64),
     /// What else the plan has.
     Step(usize),
 }
@@ -72,6 +74,8 @@ pub struct Summary {
     pub packets: u64,
     /// Bytes that streams carried, both ways.
     pub bytes: u64,
+    /// Packets beside streams that arrived.
+    pub messages: u64,
     /// The most memory that an end held.
     pub memory: u64,
 }
@@ -100,6 +104,9 @@ impl<S: Side> World<S> {
         };
         for i in 0..world.plan.streams.len() {
             world.at(world.plan.streams[i].at, Task::Open(i));
+        }
+        for i in 0..world.plan.messages.len() {
+            world.at(world.plan.messages[i].at, Task::Message(i, 0));
         }
         for i in 0..world.plan.steps.len() {
             world.at(world.plan.steps[i].0, Task::Step(i));
@@ -214,6 +221,7 @@ impl<S: Side> World<S> {
             Task::Open(i) => Some(self.plan.streams[i].opener),
             Task::Write(_, end) | Task::Resume(_, end) | Task::Reset(_, end) => Some(end),
             Task::Reclass(flow) => Some(self.ledger.flows[flow].plan.opener),
+            Task::Message(i, _) => Some(self.plan.messages[i].end),
             Task::Step(_) => None,
         }
     }
@@ -391,6 +399,7 @@ impl<S: Side> World<S> {
             bytes: flows
                 .map(|flow| flow.at[0].readable + flow.at[1].readable)
                 .sum(),
+            messages: self.ledger.beside.arrived,
             memory: self.memory(0).max(self.memory(1)),
         }
     }

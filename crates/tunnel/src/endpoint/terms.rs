@@ -122,3 +122,27 @@ fn flag(is_set: bool, flag: u8) -> u8 {
 
 /// Whatever a peer says, packets may be so long: what IPv6 carries, without 100 bytes of headers (RFC 8200, section 5).
 const PACKET_MIN: u16 = 1180;
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::session_config, *};
+
+    #[test]
+    fn a_flag_says_who_takes_packets_and_other_flags_nothing() {
+        for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+            let [ours, theirs] = [ours, theirs].map(|packets| SessionConfig {
+                packets,
+                ..session_config()
+            });
+            let mut said = Terms::of(&theirs, Some(7), 9).emit();
+            assert_eq!(said[1], flag(theirs.packets, 2) | 1);
+            // A later version's.
+            said[1] |= 0xfc;
+            let terms = Terms::parse(&said);
+            assert_eq!(terms, Terms::of(&theirs, Some(7), 9));
+            let agreed = terms.agree(&ours);
+            assert_eq!(agreed.packets, ours.packets);
+            assert_eq!(agreed.peer_packets, theirs.packets);
+        }
+    }
+}

@@ -381,6 +381,8 @@ fn session_config(
         stream_credit,
         session_credit: credit::base(memory, config.peers.len(), stream_credit),
         streams_max: config.limits.flows,
+        packets: false,
+        peer_packets: false,
         memory: None,
         overhead_max: 1.0,
         packets: has_packets(config, index),

@@ -1,0 +1,160 @@
+//! Packets beside streams, as both ends have sent and received them: the model they are held against.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tunnel::{ecn::Ecn, session::PacketQueue, store::NextPacket};
+
+use crate::{
+    rng::{Rng, mix},
+    side::End,
+    violation::Violation,
+};
+
+/// What a message begins with: its number.
+pub const MESSAGE_MIN: usize = 8;
+
+/// A message, the number of which is its place.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    by: End,
+    channel: u8,
+    len: usize,
+    /// The session has taken it.
+    left: bool,
+    arrived: bool,
+}
+
+/// All messages of a run.
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// Of each end, in the session that it has now: the plan's numbers, and what waits.
+    queues: [BTreeMap<PacketQueue, (usize, VecDeque<usize>)>; 2],
+    sent: Vec<Sent>,
+    /// How many have arrived.
+    pub arrived: u64,
+}
+
+impl Beside {
+    /// The queue for that plan, if the session has one.
+    pub fn queue(&self, end: End, plan: usize) -> Option<PacketQueue> {
+        let mut queues = self.queues[end].iter();
+        queues.find_map(|(queue, (of, _))| (*of == plan).then_some(*queue))
+    }
+
+    /// The session of an end has that queue from now on.
+    pub fn opened(&mut self, end: End, plan: usize, queue: PacketQueue) {
+        self.queues[end].insert(queue, (plan, VecDeque::new()));
+    }
+
+    /// The session is over, and what waited for it.
+    pub fn forget(&mut self, end: End) {
+        self.queues[end].clear();
+    }
+
+    /// An end sends a message.
+    pub fn send(&mut self, end: End, queue: PacketQueue, channel: u8, len: usize) {
+        let Some((_, waiting)) = self.queues[end].get_mut(&queue) else {
+            return;
+        };
+        waiting.push_back(self.sent.len());
+        self.sent.push(Sent {
+            by: end,
+            channel,
+            len: len.max(MESSAGE_MIN),
+            left: false,
+            arrived: false,
+        });
+    }
+
+    /// The session asks for the next one.
+    pub fn next(
+        &mut self,
+        end: End,
+        queue: PacketQueue,
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<NextPacket>, Violation> {
+        let waiting = self.queues[end].get_mut(&queue);
+        let Some((_, waiting)) = waiting.filter(|(_, waiting)| !waiting.is_empty()) else {
+            return Err(Violation::AskedInVain { queue });
+        };
+        // What does not fit any more is dropped.
+        while let Some(number) = waiting.pop_front() {
+            let sent = &mut self.sent[number];
+            if sent.len > room {
+                continue;
+            }
+            sent.left = true;
+            out.push(sent.channel);
+            out.extend(content(number, sent.len));
+            let more = !waiting.is_empty();
+            let ecn = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce][number % 4];
+            return Ok(Some(NextPacket { more, ecn }));
+        }
+        Ok(None)
+    }
+
+    /// A message has come to an end.
+    pub fn take(&mut self, end: End, channel: u8, message: &[u8]) -> Result<(), Violation> {
+        let number = message.first_chunk().copied().map(u64::from_be_bytes);
+        let number = number.and_then(|number| usize::try_from(number).ok());
+        let sent = number.and_then(|number| Some((number, self.sent.get_mut(number)?)));
+        let fits = |(number, sent): &(usize, &mut Sent)| {
+            sent.by != end
+                && sent.left
+                && sent.channel == channel
+                && sent.len == message.len()
+                && content(*number, sent.len).eq(message.iter().copied())
+        };
+        let Some((number, sent)) = sent.filter(fits) else {
+            return Err(Violation::WrongMessage { channel });
+        };
+        if std::mem::replace(&mut sent.arrived, true) {
+            return Err(Violation::MessageTwice { number });
+        }
+        self.arrived += 1;
+        Ok(())
+    }
+}
+
+/// The bytes of the message of that number.
+fn content(number: usize, len: usize) -> impl Iterator<Item = u8> {
+    let number = number as u64;
+    let mut rng = Rng::new(mix(number));
+    let rest = std::iter::repeat_with(move || rng.bits() as u8);
+    number.to_be_bytes().into_iter().chain(rest).take(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use tunnel::{class::Class, session::Session};
+
+    use super::*;
+    use crate::rig::config;
+
+    #[test]
+    fn what_is_wrong_or_comes_twice_is_found() {
+        let rtt = std::time::Duration::from_millis(10);
+        let mut session = Session::new(config(true, 1_000_000, rtt), rtt);
+        let queue = session.open_packets(Class::Bulk, 0).expect("few");
+        let mut beside = Beside::default();
+        beside.opened(0, 5, queue);
+        assert_eq!(beside.queue(0, 5), Some(queue));
+        beside.send(0, queue, 3, 100);
+        let mut out = Vec::new();
+        let next = beside.next(0, queue, 1000, &mut out).expect("asked for");
+        assert!(next.is_some_and(|next| !next.more));
+        let asked = beside.next(0, queue, 1000, &mut out);
+        assert!(matches!(asked, Err(Violation::AskedInVain { .. })));
+        let (channel, message) = (out[0], &out[1..]);
+        let mut other = message.to_vec();
+        other[50] ^= 1;
+        assert!(beside.take(1, channel, &other).is_err());
+        assert!(beside.take(0, channel, message).is_err());
+        assert!(beside.take(1, channel + 1, message).is_err());
+        assert!(beside.take(1, channel, &message[..99]).is_err());
+        assert_eq!(beside.take(1, channel, message), Ok(()));
+        let again = beside.take(1, channel, message);
+        assert_eq!(again, Err(Violation::MessageTwice { number: 0 }));
+    }
+}
