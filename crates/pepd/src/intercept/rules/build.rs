@@ -1,6 +1,5 @@
 //! From the configuration to chains.
 
-#[path = "packets.rs"]
 mod packets;
 
 use pep_core::{
