@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     ack_reconstruction, arq,
     chain::{Chain, QueueLayer, Receiver},
-    fec, jitter,
+    compress, fec, jitter,
     queue::Queue,
     rule::{Rule, When},
     stack::Layer,
@@ -37,6 +37,8 @@ pub struct Settings {
     pub ack_reconstruction: Option<Boosted<ack_reconstruction::Config>>,
     /// Keeps packets as far apart as they came.
     pub jitter: Option<Boosted<jitter::Config>>,
+    /// Compresses headers and payloads.
+    pub compress: Option<Boosted<compress::Config>>,
     /// Sends again.
     pub arq: Option<Boosted<arq::Config>>,
     /// Sends overcode.
@@ -57,7 +59,8 @@ pub fn overhead(settings: &Settings) -> usize {
         settings
             .ack_reconstruction
             .map(|_| ack_reconstruction::OVERHEAD),
-        settings.jitter.map(|_| jitter::OVERHEAD),
+        settings.jitter.map(|_| jitter::HEADER),
+        settings.compress.map(|_| compress::OVERHEAD),
         settings.arq.map(|_| arq::OVERHEAD),
         settings.fec.map(|_| fec::OVERHEAD),
     ];
@@ -87,6 +90,11 @@ fn lower(settings: &Settings) -> Vec<Layer> {
     if let Some(jitter) = settings.jitter {
         let sender = jitter::Sender::new(jitter.config);
         layers.push(Layer::new("jitter", Abilities::JITTER, jitter.rule, sender));
+    }
+    if let Some(compress) = settings.compress {
+        let sender = compress::Sender::new(compress.config);
+        let needs = Abilities::COMPRESS;
+        layers.push(Layer::new("compress", needs, compress.rule, sender));
     }
     if let Some(arq) = settings.arq {
         let config = arq::Config {
@@ -125,7 +133,13 @@ pub fn receiver(room: usize) -> Receiver {
             always,
             ack_reconstruction::Regenerate::new(SPREAD_MAX),
         ),
-        Layer::new("jitter", 0, always, jitter::Receiver::new()),
+        Layer::new(
+            "jitter",
+            0,
+            always,
+            jitter::Receiver::new(jitter::BYTES_MAX),
+        ),
+        Layer::new("compress", 0, always, compress::Receiver::new()),
         Layer::new("arq", 0, always, arq::Receiver::new()),
         Layer::new("fec", 0, always, fec::Receiver::new(longest)),
     ])

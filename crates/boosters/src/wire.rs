@@ -8,10 +8,10 @@
 //!  0x01 | abilities:32 | heard:8                 ABILITIES   which of these the sender of it understands
 //!  0x02 | id:16 | index:8 | last:8 | bytes       PIECE       of a message that is too long for the link
 //!  0x10 | fec's header | message or symbol       FEC
-//!  0x11 | seq:32 | message                       ARQ data
+//!  0x11 | flags:8 | seq:32 | wait:16 | message    ARQ data
 //!  0x12 | n:8 | n * (seq:32)                     ARQ         asked for again; a reply
-//!  0x13 | count:16 | ack step, time ...          ACKS        several acknowledgements; see ack_reconstruction
-//!  0x14 | stamp:32 | message                     JITTER      when it came from the host
+//!  0x13 | count:16 | first:32 | time:32 | packet ACKS        so many acknowledgements, from the first to that of the packet, over a time in us
+//!  0x14 | stamp:32 | delay:16 | message          JITTER      when it came from the host, and for how long it is to be delayed
 //!  0x15 .. 0x17                                  COMPRESS    see compress
 //! ```
 //!

@@ -54,6 +54,15 @@ fn boosters(boost: &Boost) -> Settings {
             rule: rule(&asked.rule),
             config: boosters::jitter::Config { delay: asked.delay },
         }),
+        compress: boost.compress.as_ref().map(|asked| Boosted {
+            rule: rule(&asked.rule),
+            config: boosters::compress::Config {
+                level: asked.level.into(),
+                headers: asked.headers,
+                payload: asked.payload,
+                ..Default::default()
+            },
+        }),
         checksum: boost.checksum.as_ref().map(|asked| Boosted {
             rule: rule(&asked.rule),
             config: (),

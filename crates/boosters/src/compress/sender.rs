@@ -1,0 +1,260 @@
+//! What makes packets shorter.
+
+use std::time::Duration;
+
+use super::{
+    Config,
+    codec::Codec,
+    contexts::{Context, Contexts},
+    flag,
+    header::{self, Parts},
+};
+use crate::{
+    booster::{Booster, Out},
+    flow::Flows,
+    ip::{self, FlowKey, Ip},
+    packet::Packet,
+    rule::Path,
+    wire::{Abilities, COMPRESSED, CONTEXT, NO_CONTEXT, Reader},
+};
+
+/// Shorter is not tried: there are five bytes of a frame's own.
+const PACK_MIN: usize = 64;
+/// What has to be saved at least, in bytes, and as a share of all.
+const SAVED_MIN: usize = 8;
+const SAVED_SHARE: usize = 16;
+/// After so many packets in a row that did not shrink the next ones of the flow are not tried.
+const MISSES: u8 = 8;
+/// How many of them at first, and at most: it doubles each time.
+const SKIP_MIN: u32 = 64;
+const SKIP_MAX: u32 = 4096;
+
+/// Whether it pays to compress what a flow carries. Encrypted flows are soon left alone by this.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pays {
+    misses: u8,
+    /// How many packets are not to be tried.
+    skip: u32,
+    /// How many were not to be, the last time.
+    skipped: u32,
+}
+
+impl Pays {
+    fn is_worth_trying(&mut self) -> bool {
+        let worth = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        worth
+    }
+
+    fn tried(&mut self, shrank: bool) {
+        if shrank {
+            *self = Self::default();
+            return;
+        }
+        self.misses += 1;
+        if self.misses >= MISSES {
+            self.misses = 0;
+            self.skipped = (self.skipped * 2).clamp(SKIP_MIN, SKIP_MAX);
+            self.skip = self.skipped;
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    compressed: u64,
+    contexts: u64,
+    plain: u64,
+    packed: u64,
+    packed_in_vain: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    asked: u64,
+    asked_in_vain: u64,
+}
+
+/// Compresses headers and payloads of packets on their way down.
+#[derive(Debug)]
+pub struct Sender {
+    config: Config,
+    contexts: Contexts,
+    pays: Flows<Pays>,
+    codec: Codec,
+    able: bool,
+    counts: Counts,
+}
+
+impl Sender {
+    /// One without contexts.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let flows_max = config.flows_max.clamp(1, Config::FLOWS_MAX);
+        let config = Config {
+            level: config.level.clamp(1, 19),
+            flows_max,
+            ..config
+        };
+        Self {
+            config,
+            contexts: Contexts::new(flows_max),
+            pays: Flows::new(flows_max),
+            codec: Codec::default(),
+            able: false,
+            counts: Counts::default(),
+        }
+    }
+
+    /// The message for an IP packet, if there is a shorter one, or one that has to be.
+    fn message(&mut self, now: Duration, packet: &[u8]) -> Option<Vec<u8>> {
+        let parts = header::split(packet).filter(|_| self.config.headers);
+        let context = parts.and_then(|parts| self.contexts.next(now, &parts.fixed));
+        match (parts, context) {
+            (Some(parts), Some(context)) if !context.full => {
+                Some(self.compressed(packet, &parts, context))
+            }
+            (_, context) => self.whole(packet, context),
+        }
+    }
+
+    /// With a context that is known.
+    fn compressed(&mut self, packet: &[u8], parts: &Parts<'_>, context: Context) -> Vec<u8> {
+        let mut out = Vec::with_capacity(packet.len());
+        begin(&mut out, COMPRESSED, Some(context), parts.ecn);
+        if parts.id != 0 {
+            out[1] |= flag::ID;
+            out.extend_from_slice(&parts.id.to_be_bytes());
+        }
+        parts.write_transport(&mut out);
+        if let Some(frame) = self.pack(packet, parts.payload, 0) {
+            out[1] |= flag::ZSTD;
+            out.extend_from_slice(frame);
+        } else {
+            out.extend_from_slice(parts.payload);
+        }
+        self.counts.compressed += 1;
+        out
+    }
+
+    /// The packet as a whole; `None` if it is best left as it is.
+    fn whole(&mut self, packet: &[u8], context: Option<Context>) -> Option<Vec<u8>> {
+        let mut out = Vec::with_capacity(packet.len() + 8);
+        let kind = if context.is_some() {
+            CONTEXT
+        } else {
+            COMPRESSED
+        };
+        begin(&mut out, kind, context, 0);
+        // A context is told anyway, so its header does not count.
+        let header = if context.is_some() { 0 } else { out.len() };
+        if let Some(frame) = self.pack(packet, packet, header) {
+            out[1] |= flag::ZSTD;
+            out.extend_from_slice(frame);
+        } else if context.is_some() {
+            out.extend_from_slice(packet);
+        } else {
+            self.counts.plain += 1;
+            return None;
+        }
+        if context.is_some() {
+            self.counts.contexts += 1;
+        } else {
+            self.counts.compressed += 1;
+        }
+        Some(out)
+    }
+
+    /// The frame of some bytes of a packet, if that saves enough beyond so many bytes.
+    fn pack(&mut self, packet: &[u8], bytes: &[u8], header: usize) -> Option<&[u8]> {
+        if !self.config.payload || bytes.len() < PACK_MIN {
+            return None;
+        }
+        let key: FlowKey = Ip::parse(packet)?.key();
+        let (pays, _) = self.pays.entry(key, Pays::default);
+        if !pays.is_worth_trying() {
+            return None;
+        }
+        let saved = SAVED_MIN.max(bytes.len() / SAVED_SHARE) + header;
+        let frame = self
+            .codec
+            .pack(bytes, self.config.level, bytes.len() - saved);
+        pays.tried(frame.is_some());
+        if frame.is_some() {
+            self.counts.packed += 1;
+        } else {
+            self.counts.packed_in_vain += 1;
+        }
+        frame
+    }
+
+    fn on_reply(&mut self, reply: &[u8]) {
+        let mut reader = Reader(reply.get(1..).unwrap_or_default());
+        let known = match (reader.u16(), reader.u8(), reader.0) {
+            (Some(cid), Some(generation), []) => self.contexts.missing(cid, generation),
+            _ => false,
+        };
+        self.counts.asked += 1;
+        self.counts.asked_in_vain += u64::from(!known);
+    }
+}
+
+/// What a message begins with.
+fn begin(out: &mut Vec<u8>, kind: u8, context: Option<Context>, ecn: u8) {
+    out.extend_from_slice(&[kind, ecn & flag::ECN]);
+    let Some(context) = context else { return };
+    out[1] |= flag::HEADERS;
+    match u8::try_from(context.cid) {
+        Ok(cid) => out.push(cid),
+        Err(_) => {
+            out[1] |= flag::WIDE;
+            out.extend_from_slice(&context.cid.to_be_bytes());
+        }
+    }
+    out.push(context.generation);
+}
+
+impl Booster for Sender {
+    fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        if ip::version(&packet.bytes).is_none() {
+            out.down.push(packet);
+            return;
+        }
+        self.counts.bytes_in += packet.bytes.len() as u64;
+        let packet = match self.message(now, &packet.bytes) {
+            Some(bytes) => packet.with_bytes(bytes),
+            None => packet,
+        };
+        self.counts.bytes_out += packet.bytes.len() as u64;
+        out.down.push(packet);
+    }
+
+    fn up(&mut self, _: Duration, packet: Packet, out: &mut Out) {
+        if packet.bytes.first() == Some(&NO_CONTEXT) {
+            self.on_reply(&packet.bytes);
+        } else {
+            out.up.push(packet);
+        }
+    }
+
+    fn set_path(&mut self, _: Duration, path: &Path) {
+        let able = path.abilities & Abilities::COMPRESS != 0;
+        if able && !self.able {
+            self.contexts.all_missing();
+        }
+        self.able = able;
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let counts = &self.counts;
+        each("compressed", counts.compressed);
+        each("contexts", counts.contexts);
+        each("plain", counts.plain);
+        each("packed", counts.packed);
+        each("packed_in_vain", counts.packed_in_vain);
+        each("bytes_in", counts.bytes_in);
+        each("bytes_out", counts.bytes_out);
+        each("asked", counts.asked);
+        each("asked_in_vain", counts.asked_in_vain);
+        each("flows", self.contexts.len() as u64);
+        each("flows_evicted", self.contexts.evicted);
+    }
+}

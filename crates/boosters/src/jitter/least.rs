@@ -1,0 +1,67 @@
+//! The least of what was seen lately.
+
+use std::collections::VecDeque;
+
+/// For how long the least counts (s): long enough that a packet of a clean path is among those of a jittery one, short enough that
+/// clocks that drift apart by 100 ppm are at most 2 ms off.
+const SECONDS: usize = 20;
+
+/// The least number of the last 20 seconds in which there were any.
+#[derive(Debug, Default)]
+pub(super) struct Least {
+    /// The least of each second, as long as none that came later is less.
+    seconds: VecDeque<(i64, i64)>,
+}
+
+impl Least {
+    /// `None` as long as there has been none.
+    pub(super) fn get(&self) -> Option<i64> {
+        self.seconds.front().map(|(_, least)| *least)
+    }
+
+    /// Another one, at this time (µs).
+    pub(super) fn add(&mut self, now: i64, value: i64) {
+        let second = now.div_euclid(1_000_000);
+        while self
+            .seconds
+            .front()
+            .is_some_and(|(at, _)| second - at >= SECONDS as i64)
+        {
+            self.seconds.pop_front();
+        }
+        while self
+            .seconds
+            .back()
+            .is_some_and(|(_, least)| *least >= value)
+        {
+            self.seconds.pop_back();
+        }
+        // A greater one of the same second matters no longer than the one that is there.
+        if self.seconds.back().is_none_or(|(at, _)| *at != second) {
+            self.seconds.push_back((second, value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_what_a_look_at_all_of_them_gives() {
+        let (mut least, mut all) = (Least::default(), Vec::new());
+        let mut state = 1u64;
+        for i in 0..5000i64 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let (now, value) = (i * 37_000, (state >> 48) as i64);
+            all.push((now / 1_000_000, value));
+            least.add(now, value);
+            let first = now / 1_000_000 - SECONDS as i64;
+            let naive = all.iter().filter(|(at, _)| *at > first).map(|(_, v)| *v);
+            assert_eq!(least.get(), naive.min());
+            assert!(least.seconds.len() <= SECONDS);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Jitter control: packets leave the far end as far apart as they came to this one (ramakrishnan2000 §2.3 b).
+//!
+//! [`Sender`] says of each packet when it came; [`Receiver`] holds each until its time plus a fixed delay. The two clocks
+//! need not agree: the fastest of the last packets shows how far they are apart, with the path's shortest delay in
+//! it, and all are measured by that one. It is looked for anew all the time, so drift of the clocks and changes of the path are followed.
+//!
+//! ```text
+//!  JITTER | stamp:32 | delay:16 | message
+//! ```
+//!
+//! `stamp` is when the packet came from its host, in microseconds modulo 2^32; `delay`, in milliseconds, is how long after the fastest path
+//! it is to be given out.
+
+mod least;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use self::least::Least;
+use crate::{
+    booster::{Booster, Out},
+    packet::Packet,
+    wire::{JITTER, Reader},
+};
+
+/// What is before the message, in bytes.
+pub const HEADER: usize = 7;
+
+/// How a [`Sender`] is to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How long after what the fastest path would give packets are given out, in whole milliseconds: the jitter that is made
+    /// good, and the latency that it costs. 1 ms to 2 s; 60 ms unless told, which is what receivers of speech allow for anyway.
+    pub delay: Duration,
+}
+
+impl Config {
+    /// The least delay.
+    pub const DELAY_MIN: Duration = Duration::from_millis(1);
+    /// The longest delay.
+    pub const DELAY_MAX: Duration = Duration::from_secs(2);
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            delay: Duration::from_millis(60),
+        }
+    }
+}
+
+/// Says of each packet when it came.
+#[derive(Debug)]
+pub struct Sender {
+    delay: u16,
+    stamped: u64,
+}
+
+impl Sender {
+    /// One whose packets are to be delayed so long. What is out of bounds is taken as the bound.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let delay = config.delay.clamp(Config::DELAY_MIN, Config::DELAY_MAX);
+        Self {
+            delay: delay.as_millis() as u16,
+            stamped: 0,
+        }
+    }
+}
+
+impl Booster for Sender {
+    fn down(&mut self, _: Duration, packet: Packet, out: &mut Out) {
+        self.stamped += 1;
+        let mut bytes = Vec::with_capacity(HEADER + packet.bytes.len());
+        bytes.push(JITTER);
+        bytes.extend_from_slice(&(packet.since.as_micros() as u32).to_be_bytes());
+        bytes.extend_from_slice(&self.delay.to_be_bytes());
+        bytes.extend_from_slice(&packet.bytes);
+        out.down.push(packet.with_bytes(bytes));
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("stamped", self.stamped);
+    }
+}
+
+/// What a receiver holds at most unless told, in bytes: two seconds of 16 Mbit/s.
+pub const BYTES_MAX: usize = 4 << 20;
+
+/// What a held packet is taken to cost beyond its bytes.
+const PLACE: usize = 128;
+
+/// A stamp that is so far beside what was expected (µs) is not of the same clock, or not of the same path.
+const JUMP: i64 = 5_000_000;
+
+/// After so long (µs) with none but packets that are [`JUMP`] too late, they are not late: the clock is another.
+const RESTART: i64 = 1_000_000;
+
+/// Gives packets out as far apart as they were.
+#[derive(Debug)]
+pub struct Receiver {
+    /// By their time on the sender's clock, then by their number.
+    held: BTreeMap<(i64, u64), Held>,
+    next: u64,
+    bytes: usize,
+    bytes_max: usize,
+    /// The least difference of the clocks that was seen: the fastest path.
+    least: Least,
+    /// Since when all have been later than can be.
+    astray: Option<i64>,
+    delayed: u64,
+    late: u64,
+    forced: u64,
+    restarts: u64,
+    malformed: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    delay: i64,
+    packet: Packet,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self::new(BYTES_MAX)
+    }
+}
+
+impl Receiver {
+    /// One that holds at most so many bytes; each packet costs 128 more. When there are more the first goes at once.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            held: BTreeMap::new(),
+            next: 0,
+            bytes: 0,
+            bytes_max,
+            least: Least::default(),
+            astray: None,
+            delayed: 0,
+            late: 0,
+            forced: 0,
+            restarts: 0,
+            malformed: 0,
+        }
+    }
+
+    /// How many packets are held, and the bytes that they are taken to cost.
+    #[must_use]
+    pub fn held(&self) -> (usize, usize) {
+        (self.held.len(), self.bytes)
+    }
+
+    /// By how much (µs) this end's clock is ahead of a stamp's, with the way in it. Stamps that jump begin all anew.
+    fn offset(&mut self, now: i64, stamp: u32, out: &mut Out) -> i64 {
+        let raw = (now as u32).wrapping_sub(stamp);
+        if let Some(least) = self.least.get() {
+            // Modulo 2^32, as stamps are.
+            let beyond = i64::from(raw.wrapping_sub(least as u32) as i32);
+            if !self.is_other_clock(now, beyond) {
+                let offset = least + beyond;
+                if beyond <= JUMP {
+                    self.least.add(now, offset);
+                }
+                return offset;
+            }
+            self.restarts += 1;
+            self.least = Least::default();
+            self.release(i64::MAX, out);
+        }
+        self.least.add(now, raw.into());
+        raw.into()
+    }
+
+    fn is_other_clock(&mut self, now: i64, beyond: i64) -> bool {
+        if beyond.abs() <= JUMP {
+            self.astray = None;
+            return false;
+        }
+        let since = *self.astray.get_or_insert(now);
+        let other = beyond < 0 || now - since >= RESTART;
+        if other {
+            self.astray = None;
+        }
+        other
+    }
+
+    fn hold(&mut self, time: i64, delay: i64, packet: Packet) {
+        self.bytes += packet.bytes.len() + PLACE;
+        self.held.insert((time, self.next), Held { delay, packet });
+        self.next += 1;
+    }
+
+    /// The first packet of all.
+    fn give(&mut self, out: &mut Out) {
+        if let Some((_, held)) = self.held.pop_first() {
+            self.bytes -= held.packet.bytes.len() + PLACE;
+            out.up.push(held.packet);
+        }
+    }
+
+    /// All that are due.
+    fn release(&mut self, now: i64, out: &mut Out) {
+        while self.due().is_some_and(|due| due <= now) {
+            self.give(out);
+        }
+    }
+
+    /// When the first is due. It is found anew each time, as the fastest path changes; so the order is always that of the stamps.
+    fn due(&self) -> Option<i64> {
+        let ((time, _), held) = self.held.first_key_value()?;
+        let least = self.least.get().unwrap_or(0);
+        Some(time.saturating_add(least).saturating_add(held.delay))
+    }
+}
+
+/// A message's stamp, delay (µs), and what it is of.
+fn parse(bytes: &[u8]) -> Option<(u32, i64, &[u8])> {
+    let mut reader = Reader(bytes.get(1..)?);
+    let (stamp, delay) = (reader.u32()?, reader.u16()?);
+    let delay = Duration::from_millis(delay.into()).min(Config::DELAY_MAX);
+    (!reader.0.is_empty()).then_some((stamp, micros(delay), reader.0))
+}
+
+/// In microseconds; what is beyond all sense stays a number that can be added to.
+fn micros(time: Duration) -> i64 {
+    time.as_micros().min(1 << 60) as i64
+}
+
+impl Booster for Receiver {
+    fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        if packet.bytes.first() != Some(&JITTER) {
+            out.up.push(packet);
+            return;
+        }
+        let Some((stamp, delay, message)) = parse(&packet.bytes) else {
+            self.malformed += 1;
+            return;
+        };
+        let now = micros(now);
+        let offset = self.offset(now, stamp, out);
+        let lateness = offset - self.least.get().unwrap_or(offset);
+        if lateness > delay {
+            self.late += 1;
+        } else {
+            self.delayed += 1;
+        }
+        self.hold(now - offset, delay, packet.with_bytes(message.to_vec()));
+        while self.bytes > self.bytes_max && !self.held.is_empty() {
+            self.forced += 1;
+            self.give(out);
+        }
+        self.release(now, out);
+    }
+
+    fn on_time(&mut self, now: Duration, out: &mut Out) {
+        self.release(micros(now), out);
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        let due = self.due()?;
+        Some(Duration::from_micros(due.try_into().unwrap_or(0)))
+    }
+
+    fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        each("delayed", self.delayed);
+        each("late", self.late);
+        each("forced", self.forced);
+        each("restarts", self.restarts);
+        each("malformed", self.malformed);
+        each("held", self.held.len() as u64);
+    }
+}
