@@ -2,10 +2,7 @@
 
 use std::io;
 
-use pep_core::{
-    config::Config,
-    site::{Mode, SiteId},
-};
+use pep_core::{config::Config, site::SiteId};
 
 use super::tun::Tun;
 use crate::sys;
@@ -38,13 +35,12 @@ pub fn sites(config: &Config) -> Vec<PacketSite> {
     let table = config.intercept.table.as_str();
     let prefix = &table[..table.len().min(11)];
     let lans = config.intercept.lan.len();
-    let sites = config.sites.iter();
-    let packets = sites.filter(|(_, site)| site.mode == Mode::Packet);
-    let numbered = packets.enumerate().map(|(index, (id, site))| PacketSite {
-        site: id,
+    let sites = config.packet_sites().enumerate();
+    let numbered = sites.map(|(index, site)| PacketSite {
+        site: site.id,
         number: lans + index,
         tun: format!("{prefix}-p{index}"),
-        clamps: site.packet.as_ref().is_none_or(|policy| policy.mss_clamp),
+        clamps: site.policy.mss_clamp,
     });
     numbered.collect()
 }

@@ -17,8 +17,8 @@ use boosters::{
     chain::ChainStats, ecn::Ecn as Mark, exchange::Exchange, ip::FlowKey as PacketKey, rule::Path,
 };
 use pep_core::{
-    config::Config,
-    site::{FlowKey, Matcher, PacketPolicy, Protocol, Site, SiteId, WithoutPeer},
+    config::{Config, PacketSite},
+    site::{FlowKey, Matcher, Protocol, SiteId, WithoutPeer},
 };
 use tunnel::{
     class::Class,
@@ -92,19 +92,18 @@ pub struct PacketFacts {
 impl Packets {
     /// Of the sites of a peer in mode `packet`, if it has any.
     pub(super) fn new(config: &Config, peer: usize, seed: u64) -> Option<Self> {
-        let sites = config.sites.iter();
-        let of_peer = sites.filter(|(id, _)| config.peer_of(*id) == Some(peer));
-        let sites: Vec<_> = of_peer
-            .filter_map(|(id, site)| Some((id, site, site.packet.as_ref()?)))
-            .collect();
+        let sites = config.packet_sites();
+        let sites: Vec<_> = sites.filter(|site| site.peer == peer).collect();
         if sites.is_empty() {
             return None;
         }
         let rate = config.peers[peer].rate;
-        let chain = |(number, (_, _, policy)): (usize, &(SiteId, &Site, &PacketPolicy))| {
-            settings::chain(policy, rate, seed.wrapping_add(number as u64))
+        let chain = |(number, site): (usize, &PacketSite<'_>)| {
+            settings::chain(site.policy, rate, seed.wrapping_add(number as u64))
         };
-        let carried = |(id, site, policy): &(SiteId, &Site, &PacketPolicy)| Carried {
+        let carried = |PacketSite {
+                           id, site, policy, ..
+                       }: &PacketSite<'_>| Carried {
             id: *id,
             name: site.name.clone(),
             class: super::setup::class(site.class),

@@ -381,8 +381,6 @@ fn session_config(
         stream_credit,
         session_credit: credit::base(memory, config.peers.len(), stream_credit),
         streams_max: config.limits.flows,
-        packets: false,
-        peer_packets: false,
         memory: None,
         overhead_max: 1.0,
         packets: has_packets(config, index),
@@ -392,8 +390,7 @@ fn session_config(
 
 /// Whether there are sites in mode `packet` with that peer.
 fn has_packets(config: &Config, peer: usize) -> bool {
-    let mut sites = config.sites.iter();
-    sites.any(|(id, site)| site.mode == Mode::Packet && config.peer_of(id) == Some(peer))
+    config.packet_sites().any(|site| site.peer == peer)
 }
 
 /// When to stop sending into silence: never on a link that is ours alone, gently on others.
