@@ -3,6 +3,7 @@
 //! `scripts/fuzz` runs the targets.
 
 pub mod block;
+pub mod boosters;
 pub mod carried;
 pub mod endpoint;
 pub mod frames;

@@ -72,6 +72,11 @@ fn parcels() {
     cases(pepd_fuzz::parcel::run);
 }
 
+#[test]
+fn boosters() {
+    cases(pepd_fuzz::boosters::run);
+}
+
 /// Fewer, as each begins with a handshake.
 #[test]
 fn endpoints() {

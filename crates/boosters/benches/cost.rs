@@ -1,0 +1,275 @@
+//! What each booster costs for a packet of 200 and of 1400 bytes, on its way down and up.
+//!
+//! `cargo bench -p boosters --bench cost`
+
+use std::{hint::black_box, time::Duration};
+
+use boosters::{
+    booster::{Booster, Out},
+    compress, jitter,
+    packet::Packet,
+    queue::{AtQueue, Queue},
+};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use etherparse::PacketBuilder;
+
+/// Packets at a time, so that reading the clock costs nothing.
+const BATCH: u64 = 256;
+/// Each comes so long after the one before: about 100 Mbit/s of long ones.
+const SPACING: Duration = Duration::from_micros(100);
+
+/// One booster: its name, what packets pass it, itself, and the other end of it, which takes what it sends. Where there is none, what
+/// comes up are acknowledgements of what went down.
+type Row = (&'static str, Traffic, Make, Option<Make>);
+type Traffic = fn(u64, usize) -> Vec<u8>;
+type Make = fn() -> Box<dyn Booster>;
+
+/// One at the queue, and what packets pass it.
+type QueueRow = (&'static str, Traffic, fn() -> Box<dyn AtQueue>);
+
+macro_rules! row {
+    ($name:literal, $traffic:ident, $near:expr) => {
+        ($name, $traffic, || Box::new($near), None)
+    };
+    ($name:literal, $traffic:ident, $near:expr, $far:expr) => {
+        ($name, $traffic, || Box::new($near), Some(|| Box::new($far)))
+    };
+}
+
+/// A line for each.
+#[rustfmt::skip]
+const BOOSTERS: &[Row] = &[
+    row!("none", data, Nothing, Nothing),
+    row!("jitter", data, jitter::Sender::new(Default::default()), jitter::Receiver::default()),
+    row!("compress headers", data, compress::Sender::new(HEADERS), compress::Receiver::new()),
+    row!("compress random", data, compress::Sender::new(Default::default()), compress::Receiver::new()),
+    row!("compress text", text, compress::Sender::new(Default::default()), compress::Receiver::new()),
+];
+
+/// Likewise.
+#[rustfmt::skip]
+const AT_QUEUE: &[QueueRow] = &[
+    ("none", data, || Box::new(Nothing)),
+];
+
+const HEADERS: compress::Config = compress::Config {
+    level: 3,
+    headers: true,
+    payload: false,
+    flows_max: 256,
+};
+
+/// To compare with.
+#[derive(Debug)]
+struct Nothing;
+
+impl Booster for Nothing {}
+
+impl AtQueue for Nothing {
+    fn arriving(
+        &mut self,
+        _: Duration,
+        packet: Packet,
+        _: &mut Queue,
+        _: &mut Out,
+    ) -> Option<Packet> {
+        Some(packet)
+    }
+}
+
+/// A number drawn from another (SplitMix64).
+fn mix(n: u64) -> u64 {
+    let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+const HEADER: usize = 52;
+
+/// The n-th segment of one of 16 connections, with timestamps, around these bytes.
+fn segment(n: u64, payload: &[u8], flip: bool) -> Vec<u8> {
+    use etherparse::TcpOptionElement::{Noop, Timestamp};
+    let (host, number) = ((n % 16) as u8, (n / 16) as u32);
+    let (from, to) = ([10, 0, 0, host], [10, 0, 1, 1]);
+    let options = [Noop, Noop, Timestamp(number, 1)];
+    let builder = if flip {
+        let seq = number.wrapping_mul(1348);
+        PacketBuilder::ipv4(to, from, 64)
+            .tcp(80, 40_000, 77, 501)
+            .ack(seq)
+    } else {
+        let seq = number.wrapping_mul(payload.len() as u32);
+        PacketBuilder::ipv4(from, to, 64)
+            .tcp(40_000, 80, seq, 501)
+            .ack(77)
+    };
+    let mut out = Vec::new();
+    let builder = builder.options(&options).expect("fits");
+    builder.write(&mut out, payload).expect("fits");
+    out
+}
+
+/// Of nothing that could be compressed.
+fn data(n: u64, size: usize) -> Vec<u8> {
+    let words = (0..).flat_map(|i| mix(n * 1000 + i).to_be_bytes());
+    segment(n, &words.take(size - HEADER).collect::<Vec<_>>(), false)
+}
+
+/// Of a page.
+fn text(n: u64, size: usize) -> Vec<u8> {
+    let line = |i| {
+        format!(
+            "<li><a href=\"/archive/{}/item-{i}.html\">Entry {n}</a></li>\r\n",
+            mix(n + i) % 1000
+        )
+    };
+    let page: Vec<u8> = (0..40).flat_map(|i| line(i).into_bytes()).collect();
+    segment(n, &page[..size - HEADER], false)
+}
+
+/// The acknowledgement of the n-th segment.
+fn ack(n: u64) -> Vec<u8> {
+    segment(n, &[], true)
+}
+
+/// A booster and its time.
+struct End {
+    booster: Box<dyn Booster>,
+    now: Duration,
+    out: Out,
+}
+
+impl End {
+    fn new(make: Make) -> Self {
+        Self {
+            booster: make(),
+            now: Duration::ZERO,
+            out: Out::default(),
+        }
+    }
+
+    fn pass(&mut self, packets: Vec<Packet>, down: bool) -> Vec<Packet> {
+        for packet in packets {
+            self.now += SPACING;
+            if self.booster.deadline().is_some_and(|at| at <= self.now) {
+                self.booster.on_time(self.now, &mut self.out);
+            }
+            if down {
+                self.booster.down(self.now, packet, &mut self.out);
+            } else {
+                self.booster.up(self.now, packet, &mut self.out);
+            }
+        }
+        self.out.up.clear();
+        std::mem::take(&mut self.out.down)
+    }
+}
+
+/// The next packets, as they come from hosts.
+fn next(n: &mut u64, make: impl Fn(u64) -> Vec<u8>) -> Vec<Packet> {
+    let one = |n: u64| Packet::new(make(n), SPACING * n as u32);
+    let packets = (*n..*n + BATCH).map(one).collect();
+    *n += BATCH;
+    packets
+}
+
+fn boosters(c: &mut Criterion) {
+    for (name, traffic, near, far) in BOOSTERS {
+        let mut group = c.benchmark_group(*name);
+        group.throughput(Throughput::Elements(BATCH));
+        group
+            .sample_size(20)
+            .measurement_time(Duration::from_secs(2))
+            .warm_up_time(Duration::from_millis(500));
+        for size in [200, 1400] {
+            group.bench_function(BenchmarkId::new("down", size), |b| {
+                let (mut end, mut n) = (End::new(*near), 0);
+                let setup = || next(&mut n, |n| traffic(n, size));
+                b.iter_batched(
+                    setup,
+                    |packets| black_box(end.pass(packets, true)),
+                    BatchSize::PerIteration,
+                );
+            });
+            group.bench_function(BenchmarkId::new("up", size), |b| {
+                let (mut sender, mut n) = (End::new(*near), 0);
+                let Some(far) = far else {
+                    let acks = |sender: &mut End, n: &mut u64| {
+                        let first = *n;
+                        sender.pass(next(n, |n| traffic(n, size)), true);
+                        (first..*n)
+                            .map(|n| Packet::new(ack(n), sender.now))
+                            .collect()
+                    };
+                    b.iter_custom(|rounds| {
+                        (0..rounds)
+                            .map(|_| {
+                                let packets: Vec<Packet> = acks(&mut sender, &mut n);
+                                let start = std::time::Instant::now();
+                                black_box(sender.pass(packets, false));
+                                start.elapsed()
+                            })
+                            .sum()
+                    });
+                    return;
+                };
+                let mut receiver = End::new(*far);
+                let setup = || sender.pass(next(&mut n, |n| traffic(n, size)), true);
+                b.iter_batched(
+                    setup,
+                    |messages| black_box(receiver.pass(messages, false)),
+                    BatchSize::PerIteration,
+                );
+            });
+        }
+        group.finish();
+    }
+}
+
+/// Through a queue in which some 64 packets wait.
+fn at_queue(c: &mut Criterion) {
+    for (name, traffic, make) in AT_QUEUE {
+        let mut group = c.benchmark_group(format!("queue, {name}"));
+        group.throughput(Throughput::Elements(BATCH));
+        group
+            .sample_size(20)
+            .measurement_time(Duration::from_secs(2))
+            .warm_up_time(Duration::from_millis(500));
+        for size in [200, 1400] {
+            group.bench_function(BenchmarkId::from_parameter(size), |b| {
+                let (mut booster, mut queue, mut out) =
+                    (make(), Queue::new(1 << 20, None), Out::default());
+                let (mut n, mut now) = (0, Duration::ZERO);
+                let setup = || next(&mut n, |n| traffic(n, size));
+                b.iter_batched(
+                    setup,
+                    |packets| {
+                        for packet in packets {
+                            now += SPACING;
+                            if let Some(packet) =
+                                booster.arriving(now, packet, &mut queue, &mut out)
+                                && let Some(number) = queue.push(packet)
+                                && let Some(packet) = queue.get(number)
+                            {
+                                booster.queued(number, packet);
+                            }
+                            if queue.len() > 64
+                                && let Some((number, packet)) = queue.pop(now)
+                            {
+                                black_box(booster.leaving(now, number, packet, &queue, &mut out));
+                            }
+                        }
+                        out.down.clear();
+                        out.up.clear();
+                    },
+                    BatchSize::PerIteration,
+                );
+            });
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, boosters, at_queue);
+criterion_main!(benches);

@@ -1,0 +1,477 @@
+//! Boosters under packets, messages and replies of all kinds, at any times.
+
+use std::time::Duration;
+
+use arbitrary::{Arbitrary, Unstructured};
+use boosters::{
+    booster::{Booster, Out},
+    compress, jitter,
+    packet::Packet,
+    rule::{Path, Rule},
+    stack::{Layer, Stack},
+    wire::Abilities,
+};
+
+/// Settings, as each takes them.
+type Settings = [u16; 4];
+
+/// What comes, one after the other.
+#[derive(Arbitrary, Debug)]
+pub struct Case {
+    settings: Settings,
+    /// At least so many, as bytes drawn at random make short lists.
+    first: [Step; 24],
+    steps: Vec<Step>,
+}
+
+#[derive(Arbitrary, Debug)]
+struct Step {
+    /// Milliseconds after the one before, or seconds.
+    after: u8,
+    seconds: bool,
+    what: What,
+}
+
+#[derive(Arbitrary, Debug)]
+enum What {
+    /// So many of a flow.
+    Down(Shape, u8),
+    Up(Shape),
+    /// To a receiver: made up, or one that was sent, with a byte changed.
+    Message {
+        kind: u8,
+        bytes: Bytes,
+    },
+    Again {
+        back: u8,
+        at: u8,
+        byte: u8,
+    },
+    /// To a sender.
+    Reply {
+        kind: u8,
+        bytes: Bytes,
+    },
+    Path {
+        loss: u8,
+        able: bool,
+        rtt: u16,
+        room: u16,
+    },
+}
+
+#[derive(Arbitrary, Debug)]
+enum Shape {
+    Tcp {
+        ip: Ip,
+        seq: u32,
+        ack: u32,
+        flags: u8,
+        window: u16,
+        options: [u8; 12],
+        words: u8,
+        len: u16,
+    },
+    Udp {
+        ip: Ip,
+        checksum: u16,
+        len: u16,
+    },
+    Other {
+        ip: Ip,
+        protocol: u8,
+        bytes: Bytes,
+    },
+    Raw(Bytes),
+}
+
+/// Up to 127.
+#[derive(Debug)]
+struct Bytes(Vec<u8>);
+
+impl<'a> Arbitrary<'a> for Bytes {
+    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let len = usize::from(u8::arbitrary(u)? % 128).min(u.len());
+        Ok(Self(u.bytes(len)?.to_vec()))
+    }
+}
+
+#[derive(Arbitrary, Debug)]
+struct Ip {
+    v6: bool,
+    host: u8,
+    reversed: bool,
+    ecn: u8,
+    id: u16,
+    /// A bit that is wrong.
+    wrong: Option<u16>,
+}
+
+impl Shape {
+    /// The n-th packet of its flow.
+    fn bytes(&self, n: u16) -> Vec<u8> {
+        match self {
+            Self::Raw(bytes) => bytes.0.clone(),
+            Self::Other {
+                ip,
+                protocol,
+                bytes,
+            } => ip.around(n, *protocol, bytes.0.clone()),
+            Self::Udp { ip, checksum, len } => {
+                let len = usize::from(len % 1400);
+                let mut bytes = vec![0x13, 0x88, 0, 53];
+                bytes.extend_from_slice(&((len + 8) as u16).to_be_bytes());
+                bytes.extend_from_slice(&checksum.to_be_bytes());
+                bytes.extend((0..len).map(|i| (i / 7) as u8));
+                ip.around(n, 17, bytes)
+            }
+            Self::Tcp {
+                ip,
+                seq,
+                ack,
+                flags,
+                window,
+                options,
+                words,
+                len,
+            } => {
+                let options = &options[..usize::from(words % 4) * 4];
+                let ports = if ip.reversed {
+                    [0, 80, 0x13, 0x88]
+                } else {
+                    [0x13, 0x88, 0, 80]
+                };
+                // Numbers that are near each other as well as any.
+                let near = |n: u32| if n.is_multiple_of(4) { n } else { n % 20_000 };
+                let mut bytes = ports.to_vec();
+                bytes.extend_from_slice(
+                    &near(*seq)
+                        .wrapping_add(u32::from(n) * u32::from(len % 1400))
+                        .to_be_bytes(),
+                );
+                bytes.extend_from_slice(&near(*ack).to_be_bytes());
+                bytes.push(((20 + options.len()) as u8 / 4) << 4);
+                bytes.push(*flags);
+                bytes.extend_from_slice(&window.to_be_bytes());
+                bytes.extend_from_slice(&[0; 4]);
+                bytes.extend_from_slice(options);
+                bytes.extend((0..len % 1400).map(|i| (i % 251) as u8));
+                ip.around(n, 6, bytes)
+            }
+        }
+    }
+}
+
+impl Ip {
+    /// A packet with this behind its header. Checksums of TCP are right.
+    fn around(&self, n: u16, protocol: u8, behind: Vec<u8>) -> Vec<u8> {
+        let (ecn, id) = (self.ecn ^ n as u8, self.id.wrapping_add(n));
+        let host = self.host % 4;
+        let (near, far) = ([10, 0, 0, host], [10, 1, 0, 1]);
+        let (from, to) = if self.reversed {
+            (far, near)
+        } else {
+            (near, far)
+        };
+        let len = behind.len().min(4000);
+        let mut packet = if self.v6 {
+            let mut header = vec![
+                0x60,
+                ecn << 4,
+                0,
+                0,
+                (len >> 8) as u8,
+                len as u8,
+                protocol,
+                64,
+            ];
+            for host in [from, to] {
+                header.extend_from_slice(&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
+                header.extend_from_slice(&host);
+            }
+            header
+        } else {
+            let total = 20 + len;
+            let mut header = vec![0x45, ecn & 3, (total >> 8) as u8, total as u8];
+            header.extend_from_slice(&id.to_be_bytes());
+            header.extend_from_slice(&[0x40, 0, 64, protocol, 0, 0]);
+            header.extend_from_slice(&from);
+            header.extend_from_slice(&to);
+            let sum = boosters::checksum::fold(boosters::checksum::sum(&header));
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            header
+        };
+        packet.extend_from_slice(&behind[..len]);
+        boosters::tcp::seal(&mut packet);
+        if let Some(bit) = self.wrong.filter(|bit| bit % 3 != n % 3) {
+            let at = usize::from(bit / 8) % packet.len();
+            packet[at] ^= 1 << (bit % 8);
+        }
+        packet
+    }
+}
+
+/// Those that have another end: a sender, and its receiver, which gives out what the sender took.
+type Pair = fn(&Settings) -> (Box<dyn Booster>, Box<dyn Booster>);
+
+const PAIRS: &[Pair] = &[
+    |s| (Box::new(jitter_sender(s)), Box::new(jitter_receiver(s))),
+    |s| {
+        (
+            Box::new(compress_sender(s)),
+            Box::new(compress::Receiver::new()),
+        )
+    },
+];
+
+/// Those at one end.
+type Alone = fn(&Settings) -> Box<dyn Booster>;
+
+const ALONE: &[Alone] = &[];
+
+fn jitter_sender(settings: &Settings) -> jitter::Sender {
+    let delay = Duration::from_millis(settings[0].into());
+    jitter::Sender::new(jitter::Config { delay })
+}
+
+fn jitter_receiver(settings: &Settings) -> jitter::Receiver {
+    jitter::Receiver::new(usize::from(settings[1]) * 16)
+}
+
+fn compress_sender(settings: &Settings) -> compress::Sender {
+    compress::Sender::new(compress::Config {
+        // Higher ones only take longer.
+        level: i32::from(settings[0] % 6),
+        headers: settings[1] & 7 > 0,
+        payload: settings[1] & 0x38 > 0,
+        flows_max: usize::from(settings[2] % 5),
+    })
+}
+
+/// Several, one after the other, and their other ends. Below a stack the link is, so these go into a receiver's in the same order.
+fn stacks(settings: &Settings) -> [Stack; 2] {
+    let rule = Rule::default;
+    let near = vec![
+        Layer::new(
+            "compress",
+            Abilities::COMPRESS,
+            rule(),
+            compress_sender(settings),
+        ),
+        Layer::new("jitter", Abilities::JITTER, rule(), jitter_sender(settings)),
+    ];
+    let far = vec![
+        Layer::new("compress", 0, rule(), compress::Receiver::new()),
+        Layer::new("jitter", 0, rule(), jitter_receiver(settings)),
+    ];
+    [near, far].map(Stack::new)
+}
+
+/// A booster, or several.
+trait Any {
+    fn down(&mut self, now: Duration, packet: Packet, out: &mut Out);
+    fn up(&mut self, now: Duration, packet: Packet, out: &mut Out);
+    fn on_time(&mut self, now: Duration, out: &mut Out);
+    fn deadline(&self) -> Option<Duration>;
+    fn set_path(&mut self, now: Duration, path: &Path);
+}
+
+macro_rules! any {
+    ($($type:ty),*) => { $(
+        impl Any for $type {
+            fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+                (**self).down(now, packet, out);
+            }
+            fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+                (**self).up(now, packet, out);
+            }
+            fn on_time(&mut self, now: Duration, out: &mut Out) {
+                (**self).on_time(now, out);
+            }
+            fn deadline(&self) -> Option<Duration> {
+                (**self).deadline()
+            }
+            fn set_path(&mut self, now: Duration, path: &Path) {
+                (**self).set_path(now, path);
+            }
+        }
+    )* };
+}
+any!(Box<dyn Booster>, Box<Stack>);
+
+/// Calls it when it wants to be called. It does not want to be at once again, without end.
+fn wake(any: &mut dyn Any, now: Duration, out: &mut Out) {
+    for _ in 0..8 {
+        if any.deadline().is_none_or(|at| at > now) {
+            return;
+        }
+        any.on_time(now, out);
+    }
+    assert!(
+        any.deadline().is_none_or(|at| at > now),
+        "a deadline that stays"
+    );
+}
+
+/// Nothing panics; no deadline stays; what passes a sender and its receiver unharmed comes out as it was.
+pub fn run(case: &Case) {
+    for pair in PAIRS {
+        let (mut near, mut far) = pair(&case.settings);
+        hostile(case, &mut near, Some(&mut far));
+        let (mut near, mut far) = pair(&case.settings);
+        honest(case, &mut near, &mut far);
+    }
+    for make in ALONE {
+        hostile(case, &mut make(&case.settings), None);
+    }
+    let [near, far] = stacks(&case.settings).map(Box::new);
+    let (mut near, mut far) = (near, far);
+    hostile(case, &mut near, Some(&mut far));
+    let [near, far] = stacks(&case.settings).map(Box::new);
+    let (mut near, mut far) = (near, far);
+    honest(case, &mut near, &mut far);
+}
+
+fn later(now: Duration, step: &Step) -> Duration {
+    let after = u64::from(step.after);
+    let unit = if step.seconds { 1000 } else { 1 };
+    now + Duration::from_millis(after * unit)
+}
+
+/// All that can come, at either end.
+fn hostile(case: &Case, near: &mut dyn Any, mut far: Option<&mut dyn Any>) {
+    let (mut now, mut out, mut sent) = (Duration::ZERO, Out::default(), Vec::new());
+    for step in case.first.iter().chain(&case.steps).take(200) {
+        now = later(now, step);
+        wake(near, now, &mut out);
+        let packet = |bytes| Packet::new(bytes, now);
+        let mut message = None;
+        match &step.what {
+            What::Down(shape, count) => {
+                for n in 0..u16::from(count % 12) {
+                    near.down(now, packet(shape.bytes(n)), &mut out);
+                }
+            }
+            What::Up(shape) => near.up(now, packet(shape.bytes(0)), &mut out),
+            What::Reply { kind, bytes } => {
+                near.up(
+                    now,
+                    packet([&[kind % 0x20], &bytes.0[..]].concat()),
+                    &mut out,
+                );
+            }
+            What::Message { kind, bytes } => {
+                message = Some([&[kind % 0x20], &bytes.0[..]].concat());
+            }
+            What::Again { back, at, byte } => {
+                let old: Option<&Packet> = sent.iter().rev().nth((*back).into());
+                message = old.map(|old| old.bytes.clone());
+                let at = message
+                    .as_mut()
+                    .and_then(|old| old.get_mut(usize::from(*at)));
+                if let Some(at) = at {
+                    *at = *byte;
+                }
+            }
+            What::Path { .. } => near.set_path(now, &path(&step.what)),
+        }
+        out.up.clear();
+        let fresh = std::mem::take(&mut out.down);
+        if let Some(far) = far.as_deref_mut() {
+            wake(far, now, &mut out);
+            for message in message.map(packet).into_iter().chain(fresh.iter().cloned()) {
+                far.up(now, message, &mut out);
+            }
+            wake(far, now, &mut out);
+            for reply in std::mem::take(&mut out.down) {
+                near.up(now, reply, &mut out);
+            }
+            out.up.clear();
+        }
+        sent.extend(fresh);
+        wake(near, now, &mut out);
+        sent.append(&mut out.down);
+    }
+}
+
+fn path(what: &What) -> Path {
+    let What::Path {
+        loss,
+        able,
+        rtt,
+        room,
+    } = what
+    else {
+        return Path::default();
+    };
+    Path {
+        loss: f64::from(*loss) / 255.0,
+        abilities: if *able { Abilities::ALL } else { 0 },
+        rtt: Duration::from_millis((*rtt).into()),
+        room: (*room).into(),
+        ..Path::default()
+    }
+}
+
+/// What goes down arrives at once, and so do replies.
+fn honest(case: &Case, near: &mut dyn Any, far: &mut dyn Any) {
+    let able = Path {
+        abilities: Abilities::ALL,
+        ..Path::default()
+    };
+    near.set_path(Duration::ZERO, &able);
+    far.set_path(Duration::ZERO, &able);
+    let (mut now, mut expected, mut came) = (Duration::ZERO, Vec::new(), Vec::new());
+    for step in case.first.iter().chain(&case.steps).take(200) {
+        now = later(now, step);
+        let mut out = Out::default();
+        if let What::Down(shape, count) = &step.what {
+            let packets = (0..u16::from(count % 12)).map(|n| shape.bytes(n));
+            // A message that has come from nowhere is no packet, which a receiver may read otherwise.
+            for bytes in packets.filter(|bytes| boosters::ip::version(bytes).is_some()) {
+                expected.push(bytes.clone());
+                near.down(now, Packet::new(bytes, now), &mut out);
+            }
+        }
+        exchange(near, far, now, out, &mut came);
+    }
+    for _ in 0..1000 {
+        let deadlines = [near.deadline(), far.deadline()];
+        let Some(at) = deadlines.into_iter().flatten().min() else {
+            break;
+        };
+        now = now.max(at);
+        exchange(near, far, now, Out::default(), &mut came);
+    }
+    expected.sort_unstable();
+    came.sort_unstable();
+    assert_eq!(came, expected);
+}
+
+fn exchange(
+    near: &mut dyn Any,
+    far: &mut dyn Any,
+    now: Duration,
+    mut out: Out,
+    came: &mut Vec<Vec<u8>>,
+) {
+    wake(near, now, &mut out);
+    for _ in 0..8 {
+        assert!(
+            out.up.is_empty(),
+            "nothing has come for hosts of the sender"
+        );
+        let mut there = Out::default();
+        for message in out.down.drain(..) {
+            far.up(now, message, &mut there);
+        }
+        wake(far, now, &mut there);
+        came.extend(there.up.drain(..).map(|packet| packet.bytes));
+        for reply in there.down.drain(..) {
+            near.up(now, reply, &mut out);
+        }
+        if out.down.is_empty() {
+            return;
+        }
+    }
+}
