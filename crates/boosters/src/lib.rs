@@ -5,15 +5,15 @@
 //!   hosts                         one site of one peer: Chain                              the link
 //!   ------  packet   +--------------------+     +-------+     +--------------------+  message  ------
 //!   from_host -----> | host side:         | --> | queue | --> | link side:         | ----------> tunnel
-//!                    |  checksum          |     |  ack_ |     |  jitter            |
-//!                    |  data_filter       |     |  filter,     |  compress          |
+//!                    |  checksum          |     |  ack_ |     |  compress          |
+//!                    |  data_filter       |     |  filter,     |  jitter            |
 //!                    |  snoop, divacks    |     |  ack_ |     |  arq               |
 //!                    |                    |     |  recon.     |  fec               |
 //!   <----- to_host   +--------------------+     +-------+     +--------------------+ <--- on_reply
 //!            ^
 //!            |                                  one chain of the peer's: Receiver
 //!            |        packet    +------------------------------------------------+  message
-//!            +----------------- | acks <- jitter <- compress <- arq <- fec        | <---------- tunnel
+//!            +----------------- | acks <- compress <- jitter <- arq <- fec        | <---------- tunnel
 //!                               +------------------------------------------------+ ----> replies
 //! ```
 //!

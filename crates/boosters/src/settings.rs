@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use crate::{
-    ack_reconstruction, arq,
+    ack_filter, ack_reconstruction, arq,
     chain::{Chain, QueueLayer, Receiver},
-    compress, fec, jitter,
+    compress, congestion,
+    data_filter::DataFilter,
+    divacks, fec, jitter,
     queue::Queue,
     rule::{Rule, When},
+    snoop,
     stack::Layer,
     udp_checksum::UdpChecksum,
     wire::Abilities,
@@ -33,6 +36,16 @@ pub struct Settings {
     pub seed: u64,
     /// Adds UDP's checksum.
     pub checksum: Option<Boosted<()>>,
+    /// Leaves out TCP data that the other side has.
+    pub data_filter: Option<Boosted<()>>,
+    /// Sends TCP segments again in the place of senders.
+    pub snoop: Option<Boosted<snoop::Config>>,
+    /// Divides acknowledgements.
+    pub divacks: Option<Boosted<divacks::Config>>,
+    /// Leaves out acknowledgements that later ones make needless.
+    pub ack_filter: Option<Boosted<ack_filter::Config>>,
+    /// Tells senders of our queue.
+    pub congestion: Option<Boosted<congestion::Config>>,
     /// Makes several acknowledgements one, and several of that.
     pub ack_reconstruction: Option<Boosted<ack_reconstruction::Config>>,
     /// Keeps packets as far apart as they came.
@@ -72,11 +85,30 @@ fn upper(settings: &Settings) -> Vec<Layer> {
     if let Some(checksum) = &settings.checksum {
         layers.push(Layer::new("checksum", 0, checksum.rule, UdpChecksum::new()));
     }
+    if let Some(filter) = &settings.data_filter {
+        layers.push(Layer::new("data_filter", 0, filter.rule, DataFilter::new()));
+    }
+    if let Some(snoop) = settings.snoop {
+        let snooping = snoop::Snoop::new(snoop.config);
+        layers.push(Layer::new("snoop", 0, snoop.rule, snooping));
+    }
+    if let Some(divacks) = settings.divacks {
+        let dividing = divacks::DivAcks::new(divacks.config);
+        layers.push(Layer::new("divacks", 0, divacks.rule, dividing));
+    }
     layers
 }
 
 fn at_queue(settings: &Settings) -> Vec<QueueLayer> {
     let mut layers = Vec::new();
+    if let Some(filter) = settings.ack_filter {
+        let filtering = ack_filter::AckFilter::new(filter.config);
+        layers.push(QueueLayer::new("ack_filter", 0, filter.rule, filtering));
+    }
+    if let Some(congestion) = settings.congestion {
+        let telling = congestion::Congestion::new(congestion.config);
+        layers.push(QueueLayer::new("congestion", 0, congestion.rule, telling));
+    }
     if let Some(acks) = settings.ack_reconstruction {
         let collapse = ack_reconstruction::Collapse::new(acks.config);
         let name = "ack_reconstruction";
@@ -87,14 +119,14 @@ fn at_queue(settings: &Settings) -> Vec<QueueLayer> {
 
 fn lower(settings: &Settings) -> Vec<Layer> {
     let mut layers = Vec::new();
-    if let Some(jitter) = settings.jitter {
-        let sender = jitter::Sender::new(jitter.config);
-        layers.push(Layer::new("jitter", Abilities::JITTER, jitter.rule, sender));
-    }
     if let Some(compress) = settings.compress {
         let sender = compress::Sender::new(compress.config);
         let needs = Abilities::COMPRESS;
         layers.push(Layer::new("compress", needs, compress.rule, sender));
+    }
+    if let Some(jitter) = settings.jitter {
+        let sender = jitter::Sender::new(jitter.config);
+        layers.push(Layer::new("jitter", Abilities::JITTER, jitter.rule, sender));
     }
     if let Some(arq) = settings.arq {
         let config = arq::Config {
@@ -133,13 +165,13 @@ pub fn receiver(room: usize) -> Receiver {
             always,
             ack_reconstruction::Regenerate::new(SPREAD_MAX),
         ),
+        Layer::new("compress", 0, always, compress::Receiver::new()),
         Layer::new(
             "jitter",
             0,
             always,
             jitter::Receiver::new(jitter::BYTES_MAX),
         ),
-        Layer::new("compress", 0, always, compress::Receiver::new()),
         Layer::new("arq", 0, always, arq::Receiver::new()),
         Layer::new("fec", 0, always, fec::Receiver::new(longest)),
     ])

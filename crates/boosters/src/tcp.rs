@@ -241,3 +241,74 @@ pub fn set_timestamps(packet: &mut [u8], value: u32, echo: u32) {
     // The option may lie at an odd place.
     seal(packet);
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+
+    /// A segment of the host 10.0.0.1 to 10.9.0.2, from port 1 to 80.
+    pub(crate) fn segment(seq: u32, ack: u32, flags: u8, data: &[u8]) -> Vec<u8> {
+        between(
+            ([10, 0, 0, 1], 1),
+            ([10, 9, 0, 2], 80),
+            (seq, ack),
+            flags,
+            data,
+        )
+    }
+
+    /// One of the other direction.
+    pub(crate) fn answer(seq: u32, ack: u32, flags: u8, data: &[u8]) -> Vec<u8> {
+        between(
+            ([10, 9, 0, 2], 80),
+            ([10, 0, 0, 1], 1),
+            (seq, ack),
+            flags,
+            data,
+        )
+    }
+
+    fn between(
+        from: ([u8; 4], u16),
+        to: ([u8; 4], u16),
+        (seq, ack): (u32, u32),
+        flags: u8,
+        data: &[u8],
+    ) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::ipv4(from.0, to.0, 64).tcp(from.1, to.1, seq, 5000);
+        builder.ack(ack).write(&mut bytes, data).expect("fits");
+        bytes[20 + 13] = flags;
+        seal(&mut bytes);
+        bytes
+    }
+
+    /// The same with selective acknowledgements of these ranges.
+    pub(crate) fn with_sack(packet: &[u8], ranges: &[(u32, u32)]) -> Vec<u8> {
+        let mut option = vec![1, 1, 5, 2 + 8 * ranges.len() as u8];
+        for (begin, end) in ranges {
+            option.extend_from_slice(&begin.to_be_bytes());
+            option.extend_from_slice(&end.to_be_bytes());
+        }
+        pure_ack(packet, &option).expect("short")
+    }
+
+    #[test]
+    fn segments_are_read_changed_and_made() {
+        let mut packet = segment(5, 7, flags::ACK | flags::PSH, b"abc");
+        set_ack(&mut packet, 70_000);
+        set_window(&mut packet, 9);
+        let tcp = Tcp::parse(Ip::parse(&packet).unwrap()).unwrap();
+        assert!(checksum::is_transport_valid(&tcp.ip, tcp.ip.payload()));
+        assert_eq!((tcp.seq, tcp.end(), tcp.ack, tcp.window), (5, 8, 70_000, 9));
+        assert!(!tcp.is_plain_ack());
+        let made = with_sack(&packet, &[(10, 20), (30, 40)]);
+        let tcp = Tcp::parse(Ip::parse(&made).unwrap()).unwrap();
+        assert!(checksum::is_transport_valid(&tcp.ip, tcp.ip.payload()));
+        assert!(checksum::is_valid(&made[..20]));
+        assert!(tcp.is_plain_ack() && tcp.has_sack());
+        assert_eq!(tcp.ip.bytes.len(), made.len());
+    }
+}

@@ -27,7 +27,7 @@ pub struct Boost {
     pub divacks: Option<DivAcks>,
     /// Evens out delays at the far end.
     pub jitter: Option<Jitter>,
-    /// Lets packets through that were damaged on the way, as far as their headers are whole.
+    /// Adds a checksum to UDP datagrams that have none.
     pub checksum: Option<Checksum>,
     /// Makes packets smaller.
     pub compress: Option<Compress>,
@@ -235,7 +235,7 @@ pub struct Jitter {
     pub delay: Duration,
 }
 
-/// `checksum`: packets that were damaged on the way go on, as far as their headers are whole.
+/// `checksum`: UDP datagrams over IPv4 that have no checksum get one, so that damage behind the link is found out.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Checksum {
     /// When it works. Default always.

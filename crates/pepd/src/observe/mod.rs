@@ -27,6 +27,7 @@ pub mod trace;
 
 use std::{
     cmp::Reverse,
+    collections::BTreeMap,
     process,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -52,8 +53,8 @@ use self::{
     past::Past,
     sampler::{Looks, Slow},
     status::{
-        Causes, Custody, HOSTS_TOLD, HostAtCap, Limits, LinkStatus, PeerStatus, SessionStatus,
-        SiteStatus, Status, Traffic, Used,
+        Causes, Custody, HOSTS_TOLD, HostAtCap, Limits, LinkStatus, PacketStatus, PeerStatus,
+        SessionStatus, SiteStatus, Status, Traffic, Used,
     },
     stream::Listeners,
 };
@@ -65,6 +66,7 @@ use crate::{
     switches::Switches,
     tunnel::{
         Tunnels,
+        packets::PacketFacts,
         peers::{SessionFacts, Statuses},
     },
 };
@@ -273,6 +275,7 @@ impl Observer {
         let peers = peers.map(|(index, peer): (usize, &Peer)| {
             let status = statuses.of(index);
             let (session, flows) = status.known();
+            let packets = status.packets();
             PeerStatus {
                 name: peer.name.clone(),
                 endpoint: peer.endpoint.as_ref().map(ToString::to_string),
@@ -280,6 +283,7 @@ impl Observer {
                 no_session: status.trouble().map(|why| why.as_str().to_owned()),
                 flows,
                 session: session.as_ref().map(SessionStatus::from),
+                packets: packets.iter().map(PacketStatus::from).collect(),
             }
         });
         peers.collect()
@@ -332,6 +336,29 @@ impl Traffic {
         self.held.disk += other.held.disk;
         self.held.kernel += other.held.kernel;
         self.held.oldest_s = self.held.oldest_s.max(other.held.oldest_s);
+    }
+}
+
+impl From<&PacketFacts> for PacketStatus {
+    fn from(facts: &PacketFacts) -> Self {
+        let mut boosters: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+        for (booster, count, value) in &facts.boosters {
+            let counts = boosters.entry(booster.clone()).or_default();
+            counts.insert((*count).to_owned(), *value);
+        }
+        Self {
+            site: facts.site.clone(),
+            packets: facts.chain.packets,
+            bytes: facts.chain.bytes,
+            messages: facts.chain.messages,
+            message_bytes: facts.chain.message_bytes,
+            delivered: facts.chain.packets_up,
+            dropped_full: facts.chain.dropped_full,
+            dropped_late: facts.chain.dropped_late,
+            queued_bytes: facts.queued as u64,
+            queued_s: facts.delay.as_secs_f64(),
+            boosters,
+        }
     }
 }
 

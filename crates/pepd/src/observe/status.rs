@@ -123,6 +123,36 @@ pub struct PeerStatus {
     pub flows: u64,
     /// The session with it, where there is one.
     pub session: Option<SessionStatus>,
+    /// How the packets of its sites in mode `packet` fare, as of at most a second ago.
+    #[serde(default)]
+    pub packets: Vec<PacketStatus>,
+}
+
+/// Packets of a site that are carried beside flows. Counts are since the process began.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PacketStatus {
+    /// The site.
+    pub site: String,
+    /// Packets of hosts, and their bytes.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What went into the tunnel for them: messages.
+    pub messages: u64,
+    /// Their bytes.
+    pub message_bytes: u64,
+    /// Packets given to hosts.
+    pub delivered: u64,
+    /// Packets dropped as the queue was full.
+    pub dropped_full: u64,
+    /// Packets dropped as they had waited for too long.
+    pub dropped_late: u64,
+    /// What is queued, in bytes.
+    pub queued_bytes: u64,
+    /// For how long the first of it has been.
+    pub queued_s: f64,
+    /// What each booster has done, by its name; those that take what the peer's chain of the same number sent have a name with `_received`.
+    pub boosters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// A session with a peer, as of at most a second ago. Counts are since it began.

@@ -33,7 +33,7 @@ mod flow;
 mod leg;
 mod name;
 mod near;
-mod packets;
+pub mod packets;
 mod paths;
 pub mod peers;
 pub mod probe;

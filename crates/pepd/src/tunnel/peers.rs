@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use super::packets::PacketFacts;
 use pep_core::{
     config::{Config, OnPeerLoss},
     site::SiteId,
@@ -66,6 +67,7 @@ pub struct PeerStatus {
     /// The session, where there is one, and flows in the tunnel.
     known: Mutex<(Option<SessionFacts>, u64)>,
     trouble: Mutex<Option<NoSession>>,
+    packets: Mutex<Vec<PacketFacts>>,
 }
 
 impl PeerStatus {
@@ -77,6 +79,18 @@ impl PeerStatus {
     /// The session, where there is one, and flows in the tunnel; not older than a second.
     pub fn known(&self) -> (Option<SessionFacts>, u64) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How the packets of its sites fare; not older than a second.
+    pub fn packets(&self) -> Vec<PacketFacts> {
+        self.packets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(super) fn set_packets(&self, packets: Vec<PacketFacts>) {
+        *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = packets;
     }
 
     /// Why there is no session, as far as known.
@@ -127,6 +141,7 @@ impl Statuses {
                     sites: of_peer(index).collect(),
                     known: Mutex::default(),
                     trouble: Mutex::default(),
+                    packets: Mutex::default(),
                 })
             })
             .collect();

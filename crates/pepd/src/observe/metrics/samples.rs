@@ -1,6 +1,6 @@
 //! The samples of a metric: whose they are, and so which labels they have.
 
-use super::super::status::{PeerStatus, SessionStatus, SiteStatus, Status, Traffic};
+use super::super::status::{PacketStatus, PeerStatus, SessionStatus, SiteStatus, Status, Traffic};
 
 /// As which site flows are counted that peers have sent; no site has such a name.
 const FROM_PEERS: &str = "(from peers)";
@@ -30,6 +30,10 @@ pub(super) enum Of {
     Session(fn(&SessionStatus) -> f64),
     /// The same, in parts.
     SessionBy(&'static str, fn(&SessionStatus) -> Parts),
+    /// The packets of each peer's sites in mode `packet`, in parts.
+    PacketsBy(&'static str, fn(&PacketStatus) -> Parts),
+    /// Each count of each booster there.
+    Boosters,
     /// A counter of the daemon, by its name.
     Counter(&'static str),
 }
@@ -44,6 +48,8 @@ impl Of {
             Self::FlowsBy(label, _) => vec!["site", label],
             Self::Peer(_) | Self::Session(_) => vec!["peer"],
             Self::SessionBy(label, _) => vec!["peer", label],
+            Self::PacketsBy(label, _) => vec!["peer", "site", label],
+            Self::Boosters => vec!["peer", "site", "booster", "what"],
         }
     }
 
@@ -65,6 +71,17 @@ impl Of {
             }
             Self::Session(value) => one_each(sessions(status), value),
             Self::SessionBy(_, parts) => some_each(sessions(status), parts),
+            Self::PacketsBy(_, parts) => {
+                let all = packets(status).flat_map(|(peer, packets)| {
+                    let of = move |(part, value)| {
+                        let labels = vec![peer.to_owned(), packets.site.clone(), part];
+                        (labels, value as f64)
+                    };
+                    parts(packets).into_iter().map(of)
+                });
+                all.collect()
+            }
+            Self::Boosters => boosters(status),
         }
     }
 }
@@ -89,6 +106,28 @@ fn traffic(status: &Status) -> impl Iterator<Item = (&str, &Traffic)> {
 fn sessions(status: &Status) -> impl Iterator<Item = (&str, &SessionStatus)> {
     let peers = status.peers.iter();
     peers.filter_map(|peer| Some((peer.name.as_str(), peer.session.as_ref()?)))
+}
+
+fn packets(status: &Status) -> impl Iterator<Item = (&str, &PacketStatus)> {
+    let peers = status.peers.iter();
+    peers.flat_map(|peer| {
+        peer.packets
+            .iter()
+            .map(|packets| (peer.name.as_str(), packets))
+    })
+}
+
+fn boosters(status: &Status) -> Vec<Sample> {
+    let mut samples = Vec::new();
+    for (peer, packets) in packets(status) {
+        for (booster, counts) in &packets.boosters {
+            for (what, value) in counts {
+                let labels = [peer, &packets.site, booster, what].map(str::to_owned);
+                samples.push((labels.to_vec(), *value as f64));
+            }
+        }
+    }
+    samples
 }
 
 fn one_each<'a, T: 'a>(

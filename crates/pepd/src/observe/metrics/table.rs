@@ -3,7 +3,10 @@
 use pep_core::stats::Stats;
 
 use super::samples::{
-    Of::{self, Counter, Flows, FlowsBy, Peer, Session, SessionBy, Site, Version, Whole},
+    Of::{
+        self, Boosters, Counter, Flows, FlowsBy, PacketsBy, Peer, Session, SessionBy, Site,
+        Version, Whole,
+    },
     counter, named,
 };
 
@@ -127,6 +130,23 @@ metrics! {
         ("congestion", session.lost.congestion),
         ("outage", session.lost.outage),
     ])),
+
+    /// Packets of sites in mode `packet`: of hosts (packets), sent for them into the tunnel (messages, repairs included), given to hosts
+    /// (delivered), dropped.
+    Total packets: PacketsBy("what", |packets| named([
+        ("packets", packets.packets),
+        ("messages", packets.messages),
+        ("delivered", packets.delivered),
+        ("dropped_full", packets.dropped_full),
+        ("dropped_late", packets.dropped_late),
+    ])),
+    /// The bytes of the packets of hosts, and of the messages.
+    Total packets_bytes: PacketsBy("what", |packets| named([
+        ("packets", packets.bytes),
+        ("messages", packets.message_bytes),
+    ])),
+    /// Each count of each booster; `on` is 1 while it is.
+    Gauge booster: Boosters,
 }
 
 /// Counters of the daemon that are not totals.

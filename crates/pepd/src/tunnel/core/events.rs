@@ -269,6 +269,7 @@ impl Core {
 
     /// For those who ask how peers are.
     fn tell_facts(&mut self) {
+        let now = self.now();
         for (index, peer) in self.peers.list.iter().enumerate() {
             let session = self.endpoint.session(peer.id);
             let facts = session.map(|session| SessionFacts {
@@ -278,7 +279,11 @@ impl Core {
                 causes: session.causes(),
             });
             let flows = peer.table.len() as u64;
-            self.statuses.of(index).set_known(facts, flows);
+            let status = self.statuses.of(index);
+            status.set_known(facts, flows);
+            if let Some(packets) = &peer.packets {
+                status.set_packets(packets.facts(now));
+            }
         }
     }
 

@@ -39,9 +39,6 @@ pub(super) struct Packets {
     /// Of the session that there is.
     queues: Option<Queues>,
     looked: Duration,
-    /// Packets that passed as they were, and that were dropped, as the peer was gone.
-    passed: u64,
-    dropped: u64,
 }
 
 /// A site whose packets are carried.
@@ -85,8 +82,8 @@ pub struct PacketFacts {
     pub queued: usize,
     /// For how long the first of it has been.
     pub delay: Duration,
-    /// Each count of each booster, here and, of what comes from the peer's chain of that number, at its receiver.
-    pub boosters: Vec<(&'static str, &'static str, u64)>,
+    /// Each count of each booster, by their names; of those that take what the peer's chain of this number sent with `_received`.
+    pub boosters: Vec<(String, &'static str, u64)>,
 }
 
 impl Packets {
@@ -120,8 +117,6 @@ impl Packets {
             sites: sites.iter().map(carried).collect(),
             queues: None,
             looked: Duration::ZERO,
-            passed: 0,
-            dropped: 0,
         })
     }
 
@@ -170,10 +165,8 @@ impl Packets {
         }
         let site = self.sites.get(chain);
         if site.is_some_and(|site| site.without_peer == WithoutPeer::Drop) {
-            self.dropped += 1;
             return Taken::Dropped;
         }
-        self.passed += 1;
         Taken::Pass
     }
 
@@ -249,21 +242,19 @@ impl Packets {
         sites.map(move |site| room.saturating_sub(site.overhead))
     }
 
-    /// Packets that passed as they were, and packets that were dropped, as the peer was gone.
-    pub(super) fn without_peer(&self) -> (u64, u64) {
-        (self.passed, self.dropped)
-    }
-
     /// How packets fare.
     pub(super) fn facts(&self, now: Duration) -> Vec<PacketFacts> {
         let chains = self.exchange.chains().iter().zip(&self.sites).enumerate();
         let facts = chains.map(|(number, (chain, site))| {
             let mut boosters = Vec::new();
-            let mut each = |booster, count, value| boosters.push((booster, count, value));
-            chain.counters(&mut each);
+            chain.counters(&mut |booster, count, value| {
+                boosters.push((booster.to_owned(), count, value));
+            });
             let receivers = self.exchange.receivers();
             for (_, receiver) in receivers.filter(|(channel, _)| usize::from(*channel) == number) {
-                receiver.counters(&mut each);
+                receiver.counters(&mut |booster, count, value| {
+                    boosters.push((format!("{booster}_received"), count, value));
+                });
             }
             let (queued, delay) = chain.queued(now);
             PacketFacts {

@@ -6,7 +6,7 @@ use boosters::{
     settings::{self, Boosted, Settings},
 };
 use pep_core::{
-    config::{Boost, Rule, When},
+    config::{Boost, CongestionMark, DivAcksMode, Rule, When},
     site::PacketPolicy,
 };
 use units::Rate;
@@ -67,7 +67,67 @@ fn boosters(boost: &Boost) -> Settings {
             rule: rule(&asked.rule),
             config: (),
         }),
+        data_filter: boost.data_filter.as_ref().map(|asked| Boosted {
+            rule: rule(&asked.rule),
+            config: (),
+        }),
+        snoop: boost.snoop.as_ref().map(|asked| Boosted {
+            rule: rule(&asked.rule),
+            config: boosters::snoop::Config {
+                cache: usize::try_from(asked.cache.bytes()).unwrap_or(usize::MAX),
+                tries: asked.tries,
+                ..Default::default()
+            },
+        }),
+        divacks: boost.divacks.as_ref().map(|asked| Boosted {
+            rule: rule(&asked.rule),
+            config: boosters::divacks::Config {
+                mode: match asked.mode {
+                    DivAcksMode::Controlled => boosters::divacks::Mode::Controlled,
+                    DivAcksMode::BruteForce => boosters::divacks::Mode::BruteForce,
+                },
+                parts: asked.parts,
+                max_count: asked.max_count,
+                ..Default::default()
+            },
+        }),
+        ack_filter: boost.ack_filter.as_ref().map(|asked| Boosted {
+            rule: rule(&asked.rule),
+            config: boosters::ack_filter::Config {
+                low: asked.low,
+                high: asked.high,
+                ..Default::default()
+            },
+        }),
+        congestion: boost.congestion.as_ref().map(congestion),
         ..Settings::default()
+    }
+}
+
+/// How long the queue has to be is for its own law to see, packet by packet.
+fn congestion(asked: &pep_core::config::Congestion) -> Boosted<boosters::congestion::Config> {
+    use boosters::congestion::{Config, Mark};
+    let default = Config::default();
+    let rule = rule(&asked.rule);
+    let alone = rule.asymmetry_above.is_none() && rule.loss_above.is_none();
+    Boosted {
+        rule: rule::Rule {
+            when: match rule.when {
+                rule::When::Rule if alone => rule::When::Always,
+                when => when,
+            },
+            queue_above: None,
+            ..rule
+        },
+        config: Config {
+            target: asked.rule.queue_above.unwrap_or(default.target),
+            mark: match asked.mark {
+                CongestionMark::Ecn => Mark::Ecn,
+                CongestionMark::DupAck => Mark::DupAck,
+                CongestionMark::Both => Mark::Both,
+            },
+            ..default
+        },
     }
 }
 
@@ -89,11 +149,7 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
     use boosters::fec::{Config, Scheme};
     use pep_core::config::FecScheme;
     Boosted {
-        // Its own threshold is the same, and knows how sure it is.
-        rule: rule::Rule {
-            loss_above: None,
-            ..rule(&asked.rule)
-        },
+        rule: beside_loss(rule(&asked.rule)),
         config: Config {
             scheme: match asked.scheme {
                 FecScheme::Window => Scheme::Window {
@@ -109,6 +165,19 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
             threshold: asked.rule.loss_above.map_or(1e-5, |share| share.get()),
             seed: 0,
         },
+    }
+}
+
+/// Overcode has a threshold of its own, which knows how sure the loss is: without other conditions it decides alone.
+fn beside_loss(rule: rule::Rule) -> rule::Rule {
+    let alone = rule.asymmetry_above.is_none() && rule.queue_above.is_none();
+    rule::Rule {
+        when: match rule.when {
+            rule::When::Rule if alone => rule::When::Always,
+            when => when,
+        },
+        loss_above: None,
+        ..rule
     }
 }
 
