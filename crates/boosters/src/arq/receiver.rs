@@ -13,9 +13,9 @@ use crate::{
 };
 
 /// Messages that may be missing at a time; a jump by more is another sender.
-const MISSING_MAX: u64 = 1024;
+const MISSING_MAX: u64 = 4096;
 /// Of how many before the next one it is known whether they came.
-const KNOWN: u64 = 4096;
+const KNOWN: u64 = 1 << 17;
 /// Times that one is asked for; the sender decides how often it answers.
 const ASKED_MAX: u8 = 3;
 /// Numbers in a reply.

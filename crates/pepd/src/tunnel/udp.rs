@@ -91,6 +91,9 @@ impl Udp {
     fn new(socket: Socket) -> io::Result<Self> {
         let socket = UdpSocket::from_std(socket.into())?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        // quinn-udp 0.6 asks for the time of each arrival, which nobody here needs, and has room for 96 bytes of what the kernel says of
+        // datagrams. With the time, joined datagrams take 112 (IPv4) or 120, and what is cut off is their mark.
+        sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
         Ok(Self { socket, state })
     }
 
@@ -386,33 +389,34 @@ mod tests {
         assert!((50..100).contains(&sockets.dropped()));
     }
 
-    /// Each of a batch of its own, as a call sends with one mark.
+    /// Those of one mark in a batch, as a call sends with one; and joined again.
     #[tokio::test(flavor = "current_thread")]
     async fn marks_arrive_as_they_were_sent() {
-        let local: SocketAddr = ([127, 0, 0, 1], 0).into();
-        let bound = || Bound::bind(Some(local), 0).expect("loopback");
-        let [mut a, mut b] =
-            [bound(), bound()].map(|bound| Sockets::new(bound).expect("an event loop"));
-        let udp = b.v4.as_ref().expect("bound").socket.local_addr();
-        let to = udp.expect("bound");
-        let marks = [
-            Ecn::Ect0,
-            Ecn::Ect0,
-            Ecn::NotEct,
-            Ecn::Ect1,
-            Ecn::Ce,
-            Ecn::Ect0,
-        ];
-        let mut arrived = Vec::new();
-        for ecn in marks {
-            while !a.has_room() {
+        marks_arrive([127, 0, 0, 1].into()).await;
+        if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            marks_arrive(Ipv6Addr::LOCALHOST.into()).await;
+        }
+    }
+
+    async fn marks_arrive(local: IpAddr) {
+        let bound = || Bound::bind(Some((local, 0).into()), 0).expect("loopback");
+        let socket = || Sockets::new(bound()).expect("an event loop");
+        let (mut a, mut b) = (socket(), socket());
+        let udp = if local.is_ipv4() { &b.v4 } else { &b.v6 };
+        let to = udp.as_ref().expect("bound").socket.local_addr();
+        let to = to.expect("bound");
+        let marks = [Ecn::Ect0, Ecn::NotEct, Ecn::Ect1, Ecn::Ce, Ecn::Ect0];
+        let marks = marks.map(|ecn| [ecn; 3]).concat();
+        for ecn in &marks {
+            if !a.has_room() {
                 std::future::poll_fn(|cx| a.poll_flush(cx, |_| panic!("not sent"))).await;
             }
             let begin = a.tail().len();
             a.tail().resize(begin + 100, 7);
-            a.push(begin, to, None, ecn);
+            a.push(begin, to, None, *ecn);
         }
         std::future::poll_fn(|cx| a.poll_flush(cx, |_| panic!("not sent"))).await;
+        let mut arrived = Vec::new();
         std::future::poll_fn(|cx| {
             while b.poll_receive(cx, |datagram| arrived.push(datagram.ecn)) {}
             if arrived.len() == marks.len() {
@@ -423,7 +427,6 @@ mod tests {
         })
         .await;
         assert_eq!(arrived, marks);
-        assert_eq!(a.counted.send_calls, 5);
     }
 
     /// Over loopback, joined and split by the kernel where it can.

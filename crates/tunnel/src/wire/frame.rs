@@ -155,7 +155,8 @@ pub fn emit_packet_type(out: &mut Vec<u8>) {
 /// The byte of the channel of a packet beside streams, which also says whether it was marked before.
 #[must_use]
 pub fn packet_channel(channel: u8, marked: bool) -> u8 {
-    channel % PACKET_CHANNELS | if marked { MARKED } else { 0 }
+    let mark = if marked { MARKED } else { 0 };
+    (channel % PACKET_CHANNELS) | mark
 }
 
 fn emit_id(kind: u8, id: u16, out: &mut Vec<u8>) {
