@@ -33,12 +33,20 @@ impl MarkSet {
         self.nth(3)
     }
 
-    /// Of packets that go into a TUN: that of LAN interface `lan`, or, numbered behind these, of a site in mode `packet`.
+    /// Of packets that go into the TUN of LAN interface `lan`.
     ///
     /// # Panics
-    /// When there is no such TUN; the configuration is checked for the mask's room.
+    /// When there is no such interface; the configuration is checked for the mask's room.
     pub fn hold(self, lan: usize) -> u32 {
         self.nth(Marks::FIXED as usize + lan)
+    }
+
+    /// Of packets that go into the TUN of the site of mode `packet` with this number, where there are so many LAN interfaces.
+    ///
+    /// # Panics
+    /// When the mask has no room for it; the configuration is checked for that.
+    pub fn packet(self, lans: usize, number: usize) -> u32 {
+        self.nth(Marks::FIXED as usize + lans + number)
     }
 
     /// The bits of a mark that are ours.

@@ -40,6 +40,34 @@ syn = "defer"
 match = { dst = ["fd02::1/128"], dport = [21], dscp = [0] }
 "#;
 
+/// Sites that look at packets, among others.
+const PACKETS: &str = r#"
+[intercept]
+lan = ["lan0", "lan1"]
+[[site]]
+name = "quic"
+mode = "block"
+match = { protocol = "udp", dport = [443, "8000-8100"] }
+[[site]]
+name = "careful"
+syn = "defer"
+match = { src = ["10.1.0.0/16", "fd01::/16"], dport = 80 }
+[[site]]
+name = "voice"
+mode = "packet"
+peer = "hub"
+match = { protocol = ["udp", "sctp"], sport = [5060], dport = [5060, 5061], dscp = "ef", interface = "lan1" }
+[[site]]
+name = "rest"
+mode = "packet"
+peer = "hub"
+[identity]
+key_file = "k"
+[peer.hub]
+endpoint = "192.0.2.1:1"
+public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
+"#;
+
 const SPOOF: &str = "[intercept]\nlan = [\"lan0\"]\n";
 
 fn config(text: &str) -> Config {
@@ -111,6 +139,7 @@ fn json_and_text_install_the_same_table() {
     for (text, features) in [
         (SPOOF, Features::FULL),
         (RICH, Features::FULL),
+        (PACKETS, Features::FULL),
         (
             RICH,
             Features {
@@ -142,7 +171,11 @@ fn json_and_text_install_the_same_table() {
 
 /// Runs the iptables script of [`RICH`], behind shell commands; whether it succeeded.
 fn iptables_script(before: &str, argument: &str) -> bool {
-    let script = format!("{before}\n{}", render(&config(RICH), Format::Iptables));
+    iptables_script_of(RICH, before, argument)
+}
+
+fn iptables_script_of(text: &str, before: &str, argument: &str) -> bool {
+    let script = format!("{before}\n{}", render(&config(text), Format::Iptables));
     let mut shell = Command::new("sh");
     shell.args(["-c", &script, "script"]);
     shell.args(argument.split_whitespace());
@@ -182,6 +215,26 @@ fn the_iptables_script_installs_again_and_removes() {
         assert!(iptables_script("", "remove"));
         assert_eq!(iptables_state(), before);
         assert!(iptables_script("", "remove"), "with nothing left");
+    });
+}
+
+#[test]
+fn the_iptables_script_sends_packets_into_their_tuns() {
+    in_namespace(|| async {
+        let before = iptables_state();
+        assert!(iptables_script_of(PACKETS, "", ""), "with nothing there");
+        let installed = iptables_state();
+        for part in [
+            "-A pepd_packets -i lan1 -p udp -m dscp --dscp 0x2e -m multiport --sports 5060",
+            "-g pepd_packet_0",
+            "--set-xmark 0x57000000/0xff000000",
+            "-o pepd-1 -p tcp -m tcp --tcp-flags SYN,RST SYN",
+            "default dev pepd-1",
+        ] {
+            assert!(installed.contains(part), "{part} not in\n{installed}");
+        }
+        assert!(iptables_script_of(PACKETS, "", "remove"));
+        assert_eq!(iptables_state(), before);
     });
 }
 

@@ -53,7 +53,7 @@ impl Listing {
 
     /// What a counter has come to; `None` where there is none, as an older pepd has made the table.
     pub fn counter(&self, counter: rules::Counter) -> Option<u64> {
-        self.counters.get(counter.name()).copied()
+        self.counters.get(&*counter.name()).copied()
     }
 
     /// How many rules there are.

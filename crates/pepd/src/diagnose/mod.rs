@@ -201,7 +201,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     let mut findings = vec![system::capabilities(running.as_ref().ok(), unit.as_ref())];
     let net = runtime.block_on(Net::gather());
     findings.extend(interfaces::check(config, &net));
-    findings.push(runtime.block_on(system::kernel(running.is_ok())));
+    findings.push(runtime.block_on(system::kernel(config, running.is_ok())));
     findings.extend(system::check(config, catalogue, &net));
     findings.extend(runtime.block_on(ways::check(config, &net)));
     match running {

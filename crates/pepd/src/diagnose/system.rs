@@ -96,7 +96,7 @@ fn capabilities_of(who: &str, effective: Option<u64>, runs: bool) -> Finding {
 }
 
 /// Whether the kernel, and nft, can do what the rules need.
-pub(super) async fn kernel(runs: bool) -> Finding {
+pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
     let what = "parts of the kernel (nft tproxy, socket, ct)";
     if runs {
         return Finding::ok(what, "a pepd runs with them");
@@ -119,7 +119,7 @@ pub(super) async fn kernel(runs: bool) -> Finding {
         }
         Err(err) => return Finding::unknown(what, err.to_string(), "does `nft list tables` work?"),
     };
-    match setup::diagnose(&nft, full).await {
+    match setup::diagnose(&nft, full, config).await {
         Ok(can) => {
             let lost = setup::degradations(can);
             if lost.is_empty() {

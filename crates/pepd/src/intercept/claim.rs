@@ -171,15 +171,16 @@ impl Uses {
     fn of(config: &Config, process: u32, keeper: u32) -> Self {
         let intercept = &config.intercept;
         let (first, last) = config.listen_ports().into_inner();
-        let (table, lans) = (intercept.route_table, intercept.lan.len() as u32);
+        let tuns = (intercept.lan.len() + config.packet_sites().count()) as u32;
+        let table = intercept.route_table;
         Self {
             process,
             keeper,
             table: intercept.table.to_string(),
             ports: first.into()..=last.into(),
-            marks: marks(intercept.marks, Marks::FIXED + lans),
+            marks: marks(intercept.marks, Marks::FIXED + tuns),
             mask: intercept.marks.mask(),
-            route_tables: table..=table + lans,
+            route_tables: table..=table + tuns,
         }
     }
 

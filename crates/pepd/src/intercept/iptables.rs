@@ -5,6 +5,8 @@
 //! and the way from a site to its listener once more into `mangle`. What iptables cannot say
 //! is in the script's head.
 
+use pep_core::site::PortRange;
+
 use super::rules::{Chain, Counter, Family, Hook, Prefixes, Ruleset, Term};
 
 /// What the script is for, and what is lost against our own nft table.
@@ -17,10 +19,11 @@ const HEADER: &str = "\
 #   sh FILE remove      removes, whatever is left of it
 #
 # It is to be run as root, and needs ip, iptables and ip6tables, with xt_TPROXY, xt_socket, xt_CT,
-# xt_MARK, xt_comment and, where sites ask for them, xt_dscp and xt_addrtype. Lost against the nft table:
+# xt_MARK, xt_comment and, where sites ask for them, xt_dscp, xt_addrtype, xt_multiport and xt_TCPMSS. Lost against the nft table:
 # - when pepd ends, TPROXY drops what the rules redirect: remove them then (nft lets it pass)
 # - no limits of rates: a flood of SYNs keeps others from being held
 # - no gate: when limits.flows is reached, new flows wait instead of passing; a host may have all of them
+# - mode block: iptables refuses only where a packet is forwarded, and there it has its site no more
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
 ";
 
@@ -74,11 +77,6 @@ pub struct Commands {
     pub install: Vec<String>,
     /// Commands that may fail where there is nothing to remove.
     pub remove: Vec<String>,
-}
-
-/// Whether a chain is for packets that are no flows, which these rules leave alone.
-fn is_of_packets(chain: &Chain) -> bool {
-    chain.name == "clamp" || chain.name == "packets" || chain.name.starts_with("packet_")
 }
 
 /// One table of one family: its chains, rules, and where they are hooked in.
@@ -139,10 +137,7 @@ impl Writer<'_> {
     fn raw(&self) -> Table {
         let actions = |term: &Term| self.raw_action(term);
         let chains = self.ruleset.chains.iter();
-        let chains: Vec<&Chain> = chains
-            .filter(|chain| chain.hook != Some(Hook::PreroutingDnat))
-            .filter(|chain| !is_of_packets(chain))
-            .collect();
+        let chains: Vec<&Chain> = chains.filter(|chain| !of_mangle(chain)).collect();
         self.table("raw", &chains, &actions)
     }
 
@@ -152,7 +147,7 @@ impl Writer<'_> {
         let is_site = |chain: &Chain| chain.name.starts_with("site");
         let all = self.ruleset.chains.iter();
         let chains: Vec<&Chain> = all
-            .filter(|chain| is_site(chain) || chain.hook == Some(Hook::PreroutingDnat))
+            .filter(|chain| is_site(chain) || of_mangle(chain))
             .collect();
         let mut table = self.table("mangle", &chains, &actions);
         for interface in self.host_interfaces() {
@@ -255,18 +250,22 @@ impl Writer<'_> {
             | Term::AtCap(_)
             | Term::FasterPerHost(..)
             | Term::Faster(_)
-            | Term::Protocol(_)
-            | Term::AnySourcePort(_)
-            | Term::AnyDestinationPort(_)
-            | Term::To(_)
+            | Term::Reject
             | Term::Count(
                 Counter::Passed
                 | Counter::PassedHosts
                 | Counter::PassedRecent
                 | Counter::PassedRate,
             ) => None,
-            // Modes packet and block are for nft alone.
-            Term::Jump(chain) | Term::Goto(chain) if chain == "packets" => None,
+            Term::To(names) => Some(each(names, |name| format!(" -o {name}"))),
+            Term::Protocol(all) => Some(each(all, |protocol| format!(" -p {}", protocol.0))),
+            Term::TransportSource(ranges) => Some(each(ranges, |range| {
+                format!(" -m multiport --sports {}", of_multiport(*range))
+            })),
+            Term::TransportDestination(ranges) => Some(each(ranges, |range| {
+                format!(" -m multiport --dports {}", of_multiport(*range))
+            })),
+            Term::Opens => one(" -p tcp --tcp-flags SYN,RST SYN"),
             Term::TcpOrIcmp => Some(match self.family {
                 Family::V4 => vec![" -p tcp".to_owned(), " -p icmp".to_owned()],
                 Family::V6 => vec![" -p tcp".to_owned(), " -p ipv6-icmp".to_owned()],
@@ -338,6 +337,7 @@ impl Writer<'_> {
             // From servers only: what raw has marked as it should be stays so.
             Term::SetMark(mark) => Some(format!("-j MARK --set-xmark {}", self.mark(*mark))),
             Term::Accept => Some("-j ACCEPT".to_owned()),
+            Term::ClampMss => Some("-j TCPMSS --clamp-mss-to-pmtu".to_owned()),
             _ => None,
         }
     }
@@ -356,6 +356,19 @@ impl Writer<'_> {
                 Term::SetMark(mark) => Some(*mark),
                 _ => None,
             })
+    }
+}
+
+/// Whether a chain can only be in `mangle`.
+fn of_mangle(chain: &Chain) -> bool {
+    matches!(chain.hook, Some(Hook::PreroutingDnat | Hook::ForwardMangle))
+}
+
+/// Which takes no range of one port.
+fn of_multiport(range: PortRange) -> String {
+    match (range.first(), range.last()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}:{last}"),
     }
 }
 

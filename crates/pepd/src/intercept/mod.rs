@@ -4,7 +4,6 @@
 //! - [`route`], policy rules and routes
 //! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
 //! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
-//! - [`packets`], devices into which packets are routed that are no flows of ours
 //! - [`tun`], devices into which held SYNs are routed
 //! - `bypass`, leaving the flows of a site to the kernel for a while
 //! - `full_hosts`, leaving to it those of hosts that have as many as one may have
@@ -25,7 +24,6 @@ pub mod iptables;
 pub mod neigh;
 pub mod netlink;
 pub mod nft;
-pub mod packets;
 mod raw;
 mod render;
 pub mod route;
@@ -53,11 +51,11 @@ use bypass::Bypass;
 use defer::DeferTask;
 use netlink::Netlink;
 use nft::{Nft, NftError};
-use packets::PacketTun;
 pub use render::{Format, render};
 use route::Routing;
 use rules::{Counter, Features, Lan, Ruleset};
 pub use setup::SetupError as InterceptError;
+pub use tun::PacketTun;
 use tun::Tun;
 
 /// Installed rules, routes and TUN devices.
@@ -75,7 +73,7 @@ pub struct Interception {
     ipv6: bool,
     tuns: Vec<(Lan, Tun)>,
     packet_tuns: Vec<PacketTun>,
-    /// Numbers of TUNs, of LAN interfaces and then of packet sites, and their indices.
+    /// Numbers of TUNs as [`Routing`] counts them, and their interfaces' indices.
     tun_indices: Vec<(usize, u32)>,
     /// What has installed the table.
     transaction: Value,
@@ -168,17 +166,11 @@ impl Interception {
         for (number, lan) in rules::lans(config).into_iter().enumerate() {
             let Some(name) = &lan.tun else { continue };
             let tun = create_tun(name, features.ipv6).await?;
-            let index = self.netlink.set_up(name).await?;
+            let index = self.netlink.set_up(name, netlink::HELD_QUEUE).await?;
             self.tun_indices.push((number, index));
             self.tuns.push((lan, tun));
         }
-        for site in packets::sites(config) {
-            let tun = create_tun(&site.tun, features.ipv6).await?;
-            let index = self.netlink.set_up(&site.tun).await?;
-            self.tun_indices.push((site.number, index));
-            let site = site.site;
-            self.packet_tuns.push(PacketTun { site, tun });
-        }
+        self.create_packet_tuns(config, features).await?;
         let indices = &self.tun_indices;
         self.routing.install(&self.netlink, indices).await?;
         self.install_table(config, features).await
@@ -192,7 +184,7 @@ impl Interception {
         let Err(refused) = self.try_table(config, features).await else {
             return Ok(());
         };
-        let can = setup::diagnose(&self.nft, features).await?;
+        let can = setup::diagnose(&self.nft, features, config).await?;
         if can == features {
             return Err(cannot("install the nft table")(refused));
         }
@@ -228,7 +220,28 @@ impl Interception {
         task.map(Some).map_err(InterceptError::Sockets)
     }
 
-    /// The devices of sites in mode `packet`, once.
+    async fn create_packet_tuns(
+        &mut self,
+        config: &Config,
+        features: Features,
+    ) -> Result<(), InterceptError> {
+        let first = config.intercept.lan.len();
+        for (number, lane) in rules::lanes(config).into_iter().enumerate() {
+            let tun = create_tun(&lane.tun, features.ipv6).await?;
+            let queue = netlink::PACKET_QUEUE;
+            let index = self.netlink.set_up(&lane.tun, queue).await?;
+            self.tun_indices.push((first + number, index));
+            self.packet_tuns.push(PacketTun {
+                site: lane.site,
+                tun,
+                index,
+            });
+        }
+        Ok(())
+    }
+
+    /// The TUNs of the sites of mode `packet`, in their order: what hosts send comes out of them, and what is written to them
+    /// goes on by the routes of this machine. To be called once; they end with what it gives.
     pub fn take_packet_tuns(&mut self) -> Vec<PacketTun> {
         std::mem::take(&mut self.packet_tuns)
     }
@@ -259,7 +272,7 @@ impl Interception {
     }
 
     async fn packets(&self, counter: Counter) -> Result<u64, InterceptError> {
-        let packets = self.nft.counter(&self.table, counter.name()).await;
+        let packets = self.nft.counter(&self.table, &counter.name()).await;
         packets.map_err(cannot("read the counter of passed flows"))
     }
 

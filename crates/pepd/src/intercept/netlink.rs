@@ -19,8 +19,11 @@ use tokio::task::JoinHandle;
 /// (`__fib_validate_source`, "last resort").
 const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
-/// Packets a TUN holds until we read them: 100 ms of a flood of 40,000 SYNs a second.
-const TUN_QUEUE_PACKETS: u32 = 4096;
+/// Packets a TUN for held SYNs holds until we read them: 100 ms of a flood of 40,000 SYNs a second.
+pub(super) const HELD_QUEUE: u32 = 4096;
+
+/// Packets a TUN of packets holds until we read them: 12 ms of a Gbit/s. Those that wait for the link do so with us.
+pub(super) const PACKET_QUEUE: u32 = 1024;
 
 /// Why a rule, a route or a link could not be set.
 #[derive(Debug, thiserror::Error)]
@@ -71,12 +74,12 @@ impl Netlink {
         Ok(Self { handle, connection })
     }
 
-    /// Sets a TUN up, without multicast: it has neither groups to join nor routers to seek.
-    /// Returns its interface index.
+    /// Sets a TUN up that holds so many packets until they are read, without multicast: it has neither groups to join nor
+    /// routers to seek. Returns its interface index.
     ///
     /// # Errors
     /// When there is no such interface or it cannot be changed.
-    pub async fn set_up(&self, name: &str) -> Result<u32, RouteError> {
+    pub async fn set_up(&self, name: &str, queue: u32) -> Result<u32, RouteError> {
         let what = || format!("cannot set up interface {name}");
         let index = self.index(name).await?;
         let mut address = self.handle.address().add(index, DUMMY_ADDRESS.into(), 32);
@@ -85,12 +88,24 @@ impl Netlink {
         added.map_err(|err| RouteError::new(what(), err))?;
         let message = LinkUnspec::new_with_index(index)
             .multicast(false)
-            .txqueuelen(TUN_QUEUE_PACKETS)
+            .txqueuelen(queue)
             .up()
             .build();
         let set = self.handle.link().set(message).execute().await;
         set.map_err(|err| RouteError::new(what(), err))?;
         Ok(index)
+    }
+
+    /// Sets how many bytes a packet that goes out by an interface may have: for a TUN 68 to 65,535, and 1280 or more where IPv6
+    /// is to go on.
+    ///
+    /// # Errors
+    /// When there is no such interface, or it does not take packets of that size.
+    pub async fn set_mtu(&self, interface: u32, bytes: u32) -> Result<(), RouteError> {
+        let message = LinkUnspec::new_with_index(interface).mtu(bytes).build();
+        let set = self.handle.link().set(message).execute().await;
+        let what = || format!("cannot set the MTU of interface {interface} to {bytes}");
+        set.map_err(|err| RouteError::new(what(), err))
     }
 
     /// The route of a packet of ours with this mark. `None` when there is none.

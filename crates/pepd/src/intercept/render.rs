@@ -55,6 +55,13 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
             );
         }
     }
+    for lane in rules::lanes(config) {
+        let (tun, name) = (lane.tun, &config.sites[lane.site].name);
+        let _ = writeln!(
+            text,
+            "# {tun} is a TUN device of pepd: packets of site {name} go through it."
+        );
+    }
     text + "\n" + &nft::text(ruleset)
 }
 
@@ -80,7 +87,7 @@ fn script(config: &Config, ruleset: &Ruleset) -> String {
 
 const TUN_CHECK: &str = "\
 [ -c /dev/net/tun ] || fail 'there is no /dev/net/tun: modprobe tun'
-# Held SYNs go into TUN devices, which pepd makes and which end with it. Those that are missing are
+# Held SYNs and packets of sites go into TUN devices, which pepd makes and which end with it. Those that are missing are
 # made here, so that routes can lead to them; remove them before `pepd run`, which needs the names.
 ";
 
@@ -93,10 +100,12 @@ fn routing(config: &Config) -> Routing {
     Routing::new(config, Features::FULL.families())
 }
 
-/// The LAN interfaces that have a TUN, by number, and its name.
+/// The TUNs, by number as [`Routing`] counts them, and their names.
 fn tuns(config: &Config) -> Vec<(usize, String)> {
-    let lans = rules::lans(config).into_iter().enumerate();
-    lans.filter_map(|(number, lan)| Some((number, lan.tun?)))
+    let lans = rules::lans(config).into_iter().map(|lan| lan.tun);
+    let lanes = rules::lanes(config).into_iter().map(|lane| Some(lane.tun));
+    let all = lans.chain(lanes).enumerate();
+    all.filter_map(|(number, tun)| Some((number, tun?)))
         .collect()
 }
 

@@ -5,6 +5,8 @@
 //! rule  fwmark HOLD_k/mask lookup T+1+k  T+1+k:  default dev TUN_k
 //! ```
 //!
+//! The TUNs of packets have the numbers behind those of LAN interfaces.
+//!
 //! for IPv4 and IPv6. A table without its TUN is empty, and the look-up goes on to the main table.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -20,7 +22,6 @@ use rtnetlink::{Error, IpVersion, RouteMessageBuilder};
 
 use super::{
     netlink::{Netlink, RouteError, interface},
-    packets,
     rules::Family,
 };
 use crate::marks::MarkSet;
@@ -50,7 +51,7 @@ impl Routing {
             families,
             marks: MarkSet::new(intercept.marks),
             table: intercept.route_table,
-            tables: 1 + (intercept.lan.len() + packets::sites(config).len()) as u32,
+            tables: 1 + (intercept.lan.len() + config.packet_sites().count()) as u32,
             priority: intercept.rule_priority,
         }
     }
@@ -112,8 +113,7 @@ impl Routing {
         families.flat_map(both).collect()
     }
 
-    /// Installs local delivery, and the way into each TUN: (number of its LAN interface, its
-    /// interface index). What is there already stays as it is.
+    /// Installs local delivery, and the way into each TUN: (its number, its interface index). What is there already stays as it is.
     ///
     /// # Errors
     /// At the first rule or route that the kernel refuses; what is there already stays.

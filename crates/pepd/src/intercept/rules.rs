@@ -7,26 +7,30 @@
 //! chain gate          empty, or what lets new flows pass unaccelerated
 //! chain host_at_cap   lets new flows of hosts pass that have as many as one may have
 //! chain held_rate     lets SYNs pass that come faster than they are to be held
-//! chain packets       packets of sites in mode packet or block, if there are any: before all flows but those we have
-//! chain packet_N      a packet goes into the TUN of packet site N
-//! chain clamp         forward: TCP into these TUNs offers segments that fit
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
+//! chain packet_N      a packet of the Nth site of mode packet goes into its TUN
+//! chain packets       what is of no flow: one or more rules per site, where some site looks at packets
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
 //! chain to_hosts      output, before conntrack: what we send to hosts
+//! chain into_tunnels  forward: connections whose packets go into a TUN
 //! ```
 //!
 //! The order of rules within `from_hosts` matters; each rule's comment says why it is there.
 
 mod build;
+mod packets;
 
 pub(super) use build::site_chain;
+pub use packets::{PacketLane, lanes, looks_at_packets};
+
+use std::borrow::Cow;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
     config::Config,
-    site::{Mode, PortRange, Site, SynHandling},
+    site::{Mode, PortRange, Protocol, Site, SynHandling},
 };
 
 use crate::gate::Gate;
@@ -86,6 +90,12 @@ pub enum Term {
     TcpOrIcmp,
     /// Anything else.
     NotTcpOrIcmp,
+    /// The packet goes out by one of these interfaces.
+    To(Vec<String>),
+    /// What is above IP is one of these.
+    Protocol(Vec<Protocol>),
+    /// TCP that opens a connection, or answers that: of SYN and RST only SYN is set.
+    Opens,
     /// TCP that opens a connection: of FIN, SYN, RST and ACK only SYN is set.
     Syn,
     /// TCP in the middle of a connection: of FIN, SYN, RST and ACK only ACK is set.
@@ -98,9 +108,13 @@ pub enum Term {
     Source(Prefixes),
     /// The destination address lies in one of the prefixes.
     Destination(Prefixes),
-    /// The source port lies in one of the ranges.
+    /// The source port lies in one of the ranges, whatever protocol with ports it is of.
+    TransportSource(Vec<PortRange>),
+    /// The destination port, likewise.
+    TransportDestination(Vec<PortRange>),
+    /// The source port of TCP lies in one of the ranges.
     SourcePort(Vec<PortRange>),
-    /// The destination port lies in one of the ranges.
+    /// The destination port of TCP lies in one of the ranges.
     DestinationPort(Vec<PortRange>),
     /// The packet is of the family and its DSCP is one of these.
     Dscp(Family, Vec<u8>),
@@ -126,20 +140,6 @@ pub enum Term {
     FasterPerHost(Family, u32),
     /// All packets that come here are more than this many a second.
     Faster(u32),
-    /// Above IP is one of these protocols.
-    Protocol(Vec<u8>),
-    /// The source port lies in one of the ranges, of whichever protocol.
-    AnySourcePort(Vec<PortRange>),
-    /// The destination port lies in one of the ranges, of whichever protocol.
-    AnyDestinationPort(Vec<PortRange>),
-    /// The packet leaves by one of these interfaces.
-    To(Vec<String>),
-    /// TCP that begins or answers a connection: of SYN and RST only SYN is set.
-    AnySyn,
-    /// Segments that are asked for fit the way that the packet goes.
-    ClampSegments,
-    /// Refused, as if nobody listened there.
-    Refuse,
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
     /// Keep the packet out of conntrack.
@@ -147,6 +147,10 @@ pub enum Term {
     /// Give the packet to the loopback listener on this port; a condition too: false when
     /// nobody listens.
     Tproxy(Family, u16),
+    /// Lower the MSS that a connection is told of to what fits on the packet's way.
+    ClampMss,
+    /// Drop the packet, and tell its sender by ICMP that the port cannot be reached.
+    Reject,
     /// Add to a counter.
     Count(Counter),
     /// Remember by which interface the packet came in.
@@ -178,17 +182,17 @@ pub enum Counter {
     Intercepted,
     /// SYNs that we sent to servers.
     Called,
-    /// Packets that went into a TUN to be carried.
-    PacketsTaken,
-    /// Packets that were refused.
-    Blocked,
     /// SYN-ACKs of servers that found the socket they are for.
     Answered,
+    /// Packets that went into the TUN of the site of mode `packet` with this number.
+    IntoTunnel(usize),
+    /// Packets that were refused.
+    Refused,
 }
 
 impl Counter {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
+    /// Those that are in every table.
+    pub const ALL: [Self; 8] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
@@ -196,14 +200,12 @@ impl Counter {
         Self::Syns,
         Self::Intercepted,
         Self::Called,
-        Self::PacketsTaken,
-        Self::Blocked,
         Self::Answered,
     ];
 
     /// As it is called in the table.
-    pub const fn name(self) -> &'static str {
-        match self {
+    pub fn name(self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Self::Passed => "passed",
             Self::PassedHosts => "passed_hosts",
             Self::PassedRecent => "passed_recent",
@@ -211,10 +213,10 @@ impl Counter {
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Called => "called",
-            Self::PacketsTaken => "packets_taken",
-            Self::Blocked => "blocked",
             Self::Answered => "answered",
-        }
+            Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
+            Self::Refused => "packets_refused",
+        })
     }
 }
 
@@ -245,7 +247,7 @@ pub enum Hook {
     PreroutingDnat,
     /// Our own packets before conntrack (priority raw, -300).
     OutputRaw,
-    /// Packets that are forwarded, where they may be changed (priority mangle, -150).
+    /// Packets that are forwarded (priority mangle, -150).
     ForwardMangle,
 }
 
@@ -333,6 +335,8 @@ pub struct Ruleset {
     pub rates: Vec<Family>,
     /// Whether there is a set of the interfaces by which SYNs came in.
     pub seen: bool,
+    /// What is counted.
+    pub counters: Vec<Counter>,
     /// All chains; those hooked in come last, so that what they jump to exists.
     pub chains: Vec<Chain>,
 }

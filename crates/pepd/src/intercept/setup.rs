@@ -3,7 +3,7 @@
 use std::{env, fs, io, path::Path};
 
 use caps::{CapSet, Capability, errors::CapsError};
-use pep_core::config::Config;
+use pep_core::{config::Config, site::Mode};
 
 use super::{
     netlink::RouteError,
@@ -50,16 +50,17 @@ pub enum SetupError {
         /// The kernel option.
         option: &'static str,
     },
-    /// Held SYNs are routed into a TUN, which is forwarding.
+    /// Held SYNs, and packets of sites, are routed into a TUN, which is forwarding.
     #[error(
-        "this machine does not forward {family} packets, which `syn = \"defer\"` needs: \
-         sysctl -w {key}=1"
+        "this machine does not forward {family} packets, which {what} needs: sysctl -w {key}=1"
     )]
     Forwarding {
         /// IPv4 or IPv6.
         family: &'static str,
         /// The sysctl's name.
         key: &'static str,
+        /// What asks for it in the configuration.
+        what: &'static str,
     },
     /// A TUN cannot be made.
     #[error(
@@ -174,10 +175,13 @@ fn check_sysctls_with(
     let is = |path: &str, value: &str| sysctl(path).as_deref() == Some(value);
     let mut warnings = Vec::new();
     if is("net/ipv4/ip_forward", "0") {
-        if rules::defers(config) {
+        let defers = rules::defers(config).then_some("`syn = \"defer\"`");
+        let carries = (config.packet_sites().next()).map(|_| "`mode = \"packet\"`");
+        if let Some(what) = defers.or(carries) {
             return Err(SetupError::Forwarding {
                 family: "IPv4",
                 key: "net.ipv4.ip_forward",
+                what,
             });
         }
         warnings.push(forwarding_warning("IPv4", "net.ipv4.ip_forward"));
@@ -240,16 +244,60 @@ const NEEDED: [Part; 3] = [
     },
 ];
 
+/// Without these no site looks at packets: those for this machine could not be told from others.
+const NEEDED_BY_PACKETS: [Part; 1] = [Part {
+    terms: &[Term::ForThisMachine],
+    expression: "fib",
+    module: "nft_fib_inet",
+    option: "CONFIG_NFT_FIB_INET",
+}];
+
+/// Without these there is no mode "block".
+const NEEDED_TO_REFUSE: [Part; 1] = [Part {
+    terms: &[Term::Reject],
+    expression: "reject in prerouting (Linux 5.9)",
+    module: "nft_reject_inet",
+    option: "CONFIG_NFT_REJECT_INET",
+}];
+
+/// Without these no connection is told how much a packet of a tunnel holds.
+const NEEDED_TO_CLAMP: [Part; 1] = [Part {
+    terms: &[Term::Opens, Term::ClampMss],
+    expression: "tcp option maxseg size set rt mtu",
+    module: "nft_rt",
+    option: "CONFIG_NF_TABLES",
+}];
+
+/// Without which parts what a configuration asks for cannot be had.
+fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
+    let mut sites = config.sites.iter();
+    let refuses = sites.any(|(_, site)| site.mode == Mode::Block);
+    let clamps = rules::lanes(config).iter().any(|lane| lane.mss_clamp);
+    let looks = rules::looks_at_packets(config);
+    let parts = [
+        (true, &NEEDED[..]),
+        (looks, &NEEDED_BY_PACKETS),
+        (refuses, &NEEDED_TO_REFUSE),
+        (clamps, &NEEDED_TO_CLAMP),
+    ];
+    let asked = parts.into_iter().filter(|(asked, _)| *asked);
+    asked.flat_map(|(_, parts)| parts)
+}
+
 /// After a table was refused: which part of it the kernel cannot do.
 ///
 /// # Errors
 /// The first part that nothing can replace.
-pub(crate) async fn diagnose(nft: &Nft, full: Features) -> Result<Features, SetupError> {
+pub(crate) async fn diagnose(
+    nft: &Nft,
+    full: Features,
+    config: &Config,
+) -> Result<Features, SetupError> {
     let cannot = |err| SetupError::Nft {
         action: "ask nft what the kernel can do",
         err,
     };
-    for part in &NEEDED {
+    for part in needed(config) {
         if !nft
             .check(&probe_transaction(part.terms))
             .await

@@ -1,4 +1,4 @@
-//! The TUN device of a LAN interface, into which held SYNs go and out of which they come back.
+//! TUN devices: of a LAN interface, into which held SYNs go and out of which they come back; of a site of mode `packet`.
 
 use std::{
     io,
@@ -6,6 +6,8 @@ use std::{
 };
 
 use nix::{errno::Errno, unistd};
+
+use pep_core::site::SiteId;
 
 use super::{setup, setup::SetupError};
 use crate::sys;
@@ -15,6 +17,17 @@ use crate::sys;
 pub struct Tun {
     name: String,
     device: OwnedFd,
+}
+
+/// The TUN through which the packets of a site go.
+#[derive(Debug)]
+pub struct PacketTun {
+    /// Which site.
+    pub site: SiteId,
+    /// What hosts send is read from it; what is written comes in by it, and is never captured again.
+    pub tun: Tun,
+    /// Its interface, as [`Netlink::set_mtu`](super::netlink::Netlink::set_mtu) has it.
+    pub index: u32,
 }
 
 impl Tun {

@@ -16,7 +16,11 @@ use nix::{
 /// Its name, as /proc shows it.
 pub const NAME: &CStr = c"pepd-keeper";
 
-/// Starts one. It ends by SIGKILL, or when this process has been gone for as long as `patience`.
+/// Descriptors among which TUN devices are looked for at most. What is opened first has the lowest numbers; a million of calls take
+/// a tenth of a second.
+const DESCRIPTORS_MAX: libc::c_int = 1 << 20;
+
+/// Starts one. When this process has gone it closes the TUN devices: nobody reads them, and their packets are to be forwarded. It ends by SIGKILL, or when this process has been gone for as long as `patience`.
 ///
 /// It is a copy of this process, and shares its memory until that is written to: the earlier it is made, the less
 /// memory it keeps.
@@ -52,7 +56,7 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
 /// takes one.
 unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
     // SAFETY: system calls with integers, and with pointers to what lives through them; nothing is shared with the parent
-    // but descriptors, of which only those opened here are closed.
+    // but descriptors, of which those opened here are closed, and others once the parent has ended.
     unsafe {
         // Who takes over has to look into its table: a process with capabilities of its file, or under Yama, may not otherwise.
         libc::prctl(libc::PR_SET_DUMPABLE, 1);
@@ -76,7 +80,23 @@ unsafe fn keep(parent: libc::pid_t, patience: libc::c_int) -> ! {
             };
             while libc::poll(&raw mut end, 1, -1) < 1 {}
         }
+        close_tuns();
         libc::poll(std::ptr::null_mut(), 0, patience);
         libc::_exit(0)
+    }
+}
+
+/// # Safety
+/// To be called where nobody else uses the table of descriptors any more. Makes system calls only.
+unsafe fn close_tuns() {
+    // SAFETY: the structure is of integers, of which all zeroes is valid, and outlives the call, which writes no more than it:
+    // TUNGETIFF has a number of its own, which means nothing to what is no TUN device.
+    unsafe {
+        for descriptor in 0..DESCRIPTORS_MAX {
+            let mut request: libc::ifreq = std::mem::zeroed();
+            if libc::ioctl(descriptor, libc::TUNGETIFF as _, &raw mut request) == 0 {
+                libc::close(descriptor);
+            }
+        }
     }
 }

@@ -3,7 +3,6 @@
 use std::{
     fs::OpenOptions,
     io,
-    net::{Ipv4Addr, UdpSocket},
     os::{
         fd::{AsRawFd as _, OwnedFd},
         unix::fs::OpenOptionsExt as _,
@@ -34,29 +33,6 @@ pub fn create(name: &str) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     Ok(device.into())
-}
-
-/// Sets the longest packet of an interface of this network namespace.
-///
-/// # Errors
-/// `ENODEV` when there is none of that name, `EPERM` without CAP_NET_ADMIN, `EINVAL` for what it cannot take.
-pub fn set_mtu(name: &str, mtu: libc::c_int) -> io::Result<()> {
-    // Any socket will do to ask.
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut request = request(name)?;
-    request.ifr_ifru.ifru_mtu = mtu;
-    // SAFETY: SIOCSIFMTU reads one `ifreq`, which `request` is and which outlives the call; the descriptor is open.
-    let result = unsafe {
-        libc::ioctl(
-            socket.as_raw_fd(),
-            libc::SIOCSIFMTU as _,
-            &raw const request,
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 fn request(name: &str) -> io::Result<libc::ifreq> {

@@ -41,7 +41,7 @@ use super::{
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
 };
-use crate::{custody::Replies, flow::FlowContext, intercept::packets::PacketTun, sys::reactor};
+use crate::{custody::Replies, flow::FlowContext, intercept::tun::PacketTun, sys::reactor};
 
 /// Datagrams sent, and calls that receive some, before others have their turn.
 const SEND_TURN: usize = 256;

@@ -55,7 +55,7 @@ use tunnel::class::Class;
 
 use crate::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
-    intercept::packets::PacketTun,
+    intercept::tun::PacketTun,
     limits::Permit,
     observe::Tally,
     workers::IdleThread,

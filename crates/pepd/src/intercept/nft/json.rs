@@ -27,7 +27,12 @@ pub fn install_transaction(ruleset: &Ruleset) -> Value {
         json!({"delete": table}),
         json!({"add": table}),
     ];
-    commands.extend(Counter::ALL.map(|counter| writer.counter(counter)));
+    commands.extend(
+        ruleset
+            .counters
+            .iter()
+            .map(|&counter| writer.counter(counter)),
+    );
     if ruleset.seen {
         commands.push(writer.seen_set());
     }
@@ -93,7 +98,10 @@ pub fn probe_transaction(terms: &[Term]) -> Value {
     let writer = Writer::new(table, u32::MAX);
     let hook = Chain {
         name: "probe".to_owned(),
-        hook: Some(Hook::PreroutingRaw),
+        hook: Some(match terms.contains(&Term::ClampMss) {
+            true => Hook::ForwardMangle,
+            false => Hook::PreroutingRaw,
+        }),
         rules: Vec::new(),
     };
     let rule = Rule {
@@ -186,6 +194,15 @@ impl<'a> Writer<'a> {
     fn term(&self, term: &Term) -> Vec<Value> {
         match term {
             Term::From(names) => vec![equal(meta("iifname"), one_or_set(names.iter().collect()))],
+            Term::To(names) => vec![equal(meta("oifname"), one_or_set(names.iter().collect()))],
+            Term::Protocol(all) => {
+                let numbers = all.iter().map(|protocol| protocol.0).collect();
+                vec![equal(meta("l4proto"), one_or_set(numbers))]
+            }
+            Term::Opens => {
+                let flags = json!({"&": [payload("tcp", "flags"), ["syn", "rst"]]});
+                vec![equal(flags, json!("syn"))]
+            }
             Term::NotFrom(names) => vec![matches("!=", meta("iifname"), json!({"set": names}))],
             Term::TcpOrIcmp => vec![equal(meta("l4proto"), protocols())],
             Term::NotTcpOrIcmp => vec![matches("!=", meta("l4proto"), protocols())],
@@ -195,8 +212,10 @@ impl<'a> Writer<'a> {
             Term::SynAck => vec![equal(tcp_flags(), json!({"|": ["syn", "ack"]}))],
             Term::Source(nets) => vec![prefixes("saddr", nets)],
             Term::Destination(nets) => vec![prefixes("daddr", nets)],
-            Term::SourcePort(ranges) => vec![ports("sport", ranges)],
-            Term::DestinationPort(ranges) => vec![ports("dport", ranges)],
+            Term::TransportSource(ranges) => vec![ports("th", "sport", ranges)],
+            Term::TransportDestination(ranges) => vec![ports("th", "dport", ranges)],
+            Term::SourcePort(ranges) => vec![ports("tcp", "sport", ranges)],
+            Term::DestinationPort(ranges) => vec![ports("tcp", "dport", ranges)],
             Term::Dscp(family, values) => {
                 vec![equal(
                     payload(family.payload(), "dscp"),
@@ -239,21 +258,6 @@ impl<'a> Writer<'a> {
             Term::Faster(rate) => vec![faster(*rate)],
             Term::Remember(family) => vec![in_recent("update", *family)],
             Term::Forget(family) => vec![in_recent("delete", *family)],
-            Term::Protocol(numbers) => {
-                vec![equal(meta("l4proto"), one_or_set(numbers.iter().collect()))]
-            }
-            Term::AnySourcePort(ranges) => vec![ports_of("th", "sport", ranges)],
-            Term::AnyDestinationPort(ranges) => vec![ports_of("th", "dport", ranges)],
-            Term::To(names) => vec![equal(meta("oifname"), one_or_set(names.iter().collect()))],
-            Term::AnySyn => vec![equal(
-                json!({"&": [payload("tcp", "flags"), ["syn", "rst"]]}),
-                json!("syn"),
-            )],
-            Term::ClampSegments => vec![json!({"mangle": {
-                "key": {"tcp option": {"name": "maxseg", "field": "size"}},
-                "value": {"rt": {"key": "mtu"}},
-            }})],
-            Term::Refuse => vec![json!({"reject": {"type": "icmpx", "expr": "port-unreachable"}})],
             Term::SetMark(mark) => vec![self.set_mark(*mark)],
             Term::Notrack => vec![json!({"notrack": null})],
             Term::Tproxy(family, port) => tproxy(*family, *port),
@@ -262,6 +266,11 @@ impl<'a> Writer<'a> {
                 let set = format!("@{SEEN_SET}");
                 vec![json!({"set": {"op": "update", "elem": meta("iifname"), "set": set}})]
             }
+            Term::ClampMss => {
+                let size = json!({"tcp option": {"name": "maxseg", "field": "size"}});
+                vec![json!({"mangle": {"key": size, "value": {"rt": {"key": "mtu"}}}})]
+            }
+            Term::Reject => vec![json!({"reject": {"type": "icmpx", "expr": "port-unreachable"}})],
             Term::Accept => vec![json!({"accept": null})],
             Term::Return => vec![json!({"return": null})],
             Term::Jump(chain) => vec![json!({"jump": {"target": chain}})],
@@ -340,11 +349,7 @@ fn prefixes(field: &str, nets: &Prefixes) -> Value {
     }
 }
 
-fn ports(field: &str, ranges: &[pep_core::site::PortRange]) -> Value {
-    ports_of("tcp", field, ranges)
-}
-
-fn ports_of(protocol: &str, field: &str, ranges: &[pep_core::site::PortRange]) -> Value {
+fn ports(protocol: &str, field: &str, ranges: &[pep_core::site::PortRange]) -> Value {
     let ranges = ranges.iter().map(|range| {
         if range.first() == range.last() {
             json!(range.first())

@@ -15,7 +15,7 @@ pub fn ruleset(ruleset: &Ruleset) -> String {
     let table = &ruleset.table;
     let mut text = format!("table inet {table}\ndelete table inet {table}\n\n");
     let counter = |counter: Counter| format!("\tcounter {} {{\n\t}}\n", counter.name());
-    let mut parts = Counter::ALL.map(counter).to_vec();
+    let mut parts: Vec<_> = ruleset.counters.iter().copied().map(counter).collect();
     if ruleset.seen {
         parts.push(seen_set());
     }
@@ -77,6 +77,12 @@ fn term(mask: u32, term: &Term) -> String {
     let protocols = "{ icmp, tcp, ipv6-icmp }";
     match term {
         Term::From(names) => format!("iifname {}", one_or_set(names.iter().map(quoted))),
+        Term::To(names) => format!("oifname {}", one_or_set(names.iter().map(quoted))),
+        Term::Protocol(all) => {
+            let numbers = one_or_set(all.iter().map(|protocol| protocol.0.to_string()));
+            format!("meta l4proto {numbers}")
+        }
+        Term::Opens => "tcp flags & (syn|rst) == syn".to_owned(),
         Term::NotFrom(names) => format!("iifname != {}", set(names.iter().map(quoted))),
         Term::TcpOrIcmp => format!("meta l4proto {protocols}"),
         Term::NotTcpOrIcmp => format!("meta l4proto != {protocols}"),
@@ -86,6 +92,12 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SynAck => "tcp flags & (fin|syn|rst|ack) == syn|ack".to_owned(),
         Term::Source(nets) => prefixes("saddr", nets),
         Term::Destination(nets) => prefixes("daddr", nets),
+        Term::TransportSource(ranges) => {
+            format!("th sport {}", one_or_set(ranges.iter().map(range)))
+        }
+        Term::TransportDestination(ranges) => {
+            format!("th dport {}", one_or_set(ranges.iter().map(range)))
+        }
         Term::SourcePort(ranges) => format!("tcp sport {}", one_or_set(ranges.iter().map(range))),
         Term::DestinationPort(ranges) => {
             format!("tcp dport {}", one_or_set(ranges.iter().map(range)))
@@ -113,23 +125,13 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Faster(rate) => faster(*rate),
         Term::Remember(family) => in_recent("update", *family),
         Term::Forget(family) => in_recent("delete", *family),
-        Term::Protocol(numbers) => {
-            let numbers = one_or_set(numbers.iter().map(u8::to_string));
-            format!("meta l4proto {numbers}")
-        }
-        Term::AnySourcePort(ranges) => format!("th sport {}", one_or_set(ranges.iter().map(range))),
-        Term::AnyDestinationPort(ranges) => {
-            format!("th dport {}", one_or_set(ranges.iter().map(range)))
-        }
-        Term::To(names) => format!("oifname {}", one_or_set(names.iter().map(quoted))),
-        Term::AnySyn => "tcp flags & (syn|rst) == syn".to_owned(),
-        Term::ClampSegments => "tcp option maxseg size set rt mtu".to_owned(),
-        Term::Refuse => "reject with icmpx port-unreachable".to_owned(),
         Term::SetMark(mark) => set_mark(mask, *mark),
         Term::Notrack => "notrack".to_owned(),
         Term::Tproxy(family, port) => tproxy(*family, *port),
         Term::Count(counter) => format!("counter name {}", counter.name()),
         Term::Seen => format!("update @{SEEN_SET} {{ iifname }}"),
+        Term::ClampMss => "tcp option maxseg size set rt mtu".to_owned(),
+        Term::Reject => "reject with icmpx port-unreachable".to_owned(),
         Term::Accept => "accept".to_owned(),
         Term::Return => "return".to_owned(),
         Term::Jump(chain) => format!("jump {chain}"),

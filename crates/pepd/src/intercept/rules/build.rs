@@ -1,15 +1,15 @@
 //! From the configuration to chains.
 
-mod packets;
-
 use pep_core::{
     config::{Config, IfName},
-    site::{Matcher, PortRange, Protocol, Site, SiteId},
+    site::{Matcher, PortRange, Site, SiteId},
 };
 
 use super::{
     Chain, Counter, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, defers,
-    gate, host_at_cap, is_deferred, lans, rule,
+    gate, host_at_cap, is_deferred, lans,
+    packets::{PacketLane, lanes, takes_tcp},
+    rule,
 };
 use crate::{gate::Gate, marks::MarkSet};
 
@@ -21,6 +21,7 @@ impl Ruleset {
             features,
             marks: MarkSet::new(config.intercept.marks),
             lans: lans(config),
+            lanes: lanes(config),
         };
         Self {
             table: config.intercept.table.to_string(),
@@ -29,16 +30,18 @@ impl Ruleset {
             hosts: features.families().to_vec(),
             rates: builder.rates().to_vec(),
             seen: features.seen,
+            counters: builder.counters(),
             chains: builder.chains(),
         }
     }
 }
 
-struct Builder<'a> {
-    config: &'a Config,
-    features: Features,
-    marks: MarkSet,
-    lans: Vec<Lan>,
+pub(super) struct Builder<'a> {
+    pub(super) config: &'a Config,
+    pub(super) features: Features,
+    pub(super) marks: MarkSet,
+    pub(super) lans: Vec<Lan>,
+    pub(super) lanes: Vec<PacketLane>,
 }
 
 impl Builder<'_> {
@@ -68,6 +71,10 @@ impl Builder<'_> {
         }
     }
 
+    fn counters(&self) -> Vec<Counter> {
+        [&Counter::ALL[..], &self.packet_counters()].concat()
+    }
+
     fn chains(&self) -> Vec<Chain> {
         let mut chains = vec![
             chain("gate", None, gate(Gate::Open)),
@@ -75,9 +82,9 @@ impl Builder<'_> {
         ];
         chains.extend(self.rate_chain());
         chains.extend(self.hold_chains());
-        chains.extend(self.packet_chains());
         chains.extend(self.site_chains());
         chains.push(chain("sites", None, self.sites()));
+        chains.extend(self.packet_chains());
         if self.features.seen {
             chains.push(chain("elsewhere", None, elsewhere()));
         }
@@ -127,22 +134,19 @@ impl Builder<'_> {
             true => goto("elsewhere"),
             false => Accept,
         };
-        let mut rules = vec![
-            rule("not from hosts", [NotFrom(self.host_names()), elsewhere]),
-            if self.takes_packets() {
-                let packets = goto("packets");
-                rule(
-                    "no flow: of a packet site, or not ours",
-                    [NotTcpOrIcmp, packets],
-                )
-            } else {
-                rule("nothing we could know", [NotTcpOrIcmp, Accept])
-            },
+        let mut rules = Vec::from_iter(self.out_of_lanes());
+        rules.push(rule(
+            "not from hosts",
+            [NotFrom(self.host_names()), elsewhere],
+        ));
+        rules.extend(self.to_packets("of no flow", &[lan(), NotTcpOrIcmp], true));
+        rules.extend([
+            rule("nothing we could know", [NotTcpOrIcmp, Accept]),
             rule(
                 "one-armed: a server's packet, see from_servers",
                 [SocketMark(self.marks.server_leg()), Accept],
             ),
-        ];
+        ]);
         rules.extend(self.forgotten().iter().map(|&family| {
             let conditions = [&[lan(), Fin], &full[..], &[Forget(family)]].concat();
             rule(
@@ -151,14 +155,11 @@ impl Builder<'_> {
             )
         }));
         rules.push(rule("a flow we have", deliver(&full)));
-        if self.takes_packets() {
-            let comment = "of a packet site: SYNs and all that follows";
-            rules.push(rule(comment, [lan(), jump("packets")]));
-        }
         if self.features.seen {
             // Of its own: where the set is full, a rule ends there.
             rules.push(rule(ARRIVES, [lan(), Syn, Seen]));
         }
+        rules.extend(self.to_packets("a new flow, or packets to us", &[lan(), Syn], false));
         rules.push(rule(
             "a new flow, if there is room",
             [lan(), Syn, Count(Counter::Syns), jump("gate")],
@@ -185,6 +186,7 @@ impl Builder<'_> {
                 [lan(), Ack, IsRecent(family), goto("sites")],
             )
         }));
+        rules.extend(self.to_packets("of no flow that we have", &[lan()], true));
         rules
     }
 
@@ -329,14 +331,18 @@ impl Builder<'_> {
                 [Term::ForThisMachine, Term::Accept],
             ));
         }
-        for (id, site) in self.config.sites.iter().filter(|(_, site)| has_tcp(site)) {
+        for (id, site) in self.config.sites.iter() {
             rules.extend(self.site(id, site));
         }
         rules
     }
 
     fn site(&self, id: SiteId, site: &Site) -> Vec<Rule> {
-        let variants = self.conditions(&site.matcher);
+        // What else a site takes comes by the chain `packets`.
+        if !takes_tcp(&site.matcher) {
+            return Vec::new();
+        }
+        let variants = self.conditions(&site.matcher, &ports(&site.matcher));
         variants
             .iter()
             .flat_map(|conditions| self.site_variant(id, site, conditions))
@@ -363,7 +369,10 @@ impl Builder<'_> {
     }
 
     /// The LAN interfaces whose flows a site may take.
-    fn interfaces<'a>(&'a self, matcher: &'a Matcher) -> impl Iterator<Item = (usize, &'a Lan)> {
+    pub(super) fn interfaces<'a>(
+        &'a self,
+        matcher: &'a Matcher,
+    ) -> impl Iterator<Item = (usize, &'a Lan)> {
         self.lans.iter().enumerate().filter(|(_, lan)| {
             let named = |name: &IfName| name.as_str() == lan.interface;
             matcher.interface.is_empty() || matcher.interface.iter().any(named)
@@ -382,26 +391,19 @@ impl Builder<'_> {
 
     /// What a site matches except for the interface: one list of terms for both families or
     /// one for each that can match at all.
-    fn conditions(&self, matcher: &Matcher) -> Vec<Vec<Term>> {
+    pub(super) fn conditions(&self, matcher: &Matcher, ports: &[Term]) -> Vec<Vec<Term>> {
         let any_family =
             matcher.src.is_empty() && matcher.dst.is_empty() && matcher.dscp.is_empty();
-        let ports = ports(matcher);
         if any_family {
-            return vec![ports];
+            return vec![ports.to_vec()];
         }
         let families = self.features.families().iter();
         families
             .filter_map(|&family| {
-                Some([family_conditions(family, matcher)?, ports.clone()].concat())
+                Some([family_conditions(family, matcher)?.as_slice(), ports].concat())
             })
             .collect()
     }
-}
-
-/// Whether flows may be of the site.
-fn has_tcp(site: &Site) -> bool {
-    let protocols = &site.matcher.protocol;
-    protocols.is_empty() || protocols.contains(&Protocol::TCP)
 }
 
 /// Where connections arrive, for `pepd check`.

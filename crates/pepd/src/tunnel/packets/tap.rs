@@ -13,8 +13,8 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::Taken;
 use crate::{
     intercept::{
-        packets::{PacketTun, set_mtu},
-        tun::Tun,
+        netlink::{Netlink, RouteError},
+        tun::{PacketTun, Tun},
     },
     sys::reactor,
     tunnel::core::Core,
@@ -36,6 +36,7 @@ struct Tap {
     /// Whose packets they are, and their chain there.
     of: (usize, usize),
     tun: Tun,
+    index: u32,
     watch: AsyncFd<OwnedFd>,
     /// What it was last set to.
     mtu: usize,
@@ -43,11 +44,13 @@ struct Tap {
 
 impl Tap {
     /// To be called within a runtime.
-    fn new(of: (usize, usize), tun: Tun) -> io::Result<Self> {
+    fn new(of: (usize, usize), packets: PacketTun) -> io::Result<Self> {
+        let PacketTun { tun, index, .. } = packets;
         let watch = tun.as_fd().try_clone_to_owned()?;
         Ok(Self {
             of,
             tun,
+            index,
             watch: reactor::register(watch, Interest::READABLE)?,
             mtu: 0,
         })
@@ -89,7 +92,7 @@ impl Taps {
     ) -> io::Result<Self> {
         let found = tuns
             .into_iter()
-            .filter_map(|tun| Some((find(tun.site)?, tun.tun)));
+            .filter_map(|tun| Some((find(tun.site)?, tun)));
         Ok(Self {
             taps: found
                 .map(|(of, tun)| Tap::new(of, tun))
@@ -134,13 +137,20 @@ impl Taps {
             let mtu = mtu.clamp(MTU_MIN, PACKET_MAX);
             if std::mem::replace(&mut tap.mtu, mtu) != mtu {
                 tracing::debug!(interface = tap.tun.name(), mtu, "longest packet");
-                if let Err(error) = set_mtu(&tap.tun, mtu) {
-                    tap.mtu = 0;
-                    tracing::warn!(interface = tap.tun.name(), mtu, %error, "cannot set the MTU of an interface");
-                }
+                let (name, index) = (tap.tun.name().to_owned(), tap.index);
+                tokio::task::spawn_local(async move {
+                    if let Err(error) = set_mtu(index, mtu).await {
+                        tracing::warn!(interface = name, mtu, %error, "cannot set the MTU of an interface");
+                    }
+                });
             }
         }
     }
+}
+
+async fn set_mtu(index: u32, mtu: usize) -> Result<(), RouteError> {
+    let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
+    Netlink::connect()?.set_mtu(index, mtu).await
 }
 
 /// Reads what an interface has; whether there may be more.

@@ -1,0 +1,230 @@
+//! Sites whose packets are looked at one by one: into the TUN of the site, or refused.
+//!
+//! Without state: the first site that takes a packet decides, as for flows, so that all packets of a connection go
+//! the way of its first. Packets of flows that we carry have left the chain before.
+
+use ipnet::{IpNet, Ipv6Net};
+use pep_core::{
+    config::Config,
+    site::{Matcher, Mode, PortRange, Protocol, Site, SiteId},
+};
+
+use super::{
+    Chain, Counter, Family, Hook, Prefixes, Rule, Term,
+    build::{Builder, joined},
+    chain, rule,
+};
+
+/// The site of a TUN, and how it is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PacketLane {
+    /// Which site's packets go through it.
+    pub site: SiteId,
+    /// The TUN.
+    pub tun: String,
+    /// Whether the MSS of connections is lowered to what fits.
+    pub mss_clamp: bool,
+}
+
+/// The TUNs of packets, in the order of their sites: the table's name and a number, which no TUN for held SYNs can be
+/// called, of any table.
+pub fn lanes(config: &Config) -> Vec<PacketLane> {
+    let table = config.intercept.table.as_str();
+    let prefix = &table[..table.len().min(12)];
+    let sites = config.packet_sites().enumerate();
+    let lane = |(number, of): (usize, pep_core::config::PacketSite<'_>)| PacketLane {
+        site: of.id,
+        tun: format!("{prefix}-{number}"),
+        mss_clamp: of.policy.mss_clamp,
+    };
+    sites.map(lane).collect()
+}
+
+/// Whether some site looks at packets.
+pub fn looks_at_packets(config: &Config) -> bool {
+    config
+        .sites
+        .iter()
+        .any(|(_, site)| site.mode.takes_packets())
+}
+
+/// The chain through which packets go that are of no flow.
+const PACKETS: &str = "packets";
+
+impl Builder<'_> {
+    fn looks_at_packets(&self) -> bool {
+        looks_at_packets(self.config)
+    }
+
+    pub(super) fn lane_names(&self) -> Vec<String> {
+        self.lanes.iter().map(|lane| lane.tun.clone()).collect()
+    }
+
+    /// What is counted beside what always is.
+    pub(super) fn packet_counters(&self) -> Vec<Counter> {
+        let lanes = (0..self.lanes.len()).map(Counter::IntoTunnel);
+        let mut sites = self.config.sites.iter();
+        let blocks = sites.any(|(_, site)| site.mode == Mode::Block);
+        lanes.chain(blocks.then_some(Counter::Refused)).collect()
+    }
+
+    /// What comes out of the TUNs is from the far end, or passes as that is gone.
+    pub(super) fn out_of_lanes(&self) -> Option<Rule> {
+        let from = Term::From(self.lane_names());
+        let rules = rule(
+            "out of a TUN of packets, never into one again",
+            [from, Term::Accept],
+        );
+        (!self.lanes.is_empty()).then_some(rules)
+    }
+
+    /// For a packet that is no flow's and meets these conditions.
+    pub(super) fn to_packets(
+        &self,
+        comment: &str,
+        conditions: &[Term],
+        ends: bool,
+    ) -> Option<Rule> {
+        let chain = PACKETS.to_owned();
+        let end = match ends {
+            true => Term::Goto(chain),
+            false => Term::Jump(chain),
+        };
+        let terms = [conditions, &[end]].concat();
+        self.looks_at_packets().then(|| rule(comment, terms))
+    }
+
+    /// The chains that others lead to, in the order in which they have to be made.
+    pub(super) fn packet_chains(&self) -> Vec<Chain> {
+        if !self.looks_at_packets() {
+            return Vec::new();
+        }
+        let lanes = self.lanes.iter().enumerate();
+        let mut chains: Vec<_> = lanes
+            .map(|(number, lane)| {
+                chain(
+                    &lane_chain(number),
+                    None,
+                    self.lane_rules(number, &lane.tun),
+                )
+            })
+            .collect();
+        chains.push(chain(PACKETS, None, self.packets()));
+        chains
+    }
+
+    /// As for held SYNs, a packet goes into the TUN only while there is a way into it.
+    fn lane_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
+        use Term::{Accept, Count, Notrack, RoutedTo, SetMark};
+        let mark = self.marks.packet(self.lans.len(), number);
+        vec![
+            rule(
+                "into the TUN, which is there as long as pepd is",
+                [
+                    SetMark(mark),
+                    RoutedTo(tun.to_owned()),
+                    Notrack,
+                    Count(Counter::IntoTunnel(number)),
+                    Accept,
+                ],
+            ),
+            rule(
+                "pepd is gone: forward, tracked as ever",
+                [SetMark(0), Accept],
+            ),
+        ]
+    }
+
+    fn packets(&self) -> Vec<Rule> {
+        let mut rules = vec![rule(
+            "for this machine itself, or for many",
+            [Term::ForThisMachine, Term::Return],
+        )];
+        if self.features.ipv6 {
+            let local: Ipv6Net = "fe80::/10".parse().expect("a prefix");
+            let local = Term::Destination(Prefixes::of(Family::V6, &[IpNet::V6(local)]));
+            rules.push(rule("nothing that is forwarded", [local, Term::Return]));
+        }
+        let sites: Vec<_> = self.config.sites.iter().collect();
+        let last = sites
+            .iter()
+            .rposition(|(_, site)| site.mode.takes_packets());
+        for (id, site) in &sites[..last.map_or(0, |last| last + 1)] {
+            rules.extend(self.packet_site(*id, site));
+        }
+        rules
+    }
+
+    fn packet_site(&self, id: SiteId, site: &Site) -> Vec<Rule> {
+        let interface = match site.matcher.interface.is_empty() {
+            true => Vec::new(),
+            false => {
+                let lans = self.interfaces(&site.matcher);
+                vec![Term::From(
+                    lans.map(|(_, lan)| lan.interface.clone()).collect(),
+                )]
+            }
+        };
+        let ends = match site.mode {
+            Mode::Packet => {
+                let mut lanes = self.lanes.iter();
+                let number = lanes.position(|lane| lane.site == id);
+                vec![Term::Goto(lane_chain(number.expect("each has one")))]
+            }
+            Mode::Block => vec![Term::Count(Counter::Refused), Term::Reject],
+            Mode::Split | Mode::Tunnel | Mode::Bypass => vec![Term::Return],
+        };
+        let protocols = protocols(&site.matcher);
+        let variants = self.conditions(&site.matcher, &ports(&site.matcher));
+        let rules = variants.into_iter().map(|conditions| {
+            let terms = [&interface, &protocols, &conditions, &ends].map(Vec::as_slice);
+            rule(&site.name, terms.concat())
+        });
+        rules.collect()
+    }
+
+    /// The hook by which connections get to know how much a packet in the tunnel holds.
+    pub(super) fn clamp_chain(&self) -> Option<Chain> {
+        let clamped = self.lanes.iter().filter(|lane| lane.mss_clamp);
+        let names: Vec<_> = clamped.map(|lane| lane.tun.clone()).collect();
+        let clamp = rule(
+            "segments that fit into a packet of the tunnel",
+            [Term::To(names.clone()), Term::Opens, Term::ClampMss],
+        );
+        let hook = Some(Hook::ForwardMangle);
+        (!names.is_empty()).then(|| chain("into_tunnels", hook, vec![clamp]))
+    }
+}
+
+fn lane_chain(number: usize) -> String {
+    format!("packet_{number}")
+}
+
+fn protocols(matcher: &Matcher) -> Vec<Term> {
+    let mut protocols = matcher.protocol.clone();
+    protocols.sort_unstable();
+    protocols.dedup();
+    match protocols.len() {
+        0 => Vec::new(),
+        _ => vec![Term::Protocol(protocols)],
+    }
+}
+
+/// Whatever the protocol: those that have ports have them at the same place.
+fn ports(matcher: &Matcher) -> Vec<Term> {
+    let term = |ranges: &[PortRange], term: fn(Vec<PortRange>) -> Term| {
+        (!ranges.is_empty()).then(|| term(joined(ranges)))
+    };
+    let source = term(&matcher.sport, Term::TransportSource);
+    let destination = term(&matcher.dport, Term::TransportDestination);
+    source.into_iter().chain(destination).collect()
+}
+
+/// Whether a site may take connections at all.
+pub(super) fn takes_tcp(matcher: &Matcher) -> bool {
+    matcher.protocol.is_empty() || matcher.protocol.contains(&Protocol::TCP)
+}
+
+#[cfg(test)]
+#[path = "packets_tests.rs"]
+mod tests;

@@ -1,0 +1,157 @@
+use ipnet::Ipv4Net;
+use pep_core::site::{PortRange, Protocol};
+
+use super::super::*;
+
+const HEAD: &str = "[intercept]\nlan = [\"lan0\", \"lan1\"]\n[identity]\nkey_file = \"k\"\n[peer.hub]\nendpoint = \"192.0.2.1:1\"\n\
+                    public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n";
+
+fn ruleset(sites: &str) -> Ruleset {
+    let config = pep_core::config::parse(&format!("{HEAD}{sites}")).expect("valid");
+    Ruleset::new(&config, Features::FULL)
+}
+
+fn site(name: &str, mode: &str, matches: &str) -> String {
+    let peer = if mode == "packet" {
+        "peer = \"hub\"\n"
+    } else {
+        ""
+    };
+    format!("[[site]]\nname = \"{name}\"\nmode = \"{mode}\"\n{peer}match = {{ {matches} }}\n")
+}
+
+fn rules_of<'a>(ruleset: &'a Ruleset, chain: &str) -> Vec<&'a [Term]> {
+    let chain = ruleset.chains.iter().find(|one| one.name == chain);
+    let rules = &chain.expect("a chain of that name").rules;
+    rules.iter().map(|rule| rule.terms.as_slice()).collect()
+}
+
+#[test]
+fn who_looks_at_no_packets_has_no_rule_for_them() {
+    let plain = ruleset(&site("a", "bypass", "protocol = \"udp\""));
+    let names: Vec<_> = plain.chains.iter().map(|chain| &chain.name).collect();
+    assert!(
+        !names.iter().any(|name| name.contains("packet")),
+        "{names:?}"
+    );
+    assert_eq!(plain.counters, Counter::ALL);
+    let ends = |rule: &&[Term]| matches!(rule.last(), Some(Term::Goto(_) | Term::Jump(_)));
+    let leads: Vec<_> = rules_of(&plain, "from_hosts")
+        .into_iter()
+        .filter(ends)
+        .collect();
+    let packets = Term::Goto("packets".to_owned());
+    assert!(!leads.iter().any(|rule| rule.contains(&packets)));
+}
+
+#[test]
+fn sites_decide_in_their_order_whatever_their_mode() {
+    let ruleset = ruleset(
+        &[
+            site("ssh", "split", "dport = 22"),
+            site(
+                "voice",
+                "packet",
+                "protocol = [\"udp\", 132], dport = 5060, interface = \"lan1\"",
+            ),
+            site("quic", "block", "protocol = \"udp\", dport = 443"),
+            site(
+                "ping",
+                "bypass",
+                "protocol = \"icmp\", dst = \"10.0.0.0/8\"",
+            ),
+            site("rest", "packet", ""),
+            site("never", "bypass", "dport = 1"),
+        ]
+        .concat(),
+    );
+    let udp = || Term::Protocol(vec![Protocol::UDP]);
+    let port = |port| Term::TransportDestination(vec![PortRange::single(port)]);
+    let prefix: Ipv4Net = "10.0.0.0/8".parse().unwrap();
+    let chain = rules_of(&ruleset, "packets");
+    let expected: [&[Term]; 5] = [
+        &[Term::Protocol(vec![Protocol::TCP]), port(22), Term::Return],
+        &[
+            Term::From(vec!["lan1".to_owned()]),
+            Term::Protocol(vec![Protocol::UDP, Protocol(132)]),
+            port(5060),
+            Term::Goto("packet_0".to_owned()),
+        ],
+        &[
+            udp(),
+            port(443),
+            Term::Count(Counter::Refused),
+            Term::Reject,
+        ],
+        &[
+            Term::Protocol(vec![Protocol::ICMP]),
+            Term::Destination(Prefixes::V4(vec![prefix])),
+            Term::Return,
+        ],
+        &[Term::Goto("packet_1".to_owned())],
+    ];
+    assert_eq!(chain[0], [Term::ForThisMachine, Term::Return]);
+    assert_eq!(chain[2..], expected, "nothing behind the last that matters");
+    // Only what takes TCP is asked of SYNs.
+    let sites = rules_of(&ruleset, "sites");
+    let ends: Vec<_> = sites[1..].iter().map(|rule| rule.last().unwrap()).collect();
+    let goto = |id| Term::Goto(format!("site_{id}"));
+    assert_eq!(ends, [&goto(0), &Term::Accept, &Term::Accept, &goto(6)]);
+}
+
+#[test]
+fn packets_of_flows_that_there_are_never_come_to_the_chain() {
+    let ruleset = ruleset(&site("rest", "packet", ""));
+    let rules = rules_of(&ruleset, "from_hosts");
+    let position = |wanted: &dyn Fn(&[Term]) -> bool| {
+        rules
+            .iter()
+            .position(|terms| wanted(terms))
+            .expect("a rule")
+    };
+    let goes = |end: fn(String) -> Term| end("packets".to_owned());
+    let own = position(&|terms| terms == [Term::From(vec!["pepd-0".to_owned()]), Term::Accept]);
+    let others = position(&|terms| terms.contains(&Term::NotTcpOrIcmp));
+    let full = position(&|terms| {
+        terms.starts_with(&[Term::SocketTransparent, Term::SocketMark(0x5000_0000)])
+    });
+    let syn = position(&|terms| terms.last() == Some(&goes(Term::Jump)));
+    let gate = position(&|terms| terms.last() == Some(&Term::Jump("gate".to_owned())));
+    let half_open =
+        position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
+    let last = rules.len() - 1;
+    assert_eq!(own, 0, "before all others");
+    assert_eq!(rules[others].last(), Some(&goes(Term::Goto)));
+    assert!(others < full && full < syn && syn < gate && half_open < last);
+    assert_eq!(rules[last].last(), Some(&goes(Term::Goto)));
+}
+
+#[test]
+fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
+    let all = [
+        site("a", "packet", "dport = 1"),
+        site("b", "packet", "dport = 2"),
+    ]
+    .concat();
+    let ruleset = ruleset(&format!("{all}[site.packet]\nmss_clamp = false\n"));
+    let expected: [&[Term]; 2] = [
+        &[
+            // Behind those of the two LAN interfaces.
+            Term::SetMark(0x5700_0000),
+            Term::RoutedTo("pepd-1".to_owned()),
+            Term::Notrack,
+            Term::Count(Counter::IntoTunnel(1)),
+            Term::Accept,
+        ],
+        &[Term::SetMark(0), Term::Accept],
+    ];
+    assert_eq!(rules_of(&ruleset, "packet_1"), expected);
+    let counters = [Counter::IntoTunnel(0), Counter::IntoTunnel(1)];
+    assert_eq!(ruleset.counters[Counter::ALL.len()..], counters);
+    let clamp = [
+        Term::To(vec!["pepd-0".to_owned()]),
+        Term::Opens,
+        Term::ClampMss,
+    ];
+    assert_eq!(rules_of(&ruleset, "into_tunnels"), [clamp]);
+}
