@@ -167,7 +167,7 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let mut peers = Peers::default();
     peers.credits.add(&context.budget, CREDIT, CREDIT);
     let table = Table::new(&context, SIZES, FLOWS);
-    peers.push(id, config.peers[0].clone(), table);
+    peers.push(id, config.peers[0].clone(), table, None);
     let far = far::Sites::with_loopback(&site());
     let tcp = Connections::new(tcp::Options {
         leg: site().server,

@@ -189,7 +189,7 @@ impl Machine {
         let far = far::Sites::with_servers(&site, Box::new(servers));
         table.keep_in(&custody, 0, far.policy());
         table.belong_to(&parsed.peers[0].name);
-        peers.push(id, parsed.peers[0].clone(), table);
+        peers.push(id, parsed.peers[0].clone(), table, None);
         let tcp = Connections::new(tcp::Options {
             leg: site.server.clone(),
             from: None,
