@@ -306,7 +306,11 @@ pub(crate) mod tests {
                     "bytes_sent": 1, "repairs_sent": 1, "segments_resent": 12_345_678, "packets_received": 1,
                     "segments_restored": 1, "outages": 12_345_678,
                     "lost": {"link": 1, "congestion": 2, "outage": 3},
-                }},
+                }, "packets": [{
+                    "site": "voice", "packets": 1, "bytes": 2, "messages": 3, "message_bytes": 4, "delivered": 5,
+                    "dropped_full": 6, "dropped_late": 7, "queued_bytes": 8, "queued_s": 0.1,
+                    "boosters": {"fec": {"on": 1, "repairs": 2}},
+                }]},
                 {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
                 {"name": "deaf", "endpoint": null, "here": false, "flows": 8192, "session": null, "no_session": "untaken"},
             ],

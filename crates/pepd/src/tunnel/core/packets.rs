@@ -17,7 +17,7 @@ impl Core {
     ) -> Taken {
         let is_here = self.statuses.is_here(peer);
         match &mut self.peers.list[peer].packets {
-            Some(packets) => packets.from_host(now, chain, packet, is_here),
+            Some(packets) => packets.offer(now, chain, packet, is_here),
             None => Taken::Pass,
         }
     }

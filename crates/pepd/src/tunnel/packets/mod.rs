@@ -1,7 +1,7 @@
 //! Packets of sites in mode `packet`: what is between their interfaces and the session with their peer.
 //!
 //! ```text
-//!   host --> kernel --mark--> TUN of the site --> Tap --from_host--> Exchange --next_packet--> session ==> peer
+//!   host --> kernel --mark--> TUN of the site --> Tap --offer------> Exchange --next_packet--> session ==> peer
 //!   host <-- kernel <-------- TUN of the site <-- Tap <--poll_host-- Exchange <----packet----- session <== peer
 //! ```
 //!
@@ -152,7 +152,7 @@ impl Packets {
     }
 
     /// Takes a packet of a host. `is_here`: the peer is there.
-    pub(super) fn from_host(
+    pub(super) fn offer(
         &mut self,
         now: Duration,
         chain: usize,

@@ -9,7 +9,7 @@ use pep_core::{
     config::{Boost, CongestionMark, DivAcksMode, Rule, When},
     site::PacketPolicy,
 };
-use units::Rate;
+use units::{ByteSize, Rate, Ratio};
 
 /// What is queued at most where nothing is said, and the rate is not known.
 const QUEUE_UNKNOWN: u64 = 4 << 20;
@@ -25,7 +25,7 @@ pub(super) fn chain(policy: &PacketPolicy, rate: Option<Rate>, seed: u64) -> Cha
             (bytes * 2).clamp(QUEUE_MIN, QUEUE_MAX)
         })
     };
-    let queue = policy.queue.map_or_else(auto, |queue| queue.bytes());
+    let queue = policy.queue.map_or_else(auto, ByteSize::bytes);
     settings::chain(&Settings {
         queue: usize::try_from(queue).unwrap_or(usize::MAX),
         deadline: policy.deadline,
@@ -138,7 +138,7 @@ fn rule(rule: &Rule) -> rule::Rule {
             When::Always => rule::When::Always,
             When::Never => rule::When::Never,
         },
-        loss_above: rule.loss_above.map(|share| share.get()),
+        loss_above: rule.loss_above.map(Ratio::get),
         asymmetry_above: rule.asymmetry_above,
         queue_above: rule.queue_above,
         after: rule.after,
@@ -162,7 +162,7 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
             },
             overhead_max: asked.overhead_max.get(),
             target: asked.target.get(),
-            threshold: asked.rule.loss_above.map_or(1e-5, |share| share.get()),
+            threshold: asked.rule.loss_above.map_or(1e-5, Ratio::get),
             seed: 0,
         },
     }
