@@ -43,6 +43,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
+    time::Instant,
 };
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -127,6 +128,7 @@ impl LinkSpec {
 pub struct LinkHandle {
     stop: Arc<Stop>,
     thread: Option<thread::JoinHandle<LinkReport>>,
+    began: Instant,
 }
 
 /// Tells the thread to stop, and wakes it.
@@ -164,11 +166,21 @@ impl LinkHandle {
     pub fn spawn(spec: LinkSpec) -> Result<Self, LinkError> {
         let stop = Arc::new(Stop::new().map_err(LinkError::Thread)?);
         let mut pump = pump::Pump::new(spec, Arc::clone(&stop))?;
+        let began = pump.began();
         let thread = thread::Builder::new().name("link".to_owned());
         let thread = thread.spawn(move || pump.run());
         let thread = thread.map_err(LinkError::Thread)?;
         let thread = Some(thread);
-        Ok(Self { stop, thread })
+        Ok(Self {
+            stop,
+            thread,
+            began,
+        })
+    }
+
+    /// The instant at which its time is 0.
+    pub fn began(&self) -> Instant {
+        self.began
     }
 
     /// Whether the link ended by itself; [`Self::stop`] says why.

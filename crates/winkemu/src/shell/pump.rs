@@ -75,6 +75,11 @@ impl Ready {
 }
 
 impl Pump {
+    /// The instant at which its time is 0.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
     pub(super) fn new(spec: LinkSpec, stop: Arc<Stop>) -> Result<Self, LinkError> {
         let mut engine = Engine::new(&spec.config, spec.seed);
         engine.replay(&spec.replay);

@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{ProgramError, Transfer};
+use super::{Delays, ProgramError, Transfer};
 use crate::lab::{Node, topology::Family};
 
 /// How long after the last message was due the receiver still waits.
@@ -50,16 +50,9 @@ pub struct MessagesResult {
     pub arrived: usize,
     /// Share of them that were in time.
     pub on_time: f64,
-    /// Mean.
-    pub mean_s: f64,
-    /// Median.
-    pub p50_s: f64,
-    /// 95th percentile.
-    pub p95_s: f64,
-    /// 99th percentile.
-    pub p99_s: f64,
-    /// The most.
-    pub max_s: f64,
+    /// How long they took.
+    #[serde(flatten)]
+    pub delays: Delays,
 }
 
 impl Messages {
@@ -155,10 +148,9 @@ impl Messages {
             .iter()
             .map(|number| took(*number).as_secs_f64() - one_way.as_secs_f64())
             .collect();
-        beyond.sort_by(f64::total_cmp);
+        let delays = Delays::of(&mut beyond).expect("the warm-up is shorter than the duration");
         let in_time = beyond.partition_point(|seconds| *seconds <= self.within.as_secs_f64());
         let sent = beyond.len();
-        let quantile = |q: f64| beyond[((sent as f64 * q).ceil() as usize).clamp(1, sent) - 1];
         MessagesResult {
             began,
             one_way_s: one_way.as_secs_f64(),
@@ -168,11 +160,7 @@ impl Messages {
                 .filter(|number| **number < taken.len())
                 .count(),
             on_time: in_time as f64 / sent as f64,
-            mean_s: beyond.iter().sum::<f64>() / sent as f64,
-            p50_s: quantile(0.5),
-            p95_s: quantile(0.95),
-            p99_s: quantile(0.99),
-            max_s: quantile(1.0),
+            delays,
         }
     }
 }
@@ -220,15 +208,18 @@ mod tests {
         let result = messages().result(Instant::now(), 300 * MS, &taken);
         assert_eq!((result.sent, result.arrived), (10, 10));
         assert!((result.on_time - 0.9).abs() < 1e-9, "{result:?}");
-        assert!((result.p50_s - 0.001).abs() < 1e-9, "{result:?}");
-        assert!((result.p95_s - 0.1).abs() < 1e-9, "{result:?}");
+        assert!((result.delays.p50_s - 0.001).abs() < 1e-9, "{result:?}");
+        assert!((result.delays.p95_s - 0.1).abs() < 1e-9, "{result:?}");
     }
 
     #[test]
     fn what_has_not_arrived_is_late() {
         let result = messages().result(Instant::now(), 300 * MS, &[301 * MS; 19]);
         assert_eq!((result.sent, result.arrived), (10, 9));
-        assert!(result.max_s > 9.0 && result.on_time < 0.95, "{result:?}");
+        assert!(
+            result.delays.max_s > 9.0 && result.on_time < 0.95,
+            "{result:?}"
+        );
         let nothing = messages().result(Instant::now(), 300 * MS, &[]);
         assert_eq!((nothing.arrived, nothing.on_time), (0, 0.0));
     }

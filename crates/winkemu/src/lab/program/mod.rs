@@ -2,12 +2,17 @@
 //!
 //! - [`Bulk`]: built in; one long transfer, measured where it is received
 //! - [`Messages`]: built in; small ones at fixed times, and how long each takes
+//! - [`Datagrams`]: built in; a constant flow of UDP or ESP, and what becomes of each
+//! - [`CountingTcp`]: built in; a transfer from a sender that counts ACKs, as old ones did
 //! - [`Curl`] or a [`Page`] with [`Nginx`], [`Iperf3`], any [`Shell`] command
 //! - [`Pepd`]: the daemon on a node in the middle
 
 mod bulk;
 mod command;
+mod counting_tcp;
 mod curl;
+mod datagrams;
+mod delays;
 mod error;
 mod iperf3;
 mod keys;
@@ -23,7 +28,11 @@ use std::time::{Duration, Instant};
 
 pub use bulk::{Bulk, BulkResult, Point, QuicControl, Sample};
 pub use command::{Finished, Shell, run_to_end};
+pub use counting_tcp::{CountingTcp, CountingTcpResult};
 pub use curl::{Curl, CurlResult};
+pub(super) use datagrams::BYTES_MIN as DATAGRAM_BYTES_MIN;
+pub use datagrams::{Carrier, Datagrams, DatagramsResult};
+pub use delays::Delays;
 pub use error::ProgramError;
 pub use iperf3::{Iperf3, Iperf3Result};
 pub use keys::Keys;

@@ -8,14 +8,23 @@ impl Metric {
         match self {
             Self::Goodput => "Mbit/s",
             Self::Seconds | Self::FirstByte => "s",
-            Self::DelayP50 | Self::DelayP95 | Self::DelayP99 | Self::Resumed | Self::Recovered => {
-                "ms"
-            }
+            Self::DelayP50
+            | Self::DelayP95
+            | Self::DelayP99
+            | Self::DelayMax
+            | Self::Jitter
+            | Self::Resumed
+            | Self::Recovered => "ms",
             Self::Share
             | Self::Utilisation
             | Self::Efficiency
             | Self::Fairness
             | Self::OnTime
+            | Self::Loss
+            | Self::Duplicates
+            | Self::Reordered
+            | Self::Corrupt
+            | Self::Overhead
             | Self::QueueDrops => "%",
             Self::Queue => "% BDP",
             Self::Retransmitted | Self::RetransmittedEarly => "kB",
@@ -32,10 +41,17 @@ impl Metric {
             Self::Utilisation => "Goodput, of what the link could carry",
             Self::Efficiency => "Goodput, of the rate less loss and outages",
             Self::Fairness => "Jain's index of the goodput of all",
-            Self::DelayP50 => "Half of the messages take at most, beyond one way",
-            Self::DelayP95 => "95 % of the messages take at most, beyond one way",
-            Self::DelayP99 => "99 % of the messages take at most, beyond one way",
-            Self::OnTime => "Messages that are there in time",
+            Self::DelayP50 => "Half of them take at most, beyond one way",
+            Self::DelayP95 => "95 % of them take at most, beyond one way",
+            Self::DelayP99 => "99 % of them take at most, beyond one way",
+            Self::DelayMax => "The slowest takes, beyond one way",
+            Self::OnTime => "There in time",
+            Self::Loss => "Lost for good",
+            Self::Jitter => "Jitter (RFC 3550)",
+            Self::Duplicates => "Arrived more than once",
+            Self::Reordered => "Arrived behind later ones",
+            Self::Corrupt => "Arrived otherwise than sent",
+            Self::Overhead => "Bytes on the link beyond the packets sent",
             Self::Resumed => "First byte after the outage",
             Self::Recovered => "Nine tenths of the goodput after the outage",
             Self::Queue => "Standing queue",
@@ -51,14 +67,23 @@ impl Metric {
         match self {
             Self::Goodput => 1e-6,
             Self::Seconds | Self::FirstByte => 1.0,
-            Self::DelayP50 | Self::DelayP95 | Self::DelayP99 | Self::Resumed | Self::Recovered => {
-                1e3
-            }
+            Self::DelayP50
+            | Self::DelayP95
+            | Self::DelayP99
+            | Self::DelayMax
+            | Self::Jitter
+            | Self::Resumed
+            | Self::Recovered => 1e3,
             Self::Share
             | Self::Utilisation
             | Self::Efficiency
             | Self::Fairness
             | Self::OnTime
+            | Self::Loss
+            | Self::Duplicates
+            | Self::Reordered
+            | Self::Corrupt
+            | Self::Overhead
             | Self::QueueDrops
             | Self::Queue => 100.0,
             Self::Retransmitted | Self::RetransmittedEarly => 1e-3,

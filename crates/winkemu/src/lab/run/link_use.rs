@@ -77,7 +77,9 @@ pub struct QueueUse {
     pub whole_bytes: Occupancy,
     /// Packets offered to the link, as long as there was one.
     pub offered: u64,
-    /// Of these, the ones that its queue dropped.
+    /// Bytes of these.
+    pub offered_bytes: u64,
+    /// Of the packets, the ones that its queue dropped.
     pub dropped: u64,
     /// Over time.
     pub series: Vec<QueuePoint>,
@@ -99,6 +101,11 @@ impl LinkUse {
     pub fn standing_queue(&self) -> Option<f64> {
         let means = self.queues.iter().filter_map(|queue| queue.bdp);
         means.map(|bdp| bdp.mean).max_by(f64::total_cmp)
+    }
+
+    /// Bytes that were offered to the first link in the direction of the data, as long as there was one.
+    pub fn offered_bytes(&self) -> Option<u64> {
+        self.queues.first().map(|queue| queue.offered_bytes)
     }
 
     /// Share of packets that were dropped by the queue that dropped most.
@@ -172,6 +179,8 @@ fn ends(workload: &Workload) -> Option<(&str, &str, Family)> {
         Program::Iperf3(iperf3) => (iperf3.transfer, iperf3.family),
         Program::Messages(messages) => (messages.transfer, messages.family),
         Program::Page(page) => (Transfer::Download, page.family),
+        Program::Datagrams(flow) => (flow.transfer, flow.family),
+        Program::CountingTcp(flow) => (flow.transfer, Family::Ipv4),
         Program::Shell(_) => return None,
     };
     Some(match transfer {
@@ -309,6 +318,7 @@ fn queue_use(
         bdp: (bdp_bytes > 0).then(|| bytes.times(1.0 / bdp_bytes as f64)),
         whole_bytes: side.history.over(at(window.began), at(window.ended))?,
         offered: side.packets.offered,
+        offered_bytes: side.packets.offered_bytes,
         dropped: side.packets.dropped.queue_full + side.packets.dropped.codel,
         series: series(
             &side.history,

@@ -15,7 +15,10 @@ use super::{
     link_use::{LinkUse, OutageUse, Window, one_way},
 };
 use crate::lab::{
-    program::{Bulk, BulkResult, Iperf3, MessagesResult, Nginx, Point, ProgramError, Transfer},
+    program::{
+        Bulk, BulkResult, CountingTcpResult, Datagrams, DatagramsResult, Delays, Iperf3, Messages,
+        MessagesResult, Nginx, Point, ProgramError, Transfer,
+    },
     scenario::{Metric, Program, RunSpec, Workload},
     topology::{Node, Topology},
 };
@@ -42,6 +45,10 @@ pub struct Measurement {
     pub recovered_s: Option<f64>,
     /// How long messages took.
     pub messages: Option<MessagesResult>,
+    /// What became of datagrams.
+    pub datagrams: Option<DatagramsResult>,
+    /// What the first link was offered beyond the datagrams' own packets, of these; where they were alone.
+    pub overhead: Option<f64>,
     /// Bytes that the sending socket sent again.
     pub retransmitted_bytes: Option<u64>,
     /// Of these, the ones in the early part.
@@ -62,7 +69,8 @@ impl Measurement {
     /// The value of a metric: bit/s, seconds, bytes or a share. `None` where there is none.
     pub fn value(&self, metric: Metric) -> Option<f64> {
         let of_links = |value: fn(&LinkUse) -> Option<f64>| self.link_use.as_ref().and_then(value);
-        let of_messages = |value: fn(&MessagesResult) -> f64| self.messages.as_ref().map(value);
+        let of_delays = |value: fn(&Delays) -> f64| self.delays().as_ref().map(value);
+        let of_datagrams = |value: fn(&DatagramsResult) -> f64| self.datagrams.as_ref().map(value);
         match metric {
             Metric::Goodput => self.goodput_bps,
             Metric::Seconds => self.seconds,
@@ -77,10 +85,20 @@ impl Measurement {
                 Some(self.goodput_bps? / available)
             }
             Metric::Fairness => self.fairness,
-            Metric::DelayP50 => of_messages(|messages| messages.p50_s),
-            Metric::DelayP95 => of_messages(|messages| messages.p95_s),
-            Metric::DelayP99 => of_messages(|messages| messages.p99_s),
-            Metric::OnTime => of_messages(|messages| messages.on_time),
+            Metric::DelayP50 => of_delays(|delays| delays.p50_s),
+            Metric::DelayP95 => of_delays(|delays| delays.p95_s),
+            Metric::DelayP99 => of_delays(|delays| delays.p99_s),
+            Metric::DelayMax => of_delays(|delays| delays.max_s),
+            Metric::OnTime => {
+                let of_messages = self.messages.as_ref().map(|messages| messages.on_time);
+                of_messages.or_else(|| of_datagrams(|flow| flow.on_time))
+            }
+            Metric::Loss => of_datagrams(|flow| flow.loss),
+            Metric::Jitter => self.datagrams.as_ref()?.jitter_s,
+            Metric::Duplicates => of_datagrams(|flow| flow.duplicates),
+            Metric::Reordered => of_datagrams(|flow| flow.reordered),
+            Metric::Corrupt => of_datagrams(|flow| flow.corrupt),
+            Metric::Overhead => self.overhead,
             Metric::Resumed => self.resumed_s,
             Metric::Recovered => self.recovered_s,
             Metric::Queue => of_links(LinkUse::standing_queue),
@@ -90,8 +108,16 @@ impl Measurement {
         }
     }
 
-    /// Takes note of what its links were like.
-    pub(super) fn look_at_links(&mut self, links: LinkUse) {
+    fn delays(&self) -> Option<Delays> {
+        let of_messages = self.messages.as_ref().map(|messages| messages.delays);
+        of_messages.or_else(|| self.datagrams.as_ref()?.delays)
+    }
+
+    /// Takes note of what its links were like; whether it had them for itself.
+    pub(super) fn look_at_links(&mut self, links: LinkUse, alone: bool) {
+        if let (Some(flow), Some(offered), true) = (&self.datagrams, links.offered_bytes(), alone) {
+            self.overhead = Some(offered as f64 / flow.packet_bytes.max(1) as f64 - 1.0);
+        }
         let interval = self
             .window
             .map_or(0.0, |window| window.interval.as_secs_f64());
@@ -185,24 +211,11 @@ impl Stage<'_> {
                     ..Measurement::new(workload, window, &result)
                 })
             }
-            Program::Messages(messages) => {
-                let (from, to) = match messages.transfer {
-                    Transfer::Upload => (&workload.client, &workload.server),
-                    Transfer::Download => (&workload.server, &workload.client),
-                };
-                let delay = one_way(&self.bench.scenario.network, self.links, from, to);
-                let result = messages.run(client, server, delay.unwrap_or_default())?;
-                let window = Window {
-                    began: result.began,
-                    measured: result.began + messages.warmup,
-                    ended: result.began + messages.duration,
-                    interval: Duration::from_secs(1),
-                };
-                let detail = Measurement::new(workload, window, &result);
-                Ok(Measurement {
-                    messages: Some(result),
-                    ..detail
-                })
+            Program::Messages(messages) => self.messages(workload, messages),
+            Program::Datagrams(flow) => self.datagrams(workload, flow),
+            Program::CountingTcp(flow) => {
+                let result = flow.run(client, server)?;
+                Ok(of_counting_tcp(workload, Window::since(began), &result))
             }
             Program::Page(page) => {
                 let result = page.run(client, server, &self.servers[&workload.server])?;
@@ -225,6 +238,54 @@ impl Stage<'_> {
                 })
             }
         }
+    }
+
+    fn messages(
+        &self,
+        workload: &Workload,
+        messages: &Messages,
+    ) -> Result<Measurement, ProgramError> {
+        let delay = self.one_way(workload, messages.transfer);
+        let (client, server) = (
+            self.lab.node(&workload.client),
+            self.lab.node(&workload.server),
+        );
+        let result = messages.run(client, server, delay)?;
+        let window = Window::of(result.began, messages.warmup, messages.duration);
+        let detail = Measurement::new(workload, window, &result);
+        Ok(Measurement {
+            messages: Some(result),
+            ..detail
+        })
+    }
+
+    fn datagrams(
+        &self,
+        workload: &Workload,
+        flow: &Datagrams,
+    ) -> Result<Measurement, ProgramError> {
+        let delay = self.one_way(workload, flow.transfer);
+        let (client, server) = (
+            self.lab.node(&workload.client),
+            self.lab.node(&workload.server),
+        );
+        let result = flow.run(client, server, delay)?;
+        let window = Window::of(result.began, flow.warmup, flow.duration);
+        let detail = Measurement::new(workload, window, &result);
+        Ok(Measurement {
+            goodput_bps: Some(result.goodput_bps),
+            datagrams: Some(result),
+            ..detail
+        })
+    }
+
+    /// The delay of the links from who sends to who receives; none where it is not fixed.
+    fn one_way(&self, workload: &Workload, transfer: Transfer) -> Duration {
+        let (from, to) = match transfer {
+            Transfer::Upload => (&workload.client, &workload.server),
+            Transfer::Download => (&workload.server, &workload.client),
+        };
+        one_way(&self.bench.scenario.network, self.links, from, to).unwrap_or_default()
     }
 
     /// The transfer with the pacing of the node that sends, if it has none of its own, by its
@@ -275,6 +336,16 @@ fn of_bulk(workload: &Workload, bulk: &Bulk, result: &BulkResult) -> Measurement
     }
 }
 
+fn of_counting_tcp(workload: &Workload, window: Window, result: &CountingTcpResult) -> Measurement {
+    Measurement {
+        goodput_bps: Some(result.goodput_bps),
+        seconds: Some(result.seconds),
+        first_byte_s: Some(result.first_byte_s),
+        retransmitted_bytes: Some(result.sender.retransmitted_bytes),
+        ..Measurement::new(workload, window, result)
+    }
+}
+
 /// Says of each bulk transfer which part of the sum it got, and how fair that is, where there are several.
 pub(super) fn divide(workloads: &[Workload], measurements: &mut [Measurement]) {
     let bulk = |name: &str| {
@@ -312,6 +383,16 @@ impl Window {
         }
     }
 
+    /// So long, without a part at the beginning.
+    fn of(began: Instant, warmup: Duration, duration: Duration) -> Self {
+        Self {
+            began,
+            measured: began + warmup,
+            ended: began + duration,
+            interval: Duration::from_secs(1),
+        }
+    }
+
     /// The part at its beginning does not count.
     fn without(self, warmup: Duration) -> Self {
         Self {
@@ -334,82 +415,4 @@ fn addresses(lab: &Topology) -> Vec<(String, String)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lab::scenario::Scenario;
-
-    const TWO: &str = r#"
-path = ["client", "server"]
-[[workload]]
-name = "a"
-program = "bulk"
-duration = "4s"
-group = "both"
-[[workload]]
-name = "b"
-program = "bulk"
-duration = "4s"
-group = "both"
-[[workload]]
-name = "c"
-program = "command"
-command = ["true"]
-group = "both"
-"#;
-
-    fn shares(goodputs: &[(&str, Option<f64>)]) -> Vec<Option<f64>> {
-        let scenario = Scenario::parse(TWO, Path::new("two.toml")).unwrap();
-        let measured = |(name, goodput_bps): &(&str, Option<f64>)| Measurement {
-            workload: (*name).to_owned(),
-            goodput_bps: *goodput_bps,
-            ..Measurement::default()
-        };
-        let mut measured: Vec<_> = goodputs.iter().map(measured).collect();
-        divide(&scenario.groups[0].workloads, &mut measured);
-        measured
-            .iter()
-            .map(|measured| measured.value(Metric::Share))
-            .collect()
-    }
-
-    #[test]
-    fn bulk_transfers_share_and_others_do_not() {
-        let some = [("a", Some(3e6)), ("b", Some(1e6)), ("c", None)];
-        assert_eq!(shares(&some), [Some(0.75), Some(0.25), None]);
-        assert_eq!(shares(&some[..1]), [None], "alone");
-        let nothing = [("a", Some(0.0)), ("b", Some(0.0))];
-        assert_eq!(shares(&nothing), [None, None], "nothing to share");
-    }
-
-    /// Ten intervals of 100 ms: five before, two without anything, and three after.
-    fn series(bps: [f64; 10]) -> Vec<Point> {
-        let point = |(index, bps)| Point {
-            t_s: (index + 1) as f64 * 0.1,
-            bps,
-        };
-        bps.into_iter().enumerate().map(point).collect()
-    }
-
-    #[test]
-    fn after_an_outage_there_is_a_first_byte_and_the_goodput_from_before() {
-        let outage = OutageUse {
-            began_s: 0.5,
-            ended_s: 0.65,
-        };
-        let series = series([9.0, 9.0, 9.0, 9.0, 9.0, 0.0, 0.0, 1.0, 8.5, 9.0]);
-        let near = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-9;
-        assert!(near(resumed(&series, outage), 0.15));
-        assert!(near(recovered(&series, 0.1, 0.0, outage), 0.15));
-        // Two intervals together carry as much only from the third on.
-        assert!(near(recovered(&series, 0.1, 0.2, outage), 0.15));
-        assert_eq!(recovered(&series, 0.1, 0.3, outage), None);
-        let late = OutageUse {
-            ended_s: 1.0,
-            ..outage
-        };
-        assert_eq!(
-            (resumed(&series, late), recovered(&series, 0.1, 0.0, late)),
-            (None, None)
-        );
-    }
-}
+mod tests;

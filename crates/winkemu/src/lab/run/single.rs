@@ -18,7 +18,7 @@ use super::{
 use crate::{
     lab::{
         program::{Keys, Nginx, Pepd, PepdReport, ProgramError},
-        scenario::{Ground, PepdSpec, Program, RunSpec, Scenario, Workload, pepds},
+        scenario::{Ground, PepdSpec, Program, RunSpec, Scenario, Start, Workload, pepds},
         topology::{LinkEdge, Topology, TopologyError},
     },
     link::{LinkConfig, OptionError},
@@ -84,6 +84,10 @@ enum RunFailure {
         workload: String,
         source: ProgramError,
     },
+    #[error(
+        "not all is ready at the `link_time` of {0:?}: it takes keys, programs and sessions of peers"
+    )]
+    NotReady(Duration),
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -148,14 +152,16 @@ fn look_at_links(
     spec: &RunSpec,
     links: &[(String, LinkConfig)],
 ) {
-    for workload in &scenario.groups[spec.group].workloads {
+    let workloads = &scenario.groups[spec.group].workloads;
+    let alone = workloads.len() == 1;
+    for workload in workloads {
         let of = |measured: &&mut Measurement| measured.workload == workload.name;
         let measured = result.measurements.iter_mut().find(of);
         if let Some((measured, window)) = measured.and_then(|of| of.window.map(|at| (of, at))) {
             let network = &scenario.network;
             let links = LinkUse::of(workload, &window, network, links, &result.links);
             if let Some(links) = links {
-                measured.look_at_links(links);
+                measured.look_at_links(links, alone);
             }
         }
     }
@@ -308,7 +314,7 @@ fn work(
         directory,
     };
     let run = &|workload: &Workload| {
-        thread::sleep(workload.start);
+        wait_for(workload.start, lab)?;
         stage
             .measure(workload)
             .map_err(|source| RunFailure::Workload {
@@ -335,6 +341,19 @@ fn work(
     let mut measured = measured?;
     divide(workloads, &mut measured);
     Ok(measured)
+}
+
+/// Until a workload starts.
+fn wait_for(start: Start, lab: &Topology) -> Result<(), RunFailure> {
+    match start {
+        Start::Ready(after) => thread::sleep(after),
+        Start::LinkTime(at) => {
+            let began = lab.links_began().unwrap_or_else(Instant::now);
+            let left = at.checked_sub(began.elapsed());
+            thread::sleep(left.ok_or(RunFailure::NotReady(at))?);
+        }
+    }
+    Ok(())
 }
 
 /// One nginx on each node that curl connects to.

@@ -21,14 +21,28 @@ pub enum Metric {
     Efficiency,
     /// Jain's index of the goodput of all bulk transfers of its group, 0 to 1.
     Fairness,
-    /// Seconds that half of the messages take at most, beyond the links' one-way delay.
+    /// Seconds that half of the messages or datagrams take at most, beyond the links' one-way delay.
     DelayP50,
     /// The same for 95 % of them.
     DelayP95,
     /// The same for 99 % of them.
     DelayP99,
-    /// Share of the messages that are there in time.
+    /// The most that any of them takes.
+    DelayMax,
+    /// Share of the messages or datagrams that are there in time.
     OnTime,
+    /// Share of the datagrams that have not arrived.
+    Loss,
+    /// Seconds by which delays of datagrams differ from one to the next, as RFC 3550 has it.
+    Jitter,
+    /// Copies of datagrams beyond the first, of what was sent.
+    Duplicates,
+    /// Share of the datagrams that came after one that was sent later.
+    Reordered,
+    /// Share of the datagrams that came otherwise than they were sent.
+    Corrupt,
+    /// Bytes that crossed the first link beyond the packets that were sent, of those.
+    Overhead,
     /// Seconds from the end of the last outage to the next byte at the receiver.
     Resumed,
     /// Seconds from the end of the last outage to nine tenths of the goodput before it.
@@ -45,7 +59,7 @@ pub enum Metric {
 
 impl Metric {
     /// All of them by name.
-    pub const ALL: [(&str, Self); 17] = [
+    pub const ALL: [(&str, Self); 24] = [
         ("goodput", Self::Goodput),
         ("seconds", Self::Seconds),
         ("first_byte", Self::FirstByte),
@@ -56,7 +70,14 @@ impl Metric {
         ("delay_p50", Self::DelayP50),
         ("delay_p95", Self::DelayP95),
         ("delay_p99", Self::DelayP99),
+        ("delay_max", Self::DelayMax),
         ("on_time", Self::OnTime),
+        ("loss", Self::Loss),
+        ("jitter", Self::Jitter),
+        ("duplicates", Self::Duplicates),
+        ("reordered", Self::Reordered),
+        ("corrupt", Self::Corrupt),
+        ("overhead", Self::Overhead),
         ("resumed", Self::Resumed),
         ("recovered", Self::Recovered),
         ("queue", Self::Queue),
@@ -89,6 +110,8 @@ impl Metric {
             | Self::DelayP50
             | Self::DelayP95
             | Self::DelayP99
+            | Self::DelayMax
+            | Self::Jitter
             | Self::Resumed
             | Self::Recovered => {
                 let span: Span = text.parse().map_err(words)?;
@@ -99,6 +122,10 @@ impl Metric {
             | Self::Efficiency
             | Self::Fairness
             | Self::OnTime
+            | Self::Loss
+            | Self::Duplicates
+            | Self::Reordered
+            | Self::Corrupt
             | Self::QueueDrops => {
                 let ratio: Ratio = text.parse().map_err(words)?;
                 Ok(ratio.get())
@@ -107,6 +134,9 @@ impl Metric {
                 let size: ByteSize = text.parse().map_err(words)?;
                 Ok(size.bytes() as f64)
             }
+            // More than all of it is possible.
+            Self::Overhead => percent(text)
+                .ok_or_else(|| format!("`{text}` is no part such as \"30%\" or \"150%\"")),
             Self::Queue => products(text).ok_or_else(|| {
                 format!("`{text}` is no part of the bandwidth-delay product such as \"30%bdp\"")
             }),
@@ -116,7 +146,12 @@ impl Metric {
 
 /// Bandwidth-delay products, written as for the queue of a link.
 fn products(text: &str) -> Option<f64> {
-    let percent = text.trim().strip_suffix("bdp")?.trim().strip_suffix('%')?;
+    percent(text.trim().strip_suffix("bdp")?)
+}
+
+/// A part of something, or more than all of it.
+fn percent(text: &str) -> Option<f64> {
+    let percent = text.trim().strip_suffix('%')?;
     let percent: f64 = percent.trim().parse().ok()?;
     (percent >= 0.0 && percent.is_finite()).then_some(percent / 100.0)
 }
@@ -135,6 +170,9 @@ mod tests {
             (Metric::Queue, "130%bdp", 1.3),
             (Metric::OnTime, "99%", 0.99),
             (Metric::DelayP95, "50ms", 0.05),
+            (Metric::Jitter, "5ms", 0.005),
+            (Metric::Loss, "0.01%", 1e-4),
+            (Metric::Overhead, "150%", 1.5),
             (Metric::RetransmittedEarly, "375kB", 375e3),
         ] {
             let read = metric.read_bound(text).unwrap();
@@ -146,6 +184,7 @@ mod tests {
             (Metric::Share, "110%", "between 0 and 1"),
             (Metric::Queue, "0.3", "30%bdp"),
             (Metric::Retransmitted, "much", "660kB"),
+            (Metric::Overhead, "1.5", "150%"),
         ] {
             let said = metric.read_bound(text).unwrap_err();
             assert!(said.contains(expected), "{said}");

@@ -26,7 +26,9 @@ pub use pepd_config::{Ground, PepdSpec, Pepds, pepds};
 pub use plan::{RunSpec, Setting};
 
 use crate::{
-    lab::program::{Bulk, Curl, Iperf3, Messages, Page, QuicControl, Shell},
+    lab::program::{
+        Bulk, CountingTcp, Curl, Datagrams, Iperf3, Messages, Page, QuicControl, Shell,
+    },
     link::LinkOptions,
 };
 
@@ -130,10 +132,19 @@ pub struct Workload {
     pub client: String,
     /// The node that is connected to.
     pub server: String,
-    /// When it starts, after everything is ready.
-    pub start: Duration,
+    /// When it starts.
+    pub start: Start,
     /// What runs.
     pub program: Program,
+}
+
+/// When a workload starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// So long after everything is ready.
+    Ready(Duration),
+    /// So long after the links began, by which time everything must be ready.
+    LinkTime(Duration),
 }
 
 /// What runs.
@@ -147,6 +158,10 @@ pub enum Program {
     Iperf3(Iperf3),
     /// Messages, and how long each takes.
     Messages(Messages),
+    /// A constant flow of UDP or ESP.
+    Datagrams(Datagrams),
+    /// A transfer from a sender that counts ACKs.
+    CountingTcp(CountingTcp),
     /// A web page of many objects.
     Page(Page),
     /// Any command.
@@ -231,6 +246,8 @@ impl Scenario {
     }
 }
 
+#[cfg(test)]
+mod packet_tests;
 #[cfg(test)]
 mod pepd_tests;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use units::{ByteSize, Rate, duration::Span};
 
 use crate::{
     lab::{
-        program::{QuicControl, Transfer},
+        program::{Carrier, QuicControl, Transfer},
         topology::Family,
     },
     link::predict::Model,
@@ -80,6 +80,9 @@ pub enum RawProgram {
     Iperf3,
     Messages,
     Page,
+    Udp,
+    #[serde(rename = "counting_tcp")]
+    CountingTcp,
     Command,
 }
 
@@ -94,6 +97,7 @@ pub struct RawWorkload {
     pub server: Option<Spanned<String>>,
     pub pepd_on: Option<Spanned<String>>,
     pub start: Option<Spanned<Span>>,
+    pub link_time: Option<Spanned<Span>>,
     pub group: Option<String>,
     pub copies: Option<Spanned<u32>>,
     pub port: Option<Spanned<u16>>,
@@ -107,6 +111,9 @@ pub struct RawWorkload {
     pub congestion: Option<Spanned<String>>,
     pub pacing: Option<Spanned<Rate>>,
     pub flows: Option<Spanned<u32>>,
+    pub protocol: Option<Spanned<Carrier>>,
+    pub rate: Option<Spanned<Rate>>,
+    pub dscp: Option<Spanned<u32>>,
     pub within: Option<Spanned<Span>>,
     pub objects: Option<Spanned<u32>>,
     pub connections: Option<Spanned<u32>>,

@@ -1,5 +1,8 @@
 //! Workloads and their groups.
 
+mod keys;
+mod packets;
+
 use std::{
     ops::{Range, RangeInclusive},
     time::Duration,
@@ -9,7 +12,7 @@ use toml::Spanned;
 use units::duration::Span;
 
 use super::{
-    Group, Network, Program, Workload,
+    Group, Network, Program, Start, Workload,
     error::Findings,
     pepd_config::PEPD_NODE,
     raw::{RawProgram, RawWorkload},
@@ -131,9 +134,6 @@ fn copies(
     (1..=*copies.get_ref()).map(copy).collect()
 }
 
-/// Those that know a key.
-type Programs<'a> = &'a [RawProgram];
-
 struct Reader<'a, 'b, 'c> {
     raw: &'a RawWorkload,
     index: usize,
@@ -156,16 +156,36 @@ impl Reader<'_, '_, '_> {
             name: self.raw.name.get_ref().clone(),
             client,
             server,
-            start: self.span(self.raw.start.as_ref()).unwrap_or_default(),
+            start: self.start(),
             program: match self.program() {
                 RawProgram::Bulk => Program::Bulk(self.bulk(port)?),
                 RawProgram::Curl => Program::Curl(self.curl()?),
                 RawProgram::Iperf3 => Program::Iperf3(self.iperf3()?),
                 RawProgram::Messages => Program::Messages(self.messages(port)?),
                 RawProgram::Page => Program::Page(self.page()?),
+                RawProgram::Udp => Program::Datagrams(self.datagrams(port)?),
+                RawProgram::CountingTcp => Program::CountingTcp(self.counting_tcp(port)?),
                 RawProgram::Command => Program::Shell(self.shell()?),
             },
         })
+    }
+
+    fn start(&mut self) -> Start {
+        let Some(raw) = &self.raw.link_time else {
+            return Start::Ready(self.span(self.raw.start.as_ref()).unwrap_or_default());
+        };
+        if self.raw.start.is_some() {
+            self.add(
+                raw.span(),
+                "link_time",
+                "stands beside `start`: one of them is enough",
+            );
+        }
+        let has_link = |edge: &super::Edge| edge.link.is_some();
+        if !self.context.network.edges().iter().any(has_link) {
+            self.add(raw.span(), "link_time", "needs a link in the path");
+        }
+        Start::LinkTime(raw.get_ref().0)
     }
 
     fn bulk(&mut self, port: u16) -> Option<Bulk> {
@@ -368,42 +388,6 @@ impl Reader<'_, '_, '_> {
         Some((duration, warmup))
     }
 
-    /// A key that belongs to another program would have no effect: say so.
-    fn refuse_foreign_keys(&mut self) {
-        use RawProgram::{Bulk, Command, Curl, Iperf3, Messages, Page};
-        let raw = self.raw;
-        let timed: &[_] = &[Bulk, Iperf3, Messages];
-        let transfers: &[_] = &[Bulk, Curl, Iperf3, Messages];
-        let served: &[_] = &[Bulk, Curl, Iperf3, Messages, Page];
-        let keys: [(&str, Option<Range<usize>>, Programs<'_>); 16] = [
-            ("size", span(&raw.size), &[Curl, Messages, Page]),
-            ("duration", span(&raw.duration), timed),
-            ("warmup", span(&raw.warmup), timed),
-            ("interval", span(&raw.interval), &[Bulk, Messages]),
-            ("sample", span(&raw.sample), &[Bulk]),
-            ("early", span(&raw.early), &[Bulk]),
-            ("pacing", span(&raw.pacing), &[Bulk]),
-            ("congestion", span(&raw.congestion), &[Bulk, Iperf3]),
-            ("flows", span(&raw.flows), &[Iperf3]),
-            ("within", span(&raw.within), &[Messages]),
-            ("objects", span(&raw.objects), &[Page]),
-            ("connections", span(&raw.connections), &[Page]),
-            ("port", span(&raw.port), &[Bulk, Messages]),
-            ("command", span(&raw.command), &[Command]),
-            ("direction", span(&raw.direction), transfers),
-            ("server", span(&raw.server), served),
-        ];
-        for (key, span, programs) in keys {
-            if let Some(span) = span
-                && !programs.contains(&self.program())
-            {
-                let names: Vec<_> = programs.iter().map(|program| name_of(*program)).collect();
-                let message = format!("is only for the programs {}", names.join(", "));
-                self.add(span, key, message);
-            }
-        }
-    }
-
     fn program(&self) -> RawProgram {
         *self.raw.program.get_ref()
     }
@@ -444,7 +428,7 @@ impl Reader<'_, '_, '_> {
     fn missing<T>(&mut self, key: &str, what: &str) -> Option<T> {
         let message = format!(
             "is missing for the program {}: {what}",
-            name_of(self.program())
+            keys::name_of(self.program())
         );
         self.add(self.raw.name.span(), key, message);
         None
@@ -453,20 +437,5 @@ impl Reader<'_, '_, '_> {
     fn add(&mut self, span: Range<usize>, key: &str, message: impl std::fmt::Display) {
         self.findings
             .add(span, format!("workload[{}].{key}", self.index + 1), message);
-    }
-}
-
-fn span<T>(value: &Option<Spanned<T>>) -> Option<Range<usize>> {
-    value.as_ref().map(Spanned::span)
-}
-
-fn name_of(program: RawProgram) -> &'static str {
-    match program {
-        RawProgram::Bulk => "bulk",
-        RawProgram::Curl => "curl",
-        RawProgram::Iperf3 => "iperf3",
-        RawProgram::Messages => "messages",
-        RawProgram::Page => "page",
-        RawProgram::Command => "command",
     }
 }

@@ -18,7 +18,10 @@
 mod builder;
 mod route;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Instant,
+};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -76,6 +79,11 @@ impl Topology {
     pub fn stop_links(&mut self) -> Vec<(String, LinkReport)> {
         let links = self.links.drain(..);
         links.map(|(name, link)| (name, link.stop())).collect()
+    }
+
+    /// The instant at which the time of the first link is 0; others follow within milliseconds.
+    pub fn links_began(&self) -> Option<Instant> {
+        self.links.first().map(|(_, link)| link.began())
     }
 
     /// All nodes, in the order in which the builder met them.

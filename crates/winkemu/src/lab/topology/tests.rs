@@ -114,7 +114,7 @@ fn a_link_in_the_middle_delays_and_is_reported() {
         .veth("client", "pepd")
         .link("pepd", "server", link);
     let mut lab = builder.build().unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     reaches(&lab, "client", "server");
     // Two connections, each of which waits for one round trip.
     assert!(

@@ -1,0 +1,267 @@
+//! A transfer from a sender that counts ACKs, as those before RFC 3465 did, to the kernel's TCP.
+
+mod segment;
+mod sender;
+
+use std::{
+    io::{self, Read as _},
+    net::{SocketAddr, SocketAddrV4},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
+
+use segment::{SYN, Segment};
+pub use sender::Counts;
+use sender::Sender;
+
+use super::{ProgramError, Transfer};
+use crate::lab::Node;
+
+/// How long a call may block before it looks at the clock.
+const TICK: Duration = Duration::from_millis(50);
+/// Divided ACKs come in thousands.
+const BUFFER: usize = 4 << 20;
+/// Any number will do.
+const ISS: u32 = 0x1234_5678;
+/// `return 0`: a filter that takes nothing.
+const TAKE_NOTHING: SockFilter = SockFilter::new(0x06, 0, 0, 0);
+
+/// So many bytes, over IPv4.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CountingTcp {
+    /// Which end sends, and so is not the kernel's.
+    pub transfer: Transfer,
+    /// How much.
+    pub bytes: u64,
+    /// The server's port.
+    pub port: u16,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What it took.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CountingTcpResult {
+    /// From the client's first SYN to the last byte at the receiver.
+    pub seconds: f64,
+    /// From there to the first byte.
+    pub first_byte_s: f64,
+    /// All bytes in that time, in bit/s.
+    pub goodput_bps: f64,
+    /// What the sender did.
+    #[serde(flatten)]
+    pub sender: Counts,
+}
+
+impl CountingTcp {
+    /// Runs the transfer between two nodes; the client opens the connection, whoever sends.
+    ///
+    /// # Errors
+    /// [`ProgramError::Socket`] without CAP_NET_RAW, or when the connection breaks; [`ProgramError::Timeout`].
+    pub fn run(&self, client: &Node, server: &Node) -> Result<CountingTcpResult, ProgramError> {
+        let address = SocketAddrV4::new(server.ipv4(), self.port);
+        match self.transfer {
+            Transfer::Upload => {
+                let listener = server.netns().enter(|| self.listen(address))??;
+                let local = SocketAddrV4::new(client.ipv4(), 0);
+                let wire = client.netns().enter(|| Wire::open(local))??;
+                let began = Instant::now();
+                let sender = Sender::calling(self.bytes, ISS, Duration::ZERO);
+                let receive = || self.receive(accept(&listener, began + self.timeout)?, began);
+                self.both(&wire, sender, Some(address), began, receive)
+            }
+            Transfer::Download => {
+                let wire = server.netns().enter(|| Wire::open(address))??;
+                let sender = Sender::listening(self.bytes, ISS);
+                let connecting = client.netns().enter(|| self.socket())??;
+                let began = Instant::now();
+                let receive = || {
+                    connecting.connect_timeout(&address.into(), self.timeout)?;
+                    self.receive(connecting, began)
+                };
+                self.both(&wire, sender, None, began, receive)
+            }
+        }
+    }
+
+    fn both(
+        &self,
+        wire: &Wire,
+        sender: Sender,
+        peer: Option<SocketAddrV4>,
+        began: Instant,
+        receive: impl FnOnce() -> io::Result<(Duration, Duration)>,
+    ) -> Result<CountingTcpResult, ProgramError> {
+        let over = AtomicBool::new(false);
+        let (received, sent) = thread::scope(|scope| {
+            let sending = scope.spawn(|| wire.drive(sender, peer, began, &over));
+            let received = receive();
+            over.store(true, Ordering::Relaxed);
+            let sent = sending.join();
+            let sent = sent.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (received, sent)
+        });
+        let counts = sent.map_err(ProgramError::socket("send segments"))?;
+        let (first, last) = received.map_err(|err| self.failed(err))?;
+        Ok(CountingTcpResult {
+            seconds: last.as_secs_f64(),
+            first_byte_s: first.as_secs_f64(),
+            goodput_bps: self.bytes as f64 * 8.0 / last.as_secs_f64(),
+            sender: counts,
+        })
+    }
+
+    fn failed(&self, err: io::Error) -> ProgramError {
+        if is_timeout(&err) {
+            return ProgramError::Timeout {
+                program: "counting_tcp".to_owned(),
+                what: "get everything across",
+                after: self.timeout,
+            };
+        }
+        ProgramError::socket("receive from counting_tcp")(err)
+    }
+
+    fn socket(&self) -> Result<Socket, ProgramError> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
+        socket.map_err(ProgramError::socket("make a socket"))
+    }
+
+    fn listen(&self, address: SocketAddrV4) -> Result<Socket, ProgramError> {
+        let socket = self.socket()?;
+        let listen = || {
+            socket.set_reuse_address(true)?;
+            socket.set_read_timeout(Some(TICK))?;
+            socket.bind(&SockAddr::from(address))?;
+            socket.listen(1)
+        };
+        listen().map_err(ProgramError::socket(format!("listen on {address}")))?;
+        Ok(socket)
+    }
+
+    /// When the first and the last byte came; then resets the connection.
+    fn receive(&self, mut socket: Socket, began: Instant) -> io::Result<(Duration, Duration)> {
+        let mut buffer = vec![0; 64 * 1024];
+        let (mut total, mut first) = (0, None);
+        while total < self.bytes {
+            let left = self.timeout.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            socket.set_read_timeout(Some(left))?;
+            let count = socket.read(&mut buffer)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            first.get_or_insert(began.elapsed());
+            total += count as u64;
+        }
+        let last = began.elapsed();
+        socket.set_linger(Some(Duration::ZERO))?;
+        Ok((first.unwrap_or(last), last))
+    }
+}
+
+/// The sender's end: a raw socket, and one of the kernel's that keeps the port.
+#[derive(Debug)]
+struct Wire {
+    raw: Socket,
+    local: SocketAddrV4,
+    /// It takes nothing, and so the kernel sends no RST for segments of a connection that it does not know.
+    _guard: Socket,
+}
+
+impl Wire {
+    /// At this address; with port 0 at any.
+    fn open(local: SocketAddrV4) -> Result<Self, ProgramError> {
+        let open = || {
+            let guard = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+            guard.attach_filter(&[TAKE_NOTHING])?;
+            guard.bind(&SockAddr::from(local))?;
+            guard.listen(1)?;
+            let bound = guard.local_addr()?.as_socket_ipv4().unwrap_or(local);
+            let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP))?;
+            // As much as the system allows.
+            let _ = raw.set_recv_buffer_size(BUFFER);
+            raw.bind(&SockAddr::from(SocketAddrV4::new(*local.ip(), 0)))?;
+            Ok(Self {
+                raw,
+                local: bound,
+                _guard: guard,
+            })
+        };
+        open().map_err(ProgramError::socket(format!(
+            "open a raw socket at {local}"
+        )))
+    }
+
+    /// Lets the sender work until the receiver is content.
+    fn drive(
+        &self,
+        mut sender: Sender,
+        mut peer: Option<SocketAddrV4>,
+        began: Instant,
+        over: &AtomicBool,
+    ) -> io::Result<Counts> {
+        let mut buffer = vec![0; 64 * 1024];
+        while !over.load(Ordering::Relaxed) && !sender.is_reset() {
+            sender.handle_timeout(began.elapsed());
+            while let Some((to, segment)) = peer.zip(sender.poll_transmit(began.elapsed())) {
+                self.send(&segment, to)?;
+            }
+            let left = sender.poll_timeout().unwrap_or(Duration::MAX);
+            let left = left.saturating_sub(began.elapsed());
+            let left = left.clamp(Duration::from_millis(1), TICK);
+            self.raw.set_read_timeout(Some(left))?;
+            let count = match (&self.raw).read(&mut buffer) {
+                Ok(count) => count,
+                Err(err) if is_timeout(&err) => continue,
+                Err(err) => return Err(err),
+            };
+            let found = Segment::parse(&buffer[..count]);
+            let Some((from, _, segment)) = found.filter(|(_, to, _)| *to == self.local) else {
+                continue;
+            };
+            // Something of a connection before this one may still be on its way.
+            if peer.is_none() && segment.has(SYN) {
+                peer = Some(from);
+            }
+            if peer == Some(from) {
+                sender.handle(&segment, began.elapsed());
+            }
+        }
+        Ok(sender.counts)
+    }
+
+    fn send(&self, segment: &Segment, to: SocketAddrV4) -> io::Result<()> {
+        let bytes = segment.emit(self.local, to);
+        let address = SocketAddr::from(SocketAddrV4::new(*to.ip(), 0));
+        match self.raw.send_to(&bytes, &address.into()) {
+            // A full queue is a loss like any other.
+            Err(err) if err.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
+            sent => sent.map(drop),
+        }
+    }
+}
+
+fn accept(listener: &Socket, end: Instant) -> io::Result<Socket> {
+    loop {
+        match listener.accept() {
+            Ok((socket, _)) => return Ok(socket),
+            Err(err) if is_timeout(&err) && Instant::now() < end => {}
+            Err(err) => return Err(err),
+        }
+    }
+}
+
+fn is_timeout(err: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(err.kind(), WouldBlock | TimedOut | Interrupted)
+}
+
+#[cfg(test)]
+mod tests;
