@@ -101,7 +101,7 @@ const MISTAKES: [Mistake; 11] = [
     },
     Mistake {
         line: "site = [{ name = \"a\", mode = \"packet\" }]",
-        words: &["site[1].mode", "packet", "split", "tunnel", "bypass"],
+        words: &["site[1].peer", "missing", "packet", "[peer.NAME]"],
     },
     Mistake {
         line: "site = [{ name = \"a\", mode = \"tunnel\" }]",
