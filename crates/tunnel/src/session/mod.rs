@@ -15,7 +15,7 @@
 //! are sent until they are acknowledged; a segment is known by the positions of its bytes, which stay with the
 //! caller.
 //!
-//! Packets beside streams ([`messages`]) need not arrive: the caller is asked for one when it is its turn, and it is sent once.
+//! Packets beside streams (`messages`) need not arrive: the caller is asked for one when it is its turn, and it is sent once.
 
 mod config;
 mod error;
