@@ -31,7 +31,10 @@ impl Session {
         }
         self.acked = acked;
         let highest = report.highest.filter(|_| outcome.progress);
-        let message = highest.is_some_and(|at| self.messages.on_arrived(at.number, &mut self.mtu));
+        let message = highest.is_some_and(|at| {
+            let messages = &mut self.messages;
+            messages.on_arrived(at.number, &report.gaps, &mut self.mtu)
+        });
         if outcome.progress && outcome.acked == 0 && !message {
             // It was one of our reports: what is short arrives.
             self.mtu.on_arrived(0);

@@ -21,7 +21,10 @@ use crate::{
     path::Mtu,
     schedule::{Scheduler, SiteId},
     store::Store,
-    wire::{PACKET_CHANNELS, PACKET_HEADER_LEN, StreamId, emit_packet_type, packet_channel},
+    wire::{
+        GAPS_MAX, Gap, PACKET_CHANNELS, PACKET_HEADER_LEN, StreamId, emit_packet_type,
+        packet_channel,
+    },
 };
 
 /// Queues that there may be at a time, of a session.
@@ -57,6 +60,8 @@ pub(super) struct Messages {
     pub scheduler: Scheduler,
     /// Numbers and lengths of packets that carried one, rising.
     sent: VecDeque<(u64, usize)>,
+    /// The peer has said of what is below this whether it has arrived.
+    reported: u64,
     /// When the last one was sent or came, and when the last one came.
     spoken: Option<Duration>,
     heard: Option<Duration>,
@@ -87,17 +92,24 @@ impl Messages {
         self.heard.is_some_and(|heard| now < heard + IDLE_AFTER)
     }
 
-    /// The length of the packet with that number, if it carried one.
-    fn length(&self, number: u64) -> Option<usize> {
-        let at = self.sent.binary_search_by_key(&number, |sent| sent.0);
-        at.ok().map(|at| self.sent[at].1)
-    }
-
-    /// Packet `number` has arrived: whether it carried one.
-    pub fn on_arrived(&self, number: u64, mtu: &mut Mtu) -> bool {
-        let length = self.length(number);
-        length.into_iter().for_each(|length| mtu.on_arrived(length));
-        length.is_some()
+    /// The highest number that has arrived is `highest` now, and these are missing: whether packets that are news now carried any. The longest of
+    /// them counts for the path, whichever was last: the last one of a burst is often a short one.
+    pub fn on_arrived(&mut self, highest: u64, gaps: &[Gap], mtu: &mut Mtu) -> bool {
+        let from = std::mem::replace(&mut self.reported, highest.saturating_add(1));
+        // Of what is before as many gaps as a report has room for there may be more.
+        let told = gaps.first().filter(|_| gaps.len() == GAPS_MAX);
+        let from = told.map_or(from, |gap| from.max(gap.before));
+        let is_missing = |number: u64| {
+            let mut gaps = gaps.iter();
+            gaps.any(|gap| number > gap.before && number - gap.before <= gap.missing)
+        };
+        let begin = self.sent.partition_point(|sent| sent.0 < from);
+        let news = self.sent.range(begin..);
+        let news = news.take_while(|sent| sent.0 <= highest);
+        let arrived = news.filter(|sent| !is_missing(sent.0));
+        let longest = arrived.map(|sent| sent.1).max();
+        longest.into_iter().for_each(|len| mtu.on_arrived(len));
+        longest.is_some()
     }
 
     /// Of these packets some may have been too long for the path.

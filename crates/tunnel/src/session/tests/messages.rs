@@ -297,6 +297,32 @@ fn what_was_marked_before_says_nothing_of_the_link() {
 }
 
 #[test]
+fn long_packets_that_are_lost_at_times_are_no_black_hole_whichever_ends_a_burst() {
+    let mut pair = Pair::new();
+    let queue = queue(&mut pair, Class::Interactive);
+    let room = pair.sides[0].session.packet_room();
+    // One of ten packets of a frame is lost, and none of the short ones that end frames.
+    pair.loses = Box::new(|n, _, packet| packet.len() > 1000 && n % 10 == 3);
+    for _ in 0..2000 {
+        for len in [1300, 1300, 1300, 200] {
+            pair.sides[0].send(queue, 1, Ecn::Ect0, &vec![7; len]);
+        }
+        pair.run(40 * MS);
+        assert_eq!(pair.sides[0].session.packet_room(), room);
+    }
+    assert!(pair.sides[0].session.measures().sent[1] > 500);
+    // One that lets no long ones through is.
+    pair.loses = Box::new(|_, _, packet| packet.len() > 1250);
+    for _ in 0..100 {
+        for len in [1300, 1300, 1300, 200] {
+            pair.sides[0].send(queue, 1, Ecn::Ect0, &vec![7; len]);
+        }
+        pair.run(40 * MS);
+    }
+    assert!(pair.sides[0].session.packet_room() < 1250);
+}
+
+#[test]
 fn few_packets_that_are_lost_are_no_outage() {
     let mut pair = Pair::new();
     let near = queue(&mut pair, Class::Interactive);
