@@ -10,14 +10,14 @@ use serde::Serialize;
 use crate::{
     lab::{
         program::Transfer,
-        scenario::{Edge, Network, Program, Workload},
+        scenario::{Edge, Network, Program, Scenario, Workload},
         topology::Family,
     },
     link::{
         Availability, DelayModel, Direction, Gilbert, LinkConfig, LossConfig, Nanos, Occupancy,
         PathConfig, QueueHistory, RateModel, nanos,
     },
-    shell::{LinkReport, MTU},
+    shell::LinkReport,
 };
 
 /// Bytes of a full packet that are no payload: IP, TCP and its time stamps.
@@ -119,7 +119,7 @@ impl LinkUse {
     pub(super) fn of(
         workload: &Workload,
         window: &Window,
-        network: &Network,
+        Scenario { network, mtu, .. }: &Scenario,
         configs: &[(String, LinkConfig)],
         reports: &BTreeMap<String, LinkReport>,
     ) -> Option<Self> {
@@ -131,7 +131,7 @@ impl LinkUse {
             .map(|link| link.way(window, configs, reports, delay.unwrap_or_default()))
             .collect();
         let ways = ways?;
-        let ceiling = ceiling(&ways, family);
+        let ceiling = ceiling(&ways, family, *mtu);
         let outages = ways.iter().filter_map(|way| way.outage);
         let queue = |link: &Crossed<'_>| {
             let config = config(configs, link.name)?;
@@ -141,7 +141,7 @@ impl LinkUse {
         Some(Self {
             ceiling_bps: ceiling,
             available_bps: ceiling
-                .map(|bps| bps * f64::from(MTU) / f64::from(MTU - headers(family))),
+                .map(|bps| bps * f64::from(*mtu) / f64::from(mtu - headers(family))),
             one_way_s: delay.map(|delay| delay.as_secs_f64()),
             outage: outages.max_by(|a, b| a.ended_s.total_cmp(&b.ended_s)),
             queues: crossed.iter().filter_map(queue).collect(),
@@ -264,16 +264,16 @@ fn headers(family: Family) -> u32 {
 }
 
 /// The goodput that links in a row carry when they are never idle.
-fn ceiling(ways: &[Way<'_>], family: Family) -> Option<f64> {
+fn ceiling(ways: &[Way<'_>], family: Family, mtu: u32) -> Option<f64> {
     let mut carried = f64::INFINITY;
     for Way { path, up, .. } in ways {
-        let wire = f64::from(MTU) + f64::from(path.overhead_bytes);
+        let wire = f64::from(mtu) + f64::from(path.overhead_bytes);
         let rate = match &path.rate {
             RateModel::Unlimited => f64::INFINITY,
             RateModel::Fixed(rate) => rate.bits_per_second() as f64,
             RateModel::Trace(_) => return None,
         };
-        carried = carried.min(rate * f64::from(MTU - headers(family)) / wire);
+        carried = carried.min(rate * f64::from(mtu - headers(family)) / wire);
         carried *= up * survival(&path.loss, wire) * (1.0 - path.corrupt.get());
     }
     carried.is_finite().then_some(carried)
@@ -347,7 +347,7 @@ fn series(history: &QueueHistory, from: Nanos, to: Nanos, interval: Nanos) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{lab::scenario::Scenario, link::LinkOptions};
+    use crate::{link::LinkOptions, shell::MTU};
 
     fn way(options: &str) -> PathConfig {
         let options: LinkOptions = options.parse().unwrap();
@@ -361,7 +361,7 @@ mod tests {
             up: 1.0,
             outage: None,
         };
-        ceiling(&paths.iter().map(up).collect::<Vec<_>>(), family)
+        ceiling(&paths.iter().map(up).collect::<Vec<_>>(), family, MTU)
     }
 
     #[track_caller]

@@ -158,8 +158,7 @@ fn look_at_links(
         let of = |measured: &&mut Measurement| measured.workload == workload.name;
         let measured = result.measurements.iter_mut().find(of);
         if let Some((measured, window)) = measured.and_then(|of| of.window.map(|at| (of, at))) {
-            let network = &scenario.network;
-            let links = LinkUse::of(workload, &window, network, links, &result.links);
+            let links = LinkUse::of(workload, &window, scenario, links, &result.links);
             if let Some(links) = links {
                 measured.look_at_links(links, alone);
             }
@@ -192,7 +191,7 @@ fn build(
     links: &[(String, LinkConfig)],
 ) -> Result<Topology, RunFailure> {
     let scenario = bench.scenario;
-    let mut builder = Topology::builder();
+    let mut builder = Topology::builder().mtu(scenario.mtu);
     if !scenario.offloads {
         builder = builder.without_offloads();
     }

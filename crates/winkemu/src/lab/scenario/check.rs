@@ -14,7 +14,7 @@ use super::{
     raw::{RawNode, RawScenario, RawVariant},
     references, workloads,
 };
-use crate::link::LinkOptions;
+use crate::{link::LinkOptions, shell::MTU};
 
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Small beside the round trips of links worth emulating, large beside what an idle machine adds.
@@ -58,6 +58,7 @@ pub(super) fn check(
         retries: bounded(raw.retries.as_ref(), "retries", 0..=10, 2, &mut findings),
         late: raw.late.as_ref().map_or(LATE, |late| late.get_ref().0),
         offloads: raw.offloads.unwrap_or(false),
+        mtu: bounded(raw.mtu.as_ref(), "mtu", 1280..=9216, MTU, &mut findings),
         metrics: read_metrics(&raw, &mut findings),
         baseline: raw.baseline.as_ref().map(|name| name.get_ref().clone()),
         controls: read_controls(&raw, &mut findings),

@@ -65,6 +65,8 @@ pub struct Scenario {
     pub late: Duration,
     /// Whether Ethernet edges keep segmentation offloads.
     pub offloads: bool,
+    /// Bytes of the longest packet on every edge.
+    pub mtu: u32,
     /// What tables and plots show.
     pub metrics: Vec<Metric>,
     /// The variant that others are related to.

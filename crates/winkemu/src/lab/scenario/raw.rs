@@ -33,6 +33,7 @@ pub struct RawScenario {
     pub timeout: Option<Spanned<Span>>,
     pub late: Option<Spanned<Span>>,
     pub offloads: Option<bool>,
+    pub mtu: Option<Spanned<u32>>,
     pub metrics: Option<Spanned<Vec<Spanned<String>>>>,
     pub baseline: Option<Spanned<String>>,
     pub controls: Option<Vec<Spanned<String>>>,

@@ -85,6 +85,7 @@ pub struct TopologyBuilder {
     edges: Vec<Edge>,
     sysctls: Vec<(String, String, String)>,
     wire_like: bool,
+    mtu: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -164,6 +165,13 @@ impl TopologyBuilder {
         self
     }
 
+    /// Sets how long packets may be on all edges, in bytes; [`MTU`] unless this is called.
+    #[must_use]
+    pub fn mtu(mut self, mtu: u32) -> Self {
+        self.mtu = Some(mtu);
+        self
+    }
+
     /// Builds it all.
     ///
     /// # Errors
@@ -240,7 +248,7 @@ impl TopologyBuilder {
     ) -> Result<Option<(String, LinkHandle)>, TopologyError> {
         let (a, b) = (&nodes[edge.a], &nodes[edge.b]);
         let link = match &edge.link {
-            Some(link) => Some((link.name.clone(), start_link(a, b, number, link)?)),
+            Some(link) => Some((link.name.clone(), self.start_link(a, b, number, link)?)),
             None => {
                 self.join_by_veth(a, b)?;
                 None
@@ -267,7 +275,38 @@ impl TopologyBuilder {
         if self.wire_like {
             netns.set_offloads(interface, false)?;
         }
+        if let Some(mtu) = self.mtu {
+            netns.set_mtu(interface, mtu)?;
+        }
         netns.set_up(interface)
+    }
+
+    fn start_link(
+        &self,
+        a: &Node,
+        b: &Node,
+        number: usize,
+        link: &LinkEdge,
+    ) -> Result<LinkHandle, TopologyError> {
+        let name = || link.name.clone();
+        let tun = |node: &Node, other: &Node| {
+            let tun = Tun::create(&node.netns, &other.name, &[], self.mtu.unwrap_or(MTU));
+            tun.map_err(|source| TopologyError::Tun {
+                link: name(),
+                source,
+            })
+        };
+        let mut config = link.config.clone();
+        // Links of one topology draw from streams of their own.
+        config.id = number as u64;
+        let mut spec = LinkSpec::new(tun(a, b)?, tun(b, a)?, config, link.seed);
+        spec.limit = link.limit;
+        // A link is what it is however busy its machine is.
+        spec.priority = Priority::Preferred;
+        LinkHandle::spawn(spec).map_err(|source| TopologyError::Link {
+            link: name(),
+            source,
+        })
     }
 
     fn set_sysctls(&self, nodes: &[Node]) -> Result<(), TopologyError> {
@@ -301,33 +340,6 @@ fn wait_ready(netns: &Netns, interface: &Interface) -> Result<(), NetnsError> {
 fn add_addresses(netns: &Netns, interface: &Interface) -> Result<(), NetnsError> {
     netns.add_address(&interface.name, interface.ipv4.into())?;
     netns.add_address(&interface.name, interface.ipv6.into())
-}
-
-fn start_link(
-    a: &Node,
-    b: &Node,
-    number: usize,
-    link: &LinkEdge,
-) -> Result<LinkHandle, TopologyError> {
-    let name = || link.name.clone();
-    let tun = |node: &Node, other: &Node| {
-        let tun = Tun::create(&node.netns, &other.name, &[], MTU);
-        tun.map_err(|source| TopologyError::Tun {
-            link: name(),
-            source,
-        })
-    };
-    let mut config = link.config.clone();
-    // Links of one topology draw from streams of their own.
-    config.id = number as u64;
-    let mut spec = LinkSpec::new(tun(a, b)?, tun(b, a)?, config, link.seed);
-    spec.limit = link.limit;
-    // A link is what it is however busy its machine is.
-    spec.priority = Priority::Preferred;
-    LinkHandle::spawn(spec).map_err(|source| TopologyError::Link {
-        link: name(),
-        source,
-    })
 }
 
 fn make_netns(forwards: bool) -> Result<Netns, NetnsError> {
