@@ -30,6 +30,7 @@ mod observing;
 mod orders;
 mod other_kernel;
 mod outages;
+mod packets;
 mod page;
 mod probing;
 mod programs;

@@ -26,7 +26,7 @@ struct Options {
     /// Length of each bulk transfer, after half a second that does not count
     #[arg(long, default_value = "2s", value_parser = units::duration::parse)]
     transfer_time: Duration,
-    /// Only this variant (direct, spoof, defer or tunnel), with nothing to compare it to
+    /// Only this variant (direct, spoof, defer, tunnel, packets or packets-fec), with nothing to compare it to
     #[arg(long, value_parser = variant)]
     only: Option<Variant>,
     /// pepd with custody and without, and nothing else: what custody costs
@@ -88,6 +88,8 @@ fn plan(options: &Options, pepd_program: PathBuf) -> Plan {
             Variant::Spoof,
             Variant::Defer,
             Variant::Tunnel,
+            Variant::Packets,
+            Variant::PacketsFec,
         ],
     };
     Plan {
@@ -143,6 +145,8 @@ fn variant(text: &str) -> std::result::Result<Variant, String> {
         "spoof" => Ok(Variant::Spoof),
         "defer" => Ok(Variant::Defer),
         "tunnel" => Ok(Variant::Tunnel),
-        _ => Err("direct, spoof, defer or tunnel".to_owned()),
+        "packets" => Ok(Variant::Packets),
+        "packets-fec" => Ok(Variant::PacketsFec),
+        _ => Err("direct, spoof, defer, tunnel, packets or packets-fec".to_owned()),
     }
 }

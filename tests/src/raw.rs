@@ -146,14 +146,11 @@ pub fn flood(host: &Host, next_hop: IpAddr, segments: impl Iterator<Item = Segme
     host.enter(flood).expect("root may send what it likes")
 }
 
-/// What goes over a machine's interfaces, before any of its filters.
+/// What goes over a machine's interfaces, before any of its filters: whole packets.
 #[derive(Debug)]
-pub struct Wire {
-    socket: Socket,
-    seen: Vec<Segment>,
-}
+pub struct Packets(Socket);
 
-impl Wire {
+impl Packets {
     /// Listens from now on.
     ///
     /// # Panics
@@ -167,9 +164,40 @@ impl Wire {
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        let socket = host.enter(listen).expect("root may listen");
+        Self(host.enter(listen).expect("root may listen"))
+    }
+}
+
+/// Those that there have been; ends where there is none as yet.
+impl Iterator for &Packets {
+    type Item = Vec<u8>;
+
+    fn next(&mut self) -> Option<Vec<u8>> {
+        let mut buffer = vec![0; 65_536];
+        match (&self.0).read(&mut buffer) {
+            Ok(len) => buffer.truncate(len),
+            Err(error) if is_empty(&error) => return None,
+            Err(error) => panic!("cannot listen: {error}"),
+        }
+        Some(buffer)
+    }
+}
+
+/// The TCP packets without data among them.
+#[derive(Debug)]
+pub struct Wire {
+    packets: Packets,
+    seen: Vec<Segment>,
+}
+
+impl Wire {
+    /// Listens from now on.
+    ///
+    /// # Panics
+    /// Without CAP_NET_RAW.
+    pub fn of(host: &Host) -> Self {
         Self {
-            socket,
+            packets: Packets::of(host),
             seen: Vec::new(),
         }
     }
@@ -179,14 +207,11 @@ impl Wire {
     /// # Panics
     /// When the kernel fails.
     pub fn find(&mut self, wanted: impl Fn(&Segment) -> bool) -> Option<Segment> {
-        let mut buffer = vec![0; 65_536];
-        loop {
-            match (&self.socket).read(&mut buffer) {
-                Ok(len) => self.seen.extend(Segment::parse(&buffer[..len])),
-                Err(error) if is_empty(&error) => break,
-                Err(error) => panic!("cannot listen: {error}"),
-            }
-        }
+        let seen = self
+            .packets
+            .into_iter()
+            .filter_map(|bytes| Segment::parse(&bytes));
+        self.seen.extend(seen);
         self.seen.iter().copied().find(|segment| wanted(segment))
     }
 }

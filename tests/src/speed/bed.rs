@@ -44,6 +44,11 @@ pub enum Variant {
     /// As `Tunnel`, and nothing is held for hosts beyond what is in flight; flows end with their process.
     #[serde(rename = "tunnel, no custody")]
     TunnelAlone,
+    /// As `Tunnel`, and datagrams are carried packet by packet.
+    Packets,
+    /// As `Packets`, over a link that loses one in a hundred, with overcode.
+    #[serde(rename = "packets, fec")]
+    PacketsFec,
 }
 
 impl Variant {
@@ -56,12 +61,19 @@ impl Variant {
             Self::Tunnel => "tunnel",
             Self::SpoofAlone => "spoof, no custody",
             Self::TunnelAlone => "tunnel, no custody",
+            Self::Packets => "packets",
+            Self::PacketsFec => "packets, fec",
         }
     }
 
     /// Whether there is a tunnel.
     pub fn has_tunnel(self) -> bool {
-        matches!(self, Self::Tunnel | Self::TunnelAlone)
+        matches!(self, Self::Tunnel | Self::TunnelAlone) || self.carries_packets()
+    }
+
+    /// Whether datagrams are carried packet by packet.
+    pub fn carries_packets(self) -> bool {
+        matches!(self, Self::Packets | Self::PacketsFec)
     }
 
     /// The same without custody, where there is such a variant.
@@ -117,7 +129,7 @@ impl Bed {
             Variant::Spoof | Variant::Defer | Variant::SpoofAlone => {
                 vec![start_split(&nodes, variant, pepd_program, files.path())?]
             }
-            Variant::Tunnel | Variant::TunnelAlone => {
+            Variant::Tunnel | Variant::TunnelAlone | Variant::Packets | Variant::PacketsFec => {
                 let pair = start_pair(&nodes, variant, pepd_program, files.path())?;
                 target = Some(pair.target);
                 pair.pepds
@@ -151,6 +163,11 @@ impl Bed {
     /// The client's namespace.
     pub fn client(&self) -> &Netns {
         self.nodes.node("client").netns()
+    }
+
+    /// The server's namespace.
+    pub fn server(&self) -> &Netns {
+        self.nodes.node("server").netns()
     }
 
     /// A listener on a port of the server that no earlier measurement used, so that connections
@@ -253,21 +270,33 @@ fn start_pair(nodes: &Topology, variant: Variant, program: &Path, files: &Path) 
         )
     };
     let far = format!(
-        "{}listen = \"0.0.0.0:{PORT}\"\n[peer.near]\npublic_key = \"{near_key}\"\n",
+        "{}listen = \"0.0.0.0:{PORT}\"\n[peer.near]\npublic_key = \"{near_key}\"\n{}",
         own("server", "near", "far"),
-    );
-    let hub = nodes.node("far").interface("near").ipv4.addr();
-    let near = format!(
-        "{}[peer.far]\npublic_key = \"{far_key}\"\nendpoint = \"{hub}:{PORT}\"\n\
-         [[site]]\nname = \"bench\"\nmode = \"tunnel\"\npeer = \"far\"\n\
-         congestion = [\"{CONGESTION}\"]\ncustody = \"{}\"\n",
-        own("client", "far", "near"),
-        if variant == Variant::TunnelAlone {
-            "never"
-        } else {
-            "outage"
+        match variant.carries_packets() {
+            true => packet_site("near", ""),
+            false => String::new(),
         },
     );
+    let hub = nodes.node("far").interface("near").ipv4.addr();
+    let custody = match variant {
+        Variant::TunnelAlone => "never",
+        _ => "outage",
+    };
+    let site = match variant {
+        Variant::Packets => packet_site("far", ""),
+        Variant::PacketsFec => packet_site("far", "boost = { fec = true }\n"),
+        _ => format!(
+            "[[site]]\nname = \"bench\"\nmode = \"tunnel\"\npeer = \"far\"\n\
+             congestion = [\"{CONGESTION}\"]\ncustody = \"{custody}\"\n"
+        ),
+    };
+    let near = format!(
+        "{}[peer.far]\npublic_key = \"{far_key}\"\nendpoint = \"{hub}:{PORT}\"\n{site}",
+        own("client", "far", "near"),
+    );
+    if variant == Variant::PacketsFec {
+        lose_one_in_a_hundred(nodes.node("far").netns())?;
+    }
     let start = |name: &str, config: &str, until| {
         start_pepd(
             nodes.node(name).netns(),
@@ -285,6 +314,27 @@ fn start_pair(nodes: &Topology, variant: Variant, program: &Path, files: &Path) 
     };
     let pepds = vec![start("far", &far, READY)?, start("near", &near, PEER)?];
     Ok(Pair { pepds, target })
+}
+
+/// All datagrams of hosts.
+fn packet_site(peer: &str, more: &str) -> String {
+    format!(
+        "[[site]]\nname = \"bench\"\nmode = \"packet\"\npeer = \"{peer}\"\n\
+         match = {{ protocol = \"udp\" }}\n{more}"
+    )
+}
+
+/// Of what comes to the far end.
+fn lose_one_in_a_hundred(far: &Netns) -> Result<()> {
+    let rules = format!(
+        "add table inet loss; add chain inet loss input {{ type filter hook prerouting priority -400; }}; \
+         add rule inet loss input udp dport {PORT} numgen random mod 100 == 0 drop"
+    );
+    let output = far.command("nft").arg(rules).output()?;
+    if !output.status.success() {
+        return Err(format!("nft: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(())
 }
 
 /// Makes a private key. Returns the public one.

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use super::{
     Bed, Report, Result, Variant,
     bulk::{self, Throughput, Way},
-    echo,
+    datagrams, echo,
     meter::{self, Resident},
     report::{Compare, Quantity},
     strangers,
@@ -21,6 +21,8 @@ use super::{
 const MANY_FLOWS: usize = 64;
 /// Bytes of each write of the measurement of messages.
 const WRITES: [usize; 4] = [64, 512, 4096, 65536];
+/// Lengths of datagrams.
+const DATAGRAMS: [usize; 2] = [200, 1400];
 /// Sizes of ping-pong messages in bytes.
 const MESSAGE_SIZES: [usize; 3] = [1, 64, 1000];
 /// Round trips of each ping-pong, and connections of each connect-and-echo.
@@ -49,6 +51,8 @@ pub enum Measure {
     ConnectEcho,
     /// Connections made and closed per second, one after the other and by 32 clients
     ShortConnections,
+    /// Datagrams of 200 and 1400 bytes a second that come through packet by packet, and processor time for each
+    Datagrams,
     /// What 100,000 datagrams a second by strangers leave of a flow of 100 Mbit/s in a tunnel
     Strangers,
     /// Resident memory with 0, 100 and 1000 idle flows
@@ -70,6 +74,16 @@ pub struct Plan {
     pub pepd_program: PathBuf,
 }
 
+impl Measure {
+    /// Whether it says something of that variant.
+    fn is_of(self, variant: Variant) -> bool {
+        match self {
+            Self::Datagrams => variant == Variant::Direct || variant.carries_packets(),
+            _ => !variant.carries_packets(),
+        }
+    }
+}
+
 impl Plan {
     /// Carries it out. `progress` is told what begins.
     ///
@@ -77,7 +91,12 @@ impl Plan {
     /// When pepd does not start, or a connection fails or hangs.
     pub fn run(&self, mut progress: impl FnMut(&str)) -> Result<Report> {
         let mut report = Report::default();
-        let beds = self.variants.iter().map(|variant| self.bed(*variant));
+        let is_measured = |variant: &&Variant| {
+            let mut measures = self.measures.iter();
+            measures.any(|measure| measure.is_of(**variant))
+        };
+        let variants = self.variants.iter().filter(is_measured);
+        let beds = variants.map(|variant| self.bed(*variant));
         let beds: Vec<Bed> = beds.collect::<Result<_>>()?;
         for measure in &self.measures {
             for round in 1..=self.rounds {
@@ -87,7 +106,7 @@ impl Plan {
                     name.get_name(),
                     self.rounds
                 ));
-                for bed in &beds {
+                for bed in beds.iter().filter(|bed| measure.is_of(bed.variant)) {
                     self.measure(*measure, bed, &mut report)
                         .map_err(|err| format!("{}: {err}", bed.variant.name()))?;
                 }
@@ -108,6 +127,7 @@ impl Plan {
             Measure::PingPong => ping_pong(bed, report),
             Measure::ConnectEcho => connect_echo(bed, report),
             Measure::ShortConnections => short_connections(bed, report),
+            Measure::Datagrams => self.datagrams(bed, report),
             Measure::Strangers => self.strangers(bed, report),
             Measure::IdleMemory => self.idle_memory(bed.variant, report),
         }
@@ -125,6 +145,20 @@ impl Plan {
         for size in WRITES {
             let reached = bulk::transfer(bed, 1, Way::Up, size, self.transfer_time)?;
             record(report, bed.variant, &format!("writes of {size} B"), reached);
+        }
+        Ok(())
+    }
+
+    fn datagrams(&self, bed: &Bed, report: &mut Report) -> Result<()> {
+        for len in DATAGRAMS {
+            let reached = datagrams::search(bed, len, self.transfer_time / 2)?;
+            let name = format!("datagrams of {len} B");
+            let rate = Quantity::new(name.clone(), "/s", Compare::Ratio);
+            report.record(rate, bed.variant, reached.per_second);
+            if bed.variant != Variant::Direct {
+                let cpu = Quantity::new(format!("{name}, time each"), "us", Compare::Nothing);
+                report.record(cpu, bed.variant, reached.cpu_us);
+            }
         }
         Ok(())
     }

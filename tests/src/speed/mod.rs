@@ -7,6 +7,7 @@
 
 mod bed;
 mod bulk;
+mod datagrams;
 mod echo;
 mod measures;
 mod meter;

@@ -1,0 +1,136 @@
+//! What boosters do for packets that cross a real link, and that they change nothing else.
+
+use std::{
+    net::{Shutdown, SocketAddr, TcpStream},
+    thread,
+    time::Duration,
+};
+
+use pepd_tests::{
+    bed::Family,
+    payload::{Payload, receive},
+    pep::Pep,
+    tunnel::TunnelBed,
+    wait::PATIENCE,
+};
+use serde_json::Value;
+
+use super::{BOTH, Ends, Stream};
+use crate::tunnel::PORT;
+
+const SPACING: Duration = Duration::from_millis(3);
+
+/// A count of a booster of a site.
+fn count(pep: &Pep, site: &str, name: &str) -> u64 {
+    let status: Value = serde_json::from_str(&pep.ask(&["status", "--json"])).expect("JSON");
+    let packets = status["packets"].as_array().cloned().unwrap_or_default();
+    let site = packets.into_iter().find(|packets| packets["site"] == site);
+    let site = site.unwrap_or_else(|| panic!("no such site in {status}"));
+    let (booster, name) = name.split_once('.').expect("booster and count");
+    let found = site["boosters"][booster][name].as_u64();
+    found.unwrap_or_else(|| panic!("no such count in {site}"))
+}
+
+#[test]
+fn overcode_restores_what_the_link_loses_and_is_not_there_where_it_loses_nothing() {
+    for (loss, is_lossy) in [("0%", false), ("3%", true)] {
+        let bed = TunnelBed::new(&format!("rate=20Mbit/s,delay=20ms,queue=200kB,loss={loss}"));
+        let there = [(PORT, "boost = { fec = true }"), (PORT + 1, "")];
+        let ends = Ends::start(&bed, &there, &[(PORT, ""), (PORT + 1, "")]);
+        let mut streams = [PORT, PORT + 1].map(|port| Stream::new(&bed, Family::V4, port));
+        // Until enough is known of the link.
+        let mut from = 0;
+        for _ in 0..4500 {
+            for stream in &mut streams {
+                let number = stream.send(200);
+                stream.take();
+                from = number.saturating_sub(3000);
+            }
+            thread::sleep(SPACING);
+        }
+        for stream in &mut streams {
+            stream.until_one_comes("after the others", 8);
+        }
+        let [protected, bare] = streams.map(|stream| (stream.missing(from), stream.wrong));
+        let repairs = count(&ends.boat, "site-7000", "fec.repairs");
+        if is_lossy {
+            assert!(bare.0 > 45, "{bare:?}: the link loses 90 of 3,000");
+            assert!(protected.0 <= 3, "{protected:?}");
+            assert!(repairs > 150, "{repairs}");
+        } else {
+            assert_eq!((protected, bare, repairs), ((0, 0), (0, 0), 0));
+        }
+        ends.stop();
+    }
+}
+
+/// What is done at the near end, in front of what clients send, and at the far end.
+type Boost = (&'static str, &'static str);
+
+/// Each where it belongs, and many at once.
+const BOOSTS: [Boost; 11] = [
+    ("fec = true", ""),
+    ("arq = true", ""),
+    ("arq = { order = true, tries = 2 }", ""),
+    ("compress = true", "compress = true"),
+    ("jitter = { delay = \"20ms\" }", ""),
+    ("data_filter = true", "ack_filter = true"),
+    ("snoop = true", ""),
+    ("", "ack_reconstruction = { when = \"always\" }"),
+    ("", "divacks = true"),
+    ("congestion = true", "congestion = true"),
+    (
+        "fec = true, arq = true, compress = true, data_filter = true, snoop = true, congestion = true, checksum = true",
+        "fec = true, arq = true, compress = true, ack_filter = true, ack_reconstruction = true, congestion = true",
+    ),
+];
+
+/// A connection with bytes both ways at once, all of which come.
+fn both_ways(bed: &TunnelBed, at: SocketAddr, boost: &Boost) {
+    const LEN: u64 = 400_000;
+    let exchange = |stream: &TcpStream, ours: u64, theirs: u64| {
+        stream
+            .set_read_timeout(Some(PATIENCE * 2))
+            .expect("a socket");
+        thread::scope(|scope| {
+            let sending = scope.spawn(move || {
+                let sent = Payload::new(ours, LEN).send(&mut &*stream);
+                sent.and_then(|()| stream.shutdown(Shutdown::Write))
+            });
+            let found = receive(&mut &*stream).expect("a payload");
+            assert_eq!(found, (LEN, Payload::new(theirs, LEN).sum()), "{boost:?}");
+            sending.join().expect("does not panic").expect("connected");
+        });
+    };
+    thread::scope(|scope| {
+        let listener = bed.host("server").listen(at);
+        let server = scope.spawn(move || exchange(&listener.accept().expect("a client").0, 1, 2));
+        let client = bed.host("client").connect(at);
+        exchange(&client.expect("the server answers"), 2, 1);
+        server.join().expect("does not panic");
+    });
+}
+
+#[test]
+fn connections_are_whole_whatever_boosts_them() {
+    let bed = TunnelBed::new("rate=20Mbit/s,delay=20ms,queue=200kB,loss=1%");
+    let boosts = |of: fn(&Boost) -> &str| -> Vec<(u16, String)> {
+        let boosts = BOOSTS.iter().zip(PORT..);
+        let boosts = boosts.map(|(boost, port)| (port, format!("boost = {{ {} }}", of(boost))));
+        boosts.collect()
+    };
+    let ends = Ends::start(&bed, &boosts(|boost| boost.0), &boosts(|boost| boost.1));
+    thread::scope(|scope| {
+        for (boost, port) in BOOSTS.iter().zip(PORT..) {
+            for family in BOTH {
+                let bed = &bed;
+                scope.spawn(move || both_ways(bed, bed.server_at(family, port), boost));
+            }
+        }
+    });
+    for pep in [&ends.boat, &ends.hub] {
+        assert_eq!(pep.counter("packets_passed"), 0);
+        assert_eq!(pep.counter("packets_undeliverable"), 0);
+    }
+    ends.stop();
+}
