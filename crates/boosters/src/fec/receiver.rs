@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fec::{
     block::{self, BlockDecoder},
-    scheme::{Arrival, Decoder},
+    scheme::{Arrival, Decoder, Refused},
     window::{self, WindowDecoder},
     wire::Header,
 };
@@ -16,25 +16,31 @@ use crate::{
     wire::FEC,
 };
 
-/// Restores what was lost.
+/// The longest message that is protected, in bytes: a frame of Ethernet's longest. A decoder keeps up to some hundred of these.
+const PAYLOAD_MAX: usize = 9000;
+/// Decoders grow by this, in bytes, so that they do so a few times at most.
+const PAYLOAD_STEP: usize = 1500;
+
+/// Restores what was lost. What arrives goes on whatever decoders say of it, but for what they know to have gone on before.
 #[derive(Debug)]
 pub struct Receiver {
-    payload_max: usize,
+    /// What decoders are made for. Grows up to [`PAYLOAD_MAX`] as longer messages come: the far end knows the way better than we do.
+    pub(super) payload_max: usize,
     /// Made when they are needed.
     window: Option<Box<WindowDecoder>>,
     block: Option<Box<BlockDecoder>>,
     passed: u64,
     restored: u64,
     duplicates: u64,
-    refused: u64,
+    pub(super) refused: u64,
 }
 
 impl Receiver {
-    /// For messages of at most so many bytes.
+    /// For messages of at most so many bytes, until there are longer ones.
     #[must_use]
     pub fn new(payload_max: usize) -> Self {
         Self {
-            payload_max: payload_max.clamp(1, 65_535),
+            payload_max: payload_max.clamp(1, PAYLOAD_MAX),
             window: None,
             block: None,
             passed: 0,
@@ -42,6 +48,24 @@ impl Receiver {
             duplicates: 0,
             refused: 0,
         }
+    }
+
+    /// Gives the decoder what came. One that is too small for it makes way for a larger one, which knows nothing of what came before: the far
+    /// end, whose messages have grown, has begun anew as well.
+    fn decode(&mut self, header: Header, payload: &[u8]) -> Result<Arrival, Refused> {
+        let arrival = self.decoder(header).handle(header, payload);
+        let len = match arrival {
+            // A repair's has a length before it.
+            Err(Refused::Length(len)) if header.is_data() => len,
+            Err(Refused::Length(len)) => len.saturating_sub(2),
+            _ => return arrival,
+        };
+        if !(self.payload_max + 1..=PAYLOAD_MAX).contains(&len) {
+            return arrival;
+        }
+        self.payload_max = len.next_multiple_of(PAYLOAD_STEP).min(PAYLOAD_MAX);
+        (self.window, self.block) = (None, None);
+        self.decoder(header).handle(header, payload)
     }
 
     fn decoder(&mut self, header: Header) -> &mut dyn Decoder {
@@ -83,15 +107,12 @@ impl Booster for Receiver {
             self.refused += 1;
             return;
         };
-        let decoder = self.decoder(header);
-        let arrival = decoder.handle(header, payload);
-        let data = match arrival {
-            Ok(Arrival::Data | Arrival::Late) => Some(packet.with_bytes(payload.to_vec())),
-            _ => None,
-        };
-        let passes = data.is_some();
-        out.up.extend(data);
+        let arrival = self.decode(header, payload);
+        let passes = header.is_data() && arrival != Ok(Arrival::Duplicate);
+        out.up
+            .extend(passes.then(|| packet.with_bytes(payload.to_vec())));
         let before = out.up.len();
+        let decoder = self.decoder(header);
         while let Some((_, restored)) = decoder.poll_recovered() {
             out.up.push(Packet {
                 bytes: restored.to_vec(),

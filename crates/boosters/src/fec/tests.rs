@@ -201,3 +201,47 @@ fn a_sender_that_begins_anew_is_understood_and_rubbish_is_refused() {
         );
     }
 }
+
+/// What a peer counts that loses one in twenty.
+fn lossy() -> [u64; 3] {
+    [10_000, 500, 490]
+}
+
+#[test]
+fn messages_that_grow_arrive_and_are_restored() {
+    let mut receiver = Receiver::new(1500);
+    let mut sender = Sender::new(Config::default());
+    let (mut out, now) = (Out::default(), Duration::ZERO);
+    for room in [1400, 8945, 1400, 9100] {
+        let path = |counts| Path {
+            room,
+            counts,
+            ..Path::default()
+        };
+        sender.set_path(now, &path([0; 3]));
+        sender.set_path(now, &path(lossy()));
+        let mut missing = BTreeSet::new();
+        for number in 0..500u32 {
+            let mut bytes = vec![0x45; (room - OVERHEAD).min(9000)];
+            bytes[1..5].copy_from_slice(&number.to_be_bytes());
+            let packet = Packet::new(bytes, now);
+            sender.down(now, packet.clone(), &mut out);
+            let lost = number > 50 && number % 40 == 0;
+            for (index, message) in std::mem::take(&mut out.down).into_iter().enumerate() {
+                assert!(message.bytes.len() <= room);
+                if index > 0 || !lost {
+                    receiver.up(now, message, &mut out);
+                }
+                if index == 0 && !lost {
+                    assert_eq!(out.up[0], packet, "what arrives goes on at once");
+                }
+            }
+            missing.extend(lost.then_some(number));
+            for packet in out.up.drain(..) {
+                missing.remove(&u32::from_be_bytes(packet.bytes[1..5].try_into().unwrap()));
+            }
+        }
+        assert!(missing.range(..450).next().is_none(), "{room}: {missing:?}");
+    }
+    assert_eq!((receiver.payload_max, receiver.refused), (9000, 0));
+}
