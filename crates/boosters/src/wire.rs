@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  0x01 | abilities:32 | heard:8                 ABILITIES   which of these the sender of it understands
-//!  0x02 | id:16 | index:8 | last:8 | bytes       PIECE       of a message that is too long for the link
+//!  0x02 | id:16 | index:8 | last:8 | bytes       PIECE       of a message that is too long for the link; within FEC, of one that is too long beside its header
 //!  0x10 | fec's header | message or symbol       FEC
 //!  0x11 | flags:8 | seq:32 | wait:16 | message    ARQ data
 //!  0x12 | n:8 | n * (seq:32)                     ARQ         asked for again; a reply

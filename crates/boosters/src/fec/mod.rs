@@ -1,9 +1,11 @@
 //! `fec`: repair packets follow the packets, from which the far end restores what the link has lost (ramakrishnan2000 §3, `FZC`).
 //!
 //! Packets leave at once and unchanged but for a header; what arrives goes on at once. Overcode follows the loss that the peer counts; on a
-//! clean link there is none, and no header either. It never exceeds its share of the packets that it protects, bursts of a few packets
-//! apart. When packets pause, the last ones get the overcode that they lack.
+//! clean link there is none, and no header either. It never exceeds its share of the bytes that it protects, bursts of a few packets
+//! apart. When packets pause, the last ones get the overcode that they lack. Packets that are too long for the link beside a header are
+//! cut before they are protected, and joined behind the decoder: so each piece can be restored.
 
+mod allowance;
 mod receiver;
 #[cfg(test)]
 mod tests;
@@ -20,9 +22,11 @@ use fec::{
     wire::Header,
 };
 
+use self::allowance::Allowance;
 use crate::{
     booster::{Booster, Out},
     packet::Packet,
+    pieces::Cutter,
     rule::Path,
     wire::FEC,
 };
@@ -54,7 +58,8 @@ pub const WINDOW_MAX: u8 = 128;
 pub struct Config {
     /// Default: a window of 64, by which a lost packet is back several times sooner than by blocks.
     pub scheme: Scheme,
-    /// Repair packets per packet at most, 0 to 1. Default 0.5.
+    /// Bytes of repair packets per byte of what they protect at most, 0 to 1, each packet with as many bytes of headers as a repair packet has
+    /// (so that this is the share of packets, too, where all are of one length). Default 0.5.
     pub overhead_max: f64,
     /// The share of blocks, or of windows that do as well, that may fail; 1e-9 to 0.1. Default 1e-5.
     pub target: f64,
@@ -91,8 +96,6 @@ pub const OVERHEAD: usize = if HEADER > REPAIR_EXTRA {
 const PAUSE: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Repair packets that may come at once beyond those of a whole block, or of all that are interleaved.
-const BURST: f64 = 8.0;
 
 /// The sending side.
 #[derive(Debug)]
@@ -104,8 +107,9 @@ pub struct Sender {
     room: usize,
     /// How the peer's counts stood.
     counted: [u64; 3],
-    /// Repair packets that may be sent.
-    tokens: f64,
+    /// What repair packets may cost.
+    allowance: Allowance,
+    cutter: Cutter,
     /// When the last packet came, and how far apart they come.
     last: Option<Duration>,
     apart: Duration,
@@ -125,6 +129,7 @@ impl Encoding for BlockEncoder {}
 struct Counters {
     protected: u64,
     plain: u64,
+    cut: u64,
     too_long: u64,
     repairs: u64,
     repairs_dropped: u64,
@@ -150,13 +155,18 @@ impl Sender {
             threshold: config.threshold.clamp(1e-5, 0.5),
             ..ControlConfig::default()
         };
+        let packets = match config.scheme {
+            Scheme::Window { .. } => 0,
+            Scheme::Block { .. } => block * depth,
+        };
         Self {
+            allowance: Allowance::new(control.overhead_max, packets),
             control: Control::new(control).expect("all values are in range"),
             config,
             encoder: None,
             room: Path::default().room,
             counted: [0; 3],
-            tokens: BURST,
+            cutter: Cutter::default(),
             last: None,
             apart: PAUSE_MAX,
             bare: false,
@@ -225,13 +235,22 @@ impl Sender {
         }
     }
 
-    /// What may come at once.
-    fn burst(&self) -> f64 {
-        let packets = match self.config.scheme {
-            Scheme::Window { .. } => 0.0,
-            Scheme::Block { k, depth } => f64::from(k) * f64::from(depth),
+    /// Sends a message that fits, and the overcode that has come together by then.
+    fn protect(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        let encoder = self.encoder.as_mut();
+        let header = encoder.and_then(|encoder| encoder.handle_data(&packet.bytes, now).ok());
+        let Some(header) = header else {
+            self.counters.too_long += 1;
+            out.down.push(packet);
+            return;
         };
-        BURST + packets * self.config.overhead_max
+        self.counters.protected += 1;
+        self.allowance.earn(packet.bytes.len() + REPAIR_EXTRA);
+        self.bare = true;
+        self.note_time(now);
+        out.down
+            .push(packet.with_bytes(message(header, &packet.bytes)));
+        self.give_repairs(&packet, out);
     }
 
     fn note_time(&mut self, now: Duration) {
@@ -252,14 +271,14 @@ impl Sender {
         };
         while let Some((header, symbol)) = encoder.poll_repair() {
             self.bare = false;
-            if self.tokens < 1.0 {
+            let bytes = message(header, symbol);
+            if !self.allowance.spend(bytes.len()) {
                 self.counters.repairs_dropped += 1;
                 continue;
             }
-            self.tokens -= 1.0;
             self.counters.repairs += 1;
             let repair = Packet {
-                bytes: message(header, symbol),
+                bytes,
                 since: like.since,
                 ..Packet::default()
             };
@@ -278,25 +297,26 @@ fn message(header: Header, payload: &[u8]) -> Vec<u8> {
 
 impl Booster for Sender {
     fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
-        let Some(encoder) = &mut self.encoder else {
+        if self.encoder.is_none() {
             self.counters.plain += 1;
             out.down.push(packet);
             return;
-        };
-        let fits = packet.bytes.len() + OVERHEAD <= self.room;
-        let header = fits.then(|| encoder.handle_data(&packet.bytes, now).ok());
-        let Some(header) = header.flatten() else {
+        }
+        let room = self.room.saturating_sub(OVERHEAD);
+        if packet.bytes.len() <= room {
+            self.protect(now, packet, out);
+            return;
+        }
+        let pieces = self.cutter.cut(&packet.bytes, room);
+        if pieces.is_empty() {
             self.counters.too_long += 1;
             out.down.push(packet);
             return;
-        };
-        self.counters.protected += 1;
-        self.tokens = (self.tokens + self.config.overhead_max).min(self.burst());
-        self.bare = true;
-        self.note_time(now);
-        out.down
-            .push(packet.with_bytes(message(header, &packet.bytes)));
-        self.give_repairs(&packet, out);
+        }
+        self.counters.cut += 1;
+        for piece in pieces {
+            self.protect(now, packet.with_bytes(piece), out);
+        }
     }
 
     fn on_time(&mut self, now: Duration, out: &mut Out) {
@@ -354,12 +374,14 @@ impl Booster for Sender {
         let Counters {
             protected,
             plain,
+            cut,
             too_long,
             repairs,
             repairs_dropped,
         } = self.counters;
         each("protected", protected);
         each("plain", plain);
+        each("cut", cut);
         each("too_long", too_long);
         each("repairs", repairs);
         each("repairs_dropped", repairs_dropped);

@@ -13,7 +13,8 @@ use super::WINDOW_MAX;
 use crate::{
     booster::{Booster, Out},
     packet::Packet,
-    wire::FEC,
+    pieces::Joiner,
+    wire::{FEC, PIECE},
 };
 
 /// The longest message that is protected, in bytes: a frame of Ethernet's longest. A decoder keeps up to some hundred of these.
@@ -29,6 +30,8 @@ pub struct Receiver {
     /// Made when they are needed.
     window: Option<Box<WindowDecoder>>,
     block: Option<Box<BlockDecoder>>,
+    /// Of messages that were too long to be protected in one piece.
+    joiner: Joiner,
     passed: u64,
     restored: u64,
     duplicates: u64,
@@ -43,6 +46,7 @@ impl Receiver {
             payload_max: payload_max.clamp(1, PAYLOAD_MAX),
             window: None,
             block: None,
+            joiner: Joiner::default(),
             passed: 0,
             restored: 0,
             duplicates: 0,
@@ -66,6 +70,15 @@ impl Receiver {
         self.payload_max = len.next_multiple_of(PAYLOAD_STEP).min(PAYLOAD_MAX);
         (self.window, self.block) = (None, None);
         self.decoder(header).handle(header, payload)
+    }
+
+    /// A message goes on, when it is whole.
+    fn pass(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        if packet.bytes.first() != Some(&PIECE) {
+            out.up.push(packet);
+        } else if let Some(bytes) = self.joiner.take(now, &packet.bytes) {
+            out.up.push(packet.with_bytes(bytes));
+        }
     }
 
     fn decoder(&mut self, header: Header) -> &mut dyn Decoder {
@@ -98,7 +111,7 @@ impl Receiver {
 }
 
 impl Booster for Receiver {
-    fn up(&mut self, _now: Duration, packet: Packet, out: &mut Out) {
+    fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         if packet.bytes.first() != Some(&FEC) {
             out.up.push(packet);
             return;
@@ -109,18 +122,18 @@ impl Booster for Receiver {
         };
         let arrival = self.decode(header, payload);
         let passes = header.is_data() && arrival != Ok(Arrival::Duplicate);
-        out.up
-            .extend(passes.then(|| packet.with_bytes(payload.to_vec())));
-        let before = out.up.len();
-        let decoder = self.decoder(header);
-        while let Some((_, restored)) = decoder.poll_recovered() {
-            out.up.push(Packet {
+        if passes {
+            self.pass(now, packet.with_bytes(payload.to_vec()), out);
+        }
+        while let Some((_, restored)) = self.decoder(header).poll_recovered() {
+            let restored = Packet {
                 bytes: restored.to_vec(),
                 since: packet.since,
                 ..Packet::default()
-            });
+            };
+            self.restored += 1;
+            self.pass(now, restored, out);
         }
-        self.restored += (out.up.len() - before) as u64;
         self.passed += u64::from(passes);
         match arrival {
             Ok(Arrival::Duplicate) => self.duplicates += 1,

@@ -127,7 +127,7 @@ pub struct Fec {
     pub window: u8,
     /// Data packets of a block, 1 to 128. Default 20: on a link of 1 Mbit/s it closes within a quarter of a second.
     pub block: u8,
-    /// Overcode at most, as a share of data packets, 0 to 1. Default 50 %.
+    /// Overcode at most, as a share of the bytes of data packets, 0 to 1. Default 50 %.
     pub overhead_max: Ratio,
     /// What may be lost still, 1e-9 to 0.1. Default 1e-5: nothing that TCP or voice notice.
     pub target: Ratio,
