@@ -107,6 +107,8 @@ pub struct Sender {
     room: usize,
     /// How the peer's counts stood.
     counted: [u64; 3],
+    /// How many packets congestion had taken then.
+    congested: u64,
     /// What repair packets may cost.
     allowance: Allowance,
     cutter: Cutter,
@@ -166,6 +168,7 @@ impl Sender {
             encoder: None,
             room: Path::default().room,
             counted: [0; 3],
+            congested: 0,
             cutter: Cutter::default(),
             last: None,
             apart: PAUSE_MAX,
@@ -184,6 +187,31 @@ impl Sender {
             Scheme::Block { k, .. } => (overcode.rows(k.max(1).into()), k.max(1).into()),
         };
         rows as f64 / packets as f64
+    }
+
+    /// What the peer has counted since it was looked at last.
+    fn count(&mut self, path: &Path) {
+        let [packets, lost, bursts] = self.counted;
+        let counts = path.counts;
+        if counts[0] < packets || path.congested < self.congested {
+            // Another session counts anew.
+            (self.counted, self.congested) = ([0; 3], 0);
+            return;
+        }
+        let news = Counts::new(
+            counts[0] - packets,
+            counts[1].saturating_sub(lost),
+            counts[2].saturating_sub(bursts),
+        );
+        let Some(news) = news.ok().filter(|news| news.packets() > 0) else {
+            return;
+        };
+        self.counted = counts;
+        let congested = path.congested > self.congested;
+        self.congested = path.congested;
+        // More packets would make it worse; and what is lost then says nothing of the link.
+        self.control.on_congestion(congested);
+        self.control.on_counts(news);
     }
 
     /// Packets that come from here on are protected, or not.
@@ -349,24 +377,7 @@ impl Booster for Sender {
                 self.encoder = Some(self.make(overcode));
             }
         }
-        let [packets, lost, bursts] = self.counted;
-        let counts = path.counts;
-        if counts[0] < packets {
-            // Another session counts anew.
-            self.counted = [0; 3];
-            return;
-        }
-        let news = Counts::new(
-            counts[0] - packets,
-            counts[1].saturating_sub(lost),
-            counts[2].saturating_sub(bursts),
-        );
-        self.counted = counts;
-        if let Ok(news) = news
-            && news.packets() > 0
-        {
-            self.control.on_counts(news);
-        }
+        self.count(path);
         self.follow();
     }
 

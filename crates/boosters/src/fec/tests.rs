@@ -257,6 +257,30 @@ fn a_sender_that_begins_anew_is_understood_and_rubbish_is_refused() {
     }
 }
 
+#[test]
+fn overcode_does_not_grow_by_what_congestion_takes() {
+    let mut sender = Sender::new(Config::default());
+    let mut path = Path::default();
+    let mut hear = |lost: u64, congested: bool| {
+        for _ in 0..20 {
+            path.counts[0] += 200;
+            path.counts[1] += lost;
+            path.counts[2] += lost;
+            path.congested += if congested { lost } else { 0 };
+            sender.set_path(Duration::ZERO, &path);
+            // Looked at again before there is news.
+            sender.set_path(Duration::ZERO, &path);
+        }
+        sender.share()
+    };
+    assert_eq!(hear(20, true), 0.0, "a queue that is full");
+    assert_eq!(hear(0, false), 0.0);
+    let share = hear(4, false);
+    assert!(share > 0.05, "{share}");
+    assert!(hear(40, true) <= share);
+    assert!(hear(4, false) <= share, "as it was before");
+}
+
 /// What a peer counts that loses one in twenty.
 fn lossy() -> [u64; 3] {
     [10_000, 500, 490]

@@ -273,8 +273,9 @@ impl Packets {
 fn path(session: &Session) -> Path {
     let state = session.path();
     Path {
-        loss: state.loss,
+        loss: session.link_loss(),
         counts: session.measures().sent,
+        congested: session.causes().congestion,
         rate: state.link_rate,
         peer_rate: session.return_rate(),
         rtt: state.rtt,
