@@ -16,6 +16,8 @@ use crate::{
 const MISSING_MAX: u64 = 4096;
 /// Of how many before the next one it is known whether they came.
 const KNOWN: u64 = 1 << 17;
+/// Messages before the first that came which may have been overtaken by it: each is passed on once, but none is asked for.
+const BEFORE: u64 = 64;
 /// Times that one is asked for; the sender decides how often it answers.
 const ASKED_MAX: u8 = 3;
 /// Numbers in a reply.
@@ -33,6 +35,9 @@ pub struct Receiver {
     /// After the highest that came.
     next: u64,
     begun: bool,
+    /// The first that came of this sender, and which of the [`BEFORE`] numbers before it have come since: the nearest is the lowest bit.
+    first: u64,
+    before: u64,
     missing: BTreeMap<u64, Missing>,
     /// When something is to be done about which.
     due: BTreeSet<(Duration, u64)>,
@@ -78,6 +83,7 @@ impl Receiver {
         self.due.clear();
         self.release(out);
         self.next = (1 << 40) | u64::from(seq);
+        (self.first, self.before) = (self.next, 0);
     }
 
     /// All before this number should have come.
@@ -117,8 +123,9 @@ impl Receiver {
             return Some(number);
         }
         let Some(missing) = self.missing.remove(&number) else {
-            self.duplicates += 1;
-            return None;
+            let is_new = self.is_new_before(number);
+            self.duplicates += u64::from(!is_new);
+            return is_new.then_some(number);
         };
         self.due.remove(&(missing.due, number));
         if again && missing.asked == 1 {
@@ -128,6 +135,18 @@ impl Receiver {
         }
         self.repaired += u64::from(again);
         Some(number)
+    }
+
+    /// Whether it is one of before the first that has not come yet.
+    fn is_new_before(&mut self, number: u64) -> bool {
+        let back = self.first.checked_sub(number).filter(|back| *back > 0);
+        let Some(back) = back.filter(|back| *back <= BEFORE) else {
+            return false;
+        };
+        let bit = 1 << (back - 1);
+        let is_new = self.before & bit == 0;
+        self.before |= bit;
+        is_new
     }
 
     /// What three later ones have overtaken is asked for now.

@@ -118,6 +118,39 @@ fn order_is_kept_where_it_is_asked_for() {
     assert!(ran.arrived.len() > 4950, "{}", ran.arrived.len());
 }
 
+/// Numbered messages that carry their number.
+fn messages(config: Config, count: u8) -> Vec<Packet> {
+    let (mut sender, mut out) = (Sender::new(config), Out::default());
+    for number in 0..count {
+        let packet = Packet::new(vec![0x45, number], Duration::ZERO);
+        sender.down(Duration::ZERO, packet, &mut out);
+    }
+    out.down
+}
+
+#[test]
+fn the_first_messages_may_come_in_any_order() {
+    for order in [false, true] {
+        let config = Config {
+            order,
+            ..Config::default()
+        };
+        let all = messages(config, 100);
+        let (mut receiver, mut out) = (Receiver::new(), Out::default());
+        for message in all[36..].iter().rev().chain(&all[36..]) {
+            receiver.up(Duration::ZERO, message.clone(), &mut out);
+        }
+        let mut came: Vec<_> = out.up.drain(..).map(|packet| packet.bytes[1]).collect();
+        came.sort_unstable();
+        assert_eq!(came, (36..100).collect::<Vec<_>>());
+        // Of before these nobody knows.
+        for message in &all[..35] {
+            receiver.up(Duration::ZERO, message.clone(), &mut out);
+        }
+        assert!(out.up.is_empty() && out.down.is_empty());
+    }
+}
+
 #[test]
 fn what_is_kept_and_missing_is_bounded() {
     let mut sender = Sender::new(Config {
