@@ -44,6 +44,11 @@ impl QueueLayer {
     fn is_on(&self) -> bool {
         self.able && self.switch.is_on()
     }
+
+    /// Whether it looks at packets that leave: also those that it has changed while it was on.
+    fn is_at_work(&self) -> bool {
+        self.is_on() || (self.able && self.booster.finishes())
+    }
 }
 
 /// What a chain has done.
@@ -230,7 +235,7 @@ impl Chain {
     }
 
     fn leave(&mut self, now: Duration, number: u64, mut packet: Packet) {
-        for layer in &mut self.at_queue {
+        for layer in self.at_queue.iter_mut().filter(|layer| layer.is_at_work()) {
             let booster = &mut layer.booster;
             packet = booster.leaving(now, number, packet, &self.queue, &mut self.out);
         }
@@ -413,3 +418,6 @@ impl Receiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -186,6 +186,11 @@ pub trait AtQueue: Debug + Send {
         packet
     }
 
+    /// Whether [`leaving`](Self::leaving) is called while it is switched off, too: what it began with queued packets is still to be finished.
+    fn finishes(&self) -> bool {
+        false
+    }
+
     /// A packet has come by the link for a host.
     fn seen_up(&mut self, now: Duration, packet: &Packet) {
         let _ = (now, packet);

@@ -1,0 +1,95 @@
+use super::*;
+use crate::{
+    ack_reconstruction, congestion,
+    rule::When,
+    tcp::{
+        flags,
+        tests::{answer, segment},
+    },
+    wire::{ACKS, Abilities},
+};
+
+fn ms(time: u64) -> Duration {
+    Duration::from_millis(time)
+}
+
+fn chain(at_queue: Vec<QueueLayer>, lower: Vec<Layer>) -> Chain {
+    let queue = Queue::new(1 << 20, Some(Duration::from_secs(1)));
+    Chain::new(Vec::new(), at_queue, queue, lower)
+}
+
+/// What leaves now, of at most `room` bytes each.
+fn leave(chain: &mut Chain, now: Duration, room: usize) -> Vec<(Vec<u8>, Ecn)> {
+    let mut all = Vec::new();
+    loop {
+        let mut out = Vec::new();
+        let Some(ecn) = chain.poll_message(now, room, &mut out) else {
+            return all;
+        };
+        all.push((out, ecn));
+    }
+}
+
+fn counter(chain: &Chain, booster: &str, name: &str) -> u64 {
+    let mut found = None;
+    chain.counters(&mut |layer, count, value| {
+        if (layer, count) == (booster, name) {
+            found = Some(value);
+        }
+    });
+    found.expect(name)
+}
+
+const NEVER: Rule = Rule {
+    when: When::Never,
+    loss_above: None,
+    asymmetry_above: None,
+    queue_above: None,
+    after: Duration::ZERO,
+};
+
+#[test]
+fn at_the_queue_only_those_work_that_are_on() {
+    for (when, told) in [(When::Always, true), (When::Never, false)] {
+        let rule = Rule { when, ..NEVER };
+        let booster = congestion::Congestion::new(congestion::Config::default());
+        let layer = QueueLayer::new("congestion", 0, rule, booster);
+        let mut chain = chain(vec![layer], Vec::new());
+        for number in 0..100 {
+            let now = ms(number * 200);
+            let segment = segment(number as u32, 9, flags::ACK, b"data");
+            chain.from_host(now, &segment);
+            leave(&mut chain, now + ms(199), 1400);
+        }
+        assert_eq!(counter(&chain, "congestion", "untold") > 0, told);
+    }
+}
+
+#[test]
+fn what_was_begun_in_the_queue_is_finished_for_who_understands_it() {
+    for (abilities, kind) in [(Abilities::ALL, ACKS), (0, 0x45)] {
+        let rule = Rule {
+            when: When::Rule,
+            loss_above: Some(0.01),
+            ..NEVER
+        };
+        let booster = ack_reconstruction::Collapse::new(Default::default());
+        let name = "ack_reconstruction";
+        let layer = QueueLayer::new(name, Abilities::ACKS, rule, booster);
+        let mut chain = chain(vec![layer], Vec::new());
+        let path = |loss, abilities| Path {
+            loss,
+            abilities,
+            ..Path::default()
+        };
+        chain.set_path(ms(0), &path(0.1, Abilities::ALL));
+        for number in 1..10 {
+            chain.from_host(ms(0), &answer(9, 100 * number, flags::ACK, &[]));
+        }
+        chain.set_path(ms(0), &path(0.0, abilities));
+        assert_eq!(counter(&chain, name, "on"), 0);
+        let left = leave(&mut chain, ms(1), 1400);
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].0[0], kind);
+    }
+}
