@@ -341,20 +341,20 @@ impl Receiver {
         }
     }
 
-    /// A message has come; `congested` if its datagram was marked on the way.
-    pub fn handle(&mut self, now: Duration, message: &[u8], congested: bool) {
+    /// A message has come, and its datagram with the mark `outer`.
+    pub fn handle(&mut self, now: Duration, message: &[u8], outer: Ecn) {
         self.stats.messages += 1;
         let whole = match message.first() {
-            Some(&PIECE) => self.joiner.take(now, message),
-            Some(_) => Some(message.to_vec()),
+            Some(&PIECE) => self.joiner.take(now, message, outer),
+            Some(_) => Some((message.to_vec(), outer)),
             None => None,
         };
-        let Some(bytes) = whole else { return };
+        let Some((bytes, outer)) = whole else { return };
         let packet = Packet {
             ecn: ecn::of_packet(&bytes),
             bytes,
             since: now,
-            congested,
+            outer,
         };
         self.stack.up(now, packet, &mut self.out);
         self.route();
@@ -404,7 +404,7 @@ impl Receiver {
             let len = Ip::parse(&packet.bytes).map(|ip| ip.bytes.len());
             if len != Some(packet.bytes.len()) {
                 self.stats.unreadable += 1;
-            } else if !ecn::decapsulate(&mut packet.bytes, packet.congested) {
+            } else if !ecn::decapsulate(&mut packet.bytes, packet.outer) {
                 self.stats.dropped_congested += 1;
             } else {
                 self.stats.packets += 1;

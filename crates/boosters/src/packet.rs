@@ -11,8 +11,8 @@ pub struct Packet {
     pub since: Duration,
     /// What it says, or stands for, of congestion ([`crate::ecn`]).
     pub ecn: crate::ecn::Ecn,
-    /// From the link: the datagram that it came in was marked there (congestion experienced).
-    pub congested: bool,
+    /// From the link: the mark of the datagram that it came in. None for what no datagram brought.
+    pub outer: crate::ecn::Ecn,
 }
 
 impl Packet {
@@ -24,7 +24,7 @@ impl Packet {
             bytes,
             since,
             ecn,
-            congested: false,
+            outer: crate::ecn::Ecn::NotEct,
         }
     }
 

@@ -16,6 +16,7 @@ pub use receiver::Receiver;
 
 use crate::{
     booster::{Booster, Out},
+    ecn::Ecn,
     packet::Packet,
     rule::Path,
     wire::{ARQ, ARQ_AGAIN, Reader},
@@ -188,6 +189,8 @@ impl Booster for Sender {
         out.down.push(Packet {
             bytes,
             since: now,
+            // It is for us, who hear of marks by the tunnel. What is sent again keeps the mark of its packet, whose sender may know of none.
+            ecn: Ecn::Ect0,
             ..Packet::default()
         });
     }

@@ -93,3 +93,24 @@ fn what_was_begun_in_the_queue_is_finished_for_who_understands_it() {
         assert_eq!(left[0].0[0], kind);
     }
 }
+
+#[test]
+fn congestion_that_one_piece_has_met_is_told() {
+    let mut bytes = segment(1, 9, flags::ACK, &[7; 3000]);
+    bytes[1] = 2;
+    crate::checksum::replace_u16(&mut bytes, 10, 0x4500, 0x4502);
+    for met in 0..4 {
+        let mut sender = chain(Vec::new(), Vec::new());
+        sender.from_host(ms(0), &bytes);
+        let pieces = leave(&mut sender, ms(0), 1000);
+        assert_eq!(pieces.len(), 4);
+        let mut receiver = Receiver::new(Vec::new());
+        for (number, (piece, ecn)) in pieces.iter().enumerate() {
+            assert_eq!(*ecn, Ecn::Ect0);
+            let outer = if number == met { Ecn::Ce } else { *ecn };
+            receiver.handle(ms(0), piece, outer);
+        }
+        let came = receiver.poll_packet().expect("all pieces have come");
+        assert_eq!(ecn::of_packet(&came.bytes), Ecn::Ce, "piece {met}");
+    }
+}

@@ -79,13 +79,13 @@ impl Exchange {
         }
     }
 
-    /// A message of the peer's. `site` says to which of our chains the packets belong that come back from where the packet goes: the answers.
+    /// A message of the peer's, whose datagram came with the mark `outer`. `site` says to which of our chains the packets belong that come back from where the packet goes: the answers.
     pub fn handle(
         &mut self,
         now: Duration,
         channel: u8,
         message: &[u8],
-        congested: bool,
+        outer: Ecn,
         site: &mut dyn FnMut(&FlowKey) -> usize,
     ) {
         match channel {
@@ -98,7 +98,7 @@ impl Exchange {
                 let receiver = self.receivers.entry(channel);
                 let room = self.path.room;
                 let receiver = receiver.or_insert_with(|| settings::receiver(room));
-                receiver.handle(now, message, congested);
+                receiver.handle(now, message, outer);
                 deliver(&mut self.chains, receiver, now, site);
             }
             _ => self.refused += 1,

@@ -39,7 +39,7 @@ fn carry(from: &mut Exchange, to: &mut Exchange, now: Duration, room: usize) -> 
         assert!(out.len() <= room, "{} of {room} bytes", out.len());
         messages += 1;
         let second = |key: &FlowKey| usize::from(key.from.1 == 9002);
-        to.handle(now, out[0], &out[1..], false, &mut { second });
+        to.handle(now, out[0], &out[1..], Ecn::NotEct, &mut { second });
     }
 }
 
@@ -107,11 +107,11 @@ fn marks_of_the_link_reach_those_who_understand_them() {
     let mut far = plain(1);
     let mut packet = udp(1, 100);
     let site = &mut |_: &FlowKey| 0;
-    far.handle(Duration::ZERO, 0, &packet, true, site);
+    far.handle(Duration::ZERO, 0, &packet, Ecn::Ce, site);
     assert!(far.poll_host().is_none());
     packet[1] |= 2;
     crate::checksum::replace_u16(&mut packet, 10, 0x4500, 0x4502);
-    far.handle(Duration::ZERO, 0, &packet, true, site);
+    far.handle(Duration::ZERO, 0, &packet, Ecn::Ce, site);
     let (_, arrived) = far.poll_host().expect("arrived");
     assert_eq!(arrived.bytes[1] & 3, 3);
     let stats = far.receivers().next().expect("one").1.stats();
@@ -124,7 +124,7 @@ fn what_makes_no_sense_is_refused_and_counted() {
     let site = &mut |_: &FlowKey| 7;
     for channel in 0..=255 {
         for message in [&[][..], &[0x45], &[0x01], &[0x99, 1, 2], &[0x02, 1]] {
-            far.handle(Duration::ZERO, channel, message, false, site);
+            far.handle(Duration::ZERO, channel, message, Ecn::NotEct, site);
         }
     }
     assert!(far.poll_host().is_none());

@@ -25,6 +25,7 @@ use fec::{
 use self::allowance::Allowance;
 use crate::{
     booster::{Booster, Out},
+    ecn::Ecn,
     packet::Packet,
     pieces::Cutter,
     rule::Path,
@@ -308,6 +309,8 @@ impl Sender {
             let repair = Packet {
                 bytes,
                 since: like.since,
+                // It is for us, who hear of marks by the tunnel.
+                ecn: Ecn::Ect0,
                 ..Packet::default()
             };
             out.down.push(repair);

@@ -76,8 +76,12 @@ impl Receiver {
     fn pass(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         if packet.bytes.first() != Some(&PIECE) {
             out.up.push(packet);
-        } else if let Some(bytes) = self.joiner.take(now, &packet.bytes) {
-            out.up.push(packet.with_bytes(bytes));
+        } else if let Some((bytes, outer)) = self.joiner.take(now, &packet.bytes, packet.outer) {
+            out.up.push(Packet {
+                bytes,
+                outer,
+                ..packet
+            });
         }
     }
 

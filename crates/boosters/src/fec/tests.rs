@@ -210,6 +210,9 @@ fn the_last_packets_are_protected_when_they_pause() {
     assert!(at > now && at <= now + PAUSE_MAX);
     sender.on_time(at, &mut out);
     assert!(out.down.len() > before);
+    // Repair packets have no host behind them: they are marked where others would be dropped.
+    let marks = |packets: &[Packet]| packets.iter().all(|packet| packet.ecn == Ecn::Ect0);
+    assert!(marks(&out.down[before..]) && out.down[0].ecn == Ecn::Ect1);
     assert_eq!(sender.deadline(), None);
 }
 

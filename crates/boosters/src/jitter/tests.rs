@@ -284,10 +284,10 @@ fn what_is_not_stamped_passes_and_what_is_cut_short_is_dropped() {
         delay: Duration::ZERO,
     });
     let mut marked = send(&mut sender, 1, 0);
-    marked.congested = true;
+    marked.outer = crate::ecn::Ecn::Ce;
     receiver.up(us(0), marked, &mut out);
     receiver.on_time(us(2000), &mut out);
-    assert!(out.up[0].congested);
+    assert_eq!(out.up[0].outer, crate::ecn::Ecn::Ce);
 }
 
 #[test]
