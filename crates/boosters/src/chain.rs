@@ -64,7 +64,7 @@ pub struct ChainStats {
     pub message_bytes: u64,
     /// Packets that were dropped as the queue was full.
     pub dropped_full: u64,
-    /// Packets that were dropped as they had waited for too long.
+    /// Packets, and messages of boosters, that were dropped as they had waited for too long.
     pub dropped_late: u64,
     /// Messages that no room was long enough for.
     pub dropped_long: u64,
@@ -82,8 +82,9 @@ pub struct Chain {
     at_queue: Vec<QueueLayer>,
     queue: Queue,
     lower: Stack,
-    /// What leaves next.
-    ready: VecDeque<Packet>,
+    /// What leaves next, and since when it could.
+    ready: VecDeque<(Duration, Packet)>,
+    ready_late: u64,
     /// For hosts.
     hosts: VecDeque<Packet>,
     cutter: Cutter,
@@ -106,6 +107,7 @@ impl Chain {
             queue,
             lower: Stack::new(lower),
             ready: VecDeque::new(),
+            ready_late: 0,
             hosts: VecDeque::new(),
             cutter: Cutter::default(),
             out: Out::default(),
@@ -142,7 +144,7 @@ impl Chain {
         self.lower.up(now, reply, &mut self.out);
         // What nobody took is nobody's.
         self.out.up.clear();
-        self.take_ready();
+        self.take_ready(now);
     }
 
     /// Time has passed.
@@ -151,7 +153,7 @@ impl Chain {
         self.route_upper(now);
         self.lower.on_time(now, &mut self.out);
         self.out.up.clear();
-        self.take_ready();
+        self.take_ready(now);
     }
 
     /// When [`on_time`](Self::on_time) wants to be called.
@@ -189,9 +191,13 @@ impl Chain {
                 let (number, packet) = self.queue.pop(now)?;
                 self.leave(now, number, packet);
             }
-            let message = self.ready.pop_front()?;
+            let (since, message) = self.ready.pop_front()?;
+            if self.is_late(now, since, &message) {
+                self.ready_late += 1;
+                continue;
+            }
             if message.bytes.len() > room {
-                self.cut(&message, room);
+                self.cut(since, &message, room);
                 continue;
             }
             self.stats.messages += 1;
@@ -211,7 +217,7 @@ impl Chain {
     pub fn stats(&self) -> ChainStats {
         ChainStats {
             dropped_full: self.queue.dropped_full,
-            dropped_late: self.queue.dropped_late,
+            dropped_late: self.queue.dropped_late + self.ready_late,
             ..self.stats
         }
     }
@@ -243,16 +249,24 @@ impl Chain {
         self.take_hosts();
         self.lower.down(now, packet, &mut self.out);
         self.out.up.clear();
-        self.take_ready();
+        self.take_ready(now);
     }
 
-    fn cut(&mut self, message: &Packet, room: usize) {
+    /// Whether a message has waited for too long behind the queue, as what boosters make does while the link is away. What has been begun
+    /// is sent to its end: the pieces that have gone would have gone in vain.
+    fn is_late(&self, now: Duration, since: Duration, message: &Packet) -> bool {
+        let is_piece = message.bytes.first() == Some(&PIECE);
+        let patience = self.queue.patience().filter(|_| !is_piece);
+        patience.is_some_and(|patience| now.saturating_sub(since) > patience)
+    }
+
+    fn cut(&mut self, since: Duration, message: &Packet, room: usize) {
         let pieces = self.cutter.cut(&message.bytes, room);
         if pieces.is_empty() {
             self.stats.dropped_long += 1;
         }
         for piece in pieces.into_iter().rev() {
-            self.ready.push_front(message.with_bytes(piece));
+            self.ready.push_front((since, message.with_bytes(piece)));
         }
     }
 
@@ -289,10 +303,16 @@ impl Chain {
         self.hosts.extend(self.out.up.drain(..));
     }
 
-    fn take_ready(&mut self) {
+    fn take_ready(&mut self, now: Duration) {
+        while let Some((since, first)) = self.ready.front()
+            && self.is_late(now, *since, first)
+        {
+            self.ready.pop_front();
+            self.ready_late += 1;
+        }
         for message in self.out.down.drain(..) {
             if self.ready.len() < READY_MAX {
-                self.ready.push_back(message);
+                self.ready.push_back((now, message));
             } else {
                 self.queue.dropped_full += 1;
             }

@@ -115,6 +115,12 @@ impl Queue {
             .is_some_and(|patience| now.saturating_sub(packet.since) > patience)
     }
 
+    /// How long a packet may wait; `None` for ever.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        self.patience
+    }
+
     /// For how long the first packet has been waiting.
     #[must_use]
     pub fn delay(&self, now: Duration) -> Duration {

@@ -114,3 +114,50 @@ fn congestion_that_one_piece_has_met_is_told() {
         assert_eq!(ecn::of_packet(&came.bytes), Ecn::Ce, "piece {met}");
     }
 }
+
+/// What makes a message by itself at a time.
+#[derive(Debug)]
+struct Ticking(Option<Duration>, usize);
+
+impl crate::booster::Booster for Ticking {
+    fn on_time(&mut self, now: Duration, out: &mut Out) {
+        self.0 = None;
+        out.down.push(Packet::new(vec![0x11; self.1], now));
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.0
+    }
+}
+
+#[test]
+fn what_boosters_made_while_the_link_was_away_does_not_go_before_what_is_fresh() {
+    let always = Rule {
+        when: When::Always,
+        ..NEVER
+    };
+    let ticking = |at, len| Layer::new("ticking", 0, always, Ticking(Some(ms(at)), len));
+    let layers = vec![ticking(100, 10), ticking(900, 11), ticking(100, 3000)];
+    let mut chain = chain(Vec::new(), layers);
+    let mut first = Vec::new();
+    chain.on_time(ms(100));
+    chain.on_time(ms(900));
+    assert_eq!(chain.ready.len(), 3);
+    // The long one is begun; what is left of it goes on whenever that is.
+    chain.ready.rotate_left(1);
+    chain
+        .poll_message(ms(950), 1000, &mut first)
+        .expect("a piece");
+    chain.from_host(ms(1500), &segment(1, 9, flags::ACK, b"data"));
+    let left = leave(&mut chain, ms(1500), 1000);
+    let kinds: Vec<_> = left
+        .iter()
+        .map(|(bytes, _)| (bytes[0], bytes.len()))
+        .collect();
+    assert_eq!(
+        kinds[..4],
+        [(PIECE, 755), (PIECE, 755), (PIECE, 755), (0x11, 11)]
+    );
+    assert_eq!((kinds.len(), kinds[4].0), (5, 0x45));
+    assert_eq!(chain.stats().dropped_late, 1);
+}
