@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use crate::{
     booster::Out,
     ecn::{self, Ecn},
-    ip::Ip,
+    ip,
     packet::Packet,
     pieces::{Cutter, Joiner},
     queue::{AtQueue, Queue},
@@ -336,6 +336,22 @@ pub struct ReceiverStats {
     pub dropped_congested: u64,
 }
 
+/// Whether this is an IP packet, from its first byte to its last. What is behind its header is the hosts' affair: in the later fragments of a
+/// packet there are no headers, though the first one's name them.
+fn is_whole(packet: &[u8]) -> bool {
+    let word = |at: usize| {
+        packet
+            .get(at..at + 2)
+            .map(|word| u16::from_be_bytes([word[0], word[1]]).into())
+    };
+    let (header, len) = match (ip::version(packet), packet.first()) {
+        (Some(4), Some(first)) => (usize::from(first & 15) * 4, word(2)),
+        (Some(6), _) => (40, word(4).map(|payload: usize| payload + 40)),
+        _ => return false,
+    };
+    header >= 20 && packet.len() >= header && len == Some(packet.len())
+}
+
 /// The receiving side of one of the peer's chains.
 #[derive(Debug)]
 pub struct Receiver {
@@ -421,8 +437,7 @@ impl Receiver {
 
     fn route(&mut self) {
         for mut packet in self.out.up.drain(..) {
-            let len = Ip::parse(&packet.bytes).map(|ip| ip.bytes.len());
-            if len != Some(packet.bytes.len()) {
+            if !is_whole(&packet.bytes) {
                 self.stats.unreadable += 1;
             } else if !ecn::decapsulate(&mut packet.bytes, packet.outer) {
                 self.stats.dropped_congested += 1;
