@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{AGAIN, ORDER, TAIL};
+use super::{AGAIN, ORDER, PLACE, TAIL};
 use crate::{
     booster::{Booster, Out},
     packet::Packet,
@@ -22,7 +22,7 @@ const BEFORE: u64 = 64;
 const ASKED_MAX: u8 = 3;
 /// Numbers in a reply.
 const NUMBERS_MAX: usize = 60;
-/// Bytes that wait for others before them.
+/// Bytes that wait for others before them, with what they cost beyond that.
 const HELD_MAX: usize = 4 << 20;
 /// How much later than others a message may come without being lost.
 const REORDERED: Duration = Duration::from_millis(2);
@@ -100,6 +100,13 @@ impl Receiver {
             self.due.insert((due, missing));
         }
         self.next = self.next.max(number);
+        let most = self.missing.len().saturating_sub(MISSING_MAX as usize);
+        for _ in 0..most {
+            if let Some((number, missing)) = self.missing.pop_first() {
+                self.due.remove(&(missing.due, number));
+                self.given_up += 1;
+            }
+        }
     }
 
     /// Whether a message with this number is new, and sent by who sent those before.
@@ -160,13 +167,6 @@ impl Receiver {
             missing.due = now;
             self.due.insert((now, *number));
         }
-        let most = self.missing.len().saturating_sub(MISSING_MAX as usize);
-        for _ in 0..most {
-            if let Some((number, missing)) = self.missing.pop_first() {
-                self.due.remove(&(missing.due, number));
-                self.given_up += 1;
-            }
-        }
     }
 
     /// What is due to be asked for; what is waited for no more is given up.
@@ -214,13 +214,13 @@ impl Receiver {
             && first.is_none_or(|first| *entry.key() < first)
         {
             let packet = entry.remove();
-            self.held_bytes -= packet.bytes.len();
+            self.held_bytes -= packet.bytes.len() + PLACE;
             out.up.push(packet);
         }
     }
 
     fn hold(&mut self, number: u64, packet: Packet, out: &mut Out) {
-        self.held_bytes += packet.bytes.len();
+        self.held_bytes += packet.bytes.len() + PLACE;
         self.held.insert(number, packet);
         while self.held_bytes > HELD_MAX
             && let Some((number, missing)) = self.missing.pop_first()
@@ -230,6 +230,22 @@ impl Receiver {
             self.release(out);
         }
         self.release(out);
+    }
+}
+
+#[cfg(test)]
+impl Receiver {
+    pub(super) fn held_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Everything has a limit, and is counted as it is.
+    pub(super) fn check_bounds(&self) {
+        let bytes = self.held.values().map(|packet| packet.bytes.len() + PLACE);
+        assert_eq!(bytes.sum::<usize>(), self.held_bytes);
+        assert!(self.held_bytes <= HELD_MAX);
+        assert!(self.missing.len() <= MISSING_MAX as usize);
+        assert_eq!(self.due.len(), self.missing.len());
     }
 }
 
@@ -253,6 +269,9 @@ impl Booster for Receiver {
             if let Some(number) = number {
                 self.expect(now, number);
             }
+        } else if reader.0.is_empty() {
+            // Nobody sends nothing.
+            self.unreadable += 1;
         } else if let Some(number) = self.note(now, seq, flags & AGAIN != 0, out) {
             let inner = packet.with_bytes(reader.0.to_vec());
             if flags & ORDER != 0 {

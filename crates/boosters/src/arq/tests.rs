@@ -151,24 +151,80 @@ fn the_first_messages_may_come_in_any_order() {
     }
 }
 
+fn counter(booster: &dyn Booster, name: &str) -> u64 {
+    let mut found = None;
+    booster.counters(&mut |each, value| {
+        if each == name {
+            found = Some(value);
+        }
+    });
+    found.expect(name)
+}
+
+#[test]
+fn what_would_come_too_late_is_not_numbered() {
+    let config = Config {
+        order: true,
+        wait: Duration::from_millis(600),
+        ..Config::default()
+    };
+    // A round trip is as long: nothing is held for what would be too late.
+    let ran = run(config, 0.05, 5000);
+    let held = ran.arrived.iter().filter(|(number, at)| {
+        *at != Duration::from_millis(5) * *number + Duration::from_millis(300)
+    });
+    assert_eq!(held.count(), 0);
+    let mut sender = Sender::new(config);
+    let mut out = Out::default();
+    for rtt in [100, 599, 600, 900, 599] {
+        let path = Path {
+            rtt: Duration::from_millis(rtt),
+            ..Path::default()
+        };
+        sender.set_path(Duration::ZERO, &path);
+        let packet = Packet::new(vec![0x45; 30], Duration::ZERO);
+        sender.down(Duration::ZERO, packet, &mut out);
+        let numbered = out.down.pop().unwrap().bytes[0] == ARQ;
+        assert_eq!(numbered, rtt < 600);
+    }
+    assert_eq!(counter(&sender, "unnumbered"), 2);
+}
+
 #[test]
 fn what_is_kept_and_missing_is_bounded() {
     let mut sender = Sender::new(Config {
         cache: 64 << 10,
+        order: true,
+        wait: Duration::from_secs(65),
         ..Config::default()
     });
     let mut receiver = Receiver::new();
     let mut out = Out::default();
-    for number in 0..5000u32 {
+    for number in 0..50_000u32 {
         let now = Duration::from_micros(number.into());
-        sender.down(now, Packet::new(vec![0x45; 1000], now), &mut out);
+        let len = [1, 1000][number as usize / 25_000];
+        sender.down(now, Packet::new(vec![0x45; len], now), &mut out);
         let message = out.down.pop().unwrap();
         if number % 2 == 0 {
             receiver.up(now, message, &mut out);
         }
         out = Out::default();
+        assert!(sender.bytes <= 64 << 10 && sender.kept.len() <= (64 << 10) / PLACE);
+        receiver.check_bounds();
     }
-    assert!(sender.bytes <= 64 << 10 && sender.kept.len() < 64);
+    // All of what has come has gone out, or is held within bounds.
+    assert!(receiver.held_count() > 1000);
+    // One that only says where it is, further and further ahead.
+    for step in 0..100u32 {
+        let seq = sender.next.wrapping_add(step * 4000);
+        let tail = sender.header(TAIL, seq);
+        let packet = Packet {
+            bytes: tail,
+            ..Packet::default()
+        };
+        receiver.up(Duration::from_secs(1), packet, &mut out);
+        receiver.check_bounds();
+    }
     let mut state = 1u64;
     for _ in 0..50_000 {
         state = state
@@ -184,6 +240,26 @@ fn what_is_kept_and_missing_is_bounded() {
         let now = Duration::from_millis(state >> 48);
         sender.up(now, packet.clone(), &mut out);
         receiver.up(now, packet, &mut out);
+        receiver.check_bounds();
         out = Out::default();
     }
+}
+
+#[test]
+fn messages_of_nothing_are_refused() {
+    let sender = Sender::new(Config {
+        order: true,
+        ..Config::default()
+    });
+    let (mut receiver, mut out) = (Receiver::new(), Out::default());
+    for number in (0..10_000).step_by(2) {
+        let packet = Packet {
+            bytes: sender.header(0, sender.next.wrapping_add(number)),
+            ..Packet::default()
+        };
+        receiver.up(Duration::ZERO, packet, &mut out);
+    }
+    assert!(out.up.is_empty());
+    assert_eq!(receiver.held_count(), 0);
+    assert_eq!(counter(&receiver, "unreadable"), 5000);
 }
