@@ -391,6 +391,7 @@ impl Receiver {
             bytes,
             since: now,
             outer,
+            ..Packet::default()
         };
         self.stack.up(now, packet, &mut self.out);
         self.route();

@@ -13,6 +13,8 @@ pub struct Packet {
     pub ecn: crate::ecn::Ecn,
     /// From the link: the mark of the datagram that it came in. None for what no datagram brought.
     pub outer: crate::ecn::Ecn,
+    /// From the link: what was lost shortly before it may still be restored by overcode, until so many packets later; 0 where there is none.
+    pub restorable: u16,
 }
 
 impl Packet {
@@ -25,6 +27,7 @@ impl Packet {
             since,
             ecn,
             outer: crate::ecn::Ecn::NotEct,
+            restorable: 0,
         }
     }
 

@@ -26,8 +26,10 @@ const NUMBERS_MAX: usize = 60;
 const HELD_MAX: usize = 4 << 20;
 /// How much later than others a message may come without being lost.
 const REORDERED: Duration = Duration::from_millis(2);
-/// Later messages by which one is taken for lost at once.
+/// Later messages by which one is taken for lost at once, where overcode does not still restore it.
 const OVERTAKEN: u64 = 3;
+/// Messages that are further apart do not come one after the other.
+const APART_MAX: Duration = Duration::from_millis(200);
 
 /// Asks for what is missing.
 #[derive(Debug, Default)]
@@ -45,6 +47,11 @@ pub struct Receiver {
     held: BTreeMap<u64, Packet>,
     held_bytes: usize,
     rtt: Option<Duration>,
+    /// Until how many messages later overcode may restore one; 0 where there is none.
+    restorable: u16,
+    /// When the last message came, and how far apart they come.
+    last: Option<Duration>,
+    apart: Duration,
     wait: Duration,
     repaired: u64,
     given_up: u64,
@@ -86,10 +93,29 @@ impl Receiver {
         (self.first, self.before) = (self.next, 0);
     }
 
+    /// A message has come, and what overcode may still restore.
+    fn note_time(&mut self, now: Duration, restorable: u16) {
+        self.restorable = restorable;
+        if let Some(last) = self.last.replace(now) {
+            let apart = now.saturating_sub(last).min(APART_MAX);
+            self.apart = (self.apart * 7 + apart) / 8;
+        }
+    }
+
+    /// How long a message may be late before it is asked for: as packets overtake each other, or until overcode has restored what
+    /// it can, so that only the rest is sent twice; but not for so long that the answer would be late.
+    fn patience(&self) -> Duration {
+        let reordered = self.rtt.map_or(REORDERED, |rtt| (rtt / 8).max(REORDERED));
+        let answer = self.rtt.map_or(self.wait / 2, |rtt| rtt + rtt / 4);
+        let restored = self.apart * self.restorable.into();
+        let restored = restored.min(self.wait.saturating_sub(answer));
+        reordered.max(restored)
+    }
+
     /// All before this number should have come.
     fn expect(&mut self, now: Duration, number: u64) {
         for missing in self.next..number {
-            let due = now + self.rtt.map_or(REORDERED, |rtt| (rtt / 8).max(REORDERED));
+            let due = now + self.patience();
             let entry = Missing {
                 since: now,
                 asked: 0,
@@ -156,9 +182,11 @@ impl Receiver {
         is_new
     }
 
-    /// What three later ones have overtaken is asked for now.
+    /// What so many later ones have overtaken that it will not come by itself is asked for now.
     fn overtake(&mut self, now: Duration) {
-        let before = self.next.saturating_sub(OVERTAKEN);
+        let before = self
+            .next
+            .saturating_sub(OVERTAKEN.max(self.restorable.into()));
         let late = self.missing.range_mut(..before).rev();
         for (number, missing) in
             late.take_while(|(_, missing)| missing.asked == 0 && missing.due > now)
@@ -262,6 +290,7 @@ impl Booster for Receiver {
             return;
         };
         self.wait = Duration::from_millis(wait.max(1).into());
+        self.note_time(now, packet.restorable);
         if flags & TAIL != 0 {
             let number = self.expand(seq).filter(|number| {
                 self.begun && *number > self.next && *number < self.next + MISSING_MAX

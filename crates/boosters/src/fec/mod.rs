@@ -6,6 +6,7 @@
 //! cut before they are protected, and joined behind the decoder: so each piece can be restored.
 
 mod allowance;
+mod pace;
 mod receiver;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use fec::{
     wire::Header,
 };
 
-use super::WINDOW_MAX;
+use super::{WINDOW_MAX, pace::Pace};
 use crate::{
     booster::{Booster, Out},
     packet::Packet,
@@ -32,6 +32,7 @@ pub struct Receiver {
     block: Option<Box<BlockDecoder>>,
     /// Of messages that were too long to be protected in one piece.
     joiner: Joiner,
+    pace: Pace,
     passed: u64,
     restored: u64,
     duplicates: u64,
@@ -47,6 +48,7 @@ impl Receiver {
             window: None,
             block: None,
             joiner: Joiner::default(),
+            pace: Pace::default(),
             passed: 0,
             restored: 0,
             duplicates: 0,
@@ -74,6 +76,10 @@ impl Receiver {
 
     /// A message goes on, when it is whole.
     fn pass(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        let packet = Packet {
+            restorable: self.pace.packets(),
+            ..packet
+        };
         if packet.bytes.first() != Some(&PIECE) {
             out.up.push(packet);
         } else if let Some((bytes, outer)) = self.joiner.take(now, &packet.bytes, packet.outer) {
@@ -125,6 +131,11 @@ impl Booster for Receiver {
             return;
         };
         let arrival = self.decode(header, payload);
+        if header.is_data() {
+            self.pace.on_data();
+        } else {
+            self.pace.on_repair();
+        }
         let passes = header.is_data() && arrival != Ok(Arrival::Duplicate);
         if passes {
             self.pass(now, packet.with_bytes(payload.to_vec()), out);
