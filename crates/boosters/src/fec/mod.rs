@@ -47,10 +47,30 @@ pub enum Scheme {
     Block {
         /// How many packets a block has, 1 to 128.
         k: u8,
-        /// How many blocks are filled in turn, 1 to 64.
+        /// How many blocks are filled in turn, 1 to 64, and no more than [`INTERLEAVED_MAX`] packets together.
         depth: u8,
     },
 }
+
+impl Scheme {
+    /// What is out of range brought into it.
+    fn in_range(self) -> Self {
+        match self {
+            Self::Window { window } => Self::Window {
+                window: window.clamp(1, WINDOW_MAX),
+            },
+            Self::Block { k, depth } => {
+                let k = k.clamp(1, 128);
+                let most = (INTERLEAVED_MAX / usize::from(k)).min(64) as u8;
+                let depth = depth.clamp(1, most);
+                Self::Block { k, depth }
+            }
+        }
+    }
+}
+
+/// Receivers keep this many packets of interleaved blocks, and as many again, so that those that come late still meet theirs.
+pub const INTERLEAVED_MAX: usize = 2048;
 
 /// Longer windows would cost receivers more than they restore.
 pub const WINDOW_MAX: u8 = 128;
@@ -143,13 +163,13 @@ impl Sender {
     /// With nothing known of the link: without overcode. Values out of range are brought into it.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let block = match config.scheme {
-            Scheme::Window { window } => block_of_window(window.clamp(1, WINDOW_MAX).into()),
-            Scheme::Block { k, .. } => k.clamp(1, 128).into(),
+        let config = Config {
+            scheme: config.scheme.in_range(),
+            ..config
         };
-        let depth = match config.scheme {
-            Scheme::Window { .. } => 1,
-            Scheme::Block { depth, .. } => depth.clamp(1, 64).into(),
+        let (block, depth) = match config.scheme {
+            Scheme::Window { window } => (block_of_window(window.into()), 1),
+            Scheme::Block { k, depth } => (k.into(), depth.into()),
         };
         let control = ControlConfig {
             target: config.target.clamp(1e-9, 0.1),
@@ -185,8 +205,8 @@ impl Sender {
     pub fn share(&self) -> f64 {
         let overcode = self.control.overcode();
         let (rows, packets) = match self.config.scheme {
-            Scheme::Window { window } => overcode.rows_of_window(window.max(1).into()),
-            Scheme::Block { k, .. } => (overcode.rows(k.max(1).into()), k.max(1).into()),
+            Scheme::Window { window } => overcode.rows_of_window(window.into()),
+            Scheme::Block { k, .. } => (overcode.rows(k.into()), k.into()),
         };
         rows as f64 / packets as f64
     }
@@ -240,7 +260,7 @@ impl Sender {
         match self.config.scheme {
             Scheme::Window { window } => {
                 let config = window::EncoderConfig {
-                    window: window.clamp(1, WINDOW_MAX),
+                    window,
                     payload_max,
                     overcode,
                     // A pause is for us to see.
@@ -252,8 +272,8 @@ impl Sender {
             }
             Scheme::Block { k, depth } => {
                 let config = block::EncoderConfig {
-                    k: k.clamp(1, 128),
-                    depth: depth.clamp(1, 64).into(),
+                    k,
+                    depth: depth.into(),
                     block_time: Duration::MAX,
                     payload_max,
                     overcode,

@@ -9,7 +9,7 @@ use fec::{
     wire::Header,
 };
 
-use super::{WINDOW_MAX, pace::Pace};
+use super::{INTERLEAVED_MAX, WINDOW_MAX, pace::Pace};
 use crate::{
     booster::{Booster, Out},
     packet::Packet,
@@ -109,7 +109,7 @@ impl Receiver {
                     let config = block::DecoderConfig {
                         payload_max,
                         blocks: 192,
-                        packets: 4096,
+                        packets: 2 * INTERLEAVED_MAX,
                         ..block::DecoderConfig::default()
                     };
                     Box::new(BlockDecoder::new(&config).expect("all values are in range"))
