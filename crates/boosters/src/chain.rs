@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Duration};
 use crate::{
     booster::Out,
     ecn::{self, Ecn},
-    ip::Ip,
+    ip,
     packet::Packet,
     pieces::{Cutter, Joiner},
     queue::{AtQueue, Queue},
@@ -44,6 +44,11 @@ impl QueueLayer {
     fn is_on(&self) -> bool {
         self.able && self.switch.is_on()
     }
+
+    /// Whether it looks at packets that leave: also those that it has changed while it was on.
+    fn is_at_work(&self) -> bool {
+        self.is_on() || (self.able && self.booster.finishes())
+    }
 }
 
 /// What a chain has done.
@@ -59,7 +64,7 @@ pub struct ChainStats {
     pub message_bytes: u64,
     /// Packets that were dropped as the queue was full.
     pub dropped_full: u64,
-    /// Packets that were dropped as they had waited for too long.
+    /// Packets, and messages of boosters, that were dropped as they had waited for too long.
     pub dropped_late: u64,
     /// Messages that no room was long enough for.
     pub dropped_long: u64,
@@ -77,8 +82,9 @@ pub struct Chain {
     at_queue: Vec<QueueLayer>,
     queue: Queue,
     lower: Stack,
-    /// What leaves next.
-    ready: VecDeque<Packet>,
+    /// What leaves next, and since when it could.
+    ready: VecDeque<(Duration, Packet)>,
+    ready_late: u64,
     /// For hosts.
     hosts: VecDeque<Packet>,
     cutter: Cutter,
@@ -101,6 +107,7 @@ impl Chain {
             queue,
             lower: Stack::new(lower),
             ready: VecDeque::new(),
+            ready_late: 0,
             hosts: VecDeque::new(),
             cutter: Cutter::default(),
             out: Out::default(),
@@ -137,7 +144,7 @@ impl Chain {
         self.lower.up(now, reply, &mut self.out);
         // What nobody took is nobody's.
         self.out.up.clear();
-        self.take_ready();
+        self.take_ready(now);
     }
 
     /// Time has passed.
@@ -146,7 +153,7 @@ impl Chain {
         self.route_upper(now);
         self.lower.on_time(now, &mut self.out);
         self.out.up.clear();
-        self.take_ready();
+        self.take_ready(now);
     }
 
     /// When [`on_time`](Self::on_time) wants to be called.
@@ -184,9 +191,13 @@ impl Chain {
                 let (number, packet) = self.queue.pop(now)?;
                 self.leave(now, number, packet);
             }
-            let message = self.ready.pop_front()?;
+            let (since, message) = self.ready.pop_front()?;
+            if self.is_late(now, since, &message) {
+                self.ready_late += 1;
+                continue;
+            }
             if message.bytes.len() > room {
-                self.cut(&message, room);
+                self.cut(since, &message, room);
                 continue;
             }
             self.stats.messages += 1;
@@ -206,7 +217,7 @@ impl Chain {
     pub fn stats(&self) -> ChainStats {
         ChainStats {
             dropped_full: self.queue.dropped_full,
-            dropped_late: self.queue.dropped_late,
+            dropped_late: self.queue.dropped_late + self.ready_late,
             ..self.stats
         }
     }
@@ -230,7 +241,7 @@ impl Chain {
     }
 
     fn leave(&mut self, now: Duration, number: u64, mut packet: Packet) {
-        for layer in &mut self.at_queue {
+        for layer in self.at_queue.iter_mut().filter(|layer| layer.is_at_work()) {
             let booster = &mut layer.booster;
             packet = booster.leaving(now, number, packet, &self.queue, &mut self.out);
         }
@@ -238,16 +249,24 @@ impl Chain {
         self.take_hosts();
         self.lower.down(now, packet, &mut self.out);
         self.out.up.clear();
-        self.take_ready();
+        self.take_ready(now);
     }
 
-    fn cut(&mut self, message: &Packet, room: usize) {
+    /// Whether a message has waited for too long behind the queue, as what boosters make does while the link is away. What has been begun
+    /// is sent to its end: the pieces that have gone would have gone in vain.
+    fn is_late(&self, now: Duration, since: Duration, message: &Packet) -> bool {
+        let is_piece = message.bytes.first() == Some(&PIECE);
+        let patience = self.queue.patience().filter(|_| !is_piece);
+        patience.is_some_and(|patience| now.saturating_sub(since) > patience)
+    }
+
+    fn cut(&mut self, since: Duration, message: &Packet, room: usize) {
         let pieces = self.cutter.cut(&message.bytes, room);
         if pieces.is_empty() {
             self.stats.dropped_long += 1;
         }
         for piece in pieces.into_iter().rev() {
-            self.ready.push_front(message.with_bytes(piece));
+            self.ready.push_front((since, message.with_bytes(piece)));
         }
     }
 
@@ -284,10 +303,16 @@ impl Chain {
         self.hosts.extend(self.out.up.drain(..));
     }
 
-    fn take_ready(&mut self) {
+    fn take_ready(&mut self, now: Duration) {
+        while let Some((since, first)) = self.ready.front()
+            && self.is_late(now, *since, first)
+        {
+            self.ready.pop_front();
+            self.ready_late += 1;
+        }
         for message in self.out.down.drain(..) {
             if self.ready.len() < READY_MAX {
-                self.ready.push_back(message);
+                self.ready.push_back((now, message));
             } else {
                 self.queue.dropped_full += 1;
             }
@@ -309,6 +334,22 @@ pub struct ReceiverStats {
     pub unreadable: u64,
     /// Packets that were dropped as the link was congested and their senders do not understand marks.
     pub dropped_congested: u64,
+}
+
+/// Whether this is an IP packet, from its first byte to its last. What is behind its header is the hosts' affair: in the later fragments of a
+/// packet there are no headers, though the first one's name them.
+fn is_whole(packet: &[u8]) -> bool {
+    let word = |at: usize| {
+        packet
+            .get(at..at + 2)
+            .map(|word| u16::from_be_bytes([word[0], word[1]]).into())
+    };
+    let (header, len) = match (ip::version(packet), packet.first()) {
+        (Some(4), Some(first)) => (usize::from(first & 15) * 4, word(2)),
+        (Some(6), _) => (40, word(4).map(|payload: usize| payload + 40)),
+        _ => return false,
+    };
+    header >= 20 && packet.len() >= header && len == Some(packet.len())
 }
 
 /// The receiving side of one of the peer's chains.
@@ -336,20 +377,21 @@ impl Receiver {
         }
     }
 
-    /// A message has come; `congested` if its datagram was marked on the way.
-    pub fn handle(&mut self, now: Duration, message: &[u8], congested: bool) {
+    /// A message has come, and its datagram with the mark `outer`.
+    pub fn handle(&mut self, now: Duration, message: &[u8], outer: Ecn) {
         self.stats.messages += 1;
         let whole = match message.first() {
-            Some(&PIECE) => self.joiner.take(now, message),
-            Some(_) => Some(message.to_vec()),
+            Some(&PIECE) => self.joiner.take(now, message, outer),
+            Some(_) => Some((message.to_vec(), outer)),
             None => None,
         };
-        let Some(bytes) = whole else { return };
+        let Some((bytes, outer)) = whole else { return };
         let packet = Packet {
             ecn: ecn::of_packet(&bytes),
             bytes,
             since: now,
-            congested,
+            outer,
+            ..Packet::default()
         };
         self.stack.up(now, packet, &mut self.out);
         self.route();
@@ -396,10 +438,9 @@ impl Receiver {
 
     fn route(&mut self) {
         for mut packet in self.out.up.drain(..) {
-            let len = Ip::parse(&packet.bytes).map(|ip| ip.bytes.len());
-            if len != Some(packet.bytes.len()) {
+            if !is_whole(&packet.bytes) {
                 self.stats.unreadable += 1;
-            } else if !ecn::decapsulate(&mut packet.bytes, packet.congested) {
+            } else if !ecn::decapsulate(&mut packet.bytes, packet.outer) {
                 self.stats.dropped_congested += 1;
             } else {
                 self.stats.packets += 1;
@@ -413,3 +454,6 @@ impl Receiver {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,28 @@ impl Ecn {
         }
     }
 
+    /// What a packet that came into the tunnel with this one has where it leaves it, if its datagram came with `outer`; `None` if it is to
+    /// be dropped, as its sender would not understand that there is congestion (RFC 6040 §4.2, figure 4).
+    #[must_use]
+    pub fn leaving(self, outer: Self) -> Option<Self> {
+        match (self, outer) {
+            (Self::NotEct, Self::Ce) => None,
+            (Self::Ect0, Self::Ect1) => Some(Self::Ect1),
+            (Self::Ect0 | Self::Ect1, Self::Ce) => Some(Self::Ce),
+            (inner, _) => Some(inner),
+        }
+    }
+
+    /// What a whole says of which one part came with this mark and others with `other`: congestion, if any part does (RFC 3168 §5.3), else
+    /// the more severe of the two, as between headers (RFC 6040 §4.2).
+    #[must_use]
+    pub fn joined(self, other: Self) -> Self {
+        let severity = [Self::NotEct, Self::Ect0, Self::Ect1, Self::Ce];
+        let worst = severity.into_iter().rev();
+        let mut worst = worst.filter(|ecn| [self, other].contains(ecn));
+        worst.next().unwrap_or_default()
+    }
+
     /// Whether the sender understands marks.
     #[must_use]
     pub fn is_capable(self) -> bool {
@@ -46,32 +68,39 @@ pub fn of_packet(packet: &[u8]) -> Ecn {
     }
 }
 
-/// Says in an IP packet that congestion was experienced. Returns whether that could be said: its sender understands it.
-pub fn mark(packet: &mut [u8]) -> bool {
-    if !of_packet(packet).is_capable() {
-        return false;
-    }
+/// Writes marks into an IP packet, and nothing if it is too short to have any.
+fn write(packet: &mut [u8], ecn: Ecn) {
     match ip::version(packet) {
         Some(4) if packet.len() >= 20 => {
             let old = u16::from_be_bytes([packet[0], packet[1]]);
-            packet[1] |= 3;
+            packet[1] = packet[1] & !3 | ecn as u8;
             let new = u16::from_be_bytes([packet[0], packet[1]]);
             checksum::replace_u16(packet, 10, old, new);
-            true
         }
-        Some(6) => {
-            packet[1] |= 0x30;
-            true
-        }
-        _ => false,
+        Some(6) if packet.len() >= 2 => packet[1] = packet[1] & !0x30 | (ecn as u8) << 4,
+        _ => {}
     }
 }
 
-/// What becomes of a packet whose datagram was marked on the link (RFC 6040 §4.2). Returns whether it goes on: one whose sender does
-/// not understand marks is to be dropped, as it would have been without the tunnel.
+/// Says in an IP packet that congestion was experienced. Returns whether that could be said: its sender understands it.
+pub fn mark(packet: &mut [u8]) -> bool {
+    let capable = of_packet(packet).is_capable();
+    if capable {
+        write(packet, Ecn::Ce);
+    }
+    capable && of_packet(packet) == Ecn::Ce
+}
+
+/// What becomes of a packet whose datagram came with the mark `outer` (RFC 6040 §4.2). Returns whether it goes on: one whose sender does
+/// not understand marks is to be dropped where the link was congested, as it would have been without the tunnel.
 #[must_use]
-pub fn decapsulate(packet: &mut [u8], congested: bool) -> bool {
-    !congested || mark(packet)
+pub fn decapsulate(packet: &mut [u8], outer: Ecn) -> bool {
+    let inner = of_packet(packet);
+    let leaving = inner.leaving(outer);
+    if let Some(ecn) = leaving.filter(|ecn| *ecn != inner) {
+        write(packet, ecn);
+    }
+    leaving.is_some()
 }
 
 #[cfg(test)]
@@ -90,20 +119,42 @@ mod tests {
         bytes
     }
 
+    const ALL: [Ecn; 4] = [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce];
+
+    /// Figure 4 of RFC 6040, in packets of both versions.
     #[test]
-    fn marks_are_set_where_they_are_understood_and_the_header_stays_whole() {
-        for ecn in 0..4 {
-            let mut bytes = packet(ecn);
-            assert!(checksum::is_valid(&bytes[..20]));
-            let goes_on = decapsulate(&mut bytes, true);
-            assert_eq!(goes_on, ecn != 0);
-            let expected = if ecn == 0 { 0 } else { 3 };
-            assert_eq!(
-                Packet::new(bytes.clone(), Default::default()).ecn as u8,
-                expected
-            );
-            assert!(checksum::is_valid(&bytes[..20]));
+    fn marks_are_as_rfc_6040_has_them_and_the_header_stays_whole() {
+        use Ecn::{Ce, Ect0, Ect1, NotEct};
+        let table = [
+            (NotEct, [Some(NotEct), Some(NotEct), Some(NotEct), None]),
+            (Ect0, [Some(Ect0), Some(Ect0), Some(Ect1), Some(Ce)]),
+            (Ect1, [Some(Ect1), Some(Ect1), Some(Ect1), Some(Ce)]),
+            (Ce, [Some(Ce); 4]),
+        ];
+        for (inner, leaving) in table {
+            for (outer, expected) in ALL.into_iter().zip(leaving) {
+                let mut v4 = packet(inner as u8);
+                assert!(checksum::is_valid(&v4[..20]));
+                assert_eq!(decapsulate(&mut v4, outer), expected.is_some());
+                assert!(checksum::is_valid(&v4[..20]));
+                let mut v6 = vec![0; 40];
+                (v6[0], v6[1]) = (0x6a, 0xc5 | (inner as u8) << 4);
+                assert_eq!(decapsulate(&mut v6, outer), expected.is_some());
+                assert_eq!((v6[0], v6[1] & 0xcf), (0x6a, 0xc5));
+                for bytes in [v4, v6] {
+                    let came = Packet::new(bytes, Default::default()).ecn;
+                    assert_eq!(came, expected.unwrap_or(inner));
+                }
+            }
         }
-        assert!(decapsulate(&mut packet(0), false));
+    }
+
+    #[test]
+    fn a_whole_is_marked_if_any_part_is() {
+        for (index, one) in ALL.into_iter().enumerate() {
+            for (other_index, other) in ALL.into_iter().enumerate() {
+                assert_eq!(one.joined(other), ALL[index.max(other_index)]);
+            }
+        }
     }
 }

@@ -11,8 +11,10 @@ pub struct Packet {
     pub since: Duration,
     /// What it says, or stands for, of congestion ([`crate::ecn`]).
     pub ecn: crate::ecn::Ecn,
-    /// From the link: the datagram that it came in was marked there (congestion experienced).
-    pub congested: bool,
+    /// From the link: the mark of the datagram that it came in. None for what no datagram brought.
+    pub outer: crate::ecn::Ecn,
+    /// From the link: what was lost shortly before it may still be restored by overcode, until so many packets later; 0 where there is none.
+    pub restorable: u16,
 }
 
 impl Packet {
@@ -24,7 +26,8 @@ impl Packet {
             bytes,
             since,
             ecn,
-            congested: false,
+            outer: crate::ecn::Ecn::NotEct,
+            restorable: 0,
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::wire::{PIECE, Reader};
+use crate::{
+    ecn::Ecn,
+    wire::{PIECE, Reader},
+};
 
 /// What a piece has before its bytes.
 pub const HEADER: usize = 5;
@@ -56,6 +59,8 @@ struct Open {
     id: u16,
     since: Duration,
     pieces: Vec<Option<Vec<u8>>>,
+    /// What the marks of their datagrams come to.
+    outer: Ecn,
     bytes: usize,
 }
 
@@ -69,8 +74,8 @@ impl Default for Joiner {
 }
 
 impl Joiner {
-    /// Takes a piece, all of it; returns the message that it completes.
-    pub fn take(&mut self, now: Duration, piece: &[u8]) -> Option<Vec<u8>> {
+    /// Takes a piece, all of it, and the mark of its datagram; returns the message that it completes, and what the marks of all pieces come to.
+    pub fn take(&mut self, now: Duration, piece: &[u8], outer: Ecn) -> Option<(Vec<u8>, Ecn)> {
         let mut reader = Reader(piece.get(1..)?);
         let (id, index, last) = (reader.u16()?, reader.u8()?, reader.u8()?);
         let bytes = reader.0;
@@ -80,7 +85,7 @@ impl Joiner {
         self.expire(now);
         let at = match self.open.iter().position(|open| open.id == id) {
             Some(at) => at,
-            None => self.begin(now, id, last),
+            None => self.begin(now, id, last, outer),
         };
         let open = self.open.get_mut(at)?;
         let (len, full) = (open.pieces.len(), open.bytes + bytes.len() > MESSAGE_MAX);
@@ -89,6 +94,7 @@ impl Joiner {
             self.given_up += 1;
             return None;
         }
+        open.outer = open.outer.joined(outer);
         let slot = &mut open.pieces[usize::from(index)];
         if slot.is_none() {
             open.bytes += bytes.len();
@@ -98,10 +104,11 @@ impl Joiner {
             return None;
         }
         let done = self.open.remove(at)?;
-        Some(done.pieces.into_iter().flatten().flatten().collect())
+        let bytes = done.pieces.into_iter().flatten().flatten().collect();
+        Some((bytes, done.outer))
     }
 
-    fn begin(&mut self, now: Duration, id: u16, last: u8) -> usize {
+    fn begin(&mut self, now: Duration, id: u16, last: u8, outer: Ecn) -> usize {
         if self.open.len() >= OPEN_MAX {
             self.open.pop_front();
             self.given_up += 1;
@@ -110,6 +117,7 @@ impl Joiner {
             id,
             since: now,
             pieces: vec![None; usize::from(last) + 1],
+            outer,
             bytes: 0,
         });
         self.open.len() - 1
@@ -143,13 +151,20 @@ mod tests {
             pieces.reverse();
             let last = pieces.pop().unwrap();
             for piece in pieces.iter().chain(&pieces) {
-                assert_eq!(joiner.take(Duration::ZERO, piece), None);
+                assert_eq!(joiner.take(Duration::ZERO, piece, Ecn::Ce), None);
             }
-            assert_eq!(joiner.take(Duration::ZERO, &last), Some(message.clone()));
+            // Congestion that one piece met, the message met.
+            let joined = joiner.take(Duration::ZERO, &last, Ecn::Ect0);
+            let outer = if pieces.is_empty() {
+                Ecn::Ect0
+            } else {
+                Ecn::Ce
+            };
+            assert_eq!(joined, Some((message.clone(), outer)));
         }
         assert!(cutter.cut(&message, HEADER).is_empty());
         for piece in cutter.cut(&message, 100).iter().skip(1) {
-            assert_eq!(joiner.take(Duration::ZERO, piece), None);
+            assert_eq!(joiner.take(Duration::ZERO, piece, Ecn::NotEct), None);
         }
         assert_eq!((joiner.open.len(), joiner.given_up), (1, 0));
         joiner.expire(Duration::from_secs(60));

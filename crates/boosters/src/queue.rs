@@ -115,6 +115,12 @@ impl Queue {
             .is_some_and(|patience| now.saturating_sub(packet.since) > patience)
     }
 
+    /// How long a packet may wait; `None` for ever.
+    #[must_use]
+    pub fn patience(&self) -> Option<Duration> {
+        self.patience
+    }
+
     /// For how long the first packet has been waiting.
     #[must_use]
     pub fn delay(&self, now: Duration) -> Duration {
@@ -184,6 +190,11 @@ pub trait AtQueue: Debug + Send {
     ) -> Packet {
         let _ = (now, number, queue, out);
         packet
+    }
+
+    /// Whether [`leaving`](Self::leaving) is called while it is switched off, too: what it began with queued packets is still to be finished.
+    fn finishes(&self) -> bool {
+        false
     }
 
     /// A packet has come by the link for a host.

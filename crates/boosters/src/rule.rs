@@ -5,10 +5,12 @@ use std::time::Duration;
 /// What is known of the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
-    /// The share of our packets that the link loses, 0 to 1.
+    /// The share of our packets that the link loses, 0 to 1, without what congestion does.
     pub loss: f64,
     /// Of our packets: looked for by the peer, of them lost, bursts of these; since the session began.
     pub counts: [u64; 3],
+    /// Of our packets: lost to congestion, as far as that can be told; since the session began.
+    pub congested: u64,
     /// What the link carries for us, in bits a second.
     pub rate: u64,
     /// What it carries for the peer, toward us; `None` where it is not known.
@@ -28,6 +30,7 @@ impl Default for Path {
         Self {
             loss: 0.0,
             counts: [0; 3],
+            congested: 0,
             rate: 0,
             peer_rate: None,
             rtt: Duration::from_millis(100),

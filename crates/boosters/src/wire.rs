@@ -6,13 +6,13 @@
 //!
 //! ```text
 //!  0x01 | abilities:32 | heard:8                 ABILITIES   which of these the sender of it understands
-//!  0x02 | id:16 | index:8 | last:8 | bytes       PIECE       of a message that is too long for the link
+//!  0x02 | id:16 | index:8 | last:8 | bytes       PIECE       of a message that is too long for the link; within FEC, of one that is too long beside its header
 //!  0x10 | fec's header | message or symbol       FEC
 //!  0x11 | flags:8 | seq:32 | wait:16 | message    ARQ data
 //!  0x12 | n:8 | n * (seq:32)                     ARQ         asked for again; a reply
 //!  0x13 | count:16 | first:32 | time:32 | packet ACKS        so many acknowledgements, from the first to that of the packet, over a time in us
 //!  0x14 | stamp:32 | delay:16 | message          JITTER      when it came from the host, and for how long it is to be delayed
-//!  0x15 .. 0x17                                  COMPRESS    see compress
+//!  0x15 .. 0x18                                  COMPRESS    see compress
 //! ```
 //!
 //! Replies go back from a receiver to the chain that the messages are from. A message that cannot be read is dropped and counted.
@@ -37,6 +37,8 @@ pub const COMPRESSED: u8 = 0x15;
 pub const CONTEXT: u8 = 0x16;
 /// A receiver does not know the headers; a reply.
 pub const NO_CONTEXT: u8 = 0x17;
+/// A receiver has learnt headers; a reply.
+pub const CONTEXT_KNOWN: u8 = 0x18;
 
 /// Abilities, as bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +55,10 @@ impl Abilities {
     pub const JITTER: u32 = 1 << 3;
     /// Understands [`CONTEXT`] and [`COMPRESSED`].
     pub const COMPRESS: u32 = 1 << 4;
+    /// Says which contexts it knows ([`CONTEXT_KNOWN`]).
+    pub const CONFIRM: u32 = 1 << 5;
     /// What this version understands.
-    pub const ALL: u32 = (1 << 5) - 1;
+    pub const ALL: u32 = (1 << 6) - 1;
 }
 
 /// Reads big-endian numbers off the front of a message.

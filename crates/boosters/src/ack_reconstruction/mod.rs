@@ -225,6 +225,10 @@ impl AtQueue for Collapse {
         packet.with_bytes(bytes)
     }
 
+    fn finishes(&self) -> bool {
+        true
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("collapsed", self.collapsed);
         each("boosts", self.boosts);

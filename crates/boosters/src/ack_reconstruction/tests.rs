@@ -67,7 +67,7 @@ fn carry(chain: &mut Chain, now: Duration) -> (usize, Vec<(Duration, Packet)>) {
     let (mut receiver, mut packets, mut messages) = (receiver(), Vec::new(), 0);
     let mut out = Vec::new();
     while chain.poll_message(now, 1300, &mut out).is_some() {
-        receiver.handle(now, &out, false);
+        receiver.handle(now, &out, crate::ecn::Ecn::NotEct);
         out.clear();
         messages += 1;
     }
@@ -174,7 +174,7 @@ fn connections_keep_their_order_and_numbers_only_grow() {
             } else {
                 let mut out = Vec::new();
                 if chain.poll_message(now, 1300, &mut out).is_some() {
-                    receiver.handle(now, &out, false);
+                    receiver.handle(now, &out, crate::ecn::Ecn::NotEct);
                 }
             }
             while let Some(packet) = receiver.poll_packet() {
@@ -198,7 +198,7 @@ fn a_way_back_that_is_too_slow_for_acknowledgements_carries_them_all_the_same() 
         if tick % 166 == 165 {
             let mut out = Vec::new();
             if chain.poll_message(now, 1300, &mut out).is_some() {
-                receiver.handle(now, &out, false);
+                receiver.handle(now, &out, crate::ecn::Ecn::NotEct);
             }
         }
         while receiver.poll_packet().is_some() {

@@ -16,6 +16,7 @@ pub use receiver::Receiver;
 
 use crate::{
     booster::{Booster, Out},
+    ecn::Ecn,
     packet::Packet,
     rule::Path,
     wire::{ARQ, ARQ_AGAIN, Reader},
@@ -40,7 +41,8 @@ pub struct Config {
     pub order: bool,
     /// Bytes that are kept to be sent again. Default 1 MiB.
     pub cache: usize,
-    /// How long a lost message is waited for, 1 ms to 65 s. Default 1 s.
+    /// How long a lost message is waited for, 1 ms to 65 s. Default 1 s. Where a round trip takes as long nothing is numbered: whatever was
+    /// asked for would come too late.
     pub wait: Duration,
     /// Numbers begin somewhere that follows from this.
     pub seed: u64,
@@ -72,6 +74,7 @@ pub struct Sender {
     again: u64,
     not_kept: u64,
     too_late: u64,
+    unnumbered: u64,
 }
 
 #[derive(Debug)]
@@ -102,6 +105,7 @@ impl Sender {
             again: 0,
             not_kept: 0,
             too_late: 0,
+            unnumbered: 0,
         }
     }
 
@@ -157,6 +161,11 @@ impl Sender {
 
 impl Booster for Sender {
     fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        if self.rtt >= self.config.wait {
+            self.unnumbered += 1;
+            out.down.push(packet);
+            return;
+        }
         let seq = self.next;
         self.next = seq.wrapping_add(1);
         out.down.push(self.wrap(0, seq, &packet));
@@ -188,6 +197,8 @@ impl Booster for Sender {
         out.down.push(Packet {
             bytes,
             since: now,
+            // It is for us, who hear of marks by the tunnel. What is sent again keeps the mark of its packet, whose sender may know of none.
+            ecn: Ecn::Ect0,
             ..Packet::default()
         });
     }
@@ -204,6 +215,7 @@ impl Booster for Sender {
         each("again", self.again);
         each("not_kept", self.not_kept);
         each("too_late", self.too_late);
+        each("unnumbered", self.unnumbered);
         each("kept_bytes", self.bytes as u64);
     }
 }

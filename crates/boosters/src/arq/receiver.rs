@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{AGAIN, ORDER, TAIL};
+use super::{AGAIN, ORDER, PLACE, TAIL};
 use crate::{
     booster::{Booster, Out},
     packet::Packet,
@@ -16,16 +16,20 @@ use crate::{
 const MISSING_MAX: u64 = 4096;
 /// Of how many before the next one it is known whether they came.
 const KNOWN: u64 = 1 << 17;
+/// Messages before the first that came which may have been overtaken by it: each is passed on once, but none is asked for.
+const BEFORE: u64 = 64;
 /// Times that one is asked for; the sender decides how often it answers.
 const ASKED_MAX: u8 = 3;
 /// Numbers in a reply.
 const NUMBERS_MAX: usize = 60;
-/// Bytes that wait for others before them.
+/// Bytes that wait for others before them, with what they cost beyond that.
 const HELD_MAX: usize = 4 << 20;
 /// How much later than others a message may come without being lost.
 const REORDERED: Duration = Duration::from_millis(2);
-/// Later messages by which one is taken for lost at once.
+/// Later messages by which one is taken for lost at once, where overcode does not still restore it.
 const OVERTAKEN: u64 = 3;
+/// Messages that are further apart do not come one after the other.
+const APART_MAX: Duration = Duration::from_millis(200);
 
 /// Asks for what is missing.
 #[derive(Debug, Default)]
@@ -33,6 +37,9 @@ pub struct Receiver {
     /// After the highest that came.
     next: u64,
     begun: bool,
+    /// The first that came of this sender, and which of the [`BEFORE`] numbers before it have come since: the nearest is the lowest bit.
+    first: u64,
+    before: u64,
     missing: BTreeMap<u64, Missing>,
     /// When something is to be done about which.
     due: BTreeSet<(Duration, u64)>,
@@ -40,6 +47,11 @@ pub struct Receiver {
     held: BTreeMap<u64, Packet>,
     held_bytes: usize,
     rtt: Option<Duration>,
+    /// Until how many messages later overcode may restore one; 0 where there is none.
+    restorable: u16,
+    /// When the last message came, and how far apart they come.
+    last: Option<Duration>,
+    apart: Duration,
     wait: Duration,
     repaired: u64,
     given_up: u64,
@@ -78,12 +90,32 @@ impl Receiver {
         self.due.clear();
         self.release(out);
         self.next = (1 << 40) | u64::from(seq);
+        (self.first, self.before) = (self.next, 0);
+    }
+
+    /// A message has come, and what overcode may still restore.
+    fn note_time(&mut self, now: Duration, restorable: u16) {
+        self.restorable = restorable;
+        if let Some(last) = self.last.replace(now) {
+            let apart = now.saturating_sub(last).min(APART_MAX);
+            self.apart = (self.apart * 7 + apart) / 8;
+        }
+    }
+
+    /// How long a message may be late before it is asked for: as packets overtake each other, or until overcode has restored what
+    /// it can, so that only the rest is sent twice; but not for so long that the answer would be late.
+    fn patience(&self) -> Duration {
+        let reordered = self.rtt.map_or(REORDERED, |rtt| (rtt / 8).max(REORDERED));
+        let answer = self.rtt.map_or(self.wait / 2, |rtt| rtt + rtt / 4);
+        let restored = self.apart * self.restorable.into();
+        let restored = restored.min(self.wait.saturating_sub(answer));
+        reordered.max(restored)
     }
 
     /// All before this number should have come.
     fn expect(&mut self, now: Duration, number: u64) {
         for missing in self.next..number {
-            let due = now + self.rtt.map_or(REORDERED, |rtt| (rtt / 8).max(REORDERED));
+            let due = now + self.patience();
             let entry = Missing {
                 since: now,
                 asked: 0,
@@ -94,6 +126,13 @@ impl Receiver {
             self.due.insert((due, missing));
         }
         self.next = self.next.max(number);
+        let most = self.missing.len().saturating_sub(MISSING_MAX as usize);
+        for _ in 0..most {
+            if let Some((number, missing)) = self.missing.pop_first() {
+                self.due.remove(&(missing.due, number));
+                self.given_up += 1;
+            }
+        }
     }
 
     /// Whether a message with this number is new, and sent by who sent those before.
@@ -117,8 +156,9 @@ impl Receiver {
             return Some(number);
         }
         let Some(missing) = self.missing.remove(&number) else {
-            self.duplicates += 1;
-            return None;
+            let is_new = self.is_new_before(number);
+            self.duplicates += u64::from(!is_new);
+            return is_new.then_some(number);
         };
         self.due.remove(&(missing.due, number));
         if again && missing.asked == 1 {
@@ -130,9 +170,23 @@ impl Receiver {
         Some(number)
     }
 
-    /// What three later ones have overtaken is asked for now.
+    /// Whether it is one of before the first that has not come yet.
+    fn is_new_before(&mut self, number: u64) -> bool {
+        let back = self.first.checked_sub(number).filter(|back| *back > 0);
+        let Some(back) = back.filter(|back| *back <= BEFORE) else {
+            return false;
+        };
+        let bit = 1 << (back - 1);
+        let is_new = self.before & bit == 0;
+        self.before |= bit;
+        is_new
+    }
+
+    /// What so many later ones have overtaken that it will not come by itself is asked for now.
     fn overtake(&mut self, now: Duration) {
-        let before = self.next.saturating_sub(OVERTAKEN);
+        let before = self
+            .next
+            .saturating_sub(OVERTAKEN.max(self.restorable.into()));
         let late = self.missing.range_mut(..before).rev();
         for (number, missing) in
             late.take_while(|(_, missing)| missing.asked == 0 && missing.due > now)
@@ -140,13 +194,6 @@ impl Receiver {
             self.due.remove(&(missing.due, *number));
             missing.due = now;
             self.due.insert((now, *number));
-        }
-        let most = self.missing.len().saturating_sub(MISSING_MAX as usize);
-        for _ in 0..most {
-            if let Some((number, missing)) = self.missing.pop_first() {
-                self.due.remove(&(missing.due, number));
-                self.given_up += 1;
-            }
         }
     }
 
@@ -195,13 +242,13 @@ impl Receiver {
             && first.is_none_or(|first| *entry.key() < first)
         {
             let packet = entry.remove();
-            self.held_bytes -= packet.bytes.len();
+            self.held_bytes -= packet.bytes.len() + PLACE;
             out.up.push(packet);
         }
     }
 
     fn hold(&mut self, number: u64, packet: Packet, out: &mut Out) {
-        self.held_bytes += packet.bytes.len();
+        self.held_bytes += packet.bytes.len() + PLACE;
         self.held.insert(number, packet);
         while self.held_bytes > HELD_MAX
             && let Some((number, missing)) = self.missing.pop_first()
@@ -211,6 +258,22 @@ impl Receiver {
             self.release(out);
         }
         self.release(out);
+    }
+}
+
+#[cfg(test)]
+impl Receiver {
+    pub(super) fn held_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Everything has a limit, and is counted as it is.
+    pub(super) fn check_bounds(&self) {
+        let bytes = self.held.values().map(|packet| packet.bytes.len() + PLACE);
+        assert_eq!(bytes.sum::<usize>(), self.held_bytes);
+        assert!(self.held_bytes <= HELD_MAX);
+        assert!(self.missing.len() <= MISSING_MAX as usize);
+        assert_eq!(self.due.len(), self.missing.len());
     }
 }
 
@@ -227,6 +290,7 @@ impl Booster for Receiver {
             return;
         };
         self.wait = Duration::from_millis(wait.max(1).into());
+        self.note_time(now, packet.restorable);
         if flags & TAIL != 0 {
             let number = self.expand(seq).filter(|number| {
                 self.begun && *number > self.next && *number < self.next + MISSING_MAX
@@ -234,6 +298,9 @@ impl Booster for Receiver {
             if let Some(number) = number {
                 self.expect(now, number);
             }
+        } else if reader.0.is_empty() {
+            // Nobody sends nothing.
+            self.unreadable += 1;
         } else if let Some(number) = self.note(now, seq, flags & AGAIN != 0, out) {
             let inner = packet.with_bytes(reader.0.to_vec());
             if flags & ORDER != 0 {

@@ -2,15 +2,17 @@
 //!
 //! What all packets of a flow have in common (addresses, ports, TTL and so on) goes to the far end once, as a *context*;
 //! then a packet's number of it stands for that. All else is sent as it is: nothing is told relative to another packet, so loss, duplication and
-//! reordering harm none but the packets that they befall. It is the unidirectional mode of robust header compression in spirit (RFC 5795
-//! §4.4, RFC 3095 §5.3.1): a context is sent several times at first, then at intervals that grow; and it is sent at once
-//! when the far end asks for it, as in the optimistic mode.
+//! reordering harm none but the packets that they befall. A context is relied on once the far end has said that it knows it, and until then sent
+//! now and then, packets in between as they are: so no burst of losses takes what the link has delivered. Where the far end says no such thing
+//! this is the unidirectional mode of robust header compression in spirit (RFC 5795 §4.4, RFC 3095 §5.3.1): a context is relied on after
+//! it was sent several times, over some packets. In any case it is sent again at intervals that grow, and at once when the far end asks for it.
 //!
 //! ```text
 //!  CONTEXT    | flags:8 | cid:8 or 16 | generation:8 | IP packet
 //!  COMPRESSED | flags:8 | cid:8 or 16 | generation:8 | [id:16] [transport] payload
 //!  COMPRESSED | flags:8 |                              IP packet          without HEADERS
 //!  NO_CONTEXT | cid:16  | generation:8                                    a reply
+//!  CONTEXT_KNOWN | cid:16 | generation:8                                  a reply
 //!
 //!  flags      | HEADERS | ZSTD | WIDE | ID | 0 | 0 | ECN:2 |
 //!

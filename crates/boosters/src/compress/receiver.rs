@@ -12,7 +12,7 @@ use crate::{
     booster::{Booster, Out},
     ip,
     packet::Packet,
-    wire::{COMPRESSED, CONTEXT, NO_CONTEXT, Reader},
+    wire::{COMPRESSED, CONTEXT, CONTEXT_KNOWN, NO_CONTEXT, Reader},
 };
 
 /// A context is asked for at most this often.
@@ -70,6 +70,8 @@ pub struct Receiver {
     unknown: u64,
     malformed: u64,
     asked: u64,
+    /// A context that has just come, which its sender is to hear of.
+    learnt: Option<(u16, u8)>,
 }
 
 impl Receiver {
@@ -128,6 +130,7 @@ impl Receiver {
         {
             let slot = self.slots.entry(cid).or_default();
             slot.learn(generation, parts.fixed);
+            self.learnt = Some((cid, generation));
         }
     }
 
@@ -152,12 +155,15 @@ impl Receiver {
             return;
         }
         if self.slots.entry(cid).or_default().is_to_ask(now) {
-            let [high, low] = cid.to_be_bytes();
-            let reply = vec![NO_CONTEXT, high, low, generation];
-            out.down.push(Packet::new(reply, now));
+            out.down.push(reply(now, NO_CONTEXT, cid, generation));
             self.asked += 1;
         }
     }
+}
+
+fn reply(now: Duration, kind: u8, cid: u16, generation: u8) -> Packet {
+    let [high, low] = cid.to_be_bytes();
+    Packet::new(vec![kind, high, low, generation], now)
 }
 
 impl Booster for Receiver {
@@ -170,6 +176,10 @@ impl Booster for Receiver {
             Ok(bytes) => {
                 self.rebuilt += 1;
                 out.up.push(packet.with_bytes(bytes));
+                // Each time: contexts come rarely, and replies get lost.
+                if let Some((cid, generation)) = self.learnt.take() {
+                    out.down.push(reply(now, CONTEXT_KNOWN, cid, generation));
+                }
             }
             Err(Refusal::Malformed) => self.malformed += 1,
             Err(Refusal::Unknown { cid, generation }) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Config,
     codec::Codec,
-    contexts::{Context, Contexts},
+    contexts::{Context, Contexts, How},
     flag,
     header::{self, Parts},
 };
@@ -15,7 +15,7 @@ use crate::{
     ip::{self, FlowKey, Ip},
     packet::Packet,
     rule::Path,
-    wire::{Abilities, COMPRESSED, CONTEXT, NO_CONTEXT, Reader},
+    wire::{Abilities, COMPRESSED, CONTEXT, CONTEXT_KNOWN, NO_CONTEXT, Reader},
 };
 
 /// Shorter is not tried: there are five bytes of a frame's own.
@@ -69,6 +69,7 @@ struct Counts {
     packed_in_vain: u64,
     bytes_in: u64,
     bytes_out: u64,
+    confirmed: u64,
     asked: u64,
     asked_in_vain: u64,
 }
@@ -109,10 +110,10 @@ impl Sender {
         let parts = header::split(packet).filter(|_| self.config.headers);
         let context = parts.and_then(|parts| self.contexts.next(now, &parts.fixed));
         match (parts, context) {
-            (Some(parts), Some(context)) if !context.full => {
+            (Some(parts), Some(context)) if context.how == How::Short => {
                 Some(self.compressed(packet, &parts, context))
             }
-            (_, context) => self.whole(packet, context),
+            (_, context) => self.whole(packet, context.filter(|context| context.how == How::Full)),
         }
     }
 
@@ -186,14 +187,19 @@ impl Sender {
         frame
     }
 
-    fn on_reply(&mut self, reply: &[u8]) {
+    fn on_reply(&mut self, is_known: bool, reply: &[u8]) {
         let mut reader = Reader(reply.get(1..).unwrap_or_default());
-        let known = match (reader.u16(), reader.u8(), reader.0) {
+        let found = match (reader.u16(), reader.u8(), reader.0) {
+            (Some(cid), Some(generation), []) if is_known => self.contexts.known(cid, generation),
             (Some(cid), Some(generation), []) => self.contexts.missing(cid, generation),
             _ => false,
         };
-        self.counts.asked += 1;
-        self.counts.asked_in_vain += u64::from(!known);
+        if is_known && found {
+            self.counts.confirmed += 1;
+        } else if !is_known {
+            self.counts.asked += 1;
+            self.counts.asked_in_vain += u64::from(!found);
+        }
     }
 }
 
@@ -228,10 +234,10 @@ impl Booster for Sender {
     }
 
     fn up(&mut self, _: Duration, packet: Packet, out: &mut Out) {
-        if packet.bytes.first() == Some(&NO_CONTEXT) {
-            self.on_reply(&packet.bytes);
-        } else {
-            out.up.push(packet);
+        match packet.bytes.first() {
+            Some(&NO_CONTEXT) => self.on_reply(false, &packet.bytes),
+            Some(&CONTEXT_KNOWN) => self.on_reply(true, &packet.bytes),
+            _ => out.up.push(packet),
         }
     }
 
@@ -241,6 +247,8 @@ impl Booster for Sender {
             self.contexts.all_missing();
         }
         self.able = able;
+        let confirms = path.abilities & Abilities::CONFIRM != 0;
+        self.contexts.set_confirms(confirms);
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -252,9 +260,11 @@ impl Booster for Sender {
         each("packed_in_vain", counts.packed_in_vain);
         each("bytes_in", counts.bytes_in);
         each("bytes_out", counts.bytes_out);
+        each("confirmed", counts.confirmed);
         each("asked", counts.asked);
         each("asked_in_vain", counts.asked_in_vain);
         each("flows", self.contexts.len() as u64);
         each("flows_evicted", self.contexts.evicted);
+        each("flows_refused", self.contexts.refused);
     }
 }

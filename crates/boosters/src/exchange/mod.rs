@@ -7,12 +7,12 @@
 //!   127              either                   ABILITIES
 //! ```
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use crate::{
     chain::{Chain, Receiver},
     ecn::Ecn,
-    ip::{FlowKey, Ip},
+    ip::{self, FlowKey, Ip},
     packet::Packet,
     rule::Path,
     settings,
@@ -79,13 +79,13 @@ impl Exchange {
         }
     }
 
-    /// A message of the peer's. `site` says to which of our chains the packets belong that come back from where the packet goes: the answers.
+    /// A message of the peer's, whose datagram came with the mark `outer`. `site` says to which of our chains the packets belong that come back from where the packet goes: the answers.
     pub fn handle(
         &mut self,
         now: Duration,
         channel: u8,
         message: &[u8],
-        congested: bool,
+        outer: Ecn,
         site: &mut dyn FnMut(&FlowKey) -> usize,
     ) {
         match channel {
@@ -98,7 +98,7 @@ impl Exchange {
                 let receiver = self.receivers.entry(channel);
                 let room = self.path.room;
                 let receiver = receiver.or_insert_with(|| settings::receiver(room));
-                receiver.handle(now, message, congested);
+                receiver.handle(now, message, outer);
                 deliver(&mut self.chains, receiver, now, site);
             }
             _ => self.refused += 1,
@@ -257,13 +257,36 @@ fn deliver(
     site: &mut dyn FnMut(&FlowKey) -> usize,
 ) {
     while let Some(packet) = receiver.poll_packet() {
-        let answers = Ip::parse(&packet.bytes).map(|ip| ip.key().reversed());
+        let answers = key(&packet.bytes).map(FlowKey::reversed);
         let index = answers.map_or(0, |key| site(&key));
         let index = index.min(chains.len().saturating_sub(1));
         if let Some(chain) = chains.get_mut(index) {
             chain.to_host(now, packet);
         }
     }
+}
+
+/// From where to where a packet goes. Where it cannot be read beyond IP's own header, as in fragments whose headers are in another one, that
+/// alone counts.
+fn key(packet: &[u8]) -> Option<FlowKey> {
+    if let Some(ip) = Ip::parse(packet) {
+        return Some(ip.key());
+    }
+    let (addresses, protocol) = match ip::version(packet)? {
+        4 => (packet.get(12..20)?, packet[9]),
+        _ => (packet.get(8..40)?, packet[6]),
+    };
+    let address = |bytes: &[u8]| -> Option<IpAddr> {
+        let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+        v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+            .ok()
+    };
+    let (from, to) = addresses.split_at(addresses.len() / 2);
+    Some(FlowKey {
+        from: (address(from)?, 0),
+        to: (address(to)?, 0),
+        protocol,
+    })
 }
 
 #[cfg(test)]

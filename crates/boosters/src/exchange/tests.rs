@@ -39,7 +39,7 @@ fn carry(from: &mut Exchange, to: &mut Exchange, now: Duration, room: usize) -> 
         assert!(out.len() <= room, "{} of {room} bytes", out.len());
         messages += 1;
         let second = |key: &FlowKey| usize::from(key.from.1 == 9002);
-        to.handle(now, out[0], &out[1..], false, &mut { second });
+        to.handle(now, out[0], &out[1..], Ecn::NotEct, &mut { second });
     }
 }
 
@@ -107,11 +107,11 @@ fn marks_of_the_link_reach_those_who_understand_them() {
     let mut far = plain(1);
     let mut packet = udp(1, 100);
     let site = &mut |_: &FlowKey| 0;
-    far.handle(Duration::ZERO, 0, &packet, true, site);
+    far.handle(Duration::ZERO, 0, &packet, Ecn::Ce, site);
     assert!(far.poll_host().is_none());
     packet[1] |= 2;
     crate::checksum::replace_u16(&mut packet, 10, 0x4500, 0x4502);
-    far.handle(Duration::ZERO, 0, &packet, true, site);
+    far.handle(Duration::ZERO, 0, &packet, Ecn::Ce, site);
     let (_, arrived) = far.poll_host().expect("arrived");
     assert_eq!(arrived.bytes[1] & 3, 3);
     let stats = far.receivers().next().expect("one").1.stats();
@@ -124,9 +124,48 @@ fn what_makes_no_sense_is_refused_and_counted() {
     let site = &mut |_: &FlowKey| 7;
     for channel in 0..=255 {
         for message in [&[][..], &[0x45], &[0x01], &[0x99, 1, 2], &[0x02, 1]] {
-            far.handle(Duration::ZERO, channel, message, false, site);
+            far.handle(Duration::ZERO, channel, message, Ecn::NotEct, site);
         }
     }
     assert!(far.poll_host().is_none());
     assert!(far.refused() > 500, "{}", far.refused());
+}
+
+/// The second fragments of packets whose first ones have headers behind that of fragments: what is in these looks like such a header, and is none.
+fn second_fragments() -> Vec<Vec<u8>> {
+    let payload = [0xff; 64];
+    // Destination options, then an authentication header.
+    let all = [60, 51].map(|protocol: u8| {
+        let mut v6 = vec![0x60, 0, 0, 0, 0, 72, 44, 64];
+        v6.extend([0xfd; 15].iter().chain(&[1]));
+        v6.extend([0xfd; 15].iter().chain(&[2]));
+        v6.extend([protocol, 0, 0x05, 0xa0, 1, 2, 3, 4]);
+        v6.extend(payload);
+        let mut v4 = vec![0x45, 0, 0, 84, 1, 2, 0, 0xb4, 64, protocol, 0, 0];
+        v4.extend([10, 0, 0, 1, 10, 9, 0, 2]);
+        v4.extend(payload);
+        [v4, v6]
+    });
+    all.into_iter().flatten().collect()
+}
+
+#[test]
+fn fragments_that_name_headers_which_are_in_others_go_on() {
+    let mut far = plain(2);
+    let mut unparsed = 0;
+    for packet in second_fragments() {
+        unparsed += u32::from(Ip::parse(&packet).is_none());
+        // By its addresses it is told whose it is.
+        let site = &mut |key: &FlowKey| usize::from(!key.from.0.is_loopback());
+        far.handle(Duration::ZERO, 0, &packet, Ecn::NotEct, site);
+        let (chain, arrived) = far.poll_host().expect("arrived");
+        assert_eq!((chain, arrived.bytes), (1, packet.clone()));
+        for cut in [&packet[..packet.len() - 1], &packet[..19], &[]] {
+            far.handle(Duration::ZERO, 0, cut, Ecn::NotEct, site);
+        }
+        let longer = [&packet[..], &[0]].concat();
+        far.handle(Duration::ZERO, 0, &longer, Ecn::NotEct, site);
+        assert!(far.poll_host().is_none());
+    }
+    assert!(unparsed >= 2, "{unparsed}");
 }

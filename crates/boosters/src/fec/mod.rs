@@ -1,9 +1,12 @@
 //! `fec`: repair packets follow the packets, from which the far end restores what the link has lost (ramakrishnan2000 §3, `FZC`).
 //!
 //! Packets leave at once and unchanged but for a header; what arrives goes on at once. Overcode follows the loss that the peer counts; on a
-//! clean link there is none, and no header either. It never exceeds its share of the packets that it protects, bursts of a few packets
-//! apart. When packets pause, the last ones get the overcode that they lack.
+//! clean link there is none, and no header either. It never exceeds its share of the bytes that it protects, bursts of a few packets
+//! apart. When packets pause, the last ones get the overcode that they lack. Packets that are too long for the link beside a header are
+//! cut before they are protected, and joined behind the decoder: so each piece can be restored.
 
+mod allowance;
+mod pace;
 mod receiver;
 #[cfg(test)]
 mod tests;
@@ -20,9 +23,12 @@ use fec::{
     wire::Header,
 };
 
+use self::allowance::Allowance;
 use crate::{
     booster::{Booster, Out},
+    ecn::Ecn,
     packet::Packet,
+    pieces::Cutter,
     rule::Path,
     wire::FEC,
 };
@@ -41,10 +47,30 @@ pub enum Scheme {
     Block {
         /// How many packets a block has, 1 to 128.
         k: u8,
-        /// How many blocks are filled in turn, 1 to 64.
+        /// How many blocks are filled in turn, 1 to 64, and no more than [`INTERLEAVED_MAX`] packets together.
         depth: u8,
     },
 }
+
+impl Scheme {
+    /// What is out of range brought into it.
+    fn in_range(self) -> Self {
+        match self {
+            Self::Window { window } => Self::Window {
+                window: window.clamp(1, WINDOW_MAX),
+            },
+            Self::Block { k, depth } => {
+                let k = k.clamp(1, 128);
+                let most = (INTERLEAVED_MAX / usize::from(k)).min(64) as u8;
+                let depth = depth.clamp(1, most);
+                Self::Block { k, depth }
+            }
+        }
+    }
+}
+
+/// Receivers keep this many packets of interleaved blocks, and as many again, so that those that come late still meet theirs.
+pub const INTERLEAVED_MAX: usize = 2048;
 
 /// Longer windows would cost receivers more than they restore.
 pub const WINDOW_MAX: u8 = 128;
@@ -54,7 +80,8 @@ pub const WINDOW_MAX: u8 = 128;
 pub struct Config {
     /// Default: a window of 64, by which a lost packet is back several times sooner than by blocks.
     pub scheme: Scheme,
-    /// Repair packets per packet at most, 0 to 1. Default 0.5.
+    /// Bytes of repair packets per byte of what they protect at most, 0 to 1, each packet with as many bytes of headers as a repair packet has
+    /// (so that this is the share of packets, too, where all are of one length). Default 0.5.
     pub overhead_max: f64,
     /// The share of blocks, or of windows that do as well, that may fail; 1e-9 to 0.1. Default 1e-5.
     pub target: f64,
@@ -91,8 +118,6 @@ pub const OVERHEAD: usize = if HEADER > REPAIR_EXTRA {
 const PAUSE: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Repair packets that may come at once beyond those of a whole block, or of all that are interleaved.
-const BURST: f64 = 8.0;
 
 /// The sending side.
 #[derive(Debug)]
@@ -104,8 +129,11 @@ pub struct Sender {
     room: usize,
     /// How the peer's counts stood.
     counted: [u64; 3],
-    /// Repair packets that may be sent.
-    tokens: f64,
+    /// How many packets congestion had taken then.
+    congested: u64,
+    /// What repair packets may cost.
+    allowance: Allowance,
+    cutter: Cutter,
     /// When the last packet came, and how far apart they come.
     last: Option<Duration>,
     apart: Duration,
@@ -125,6 +153,7 @@ impl Encoding for BlockEncoder {}
 struct Counters {
     protected: u64,
     plain: u64,
+    cut: u64,
     too_long: u64,
     repairs: u64,
     repairs_dropped: u64,
@@ -134,13 +163,13 @@ impl Sender {
     /// With nothing known of the link: without overcode. Values out of range are brought into it.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let block = match config.scheme {
-            Scheme::Window { window } => block_of_window(window.clamp(1, WINDOW_MAX).into()),
-            Scheme::Block { k, .. } => k.clamp(1, 128).into(),
+        let config = Config {
+            scheme: config.scheme.in_range(),
+            ..config
         };
-        let depth = match config.scheme {
-            Scheme::Window { .. } => 1,
-            Scheme::Block { depth, .. } => depth.clamp(1, 64).into(),
+        let (block, depth) = match config.scheme {
+            Scheme::Window { window } => (block_of_window(window.into()), 1),
+            Scheme::Block { k, depth } => (k.into(), depth.into()),
         };
         let control = ControlConfig {
             target: config.target.clamp(1e-9, 0.1),
@@ -150,13 +179,19 @@ impl Sender {
             threshold: config.threshold.clamp(1e-5, 0.5),
             ..ControlConfig::default()
         };
+        let packets = match config.scheme {
+            Scheme::Window { .. } => 0,
+            Scheme::Block { .. } => block * depth,
+        };
         Self {
+            allowance: Allowance::new(control.overhead_max, packets),
             control: Control::new(control).expect("all values are in range"),
             config,
             encoder: None,
             room: Path::default().room,
             counted: [0; 3],
-            tokens: BURST,
+            congested: 0,
+            cutter: Cutter::default(),
             last: None,
             apart: PAUSE_MAX,
             bare: false,
@@ -170,10 +205,35 @@ impl Sender {
     pub fn share(&self) -> f64 {
         let overcode = self.control.overcode();
         let (rows, packets) = match self.config.scheme {
-            Scheme::Window { window } => overcode.rows_of_window(window.max(1).into()),
-            Scheme::Block { k, .. } => (overcode.rows(k.max(1).into()), k.max(1).into()),
+            Scheme::Window { window } => overcode.rows_of_window(window.into()),
+            Scheme::Block { k, .. } => (overcode.rows(k.into()), k.into()),
         };
         rows as f64 / packets as f64
+    }
+
+    /// What the peer has counted since it was looked at last.
+    fn count(&mut self, path: &Path) {
+        let [packets, lost, bursts] = self.counted;
+        let counts = path.counts;
+        if counts[0] < packets || path.congested < self.congested {
+            // Another session counts anew.
+            (self.counted, self.congested) = ([0; 3], 0);
+            return;
+        }
+        let news = Counts::new(
+            counts[0] - packets,
+            counts[1].saturating_sub(lost),
+            counts[2].saturating_sub(bursts),
+        );
+        let Some(news) = news.ok().filter(|news| news.packets() > 0) else {
+            return;
+        };
+        self.counted = counts;
+        let congested = path.congested > self.congested;
+        self.congested = path.congested;
+        // More packets would make it worse; and what is lost then says nothing of the link.
+        self.control.on_congestion(congested);
+        self.control.on_counts(news);
     }
 
     /// Packets that come from here on are protected, or not.
@@ -200,7 +260,7 @@ impl Sender {
         match self.config.scheme {
             Scheme::Window { window } => {
                 let config = window::EncoderConfig {
-                    window: window.clamp(1, WINDOW_MAX),
+                    window,
                     payload_max,
                     overcode,
                     // A pause is for us to see.
@@ -212,8 +272,8 @@ impl Sender {
             }
             Scheme::Block { k, depth } => {
                 let config = block::EncoderConfig {
-                    k: k.clamp(1, 128),
-                    depth: depth.clamp(1, 64).into(),
+                    k,
+                    depth: depth.into(),
                     block_time: Duration::MAX,
                     payload_max,
                     overcode,
@@ -225,13 +285,22 @@ impl Sender {
         }
     }
 
-    /// What may come at once.
-    fn burst(&self) -> f64 {
-        let packets = match self.config.scheme {
-            Scheme::Window { .. } => 0.0,
-            Scheme::Block { k, depth } => f64::from(k) * f64::from(depth),
+    /// Sends a message that fits, and the overcode that has come together by then.
+    fn protect(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        let encoder = self.encoder.as_mut();
+        let header = encoder.and_then(|encoder| encoder.handle_data(&packet.bytes, now).ok());
+        let Some(header) = header else {
+            self.counters.too_long += 1;
+            out.down.push(packet);
+            return;
         };
-        BURST + packets * self.config.overhead_max
+        self.counters.protected += 1;
+        self.allowance.earn(packet.bytes.len() + REPAIR_EXTRA);
+        self.bare = true;
+        self.note_time(now);
+        out.down
+            .push(packet.with_bytes(message(header, &packet.bytes)));
+        self.give_repairs(&packet, out);
     }
 
     fn note_time(&mut self, now: Duration) {
@@ -252,15 +321,17 @@ impl Sender {
         };
         while let Some((header, symbol)) = encoder.poll_repair() {
             self.bare = false;
-            if self.tokens < 1.0 {
+            let bytes = message(header, symbol);
+            if !self.allowance.spend(bytes.len()) {
                 self.counters.repairs_dropped += 1;
                 continue;
             }
-            self.tokens -= 1.0;
             self.counters.repairs += 1;
             let repair = Packet {
-                bytes: message(header, symbol),
+                bytes,
                 since: like.since,
+                // It is for us, who hear of marks by the tunnel.
+                ecn: Ecn::Ect0,
                 ..Packet::default()
             };
             out.down.push(repair);
@@ -278,25 +349,26 @@ fn message(header: Header, payload: &[u8]) -> Vec<u8> {
 
 impl Booster for Sender {
     fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
-        let Some(encoder) = &mut self.encoder else {
+        if self.encoder.is_none() {
             self.counters.plain += 1;
             out.down.push(packet);
             return;
-        };
-        let fits = packet.bytes.len() + OVERHEAD <= self.room;
-        let header = fits.then(|| encoder.handle_data(&packet.bytes, now).ok());
-        let Some(header) = header.flatten() else {
+        }
+        let room = self.room.saturating_sub(OVERHEAD);
+        if packet.bytes.len() <= room {
+            self.protect(now, packet, out);
+            return;
+        }
+        let pieces = self.cutter.cut(&packet.bytes, room);
+        if pieces.is_empty() {
             self.counters.too_long += 1;
             out.down.push(packet);
             return;
-        };
-        self.counters.protected += 1;
-        self.tokens = (self.tokens + self.config.overhead_max).min(self.burst());
-        self.bare = true;
-        self.note_time(now);
-        out.down
-            .push(packet.with_bytes(message(header, &packet.bytes)));
-        self.give_repairs(&packet, out);
+        }
+        self.counters.cut += 1;
+        for piece in pieces {
+            self.protect(now, packet.with_bytes(piece), out);
+        }
     }
 
     fn on_time(&mut self, now: Duration, out: &mut Out) {
@@ -329,24 +401,7 @@ impl Booster for Sender {
                 self.encoder = Some(self.make(overcode));
             }
         }
-        let [packets, lost, bursts] = self.counted;
-        let counts = path.counts;
-        if counts[0] < packets {
-            // Another session counts anew.
-            self.counted = [0; 3];
-            return;
-        }
-        let news = Counts::new(
-            counts[0] - packets,
-            counts[1].saturating_sub(lost),
-            counts[2].saturating_sub(bursts),
-        );
-        self.counted = counts;
-        if let Ok(news) = news
-            && news.packets() > 0
-        {
-            self.control.on_counts(news);
-        }
+        self.count(path);
         self.follow();
     }
 
@@ -354,12 +409,14 @@ impl Booster for Sender {
         let Counters {
             protected,
             plain,
+            cut,
             too_long,
             repairs,
             repairs_dropped,
         } = self.counters;
         each("protected", protected);
         each("plain", plain);
+        each("cut", cut);
         each("too_long", too_long);
         each("repairs", repairs);
         each("repairs_dropped", repairs_dropped);

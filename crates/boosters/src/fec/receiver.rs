@@ -4,43 +4,90 @@ use std::time::Duration;
 
 use fec::{
     block::{self, BlockDecoder},
-    scheme::{Arrival, Decoder},
+    scheme::{Arrival, Decoder, Refused},
     window::{self, WindowDecoder},
     wire::Header,
 };
 
-use super::WINDOW_MAX;
+use super::{INTERLEAVED_MAX, WINDOW_MAX, pace::Pace};
 use crate::{
     booster::{Booster, Out},
     packet::Packet,
-    wire::FEC,
+    pieces::Joiner,
+    wire::{FEC, PIECE},
 };
 
-/// Restores what was lost.
+/// The longest message that is protected, in bytes: a frame of Ethernet's longest. A decoder keeps up to some hundred of these.
+const PAYLOAD_MAX: usize = 9000;
+/// Decoders grow by this, in bytes, so that they do so a few times at most.
+const PAYLOAD_STEP: usize = 1500;
+
+/// Restores what was lost. What arrives goes on whatever decoders say of it, but for what they know to have gone on before.
 #[derive(Debug)]
 pub struct Receiver {
-    payload_max: usize,
+    /// What decoders are made for. Grows up to [`PAYLOAD_MAX`] as longer messages come: the far end knows the way better than we do.
+    pub(super) payload_max: usize,
     /// Made when they are needed.
     window: Option<Box<WindowDecoder>>,
     block: Option<Box<BlockDecoder>>,
+    /// Of messages that were too long to be protected in one piece.
+    joiner: Joiner,
+    pace: Pace,
     passed: u64,
     restored: u64,
     duplicates: u64,
-    refused: u64,
+    pub(super) refused: u64,
 }
 
 impl Receiver {
-    /// For messages of at most so many bytes.
+    /// For messages of at most so many bytes, until there are longer ones.
     #[must_use]
     pub fn new(payload_max: usize) -> Self {
         Self {
-            payload_max: payload_max.clamp(1, 65_535),
+            payload_max: payload_max.clamp(1, PAYLOAD_MAX),
             window: None,
             block: None,
+            joiner: Joiner::default(),
+            pace: Pace::default(),
             passed: 0,
             restored: 0,
             duplicates: 0,
             refused: 0,
+        }
+    }
+
+    /// Gives the decoder what came. One that is too small for it makes way for a larger one, which knows nothing of what came before: the far
+    /// end, whose messages have grown, has begun anew as well.
+    fn decode(&mut self, header: Header, payload: &[u8]) -> Result<Arrival, Refused> {
+        let arrival = self.decoder(header).handle(header, payload);
+        let len = match arrival {
+            // A repair's has a length before it.
+            Err(Refused::Length(len)) if header.is_data() => len,
+            Err(Refused::Length(len)) => len.saturating_sub(2),
+            _ => return arrival,
+        };
+        if !(self.payload_max + 1..=PAYLOAD_MAX).contains(&len) {
+            return arrival;
+        }
+        self.payload_max = len.next_multiple_of(PAYLOAD_STEP).min(PAYLOAD_MAX);
+        (self.window, self.block) = (None, None);
+        self.decoder(header).handle(header, payload)
+    }
+
+    /// A message goes on, when it is whole.
+    fn pass(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        let packet = Packet {
+            restorable: self.pace.packets(),
+            ..packet
+        };
+        if packet.bytes.first() != Some(&PIECE) {
+            out.up.push(packet);
+        } else if let Some((bytes, outer)) = self.joiner.take(now, &packet.bytes, packet.outer) {
+            out.up.push(Packet {
+                bytes,
+                outer,
+                ..packet
+            });
         }
     }
 
@@ -62,7 +109,7 @@ impl Receiver {
                     let config = block::DecoderConfig {
                         payload_max,
                         blocks: 192,
-                        packets: 4096,
+                        packets: 2 * INTERLEAVED_MAX,
                         ..block::DecoderConfig::default()
                     };
                     Box::new(BlockDecoder::new(&config).expect("all values are in range"))
@@ -74,7 +121,7 @@ impl Receiver {
 }
 
 impl Booster for Receiver {
-    fn up(&mut self, _now: Duration, packet: Packet, out: &mut Out) {
+    fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         if packet.bytes.first() != Some(&FEC) {
             out.up.push(packet);
             return;
@@ -83,23 +130,25 @@ impl Booster for Receiver {
             self.refused += 1;
             return;
         };
-        let decoder = self.decoder(header);
-        let arrival = decoder.handle(header, payload);
-        let data = match arrival {
-            Ok(Arrival::Data | Arrival::Late) => Some(packet.with_bytes(payload.to_vec())),
-            _ => None,
-        };
-        let passes = data.is_some();
-        out.up.extend(data);
-        let before = out.up.len();
-        while let Some((_, restored)) = decoder.poll_recovered() {
-            out.up.push(Packet {
+        let arrival = self.decode(header, payload);
+        if header.is_data() {
+            self.pace.on_data();
+        } else {
+            self.pace.on_repair();
+        }
+        let passes = header.is_data() && arrival != Ok(Arrival::Duplicate);
+        if passes {
+            self.pass(now, packet.with_bytes(payload.to_vec()), out);
+        }
+        while let Some((_, restored)) = self.decoder(header).poll_recovered() {
+            let restored = Packet {
                 bytes: restored.to_vec(),
                 since: packet.since,
                 ..Packet::default()
-            });
+            };
+            self.restored += 1;
+            self.pass(now, restored, out);
         }
-        self.restored += (out.up.len() - before) as u64;
         self.passed += u64::from(passes);
         match arrival {
             Ok(Arrival::Duplicate) => self.duplicates += 1,

@@ -8,16 +8,37 @@ const SPACING: Duration = Duration::from_millis(2);
 
 struct Ran {
     lost: f64,
+    /// Repair packets per packet.
     overhead: f64,
+    /// Bytes of repair packets per byte of packets with headers as long.
+    overhead_bytes: f64,
     late: Duration,
+    dropped: u64,
+}
+
+/// How long packets are, by their numbers.
+type Length = fn(u32) -> usize;
+
+fn any_length(number: u32) -> usize {
+    60 + number as usize % 1100
 }
 
 /// Packets every `spacing`, over a link that loses some of them, one message after the other; the peer counts what it loses.
 fn run(config: Config, channel: Option<Channel>, count: u32, spacing: Duration) -> Ran {
+    run_lengths(config, channel, count, spacing, any_length)
+}
+
+fn run_lengths(
+    config: Config,
+    channel: Option<Channel>,
+    count: u32,
+    spacing: Duration,
+    length: Length,
+) -> Ran {
     let (mut sender, mut receiver) = (Sender::new(config), Receiver::new(1500));
     let mut draws = channel.map(|channel| channel.draws(7));
     let (mut counts, mut was_lost) = ([0u64; 3], false);
-    let (mut arrived, mut sent, mut data) = (BTreeSet::new(), 0u64, 0u64);
+    let (mut arrived, mut sent) = (BTreeSet::new(), [0u64; 4]);
     let mut late = Duration::ZERO;
     let warm = count / 4;
     for number in 0..count {
@@ -31,12 +52,29 @@ fn run(config: Config, channel: Option<Channel>, count: u32, spacing: Duration) 
             ..Path::default()
         };
         sender.set_path(now, &path);
-        let mut bytes = vec![0x45; 60 + number as usize % 1100];
+        let mut bytes = vec![0x45; length(number)];
         bytes[1..5].copy_from_slice(&number.to_be_bytes());
-        sender.down(now, Packet::new(bytes, now), &mut out);
+        let packet = Packet::new(bytes, now);
+        sender.down(now, packet.clone(), &mut out);
+        let whole = packet.bytes.len() + OVERHEAD <= path.room;
         for message in std::mem::take(&mut out.down) {
-            sent += u64::from(number >= warm);
-            assert!(message.bytes.len() <= path.room);
+            let is_data = message.bytes.ends_with(&packet.bytes);
+            if number >= warm {
+                let is_repair = matches!(message.bytes[..2], [FEC, 0x11 | 0x21]);
+                let kind = if is_repair { 2 } else { 0 };
+                sent[kind] += 1;
+                // Headers of data are counted as if they were as long as those of repair packets.
+                let header = if is_repair { 0 } else { REPAIR_EXTRA };
+                let prefix = message.bytes.len() - packet.bytes.len().min(message.bytes.len());
+                let len = if is_data {
+                    message.bytes.len() - prefix
+                } else {
+                    message.bytes.len()
+                };
+                sent[kind + 1] += (len + header) as u64;
+            }
+            // What is not protected the chain cuts.
+            assert!(message.bytes.len() <= path.room || message.bytes[0] == 0x45);
             let lost = draws
                 .as_mut()
                 .is_some_and(|draws| draws.next() == Some(true));
@@ -45,14 +83,17 @@ fn run(config: Config, channel: Option<Channel>, count: u32, spacing: Duration) 
             counts[2] += u64::from(lost && !was_lost);
             was_lost = lost;
             if !lost {
+                let before = out.up.len();
                 receiver.up(now, message, &mut out);
+                if is_data && whole {
+                    assert_eq!(out.up[before].bytes, packet.bytes, "goes on at once");
+                }
             }
         }
-        data += u64::from(number >= warm);
         for packet in out.up.drain(..) {
             assert_eq!(packet.bytes[0], 0x45);
             let number = u32::from_be_bytes(packet.bytes[1..5].try_into().unwrap());
-            assert_eq!(packet.bytes.len(), 60 + number as usize % 1100);
+            assert_eq!(packet.bytes.len(), length(number));
             assert!(arrived.insert(number), "{number} came twice");
             late = late.max(now - spacing * number);
         }
@@ -63,8 +104,10 @@ fn run(config: Config, channel: Option<Channel>, count: u32, spacing: Duration) 
         .count();
     Ran {
         lost: missing as f64 / f64::from(end - warm),
-        overhead: sent as f64 / data as f64 - 1.0,
+        overhead: sent[2] as f64 / sent[0] as f64,
+        overhead_bytes: sent[3] as f64 / sent[1] as f64,
         late,
+        dropped: sender.counters.repairs_dropped,
     }
 }
 
@@ -84,21 +127,33 @@ fn a_clean_link_costs_nothing() {
 }
 
 #[test]
-fn what_is_lost_is_restored_down_to_the_target_and_overcode_keeps_within_its_share() {
-    for (loss, most) in [(0.01, 3e-4), (0.02, 3e-4), (0.05, 5e-4), (0.1, 2e-3)] {
+fn what_is_lost_is_restored_down_to_the_target_with_the_overcode_that_theory_asks_for() {
+    for loss in [0.01, 0.02, 0.05, 0.1] {
         for scheme in [WINDOW, BLOCKS] {
             let config = Config {
                 scheme,
+                overhead_max: 1.0,
                 ..Config::default()
             };
             let channel = Channel::iid(loss).unwrap();
-            let ran = run(config, Some(channel), 120_000, SPACING);
+            let ran = run(config, Some(channel.clone()), 120_000, SPACING);
             println!(
                 "{loss} {scheme:?}: residual {:.1e}, overcode {:.3}, late {:?}",
                 ran.lost, ran.overhead, ran.late
             );
-            assert!(ran.lost <= most, "{}", ran.lost);
-            assert!(ran.overhead <= 0.5 + 0.001, "{}", ran.overhead);
+            // A block that fails lacks some packets; with a target of 1e-3 it would be a hundred times as many.
+            assert!(ran.lost <= 2e-5, "{}", ran.lost);
+            let k = match scheme {
+                Scheme::Window { window } => block_of_window(window.into()),
+                Scheme::Block { k, .. } => k.into(),
+            };
+            let needed = fec::theory::rows_needed(&channel, 1, config.target, k)[k - 1];
+            let rows = ran.overhead * k as f64;
+            // A whole number, which allows for half a row of error in what is known of the loss.
+            assert!(
+                rows > needed - 0.3 && rows < needed + 1.6,
+                "{rows} {needed}"
+            );
         }
     }
 }
@@ -107,7 +162,7 @@ fn what_is_lost_is_restored_down_to_the_target_and_overcode_keeps_within_its_sha
 fn bursts_are_fought_as_far_as_the_share_allows() {
     let channel = || Channel::gilbert(0.0551, 6.7).unwrap();
     let interleaved = Scheme::Block { k: 20, depth: 8 };
-    for (scheme, most) in [(WINDOW, 0.01), (BLOCKS, 0.045), (interleaved, 0.02)] {
+    for (scheme, most) in [(WINDOW, 0.004), (BLOCKS, 0.04), (interleaved, 0.003)] {
         let config = Config {
             scheme,
             ..Config::default()
@@ -155,6 +210,9 @@ fn the_last_packets_are_protected_when_they_pause() {
     assert!(at > now && at <= now + PAUSE_MAX);
     sender.on_time(at, &mut out);
     assert!(out.down.len() > before);
+    // Repair packets have no host behind them: they are marked where others would be dropped.
+    let marks = |packets: &[Packet]| packets.iter().all(|packet| packet.ecn == Ecn::Ect0);
+    assert!(marks(&out.down[before..]) && out.down[0].ecn == Ecn::Ect1);
     assert_eq!(sender.deadline(), None);
 }
 
@@ -199,5 +257,148 @@ fn a_sender_that_begins_anew_is_understood_and_rubbish_is_refused() {
             },
             &mut out,
         );
+    }
+}
+
+#[test]
+fn overcode_does_not_grow_by_what_congestion_takes() {
+    let mut sender = Sender::new(Config::default());
+    let mut path = Path::default();
+    let mut hear = |lost: u64, congested: bool| {
+        for _ in 0..20 {
+            path.counts[0] += 200;
+            path.counts[1] += lost;
+            path.counts[2] += lost;
+            path.congested += if congested { lost } else { 0 };
+            sender.set_path(Duration::ZERO, &path);
+            // Looked at again before there is news.
+            sender.set_path(Duration::ZERO, &path);
+        }
+        sender.share()
+    };
+    assert_eq!(hear(20, true), 0.0, "a queue that is full");
+    assert_eq!(hear(0, false), 0.0);
+    let share = hear(4, false);
+    assert!(share > 0.05, "{share}");
+    assert!(hear(40, true) <= share);
+    assert!(hear(4, false) <= share, "as it was before");
+}
+
+/// What a peer counts that loses one in twenty.
+fn lossy() -> [u64; 3] {
+    [10_000, 500, 490]
+}
+
+#[test]
+fn messages_that_grow_arrive_and_are_restored() {
+    let mut receiver = Receiver::new(1500);
+    let mut sender = Sender::new(Config::default());
+    let (mut out, now) = (Out::default(), Duration::ZERO);
+    for room in [1400, 8945, 1400, 9100] {
+        let path = |counts| Path {
+            room,
+            counts,
+            ..Path::default()
+        };
+        sender.set_path(now, &path([0; 3]));
+        sender.set_path(now, &path(lossy()));
+        let mut missing = BTreeSet::new();
+        for number in 0..500u32 {
+            let mut bytes = vec![0x45; (room - OVERHEAD).min(9000)];
+            bytes[1..5].copy_from_slice(&number.to_be_bytes());
+            let packet = Packet::new(bytes, now);
+            sender.down(now, packet.clone(), &mut out);
+            let lost = number > 50 && number % 40 == 0;
+            for (index, message) in std::mem::take(&mut out.down).into_iter().enumerate() {
+                assert!(message.bytes.len() <= room);
+                if index > 0 || !lost {
+                    receiver.up(now, message, &mut out);
+                }
+                if index == 0 && !lost {
+                    assert_eq!(out.up[0], packet, "what arrives goes on at once");
+                }
+            }
+            missing.extend(lost.then_some(number));
+            for packet in out.up.drain(..) {
+                missing.remove(&u32::from_be_bytes(packet.bytes[1..5].try_into().unwrap()));
+            }
+        }
+        assert!(missing.range(..450).next().is_none(), "{room}: {missing:?}");
+    }
+    assert_eq!((receiver.payload_max, receiver.refused), (9000, 0));
+}
+
+#[test]
+fn packets_of_one_length_get_all_of_their_share_and_those_of_many_no_more() {
+    let config = |overhead_max| Config {
+        overhead_max,
+        ..Config::default()
+    };
+    let channel = |loss| Some(Channel::iid(loss).unwrap());
+    for (overhead_max, length) in [(0.1, 40), (0.3, 60), (0.5, 1200)] {
+        let length: Length = match length {
+            40 => |_| 40,
+            60 => |_| 60,
+            _ => |_| 1200,
+        };
+        // More is lost than could be restored.
+        let config = config(overhead_max);
+        let ran = run_lengths(config, channel(0.4), 20_000, SPACING, length);
+        assert_eq!(ran.dropped, 0);
+        assert!(
+            (overhead_max - ran.overhead).abs() < 0.01,
+            "{}",
+            ran.overhead
+        );
+    }
+    // Short ones and long ones: a repair packet is as long as a long one, whichever it is for.
+    let mixed: Length = |number| if number % 8 == 3 { 1200 } else { 64 };
+    for overhead_max in [0.1, 0.3, 0.5] {
+        for scheme in [WINDOW, BLOCKS] {
+            let config = Config {
+                scheme,
+                ..config(overhead_max)
+            };
+            let ran = run_lengths(config, channel(0.4), 40_000, SPACING, mixed);
+            assert!(
+                ran.overhead_bytes <= overhead_max + 0.002,
+                "{}",
+                ran.overhead_bytes
+            );
+            assert!(
+                ran.overhead_bytes > overhead_max * 0.9,
+                "{}",
+                ran.overhead_bytes
+            );
+            assert!(ran.dropped > 0);
+        }
+    }
+    // Where there is enough the target is met.
+    let mixed: Length = |number| if number % 2 == 0 { 1200 } else { 64 };
+    let ran = run_lengths(config(1.0), channel(0.05), 60_000, SPACING, mixed);
+    assert!(
+        ran.lost < 1e-4 && ran.dropped == 0,
+        "{} {}",
+        ran.lost,
+        ran.dropped
+    );
+}
+
+#[test]
+fn packets_that_do_not_fit_beside_a_header_are_protected_in_pieces() {
+    for scheme in [WINDOW, BLOCKS] {
+        let config = Config {
+            scheme,
+            ..Config::default()
+        };
+        let channel = Some(Channel::iid(0.05).unwrap());
+        for length in [
+            (|_| 1300) as Length,
+            |number| 1280 + number as usize % 40,
+            |_| 4000,
+        ] {
+            let ran = run_lengths(config, channel.clone(), 20_000, SPACING, length);
+            assert!(ran.lost <= 5e-4, "{}", ran.lost);
+        }
     }
 }

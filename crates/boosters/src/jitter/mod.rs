@@ -2,7 +2,8 @@
 //!
 //! [`Sender`] says of each packet when it came; [`Receiver`] holds each until its time plus a fixed delay. The two clocks
 //! need not agree: the fastest of the last packets shows how far they are apart, with the path's shortest delay in
-//! it, and all are measured by that one. It is looked for anew all the time, so drift of the clocks and changes of the path are followed.
+//! it, and all are measured by that one. It is looked for anew all the time, so drift of the clocks and changes of the path are followed; where
+//! the path has become so much slower that all packets are late, after a second.
 //!
 //! ```text
 //!  JITTER | stamp:32 | delay:16 | message
@@ -94,8 +95,11 @@ const PLACE: usize = 128;
 /// A stamp that is so far beside what was expected (µs) is not of the same clock, or not of the same path.
 const JUMP: i64 = 5_000_000;
 
-/// After so long (µs) with none but packets that are [`JUMP`] too late, they are not late: the clock is another.
+/// After so long (µs) with none but packets that are [`JUMP`] too late, they are not late: the clock is another. And after so long with none but
+/// late ones the path is slower than before.
 const RESTART: i64 = 1_000_000;
+/// So many late packets there have to be by then: a few may be late by chance.
+const SLOWER: u32 = 8;
 
 /// Gives packets out as far apart as they were.
 #[derive(Debug)]
@@ -109,16 +113,29 @@ pub struct Receiver {
     least: Least,
     /// Since when all have been later than can be.
     astray: Option<i64>,
+    lateness: Option<Lateness>,
     delayed: u64,
     late: u64,
     forced: u64,
     restarts: u64,
+    slower: u64,
     malformed: u64,
+}
+
+/// Packets in a row that were late.
+#[derive(Clone, Copy, Debug)]
+struct Lateness {
+    since: i64,
+    packets: u32,
+    /// The least difference of the clocks among them.
+    least: i64,
 }
 
 #[derive(Debug)]
 struct Held {
     delay: i64,
+    /// When it goes at the latest, however slow the path is found to be meanwhile.
+    end: i64,
     packet: Packet,
 }
 
@@ -139,10 +156,12 @@ impl Receiver {
             bytes_max,
             least: Least::default(),
             astray: None,
+            lateness: None,
             delayed: 0,
             late: 0,
             forced: 0,
             restarts: 0,
+            slower: 0,
             malformed: 0,
         }
     }
@@ -187,9 +206,32 @@ impl Receiver {
         other
     }
 
-    fn hold(&mut self, time: i64, delay: i64, packet: Packet) {
+    /// A packet with this difference of the clocks is late, or is not. When all have been for a while the fastest of these is what all are
+    /// measured by.
+    fn note_lateness(&mut self, now: i64, offset: i64, is_late: bool) {
+        if !is_late {
+            self.lateness = None;
+            return;
+        }
+        let lateness = self.lateness.get_or_insert(Lateness {
+            since: now,
+            packets: 0,
+            least: offset,
+        });
+        lateness.packets = lateness.packets.saturating_add(1);
+        lateness.least = lateness.least.min(offset);
+        if now - lateness.since >= RESTART && lateness.packets >= SLOWER {
+            self.slower += 1;
+            self.least = Least::default();
+            self.least.add(now, lateness.least);
+            self.lateness = None;
+        }
+    }
+
+    fn hold(&mut self, time: i64, delay: i64, end: i64, packet: Packet) {
         self.bytes += packet.bytes.len() + PLACE;
-        self.held.insert((time, self.next), Held { delay, packet });
+        let held = Held { delay, end, packet };
+        self.held.insert((time, self.next), held);
         self.next += 1;
     }
 
@@ -212,7 +254,8 @@ impl Receiver {
     fn due(&self) -> Option<i64> {
         let ((time, _), held) = self.held.first_key_value()?;
         let least = self.least.get().unwrap_or(0);
-        Some(time.saturating_add(least).saturating_add(held.delay))
+        let due = time.saturating_add(least).saturating_add(held.delay);
+        Some(due.min(held.end))
     }
 }
 
@@ -242,12 +285,14 @@ impl Booster for Receiver {
         let now = micros(now);
         let offset = self.offset(now, stamp, out);
         let lateness = offset - self.least.get().unwrap_or(offset);
+        self.note_lateness(now, offset, lateness > delay && lateness <= JUMP);
         if lateness > delay {
             self.late += 1;
         } else {
             self.delayed += 1;
         }
-        self.hold(now - offset, delay, packet.with_bytes(message.to_vec()));
+        let packet = packet.with_bytes(message.to_vec());
+        self.hold(now - offset, delay, now.saturating_add(delay), packet);
         while self.bytes > self.bytes_max && !self.held.is_empty() {
             self.forced += 1;
             self.give(out);
@@ -269,6 +314,7 @@ impl Booster for Receiver {
         each("late", self.late);
         each("forced", self.forced);
         each("restarts", self.restarts);
+        each("slower", self.slower);
         each("malformed", self.malformed);
         each("held", self.held.len() as u64);
     }

@@ -289,6 +289,15 @@ impl Control {
         Estimate::new(self.history.total())
     }
 
+    /// The same as it was before the congestion that there is, if there is any: how the link by itself loses packets.
+    #[must_use]
+    pub fn link_estimate(&self) -> Estimate {
+        match self.congested {
+            true => Estimate::new(self.before_congestion.total()),
+            false => self.estimate(),
+        }
+    }
+
     /// How things stand.
     #[must_use]
     pub fn standing(&self) -> Standing {

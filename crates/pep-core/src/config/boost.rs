@@ -122,16 +122,16 @@ pub struct Fec {
     pub rule: Rule,
     /// How overcode is made. Default [`FecScheme::Window`]: it restores a packet several times sooner.
     pub scheme: FecScheme,
-    /// Packets that a repair packet is over, 1 to 255. Default 64: bursts of a dozen packets are
+    /// Packets that a repair packet is over, 1 to 128. Default 64: bursts of a dozen packets are
     /// covered at the usual overcode.
     pub window: u8,
     /// Data packets of a block, 1 to 128. Default 20: on a link of 1 Mbit/s it closes within a quarter of a second.
     pub block: u8,
-    /// Overcode at most, as a share of data packets, 0 to 1. Default 50 %.
+    /// Overcode at most, as a share of the bytes of data packets, 0 to 1. Default 50 %.
     pub overhead_max: Ratio,
     /// What may be lost still, 1e-9 to 0.1. Default 1e-5: nothing that TCP or voice notice.
     pub target: Ratio,
-    /// Blocks that are sent interleaved, 1 to 64. Default 1, none. Costs as many times the delay.
+    /// Blocks that are sent interleaved, 1 to 64, of at most 2048 packets together. Default 1, none. Costs as many times the delay.
     pub depth: u8,
 }
 

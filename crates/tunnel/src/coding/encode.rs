@@ -102,6 +102,11 @@ impl Encoding {
         self.control.estimate().loss().value
     }
 
+    /// The share of our packets that the link loses by itself, as far as known: what is lost in congestion is left out.
+    pub fn link_loss(&self) -> f64 {
+        self.control.link_estimate().loss().value
+    }
+
     /// The peer's counts as they are known.
     pub fn counted(&self) -> [u64; 3] {
         self.counted

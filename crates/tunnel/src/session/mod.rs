@@ -220,6 +220,11 @@ impl Session {
         }
     }
 
+    /// The share of our packets that the link loses by itself, 0 to 1: [`PathState::loss`] without what is lost in congestion.
+    pub fn link_loss(&self) -> f64 {
+        self.encoding.link_loss()
+    }
+
     /// How fast the peer says that it sends, in bits a second, if it knows.
     pub fn return_rate(&self) -> Option<u64> {
         self.config.return_rate

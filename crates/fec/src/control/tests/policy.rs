@@ -53,8 +53,11 @@ fn what_congestion_lost_is_not_held_against_the_link() {
     report(&mut control, 100, 20);
     assert_eq!(control.overcode().rows(20), rows);
     assert_eq!(control.standing(), Standing::Congested);
+    assert!(control.estimate().loss().value > loss.value);
+    assert_eq!(control.link_estimate().loss(), loss);
     control.on_congestion(false);
     assert_eq!(control.estimate().loss(), loss);
+    assert_eq!(control.link_estimate().loss(), loss);
     assert_eq!(control.overcode().rows(20), rows);
     assert_eq!(control.standing(), Standing::Met);
 }

@@ -84,6 +84,9 @@ impl Rule {
     }
 }
 
+/// Packets of interleaved blocks at most.
+const INTERLEAVED_MAX: u32 = 2048;
+
 impl Fec {
     fn read(mut section: Section<'_>) -> Self {
         let s = &mut section;
@@ -94,7 +97,7 @@ impl Fec {
         let fec = Self {
             rule: Rule::read(s, rule),
             scheme: s.read("scheme", SCHEMES).unwrap_or_default(),
-            window: s.read("window", byte(1..=255)).unwrap_or(64),
+            window: s.read("window", byte(1..=128)).unwrap_or(64),
             block: s.read("block", byte(1..=128)).unwrap_or(20),
             overhead_max: s
                 .read("overhead_max", Share(share(0.0)..=share(1.0)))
@@ -108,6 +111,7 @@ impl Fec {
             FecScheme::Window => (&["block", "depth"][..], "block"),
             FecScheme::Block => (&["window"][..], "window"),
         };
+        fec.check_interleaved(s);
         for key in others.iter().filter(|key| s.has(key)) {
             s.warning(
                 key,
@@ -116,6 +120,34 @@ impl Fec {
         }
         section.finish();
         fec
+    }
+
+    /// The far end keeps the packets of all blocks that are interleaved, and of as many again.
+    fn check_interleaved(&self, s: &mut Section<'_>) {
+        let (block, depth) = (u32::from(self.block), u32::from(self.depth));
+        if self.scheme != FecScheme::Block || block * depth <= INTERLEAVED_MAX {
+            return;
+        }
+        let (key, value, most, other) = match s.has("depth") {
+            true => (
+                "depth",
+                depth,
+                INTERLEAVED_MAX / block,
+                format!("`block` ({block})"),
+            ),
+            false => (
+                "block",
+                block,
+                INTERLEAVED_MAX / depth,
+                format!("`depth` ({depth})"),
+            ),
+        };
+        s.error(
+            key,
+            format!(
+                "{value} times {other} is above {INTERLEAVED_MAX} packets; accepted: 1 to {most}"
+            ),
+        );
     }
 }
 

@@ -232,8 +232,8 @@ impl Packets {
     pub(super) fn take(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
         let sites = &self.sites;
         let site = &mut |key: &PacketKey| find(sites, key);
-        let congested = outer == Ecn::Ce;
-        self.exchange.handle(now, channel, message, congested, site);
+        self.exchange
+            .handle(now, channel, message, inside(outer), site);
     }
 
     /// The longest packet of each chain that is carried in one piece, given how long messages may be.
@@ -273,8 +273,9 @@ impl Packets {
 fn path(session: &Session) -> Path {
     let state = session.path();
     Path {
-        loss: state.loss,
+        loss: session.link_loss(),
         counts: session.measures().sent,
+        congested: session.causes().congestion,
         rate: state.link_rate,
         peer_rate: session.return_rate(),
         rtt: state.rtt,
@@ -297,6 +298,15 @@ fn find(sites: &[Carried], key: &PacketKey) -> usize {
         })
     });
     found.unwrap_or(0)
+}
+
+fn inside(mark: Ecn) -> Mark {
+    match mark {
+        Ecn::NotEct => Mark::NotEct,
+        Ecn::Ect1 => Mark::Ect1,
+        Ecn::Ect0 => Mark::Ect0,
+        Ecn::Ce => Mark::Ce,
+    }
 }
 
 fn outside(mark: Mark) -> Ecn {

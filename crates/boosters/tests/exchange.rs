@@ -1,0 +1,326 @@
+//! Two ends with all boosters on, in virtual time, over a link that loses, reorders and doubles messages, whose length changes, and whose
+//! sessions end. A run follows from its seed; `BOOSTERS_TEST_SEED` runs one again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use boosters::{
+    chain::Chain,
+    ecn::Ecn,
+    exchange::Exchange,
+    ip::FlowKey,
+    rule::{Path, Rule},
+    settings::{self, Boosted, Settings},
+    wire::PIECE,
+};
+use etherparse::PacketBuilder;
+
+/// Numbers drawn from a seed (SplitMix64).
+struct Draws(u64);
+
+impl Draws {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    fn is(&mut self, share: f64) -> bool {
+        (self.next() >> 11) as f64 / ((1u64 << 53) as f64) < share
+    }
+}
+
+fn ms(time: u64) -> Duration {
+    Duration::from_millis(time)
+}
+
+/// How long a test goes on sending, and until when it waits for what is on its way (ms).
+const SENDING: u64 = 8000;
+const END: u64 = SENDING + 6000;
+/// What may be kept to be sent again, in bytes.
+const CACHE: usize = 256 << 10;
+
+fn chain(seed: u64, scheme: boosters::fec::Scheme) -> Chain {
+    fn on<T>(config: T) -> Option<Boosted<T>> {
+        let rule = Rule::default();
+        Some(Boosted { rule, config })
+    }
+    settings::chain(&Settings {
+        queue: 4 << 20,
+        deadline: Duration::from_secs(2),
+        seed,
+        checksum: on(()),
+        data_filter: on(()),
+        snoop: on(Default::default()),
+        divacks: on(Default::default()),
+        ack_filter: on(Default::default()),
+        congestion: on(Default::default()),
+        ack_reconstruction: on(Default::default()),
+        jitter: on(Default::default()),
+        compress: on(Default::default()),
+        arq: on(boosters::arq::Config {
+            cache: CACHE,
+            ..Default::default()
+        }),
+        fec: on(boosters::fec::Config {
+            scheme,
+            ..Default::default()
+        }),
+    })
+}
+
+/// A datagram of one of six flows whose payload is its number and what nobody could guess or compress.
+fn packet(draws: &mut Draws, number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let flow = draws.below(6) as u16;
+    let len = match draws.below(40) {
+        0 => 1200 + draws.below(1600),
+        1..10 => draws.below(1000),
+        _ => draws.below(200),
+    };
+    let mut payload = (number ^ 0x5bd1_e995_97f4_a7c5).to_be_bytes().to_vec();
+    payload.extend((0..len).map(|_| draws.next() as u8));
+    let port = 5000 + flow;
+    let written = if flow.is_multiple_of(2) {
+        let builder = PacketBuilder::ipv4([10, 0, 0, 1], [10, 9, 0, 2], 64);
+        builder.udp(port, 80).write(&mut bytes, &payload)
+    } else {
+        let builder = PacketBuilder::ipv6([0xfd; 16], [0xfe; 16], 64);
+        builder.udp(port, 80).write(&mut bytes, &payload)
+    };
+    written.expect("fits");
+    bytes
+}
+
+/// One direction of the link.
+#[derive(Default)]
+struct Way {
+    flying: BTreeMap<(Duration, u64), (Vec<u8>, Ecn)>,
+    counts: [u64; 3],
+    was_lost: bool,
+    sent: u64,
+}
+
+struct Run {
+    draws: Draws,
+    loss: f64,
+    /// Near and far, and the ways from them.
+    ends: [Exchange; 2],
+    ways: [Way; 2],
+    room: usize,
+    /// Packets that were sent and have not come yet, by number; whether a message that has arrived had all of it.
+    sent: BTreeMap<u64, (Vec<u8>, bool)>,
+    /// Those that came.
+    came: BTreeSet<u64>,
+    /// Whether all packets went through boosters that keep them from coming twice.
+    numbers: u64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut draws = Draws(seed);
+        let scheme = match draws.below(3) {
+            0 => boosters::fec::Scheme::Block { k: 10, depth: 2 },
+            _ => boosters::fec::Scheme::Window { window: 32 },
+        };
+        let end = |number: u64| Exchange::new(vec![chain(seed ^ number, scheme)]);
+        Self {
+            loss: [0.0, 0.01, 0.05, 0.2][draws.below(4) as usize],
+            draws,
+            ends: [end(1), end(2)],
+            ways: Default::default(),
+            room: 1200,
+            sent: BTreeMap::new(),
+            came: BTreeSet::new(),
+            numbers: 0,
+        }
+    }
+
+    /// Both ends know what the other understands.
+    fn is_introduced(&self) -> bool {
+        self.ends.iter().all(|end| end.abilities().is_some())
+    }
+
+    /// What has come of what `from` sent.
+    fn deliver(&mut self, now: Duration, from: usize) {
+        let site = &mut |_: &FlowKey| 0;
+        while let Some(entry) = self.ways[from].flying.first_entry()
+            && entry.key().0 <= now
+        {
+            let (message, ecn) = entry.remove();
+            self.ends[1 - from].handle(now, message[0], &message[1..], ecn, site);
+            if from == 0 {
+                self.note_arrival(&message);
+            }
+        }
+        self.ends[1 - from].on_time(now, site);
+    }
+
+    /// Which packet is whole in a message. What is in pieces is not looked for.
+    fn note_arrival(&mut self, message: &[u8]) {
+        if message[1] == PIECE || message[0] >= 64 {
+            return;
+        }
+        for (bytes, has_come) in self.sent.values_mut().filter(|(_, come)| !come) {
+            // All of its payload, which is not compressed, at the message's end.
+            let payload = &bytes[if bytes[0] == 0x45 { 28 } else { 48 }..];
+            *has_come |= message.ends_with(payload);
+        }
+    }
+
+    /// Puts what an end has to say onto the link.
+    fn speak(&mut self, now: Duration, from: usize) {
+        let room = self.room + 1;
+        let doubles = self.is_introduced();
+        loop {
+            let (end, mut message) = (&mut self.ends[from], Vec::new());
+            let mut ecn = Some(Ecn::Ect0).filter(|_| end.poll_word(now, room, &mut message));
+            if ecn.is_none() {
+                ecn = end.poll_message(now, 0, room, &mut message);
+            }
+            let Some(ecn) = ecn else { return };
+            assert!(message.len() <= room);
+            let way = &mut self.ways[from];
+            let lost = self.draws.is(self.loss);
+            way.counts[0] += 1;
+            way.counts[1] += u64::from(lost);
+            way.counts[2] += u64::from(lost && !way.was_lost);
+            way.was_lost = lost;
+            let twice = doubles && self.draws.below(50) == 0;
+            for _ in 0..if lost { 0 } else { 1 + u32::from(twice) } {
+                way.sent += 1;
+                let late = if self.draws.below(20) == 0 { 60 } else { 8 };
+                let at = now + ms(30 + self.draws.below(late));
+                way.flying.insert((at, way.sent), (message.clone(), ecn));
+            }
+        }
+    }
+
+    /// What comes out at the far end came in at the near one, as it is, and not before.
+    fn take(&mut self) {
+        while let Some((_, packet)) = self.ends[1].poll_host() {
+            let at = if packet.bytes[0] == 0x45 { 28 } else { 48 };
+            let number: [u8; 8] = packet.bytes[at..at + 8].try_into().expect("eight");
+            let number = u64::from_be_bytes(number) ^ 0x5bd1_e995_97f4_a7c5;
+            assert!(self.came.insert(number), "{number} came twice");
+            let (bytes, _) = self.sent.remove(&number).expect("was sent");
+            assert_eq!(packet.bytes, bytes, "{number}");
+        }
+        assert!(self.ends[0].poll_host().is_none());
+    }
+
+    fn set_path(&mut self, now: Duration) {
+        for (end, way) in self.ends.iter_mut().zip(&self.ways) {
+            let path = Path {
+                loss: way.counts[1] as f64 / way.counts[0].max(1) as f64,
+                counts: way.counts,
+                rate: 10_000_000,
+                rtt: ms(80),
+                room: self.room,
+                ..Path::default()
+            };
+            end.set_path(now, &path);
+        }
+    }
+
+    /// A session ends and another begins; perhaps the far end is another process.
+    fn renew(&mut self, seed: u64) {
+        for way in &mut self.ways {
+            *way = Way::default();
+        }
+        // What was on its way, or waited for others, is gone.
+        self.sent.clear();
+        self.ends[0].renew();
+        if self.draws.below(2) == 0 {
+            let scheme = boosters::fec::Scheme::Window { window: 32 };
+            self.ends[1] = Exchange::new(vec![chain(seed ^ 77, scheme)]);
+        } else {
+            self.ends[1].renew();
+        }
+    }
+
+    fn check_bounds(&self, now: Duration) {
+        let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        let mut add = |booster, name, count| *sums.entry((booster, name)).or_default() += count;
+        for end in &self.ends {
+            assert!(end.chains()[0].queued(now).0 <= 4 << 20);
+            end.chains()[0].counters(&mut add);
+            assert!(end.receivers().count() <= 1);
+            end.receivers()
+                .for_each(|(_, receiver)| receiver.counters(&mut add));
+        }
+        assert!(sums[&("arq", "kept_bytes")] <= 2 * CACHE as u64);
+        let held = sums.get(&("jitter", "held")).copied().unwrap_or_default();
+        assert!(held <= 60, "{held} of a way of 90 ms and a delay of 60 ms");
+    }
+
+    fn run(&mut self, seed: u64) {
+        let renewed: Vec<u64> = (0..2).map(|_| 1000 + self.draws.below(6000)).collect();
+        for step in 0..END {
+            let now = ms(step);
+            if step % 20 == 0 {
+                self.set_path(now);
+            }
+            if step % 1000 == 999 {
+                let rooms = [1200, 700, 1400, 4000, 8945];
+                self.room = rooms[self.draws.below(5) as usize];
+                self.set_path(now);
+                self.check_bounds(now);
+            }
+            if renewed.contains(&step) {
+                self.renew(seed + step);
+            }
+            if step < SENDING && step % 3 == 0 {
+                let packet = packet(&mut self.draws, self.numbers);
+                self.ends[0].from_host(now, 0, &packet);
+                self.sent.insert(self.numbers, (packet, false));
+                self.numbers += 1;
+            }
+            for from in [0, 1] {
+                self.deliver(now, from);
+                let site = &mut |_: &FlowKey| 0;
+                self.ends[from].on_time(now, site);
+                self.speak(now, from);
+            }
+            self.take();
+        }
+        let mut work: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        let mut add = |booster, name, count| *work.entry((booster, name)).or_default() += count;
+        for (_, receiver) in self.ends[1].receivers() {
+            receiver.counters(&mut add);
+        }
+        println!(
+            "seed {seed}: loss {}, {} of {} came, {:?} restored, {:?} sent again, {:?} rebuilt",
+            self.loss,
+            self.came.len(),
+            self.numbers,
+            work[&("fec", "restored")],
+            work[&("arq", "repaired")],
+            work[&("compress", "rebuilt")],
+        );
+        assert!(work[&("fec", "restored")] > 0 || self.loss < 0.01);
+        assert!(work[&("compress", "rebuilt")] > 100);
+        let lost = self.sent.iter().filter(|(_, (_, has_come))| *has_come);
+        let lost: Vec<_> = lost.map(|(number, _)| *number).collect();
+        assert_eq!(lost, [0; 0], "arrived, and were not given out");
+        // Twice as much as what is left by one repetition alone.
+        let most = (self.numbers as f64 * self.loss * self.loss * 2.0) as usize + 3;
+        assert!(self.sent.len() <= most, "{} of {most}", self.sent.len());
+    }
+}
+
+#[test]
+fn packets_come_once_and_as_they_were_whatever_happens_on_the_link() {
+    let chosen = std::env::var("BOOSTERS_TEST_SEED").ok();
+    let chosen = chosen.map(|seed| seed.parse().expect("a number"));
+    for seed in chosen.map_or(1..=24, |seed: u64| seed..=seed) {
+        Run::new(seed).run(seed);
+    }
+}
