@@ -5,7 +5,7 @@
 //! say so: the first `high`, then one in `high - low`, and in any case one in a round trip: these answer keepalives. Whatever has SACK that was not seen
 //! yet, bytes, flags, other options or a closed window goes as it is, as does what has a wrong checksum: nothing is learned of that.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use crate::{
     booster::Out,
@@ -175,11 +175,18 @@ impl Flow {
     }
 }
 
-/// Whether what waits is a plain acknowledgement of this connection, and if so whether the other one is newer.
-fn is_newer(waiting: &Packet, tcp: &Tcp<'_>) -> Option<bool> {
+/// How old what waits is beside the other one, if it is a plain acknowledgement of this connection: another booster may have put it there.
+fn age(waiting: &Packet, tcp: &Tcp<'_>) -> Option<Ordering> {
     let old = Tcp::parse(Ip::parse(&waiting.bytes)?)?;
     let plain = old.is_plain_ack() && !old.has_sack() && old.ip.key() == tcp.ip.key();
-    plain.then(|| !is_after(old.ack, tcp.ack))
+    let order = if is_after(old.ack, tcp.ack) {
+        Ordering::Greater
+    } else if (old.ack, old.window) == (tcp.ack, tcp.window) {
+        Ordering::Equal
+    } else {
+        Ordering::Less
+    };
+    plain.then_some(order)
 }
 
 impl AtQueue for AckFilter {
@@ -219,23 +226,20 @@ impl AtQueue for AckFilter {
                 return None;
             }
             Verdict::Replaces(number) => {
-                let newer = queue
-                    .get(number)
-                    .and_then(|waiting| is_newer(waiting, &tcp));
-                if newer.is_some() {
+                let age = queue.get(number).and_then(|waiting| age(waiting, &tcp));
+                if age == Some(Ordering::Greater) {
                     flow.standing = Some(number);
-                }
-                if newer == Some(false) {
                     self.old += 1;
                     return None;
                 }
-                if newer == Some(true) && queue.replace(number, packet.clone()).is_some() {
+                if age == Some(Ordering::Less) && queue.replace(number, packet.clone()).is_some() {
                     said.number = Some(number);
+                    flow.standing = Some(number);
                     flow.last = Some(said);
                     self.replaced += 1;
                     return None;
                 }
-                true
+                age.is_none()
             }
         };
         self.coming = tcp.has(flags::ACK).then_some((key, said, stands));

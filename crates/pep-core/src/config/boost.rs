@@ -168,7 +168,8 @@ pub struct AckReconstruction {
     /// When it works. Default: packets wait in the queue at all, and the asymmetry is above 1, so
     /// that ACKs are left out.
     pub rule: Rule,
-    /// Over how long a time ACKs are spread at most, 1 ms to 10 s. Default 200 ms: no sender takes that for a loss.
+    /// Over how long a time ACKs are spread at most, 1 ms to 10 s. Default 1 s: they are spread until the next one
+    /// is due, unless that takes longer.
     pub spacing_max: Duration,
 }
 
