@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use arbitrary::{Arbitrary, Unstructured};
 use boosters::{
+    arq,
     booster::{Booster, Out},
-    compress, jitter,
+    compress, data_filter, divacks, fec, jitter,
     packet::Packet,
     rule::{Path, Rule},
+    snoop,
     stack::{Layer, Stack},
+    udp_checksum,
     wire::Abilities,
 };
 
@@ -61,7 +64,7 @@ enum What {
 }
 
 #[derive(Arbitrary, Debug)]
-enum Shape {
+pub(crate) enum Shape {
     Tcp {
         ip: Ip,
         seq: u32,
@@ -87,7 +90,7 @@ enum Shape {
 
 /// Up to 127.
 #[derive(Debug)]
-struct Bytes(Vec<u8>);
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl<'a> Arbitrary<'a> for Bytes {
     fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
@@ -97,19 +100,19 @@ impl<'a> Arbitrary<'a> for Bytes {
 }
 
 #[derive(Arbitrary, Debug)]
-struct Ip {
-    v6: bool,
-    host: u8,
-    reversed: bool,
-    ecn: u8,
-    id: u16,
+pub(crate) struct Ip {
+    pub(crate) v6: bool,
+    pub(crate) host: u8,
+    pub(crate) reversed: bool,
+    pub(crate) ecn: u8,
+    pub(crate) id: u16,
     /// A bit that is wrong.
-    wrong: Option<u16>,
+    pub(crate) wrong: Option<u16>,
 }
 
 impl Shape {
     /// The n-th packet of its flow.
-    fn bytes(&self, n: u16) -> Vec<u8> {
+    pub(crate) fn bytes(&self, n: u16) -> Vec<u8> {
         match self {
             Self::Raw(bytes) => bytes.0.clone(),
             Self::Other {
@@ -164,7 +167,7 @@ impl Shape {
 
 impl Ip {
     /// A packet with this behind its header. Checksums of TCP are right.
-    fn around(&self, n: u16, protocol: u8, behind: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn around(&self, n: u16, protocol: u8, behind: Vec<u8>) -> Vec<u8> {
         let (ecn, id) = (self.ecn ^ n as u8, self.id.wrapping_add(n));
         let host = self.host % 4;
         let (near, far) = ([10, 0, 0, host], [10, 1, 0, 1]);
@@ -222,12 +225,60 @@ const PAIRS: &[Pair] = &[
             Box::new(compress::Receiver::new()),
         )
     },
+    |s| (Box::new(arq_sender(s)), Box::new(arq::Receiver::new())),
+    |s| (Box::new(fec_sender(s)), Box::new(fec::Receiver::new(1500))),
 ];
 
 /// Those at one end.
 type Alone = fn(&Settings) -> Box<dyn Booster>;
 
-const ALONE: &[Alone] = &[];
+const ALONE: &[Alone] = &[
+    |_| Box::new(udp_checksum::UdpChecksum::new()),
+    |_| Box::new(data_filter::DataFilter::new()),
+    |s| {
+        Box::new(snoop::Snoop::new(snoop::Config {
+            cache: usize::from(s[0]) * 4,
+            tries: s[1] as u8,
+            flows_max: usize::from(s[2] % 5),
+        }))
+    },
+    |s| {
+        Box::new(divacks::DivAcks::new(divacks::Config {
+            mode: [divacks::Mode::Controlled, divacks::Mode::BruteForce][usize::from(s[0] % 2)],
+            parts: s[1] as u8,
+            max_count: s[2].into(),
+            flows_max: usize::from(s[3] % 5),
+        }))
+    },
+];
+
+fn arq_sender(settings: &Settings) -> arq::Sender {
+    arq::Sender::new(arq::Config {
+        tries: settings[0] as u8,
+        order: settings[1].is_multiple_of(2),
+        cache: settings[2].into(),
+        wait: Duration::from_millis(settings[3].into()),
+        seed: settings[0].into(),
+    })
+}
+
+fn fec_sender(settings: &Settings) -> fec::Sender {
+    let scheme = if settings[0].is_multiple_of(2) {
+        let window = settings[1] as u8;
+        fec::Scheme::Window { window }
+    } else {
+        fec::Scheme::Block {
+            k: settings[1] as u8,
+            depth: settings[2] as u8,
+        }
+    };
+    fec::Sender::new(fec::Config {
+        scheme,
+        overhead_max: f64::from(settings[3] % 100) / 100.0,
+        seed: settings[2].into(),
+        ..fec::Config::default()
+    })
+}
 
 fn jitter_sender(settings: &Settings) -> jitter::Sender {
     let delay = Duration::from_millis(settings[0].into());

@@ -5,6 +5,8 @@
 pub mod block;
 pub mod boosters;
 pub mod carried;
+pub mod chains;
+pub mod conversation;
 pub mod endpoint;
 pub mod frames;
 pub mod link;
