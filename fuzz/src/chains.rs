@@ -14,7 +14,7 @@ use boosters::{
     wire::Abilities,
 };
 
-use crate::boosters::{Bytes, Shape};
+use crate::shapes::{Bytes, Shape};
 
 /// What is on at an end.
 #[derive(Arbitrary, Clone, Copy, Debug)]

@@ -11,8 +11,8 @@ use boosters::{
 };
 
 use crate::{
-    boosters::Ip,
     chains::{Wanted, give, hosts, introduce, is_bounded, next, wake},
+    shapes::Ip,
 };
 
 /// Two connections on the same ports, one after the other.

@@ -11,6 +11,7 @@ pub mod endpoint;
 pub mod frames;
 pub mod link;
 pub mod parcel;
+mod shapes;
 pub mod window;
 
 use fec::wire::{Header, HeaderError};

@@ -382,6 +382,9 @@ mod tests {
         let (_, booster) = transfer_of(Config::default(), false, 2_000_000, later);
         assert_eq!(booster.refused, 0);
         assert!(booster.made > 1400, "{}", booster.made);
+        // A few in flight say nothing, and nobody is tried by them.
+        let (_, booster) = transfer_of(Config::default(), true, 200_000, |_| (8, 0));
+        assert_eq!(booster.made, 0);
         // After a pause it may be otherwise.
         let (_, booster) = transfer_of(Config::default(), true, 4_000_000, |round| {
             (60, if round == 14 { 1000 } else { 0 })

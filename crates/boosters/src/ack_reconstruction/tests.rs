@@ -101,70 +101,70 @@ fn acknowledgements_that_wait_become_one_and_are_made_again_as_far_apart() {
     assert_eq!(packets[9].bytes, ack(1, 1, 1900, &[]));
 }
 
+/// What leaves first if the second comes while the first waits.
+fn first_of(first: &[u8], second: &[u8]) -> Vec<u8> {
+    let mut chain = chain();
+    for packet in [first, second] {
+        chain.from_host(Duration::ZERO, packet);
+    }
+    let mut out = Vec::new();
+    chain.poll_message(Duration::ZERO, 1300, &mut out);
+    out
+}
+
+/// A segment with these options.
+fn with(options: &[u8], seq: u32, number: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = tcp::tests::with_options(&ack(1, seq, number, &[]), options);
+    bytes.extend_from_slice(data);
+    let len = bytes.len() as u16;
+    bytes[2..4].copy_from_slice(&len.to_be_bytes());
+    checksum::replace_u16(&mut bytes, 10, len - data.len() as u16, len);
+    tcp::seal(&mut bytes);
+    bytes
+}
+
 #[test]
-fn what_is_damaged_or_sealed_is_not_mended() {
-    use crate::tcp::{
-        seal,
-        tests::{damaged, segment6, with_options},
-    };
-    let wait = |first: Vec<u8>, second: Vec<u8>| {
-        let mut chain = chain();
-        for packet in [&first, &second] {
-            chain.from_host(Duration::ZERO, packet);
-        }
-        let mut out = Vec::new();
-        chain.poll_message(Duration::ZERO, 1300, &mut out);
-        (out, first)
-    };
-    let same = |(out, first): (Vec<u8>, Vec<u8>)| assert_eq!(out, first);
-    let data = ack(1, 1, 1000, b"data");
-    // With timestamps, all of its checksum would be made anew.
-    let mut options = vec![1, 1, 8, 10];
-    options.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 2]);
-    let timed = |seq, number, data: &[u8]| {
-        let mut bytes = with_options(&ack(1, seq, number, &[]), &options);
-        bytes.extend_from_slice(data);
-        let len = bytes.len() as u16;
-        bytes[2..4].copy_from_slice(&len.to_be_bytes());
-        seal(&mut bytes);
-        bytes
-    };
-    let mut broken = timed(1, 1000, b"data");
-    assert_ne!(
-        wait(broken.clone(), timed(5, 2000, &[])).0,
-        broken,
+fn what_is_damaged_is_not_mended() {
+    let damaged = |bytes: &[u8]| tcp::tests::damaged(bytes);
+    let (data, second) = (ack(1, 1, 1000, b"data"), ack(1, 5, 2000, &[]));
+    let (plain, newer) = (ack(1, 1, 1000, &[]), ack(1, 1, 2000, &[]));
+    assert_eq!(first_of(&damaged(&data), &second), damaged(&data));
+    assert_eq!(first_of(&data, &damaged(&second)), data);
+    assert_eq!(first_of(&plain, &damaged(&newer)), plain);
+    // With timestamps, all of its checksum is made anew.
+    let time = |value: u8| [1, 1, 8, 10, 0, 0, 0, value, 0, 0, 0, 9];
+    let (data, second) = (
+        with(&time(1), 1, 1000, b"data"),
+        with(&time(2), 5, 2000, &[]),
+    );
+    assert_eq!(
+        first_of(&data, &second),
+        with(&time(2), 1, 2000, b"data"),
         "whole, they join"
     );
+    let mut broken = data;
     *broken.last_mut().expect("data") ^= 1;
-    same(wait(broken, timed(5, 2000, &[])));
-    same(wait(damaged(&data), ack(1, 5, 2000, &[])));
-    same(wait(data.clone(), damaged(&ack(1, 5, 2000, &[]))));
-    same(wait(ack(1, 1, 1000, &[]), damaged(&ack(1, 1, 2000, &[]))));
-    // MD5 and MPTCP.
+    assert_eq!(first_of(&broken, &second), broken);
+}
+
+#[test]
+fn what_is_sealed_or_says_more_is_not_changed() {
     let mut md5 = vec![1, 1, 19, 18];
     md5.extend_from_slice(&[7; 16]);
     for options in [&md5[..], &[30, 4, 0, 0]] {
-        let mut sealed = with_options(&ack(1, 1, 1000, &[]), options);
-        same(wait(
-            sealed.clone(),
-            with_options(&ack(1, 1, 2000, &[]), options),
-        ));
-        sealed.extend_from_slice(b"data");
-        let len = sealed.len() as u16;
-        sealed[2..4].copy_from_slice(&len.to_be_bytes());
-        seal(&mut sealed);
-        same(wait(sealed, ack(1, 5, 2000, &[])));
+        let plain = with(options, 1, 1000, &[]);
+        assert_eq!(first_of(&plain, &with(options, 1, 2000, &[])), plain);
+        let data = with(options, 1, 1000, b"data");
+        assert_eq!(first_of(&data, &ack(1, 5, 2000, &[])), data);
     }
     // IPv6, with and without a routing header.
-    let (first, second) = (segment6(1, 1000, b"data"), segment6(5, 2000, &[]));
-    assert_eq!(
-        wait(first.clone(), second.clone()).0,
-        segment6(1, 2000, b"data")
-    );
+    let segment = tcp::tests::segment6;
+    let (first, second) = (segment(1, 1000, b"data"), segment(5, 2000, &[]));
+    assert_eq!(first_of(&first, &second), segment(1, 2000, b"data"));
     let mut routed = first;
     (routed[5], routed[6]) = (routed[5] + 8, 43);
     routed.splice(40..40, [6, 0, 0, 0, 0, 0, 0, 0]);
-    same(wait(routed, second));
+    assert_eq!(first_of(&routed, &second), routed);
 }
 
 #[test]
