@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
-use arbitrary::{Arbitrary, Unstructured};
+use arbitrary::Arbitrary;
 use boosters::{
+    arq,
     booster::{Booster, Out},
-    compress, jitter,
+    compress, data_filter, divacks, fec, jitter,
     packet::Packet,
     rule::{Path, Rule},
+    snoop,
     stack::{Layer, Stack},
+    udp_checksum,
     wire::Abilities,
 };
+
+use crate::shapes::{Bytes, Shape};
 
 /// Settings, as each takes them.
 type Settings = [u16; 4];
@@ -60,157 +65,6 @@ enum What {
     },
 }
 
-#[derive(Arbitrary, Debug)]
-enum Shape {
-    Tcp {
-        ip: Ip,
-        seq: u32,
-        ack: u32,
-        flags: u8,
-        window: u16,
-        options: [u8; 12],
-        words: u8,
-        len: u16,
-    },
-    Udp {
-        ip: Ip,
-        checksum: u16,
-        len: u16,
-    },
-    Other {
-        ip: Ip,
-        protocol: u8,
-        bytes: Bytes,
-    },
-    Raw(Bytes),
-}
-
-/// Up to 127.
-#[derive(Debug)]
-struct Bytes(Vec<u8>);
-
-impl<'a> Arbitrary<'a> for Bytes {
-    fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
-        let len = usize::from(u8::arbitrary(u)? % 128).min(u.len());
-        Ok(Self(u.bytes(len)?.to_vec()))
-    }
-}
-
-#[derive(Arbitrary, Debug)]
-struct Ip {
-    v6: bool,
-    host: u8,
-    reversed: bool,
-    ecn: u8,
-    id: u16,
-    /// A bit that is wrong.
-    wrong: Option<u16>,
-}
-
-impl Shape {
-    /// The n-th packet of its flow.
-    fn bytes(&self, n: u16) -> Vec<u8> {
-        match self {
-            Self::Raw(bytes) => bytes.0.clone(),
-            Self::Other {
-                ip,
-                protocol,
-                bytes,
-            } => ip.around(n, *protocol, bytes.0.clone()),
-            Self::Udp { ip, checksum, len } => {
-                let len = usize::from(len % 1400);
-                let mut bytes = vec![0x13, 0x88, 0, 53];
-                bytes.extend_from_slice(&((len + 8) as u16).to_be_bytes());
-                bytes.extend_from_slice(&checksum.to_be_bytes());
-                bytes.extend((0..len).map(|i| (i / 7) as u8));
-                ip.around(n, 17, bytes)
-            }
-            Self::Tcp {
-                ip,
-                seq,
-                ack,
-                flags,
-                window,
-                options,
-                words,
-                len,
-            } => {
-                let options = &options[..usize::from(words % 4) * 4];
-                let ports = if ip.reversed {
-                    [0, 80, 0x13, 0x88]
-                } else {
-                    [0x13, 0x88, 0, 80]
-                };
-                // Numbers that are near each other as well as any.
-                let near = |n: u32| if n.is_multiple_of(4) { n } else { n % 20_000 };
-                let mut bytes = ports.to_vec();
-                bytes.extend_from_slice(
-                    &near(*seq)
-                        .wrapping_add(u32::from(n) * u32::from(len % 1400))
-                        .to_be_bytes(),
-                );
-                bytes.extend_from_slice(&near(*ack).to_be_bytes());
-                bytes.push(((20 + options.len()) as u8 / 4) << 4);
-                bytes.push(*flags);
-                bytes.extend_from_slice(&window.to_be_bytes());
-                bytes.extend_from_slice(&[0; 4]);
-                bytes.extend_from_slice(options);
-                bytes.extend((0..len % 1400).map(|i| (i % 251) as u8));
-                ip.around(n, 6, bytes)
-            }
-        }
-    }
-}
-
-impl Ip {
-    /// A packet with this behind its header. Checksums of TCP are right.
-    fn around(&self, n: u16, protocol: u8, behind: Vec<u8>) -> Vec<u8> {
-        let (ecn, id) = (self.ecn ^ n as u8, self.id.wrapping_add(n));
-        let host = self.host % 4;
-        let (near, far) = ([10, 0, 0, host], [10, 1, 0, 1]);
-        let (from, to) = if self.reversed {
-            (far, near)
-        } else {
-            (near, far)
-        };
-        let len = behind.len().min(4000);
-        let mut packet = if self.v6 {
-            let mut header = vec![
-                0x60,
-                ecn << 4,
-                0,
-                0,
-                (len >> 8) as u8,
-                len as u8,
-                protocol,
-                64,
-            ];
-            for host in [from, to] {
-                header.extend_from_slice(&[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0]);
-                header.extend_from_slice(&host);
-            }
-            header
-        } else {
-            let total = 20 + len;
-            let mut header = vec![0x45, ecn & 3, (total >> 8) as u8, total as u8];
-            header.extend_from_slice(&id.to_be_bytes());
-            header.extend_from_slice(&[0x40, 0, 64, protocol, 0, 0]);
-            header.extend_from_slice(&from);
-            header.extend_from_slice(&to);
-            let sum = boosters::checksum::fold(boosters::checksum::sum(&header));
-            header[10..12].copy_from_slice(&sum.to_be_bytes());
-            header
-        };
-        packet.extend_from_slice(&behind[..len]);
-        boosters::tcp::seal(&mut packet);
-        if let Some(bit) = self.wrong.filter(|bit| bit % 3 != n % 3) {
-            let at = usize::from(bit / 8) % packet.len();
-            packet[at] ^= 1 << (bit % 8);
-        }
-        packet
-    }
-}
-
 /// Those that have another end: a sender, and its receiver, which gives out what the sender took.
 type Pair = fn(&Settings) -> (Box<dyn Booster>, Box<dyn Booster>);
 
@@ -222,12 +76,60 @@ const PAIRS: &[Pair] = &[
             Box::new(compress::Receiver::new()),
         )
     },
+    |s| (Box::new(arq_sender(s)), Box::new(arq::Receiver::new())),
+    |s| (Box::new(fec_sender(s)), Box::new(fec::Receiver::new(1500))),
 ];
 
 /// Those at one end.
 type Alone = fn(&Settings) -> Box<dyn Booster>;
 
-const ALONE: &[Alone] = &[];
+const ALONE: &[Alone] = &[
+    |_| Box::new(udp_checksum::UdpChecksum::new()),
+    |_| Box::new(data_filter::DataFilter::new()),
+    |s| {
+        Box::new(snoop::Snoop::new(snoop::Config {
+            cache: usize::from(s[0]) * 4,
+            tries: s[1] as u8,
+            flows_max: usize::from(s[2] % 5),
+        }))
+    },
+    |s| {
+        Box::new(divacks::DivAcks::new(divacks::Config {
+            mode: [divacks::Mode::Controlled, divacks::Mode::BruteForce][usize::from(s[0] % 2)],
+            parts: s[1] as u8,
+            max_count: s[2].into(),
+            flows_max: usize::from(s[3] % 5),
+        }))
+    },
+];
+
+fn arq_sender(settings: &Settings) -> arq::Sender {
+    arq::Sender::new(arq::Config {
+        tries: settings[0] as u8,
+        order: settings[1].is_multiple_of(2),
+        cache: settings[2].into(),
+        wait: Duration::from_millis(settings[3].into()),
+        seed: settings[0].into(),
+    })
+}
+
+fn fec_sender(settings: &Settings) -> fec::Sender {
+    let scheme = if settings[0].is_multiple_of(2) {
+        let window = settings[1] as u8;
+        fec::Scheme::Window { window }
+    } else {
+        fec::Scheme::Block {
+            k: settings[1] as u8,
+            depth: settings[2] as u8,
+        }
+    };
+    fec::Sender::new(fec::Config {
+        scheme,
+        overhead_max: f64::from(settings[3] % 100) / 100.0,
+        seed: settings[2].into(),
+        ..fec::Config::default()
+    })
+}
 
 fn jitter_sender(settings: &Settings) -> jitter::Sender {
     let delay = Duration::from_millis(settings[0].into());

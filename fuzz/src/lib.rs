@@ -5,10 +5,13 @@
 pub mod block;
 pub mod boosters;
 pub mod carried;
+pub mod chains;
+pub mod conversation;
 pub mod endpoint;
 pub mod frames;
 pub mod link;
 pub mod parcel;
+mod shapes;
 pub mod window;
 
 use fec::wire::{Header, HeaderError};

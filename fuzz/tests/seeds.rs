@@ -77,6 +77,16 @@ fn boosters() {
     cases(pepd_fuzz::boosters::run);
 }
 
+#[test]
+fn chains() {
+    some_cases(1000, pepd_fuzz::chains::run);
+}
+
+#[test]
+fn conversations() {
+    some_cases(400, pepd_fuzz::conversation::run);
+}
+
 /// Fewer, as each begins with a handshake.
 #[test]
 fn endpoints() {

@@ -5,10 +5,13 @@
 use std::{hint::black_box, time::Duration};
 
 use boosters::{
+    ack_filter, ack_reconstruction, arq,
     booster::{Booster, Out},
-    compress, jitter,
+    compress, congestion, data_filter, divacks, fec, jitter,
     packet::Packet,
     queue::{AtQueue, Queue},
+    rule::Path,
+    snoop, udp_checksum,
 };
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use etherparse::PacketBuilder;
@@ -44,12 +47,25 @@ const BOOSTERS: &[Row] = &[
     row!("compress headers", data, compress::Sender::new(HEADERS), compress::Receiver::new()),
     row!("compress random", data, compress::Sender::new(Default::default()), compress::Receiver::new()),
     row!("compress text", text, compress::Sender::new(Default::default()), compress::Receiver::new()),
+    row!("fec window 10 %", data, overcode(fec::Scheme::Window { window: 64 }), fec::Receiver::new(1500)),
+    row!("fec block 10 %", data, overcode(fec::Scheme::Block { k: 20, depth: 1 }), fec::Receiver::new(1500)),
+    row!("arq", data, arq::Sender::new(Default::default()), arq::Receiver::new()),
+    row!("checksum", datagram, udp_checksum::UdpChecksum::new()),
+    row!("data_filter", data, data_filter::DataFilter::new()),
+    row!("snoop", data, snoop::Snoop::new(Default::default())),
+    row!("divacks", data, divacks::DivAcks::new(Default::default())),
 ];
 
 /// Likewise.
 #[rustfmt::skip]
 const AT_QUEUE: &[QueueRow] = &[
     ("none", data, || Box::new(Nothing)),
+    ("none, acks", acks, || Box::new(Nothing)),
+    ("ack_reconstruction", data, || Box::new(ack_reconstruction::Collapse::new(Default::default()))),
+    ("ack_reconstruction, acks", acks, || Box::new(ack_reconstruction::Collapse::new(Default::default()))),
+    ("ack_filter", data, || Box::new(ack_filter::AckFilter::new(Default::default()))),
+    ("ack_filter, acks", acks, || Box::new(ack_filter::AckFilter::new(Default::default()))),
+    ("congestion", data, || Box::new(congestion::Congestion::new(Default::default()))),
 ];
 
 const HEADERS: compress::Config = compress::Config {
@@ -58,6 +74,25 @@ const HEADERS: compress::Config = compress::Config {
     payload: false,
     flows_max: 256,
 };
+
+/// With 10 % of overcode: more is lost than that is enough for.
+fn overcode(scheme: fec::Scheme) -> fec::Sender {
+    let mut sender = fec::Sender::new(fec::Config {
+        scheme,
+        overhead_max: 0.1,
+        ..Default::default()
+    });
+    for round in 1..10 {
+        let path = Path {
+            loss: 0.1,
+            counts: [10_000, 1000, 900].map(|count| count * round),
+            room: 1500,
+            ..Path::default()
+        };
+        sender.set_path(Duration::ZERO, &path);
+    }
+    sender
+}
 
 /// To compare with.
 #[derive(Debug)]
@@ -126,6 +161,25 @@ fn text(n: u64, size: usize) -> Vec<u8> {
     };
     let page: Vec<u8> = (0..40).flat_map(|i| line(i).into_bytes()).collect();
     segment(n, &page[..size - HEADER], false)
+}
+
+/// Of UDP, without a checksum.
+fn datagram(n: u64, size: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let builder =
+        PacketBuilder::ipv4([10, 0, 0, (n % 16) as u8], [10, 0, 1, 1], 64).udp(40_000, 53);
+    builder
+        .write(&mut out, &vec![n as u8; size - 28])
+        .expect("fits");
+    out[26..28].fill(0);
+    out
+}
+
+/// What a host that receives sends: acknowledgements, each of more than the one before. Of one length.
+fn acks(n: u64, _size: usize) -> Vec<u8> {
+    let mut out = segment(n, &[], false);
+    boosters::tcp::set_ack(&mut out, (n / 16) as u32 * 1448);
+    out
 }
 
 /// The acknowledgement of the n-th segment.

@@ -1,24 +1,29 @@
 //! `ack_filter`: acknowledgements that a later one makes needless do not take the slow way back (packet control, paul2006 §3).
 //!
-//! An acknowledgement that is older than one that has come already is dropped; one that waits is replaced by a newer plain one of the same
-//! connection, in its place. Of duplicates of the same number, which say that something is missing, as many go on as are needed to say so: the first
-//! `high`, then one in `high - low`. Whatever has SACK that was not seen yet, bytes or flags goes as it is.
+//! An acknowledgement that is older than one that waits, or that was queued within the last round trip, is dropped; one that waits is replaced by a newer
+//! plain one of the same connection, in its place. Of duplicates of the same number, which say that something is missing, as many go on as are needed to
+//! say so: the first `high`, then one in `high - low`, and in any case one in a round trip: these answer keepalives. Whatever has SACK that was not seen
+//! yet, bytes, flags, other options or a closed window goes as it is, as does what has a wrong checksum: nothing is learned of that.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use crate::{
     booster::Out,
     flow::Flows,
-    ip::Ip,
+    ip::{FlowKey, Ip},
     packet::Packet,
     queue::{AtQueue, Queue},
+    rule::Path,
     tcp::{Tcp, flags, is_after},
 };
+
+/// A round trip is taken to last for at least so long.
+const PATIENCE_MIN: Duration = Duration::from_millis(20);
 
 /// How acknowledgements are thinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Duplicates that a sender needs at least, 1 to 255. Default 2.
+    /// Beyond `high` one duplicate in `high - low` goes on, and no more than every second, 1 to 255. Default 2.
     pub low: u8,
     /// Duplicates of a number that all go on, `low` to 255, and at least 3, which fast retransmit asks for (RFC 5681 §3.2). Default 8.
     pub high: u8,
@@ -39,24 +44,58 @@ impl Default for Config {
 /// Thins acknowledgements.
 #[derive(Debug)]
 pub struct AckFilter {
-    high: u32,
-    /// Beyond them one of so many goes on.
-    step: u32,
+    limits: Limits,
     flows: Flows<Flow>,
+    /// What the connection knows as soon as the packet that has just passed is queued, if there is room for it.
+    coming: Option<(FlowKey, Said, bool)>,
     old: u64,
     replaced: u64,
     thinned: u64,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    high: u32,
+    /// Beyond them one of so many goes on.
+    step: u32,
+    /// About a round trip: for so long nothing old is news.
+    patience: Duration,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Flow {
-    last: Option<(u32, u16)>,
+    /// The newest that was queued.
+    last: Option<Said>,
     sack: Vec<u8>,
     duplicates: u32,
-    /// A plain acknowledgement that waits.
+    /// When the last duplicate came, and when one passed.
+    heard: Duration,
+    passed: Duration,
+    /// The plain acknowledgement that waits.
     standing: Option<u64>,
-    coming: bool,
 }
+
+/// What an acknowledgement says, and when and as which packet of the queue it did.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    ack: u32,
+    window: u16,
+    at: Duration,
+    number: Option<u64>,
+}
+
+enum Verdict {
+    /// It goes on, and may be replaced later on or not.
+    Passes {
+        stands: bool,
+    },
+    Old,
+    Thinned,
+    /// It may take the place of the one that waits there.
+    Replaces(u64),
+}
+
+const PASSES: Verdict = Verdict::Passes { stands: false };
 
 impl AckFilter {
     /// Knows no connection yet. Values out of range are brought into it.
@@ -64,9 +103,13 @@ impl AckFilter {
     pub fn new(config: Config) -> Self {
         let high = config.high.max(config.low).max(3);
         Self {
-            high: high.into(),
-            step: u32::from(high - config.low.min(high - 1)).max(2),
+            limits: Limits {
+                high: high.into(),
+                step: u32::from(high - config.low.min(high - 1)).max(2),
+                patience: Path::default().rtt,
+            },
             flows: Flows::new(config.flows_max),
+            coming: None,
             old: 0,
             replaced: 0,
             thinned: 0,
@@ -79,74 +122,159 @@ fn sack(tcp: &Tcp<'_>) -> Vec<u8> {
     option.map_or_else(Vec::new, |option| option.data.to_vec())
 }
 
+impl Flow {
+    fn judge(&mut self, now: Duration, tcp: &Tcp<'_>, queue: &Queue, limits: Limits) -> Verdict {
+        let standing = self.standing.take();
+        // What is said may be wrong, or of a connection that had these ports before: it does not count for long.
+        let last = self.last.filter(|last| {
+            let waits = last
+                .number
+                .is_some_and(|number| queue.get(number).is_some());
+            waits || now < last.at + limits.patience
+        });
+        let is_old = last.is_some_and(|last| is_after(last.ack, tcp.ack));
+        if !tcp.is_plain_ack() {
+            return PASSES;
+        }
+        let sack = sack(tcp);
+        let news = !sack.is_empty() && sack != self.sack;
+        if is_old && !news {
+            self.standing = standing;
+            return Verdict::Old;
+        }
+        self.sack = sack;
+        if is_old {
+            return PASSES;
+        }
+        let said = self.last.map(|last| (last.ack, last.window));
+        if said == Some((tcp.ack, tcp.window)) {
+            return self.duplicate(now, news || tcp.window == 0, limits);
+        }
+        (self.duplicates, self.heard, self.passed) = (0, now, now);
+        let plain = self.sack.is_empty() && tcp.window > 0;
+        match standing.filter(|_| plain) {
+            Some(number) => Verdict::Replaces(number),
+            None => Verdict::Passes { stands: plain },
+        }
+    }
+
+    fn duplicate(&mut self, now: Duration, needed: bool, limits: Limits) -> Verdict {
+        // After a pause it is the answer to a keepalive, or something is missing anew.
+        if now >= self.heard + limits.patience {
+            self.duplicates = 0;
+        }
+        self.heard = now;
+        self.duplicates += 1;
+        let beyond = self.duplicates.saturating_sub(limits.high);
+        let recent = now < self.passed + limits.patience;
+        if !needed && recent && beyond > 0 && !beyond.is_multiple_of(limits.step) {
+            return Verdict::Thinned;
+        }
+        self.passed = now;
+        PASSES
+    }
+}
+
+/// How old what waits is beside the other one, if it is a plain acknowledgement of this connection: another booster may have put it there.
+fn age(waiting: &Packet, tcp: &Tcp<'_>) -> Option<Ordering> {
+    let old = Tcp::parse(Ip::parse(&waiting.bytes)?)?;
+    let plain = old.is_plain_ack() && !old.has_sack() && old.ip.key() == tcp.ip.key();
+    let order = if is_after(old.ack, tcp.ack) {
+        Ordering::Greater
+    } else if (old.ack, old.window) == (tcp.ack, tcp.window) {
+        Ordering::Equal
+    } else {
+        Ordering::Less
+    };
+    plain.then_some(order)
+}
+
 impl AtQueue for AckFilter {
     fn arriving(
         &mut self,
-        _now: Duration,
+        now: Duration,
         packet: Packet,
         queue: &mut Queue,
         _out: &mut Out,
     ) -> Option<Packet> {
-        let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) else {
+        // The last one may never have been queued.
+        self.coming = None;
+        let Some(tcp) = Tcp::read(&packet.bytes) else {
             return Some(packet);
         };
-        let (flow, _) = self.flows.entry(tcp.ip.key(), Flow::default);
-        let standing = flow.standing.take();
+        let key = tcp.ip.key();
+        let (flow, _) = self.flows.entry(key, Flow::default);
         if tcp.has(flags::SYN | flags::RST) {
             // Another connection, or none any more.
             *flow = Flow::default();
             return Some(packet);
         }
-        if !tcp.is_plain_ack() {
-            if tcp.has(flags::ACK) {
-                flow.last = Some((tcp.ack, tcp.window));
-                flow.duplicates = 0;
+        let mut said = Said {
+            ack: tcp.ack,
+            window: tcp.window,
+            at: now,
+            number: None,
+        };
+        let stands = match flow.judge(now, &tcp, queue, self.limits) {
+            Verdict::Passes { stands } => stands,
+            Verdict::Old => {
+                self.old += 1;
+                return None;
             }
-            return Some(packet);
-        }
-        let sack = sack(&tcp);
-        let news = !sack.is_empty() && sack != flow.sack;
-        let said = flow.last;
-        if let Some((last, _)) = said
-            && is_after(last, tcp.ack)
-            && !news
-        {
-            flow.standing = standing;
-            self.old += 1;
-            return None;
-        }
-        flow.sack = sack;
-        if said == Some((tcp.ack, tcp.window)) {
-            flow.duplicates += 1;
-            let beyond = flow.duplicates.saturating_sub(self.high);
-            if !news && beyond > 0 && !beyond.is_multiple_of(self.step) {
+            Verdict::Thinned => {
                 self.thinned += 1;
                 return None;
             }
-            return Some(packet);
-        }
-        flow.last = Some((tcp.ack, tcp.window));
-        flow.duplicates = 0;
-        let plain = flow.sack.is_empty();
-        if plain
-            && let Some(number) = standing
-            && queue.replace(number, packet.clone()).is_some()
-        {
-            flow.standing = Some(number);
-            self.replaced += 1;
-            return None;
-        }
-        flow.coming = plain;
+            Verdict::Replaces(number) => {
+                let age = queue.get(number).and_then(|waiting| age(waiting, &tcp));
+                if age == Some(Ordering::Greater) {
+                    flow.standing = Some(number);
+                    self.old += 1;
+                    return None;
+                }
+                if age == Some(Ordering::Less) && queue.replace(number, packet.clone()).is_some() {
+                    said.number = Some(number);
+                    flow.standing = Some(number);
+                    flow.last = Some(said);
+                    self.replaced += 1;
+                    return None;
+                }
+                age.is_none()
+            }
+        };
+        self.coming = tcp.has(flags::ACK).then_some((key, said, stands));
         Some(packet)
     }
 
     fn queued(&mut self, number: u64, packet: &Packet) {
-        let key = Ip::parse(&packet.bytes).map(|ip| ip.key());
-        if let Some(flow) = key.and_then(|key| self.flows.get(&key))
-            && std::mem::take(&mut flow.coming)
-        {
-            flow.standing = Some(number);
+        let Some((key, said, stands)) = self.coming.take() else {
+            return;
+        };
+        let is_it = Ip::parse(&packet.bytes).is_some_and(|ip| ip.key() == key);
+        if let Some(flow) = self.flows.get(&key).filter(|_| is_it) {
+            let newest = flow.last.is_none_or(|last| {
+                !is_after(last.ack, said.ack) || said.at >= last.at + self.limits.patience
+            });
+            if newest {
+                if flow.last.is_some_and(|last| last.ack != said.ack) {
+                    flow.duplicates = 0;
+                }
+                flow.last = Some(Said {
+                    number: Some(number),
+                    ..said
+                });
+            }
+            flow.standing = stands.then_some(number);
         }
+    }
+
+    fn set_path(&mut self, _now: Duration, path: &Path) {
+        self.limits.patience = path.rtt.max(PATIENCE_MIN);
+    }
+
+    fn reset(&mut self) {
+        self.flows.clear();
+        self.coming = None;
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -158,80 +286,4 @@ impl AtQueue for AckFilter {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tcp::tests::segment;
-
-    fn through(filter: &mut AckFilter, queue: &mut Queue, bytes: Vec<u8>) -> bool {
-        let packet = Packet::new(bytes, Duration::ZERO);
-        match filter.arriving(Duration::ZERO, packet, queue, &mut Out::default()) {
-            Some(packet) => {
-                let number = queue.push(packet.clone()).expect("room");
-                filter.queued(number, &packet);
-                true
-            }
-            None => false,
-        }
-    }
-
-    #[test]
-    fn newer_ones_replace_those_that_wait_and_old_ones_are_dropped() {
-        let (mut filter, mut queue) =
-            (AckFilter::new(Config::default()), Queue::new(1 << 20, None));
-        assert!(through(
-            &mut filter,
-            &mut queue,
-            segment(1, 100, flags::ACK, &[])
-        ));
-        assert!(!through(
-            &mut filter,
-            &mut queue,
-            segment(1, 200, flags::ACK, &[])
-        ));
-        assert!(!through(
-            &mut filter,
-            &mut queue,
-            segment(1, 150, flags::ACK, &[])
-        ));
-        let (_, packet) = queue.pop(Duration::ZERO).unwrap();
-        assert_eq!(packet.bytes, segment(1, 200, flags::ACK, &[]));
-        // It has left: the next one stands for itself.
-        assert!(through(
-            &mut filter,
-            &mut queue,
-            segment(1, 300, flags::ACK, &[])
-        ));
-        // Bytes between are never overtaken.
-        assert!(through(
-            &mut filter,
-            &mut queue,
-            segment(1, 300, flags::ACK, b"x")
-        ));
-        assert!(through(
-            &mut filter,
-            &mut queue,
-            segment(2, 400, flags::ACK, &[])
-        ));
-        // Port reuse.
-        assert!(through(
-            &mut filter,
-            &mut queue,
-            segment(9, 0, flags::SYN, &[])
-        ));
-        assert!(through(
-            &mut filter,
-            &mut queue,
-            segment(10, 7, flags::ACK, &[])
-        ));
-    }
-
-    #[test]
-    fn duplicates_are_thinned_but_enough_go_on_for_fast_retransmit() {
-        let (mut filter, mut queue) =
-            (AckFilter::new(Config::default()), Queue::new(1 << 20, None));
-        let passed =
-            (0..101).filter(|_| through(&mut filter, &mut queue, segment(1, 100, flags::ACK, &[])));
-        // The first, eight duplicates, and every sixth of the other 92.
-        assert_eq!(passed.count(), 1 + 8 + 15);
-    }
-}
+mod tests;

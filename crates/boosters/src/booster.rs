@@ -35,6 +35,9 @@ pub trait Booster: Debug + Send {
         let _ = (now, path);
     }
 
+    /// What was seen of connections counts no more: others may have passed since, as this was off or the session is another one.
+    fn reset(&mut self) {}
+
     /// What it has done so far: each count by its name.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let _ = each;

@@ -171,11 +171,23 @@ impl Chain {
         };
         self.upper.set_path(now, &path);
         for layer in &mut self.at_queue {
+            let was_on = layer.is_on();
             layer.able = path.abilities & layer.needs == layer.needs;
             layer.switch.update(now, &path);
+            if layer.is_on() && !was_on {
+                layer.booster.reset();
+            }
             layer.booster.set_path(now, &path);
         }
         self.lower.set_path(now, &path);
+    }
+
+    /// A session with the peer begins: what went by another way in between was not seen here.
+    pub fn renew(&mut self) {
+        self.upper.reset();
+        for layer in &mut self.at_queue {
+            layer.booster.reset();
+        }
     }
 
     /// Whether there is something for the tunnel.

@@ -1,8 +1,14 @@
 //! `congestion`: senders hear of a queue that stands here before it is full (congestion-control booster, ramakrishnan2000 §2.3).
 //!
 //! The law is CoDel's (RFC 8289 §5): once packets have waited for longer than the target for an interval, one is marked, and others the sooner the longer it
-//! lasts. Who understands marks (ECN, RFC 3168) gets one; a TCP sender who does not gets three duplicates of the last acknowledgement that was
-//! seen for it, once a round trip, upon which it halves its window and sends one segment again (RFC 5681 §3.2). Nothing is dropped.
+//! lasts. Who understands marks (ECN, RFC 3168) gets one. A TCP sender who does not is told once a round trip, by what looks like a loss:
+//!
+//! - without SACK, three duplicates of the last acknowledgement that was seen for it, upon which it halves its window and sends one segment again (RFC 5681 §3.2).
+//!   Nothing is lost;
+//! - with SACK, or where nobody has seen whether there is, by a loss: a duplicate that says of nothing that it has arrived counts for nothing there (RFC 6675 §2).
+//!   The next segment of it that is new is dropped, as CoDel would drop one; what is sent again never is.
+//!
+//! Others, of whom nothing is known that they would hear, are counted as untold.
 
 use std::time::Duration;
 
@@ -10,11 +16,10 @@ use crate::{
     booster::Out,
     ecn,
     flow::Flows,
-    ip::Ip,
     packet::Packet,
     queue::{AtQueue, Queue},
     rule::Path,
-    tcp::{Tcp, flags},
+    tcp::{Tcp, flags, is_after},
 };
 
 /// How a sender hears of congestion.
@@ -22,9 +27,9 @@ use crate::{
 pub enum Mark {
     /// By ECN, where its packets allow it.
     Ecn,
-    /// By duplicate acknowledgements, where it speaks TCP.
+    /// By duplicate acknowledgements, where it speaks TCP; with SACK, by a loss.
     DupAck,
-    /// By ECN where its packets allow it, else by duplicate acknowledgements.
+    /// By ECN where its packets allow it, else by duplicate acknowledgements or a loss.
     #[default]
     Both,
 }
@@ -64,12 +69,46 @@ pub struct Congestion {
     first_above: Option<Duration>,
     /// When the next one is told, and how many were.
     telling: Option<(Duration, u32)>,
-    /// The last acknowledgement for each sender, and when it was told last.
-    flows: Flows<(Vec<u8>, Option<Duration>)>,
+    /// Of each sender.
+    flows: Flows<Flow>,
     marked: u64,
     duplicated: u64,
+    dropped: u64,
     untold: u64,
 }
+
+/// What is known of a sender.
+#[derive(Debug, Default)]
+struct Flow {
+    /// The last acknowledgement for it, if that was plain, and its number.
+    ack: Option<(u32, Vec<u8>)>,
+    /// After the highest byte that it has sent.
+    highest: Option<u32>,
+    /// Whether both ends have said in their SYNs that they would have SACK (RFC 2018 §2): the sender, the other.
+    sack: [Option<bool>; 2],
+    told: Option<Duration>,
+    /// Its next new segment is to be dropped.
+    drops: bool,
+}
+
+impl Flow {
+    /// Duplicates count for something.
+    fn counts_duplicates(&self) -> bool {
+        self.sack.contains(&Some(false))
+    }
+
+    /// A SYN of one end, which begins another connection if it is the first.
+    fn on_syn(&mut self, end: usize, tcp: &Tcp<'_>) {
+        if !tcp.has(flags::ACK) {
+            *self = Self::default();
+        }
+        self.sack[end] = Some(tcp.options().any(|option| option.kind == SACK_PERMITTED));
+        (self.ack, self.highest) = (None, None);
+    }
+}
+
+/// The option by which an end of a connection says that it would have SACK.
+const SACK_PERMITTED: u8 = 4;
 
 impl Congestion {
     /// Has told nobody yet.
@@ -83,6 +122,7 @@ impl Congestion {
             telling: None,
             marked: 0,
             duplicated: 0,
+            dropped: 0,
             untold: 0,
         }
     }
@@ -104,32 +144,78 @@ impl Congestion {
         true
     }
 
-    fn duplicate(&mut self, now: Duration, packet: &Packet, out: &mut Out) -> bool {
-        let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) else {
+    /// Whether its sender hears of it now or by its next segment.
+    fn tell(&mut self, now: Duration, packet: &Packet, out: &mut Out) -> bool {
+        let Some(tcp) = Tcp::read(&packet.bytes) else {
             return false;
         };
-        let Some((ack, told)) = self.flows.get(&tcp.ip.key()) else {
+        let Some(flow) = self.flows.get(&tcp.ip.key()) else {
             return false;
         };
-        if tcp.data().is_empty() || told.is_some_and(|told| now < told + self.interval) {
+        if tcp.data().is_empty() || flow.told.is_some_and(|told| now < told + self.interval) {
             return false;
         }
-        *told = Some(now);
+        if !flow.counts_duplicates() {
+            flow.told = Some(now);
+            flow.drops = true;
+            return true;
+        }
+        let Some((_, ack)) = &flow.ack else {
+            return false;
+        };
+        flow.told = Some(now);
         for _ in 0..DUPLICATES {
             out.up.push(Packet::new(ack.clone(), now));
         }
+        self.duplicated += 1;
         true
+    }
+
+    /// Whether this is the new segment of which its sender is to hear.
+    fn is_dropped(&mut self, now: Duration, packet: &Packet) -> bool {
+        let Some(tcp) = Tcp::read(&packet.bytes) else {
+            return false;
+        };
+        if tcp.has(flags::RST) {
+            self.flows.remove(&tcp.ip.key());
+            return false;
+        }
+        if !tcp.has(flags::SYN) && tcp.data().is_empty() {
+            return false;
+        }
+        let (flow, _) = self.flows.entry(tcp.ip.key(), Flow::default);
+        if tcp.has(flags::SYN) {
+            flow.on_syn(0, &tcp);
+            return false;
+        }
+        let is_new = flow
+            .highest
+            .is_some_and(|highest| is_after(tcp.end(), highest));
+        if is_new || flow.highest.is_none() {
+            flow.highest = Some(tcp.end());
+        }
+        // A queue of long ago is no queue.
+        let recent = flow.told.is_some_and(|told| now < told + self.interval);
+        flow.drops &= recent;
+        // An end that is lost is waited for.
+        let drops = flow.drops && is_new && !tcp.has(flags::FIN | flags::URG);
+        flow.drops &= !drops;
+        drops && !packet.ecn.is_capable()
     }
 }
 
 impl AtQueue for Congestion {
     fn arriving(
         &mut self,
-        _now: Duration,
+        now: Duration,
         packet: Packet,
         _queue: &mut Queue,
         _out: &mut Out,
     ) -> Option<Packet> {
+        if self.config.mark != Mark::Ecn && self.is_dropped(now, &packet) {
+            self.dropped += 1;
+            return None;
+        }
         Some(packet)
     }
 
@@ -147,9 +233,7 @@ impl AtQueue for Congestion {
         if self.config.mark != Mark::DupAck && ecn::mark(&mut packet.bytes) {
             packet.ecn = ecn::Ecn::Ce;
             self.marked += 1;
-        } else if self.config.mark != Mark::Ecn && self.duplicate(now, &packet, out) {
-            self.duplicated += 1;
-        } else {
+        } else if self.config.mark == Mark::Ecn || !self.tell(now, &packet, out) {
             self.untold += 1;
         }
         packet
@@ -159,16 +243,25 @@ impl AtQueue for Congestion {
         if self.config.mark == Mark::Ecn {
             return;
         }
-        let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) else {
+        let Some(tcp) = Tcp::read(&packet.bytes) else {
             return;
         };
         let sender = tcp.ip.key().reversed();
-        if tcp.has(flags::RST | flags::SYN | flags::FIN) {
+        if tcp.has(flags::RST) {
             self.flows.remove(&sender);
-        } else if tcp.is_plain_ack() {
-            let bytes = packet.bytes.clone();
-            let (flow, _) = self.flows.entry(sender, Default::default);
-            flow.0 = bytes;
+            return;
+        }
+        let (flow, _) = self.flows.entry(sender, Flow::default);
+        if tcp.has(flags::SYN) {
+            flow.on_syn(1, &tcp);
+        } else if tcp.is_plain_ack() && !tcp.has_sack() {
+            flow.ack = Some((tcp.ack, packet.bytes.clone()));
+        } else if tcp.has(flags::ACK) {
+            // Its sender knows more than the one that was kept says.
+            flow.ack = flow.ack.take().filter(|(ack, _)| !is_after(tcp.ack, *ack));
+        }
+        if tcp.has(flags::FIN) {
+            flow.ack = None;
         }
     }
 
@@ -176,9 +269,15 @@ impl AtQueue for Congestion {
         self.interval = path.rtt.max(INTERVAL_MIN);
     }
 
+    fn reset(&mut self) {
+        self.flows.clear();
+        (self.first_above, self.telling) = (None, None);
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("marked", self.marked);
         each("duplicated", self.duplicated);
+        each("dropped", self.dropped);
         each("untold", self.untold);
     }
 }
@@ -186,48 +285,131 @@ impl AtQueue for Congestion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::tests::{answer, segment};
+    use crate::tcp::{
+        seal,
+        tests::{answer, segment, with_options},
+    };
 
-    /// So many packets, each of which has waited for so long; how many were marked and how often acknowledgements were doubled.
-    fn run(mark: Mark, ecn: u8, waited: Duration) -> (u64, u64, u64) {
+    /// What both ends say of SACK in their SYNs.
+    fn open(booster: &mut Congestion, sack: [bool; 2]) {
+        let options = |sack: bool| if sack { &[4, 2][..] } else { &[] };
+        let flag = |mut bytes: Vec<u8>, flags| {
+            bytes[20 + 13] = flags;
+            seal(&mut bytes);
+            bytes
+        };
+        let syn = with_options(&segment(99, 0, flags::SYN, &[]), options(sack[0]));
+        let answer = with_options(&answer(8, 100, flags::SYN, &[]), options(sack[1]));
+        arrive(booster, Duration::ZERO, flag(syn, flags::SYN));
+        let answer = flag(answer, flags::SYN | flags::ACK);
+        booster.seen_up(Duration::ZERO, &Packet::new(answer, Duration::ZERO));
+    }
+
+    /// Whether it is to be queued.
+    fn arrive(booster: &mut Congestion, now: Duration, bytes: Vec<u8>) -> bool {
+        let packet = Packet::new(bytes, now);
+        let (mut queue, mut out) = (Queue::new(1000, None), Out::default());
+        let arrived = booster.arriving(now, packet, &mut queue, &mut out);
+        arrived.is_some()
+    }
+
+    /// So many segments of a connection, each of which has waited for so long: marked, told by duplicates, by loss, or not.
+    fn run(mark: Mark, ecn: u8, waited: Duration, sack: [bool; 2]) -> [u64; 4] {
         let mut booster = Congestion::new(Config {
             mark,
             ..Config::default()
         });
         booster.set_path(Duration::ZERO, &Path::default());
+        open(&mut booster, sack);
         let (queue, mut out) = (Queue::new(1000, None), Out::default());
         let ack = Packet::new(answer(9, 100, flags::ACK, &[]), Duration::ZERO);
         booster.seen_up(Duration::ZERO, &ack);
-        for number in 0..1000u64 {
-            let now = Duration::from_secs(10) + Duration::from_millis(number * 2);
-            let mut bytes = segment(100, 9, flags::ACK, b"data");
+        for number in 0..1000u32 {
+            let now = Duration::from_secs(10) + Duration::from_millis(u64::from(number) * 2);
+            let mut bytes = segment(100 + number * 4, 9, flags::ACK, b"data");
             bytes[1] = ecn;
             crate::checksum::replace_u16(&mut bytes, 10, 0x4500, 0x4500 | u16::from(ecn));
+            if !arrive(&mut booster, now, bytes.clone()) {
+                // Sent again, until it arrives.
+                assert!(arrive(&mut booster, now, bytes.clone()));
+            }
             let packet = Packet::new(bytes, now - waited);
             let before = packet.clone();
-            let after = booster.leaving(now, number, packet, &queue, &mut out);
+            let after = booster.leaving(now, number.into(), packet, &queue, &mut out);
             assert_eq!(after.bytes.len(), before.bytes.len());
             assert!(crate::checksum::is_valid(&after.bytes[..20]));
         }
         assert!(out.up.iter().all(|packet| packet.bytes == ack.bytes));
         assert_eq!(out.up.len() as u64, booster.duplicated * 3);
-        (booster.marked, booster.duplicated, booster.untold)
+        [
+            booster.marked,
+            booster.duplicated,
+            booster.dropped,
+            booster.untold,
+        ]
     }
 
     #[test]
-    fn a_queue_that_stands_is_told_by_marks_or_duplicates_and_a_short_one_is_not() {
+    fn a_queue_that_stands_is_told_by_marks_duplicates_or_loss_and_a_short_one_is_not() {
         let (long, short) = (Duration::from_millis(300), Duration::from_millis(50));
         for mark in [Mark::Ecn, Mark::DupAck, Mark::Both] {
-            assert_eq!(run(mark, 2, short), (0, 0, 0));
+            for sack in [[true; 2], [false; 2]] {
+                assert_eq!(run(mark, 2, short, sack), [0; 4]);
+            }
         }
-        let (marked, duplicated, _) = run(Mark::Both, 2, long);
-        assert!((40..200).contains(&marked) && duplicated == 0, "{marked}");
-        let (marked, duplicated, _) = run(Mark::Both, 0, long);
-        assert!(
-            (15..22).contains(&duplicated) && marked == 0,
-            "{duplicated}"
-        );
-        let (marked, duplicated, untold) = run(Mark::Ecn, 0, long);
-        assert!(marked == 0 && duplicated == 0 && untold > 0);
+        let [marked, duplicated, dropped, _] = run(Mark::Both, 2, long, [true; 2]);
+        assert!((40..200).contains(&marked), "{marked}");
+        assert_eq!((duplicated, dropped), (0, 0));
+        for sack in [[false, false], [true, false], [false, true]] {
+            let [marked, duplicated, dropped, _] = run(Mark::Both, 0, long, sack);
+            assert!((15..22).contains(&duplicated), "{duplicated}");
+            assert_eq!((marked, dropped), (0, 0));
+        }
+        let [marked, duplicated, dropped, _] = run(Mark::Both, 0, long, [true; 2]);
+        assert!((15..22).contains(&dropped), "{dropped}");
+        assert_eq!((marked, duplicated), (0, 0));
+        let [marked, duplicated, dropped, untold] = run(Mark::Ecn, 0, long, [true; 2]);
+        assert!(marked + duplicated + dropped == 0 && untold > 0);
+    }
+
+    #[test]
+    fn nothing_is_dropped_for_a_queue_of_long_ago() {
+        let mut booster = Congestion::new(Config::default());
+        let data = |number: u32| segment(100 + number * 4, 9, flags::ACK, b"data");
+        let (queue, mut out) = (Queue::new(1000, None), Out::default());
+        let second = Duration::from_secs(1);
+        assert!(arrive(&mut booster, second, data(0)));
+        for ms in 0..120 {
+            let now = second + Duration::from_millis(ms);
+            let packet = Packet::new(data(0), Duration::ZERO);
+            booster.leaving(now, 0, packet, &queue, &mut out);
+        }
+        assert!(arrive(&mut booster, second * 5, data(1)));
+        assert!(arrive(&mut booster, second * 5, data(2)));
+        assert_eq!((booster.dropped, booster.telling.is_some()), (0, true));
+    }
+
+    #[test]
+    fn a_newer_acknowledgement_with_bytes_makes_the_older_one_useless() {
+        let mut booster = Congestion::new(Config::default());
+        open(&mut booster, [false; 2]);
+        let mut seen = |bytes| booster.seen_up(Duration::ZERO, &Packet::new(bytes, Duration::ZERO));
+        seen(answer(9, 104, flags::ACK, &[]));
+        seen(answer(9, 100, flags::ACK, b"late"));
+        seen(crate::tcp::tests::damaged(&answer(
+            9,
+            9999,
+            flags::ACK,
+            b"wrong",
+        )));
+        let key = Tcp::read(&segment(1, 1, flags::ACK, &[]))
+            .expect("whole")
+            .ip
+            .key();
+        let kept = |booster: &Congestion| booster.flows.peek(&key).is_some_and(|f| f.ack.is_some());
+        assert!(kept(&booster));
+        let newer = Packet::new(answer(9, 108, flags::ACK, b"bytes"), Duration::ZERO);
+        booster.seen_up(Duration::ZERO, &newer);
+        assert!(!kept(&booster));
     }
 }

@@ -3,13 +3,15 @@
 //! A segment all of which has been acknowledged is answered with the last acknowledgement instead. Of two identical retransmissions within a round trip of
 //! the link the second is answered likewise: the first is still on its way. The next one passes, as does any after a round trip, so that none that is needed
 //! is kept back for longer. Keepalives, probes of closed windows, and what has flags pass.
+//!
+//! What is known of a connection may be wrong: it was seen in part, its ports are used anew, or somebody lies. So nothing is learned of segments whose
+//! checksum is wrong, a connection is forgotten when what comes does not fit, and who is answered but sends the same again is let through.
 
 use std::time::Duration;
 
 use crate::{
     booster::{Booster, Out},
     flow::Flows,
-    ip::Ip,
     packet::Packet,
     rule::Path,
     tcp::{Tcp, flags, is_after},
@@ -20,6 +22,10 @@ pub const FLOWS_MAX: usize = 4096;
 /// After so long a retransmission passes whatever the round trip.
 const PATIENCE_MAX: Duration = Duration::from_millis(800);
 const PATIENCE_MIN: Duration = Duration::from_millis(20);
+/// Numbers farther from each other than this are not of the same connection, whose window is at most as large (RFC 7323 §2.3).
+const FAR: u32 = 1 << 30;
+/// Segments that are answered one after the other while the sender does not get on; the next one passes.
+const ANSWERS_MAX: u32 = 16;
 
 /// Keeps needless segments from the link.
 #[derive(Debug)]
@@ -33,12 +39,51 @@ pub struct DataFilter {
 /// What our hosts send in one direction of a connection.
 #[derive(Clone, Debug, Default)]
 struct Flow {
-    /// The last acknowledgement that came for it, and what it says.
-    ack: Option<(u32, Vec<u8>)>,
+    ack: Option<Acked>,
     /// After the highest byte that was sent.
     highest: Option<u32>,
     /// The last retransmission that passed: its number and length, when, and whether one like it has been answered.
     again: Option<(u32, usize, Duration, bool)>,
+    /// The last segment that was answered as one that has arrived, and how many were since one has passed.
+    answered: Option<(u32, usize)>,
+    answers: u32,
+}
+
+/// The last acknowledgement that came.
+#[derive(Clone, Debug)]
+struct Acked {
+    number: u32,
+    at: Duration,
+    packet: Vec<u8>,
+}
+
+impl Flow {
+    /// Whether a segment that ends there is of the connection that is known.
+    fn fits(&self, end: u32) -> bool {
+        let far = |from: u32| end.wrapping_sub(from).min(from.wrapping_sub(end)) > FAR;
+        !self.highest.is_some_and(far)
+    }
+
+    /// An acknowledgement has come: false if it is of no connection that looks like this.
+    fn hear(&mut self, now: Duration, ack: u32, packet: &[u8], patience: Duration) -> bool {
+        if self.highest.is_some_and(|highest| is_after(ack, highest)) {
+            return false;
+        }
+        match &self.ack {
+            Some(acked) if is_after(acked.number, ack) => {
+                // Overtaken on the way, or what we know was never so.
+                return now < acked.at + patience;
+            }
+            Some(acked) if acked.number == ack => {}
+            _ => (self.answered, self.answers) = (None, 0),
+        }
+        self.ack = Some(Acked {
+            number: ack,
+            at: now,
+            packet: packet.to_vec(),
+        });
+        true
+    }
 }
 
 impl DataFilter {
@@ -53,6 +98,10 @@ impl DataFilter {
         }
     }
 
+    fn patience(&self) -> Duration {
+        self.rtt.clamp(PATIENCE_MIN, PATIENCE_MAX)
+    }
+
     /// The acknowledgement that answers this segment here.
     fn answer(&mut self, now: Duration, tcp: &Tcp<'_>) -> Option<Vec<u8>> {
         let key = tcp.ip.key();
@@ -60,35 +109,45 @@ impl DataFilter {
             self.flows.remove(&key);
             return None;
         }
-        let plain = tcp.flags & !(flags::PSH | flags::ACK) == 0;
         if tcp.data().is_empty() {
             return None;
         }
-        let patience = self.rtt.clamp(PATIENCE_MIN, PATIENCE_MAX);
+        let patience = self.patience();
         let (flow, _) = self.flows.entry(key, Flow::default);
+        if !flow.fits(tcp.end()) {
+            *flow = Flow::default();
+        }
         let highest = *flow.highest.get_or_insert(tcp.seq);
         if is_after(tcp.end(), highest) {
             flow.highest = Some(tcp.end());
-            flow.again = None;
+            (flow.again, flow.answered, flow.answers) = (None, None, 0);
             return None;
         }
         // One byte may be a keepalive or a probe, whose answer is for the far host to give.
+        let plain = tcp.flags & !(flags::PSH | flags::ACK) == 0;
         if !plain || tcp.data().len() == 1 {
             return None;
         }
-        let (acked, answer) = flow.ack.as_ref()?;
-        if !is_after(tcp.end(), *acked) {
-            self.known += 1;
-            return Some(answer.clone());
-        }
+        let acked = flow.ack.as_ref()?;
         let like = (tcp.seq, tcp.data().len());
+        if !is_after(tcp.end(), acked.number) {
+            // It has not heard, or it does not take that for an answer.
+            if flow.answered == Some(like) || flow.answers >= ANSWERS_MAX {
+                (flow.answered, flow.answers) = (None, 0);
+                return None;
+            }
+            flow.answered = Some(like);
+            flow.answers += 1;
+            self.known += 1;
+            return Some(acked.packet.clone());
+        }
         match &mut flow.again {
             Some((seq, len, at, answered))
                 if (*seq, *len) == like && now < *at + patience && !*answered =>
             {
                 *answered = true;
                 self.repeated += 1;
-                Some(answer.clone())
+                Some(acked.packet.clone())
             }
             again => {
                 *again = Some((like.0, like.1, now, false));
@@ -106,25 +165,25 @@ impl Default for DataFilter {
 
 impl Booster for DataFilter {
     fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
-        let tcp = Ip::parse(&packet.bytes).and_then(Tcp::parse);
-        match tcp.and_then(|tcp| self.answer(now, &tcp)) {
+        match Tcp::read(&packet.bytes).and_then(|tcp| self.answer(now, &tcp)) {
             Some(ack) => out.up.push(Packet::new(ack, now)),
             None => out.down.push(packet),
         }
     }
 
-    fn up(&mut self, _now: Duration, packet: Packet, out: &mut Out) {
-        if let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) {
+    fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+        if let Some(tcp) = Tcp::read(&packet.bytes) {
             let sender = tcp.ip.key().reversed();
-            if tcp.has(flags::SYN | flags::RST) {
+            let patience = self.patience();
+            let fits = match self.flows.get(&sender) {
+                _ if tcp.has(flags::SYN | flags::RST) => false,
+                Some(flow) if tcp.is_plain_ack() => {
+                    flow.hear(now, tcp.ack, &packet.bytes, patience)
+                }
+                _ => true,
+            };
+            if !fits {
                 self.flows.remove(&sender);
-            } else if tcp.is_plain_ack()
-                && let Some(flow) = self.flows.get(&sender)
-                // Of bytes that were sent, and not older than what was said before.
-                && flow.highest.is_some_and(|highest| !is_after(tcp.ack, highest))
-                && flow.ack.as_ref().is_none_or(|(ack, _)| !is_after(*ack, tcp.ack))
-            {
-                flow.ack = Some((tcp.ack, packet.bytes.clone()));
             }
         }
         out.up.push(packet);
@@ -132,6 +191,10 @@ impl Booster for DataFilter {
 
     fn set_path(&mut self, _now: Duration, path: &Path) {
         self.rtt = path.rtt;
+    }
+
+    fn reset(&mut self) {
+        self.flows.clear();
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -144,7 +207,7 @@ impl Booster for DataFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::tests::{answer, segment};
+    use crate::tcp::tests::{answer, damaged, segment, segment6};
 
     fn at(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -158,15 +221,107 @@ mod tests {
     }
 
     fn up(filter: &mut DataFilter, bytes: &[u8]) {
+        up_at(filter, 0, bytes);
+    }
+
+    fn up_at(filter: &mut DataFilter, ms: u64, bytes: &[u8]) {
         let mut out = Out::default();
-        filter.up(at(0), Packet::new(bytes.to_vec(), at(0)), &mut out);
+        filter.up(at(ms), Packet::new(bytes.to_vec(), at(ms)), &mut out);
         assert_eq!(out.up.len(), 1);
+    }
+
+    fn data(seq: u32) -> Vec<u8> {
+        segment(seq, 1, flags::ACK, &[7; 100])
+    }
+
+    /// A connection of which all up to this is known to have arrived.
+    fn begun(to: u32) -> DataFilter {
+        let mut filter = DataFilter::new();
+        assert_eq!(down(&mut filter, 0, &data(to - 100)).0, 1);
+        up(&mut filter, &answer(1, to, flags::ACK, &[]));
+        assert_eq!(down(&mut filter, 0, &data(to - 100)).0, 0, "it is known");
+        filter
+    }
+
+    #[test]
+    fn new_data_pass_whatever_was_before() {
+        // Another connection, unseen: on the same ports, or after many bytes.
+        for seq in [1000, 1_000_000_000, 3_000_000_000] {
+            let mut filter = begun(2_000_000_000);
+            for round in 0..5 {
+                let passed = (0..40u32).filter(|number| {
+                    let ms = u64::from(round * 40 + number) * 1000;
+                    let once = data(seq + number * 100);
+                    down(&mut filter, ms, &once).0 + down(&mut filter, ms + 500, &once).0 > 0
+                });
+                assert_eq!(passed.count(), 40, "{seq} {round}");
+            }
+        }
+        // Many segments, each once, again and again: a sixteenth at least.
+        let mut filter = begun(2_000_000_000);
+        let passed = (0..1600u32).filter(|number| {
+            let seq = 1_999_000_000 + number % 50 * 100;
+            down(&mut filter, u64::from(*number), &data(seq)).0 > 0
+        });
+        assert!(passed.count() >= 1600 / 17);
+        // As soon as the receiver says that it has less, and nobody has overtaken anybody, what was known is not.
+        let mut filter = begun(2_000_000_000);
+        up_at(
+            &mut filter,
+            10_000,
+            &answer(1, 1_999_000_000, flags::ACK, &[]),
+        );
+        for number in 0..10 {
+            assert_eq!(
+                down(&mut filter, 10_001, &data(1_999_000_000 + number * 100)).0,
+                1
+            );
+        }
+        // It was off.
+        let mut filter = begun(2_000_000_000);
+        filter.reset();
+        for number in 0..10 {
+            assert_eq!(
+                down(&mut filter, 1, &data(1_999_000_000 + number * 100)).0,
+                1
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_learned_of_what_is_damaged() {
+        let mut filter = DataFilter::new();
+        for number in 0..10 {
+            assert_eq!(down(&mut filter, 0, &data(1000 + number * 100)).0, 1);
+        }
+        up(&mut filter, &answer(1, 1100, flags::ACK, &[]));
+        up(&mut filter, &damaged(&answer(1, 2000, flags::ACK, &[])));
+        assert_eq!(down(&mut filter, 1, &damaged(&data(1_000_000))).0, 1);
+        assert_eq!(down(&mut filter, 1, &damaged(&data(1000))).0, 1);
+        assert_eq!(down(&mut filter, 1, &data(1500)).0, 1, "has not arrived");
+        assert_eq!(down(&mut filter, 1, &data(2000)).0, 1, "is new");
+        assert_eq!(down(&mut filter, 1, &data(1000)).0, 0);
+    }
+
+    #[test]
+    fn ipv6_is_answered_too() {
+        let mut filter = DataFilter::new();
+        let data = segment6(1000, 1, &[7; 100]);
+        assert_eq!(down(&mut filter, 0, &data).0, 1);
+        // The answer: ports and addresses the other way round.
+        let mut ack = segment6(1, 1100, &[]);
+        ack[8..24].fill(2);
+        ack[24..40].fill(1);
+        ack[40..44].copy_from_slice(&[0, 80, 0, 1]);
+        crate::tcp::seal(&mut ack);
+        up(&mut filter, &ack);
+        let (passed, answers) = down(&mut filter, 1, &data);
+        assert_eq!((passed, &answers[0].bytes), (0, &ack));
     }
 
     #[test]
     fn what_has_been_acknowledged_and_what_is_under_way_is_answered_here() {
         let mut filter = DataFilter::new();
-        let data = |seq| segment(seq, 1, flags::ACK, &[7; 100]);
         assert_eq!(down(&mut filter, 0, &data(1000)).0, 1);
         assert_eq!(down(&mut filter, 0, &data(1100)).0, 1);
         let ack = answer(1, 1100, flags::ACK, &[]);
@@ -185,7 +340,6 @@ mod tests {
     #[test]
     fn keepalives_probes_and_other_connections_pass_and_forged_numbers_do_no_harm() {
         let mut filter = DataFilter::new();
-        let data = |seq| segment(seq, 1, flags::ACK, &[7; 100]);
         assert_eq!(down(&mut filter, 0, &data(1000)).0, 1);
         // Nobody has sent that.
         up(&mut filter, &answer(1, 9_000_000, flags::ACK, &[]));

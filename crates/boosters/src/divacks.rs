@@ -2,15 +2,18 @@
 //! after a start or a handover (ciminieri2013 §5).
 //!
 //! Of y bytes that are newly acknowledged the first part acknowledges y - n, the others a byte each, and the last is the acknowledgement itself. Nothing is
-//! acknowledged that the receiver has not. A sender that counts bytes (RFC 3465, RFC 5681 §3.1) gains nothing: it is found out by how little more it sends
-//! after the first divided ones, and left alone from then on.
+//! acknowledged that the receiver has not. A sender that counts bytes (RFC 3465, RFC 5681 §3.1) gains nothing.
+//!
+//! Which of them a sender is shows by how much more it has in flight a round trip after some acknowledgements were divided. That says something only while its
+//! window is what limits it, so a trial begins when much is in flight, and one in which it pauses, or has hardly more in flight than before, says nothing.
+//! Two trials that agree decide, until there is a pause, after which the sender may be limited by something else. Until then no more is
+//! divided than trials take.
 
 use std::time::Duration;
 
 use crate::{
     booster::{Booster, Out},
     flow::Flows,
-    ip::Ip,
     packet::Packet,
     rule::Path,
     tcp::{self, Tcp, flags, is_after},
@@ -61,6 +64,14 @@ pub struct DivAcks {
     refused: u64,
 }
 
+/// Segments in flight from which on a trial begins: the first window of those that count bytes (RFC 6928), which what there is to be sent limits more often
+/// than not.
+const FLIGHT_MIN: u32 = 10;
+/// Parts that a trial takes at least; where more segments are in flight, as many.
+const TRIAL_PARTS: u32 = 24;
+/// Trials without a decision, after which a pause is waited for.
+const TRIALS_MAX: u32 = 8;
+
 /// A connection of which our host is the sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
@@ -69,21 +80,32 @@ struct Flow {
     longest: u32,
     count: u32,
     duplicates: u8,
-    /// Loss was seen, or the sender counts bytes.
+    /// Loss was seen.
     over: bool,
-    judged: bool,
-    /// Since the first divided one: what was in flight then, bytes acknowledged, parts made.
+    /// What the last trial that said something has shown.
+    shown: Option<Counts>,
+    /// What two in succession have.
+    found: Option<Counts>,
     trial: Option<Trial>,
+    trials: u32,
     /// When the last acknowledgement came.
     heard: Option<Duration>,
 }
 
+/// What opens a sender's window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counts {
+    Acks,
+    Bytes,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Trial {
+    /// What was in flight when it began, what has been acknowledged and divided since.
     flight: u32,
     bytes: u32,
     parts: u32,
-    /// It is judged by the flight when something beyond this has been acknowledged: what the sender sent upon the parts.
+    /// It ends when something beyond this has been acknowledged: what the sender sent upon the parts.
     until: u32,
 }
 
@@ -122,55 +144,94 @@ impl DivAcks {
             return None;
         }
         flow.duplicates = 0;
-        if pause > self.rtt * 3 && self.config.mode == Mode::Controlled {
-            flow.count = 0;
+        if pause > self.rtt * 3 {
+            flow.resume(self.config.mode == Mode::Controlled);
         }
         let bytes = tcp.ack.wrapping_sub(before);
         let highest = flow.highest?;
         // What was never sent cannot be acknowledged.
         let sane = !is_after(tcp.ack, highest);
         let few = flow.count < self.config.max_count || self.config.mode == Mode::BruteForce;
-        if !flow.judged && flow.judge(tcp.ack, highest) {
-            self.refused += 1;
-        }
         let parts = u32::from(self.config.parts);
-        if flow.over || !sane || !few || tcp.has_sack() || bytes <= parts || bytes < flow.longest {
+        if flow.over || !sane || !few {
             return None;
         }
-        let flight = highest.wrapping_sub(before);
-        let trial = flow.trial.get_or_insert(Trial {
-            flight,
-            bytes: 0,
-            parts: 0,
-            until: highest,
-        });
-        trial.bytes = trial.bytes.saturating_add(bytes);
-        trial.parts += parts;
+        if flow.found.is_none() {
+            flow.judge(tcp.ack, highest);
+            self.refused += u64::from(flow.found == Some(Counts::Bytes));
+        }
+        let divides = flow.is_tried(before, highest, bytes) || flow.found == Some(Counts::Acks);
+        if !divides || tcp.has_sack() || bytes <= parts || bytes < flow.longest {
+            return None;
+        }
+        if let Some(trial) = &mut flow.trial {
+            trial.parts += parts;
+        }
         flow.count += parts;
         Some((parts, bytes))
     }
 }
 
 impl Flow {
-    /// Whether the sender is found to count bytes: what it has in flight a round trip after the first divided acknowledgements is no more
-    /// than it was and what was acknowledged, where each part should have let it send a segment more.
-    fn judge(&mut self, ack: u32, highest: u32) -> bool {
-        let Some(trial) = self.trial.filter(|trial| is_after(ack, trial.until)) else {
+    /// After a pause all may be otherwise: the way, and what limits the sender.
+    fn resume(&mut self, anew: bool) {
+        (self.shown, self.found, self.trial, self.trials) = (None, None, None, 0);
+        if anew {
+            self.count = 0;
+        }
+    }
+
+    /// At the end of a trial: what it shows. A sender that counts bytes has twice as much in flight after a round trip at most; each part lets
+    /// one that counts acknowledgements send a segment more.
+    fn judge(&mut self, ack: u32, highest: u32) {
+        let Some(trial) = self.trial.take_if(|trial| is_after(ack, trial.until)) else {
+            return;
+        };
+        let grown = highest.wrapping_sub(ack).saturating_sub(trial.flight);
+        let by_parts = trial.parts.saturating_mul(self.longest);
+        if by_parts < trial.flight || grown < trial.bytes / 2 {
+            self.shown = None; // Something else limits it.
+            return;
+        }
+        let shown = if grown > trial.bytes.saturating_add(by_parts / 4) {
+            Counts::Acks
+        } else {
+            Counts::Bytes
+        };
+        self.found = (self.shown.replace(shown) == Some(shown)).then_some(shown);
+    }
+
+    /// Whether this acknowledgement, of so many bytes, is to be divided for a trial, which may begin with it.
+    fn is_tried(&mut self, before: u32, highest: u32, bytes: u32) -> bool {
+        if self.found.is_some() {
+            return false;
+        }
+        let flight = highest.wrapping_sub(before);
+        let much = flight >= self.longest.saturating_mul(FLIGHT_MIN) && self.longest > 0;
+        if self.trial.is_none() {
+            if !much || self.trials >= TRIALS_MAX {
+                return false;
+            }
+            self.trials += 1;
+            self.trial = Some(Trial {
+                flight,
+                bytes: 0,
+                parts: 0,
+                until: highest,
+            });
+        }
+        let Some(trial) = &mut self.trial else {
             return false;
         };
-        self.judged = true;
-        let flight = highest.wrapping_sub(ack);
-        let grown = flight.saturating_sub(trial.flight);
-        let by_parts = trial.parts.saturating_mul(self.longest) / 4;
-        let by_bytes = trial.bytes.saturating_mul(2);
-        self.over = grown <= by_bytes.max(by_parts.min(by_bytes + 8 * self.longest));
-        self.over
+        trial.bytes = trial.bytes.saturating_add(bytes);
+        let enough = trial.flight.div_ceil(self.longest.max(1)).max(TRIAL_PARTS);
+        trial.parts < enough
     }
 }
 
 impl Booster for DivAcks {
     fn down(&mut self, _now: Duration, packet: Packet, out: &mut Out) {
-        if let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) {
+        if let Some(tcp) = Tcp::read(&packet.bytes) {
             let key = tcp.ip.key();
             if tcp.has(flags::SYN | flags::RST) {
                 self.flows.remove(&key);
@@ -192,7 +253,7 @@ impl Booster for DivAcks {
     }
 
     fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
-        let tcp = Ip::parse(&packet.bytes).and_then(Tcp::parse);
+        let tcp = Tcp::read(&packet.bytes);
         let divided = tcp.and_then(|tcp| Some((tcp.ack, self.parts(now, &tcp)?)));
         if let Some((ack, (parts, bytes))) = divided {
             self.divided += 1;
@@ -211,6 +272,10 @@ impl Booster for DivAcks {
         self.rtt = path.rtt;
     }
 
+    fn reset(&mut self) {
+        self.flows.clear();
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("divided", self.divided);
         each("made", self.made);
@@ -222,6 +287,7 @@ impl Booster for DivAcks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ip::Ip;
     use crate::tcp::tests::{answer, segment};
 
     const MSS: u32 = 1000;
@@ -229,14 +295,27 @@ mod tests {
     /// A sender in slow start that counts acknowledgements or bytes, and a receiver that acknowledges each segment, a round trip apart. How many round
     /// trips `total` bytes take, and the booster.
     fn transfer(config: Config, counts_bytes: bool, total: u32) -> (u32, DivAcks) {
+        let unlimited = |_| (u32::MAX, 0);
+        transfer_of(config, counts_bytes, total, unlimited)
+    }
+
+    /// The same of what an application has to send: segments in flight at most in that round trip, and for how many milliseconds it waits before.
+    fn transfer_of(
+        config: Config,
+        counts_bytes: bool,
+        total: u32,
+        application: fn(u32) -> (u32, u64),
+    ) -> (u32, DivAcks) {
         let mut booster = DivAcks::new(config);
         let (mut out, mut now) = (Out::default(), Duration::ZERO);
         let begin = u32::MAX - 20_000;
         let (mut next, mut una, mut window, mut rounds) = (begin, begin, 2 * MSS, 0);
         while una.wrapping_sub(begin) < total {
             rounds += 1;
-            now += Duration::from_millis(100);
-            while next.wrapping_sub(una) + MSS <= window && next.wrapping_sub(begin) < total {
+            let (segments, pause) = application(rounds);
+            now += Duration::from_millis(100 + pause);
+            let limit = window.min(segments.saturating_mul(MSS));
+            while next.wrapping_sub(una) + MSS <= limit && next.wrapping_sub(begin) < total {
                 let packet = segment(next, 1, flags::ACK, &[1; MSS as usize]);
                 booster.down(now, Packet::new(packet, now), &mut out);
                 next = next.wrapping_add(MSS);
@@ -271,7 +350,7 @@ mod tests {
         };
         let (plain, _) = transfer(off, false, 990_000);
         let (sooner, booster) = transfer(Config::default(), false, 990_000);
-        assert!(sooner + 3 <= plain, "{sooner} {plain}");
+        assert!(sooner + 2 <= plain, "{sooner} {plain}");
         assert!(booster.refused == 0 && booster.made <= 1500 + 12);
         let brute = Config {
             mode: Mode::BruteForce,
@@ -287,28 +366,68 @@ mod tests {
     }
 
     #[test]
+    fn what_an_application_does_not_send_is_not_taken_for_a_window() {
+        // Bytes are counted: a first flight that is short, and then as much as the window lets through.
+        let (_, booster) = transfer_of(Config::default(), true, 2_000_000, |round| {
+            (if round < 8 { 12 } else { u32::MAX }, 0)
+        });
+        assert_eq!(booster.refused, 1);
+        assert!(booster.made < 400, "{}", booster.made);
+        let (_, booster) = transfer_of(Config::default(), true, 2_000_000, |round| {
+            (if round % 2 == 0 { 12 } else { 40 }, 0)
+        });
+        assert!(booster.made < 400, "{}", booster.made);
+        // Acknowledgements are counted, after a first flight that is short: it is found out, and gets them.
+        let later = |round| (if round < 8 { 12 } else { u32::MAX }, 0);
+        let (_, booster) = transfer_of(Config::default(), false, 2_000_000, later);
+        assert_eq!(booster.refused, 0);
+        assert!(booster.made > 1400, "{}", booster.made);
+        // A few in flight say nothing, and nobody is tried by them.
+        let (_, booster) = transfer_of(Config::default(), true, 200_000, |_| (8, 0));
+        assert_eq!(booster.made, 0);
+        // After a pause it may be otherwise.
+        let (_, booster) = transfer_of(Config::default(), true, 4_000_000, |round| {
+            (60, if round == 14 { 1000 } else { 0 })
+        });
+        let (made, refused) = (booster.made, booster.refused);
+        assert!(
+            (1..=2).contains(&refused) && made < 1000,
+            "{made} {refused}"
+        );
+    }
+
+    #[test]
     fn hostile_numbers_are_not_divided() {
         let mut booster = DivAcks::new(Config::default());
         let mut out = Out::default();
         let mut state = 1u64;
-        for _ in 0..20_000 {
+        for step in 0..20_000u32 {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            let (seq, ack) = ((state >> 32) as u32, (state >> 13) as u32);
-            let flags = (state >> 50) as u8;
-            let bytes = segment(seq, ack, flags, &[0; 200][..(state >> 40) as usize % 200]);
+            // A conversation as it might be, and in between what is not.
+            let near = |n: u64| match n % 97 {
+                0 => n as u32,
+                ahead => (step * 200).wrapping_add(ahead as u32 * 200),
+            };
+            let (seq, ack) = (near(state >> 32), near(state >> 13).wrapping_sub(9000));
+            let flags = match (state >> 50) as u8 {
+                few @ 0..8 => few,
+                _ => flags::ACK,
+            };
+            let bytes = segment(seq, 1, flags, &[0; 200][..(state >> 40) as usize % 200]);
             booster.down(Duration::ZERO, Packet::new(bytes, Duration::ZERO), &mut out);
-            let mut bytes = answer(ack, seq, flags, &[]);
+            let mut bytes = answer(1, seq, flags, &[]);
             bytes.truncate((state >> 20) as usize % 50);
             booster.up(Duration::ZERO, Packet::new(bytes, Duration::ZERO), &mut out);
             booster.up(
                 Duration::ZERO,
-                Packet::new(answer(ack, seq, flags, &[]), Duration::ZERO),
+                Packet::new(answer(1, ack, flags, &[]), Duration::ZERO),
                 &mut out,
             );
             assert!(out.up.len() <= 66 && out.down.len() == 1);
             out = Out::default();
         }
+        assert!(booster.divided > 10, "{}", booster.divided);
     }
 }

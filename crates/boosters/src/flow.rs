@@ -73,6 +73,12 @@ impl<V> Flows<V> {
         Some(value)
     }
 
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.order.clear();
+    }
+
     /// All of them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&FlowKey, &mut V)> {
         self.entries

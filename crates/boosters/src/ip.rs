@@ -82,6 +82,24 @@ impl<'a> Ip<'a> {
         &self.bytes[self.header..]
     }
 
+    /// Whether its transport is over other addresses than these, or sealed: there is an authentication header (RFC 4302), a routing header
+    /// (RFC 8200 §4.4), a source route (RFC 791 §3.1), or anything else that is not known to leave it alone.
+    #[must_use]
+    pub fn is_bound(&self) -> bool {
+        if self.version == 4 {
+            return self.bytes[9] != self.protocol || is_routed(&self.bytes[20..self.header]);
+        }
+        let (mut next, mut at) = (self.bytes[6], 40);
+        while at < self.header {
+            // Hop-by-hop and destination options.
+            let ([0 | 60], Some([after, len])) = ([next], self.bytes.get(at..at + 2)) else {
+                return true;
+            };
+            (next, at) = (*after, at + 8 + 8 * usize::from(*len));
+        }
+        next != self.protocol
+    }
+
     /// Source and destination as they lie in the packet.
     #[must_use]
     pub fn address_bytes(&self) -> &'a [u8] {
@@ -118,6 +136,21 @@ impl<'a> Ip<'a> {
             from: (self.source(), ports[0]),
             to: (self.destination(), ports[1]),
             protocol: self.protocol,
+        }
+    }
+}
+
+/// Whether these options of IPv4 have a source route (131, 137), or make no sense.
+fn is_routed(mut options: &[u8]) -> bool {
+    loop {
+        match *options {
+            [] | [0, ..] => return false,
+            [1, ref after @ ..] => options = after,
+            [131 | 137, ..] => return true,
+            [_, len, ..] if len >= 2 && usize::from(len) <= options.len() => {
+                options = &options[len.into()..];
+            }
+            _ => return true,
         }
     }
 }

@@ -7,8 +7,8 @@ use crate::{booster::Out, packet::Packet, rule::Path};
 /// Packets that wait for their turn, in order. Each has a number for as long as it is here.
 #[derive(Debug)]
 pub struct Queue {
-    /// Those that were taken out of the middle have left their place.
-    packets: VecDeque<Option<Packet>>,
+    /// Those that were taken out of the middle have left their place. Beside each, when its place was taken.
+    packets: VecDeque<Option<(Packet, Duration)>>,
     /// Of the first place.
     first: u64,
     bytes: usize,
@@ -46,33 +46,33 @@ impl Queue {
             return None;
         }
         self.bytes += cost;
-        self.packets.push_back(Some(packet));
+        let taken = packet.since;
+        self.packets.push_back(Some((packet, taken)));
         Some(self.first + self.packets.len() as u64 - 1)
     }
 
     /// The packet of that number, if it is still here.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<&Packet> {
-        self.packets.get(self.place(number)?)?.as_ref()
+        let slot = self.packets.get(self.place(number)?)?.as_ref();
+        slot.map(|(packet, _)| packet)
     }
 
-    /// Puts another packet in the place of one. Returns that, or `None`, with nothing changed, if it is not here any more.
+    /// Puts another packet in the place of one. Returns that, or `None`, with nothing changed, if it is not here any more. The place has been
+    /// waiting for as long as before, or the queue would seem short whenever its first packet is replaced.
     pub fn replace(&mut self, number: u64, packet: Packet) -> Option<Packet> {
         let place = self.place(number)?;
-        let slot = self.packets.get_mut(place)?;
+        let (waiting, _) = self.packets.get_mut(place)?.as_mut()?;
         let new = packet.bytes.len();
-        let old = slot.replace(packet);
-        match &old {
-            Some(old) => self.bytes = self.bytes - old.bytes.len() + new,
-            None => *slot = None,
-        }
-        old
+        let old = std::mem::replace(waiting, packet);
+        self.bytes = self.bytes - old.bytes.len() + new;
+        Some(old)
     }
 
     /// Takes a packet out.
     pub fn remove(&mut self, number: u64) -> Option<Packet> {
         let place = self.place(number)?;
-        let packet = self.packets.get_mut(place)?.take()?;
+        let (packet, _) = self.packets.get_mut(place)?.take()?;
         self.bytes -= packet.bytes.len() + PLACE;
         self.trim();
         Some(packet)
@@ -84,7 +84,7 @@ impl Queue {
             let number = self.first;
             let packet = self.packets.pop_front()?;
             self.first += 1;
-            let Some(packet) = packet else { continue };
+            let Some((packet, _)) = packet else { continue };
             self.bytes -= packet.bytes.len() + PLACE;
             if self.is_late(now, &packet) {
                 self.dropped_late += 1;
@@ -98,8 +98,8 @@ impl Queue {
     pub fn expire(&mut self, now: Duration) {
         while let Some(first) = self.packets.front() {
             match first {
-                Some(packet) if !self.is_late(now, packet) => return,
-                Some(packet) => {
+                Some((packet, _)) if !self.is_late(now, packet) => return,
+                Some((packet, _)) => {
                     self.bytes -= packet.bytes.len() + PLACE;
                     self.dropped_late += 1;
                 }
@@ -121,11 +121,11 @@ impl Queue {
         self.patience
     }
 
-    /// For how long the first packet has been waiting.
+    /// For how long the first packet, or what it has replaced, has been waiting.
     #[must_use]
     pub fn delay(&self, now: Duration) -> Duration {
         let first = self.packets.iter().flatten().next();
-        first.map_or(Duration::ZERO, |packet| now.saturating_sub(packet.since))
+        first.map_or(Duration::ZERO, |(_, taken)| now.saturating_sub(*taken))
     }
 
     /// How many packets there are, with places of those that were taken out.
@@ -207,6 +207,9 @@ pub trait AtQueue: Debug + Send {
         let _ = (now, path);
     }
 
+    /// What was seen of connections counts no more: others may have passed since, as this was off or the session is another one.
+    fn reset(&mut self) {}
+
     /// What it has done so far.
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         let _ = each;
@@ -219,6 +222,21 @@ mod tests {
 
     fn packet(byte: u8, at: u64) -> Packet {
         Packet::new(vec![byte; 36], Duration::from_millis(at))
+    }
+
+    #[test]
+    fn a_place_is_as_old_as_what_was_first_in_it() {
+        let ms = Duration::from_millis;
+        let mut queue = Queue::new(1000, Some(ms(100)));
+        let number = queue.push(packet(1, 0)).expect("room");
+        assert!(queue.replace(number, packet(2, 90)).is_some());
+        assert_eq!(queue.delay(ms(95)), ms(95));
+        // The packet itself is not late.
+        queue.expire(ms(150));
+        assert_eq!(
+            queue.pop(ms(150)).map(|(_, packet)| packet),
+            Some(packet(2, 90))
+        );
     }
 
     #[test]

@@ -101,6 +101,12 @@ fn upper(settings: &Settings) -> Vec<Layer> {
 
 fn at_queue(settings: &Settings) -> Vec<QueueLayer> {
     let mut layers = Vec::new();
+    // Before the filter, which otherwise leaves nothing to be made again.
+    if let Some(acks) = settings.ack_reconstruction {
+        let collapse = ack_reconstruction::Collapse::new(acks.config);
+        let name = "ack_reconstruction";
+        layers.push(QueueLayer::new(name, Abilities::ACKS, acks.rule, collapse));
+    }
     if let Some(filter) = settings.ack_filter {
         let filtering = ack_filter::AckFilter::new(filter.config);
         layers.push(QueueLayer::new("ack_filter", 0, filter.rule, filtering));
@@ -108,11 +114,6 @@ fn at_queue(settings: &Settings) -> Vec<QueueLayer> {
     if let Some(congestion) = settings.congestion {
         let telling = congestion::Congestion::new(congestion.config);
         layers.push(QueueLayer::new("congestion", 0, congestion.rule, telling));
-    }
-    if let Some(acks) = settings.ack_reconstruction {
-        let collapse = ack_reconstruction::Collapse::new(acks.config);
-        let name = "ack_reconstruction";
-        layers.push(QueueLayer::new(name, Abilities::ACKS, acks.rule, collapse));
     }
     layers
 }

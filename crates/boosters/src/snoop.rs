@@ -3,7 +3,9 @@
 //!
 //! Copies of what has not been acknowledged are kept. A duplicate acknowledgement, or a hole that SACK shows, asks for a segment: it goes again
 //! at once, and further duplicates are held back from the sender until the receiver gets on. So does a segment for which nothing comes for twice the link's round
-//! trip. After some tries duplicates pass, so that the sender acts. Nothing is acknowledged here that the receiver has not.
+//! trip. After some tries, or some round trips, duplicates pass, so that the sender acts. Nothing is acknowledged here that the receiver has not.
+//!
+//! Duplicates that ask for nothing pass: those that say that something came twice (D-SACK, RFC 2883), and those of a closed window, which answer probes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,8 +15,9 @@ use std::{
 use crate::{
     booster::{Booster, Out},
     flow::Flows,
-    ip::{FlowKey, Ip},
+    ip::FlowKey,
     packet::Packet,
+    rule::Path,
     tcp::{Tcp, flags, is_after},
 };
 
@@ -39,9 +42,15 @@ impl Default for Config {
     }
 }
 
-/// The link's round trip before it is measured, and the least time after which a segment goes again.
-const RTT_UNKNOWN: Duration = Duration::from_millis(300);
-const TIMEOUT_MIN: Duration = Duration::from_millis(40);
+/// The least time after which a segment goes again unasked: receivers wait with acknowledgements for up to so long (RFC 9293 §3.8.6.3 allows 500 ms, those in
+/// use take 40 to 200).
+const TIMEOUT_MIN: Duration = Duration::from_millis(200);
+/// A round trip beyond the link is taken to be at most so many of the link's: what is measured has stalls in it.
+const FARTHER: u32 = 4;
+/// Duplicates are held back from a sender for so many round trips at most.
+const HOLD: u32 = 4;
+/// Numbers farther from each other than this are not of the same connection (RFC 7323 §2.3).
+const FAR: i64 = 1 << 30;
 /// What a segment that is kept costs beyond its bytes.
 const PLACE: usize = 128;
 /// Segments that one acknowledgement brings again at most.
@@ -55,19 +64,21 @@ pub struct Snoop {
     /// When something of which connection goes again unasked.
     due: BTreeSet<(Duration, FlowKey)>,
     bytes: usize,
+    /// The link's round trip, and how long packets wait before it.
+    path: (Duration, Duration),
     again: u64,
     unasked: u64,
     held_back: u64,
     given_up: u64,
 }
 
-/// A connection of which our host is the sender.
+/// A connection of which our host is the sender. Its numbers are counted on, beyond 2^32.
 #[derive(Debug, Default)]
 struct Flow {
-    /// By their numbers, from `base` on.
+    /// By their numbers.
     kept: BTreeMap<u64, Kept>,
-    /// A number near which all others are, so that they can be told in order.
-    base: Option<u64>,
+    /// After the highest byte that our host has sent.
+    sent: u64,
     acked: Option<u64>,
     window: u16,
     rtt: Option<Duration>,
@@ -80,21 +91,24 @@ struct Kept {
     end: u64,
     sent: Duration,
     tries: u8,
-    /// Our host has sent it more than once, or we have: its acknowledgement measures nothing.
+    /// When it went again first, if it has.
+    since: Option<Duration>,
+    /// Our host has sent it more than once, or we have: its acknowledgement measures nothing (Karn's rule, RFC 6298 §3).
     repeated: bool,
 }
 
 impl Flow {
-    fn expand(&mut self, seq: u32) -> u64 {
-        let base = *self.base.get_or_insert((1 << 40) | u64::from(seq));
-        let ahead = i64::from(seq.wrapping_sub(base as u32) as i32);
-        let full = base.saturating_add_signed(ahead);
-        self.base = Some(base.max(full));
-        full
+    fn new(seq: u32) -> Self {
+        Self {
+            sent: (1 << 40) | u64::from(seq),
+            ..Self::default()
+        }
     }
 
-    fn timeout(&self) -> Duration {
-        (self.rtt.unwrap_or(RTT_UNKNOWN) * 2).max(TIMEOUT_MIN)
+    /// The number near those that were sent; `None` if it is near none.
+    fn near(&self, seq: u32) -> Option<u64> {
+        let ahead = i64::from(seq.wrapping_sub(self.sent as u32) as i32);
+        (ahead.abs() <= FAR).then(|| self.sent.saturating_add_signed(ahead))
     }
 
     fn bytes(&self) -> usize {
@@ -117,11 +131,23 @@ impl Snoop {
             },
             due: BTreeSet::new(),
             bytes: 0,
+            path: (Path::default().rtt, Duration::ZERO),
             again: 0,
             unasked: 0,
             held_back: 0,
             given_up: 0,
         }
+    }
+
+    /// From when a segment goes into the queue to when its acknowledgement comes.
+    fn round_trip(&self, flow: &Flow) -> Duration {
+        let (rtt, queue) = self.path;
+        flow.rtt.unwrap_or(rtt).max(rtt) + queue
+    }
+
+    fn timeout(&self, flow: &Flow) -> Duration {
+        let (_, queue) = self.path;
+        ((self.round_trip(flow) - queue) * 2 + queue).max(TIMEOUT_MIN)
     }
 
     fn forget(&mut self, key: &FlowKey) {
@@ -139,23 +165,36 @@ impl Snoop {
 
     fn keep(&mut self, now: Duration, packet: &Packet, tcp: &Tcp<'_>) {
         let key = tcp.ip.key();
-        let (_, gone) = self.flows.entry(key, Flow::default);
+        if self
+            .flows
+            .peek(&key)
+            .is_some_and(|flow| flow.near(tcp.seq).is_none())
+        {
+            self.forget(&key);
+        }
+        let (flow, gone) = self.flows.entry(key, || Flow::new(tcp.seq));
+        let seq = flow.near(tcp.seq).unwrap_or(flow.sent);
+        let end = seq + u64::from(tcp.seq_len());
+        flow.sent = flow.sent.max(end);
+        let is_needed = flow.acked.is_none_or(|acked| end > acked);
         if let Some((key, flow)) = gone {
             self.drop_flow(&key, &flow);
         }
-        let Some(flow) = self.flows.get(&key) else {
+        if is_needed {
+            self.insert(now, &key, seq, end, packet);
+        }
+    }
+
+    fn insert(&mut self, now: Duration, key: &FlowKey, seq: u64, end: u64, packet: &Packet) {
+        let Some(flow) = self.flows.get(key) else {
             return;
         };
-        let seq = flow.expand(tcp.seq);
-        let end = seq + u64::from(tcp.seq_len());
-        if flow.acked.is_some_and(|acked| end <= acked) {
-            return;
-        }
         let kept = Kept {
             packet: packet.clone(),
             end,
             sent: now,
             tries: self.config.tries,
+            since: None,
             repeated: false,
         };
         self.bytes += packet.bytes.len() + PLACE;
@@ -165,7 +204,7 @@ impl Snoop {
                 kept.repeated = true;
             }
         }
-        self.schedule(&key);
+        self.schedule(key);
         while self.bytes > self.config.cache {
             match self.flows.oldest() {
                 Some(oldest) => self.forget(&oldest),
@@ -176,20 +215,22 @@ impl Snoop {
 
     /// When the first segment of a connection goes again.
     fn schedule(&mut self, key: &FlowKey) {
-        let Some(flow) = self.flows.get(key) else {
+        let Some(flow) = self.flows.peek(key) else {
             return;
         };
-        if let Some(due) = flow.due.take() {
-            self.due.remove(&(due, *key));
-        }
-        let timeout = flow.timeout();
+        let timeout = self.timeout(flow);
         let first = flow.kept.first_key_value().map(|(_, kept)| kept);
         let first = first.filter(|kept| kept.tries > 0);
         let due = first.map(|kept| {
             let tries = u32::from(self.config.tries - kept.tries).min(6);
             kept.sent + timeout * (1 << tries)
         });
-        flow.due = due;
+        let Some(flow) = self.flows.get(key) else {
+            return;
+        };
+        if let Some(before) = std::mem::replace(&mut flow.due, due) {
+            self.due.remove(&(before, *key));
+        }
         if let Some(due) = due {
             self.due.insert((due, *key));
         }
@@ -198,21 +239,21 @@ impl Snoop {
     /// Whether the acknowledgement is to go on to the sender.
     fn hear(&mut self, now: Duration, tcp: &Tcp<'_>, out: &mut Out) -> bool {
         let key = tcp.ip.key().reversed();
+        let Some(ack) = self.advance(now, &key, tcp) else {
+            return true;
+        };
         let Some(flow) = self.flows.get(&key) else {
             return true;
         };
-        let ack = flow.expand(tcp.ack);
-        let acked = *flow.acked.get_or_insert(ack);
-        if ack > acked {
-            self.on_progress(now, &key, ack, tcp.window);
-        } else if ack < acked || flow.window != tcp.window {
-            flow.window = tcp.window;
+        let changed = std::mem::replace(&mut flow.window, tcp.window) != tcp.window;
+        let duplicate = !ack.is_news && !changed;
+        let asks = ack.is_news || duplicate;
+        if !asks || tcp.window == 0 || is_dsack(tcp) {
             return true;
         }
-        let holes = self.holes(&key, ack, tcp);
-        let duplicate = ack == acked;
+        let holes = self.holes(&key, ack.number, tcp);
         let asked = if duplicate && holes.is_empty() {
-            vec![ack]
+            vec![ack.number]
         } else {
             holes
         };
@@ -226,45 +267,59 @@ impl Snoop {
         !hold
     }
 
-    fn on_progress(&mut self, now: Duration, key: &FlowKey, ack: u64, window: u16) {
+    /// An acknowledgement of what was sent, and not older than another; of what nobody has seen there is no more to be said.
+    fn advance(&mut self, now: Duration, key: &FlowKey, tcp: &Tcp<'_>) -> Option<Ack> {
+        let flow = self.flows.get(key)?;
+        let number = flow.near(tcp.ack).filter(|ack| *ack <= flow.sent);
+        let Some(number) = number else {
+            self.forget(key);
+            return None;
+        };
+        let acked = *flow.acked.get_or_insert(number);
+        if number > acked {
+            flow.window = tcp.window;
+            self.on_progress(now, key, number);
+            self.schedule(key);
+        }
+        (number >= acked).then_some(Ack {
+            number,
+            is_news: number > acked,
+        })
+    }
+
+    fn on_progress(&mut self, now: Duration, key: &FlowKey, ack: u64) {
+        let longest = self.path.0 * FARTHER + self.path.1;
         let Some(flow) = self.flows.get(key) else {
             return;
         };
         flow.acked = Some(ack);
-        flow.window = window;
+        let (mut newest, mut repeated) = (None, false);
         while let Some(entry) = flow.kept.first_entry()
             && entry.get().end <= ack
         {
             let kept = entry.remove();
             self.bytes -= kept.packet.bytes.len() + PLACE;
-            if !kept.repeated {
-                let sample = now.saturating_sub(kept.sent);
-                let rtt = flow.rtt.get_or_insert(sample);
-                *rtt = (*rtt * 7 + sample) / 8;
-            }
+            repeated |= kept.repeated;
+            newest = Some(kept).filter(|kept| kept.end == ack);
+        }
+        // Those before may have been waited for.
+        if let Some(kept) = newest.filter(|_| !repeated) {
+            let sample = now.saturating_sub(kept.sent).min(longest);
+            let rtt = flow.rtt.get_or_insert(sample);
+            *rtt = (*rtt * 7 + sample) / 8;
         }
     }
 
     /// Segments that are missing before others that have arrived (RFC 2018).
-    fn holes(&mut self, key: &FlowKey, ack: u64, tcp: &Tcp<'_>) -> Vec<u64> {
-        let Some(option) = tcp.options().find(|option| option.kind == 5) else {
+    fn holes(&self, key: &FlowKey, ack: u64, tcp: &Tcp<'_>) -> Vec<u64> {
+        let Some(flow) = self.flows.peek(key) else {
             return Vec::new();
         };
-        let Some(flow) = self.flows.get(key) else {
-            return Vec::new();
-        };
-        let word = |bytes: &[u8], at| {
-            let word: Option<&[u8; 4]> = bytes.get(at..).and_then(<[u8]>::first_chunk);
-            word.map(|word| u32::from_be_bytes(*word))
-        };
-        let mut ranges = Vec::new();
-        for block in option.data.chunks_exact(8) {
-            if let (Some(begin), Some(end)) = (word(block, 0), word(block, 4))
-                && is_after(end, begin)
-            {
-                ranges.push((flow.expand(begin), flow.expand(end)));
-            }
-        }
+        let ranges: Vec<(u64, u64)> = tcp
+            .sack()
+            .filter_map(|(begin, end)| Some((flow.near(begin)?, flow.near(end)?)))
+            .filter(|(begin, end)| begin < end && *end <= flow.sent)
+            .collect();
         let Some(highest) = ranges.iter().map(|(_, end)| *end).max() else {
             return Vec::new();
         };
@@ -275,15 +330,17 @@ impl Snoop {
 
     /// Whether the segment went again, or has just done so.
     fn send_again(&mut self, now: Duration, key: &FlowKey, seq: u64, out: &mut Out) -> bool {
-        let Some(flow) = self.flows.get(key) else {
+        let Some(pause) = self.flows.peek(key).map(|flow| self.round_trip(flow)) else {
             return false;
         };
-        let pause = flow.rtt.unwrap_or(RTT_UNKNOWN);
-        let Some(kept) = flow.kept.get_mut(&seq) else {
+        let flow = self.flows.get(key);
+        let Some(kept) = flow.and_then(|flow| flow.kept.get_mut(&seq)) else {
             return false;
         };
+        let since = *kept.since.get_or_insert(now);
+        let in_time = now < since + pause * HOLD;
         if kept.repeated && now < kept.sent + pause {
-            return kept.tries > 0; // It is under way.
+            return kept.tries > 0 && in_time; // It is under way.
         }
         if kept.tries == 0 {
             self.given_up += 1;
@@ -296,13 +353,29 @@ impl Snoop {
         let mut packet = kept.packet.clone();
         packet.since = now;
         out.down.push(packet);
-        true
+        in_time
     }
+}
+
+/// An acknowledgement, and whether it is of more than the one before.
+struct Ack {
+    number: u64,
+    is_news: bool,
+}
+
+/// Whether its first range is of bytes that came twice (RFC 2883 §4).
+fn is_dsack(tcp: &Tcp<'_>) -> bool {
+    let mut ranges = tcp.sack();
+    let Some((begin, end)) = ranges.next() else {
+        return false;
+    };
+    let within = |(from, to)| !is_after(from, begin) && !is_after(end, to);
+    !is_after(end, tcp.ack) || ranges.next().is_some_and(within)
 }
 
 impl Booster for Snoop {
     fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
-        if let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) {
+        if let Some(tcp) = Tcp::read(&packet.bytes) {
             if tcp.has(flags::SYN | flags::RST) {
                 self.forget(&tcp.ip.key());
             } else if !tcp.data().is_empty() && !tcp.has(flags::URG) {
@@ -314,20 +387,14 @@ impl Booster for Snoop {
 
     fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         let mut passes = true;
-        if let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) {
+        if let Some(tcp) = Tcp::read(&packet.bytes) {
+            let key = tcp.ip.key().reversed();
             if tcp.has(flags::SYN | flags::RST) {
-                self.forget(&tcp.ip.key().reversed());
+                self.forget(&key);
             } else if tcp.is_plain_ack() {
                 passes = self.hear(now, &tcp, out);
             } else if tcp.has(flags::ACK) {
-                let key = tcp.ip.key().reversed();
-                if let Some(flow) = self.flows.get(&key) {
-                    let ack = flow.expand(tcp.ack);
-                    if flow.acked.is_none_or(|acked| ack > acked) {
-                        self.on_progress(now, &key, ack, tcp.window);
-                        self.schedule(&key);
-                    }
-                }
+                self.advance(now, &key, &tcp);
             }
         }
         if passes {
@@ -345,10 +412,10 @@ impl Booster for Snoop {
             };
             flow.due = None;
             let first = flow.kept.first_key_value().map(|(seq, _)| *seq);
-            if let Some(seq) = first
-                && self.send_again(now, &key, seq, out)
-            {
-                self.unasked += 1;
+            if let Some(seq) = first {
+                let before = self.again;
+                self.send_again(now, &key, seq, out);
+                self.unasked += self.again - before;
             }
             self.schedule(&key);
             if self.due.first() == Some(&(at, key)) {
@@ -359,6 +426,16 @@ impl Booster for Snoop {
 
     fn deadline(&self) -> Option<Duration> {
         self.due.first().map(|(at, _)| *at)
+    }
+
+    fn set_path(&mut self, _now: Duration, path: &Path) {
+        self.path = (path.rtt, path.queue);
+    }
+
+    fn reset(&mut self) {
+        self.flows.clear();
+        self.due.clear();
+        self.bytes = 0;
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
@@ -372,126 +449,4 @@ impl Booster for Snoop {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tcp::tests::{answer, segment, with_sack};
-
-    fn at(ms: u64) -> Duration {
-        Duration::from_millis(ms)
-    }
-
-    fn down(snoop: &mut Snoop, ms: u64, bytes: Vec<u8>) -> Out {
-        let mut out = Out::default();
-        snoop.down(at(ms), Packet::new(bytes, at(ms)), &mut out);
-        out
-    }
-
-    fn up(snoop: &mut Snoop, ms: u64, bytes: Vec<u8>) -> Out {
-        let mut out = Out::default();
-        snoop.up(at(ms), Packet::new(bytes, at(ms)), &mut out);
-        out
-    }
-
-    fn data(seq: u32) -> Vec<u8> {
-        segment(seq, 1, flags::ACK, &[seq as u8; 100])
-    }
-
-    fn ack(ack: u32) -> Vec<u8> {
-        answer(1, ack, flags::ACK, &[])
-    }
-
-    fn begun() -> Snoop {
-        let mut snoop = Snoop::new(Config::default());
-        for number in 0..10 {
-            down(
-                &mut snoop,
-                u64::from(number),
-                data((u32::MAX - 300).wrapping_add(number * 100)),
-            );
-        }
-        snoop
-    }
-
-    #[test]
-    fn a_lost_segment_goes_again_and_duplicates_are_held_back() {
-        let mut snoop = begun();
-        let lost = (u32::MAX - 300).wrapping_add(200);
-        assert_eq!(up(&mut snoop, 50, ack(lost)).up.len(), 1);
-        let out = up(&mut snoop, 51, ack(lost));
-        assert_eq!((out.up.len(), out.down.len()), (0, 1));
-        assert_eq!(out.down[0].bytes, data(lost));
-        for _ in 0..5 {
-            let out = up(&mut snoop, 52, ack(lost));
-            assert_eq!((out.up.len(), out.down.len()), (0, 0));
-        }
-        let all = (u32::MAX - 300).wrapping_add(1000);
-        assert_eq!(up(&mut snoop, 100, ack(all)).up.len(), 1);
-        assert_eq!((snoop.bytes, snoop.deadline()), (0, None));
-        assert_eq!((snoop.again, snoop.held_back), (1, 6));
-    }
-
-    #[test]
-    fn holes_that_selective_acknowledgements_show_are_filled() {
-        let mut snoop = begun();
-        let begin = u32::MAX - 300;
-        let n = |number: u32| begin.wrapping_add(number * 100);
-        up(&mut snoop, 50, ack(n(1)));
-        let sacked = with_sack(&ack(n(1)), &[(n(2), n(3)), (n(5), n(6))]);
-        let out = up(&mut snoop, 51, sacked);
-        let again: Vec<_> = out.down.iter().map(|packet| packet.bytes.clone()).collect();
-        assert_eq!(again, [data(n(1)), data(n(3)), data(n(4))]);
-    }
-
-    #[test]
-    fn what_nothing_comes_for_goes_again_a_few_times_and_then_the_sender_hears_of_it() {
-        let mut snoop = begun();
-        let mut sent = 0;
-        while let Some(now) = snoop.deadline() {
-            let mut out = Out::default();
-            snoop.on_time(now, &mut out);
-            sent += out.down.len();
-            assert!(now < Duration::from_secs(120));
-        }
-        assert_eq!(sent, 5);
-        let first = u32::MAX - 300;
-        up(&mut snoop, 200_000, ack(first));
-        let out = up(&mut snoop, 200_001, ack(first));
-        assert_eq!((out.up.len(), out.down.len()), (1, 0));
-    }
-
-    #[test]
-    fn memory_is_bounded_and_hostile_numbers_do_no_harm() {
-        let mut snoop = Snoop::new(Config {
-            cache: 20_000,
-            flows_max: 4,
-            ..Config::default()
-        });
-        let mut state = 1u64;
-        for step in 0..50_000u64 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            let (a, b, f) = (
-                (state >> 32) as u32,
-                (state >> 11) as u32,
-                (state >> 56) as u8,
-            );
-            let len = (state >> 40) as usize % 300;
-            let mut mine = segment(a, b, f, &[0; 300][..len]);
-            mine[20 + 1] = (state >> 3) as u8 % 8;
-            down(&mut snoop, step, mine);
-            let mut theirs = with_sack(&answer(b, a, f, &[]), &[(a, b), (b, a)]);
-            theirs[20 + 3] = (state >> 3) as u8 % 8;
-            theirs.truncate(theirs.len() - (state >> 60) as usize % 3);
-            let out = up(&mut snoop, step, theirs);
-            assert!(out.down.len() <= AT_ONCE);
-            if let Some(now) = snoop
-                .deadline()
-                .filter(|at| *at <= Duration::from_millis(step))
-            {
-                snoop.on_time(now, &mut Out::default());
-            }
-            assert!(snoop.bytes <= 20_000 && snoop.due.len() <= 4);
-        }
-    }
-}
+mod tests;

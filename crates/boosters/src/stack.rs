@@ -96,9 +96,20 @@ impl Stack {
     /// What is known of the path has changed.
     pub fn set_path(&mut self, now: Duration, path: &Path) {
         for layer in &mut self.layers {
+            let was_on = layer.is_on();
             layer.able = path.abilities & layer.needs == layer.needs;
             layer.switch.update(now, path);
+            if layer.is_on() && !was_on {
+                layer.booster.reset();
+            }
             layer.booster.set_path(now, path);
+        }
+    }
+
+    /// What boosters have seen of connections counts no more.
+    pub fn reset(&mut self) {
+        for layer in &mut self.layers {
+            layer.booster.reset();
         }
     }
 

@@ -60,10 +60,10 @@ pub struct TcpOption<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Reads the segment in a packet; `None` if there is none, or it is cut short, or in parts.
+    /// Reads the segment in a packet; `None` if there is none, or it is cut short, or in parts, or not to be touched ([`Ip::is_bound`]).
     #[must_use]
     pub fn parse(ip: Ip<'a>) -> Option<Self> {
-        if ip.protocol != protocol::TCP || ip.fragment {
+        if ip.protocol != protocol::TCP || ip.fragment || ip.is_bound() {
             return None;
         }
         let slice = TcpSlice::from_slice(ip.payload()).ok()?;
@@ -75,6 +75,19 @@ impl<'a> Tcp<'a> {
             window: slice.window_size(),
             header: slice.header_len(),
         })
+    }
+
+    /// Reads the segment of this packet; `None` if its checksum is wrong, too: who believes what was damaged on the way learns what
+    /// nobody has said.
+    #[must_use]
+    pub fn read(packet: &'a [u8]) -> Option<Self> {
+        Self::parse(Ip::parse(packet)?).filter(Self::is_whole)
+    }
+
+    /// Whether its checksum is right.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        checksum::is_transport_valid(&self.ip, self.ip.payload())
     }
 
     /// Its bytes of the stream.
@@ -103,10 +116,43 @@ impl<'a> Tcp<'a> {
         self.flags & flags != 0
     }
 
-    /// It only acknowledges: no bytes, no begin, no end, nothing of congestion (ECE, CWR), nothing urgent.
+    /// It only acknowledges: no bytes, no begin, no end, nothing of congestion (ECE, CWR, and AE next to them), nothing urgent, and no options
+    /// but SACK and timestamps, so that nothing is lost with it that others say.
     #[must_use]
     pub fn is_plain_ack(&self) -> bool {
-        self.data().is_empty() && self.flags & !flags::PSH == flags::ACK
+        let reserved = self.ip.payload()[12] & 0x0f;
+        self.data().is_empty()
+            && self.flags & !flags::PSH == flags::ACK
+            && reserved == 0
+            && self.has_only(&[5, 8])
+    }
+
+    /// Whether all its options make sense and are of these kinds, or only fill up (0, 1).
+    #[must_use]
+    pub fn has_only(&self, kinds: &[u8]) -> bool {
+        let mut rest = &self.ip.payload()[20..self.header];
+        loop {
+            match *rest {
+                [] | [0, ..] => return true,
+                [1, ref after @ ..] => rest = after,
+                [kind, len, ..]
+                    if kinds.contains(&kind) && len >= 2 && usize::from(len) <= rest.len() =>
+                {
+                    rest = &rest[len.into()..];
+                }
+                _ => return false,
+            }
+        }
+    }
+
+    /// The ranges that it says have arrived (RFC 2018), in its order.
+    pub fn sack(&self) -> impl Iterator<Item = (u32, u32)> + use<'a> {
+        let option = self.options().find(|option| option.kind == 5);
+        let blocks = option.map_or(&[][..], |option| option.data).chunks_exact(8);
+        blocks.filter_map(|block| {
+            let (begin, end) = (block.first_chunk()?, block.last_chunk()?);
+            Some((u32::from_be_bytes(*begin), u32::from_be_bytes(*end)))
+        })
     }
 
     /// Its options, as far as they make sense.
@@ -293,6 +339,69 @@ pub(crate) mod tests {
             option.extend_from_slice(&end.to_be_bytes());
         }
         pure_ack(packet, &option).expect("short")
+    }
+
+    /// The same with these options, and no bytes.
+    pub(crate) fn with_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
+        pure_ack(packet, options).expect("short")
+    }
+
+    /// The same with a bit of its checksum changed.
+    pub(crate) fn damaged(packet: &[u8]) -> Vec<u8> {
+        let mut bytes = packet.to_vec();
+        bytes[20 + 16] ^= 1;
+        bytes
+    }
+
+    /// A segment of IPv6.
+    pub(crate) fn segment6(seq: u32, ack: u32, data: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::ipv6([1; 16], [2; 16], 64).tcp(1, 80, seq, 5000);
+        builder.ack(ack).write(&mut bytes, data).expect("fits");
+        bytes
+    }
+
+    #[test]
+    fn what_is_bound_to_its_headers_is_left_alone() {
+        let plain = segment6(1, 2, b"x");
+        assert!(Tcp::read(&plain).is_some());
+        // The header of that kind, of 8 bytes, between IP's and TCP's.
+        let extended = |kind: u8, first: [u8; 2]| {
+            let mut bytes = plain.clone();
+            (bytes[5], bytes[6]) = (bytes[5] + 8, kind);
+            bytes.splice(40..40, [6, 0, first[0], first[1], 1, 0, 0, 0]);
+            bytes
+        };
+        for options in [0, 60] {
+            let tcp = Ip::parse(&extended(options, [1, 2]))
+                .and_then(Tcp::parse)
+                .map(|tcp| tcp.seq);
+            assert_eq!(tcp, Some(1), "{options}");
+        }
+        for bound in [43, 51] {
+            let bytes = extended(bound, [0, 0]);
+            assert!(Ip::parse(&bytes).and_then(Tcp::parse).is_none(), "{bound}");
+        }
+        let mut routed = segment(1, 2, flags::ACK, b"x");
+        routed.splice(20..20, [131, 3, 4, 0]);
+        (routed[0], routed[3]) = (0x46, routed[3] + 4);
+        assert!(Ip::parse(&routed).is_some());
+        assert!(Ip::parse(&routed).and_then(Tcp::parse).is_none());
+    }
+
+    #[test]
+    fn acknowledgements_with_other_options_are_not_plain() {
+        let ack = segment(1, 2, flags::ACK, &[]);
+        let plain = |options: &[u8]| {
+            Tcp::read(&with_options(&ack, options)).is_some_and(|tcp| tcp.is_plain_ack())
+        };
+        assert!(plain(&[]) && plain(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]));
+        assert!(!plain(&[30, 4, 0, 0]), "MPTCP");
+        assert!(!plain(&[
+            1, 1, 19, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+        ]));
+        assert!(!plain(&[8, 90, 0, 0]), "cut short");
+        assert!(Tcp::read(&damaged(&ack)).is_none());
     }
 
     #[test]

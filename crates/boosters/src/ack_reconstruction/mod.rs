@@ -16,7 +16,7 @@ mod regenerate;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 pub use regenerate::Regenerate;
 
@@ -26,8 +26,9 @@ use crate::{
     ip::{FlowKey, Ip},
     packet::Packet,
     queue::{AtQueue, Queue},
+    rule::Path,
     tcp::{self, Tcp, flags, is_after},
-    wire::ACKS,
+    wire::{ACKS, Abilities},
 };
 
 /// What stands before the packet in a message.
@@ -40,7 +41,9 @@ pub const OVERHEAD: usize = HEADER;
 pub struct Config {
     /// Only while what is queued has waited for longer than this. Default 0.
     pub queue_above: Duration,
-    /// The longest time over which they are made again. Default 200 ms: no sender takes that for a loss.
+    /// The longest time over which they are made again. Default 1 s. They had come between two messages of the connection, so as long as these are
+    /// no farther apart than this, the last is made when the next message is due, and the sender is clocked without a pause. Where they are farther
+    /// apart, the rest of the time passes in silence.
     pub spacing_max: Duration,
     /// Connections that are known at a time. Default 4096.
     pub flows_max: usize,
@@ -50,7 +53,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             queue_above: Duration::ZERO,
-            spacing_max: Duration::from_millis(200),
+            spacing_max: Duration::from_secs(1),
             flows_max: 4096,
         }
     }
@@ -60,7 +63,13 @@ impl Default for Config {
 #[derive(Debug)]
 pub struct Collapse {
     config: Config,
+    /// The far end can make them again.
+    able: bool,
     flows: Flows<Flow>,
+    /// What is to stand as soon as it is queued, if there is room for it.
+    coming: Option<(FlowKey, Standing)>,
+    /// Those that several have become one in.
+    boosted: BTreeMap<u64, Standing>,
     collapsed: u64,
     boosts: u64,
     on_data: u64,
@@ -73,8 +82,6 @@ struct Flow {
     last: Option<(u32, u16)>,
     /// The last packet of it that is queued, if others can become one with it.
     standing: Option<Standing>,
-    /// What is to stand as soon as it is queued.
-    coming: Option<Standing>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +101,9 @@ impl Collapse {
         Self {
             flows: Flows::new(config.flows_max),
             config,
+            able: true,
+            coming: None,
+            boosted: BTreeMap::new(),
             collapsed: 0,
             boosts: 0,
             on_data: 0,
@@ -111,12 +121,14 @@ impl Collapse {
         let Some(waiting) = queue.get(standing.number) else {
             return false;
         };
+        let old = Ip::parse(&waiting.bytes).and_then(Tcp::parse);
+        let is_plain = old.is_some_and(|old| old.is_plain_ack() && !old.has_sack());
         let joined = if standing.count == 0 {
             match renewed(waiting, acks) {
                 Some(bytes) => waiting.with_bytes(bytes),
                 None => return false,
             }
-        } else if standing.count == u16::MAX {
+        } else if standing.count == u16::MAX || !is_plain {
             return false;
         } else {
             standing.count += 1;
@@ -125,12 +137,22 @@ impl Collapse {
         };
         queue.replace(standing.number, joined).is_some()
     }
+
+    /// Forgets those that have left without a word: they had waited for too long.
+    fn forget_late(&mut self, queue: &Queue) {
+        while let Some(first) = self.boosted.first_entry()
+            && queue.get(*first.key()).is_none()
+        {
+            first.remove();
+        }
+    }
 }
 
 /// A segment with bytes as its host would write it now that it has sent this acknowledgement. `None` if that cannot be said without doubt.
 fn renewed(waiting: &Packet, acks: &Tcp<'_>) -> Option<Vec<u8>> {
-    let tcp = Tcp::parse(Ip::parse(&waiting.bytes)?)?;
-    let plain = tcp.flags & !(flags::PSH | flags::ACK) == 0 && !tcp.has_sack();
+    // If it is damaged, nobody is to find it mended.
+    let tcp = Tcp::read(&waiting.bytes)?;
+    let plain = tcp.flags & !(flags::PSH | flags::ACK) == 0 && tcp.has_only(&[8]);
     let timed = tcp.timestamps().is_some() == acks.timestamps().is_some();
     if !plain || !timed || !is_after(acks.ack, tcp.ack) || tcp.end() != acks.seq {
         return None;
@@ -152,7 +174,10 @@ impl AtQueue for Collapse {
         queue: &mut Queue,
         _out: &mut Out,
     ) -> Option<Packet> {
-        let Some(tcp) = Ip::parse(&packet.bytes).and_then(Tcp::parse) else {
+        // The last one may never have been queued.
+        self.coming = None;
+        self.forget_late(queue);
+        let Some(tcp) = Tcp::read(&packet.bytes) else {
             return Some(packet);
         };
         let key = tcp.ip.key();
@@ -169,29 +194,33 @@ impl AtQueue for Collapse {
             && let Some(mut standing) = standing
             && Self::join(&mut standing, &packet, now, queue, &tcp)
         {
+            flow.standing = Some(standing);
             if standing.count == 0 {
                 self.on_data += 1;
             } else {
                 self.collapsed += 1;
+                self.boosted.insert(standing.number, standing);
             }
-            flow.standing = Some(standing);
             return None;
         }
         let data = !tcp.data().is_empty() && tcp.has(flags::ACK);
-        flow.coming = (joins || data).then_some(Standing {
+        let stands = Standing {
             number: 0,
             count: joins.into(),
             first_ack: tcp.ack,
             first_at: now,
             last_at: now,
-        });
+        };
+        self.coming = (joins || data).then_some((key, stands));
         Some(packet)
     }
 
     fn queued(&mut self, number: u64, packet: &Packet) {
-        if let Some(flow) = key_of(packet).and_then(|key| self.flows.get(&key))
-            && let Some(coming) = flow.coming.take()
-        {
+        let Some((key, coming)) = self.coming.take() else {
+            return;
+        };
+        let is_it = Ip::parse(&packet.bytes).is_some_and(|ip| ip.key() == key);
+        if let Some(flow) = self.flows.get(&key).filter(|_| is_it) {
             flow.standing = Some(Standing { number, ..coming });
         }
     }
@@ -204,15 +233,10 @@ impl AtQueue for Collapse {
         _queue: &Queue,
         _out: &mut Out,
     ) -> Packet {
-        let flow = key_of(&packet).and_then(|key| self.flows.get(&key));
-        let Some(flow) = flow else { return packet };
-        let Some(standing) = flow.standing.filter(|standing| standing.number == number) else {
+        // The newest one alone is what any far end understands.
+        let Some(standing) = self.boosted.remove(&number).filter(|_| self.able) else {
             return packet;
         };
-        flow.standing = None;
-        if standing.count <= 1 {
-            return packet;
-        }
         self.boosts += 1;
         let span = standing.last_at.saturating_sub(standing.first_at);
         let span = span.min(self.config.spacing_max).as_micros() as u32;
@@ -229,6 +253,15 @@ impl AtQueue for Collapse {
         true
     }
 
+    fn set_path(&mut self, _now: Duration, path: &Path) {
+        self.able = path.abilities & Abilities::ACKS != 0;
+    }
+
+    fn reset(&mut self) {
+        self.flows.clear();
+        self.coming = None;
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("collapsed", self.collapsed);
         each("boosts", self.boosts);
@@ -236,8 +269,4 @@ impl AtQueue for Collapse {
         each("connections", self.flows.len() as u64);
         each("evicted", self.flows.evicted());
     }
-}
-
-fn key_of(packet: &Packet) -> Option<FlowKey> {
-    Some(Tcp::parse(Ip::parse(&packet.bytes)?)?.ip.key())
 }

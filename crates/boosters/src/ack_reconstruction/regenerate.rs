@@ -1,9 +1,6 @@
 //! The end behind the slow link.
 
-use std::{
-    collections::{BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     booster::{Booster, Out},
@@ -14,10 +11,13 @@ use crate::{
     wire::{ACKS, Reader},
 };
 
-/// Acknowledgements made of one message at most.
-const MADE_MAX: u16 = 64;
+/// Acknowledgements made of one message at most: a second of 12 Mbit/s of long segments, each of which is acknowledged.
+pub(super) const MADE_MAX: u16 = 1024;
 /// Whatever a message says, they are made within this time.
 const SPAN_MAX: Duration = Duration::from_secs(10);
+/// Two of them are no farther apart: less than the least time after which a sender takes silence for a loss, which each of them starts anew
+/// (1 s of RFC 6298 §2.4; many wait for 200 ms beyond the round trip).
+const GAP_MAX: Duration = Duration::from_millis(200);
 
 /// Makes acknowledgements again. They have the timestamps of the newest: what they echo arrived no earlier than what they
 /// acknowledge, so a sender may take its round trip for shorter, by the time at most over which they had come; older ones it could take for
@@ -30,11 +30,43 @@ pub struct Regenerate {
     pub(super) unreadable: u64,
 }
 
+/// Acknowledgements that are made one after the other, none before its time.
 #[derive(Debug)]
 pub(super) struct Pending {
-    acks: VecDeque<Packet>,
+    newest: Packet,
+    first: u32,
+    /// From the first number to the newest.
+    whole: u64,
+    /// Those before the newest, of which so many have been made.
+    steps: u64,
+    done: u64,
     at: Duration,
     step: Duration,
+}
+
+impl Pending {
+    fn is_over(&self) -> bool {
+        self.done > self.steps
+    }
+}
+
+impl Iterator for Pending {
+    type Item = Packet;
+
+    fn next(&mut self) -> Option<Packet> {
+        if self.is_over() {
+            return None;
+        }
+        let done = self.done;
+        self.done += 1;
+        if done == self.steps {
+            return Some(std::mem::take(&mut self.newest));
+        }
+        let ahead = self.whole * done / self.steps;
+        let mut made = self.newest.clone();
+        tcp::set_ack(&mut made.bytes, self.first.wrapping_add(ahead as u32));
+        Some(made)
+    }
 }
 
 impl Regenerate {
@@ -53,72 +85,62 @@ impl Regenerate {
     fn flush(&mut self, key: &FlowKey, out: &mut Out) {
         if let Some(pending) = self.flows.remove(key) {
             self.due.remove(&(pending.at, *key));
-            out.up.extend(pending.acks);
+            out.up.extend(pending);
         }
     }
 
-    fn spread(
-        &mut self,
-        now: Duration,
-        key: FlowKey,
-        mut acks: VecDeque<Packet>,
-        step: Duration,
-        out: &mut Out,
-    ) {
-        out.up.extend(acks.pop_front());
-        if step.is_zero() || acks.is_empty() {
-            out.up.extend(acks);
+    fn spread(&mut self, now: Duration, key: FlowKey, mut pending: Pending, out: &mut Out) {
+        out.up.extend(pending.next());
+        if pending.step.is_zero() || pending.is_over() {
+            out.up.extend(pending);
             return;
         }
-        let at = now + step;
-        let (_, gone) = self.flows.entry(key, || Pending { acks, at, step });
+        let at = now + pending.step;
+        pending.at = at;
+        let (_, gone) = self.flows.entry(key, || pending);
         self.due.insert((at, key));
         if let Some((key, pending)) = gone {
             self.due.remove(&(pending.at, key));
-            out.up.extend(pending.acks);
+            out.up.extend(pending);
         }
     }
 }
 
-/// The acknowledgements that a message stands for, their connection, and how far apart they are.
-fn read(packet: &Packet) -> Option<(FlowKey, VecDeque<Packet>, Duration)> {
+/// The acknowledgements that a message stands for, and their connection.
+fn read(packet: &Packet) -> Option<(FlowKey, Pending)> {
     let mut reader = Reader(packet.bytes.get(1..)?);
     let (count, first, span) = (reader.u16()?, reader.u32()?, reader.u32()?);
     let newest = packet.with_bytes(reader.0.to_vec());
     let tcp = Tcp::parse(Ip::parse(&newest.bytes)?)?;
     let (key, last) = (tcp.ip.key(), tcp.ack);
-    let count = count.clamp(1, MADE_MAX);
-    let mut acks = VecDeque::with_capacity(count.into());
-    if tcp.is_plain_ack() && is_after(last, first) {
-        let whole = u64::from(last.wrapping_sub(first));
-        let steps = u64::from(count - 1);
-        let mut before = None;
-        for step in 0..steps {
-            let ack = first.wrapping_add((whole * step / steps) as u32);
-            if before.replace(ack) == Some(ack) {
-                continue; // Two alike would be a duplicate.
-            }
-            let mut made = newest.clone();
-            tcp::set_ack(&mut made.bytes, ack);
-            acks.push_back(made);
-        }
-    }
-    acks.push_back(newest);
+    let whole = u64::from(last.wrapping_sub(first));
+    // No two are alike: that would be a duplicate.
+    let steps = u64::from(count.clamp(1, MADE_MAX) - 1).min(whole);
+    let makes = tcp.is_plain_ack() && tcp.is_whole() && is_after(last, first);
+    let steps = if makes { steps } else { 0 };
     let span = Duration::from_micros(span.into()).min(SPAN_MAX);
-    let step = span / (acks.len().max(2) - 1) as u32;
-    Some((key, acks, step))
+    let pending = Pending {
+        newest,
+        first,
+        whole,
+        steps,
+        done: 0,
+        at: Duration::ZERO,
+        step: (span / steps.max(1) as u32).min(GAP_MAX),
+    };
+    Some((key, pending))
 }
 
 impl Booster for Regenerate {
     fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
         if packet.bytes.first() == Some(&ACKS) {
-            let Some((key, acks, step)) = read(&packet) else {
+            let Some((key, pending)) = read(&packet) else {
                 self.unreadable += 1;
                 return;
             };
             self.flush(&key, out);
-            self.made += acks.len() as u64 - 1;
-            self.spread(now, key, acks, step, out);
+            self.made += pending.steps;
+            self.spread(now, key, pending, out);
             return;
         }
         // Nothing of a connection overtakes another packet of it.
@@ -138,10 +160,10 @@ impl Booster for Regenerate {
             let Some(pending) = self.flows.get(&key) else {
                 continue;
             };
-            out.up.extend(pending.acks.pop_front());
+            out.up.extend(pending.next());
             pending.at = at + pending.step;
             let next = pending.at;
-            if pending.acks.is_empty() {
+            if pending.is_over() {
                 self.flows.remove(&key);
             } else {
                 self.due.insert((next, key));

@@ -31,6 +31,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub struct Exchange {
     chains: Vec<Chain>,
     receivers: BTreeMap<u8, Receiver>,
+    /// Those of the session before, as long as they hold packets back: these are for hosts, and still come in their time.
+    ending: Vec<Receiver>,
     /// What the peer understands, if it has said so.
     abilities: Option<u32>,
     /// The peer knows what we understand.
@@ -54,6 +56,7 @@ impl Exchange {
         Self {
             chains,
             receivers: BTreeMap::new(),
+            ending: Vec::new(),
             abilities: None,
             heard: false,
             introduce: Some(Duration::ZERO),
@@ -65,7 +68,13 @@ impl Exchange {
 
     /// A session with the peer begins: perhaps it is another program than before, and what it knew it has forgotten.
     pub fn renew(&mut self) {
-        self.receivers.clear();
+        let before = std::mem::take(&mut self.receivers).into_values();
+        self.ending = before
+            .filter(|receiver| receiver.deadline().is_some())
+            .collect();
+        for chain in &mut self.chains {
+            chain.renew();
+        }
         (self.abilities, self.heard) = (None, false);
         self.introduce = Some(self.now);
         let path = self.path;
@@ -112,20 +121,21 @@ impl Exchange {
                 chain.on_time(now);
             }
         }
-        for receiver in self.receivers.values_mut() {
+        for receiver in self.receivers.values_mut().chain(&mut self.ending) {
             if receiver.deadline().is_some_and(|at| at <= now) {
                 receiver.on_time(now);
                 deliver(&mut self.chains, receiver, now, site);
             }
         }
+        self.ending.retain(|receiver| receiver.deadline().is_some());
     }
 
     /// When [`on_time`](Self::on_time) wants to be called.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         let chains = self.chains.iter().filter_map(Chain::deadline);
-        let receivers = self.receivers.values().filter_map(Receiver::deadline);
-        chains.chain(receivers).min()
+        let receivers = self.receivers.values().chain(&self.ending);
+        chains.chain(receivers.filter_map(Receiver::deadline)).min()
     }
 
     /// What is known of the path now; what the peer understands we know ourselves.

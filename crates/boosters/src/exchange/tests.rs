@@ -169,3 +169,27 @@ fn fragments_that_name_headers_which_are_in_others_go_on() {
     }
     assert!(unparsed >= 2, "{unparsed}");
 }
+
+#[test]
+fn what_is_held_back_for_hosts_comes_though_another_session_begins() {
+    let mut exchange = plain(1);
+    let mut newest = Vec::new();
+    let builder = PacketBuilder::ipv4([10, 9, 0, 2], [10, 0, 0, 1], 64).tcp(80, 9, 1, 500);
+    builder.ack(2000).write(&mut newest, &[]).expect("fits");
+    // Five acknowledgements, 10 ms from one to the next.
+    let mut message = vec![crate::wire::ACKS, 0, 5];
+    message.extend_from_slice(&1000u32.to_be_bytes());
+    message.extend_from_slice(&40_000u32.to_be_bytes());
+    message.extend_from_slice(&newest);
+    let mut site = |_: &FlowKey| 0;
+    exchange.handle(Duration::ZERO, 0, &message, Ecn::NotEct, &mut site);
+    let mut came = Vec::new();
+    exchange.renew();
+    while let Some(now) = exchange.deadline() {
+        exchange.on_time(now, &mut site);
+        came.extend(std::iter::from_fn(|| exchange.poll_host()).map(|_| now));
+    }
+    let ms = Duration::from_millis;
+    assert_eq!(came, [ms(10), ms(10), ms(20), ms(30), ms(40)]);
+    assert_eq!(exchange.receivers().count() + exchange.ending.len(), 0);
+}

@@ -168,7 +168,8 @@ pub struct AckReconstruction {
     /// When it works. Default: packets wait in the queue at all, and the asymmetry is above 1, so
     /// that ACKs are left out.
     pub rule: Rule,
-    /// Over how long a time ACKs are spread at most, 1 ms to 10 s. Default 200 ms: no sender takes that for a loss.
+    /// Over how long a time ACKs are spread at most, 1 ms to 10 s. Default 1 s: they are spread until the next one
+    /// is due, unless that takes longer.
     pub spacing_max: Duration,
 }
 
@@ -177,10 +178,9 @@ pub struct AckReconstruction {
 pub struct AckFilter {
     /// When it works. Default always: it only does anything where ACKs wait.
     pub rule: Rule,
-    /// Duplicate ACKs in the queue up to which none is left out, 1 to 255. Default 2: with one that
-    /// has gone already they are three, which a sender waits for.
+    /// Beyond `high` one duplicate in `high` - `low` passes, and no more than every second, 1 to 255. Default 2.
     pub low: u8,
-    /// Duplicate ACKs in the queue beyond which all but [`low`](Self::low) are left out, `low` to 255. Default 8.
+    /// Duplicates of an ACK that all pass, `low` to 255, and three in any case. Default 8.
     pub high: u8,
 }
 
@@ -211,7 +211,7 @@ pub struct DivAcks {
     pub mode: DivAcksMode,
     /// Parts of an ACK, 2 to 64. Default 12.
     pub parts: u8,
-    /// ACKs of a connection that are divided at most, 1 to 1,000,000. Default 1500: past slow start
+    /// Parts of ACKs of a connection at most, 1 to 1,000,000. Default 1500: past slow start
     /// nothing is to be had by it.
     pub max_count: u32,
 }
@@ -219,10 +219,10 @@ pub struct DivAcks {
 /// When ACKs are divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DivAcksMode {
-    /// While the sender's window is below what the link takes (default).
+    /// Until [`DivAcks::max_count`], and anew after a pause (default).
     #[default]
     Controlled,
-    /// Until [`DivAcks::max_count`].
+    /// Until the first sign of loss.
     BruteForce,
 }
 

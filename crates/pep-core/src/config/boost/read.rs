@@ -181,7 +181,7 @@ impl AckReconstruction {
             rule: Rule::read(s, rule),
             spacing_max: s
                 .read("spacing_max", spacing)
-                .unwrap_or(Duration::from_millis(200)),
+                .unwrap_or(Duration::from_secs(1)),
         };
         section.finish();
         own
