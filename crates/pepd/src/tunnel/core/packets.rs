@@ -5,7 +5,7 @@ use std::time::Duration;
 use pep_core::site::SiteId;
 
 use super::Core;
-use crate::tunnel::packets::Taken;
+use crate::tunnel::packets::{Packets, Taken};
 
 impl Core {
     /// A packet of a host has come out of the interface of that chain of a peer's.
@@ -52,6 +52,13 @@ impl Core {
             let (chain, packet) = peer.packets.as_mut()?.poll_host()?;
             Some(((index, chain), packet))
         })
+    }
+
+    /// Packets of peers that were dropped since this was last asked for, as no site has to do with them.
+    pub(in crate::tunnel) fn take_foreign_packets(&mut self) -> u64 {
+        let peers = self.peers.list.iter_mut();
+        let packets = peers.filter_map(|peer| peer.packets.as_mut());
+        packets.map(Packets::take_foreign).sum()
     }
 
     /// How long a packet of that chain may be to be carried in one piece, where that is known.

@@ -14,12 +14,13 @@ pub(super) mod tap;
 use std::time::Duration;
 
 use boosters::{
-    chain::ChainStats, ecn::Ecn as Mark, exchange::Exchange, ip::FlowKey as PacketKey, rule::Path,
+    chain::ChainStats, ecn::Ecn as Mark, exchange::Exchange, ip::{FlowKey as PacketKey, Ip}, rule::Path,
 };
 use pep_core::{
     config::{Config, PacketSite},
-    site::{FlowKey, Matcher, Protocol, SiteId, WithoutPeer},
+    site::{Answers, Protocol, SiteId, WithoutPeer},
 };
+use crate::leg::may_be_host;
 use tunnel::{
     class::Class,
     ecn::Ecn,
@@ -39,6 +40,8 @@ pub(super) struct Packets {
     /// Of the session that there is.
     queues: Option<Queues>,
     looked: Duration,
+    /// Packets of the peer that no site has to do with, since they were last asked for.
+    foreign: u64,
 }
 
 /// A site whose packets are carried.
@@ -47,7 +50,7 @@ struct Carried {
     id: SiteId,
     name: String,
     class: Class,
-    answers: Matcher,
+    answers: Answers,
     without_peer: WithoutPeer,
     /// What boosters add to a packet at most.
     overhead: usize,
@@ -104,11 +107,7 @@ impl Packets {
             id: *id,
             name: site.name.clone(),
             class: super::setup::class(site.class),
-            answers: Matcher {
-                dscp: Vec::new(),
-                interface: Vec::new(),
-                ..site.matcher.clone()
-            },
+            answers: Answers::new(&site.matcher),
             without_peer: policy.on_peer_loss,
             overhead: settings::overhead(&policy.boost),
         };
@@ -117,6 +116,7 @@ impl Packets {
             sites: sites.iter().map(carried).collect(),
             queues: None,
             looked: Duration::ZERO,
+            foreign: 0,
         })
     }
 
@@ -198,10 +198,25 @@ impl Packets {
             .min()
     }
 
-    /// The next packet for a host, and the chain whose interface it is to come in by.
+    /// The next packet for a host, and the chain whose interface it is to come in by. A peer may send whatever it likes: what
+    /// answers nothing that its sites take is dropped.
     pub(super) fn poll_host(&mut self) -> Option<(usize, Vec<u8>)> {
-        let (chain, packet) = self.exchange.poll_host()?;
-        Some((chain, packet.bytes))
+        loop {
+            let (chain, packet) = self.exchange.poll_host()?;
+            if is_for_a_host(&packet.bytes) && self.admits(&packet.bytes) {
+                return Some((chain, packet.bytes));
+            }
+            self.foreign += 1;
+        }
+    }
+
+    fn admits(&self, packet: &[u8]) -> bool {
+        self.sites.iter().any(|site| site.answers.admit(packet))
+    }
+
+    /// How many packets of the peer were dropped since this was last asked for, as no site has to do with them.
+    pub(super) fn take_foreign(&mut self) -> u64 {
+        std::mem::take(&mut self.foreign)
     }
 
     /// Writes what is next of a queue of the session's.
@@ -284,19 +299,23 @@ fn path(session: &Session) -> Path {
     }
 }
 
-/// The chain whose site packets with these addresses belong to; the first one if none. Their mark for services and their interface
-/// are not known.
+/// The chain whose site packets with these addresses belong to. Where there is none, the first one has it on its way to
+/// [`Packets::poll_host`], which drops it if it is no ICMP error about a packet of a site.
 fn find(sites: &[Carried], key: &PacketKey) -> usize {
-    let found = sites.iter().position(|site| {
-        site.answers.matches(&FlowKey {
-            protocol: Protocol(key.protocol),
-            src: key.from.into(),
-            dst: key.to.into(),
-            dscp: 0,
-            interface: "",
-        })
-    });
+    let protocol = Protocol(key.protocol);
+    let ports = [key.from.1, key.to.1];
+    // Fragments bear none.
+    let ports = (ports != [0; 2] || !protocol.has_ports()).then_some(ports);
+    let mut sites = sites.iter();
+    let found =
+        sites.position(|site| (site.answers).take(protocol, key.from.0, key.to.0, ports));
     found.unwrap_or(0)
+}
+
+/// Whether both ends of a packet may be hosts: never this machine's own loopback, and none for many.
+fn is_for_a_host(packet: &[u8]) -> bool {
+    let ip = Ip::parse(packet);
+    ip.is_some_and(|ip| may_be_host(ip.source()) && may_be_host(ip.destination()))
 }
 
 fn outside(mark: Mark) -> Ecn {
@@ -307,3 +326,6 @@ fn outside(mark: Mark) -> Ecn {
         Mark::Ce => Ecn::Ce,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -122,6 +122,12 @@ impl Taps {
                 stats.packets_undeliverable += u64::from(!written);
             });
         }
+        let foreign = core.take_foreign_packets();
+        if foreign > 0 {
+            core.context
+                .counters
+                .update(|stats| stats.packets_foreign += foreign);
+        }
         if now >= self.look {
             self.look = now + LOOK;
             self.fit(core);
