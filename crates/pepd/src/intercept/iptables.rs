@@ -317,6 +317,7 @@ impl Writer<'_> {
             Term::SetMark(mark) => Some(format!("-j MARK --set-xmark {}", self.mark(*mark))),
             Term::Notrack => Some("-j CT --notrack".to_owned()),
             Term::Accept => Some("-j ACCEPT".to_owned()),
+            Term::Drop => Some("-j DROP".to_owned()),
             Term::Return => Some("-j RETURN".to_owned()),
             Term::Jump(chain) => Some(format!("-j {}", self.chain(chain))),
             Term::Goto(chain) => Some(format!("-g {}", self.chain(chain))),

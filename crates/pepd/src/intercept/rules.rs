@@ -151,6 +151,8 @@ pub enum Term {
     ClampMss,
     /// Drop the packet, and tell its sender by ICMP that the port cannot be reached.
     Reject,
+    /// Drop the packet.
+    Drop,
     /// Add to a counter.
     Count(Counter),
     /// Remember by which interface the packet came in.
@@ -188,6 +190,8 @@ pub enum Counter {
     IntoTunnel(usize),
     /// Packets that were refused.
     Refused,
+    /// Packets from a peer that are for this machine itself, or for many.
+    NotForHosts,
 }
 
 impl Counter {
@@ -216,6 +220,7 @@ impl Counter {
             Self::Answered => "answered",
             Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
             Self::Refused => "packets_refused",
+            Self::NotForHosts => "packets_not_for_hosts",
         })
     }
 }

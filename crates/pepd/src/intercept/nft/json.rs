@@ -271,6 +271,7 @@ impl<'a> Writer<'a> {
                 vec![json!({"mangle": {"key": size, "value": {"rt": {"key": "mtu"}}}})]
             }
             Term::Reject => vec![json!({"reject": {"type": "icmpx", "expr": "port-unreachable"}})],
+            Term::Drop => vec![json!({"drop": null})],
             Term::Accept => vec![json!({"accept": null})],
             Term::Return => vec![json!({"return": null})],
             Term::Jump(chain) => vec![json!({"jump": {"target": chain}})],

@@ -132,6 +132,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Seen => format!("update @{SEEN_SET} {{ iifname }}"),
         Term::ClampMss => "tcp option maxseg size set rt mtu".to_owned(),
         Term::Reject => "reject with icmpx port-unreachable".to_owned(),
+        Term::Drop => "drop".to_owned(),
         Term::Accept => "accept".to_owned(),
         Term::Return => "return".to_owned(),
         Term::Jump(chain) => format!("jump {chain}"),

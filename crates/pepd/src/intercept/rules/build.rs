@@ -134,7 +134,7 @@ impl Builder<'_> {
             true => goto("elsewhere"),
             false => Accept,
         };
-        let mut rules = Vec::from_iter(self.out_of_lanes());
+        let mut rules = self.out_of_lanes();
         rules.push(rule(
             "not from hosts",
             [NotFrom(self.host_names()), elsewhere],

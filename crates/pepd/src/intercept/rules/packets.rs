@@ -65,17 +65,29 @@ impl Builder<'_> {
         let lanes = (0..self.lanes.len()).map(Counter::IntoTunnel);
         let mut sites = self.config.sites.iter();
         let blocks = sites.any(|(_, site)| site.mode == Mode::Block);
-        lanes.chain(blocks.then_some(Counter::Refused)).collect()
+        let out = (!self.lanes.is_empty()).then_some(Counter::NotForHosts);
+        let refused = blocks.then_some(Counter::Refused);
+        lanes.chain(out).chain(refused).collect()
     }
 
-    /// What comes out of the TUNs is from the far end, or passes as that is gone.
-    pub(super) fn out_of_lanes(&self) -> Option<Rule> {
-        let from = Term::From(self.lane_names());
-        let rules = rule(
-            "out of a TUN of packets, never into one again",
-            [from, Term::Accept],
-        );
-        (!self.lanes.is_empty()).then_some(rules)
+    /// What comes out of the TUNs is from the far end, or passes as that is gone. A peer's hosts may reach those here, but not this
+    /// machine: to `input` they would look like hosts of this side.
+    pub(super) fn out_of_lanes(&self) -> Vec<Rule> {
+        if self.lanes.is_empty() {
+            return Vec::new();
+        }
+        let from = || Term::From(self.lane_names());
+        let refused = Term::Count(Counter::NotForHosts);
+        vec![
+            rule(
+                "a peer has no business with this machine itself",
+                [from(), Term::ForThisMachine, refused, Term::Drop],
+            ),
+            rule(
+                "out of a TUN of packets, never into one again",
+                [from(), Term::Accept],
+            ),
+        ]
     }
 
     /// For a packet that is no flow's and meets these conditions.

@@ -110,7 +110,11 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
             .expect("a rule")
     };
     let goes = |end: fn(String) -> Term| end("packets".to_owned());
-    let own = position(&|terms| terms == [Term::From(vec!["pepd-0".to_owned()]), Term::Accept]);
+    let of_peers = || Term::From(vec!["pepd-0".to_owned()]);
+    let to_us = position(&|terms| {
+        terms.starts_with(&[of_peers(), Term::ForThisMachine]) && terms.ends_with(&[Term::Drop])
+    });
+    let own = position(&|terms| terms == [of_peers(), Term::Accept]);
     let others = position(&|terms| terms.contains(&Term::NotTcpOrIcmp));
     let full = position(&|terms| {
         terms.starts_with(&[Term::SocketTransparent, Term::SocketMark(0x5000_0000)])
@@ -120,7 +124,7 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     let half_open =
         position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
     let last = rules.len() - 1;
-    assert_eq!(own, 0, "before all others");
+    assert_eq!((to_us, own), (0, 1), "before all others");
     assert_eq!(rules[others].last(), Some(&goes(Term::Goto)));
     assert!(others < full && full < syn && syn < gate && half_open < last);
     assert_eq!(rules[last].last(), Some(&goes(Term::Goto)));
@@ -146,7 +150,11 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
         &[Term::SetMark(0), Term::Accept],
     ];
     assert_eq!(rules_of(&ruleset, "packet_1"), expected);
-    let counters = [Counter::IntoTunnel(0), Counter::IntoTunnel(1)];
+    let counters = [
+        Counter::IntoTunnel(0),
+        Counter::IntoTunnel(1),
+        Counter::NotForHosts,
+    ];
     assert_eq!(ruleset.counters[Counter::ALL.len()..], counters);
     let clamp = [
         Term::To(vec!["pepd-0".to_owned()]),
