@@ -196,7 +196,14 @@ impl Writer<'_> {
         match chain.hook {
             Some(Hook::PreroutingRaw) => {
                 let from = |interface: &String| format!("PREROUTING -i {interface} -j {name}");
-                self.host_interfaces().iter().map(from).collect()
+                let mut interfaces = self.host_interfaces();
+                // Those by which a peer's packets come in.
+                for name in named(chain) {
+                    if !interfaces.contains(name) {
+                        interfaces.push(name.clone());
+                    }
+                }
+                interfaces.iter().map(from).collect()
             }
             Some(Hook::PreroutingDnat) => vec![format!("PREROUTING -j {name}")],
             Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
@@ -358,6 +365,16 @@ impl Writer<'_> {
                 _ => None,
             })
     }
+}
+
+/// The interfaces that rules of a chain are for.
+fn named(chain: &Chain) -> impl Iterator<Item = &String> {
+    let terms = chain.rules.iter().flat_map(|rule| &rule.terms);
+    let names = terms.filter_map(|term| match term {
+        Term::From(names) => Some(names),
+        _ => None,
+    });
+    names.flatten()
 }
 
 /// Whether a chain can only be in `mangle`.

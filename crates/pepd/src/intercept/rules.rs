@@ -23,7 +23,7 @@ mod build;
 mod packets;
 
 pub(super) use build::site_chain;
-pub use packets::{PacketLane, lanes, looks_at_packets};
+pub use packets::{PacketLane, lanes, looks_at_packets, passing_tun};
 
 use std::borrow::Cow;
 

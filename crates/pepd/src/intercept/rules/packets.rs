@@ -29,8 +29,7 @@ pub struct PacketLane {
 /// The TUNs of packets, in the order of their sites: the table's name and a number, which no TUN for held SYNs can be
 /// called, of any table.
 pub fn lanes(config: &Config) -> Vec<PacketLane> {
-    let table = config.intercept.table.as_str();
-    let prefix = &table[..table.len().min(12)];
+    let prefix = prefix(config);
     let sites = config.packet_sites().enumerate();
     let lane = |(number, of): (usize, pep_core::config::PacketSite<'_>)| PacketLane {
         site: of.id,
@@ -38,6 +37,17 @@ pub fn lanes(config: &Config) -> Vec<PacketLane> {
         mss_clamp: of.policy.mss_clamp,
     };
     sites.map(lane).collect()
+}
+
+/// The TUN by which packets of hosts come back that are to pass, where there are such sites.
+pub fn passing_tun(config: &Config) -> Option<String> {
+    config.packet_sites().next()?;
+    Some(format!("{}-p", prefix(config)))
+}
+
+fn prefix(config: &Config) -> &str {
+    let table = config.intercept.table.as_str();
+    &table[..table.len().min(12)]
 }
 
 /// Whether some site looks at packets.
@@ -70,24 +80,32 @@ impl Builder<'_> {
         lanes.chain(out).chain(refused).collect()
     }
 
-    /// What comes out of the TUNs is from the far end, or passes as that is gone. A peer's hosts may reach those here, but not this
-    /// machine: to `input` they would look like hosts of this side.
+    /// What comes out of the TUNs of sites is from a peer. Its hosts may reach those here, but not this machine: to `input` they
+    /// would look like hosts of this side. What hosts here answer goes into the TUN untracked, so conntrack must not see their
+    /// packets either: half a connection is `invalid` to it.
     pub(super) fn out_of_lanes(&self) -> Vec<Rule> {
         if self.lanes.is_empty() {
             return Vec::new();
         }
         let from = || Term::From(self.lane_names());
         let refused = Term::Count(Counter::NotForHosts);
-        vec![
+        let mut rules = vec![
             rule(
                 "a peer has no business with this machine itself",
                 [from(), Term::ForThisMachine, refused, Term::Drop],
             ),
             rule(
-                "out of a TUN of packets, never into one again",
-                [from(), Term::Accept],
+                "from a peer: as little tracked as what goes to it",
+                [from(), Term::Notrack, Term::Accept],
             ),
-        ]
+        ];
+        rules.extend(passing_tun(self.config).map(|tun| {
+            rule(
+                "the peer is gone: never into a TUN again, tracked as ever",
+                [Term::From(vec![tun]), Term::Accept],
+            )
+        }));
+        rules
     }
 
     /// For a packet that is no flow's and meets these conditions.

@@ -114,7 +114,9 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     let to_us = position(&|terms| {
         terms.starts_with(&[of_peers(), Term::ForThisMachine]) && terms.ends_with(&[Term::Drop])
     });
-    let own = position(&|terms| terms == [of_peers(), Term::Accept]);
+    let own = position(&|terms| terms == [of_peers(), Term::Notrack, Term::Accept]);
+    let passing = Term::From(vec!["pepd-p".to_owned()]);
+    let passing = position(&|terms| terms == [passing.clone(), Term::Accept]);
     let others = position(&|terms| terms.contains(&Term::NotTcpOrIcmp));
     let full = position(&|terms| {
         terms.starts_with(&[Term::SocketTransparent, Term::SocketMark(0x5000_0000)])
@@ -124,7 +126,7 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     let half_open =
         position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
     let last = rules.len() - 1;
-    assert_eq!((to_us, own), (0, 1), "before all others");
+    assert_eq!((to_us, own, passing), (0, 1, 2), "before all others");
     assert_eq!(rules[others].last(), Some(&goes(Term::Goto)));
     assert!(others < full && full < syn && syn < gate && half_open < last);
     assert_eq!(rules[last].last(), Some(&goes(Term::Goto)));

@@ -5,8 +5,8 @@
 //!   host <-- kernel <-------- TUN of the site <-- Tap <--poll_host-- Exchange <----packet----- session <== peer
 //! ```
 //!
-//! While the peer is gone, or takes no packets, what comes out of a TUN goes back into it: the kernel then forwards it as if there
-//! were no pepd.
+//! While the peer is gone, or takes no packets, what comes out of a TUN comes in again by one for all that passes: the kernel then
+//! forwards it as if there were no pepd.
 
 mod settings;
 pub(super) mod tap;

@@ -14,7 +14,7 @@ use super::Taken;
 use crate::{
     intercept::{
         netlink::{Netlink, RouteError},
-        tun::{PacketTun, Tun},
+        tun::{PacketTun, PacketTuns, Tun},
     },
     sys::reactor,
     tunnel::core::Core,
@@ -77,6 +77,8 @@ impl Tap {
 #[derive(Debug)]
 pub(in crate::tunnel) struct Taps {
     taps: Vec<Tap>,
+    /// By which packets pass that are not carried.
+    passing: Option<Tun>,
     buffer: Box<[u8]>,
     look: Duration,
 }
@@ -87,16 +89,18 @@ impl Taps {
     /// # Errors
     /// When descriptors are short.
     pub(in crate::tunnel) fn new(
-        tuns: Vec<PacketTun>,
+        tuns: PacketTuns,
         find: impl Fn(SiteId) -> Option<(usize, usize)>,
     ) -> io::Result<Self> {
-        let found = tuns
+        let PacketTuns { sites, passing } = tuns;
+        let found = sites
             .into_iter()
             .filter_map(|tun| Some((find(tun.site)?, tun)));
         Ok(Self {
             taps: found
                 .map(|(of, tun)| Tap::new(of, tun))
                 .collect::<io::Result<_>>()?,
+            passing,
             buffer: vec![0; PACKET_MAX].into_boxed_slice(),
             look: Duration::ZERO,
         })
@@ -109,7 +113,7 @@ impl Taps {
         }
         let now = core.now();
         for tap in &self.taps {
-            if read(tap, &mut self.buffer, now, cx, core) {
+            if read((tap, self.passing.as_ref()), &mut self.buffer, now, cx, core) {
                 cx.waker().wake_by_ref();
             }
         }
@@ -161,7 +165,7 @@ async fn set_mtu(index: u32, mtu: usize) -> Result<(), RouteError> {
 
 /// Reads what an interface has; whether there may be more.
 fn read(
-    tap: &Tap,
+    (tap, passing): (&Tap, Option<&Tun>),
     buffer: &mut [u8],
     now: Duration,
     cx: &mut Context<'_>,
@@ -177,7 +181,7 @@ fn read(
         let packet = &buffer[..length];
         match core.packet_from_host(now, tap.of, packet) {
             Taken::Yes => taken += 1,
-            Taken::Pass if tap.write(packet) => passed += 1,
+            Taken::Pass if passes(passing, packet) => passed += 1,
             Taken::Pass | Taken::Dropped => dropped += 1,
         }
     }
@@ -189,4 +193,9 @@ fn read(
         });
     }
     more
+}
+
+/// Gives the kernel a packet to forward as if there were no pepd; whether it took it.
+fn passes(passing: Option<&Tun>, packet: &[u8]) -> bool {
+    passing.is_some_and(|tun| tun.write(packet).is_ok())
 }
