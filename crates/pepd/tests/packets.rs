@@ -200,6 +200,20 @@ fn packets_of_a_site_go_into_its_tun_and_no_others() {
 }
 
 #[test]
+fn a_long_datagram_goes_into_the_tun_of_its_ports_with_all_its_fragments() {
+    in_place(async |host, _interception, tuns| {
+        host.on(|| {
+            let socket = UdpSocket::bind("10.9.0.2:7000").expect("a socket of the host");
+            let sent = socket.send_to(&[7; 4000], "203.0.113.5:5060");
+            sent.expect("a socket of the host");
+        });
+        let fragments: Vec<_> = std::iter::from_fn(|| next(&tuns.sites[0])).collect();
+        let bytes = fragments.iter().map(|packet| packet.len() - 20);
+        assert_eq!(bytes.sum::<usize>(), 4008);
+    });
+}
+
+#[test]
 fn who_is_blocked_hears_of_it_at_once() {
     in_place(async |host, _interception, tuns| {
         assert!(host.is_refused(443));

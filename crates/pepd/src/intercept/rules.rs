@@ -12,6 +12,7 @@
 //! chain site_N        a SYN goes to the listener of site N
 //! chain packet_N      a packet of the Nth site of mode packet goes into its TUN
 //! chain packets       what is of no flow: one or more rules per site, where some site looks at packets
+//! chain defragment    nothing comes to it: it has the kernel put fragments together, where sites of packets have ports
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
 //! chain to_hosts      output, before conntrack: what we send to hosts
 //! chain into_tunnels  forward: connections whose packets go into a TUN
