@@ -134,6 +134,19 @@ pub(super) fn read_protocols(s: &mut Section<'_>, mode: Mode, matcher: &mut Matc
 }
 
 impl Context<'_> {
+    /// One-armed, what a peer sends goes out by the interface by which hosts' packets come in.
+    fn check_loops(&self, index: usize, site: &Site) {
+        let link = self.link.map(|link| &link.interface);
+        let one_armed = link.is_some_and(|link| self.intercept.lan.contains(link));
+        if one_armed && site.matcher.src.is_empty() && site.matcher.dst.is_empty() {
+            self.findings.warning(
+                &format!("site[{}].match", index + 1),
+                "takes packets both of hosts and for them, and `link.interface` is in `intercept.lan`: what the peer sends may come \
+                 back to us, and go to it again and again; state `src` or `dst`",
+            );
+        }
+    }
+
     /// Each site of mode `packet` takes a mark.
     pub(super) fn check_packet_sites(&self, sites: &[Site]) {
         let of_packets = sites
@@ -141,6 +154,9 @@ impl Context<'_> {
             .enumerate()
             .filter(|(_, site)| site.mode == Mode::Packet);
         let of_packets: Vec<_> = of_packets.map(|(index, _)| index).collect();
+        for &index in &of_packets {
+            self.check_loops(index, &sites[index]);
+        }
         if let Some(index) = of_packets.get(SITES_MAX) {
             let count = of_packets.len();
             self.findings.error(

@@ -23,6 +23,7 @@ const HEADER: &str = "\
 # - when pepd ends, TPROXY drops what the rules redirect: remove them then (nft lets it pass)
 # - no limits of rates: a flood of SYNs keeps others from being held
 # - no gate: when limits.flows is reached, new flows wait instead of passing; a host may have all of them
+# - mode packet: what hosts of several LAN interfaces send to each other goes into the tunnel, too
 # - mode block: iptables refuses only where a packet is forwarded, and there it has its site no more
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
 ";
@@ -250,6 +251,7 @@ impl Writer<'_> {
             Term::From(names) => Some(each(names, |name| format!(" -i {name}"))),
             // Sorted out where the chain is hooked in; cannot be said; the gate is open.
             Term::NotFrom(_)
+            | Term::RoutedToAny(_)
             | Term::NotTcpOrIcmp
             | Term::IsRecent(_)
             | Term::Forget(_)

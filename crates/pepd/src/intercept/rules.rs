@@ -123,6 +123,8 @@ pub enum Term {
     ForThisMachine,
     /// With its present mark, the packet would leave by this interface.
     RoutedTo(String),
+    /// With its present mark, the packet would leave by one of these.
+    RoutedToAny(Vec<String>),
     /// A full socket (no handshake, no TIME_WAIT) with this mark takes the packet.
     SocketMark(u32),
     /// A transparent socket takes the packet, in whatever state.

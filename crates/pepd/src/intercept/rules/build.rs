@@ -105,7 +105,7 @@ impl Builder<'_> {
         chains
     }
 
-    fn lan_names(&self) -> Vec<String> {
+    pub(super) fn lan_names(&self) -> Vec<String> {
         self.lans.iter().map(|lan| lan.interface.clone()).collect()
     }
 

@@ -164,7 +164,19 @@ impl Builder<'_> {
     fn lane_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
         use Term::{Accept, Count, Notrack, RoutedTo, SetMark};
         let mark = self.marks.packet(self.lans.len(), number);
-        vec![
+        let mut rules = Vec::new();
+        // One-armed, the way to the link leads by a LAN interface; where the link is not known, any might.
+        let link = self.config.link.as_ref();
+        let link = link.map(|link| link.interface.as_str());
+        let mut between = self.lan_names();
+        between.retain(|name| link.is_some_and(|link| link != name));
+        if !between.is_empty() {
+            rules.push(rule(
+                "between hosts of this side",
+                [Term::RoutedToAny(between), Accept],
+            ));
+        }
+        rules.extend([
             rule(
                 "into the TUN, which is there as long as pepd is",
                 [
@@ -179,7 +191,8 @@ impl Builder<'_> {
                 "pepd is gone: forward, tracked as ever",
                 [SetMark(0), Accept],
             ),
-        ]
+        ]);
+        rules
     }
 
     fn packets(&self) -> Vec<Rule> {

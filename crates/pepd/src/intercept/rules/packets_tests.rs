@@ -180,3 +180,20 @@ fn fragments_are_put_together_where_ports_are_looked_at() {
     assert_eq!(terms, families.each_ref().map(|terms| &terms[..]));
     assert_eq!(chain.hook, None);
 }
+
+#[test]
+fn what_stays_on_this_side_goes_into_no_tun() {
+    let first = |link: &str| {
+        let site = site("a", "packet", "");
+        let ruleset = ruleset(&format!("[link]\ninterface = \"{link}\"\n{site}"));
+        rules_of(&ruleset, "packet_0")[0].to_vec()
+    };
+    let between = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        [Term::RoutedToAny(names), Term::Accept]
+    };
+    assert_eq!(first("sat0"), between(&["lan0", "lan1"]));
+    assert_eq!(first("lan1"), between(&["lan0"]), "one-armed");
+    let unknown = ruleset(&site("a", "packet", ""));
+    assert!(matches!(rules_of(&unknown, "packet_0")[0], [Term::SetMark(_), ..]));
+}
