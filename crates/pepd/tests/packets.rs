@@ -238,6 +238,24 @@ fn connections_learn_how_much_a_packet_of_the_tunnel_holds() {
 }
 
 #[test]
+fn a_site_that_is_off_takes_no_packets_and_refuses_none() {
+    in_place(async |host, mut interception, tuns| {
+        let config = pep_core::config::parse(CONFIG).expect("valid");
+        let sites = config.sites.iter().filter(|(_, site)| site.mode.takes_packets());
+        let all = sites.map(|(id, _)| id).collect();
+        interception.set_bypassed(all).await.expect("switched off");
+        assert!(!host.is_refused(443) && !host.is_refused(5060));
+        assert_eq!(next(&tuns.sites[0]), None);
+        interception
+            .set_bypassed(Default::default())
+            .await
+            .expect("switched on");
+        assert!(host.is_refused(443) && !host.is_refused(5060));
+        assert!(next(&tuns.sites[0]).is_some());
+    });
+}
+
+#[test]
 fn without_pepd_packets_pass() {
     in_place(async |host, interception, tuns| {
         drop(interception); // the rules stay, as after a crash

@@ -11,6 +11,7 @@
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
 //! chain packet_N      a packet of the Nth site of mode packet goes into its TUN
+//! chain block_N       a packet of site N of mode block is refused
 //! chain packets       what is of no flow: one or more rules per site, where some site looks at packets
 //! chain defragment    nothing comes to it: it has the kernel put fragments together, where sites of packets have ports
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
@@ -23,7 +24,7 @@
 mod build;
 mod packets;
 
-pub(super) use build::site_chain;
+use build::site_chain;
 pub use packets::{PacketLane, lanes, looks_at_packets, passing_tun};
 
 use std::borrow::Cow;
@@ -31,7 +32,7 @@ use std::borrow::Cow;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
     config::Config,
-    site::{Mode, PortRange, Protocol, Site, SynHandling},
+    site::{Mode, PortRange, Protocol, Site, SiteId, SynHandling},
 };
 
 use crate::gate::Gate;
@@ -406,8 +407,29 @@ fn host_at_cap() -> Vec<Rule> {
     ]
 }
 
+/// The chain that a site has for itself, which can be changed without others noticing. Sites of mode `bypass` have none.
+pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
+    match config.sites[id].mode {
+        Mode::Split | Mode::Tunnel => Some(site_chain(id)),
+        Mode::Packet => packets::lane_of(config, id),
+        Mode::Block => Some(packets::block_chain(id)),
+        Mode::Bypass => None,
+    }
+}
+
+/// The rules of a site's own chain while what it takes is left to the kernel.
+pub(super) fn left_alone(mode: Mode) -> Vec<Rule> {
+    match mode.takes_packets() {
+        true => vec![rule(
+            "its peer is gone, or it is off: packets pass",
+            [Term::Accept],
+        )],
+        false => bypassed(),
+    }
+}
+
 /// The rules of a site's chain while its flows are left to the kernel.
-pub fn bypassed() -> Vec<Rule> {
+fn bypassed() -> Vec<Rule> {
     vec![
         goes_on(),
         rule(

@@ -11,7 +11,7 @@ use std::{
 use super::packets::PacketFacts;
 use pep_core::{
     config::{Config, OnPeerLoss},
-    site::SiteId,
+    site::{SiteId, WithoutPeer},
 };
 use tokio::sync::watch;
 use tunnel::{
@@ -64,6 +64,8 @@ pub struct PeerStatus {
     is_here: AtomicBool,
     on_loss: OnPeerLoss,
     sites: Vec<SiteId>,
+    /// Those whose packets the kernel is to forward while it is gone.
+    passing: Vec<SiteId>,
     /// The session, where there is one, and flows in the tunnel.
     known: Mutex<(Option<SessionFacts>, u64)>,
     trouble: Mutex<Option<NoSession>>,
@@ -112,8 +114,12 @@ impl PeerStatus {
     }
 
     fn bypassed(&self) -> impl Iterator<Item = SiteId> {
-        let bypassed = self.on_loss == OnPeerLoss::Bypass && !self.is_here.load(Relaxed);
-        self.sites.iter().copied().filter(move |_| bypassed)
+        let gone = !self.is_here.load(Relaxed);
+        let flows = gone && self.on_loss == OnPeerLoss::Bypass;
+        let flows = self.sites.iter().filter(move |_| flows);
+        flows
+            .chain(self.passing.iter().filter(move |_| gone))
+            .copied()
     }
 }
 
@@ -121,7 +127,7 @@ impl PeerStatus {
 #[derive(Debug, Clone)]
 pub struct Statuses {
     peers: Arc<[Arc<PeerStatus>]>,
-    /// Sites whose flows the kernel is to forward.
+    /// Sites whose flows or packets the kernel is to forward.
     bypassed: watch::Sender<BTreeSet<SiteId>>,
 }
 
@@ -132,6 +138,12 @@ impl Statuses {
             let sites = config.sites.iter().map(|(id, _)| id);
             sites.filter(move |id| config.peer_of(*id) == Some(index))
         };
+        let passing = |index| {
+            let sites = config.packet_sites();
+            let sites = sites.filter(move |site| site.peer == index);
+            let passing = sites.filter(|site| site.policy.on_peer_loss == WithoutPeer::Pass);
+            passing.map(|site| site.id).collect()
+        };
         let peers = config.peers.iter().enumerate();
         let peers: Arc<[_]> = peers
             .map(|(index, peer)| {
@@ -139,6 +151,7 @@ impl Statuses {
                     is_here: AtomicBool::new(false),
                     on_loss: peer.on_peer_loss,
                     sites: of_peer(index).collect(),
+                    passing: passing(index),
                     known: Mutex::default(),
                     trouble: Mutex::default(),
                     packets: Mutex::default(),
@@ -187,7 +200,7 @@ impl Statuses {
         });
     }
 
-    /// Sites whose flows the kernel is to forward, as long as their peers are gone.
+    /// Sites whose flows or packets the kernel is to forward, as long as their peers are gone.
     pub fn bypassed(&self) -> watch::Receiver<BTreeSet<SiteId>> {
         let mut bypassed = self.bypassed.subscribe();
         bypassed.mark_changed();
@@ -233,5 +246,28 @@ mod tests {
         assert!(bypassed.borrow_and_update().is_empty());
         let split = Statuses::new(&config("split"));
         assert!(split.bypassed().borrow().is_empty());
+    }
+
+    #[test]
+    fn packets_go_into_no_interface_of_ours_while_the_peer_is_gone_but_where_they_are_dropped() {
+        let site = |name: &str, port: u16, lost: &str| {
+            format!(
+                "[[site]]\nname = \"{name}\"\nmode = \"packet\"\npeer = \"hub\"\nmatch = {{ dport = {port} }}\n\
+                 [site.packet]\non_peer_loss = \"{lost}\"\n"
+            )
+        };
+        let text = format!(
+            "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n\
+             [peer.hub]\nendpoint = \"192.0.2.1:1\"\n\
+             public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n{}{}",
+            site("a", 1, "drop"),
+            site("b", 2, "pass")
+        );
+        let config = pep_core::config::parse(&text).expect("valid");
+        let statuses = Statuses::new(&config);
+        let mut bypassed = statuses.bypassed();
+        assert_eq!(*bypassed.borrow_and_update(), BTreeSet::from([SiteId(1)]));
+        statuses.set(0, true);
+        assert!(bypassed.borrow_and_update().is_empty());
     }
 }

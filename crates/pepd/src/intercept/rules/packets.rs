@@ -139,6 +139,7 @@ impl Builder<'_> {
                 )
             })
             .collect();
+        chains.extend(self.block_chains());
         chains.push(chain(PACKETS, None, self.packets()));
         chains.extend(self.whole_packets());
         chains
@@ -195,6 +196,15 @@ impl Builder<'_> {
         rules
     }
 
+    fn block_chains(&self) -> impl Iterator<Item = Chain> + '_ {
+        let sites = self.config.sites.iter();
+        let blocking = sites.filter(|(_, site)| site.mode == Mode::Block);
+        blocking.map(|(id, site)| {
+            let refused = [Term::Count(Counter::Refused), Term::Reject];
+            chain(&block_chain(id), None, vec![rule(&site.name, refused)])
+        })
+    }
+
     fn packets(&self) -> Vec<Rule> {
         let mut rules = vec![rule(
             "for this machine itself, or for many",
@@ -231,7 +241,7 @@ impl Builder<'_> {
                 let number = lanes.position(|lane| lane.site == id);
                 vec![Term::Goto(lane_chain(number.expect("each has one")))]
             }
-            Mode::Block => vec![Term::Count(Counter::Refused), Term::Reject],
+            Mode::Block => vec![Term::Goto(block_chain(id))],
             Mode::Split | Mode::Tunnel | Mode::Bypass => vec![Term::Return],
         };
         let protocols = protocols(&site.matcher);
@@ -258,6 +268,17 @@ impl Builder<'_> {
 
 fn lane_chain(number: usize) -> String {
     format!("packet_{number}")
+}
+
+/// The chain of a site of mode `packet`.
+pub(super) fn lane_of(config: &Config, id: SiteId) -> Option<String> {
+    let number = config.packet_sites().position(|of| of.id == id);
+    number.map(lane_chain)
+}
+
+/// The chain of a site of mode `block`.
+pub(super) fn block_chain(id: SiteId) -> String {
+    format!("block_{id}")
 }
 
 fn protocols(matcher: &Matcher) -> Vec<Term> {

@@ -77,12 +77,7 @@ fn sites_decide_in_their_order_whatever_their_mode() {
             port(5060),
             Term::Goto("packet_0".to_owned()),
         ],
-        &[
-            udp(),
-            port(443),
-            Term::Count(Counter::Refused),
-            Term::Reject,
-        ],
+        &[udp(), port(443), Term::Goto("block_2".to_owned())],
         &[
             Term::Protocol(vec![Protocol::ICMP]),
             Term::Destination(Prefixes::V4(vec![prefix])),
@@ -92,6 +87,10 @@ fn sites_decide_in_their_order_whatever_their_mode() {
     ];
     assert_eq!(chain[0], [Term::ForThisMachine, Term::Return]);
     assert_eq!(chain[2..], expected, "nothing behind the last that matters");
+    assert_eq!(
+        rules_of(&ruleset, "block_2"),
+        [[Term::Count(Counter::Refused), Term::Reject]]
+    );
     // Only what takes TCP is asked of SYNs.
     let sites = rules_of(&ruleset, "sites");
     let ends: Vec<_> = sites[1..].iter().map(|rule| rule.last().unwrap()).collect();
