@@ -402,6 +402,22 @@ fn a_peer_reaches_hosts_but_not_this_machine() {
     });
 }
 
+#[test]
+fn the_rules_of_a_site_that_a_reload_takes_away_go_with_it() {
+    in_place(async |_host, interception, tuns| {
+        let rules = || ip("rule").matches("proto 80").count() + ip("-6 rule").matches("proto 80").count();
+        assert_eq!(rules(), 6);
+        // As another process finds it.
+        drop((interception, tuns));
+        let less = CONFIG.replace("mode = \"packet\"\npeer = \"hub\"\nmatch = { protocol = \"icmp\" }", "mode = \"bypass\"");
+        let config = pep_core::config::parse(&less).expect("valid");
+        let interception = Interception::install(&config, true).await.expect("root");
+        assert_eq!(rules(), 4);
+        interception.remove().await.expect("removed");
+        assert_eq!(rules(), 0);
+    });
+}
+
 /// The processes of which this one is the parent, with their names.
 fn children(parent: u32) -> Vec<(u32, String)> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();

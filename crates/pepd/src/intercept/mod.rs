@@ -173,6 +173,9 @@ impl Interception {
         self.create_packet_tuns(config, features).await?;
         let indices = &self.tun_indices;
         self.routing.install(&self.netlink, indices).await?;
+        if succeeds {
+            self.routing.remove_surplus(&self.netlink).await?;
+        }
         self.install_table(config, features).await
     }
 
