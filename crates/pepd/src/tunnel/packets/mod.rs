@@ -40,6 +40,8 @@ pub(super) struct Packets {
     /// Of the session that there is.
     queues: Option<Queues>,
     looked: Duration,
+    /// When the session was last told what there is to be sent.
+    settled: Duration,
     /// Packets of the peer that no site has to do with, since they were last asked for.
     foreign: u64,
 }
@@ -116,6 +118,7 @@ impl Packets {
             sites: sites.iter().map(carried).collect(),
             queues: None,
             looked: Duration::ZERO,
+            settled: Duration::ZERO,
             foreign: 0,
         })
     }
@@ -172,6 +175,7 @@ impl Packets {
 
     /// Does what is due, and tells the session what there is to be sent.
     pub(super) fn settle(&mut self, now: Duration, session: Option<&mut Session>) {
+        self.settled = now;
         if self.exchange.deadline().is_some_and(|at| at <= now) {
             let sites = &self.sites;
             self.exchange.on_time(now, &mut |key| find(sites, key));
@@ -189,9 +193,11 @@ impl Packets {
         }
     }
 
-    /// When [`settle`](Self::settle) wants to be called again.
+    /// When [`settle`](Self::settle) wants to be called again. Of what was due then the session knows: it says itself when it sends,
+    /// and while nothing can be sent it does not.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let words = self.exchange.word_due().filter(|_| self.queues.is_some());
+        let words = words.filter(|at| *at > self.settled);
         [self.exchange.deadline(), words]
             .into_iter()
             .flatten()
