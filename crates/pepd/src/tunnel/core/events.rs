@@ -288,7 +288,7 @@ impl Core {
     }
 
     /// For how long a peer has been silent. While the link is off its session does not say.
-    fn silence(&self, index: usize, now: Duration) -> Option<Duration> {
+    pub(super) fn silence(&self, index: usize, now: Duration) -> Option<Duration> {
         let peer = &self.peers.list[index];
         let told = peer.silent_since.map(|since| now - since);
         if !self.off || told.is_some() {

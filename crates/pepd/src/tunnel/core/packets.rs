@@ -15,9 +15,12 @@ impl Core {
         (peer, chain): (usize, usize),
         packet: &[u8],
     ) -> Taken {
-        let is_here = self.statuses.is_here(peer);
+        let silence = match self.statuses.is_here(peer) {
+            true => self.silence(peer, self.base.elapsed()),
+            false => Some(Duration::MAX),
+        };
         match &mut self.peers.list[peer].packets {
-            Some(packets) => packets.offer(now, chain, packet, is_here),
+            Some(packets) => packets.offer(now, chain, packet, silence),
             None => Taken::Pass,
         }
     }

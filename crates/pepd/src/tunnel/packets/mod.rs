@@ -31,6 +31,10 @@ use tunnel::{
 /// How often boosters hear of the path while there are packets.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The least silence after which packets pass, however soon they would be late: shorter ones are winks. A connection may not live
+/// through the change, where NAT gives what passes another address.
+const AWAY_AFTER: Duration = Duration::from_secs(1);
+
 /// What is between the interfaces of a peer's sites and its session.
 #[derive(Debug)]
 pub(super) struct Packets {
@@ -54,6 +58,8 @@ struct Carried {
     class: Class,
     answers: Answers,
     without_peer: WithoutPeer,
+    /// Packets pass once the peer has been silent for so long.
+    patience: Duration,
     /// What boosters add to a packet at most.
     overhead: usize,
 }
@@ -111,6 +117,7 @@ impl Packets {
             class: super::setup::class(site.class),
             answers: Answers::new(&site.matcher),
             without_peer: policy.on_peer_loss,
+            patience: policy.deadline.max(AWAY_AFTER),
             overhead: settings::overhead(&policy.boost),
         };
         Some(Self {
@@ -154,23 +161,29 @@ impl Packets {
         self.queues = None;
     }
 
-    /// Takes a packet of a host. `is_here`: the peer is there.
+    /// Takes a packet of a host. `silence`: for how long the peer has not been heard, though there is a session; `None` while it is
+    /// heard, and no end while it is gone.
     pub(super) fn offer(
         &mut self,
         now: Duration,
         chain: usize,
         packet: &[u8],
-        is_here: bool,
+        silence: Option<Duration>,
     ) -> Taken {
-        if self.queues.is_some() && is_here {
+        let Some(site) = self.sites.get(chain) else {
+            return Taken::Pass;
+        };
+        // Those that may not pass wait, as long as there is somebody to wait for: what is late is dropped anyway.
+        let passes = site.without_peer == WithoutPeer::Pass;
+        let patience = if passes { site.patience } else { Duration::MAX };
+        if self.queues.is_some() && silence.is_none_or(|silence| silence < patience) {
             self.exchange.from_host(now, chain, packet);
             return Taken::Yes;
         }
-        let site = self.sites.get(chain);
-        if site.is_some_and(|site| site.without_peer == WithoutPeer::Drop) {
-            return Taken::Dropped;
+        match site.without_peer {
+            WithoutPeer::Pass => Taken::Pass,
+            WithoutPeer::Drop => Taken::Dropped,
         }
-        Taken::Pass
     }
 
     /// Does what is due, and tells the session what there is to be sent.

@@ -1,5 +1,7 @@
 //! What becomes of packets between hosts, boosters and the session.
 
+use tunnel::session::{Outages, Rate, SessionConfig};
+
 use super::*;
 
 const CONFIG: &str = r#"
@@ -90,4 +92,76 @@ fn a_peer_reaches_no_loopback_and_nobody_who_is_many() {
         assert!(!give(FAR, address) && !give(address, HOST), "{address:?}");
     }
     assert_eq!(packets.take_foreign(), 8);
+}
+
+fn session() -> Session {
+    let config = SessionConfig {
+        initiator: true,
+        rate: Rate::Stated(10_000_000),
+        return_rate: None,
+        rtt: Duration::from_millis(20),
+        packet_start: 1200,
+        packet_max: 1400,
+        overhead: 53,
+        outages: Outages::Never,
+        stream_credit: 1 << 20,
+        session_credit: 1 << 20,
+        streams_max: 8,
+        packets: true,
+        peer_packets: true,
+        memory: None,
+        overhead_max: 0.5,
+    };
+    Session::new(config, NOW)
+}
+
+/// Whether packets of this site are queued, without a session to speak of.
+fn taken(packets: &mut Packets, chain: usize, silence: Option<Duration>) -> Taken {
+    let packet = packet(17, (HOST, 7000), (FAR, 5060));
+    packets.offer(NOW, chain, &packet, silence)
+}
+
+#[test]
+fn packets_pass_once_the_peer_is_silent_for_longer_than_they_may_wait_and_no_wink_lasts() {
+    let text = CONFIG.replace(
+        "[[site]]\nname = \"voice\"",
+        "[site.packet]\ndeadline = \"3s\"\n[[site]]\nname = \"voice\"",
+    );
+    let config = pep_core::config::parse(&text.replace("dport = 5060 }", "dport = 5060 }\npacket = { deadline = \"20ms\" }"));
+    let mut packets = Packets::new(&config.expect("valid"), 0, 1).expect("sites");
+    let ms = Duration::from_millis;
+    assert_eq!(taken(&mut packets, 0, None), Taken::Pass, "no session");
+    let mut session = session();
+    packets.queues = Some(Queues {
+        words: session.open_packets(Class::Interactive, 0).expect("a queue"),
+        chains: Vec::new(),
+    });
+    for (chain, silence, expected) in [
+        (0, None, Taken::Yes),
+        (0, Some(ms(2999)), Taken::Yes),
+        (0, Some(ms(3000)), Taken::Pass),
+        (1, Some(ms(999)), Taken::Yes),
+        (1, Some(ms(1000)), Taken::Pass),
+        (1, Some(Duration::MAX), Taken::Pass),
+    ] {
+        assert_eq!(taken(&mut packets, chain, silence), expected, "{silence:?}");
+    }
+}
+
+#[test]
+fn what_was_due_and_cannot_be_sent_wakes_nobody_again() {
+    let mut packets = packets();
+    packets.renew();
+    let mut session = session();
+    packets.begin(&mut session);
+    // What we understand is to be said at once.
+    packets.settle(NOW, Some(&mut session));
+    assert_eq!(packets.deadline(), None, "the session knows of it");
+    let mut word = Vec::new();
+    let words = packets.queues.as_ref().expect("begun").words;
+    assert!(packets.next(words, NOW, 1200, &mut word).is_some());
+    let again = packets.deadline().expect("the peer has not answered");
+    assert!(again > NOW);
+    packets.settle(again, Some(&mut session));
+    assert_eq!(packets.deadline(), None);
 }
