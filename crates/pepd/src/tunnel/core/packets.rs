@@ -64,6 +64,11 @@ impl Core {
         packets.map(Packets::take_foreign).sum()
     }
 
+    /// Whether a session with packets has begun since this was last asked.
+    pub(in crate::tunnel) fn take_joined(&mut self) -> bool {
+        std::mem::take(&mut self.joined)
+    }
+
     /// How long a packet of that chain may be to be carried in one piece, where that is known.
     pub(in crate::tunnel) fn packet_mtu(&mut self, (peer, chain): (usize, usize)) -> Option<usize> {
         let peer = &self.peers.list[peer];
@@ -78,7 +83,10 @@ impl Core {
             return;
         };
         match self.endpoint.session(peer.id) {
-            Some(session) => packets.begin(session),
+            Some(session) => {
+                packets.begin(session);
+                self.joined = true;
+            }
             None => packets.end(),
         }
     }

@@ -1,8 +1,10 @@
 //! The interfaces of sites in mode `packet`: packets out of them, and back into them.
 
 use std::{
+    cell::Cell,
     io,
     os::fd::{AsFd as _, OwnedFd},
+    rc::Rc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -38,8 +40,10 @@ struct Tap {
     tun: Tun,
     index: u32,
     watch: AsyncFd<OwnedFd>,
-    /// What it was last set to.
-    mtu: usize,
+    /// What it was last set to, which is 0 until then.
+    mtu: Rc<Cell<usize>>,
+    /// It is being set.
+    setting: Rc<Cell<bool>>,
 }
 
 impl Tap {
@@ -52,7 +56,8 @@ impl Tap {
             tun,
             index,
             watch: reactor::register(watch, Interest::READABLE)?,
-            mtu: 0,
+            mtu: Rc::default(),
+            setting: Rc::default(),
         })
     }
 
@@ -65,6 +70,27 @@ impl Tap {
                 None => ready.clear_ready(),
             }
         }
+    }
+
+    /// Sets its MTU, if that is another. What fails is tried again the next time.
+    fn fit(&self, mtu: usize) {
+        if self.mtu.get() == mtu || self.setting.replace(true) {
+            return;
+        }
+        let (name, index) = (self.tun.name().to_owned(), self.index);
+        let (set, setting) = (Rc::clone(&self.mtu), Rc::clone(&self.setting));
+        tokio::task::spawn_local(async move {
+            match set_mtu(index, mtu).await {
+                Ok(()) => {
+                    tracing::debug!(interface = name, mtu, "longest packet");
+                    set.set(mtu);
+                }
+                Err(error) => {
+                    tracing::warn!(interface = name, mtu, %error, "cannot set the MTU of an interface yet");
+                }
+            }
+            setting.set(false);
+        });
     }
 
     /// Lets a packet come in by this interface. What the kernel does not take is lost, as it would be on a link.
@@ -132,7 +158,8 @@ impl Taps {
                 .counters
                 .update(|stats| stats.packets_foreign += foreign);
         }
-        if now >= self.look {
+        // What a new session takes hosts are to know from its first packet.
+        if core.take_joined() || now >= self.look {
             self.look = now + LOOK;
             self.fit(core);
         }
@@ -140,20 +167,11 @@ impl Taps {
 
     /// Interfaces take what the tunnel carries in one piece, so that hosts hear of what does not fit (RFC 1191, RFC 8201).
     fn fit(&mut self, core: &mut Core) {
-        for tap in &mut self.taps {
+        for tap in &self.taps {
             let Some(mtu) = core.packet_mtu(tap.of) else {
                 continue;
             };
-            let mtu = mtu.clamp(MTU_MIN, PACKET_MAX);
-            if std::mem::replace(&mut tap.mtu, mtu) != mtu {
-                tracing::debug!(interface = tap.tun.name(), mtu, "longest packet");
-                let (name, index) = (tap.tun.name().to_owned(), tap.index);
-                tokio::task::spawn_local(async move {
-                    if let Err(error) = set_mtu(index, mtu).await {
-                        tracing::warn!(interface = name, mtu, %error, "cannot set the MTU of an interface");
-                    }
-                });
-            }
+            tap.fit(mtu.clamp(MTU_MIN, PACKET_MAX));
         }
     }
 }
