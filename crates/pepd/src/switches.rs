@@ -41,7 +41,10 @@ impl fmt::Display for SiteOrder {
         if *enabled {
             writeln!(f, "`{site}` is on: pepd takes its new flows or packets")
         } else {
-            writeln!(f, "`{site}` is off: the kernel forwards its new flows or packets")
+            writeln!(
+                f,
+                "`{site}` is off: the kernel forwards its new flows or packets"
+            )
         }
     }
 }

@@ -226,7 +226,10 @@ fn who_is_blocked_hears_of_it_at_once() {
 fn connections_learn_how_much_a_packet_of_the_tunnel_holds() {
     in_place(async |host, _interception, tuns| {
         let netlink = Netlink::connect().expect("netlink");
-        netlink.set_mtu(tuns.sites[0].index, 1300).await.expect("an MTU");
+        netlink
+            .set_mtu(tuns.sites[0].index, 1300)
+            .await
+            .expect("an MTU");
         host.on(|| {
             let to = "203.0.113.5:5061".parse().expect("a socket of the host");
             TcpStream::connect_timeout(&to, Duration::from_millis(50)).expect_err("nobody answers");
@@ -241,7 +244,10 @@ fn connections_learn_how_much_a_packet_of_the_tunnel_holds() {
 fn a_site_that_is_off_takes_no_packets_and_refuses_none() {
     in_place(async |host, mut interception, tuns| {
         let config = pep_core::config::parse(CONFIG).expect("valid");
-        let sites = config.sites.iter().filter(|(_, site)| site.mode.takes_packets());
+        let sites = config
+            .sites
+            .iter()
+            .filter(|(_, site)| site.mode.takes_packets());
         let all = sites.map(|(id, _)| id).collect();
         interception.set_bypassed(all).await.expect("switched off");
         assert!(!host.is_refused(443) && !host.is_refused(5060));
@@ -405,11 +411,15 @@ fn a_peer_reaches_hosts_but_not_this_machine() {
 #[test]
 fn the_rules_of_a_site_that_a_reload_takes_away_go_with_it() {
     in_place(async |_host, interception, tuns| {
-        let rules = || ip("rule").matches("proto 80").count() + ip("-6 rule").matches("proto 80").count();
+        let rules =
+            || ip("rule").matches("proto 80").count() + ip("-6 rule").matches("proto 80").count();
         assert_eq!(rules(), 6);
         // As another process finds it.
         drop((interception, tuns));
-        let less = CONFIG.replace("mode = \"packet\"\npeer = \"hub\"\nmatch = { protocol = \"icmp\" }", "mode = \"bypass\"");
+        let less = CONFIG.replace(
+            "mode = \"packet\"\npeer = \"hub\"\nmatch = { protocol = \"icmp\" }",
+            "mode = \"bypass\"",
+        );
         let config = pep_core::config::parse(&less).expect("valid");
         let interception = Interception::install(&config, true).await.expect("root");
         assert_eq!(rules(), 4);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use units::ByteSize;
 
 use super::{
-    Boost, Marks,
+    Boost, Config, Marks, PacketSite,
+    findings::Findings,
     raw::Section,
     sites::Context,
     values::{Map, OneOf, Protocols, Size, Span, Switch, WordOr},
@@ -181,5 +182,22 @@ impl Context<'_> {
                 ),
             );
         }
+    }
+}
+
+/// What is queued and kept for packets may not be more than all flows may have.
+pub(super) fn check_memory(config: &Config, findings: &Findings) {
+    let of_site = |site: PacketSite<'_>| site.policy.memory(config.peers[site.peer].rate);
+    let needed = config.packet_sites().map(of_site).sum();
+    let memory = config.limits.memory;
+    if needed > memory.bytes() {
+        let needed = ByteSize(needed);
+        findings.error(
+            "limits.memory",
+            format!(
+                "{memory} is less than what queues and caches of sites of mode \"packet\" may take together, {needed}; accepted: memory \
+                 of at least \"{needed}\", or a smaller `packet.queue`, `boost.arq.cache` or `boost.snoop.cache`"
+            ),
+        );
     }
 }

@@ -69,8 +69,7 @@ impl Answers {
             return false;
         };
         // Whoever sends an error, it goes to who sent what it is about.
-        quoted.from == packet.to
-            && self.take(quoted.protocol, quoted.from, quoted.to, quoted.ports)
+        quoted.from == packet.to && self.take(quoted.protocol, quoted.from, quoted.to, quoted.ports)
     }
 }
 

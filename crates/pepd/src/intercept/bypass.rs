@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use pep_core::{
-    config::Config,
-    site::{Mode, SiteId},
-};
+use pep_core::{config::Config, site::SiteId};
 
 use super::{
     InterceptError, Interception, cannot, nft,
@@ -15,15 +12,8 @@ use super::{
 /// The chains of sites, and which of them are not as they were installed.
 #[derive(Debug, Default)]
 pub(super) struct Bypass {
-    installed: BTreeMap<SiteId, Own>,
+    installed: BTreeMap<SiteId, Chain>,
     bypassed: BTreeSet<SiteId>,
-}
-
-/// The chain of a site.
-#[derive(Debug)]
-struct Own {
-    chain: Chain,
-    mode: Mode,
 }
 
 impl Bypass {
@@ -31,11 +21,7 @@ impl Bypass {
         let chain = |id: SiteId| {
             let name = rules::own_chain(config, id)?;
             let chain = ruleset.chains.iter().find(|chain| chain.name == name)?;
-            let own = Own {
-                chain: chain.clone(),
-                mode: config.sites[id].mode,
-            };
-            Some((id, own))
+            Some((id, chain.clone()))
         };
         let sites = config.sites.iter();
         Self {
@@ -73,12 +59,11 @@ impl Interception {
     }
 
     async fn set_site(&self, site: SiteId, is_bypassed: bool) -> Result<(), InterceptError> {
-        let Some(installed) = self.bypass.installed.get(&site) else {
+        let Some(chain) = self.bypass.installed.get(&site) else {
             return Ok(());
         };
-        let Own { chain, mode } = installed;
-        let left = rules::left_alone(*mode);
-        let rules = if is_bypassed { &left } else { &chain.rules };
+        let left = rules::left_alone(&chain.name).filter(|_| is_bypassed);
+        let rules = left.as_ref().unwrap_or(&chain.rules);
         let mask = self.marks.mask();
         let transaction = nft::chain_transaction(&self.table, mask, &chain.name, rules);
         let applied = self.nft.apply(&transaction).await;

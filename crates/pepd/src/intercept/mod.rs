@@ -55,8 +55,8 @@ pub use render::{Format, render};
 use route::Routing;
 use rules::{Counter, Features, Lan, Ruleset};
 pub use setup::SetupError as InterceptError;
-pub use tun::{PacketTun, PacketTuns};
 use tun::Tun;
+pub use tun::{PacketTun, PacketTuns};
 
 /// Installed rules, routes and TUN devices.
 ///

@@ -13,7 +13,6 @@
 //! chain packet_N      a packet of the Nth site of mode packet goes into its TUN
 //! chain block_N       a packet of site N of mode block is refused
 //! chain packets       what is of no flow: one or more rules per site, where some site looks at packets
-//! chain defragment    nothing comes to it: it has the kernel put fragments together, where sites of packets have ports
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
 //! chain to_hosts      output, before conntrack: what we send to hosts
 //! chain into_tunnels  forward: connections whose packets go into a TUN
@@ -417,26 +416,23 @@ pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
     }
 }
 
-/// The rules of a site's own chain while what it takes is left to the kernel.
-pub(super) fn left_alone(mode: Mode) -> Vec<Rule> {
-    match mode.takes_packets() {
-        true => vec![rule(
+/// The rules of a site's [own chain](own_chain) of this name while what it takes is left to the kernel; `None` for other chains.
+pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
+    let (of, _) = chain.split_once('_')?;
+    match of {
+        "site" => Some(vec![
+            goes_on(),
+            rule(
+                "its peer or the link is gone, or it is off: new flows pass",
+                [Term::Accept],
+            ),
+        ]),
+        "packet" | "block" => Some(vec![rule(
             "its peer is gone, or it is off: packets pass",
             [Term::Accept],
-        )],
-        false => bypassed(),
+        )]),
+        _ => None,
     }
-}
-
-/// The rules of a site's chain while its flows are left to the kernel.
-fn bypassed() -> Vec<Rule> {
-    vec![
-        goes_on(),
-        rule(
-            "its peer or the link is gone, or it is off: new flows pass",
-            [Term::Accept],
-        ),
-    ]
 }
 
 #[cfg(test)]

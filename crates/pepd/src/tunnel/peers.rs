@@ -64,12 +64,13 @@ pub struct PeerStatus {
     is_here: AtomicBool,
     on_loss: OnPeerLoss,
     sites: Vec<SiteId>,
-    /// Those whose packets the kernel is to forward while it is gone.
+    /// Those whose packets the kernel is to forward while it is gone, or takes none.
     passing: Vec<SiteId>,
+    takes_packets: AtomicBool,
     /// The session, where there is one, and flows in the tunnel.
     known: Mutex<(Option<SessionFacts>, u64)>,
     trouble: Mutex<Option<NoSession>>,
-    packets: Mutex<Vec<PacketFacts>>,
+    packets: Mutex<PacketFacts>,
 }
 
 impl PeerStatus {
@@ -84,14 +85,14 @@ impl PeerStatus {
     }
 
     /// How the packets of its sites fare; not older than a second.
-    pub fn packets(&self) -> Vec<PacketFacts> {
+    pub fn packets(&self) -> PacketFacts {
         self.packets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(super) fn set_packets(&self, packets: Vec<PacketFacts>) {
+    pub(super) fn set_packets(&self, packets: PacketFacts) {
         *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = packets;
     }
 
@@ -117,9 +118,9 @@ impl PeerStatus {
         let gone = !self.is_here.load(Relaxed);
         let flows = gone && self.on_loss == OnPeerLoss::Bypass;
         let flows = self.sites.iter().filter(move |_| flows);
-        flows
-            .chain(self.passing.iter().filter(move |_| gone))
-            .copied()
+        let takes_none = gone || !self.takes_packets.load(Relaxed);
+        let passing = self.passing.iter().filter(move |_| takes_none);
+        flows.chain(passing).copied()
     }
 }
 
@@ -152,6 +153,7 @@ impl Statuses {
                     on_loss: peer.on_peer_loss,
                     sites: of_peer(index).collect(),
                     passing: passing(index),
+                    takes_packets: AtomicBool::new(false),
                     known: Mutex::default(),
                     trouble: Mutex::default(),
                     packets: Mutex::default(),
@@ -189,6 +191,13 @@ impl Statuses {
             self.tell();
         }
         changed
+    }
+
+    /// Whether the peer takes packets beside flows, in the session that has begun.
+    pub(super) fn set_takes_packets(&self, peer: usize, takes: bool) {
+        if self.peers[peer].takes_packets.swap(takes, Relaxed) != takes {
+            self.tell();
+        }
     }
 
     fn tell(&self) {
@@ -265,9 +274,14 @@ mod tests {
         );
         let config = pep_core::config::parse(&text).expect("valid");
         let statuses = Statuses::new(&config);
-        let mut bypassed = statuses.bypassed();
-        assert_eq!(*bypassed.borrow_and_update(), BTreeSet::from([SiteId(1)]));
+        assert_eq!(*statuses.bypassed().borrow(), BTreeSet::from([SiteId(1)]));
         statuses.set(0, true);
-        assert!(bypassed.borrow_and_update().is_empty());
+        let passing = |taken| {
+            statuses.set_takes_packets(0, taken);
+            statuses.bypassed().borrow().len()
+        };
+        assert_eq!([true, false, true].map(passing), [0, 1, 0]);
+        statuses.set(0, false);
+        assert_eq!(statuses.bypassed().borrow().len(), 1);
     }
 }

@@ -141,24 +141,7 @@ impl Builder<'_> {
             .collect();
         chains.extend(self.block_chains());
         chains.push(chain(PACKETS, None, self.packets()));
-        chains.extend(self.whole_packets());
         chains
-    }
-
-    /// A fragment behind the first has no ports: where sites have some, the kernel has to put packets together before they come to
-    /// us. It does so in every network namespace with a rule that redirects (tproxy), be it one that no packet comes to; conntrack
-    /// would have it do so as well, but track all that others do not want tracked.
-    fn whole_packets(&self) -> Option<Chain> {
-        let mut sites = self.config.sites.iter();
-        let asks = sites.any(|(_, site)| !ports(&site.matcher).is_empty());
-        let families = self.features.families().iter();
-        let rules = families.map(|family| {
-            rule(
-                "no packet comes here: it has the kernel put fragments together",
-                [Term::Tproxy(*family, 1)],
-            )
-        });
-        asks.then(|| chain("defragment", None, rules.collect()))
     }
 
     /// As for held SYNs, a packet goes into the TUN only while there is a way into it.
@@ -291,7 +274,8 @@ fn protocols(matcher: &Matcher) -> Vec<Term> {
     }
 }
 
-/// Whatever the protocol: those that have ports have them at the same place.
+/// Whatever the protocol: those that have ports have them at the same place. Of fragments the kernel has made whole packets before:
+/// it does so wherever there is a rule that redirects (tproxy), and the built-in site has some in every table.
 fn ports(matcher: &Matcher) -> Vec<Term> {
     let term = |ranges: &[PortRange], term: fn(Vec<PortRange>) -> Term| {
         (!ranges.is_empty()).then(|| term(joined(ranges)))

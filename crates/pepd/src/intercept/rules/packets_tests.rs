@@ -166,21 +166,6 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
 }
 
 #[test]
-fn fragments_are_put_together_where_ports_are_looked_at() {
-    let chain = |sites: &str| {
-        let ruleset = ruleset(sites);
-        let mut chains = ruleset.chains.into_iter();
-        chains.find(|chain| chain.name == "defragment")
-    };
-    assert_eq!(chain(&site("a", "packet", "protocol = \"icmp\"")), None);
-    let chain = chain(&site("a", "packet", "dport = 1")).expect("a chain");
-    let terms: Vec<_> = chain.rules.iter().map(|rule| &rule.terms[..]).collect();
-    let families = [Family::V4, Family::V6].map(|family| [Term::Tproxy(family, 1)]);
-    assert_eq!(terms, families.each_ref().map(|terms| &terms[..]));
-    assert_eq!(chain.hook, None);
-}
-
-#[test]
 fn what_stays_on_this_side_goes_into_no_tun() {
     let first = |link: &str| {
         let site = site("a", "packet", "");
@@ -194,5 +179,8 @@ fn what_stays_on_this_side_goes_into_no_tun() {
     assert_eq!(first("sat0"), between(&["lan0", "lan1"]));
     assert_eq!(first("lan1"), between(&["lan0"]), "one-armed");
     let unknown = ruleset(&site("a", "packet", ""));
-    assert!(matches!(rules_of(&unknown, "packet_0")[0], [Term::SetMark(_), ..]));
+    assert!(matches!(
+        rules_of(&unknown, "packet_0")[0],
+        [Term::SetMark(_), ..]
+    ));
 }

@@ -86,6 +86,8 @@ impl Core {
             Some(session) => {
                 packets.begin(session);
                 self.joined = true;
+                let takes = session.takes_packets();
+                self.statuses.set_takes_packets(index, takes);
             }
             None => packets.end(),
         }

@@ -8,19 +8,26 @@
 //! While the peer is gone, or takes no packets, what comes out of a TUN comes in again by one for all that passes: the kernel then
 //! forwards it as if there were no pepd.
 
+mod facts;
 mod settings;
 pub(super) mod tap;
 
+pub use facts::{PacketFacts, ReceivedFacts, SiteFacts};
+
 use std::time::Duration;
 
+use crate::leg::may_be_host;
 use boosters::{
-    chain::ChainStats, ecn::Ecn as Mark, exchange::Exchange, ip::{FlowKey as PacketKey, Ip}, rule::Path,
+    ecn::Ecn as Mark,
+    exchange::Exchange,
+    ip::{FlowKey as PacketKey, Ip},
+    rule::Path,
 };
+use facts::Need;
 use pep_core::{
     config::{Config, PacketSite},
     site::{Answers, Protocol, SiteId, WithoutPeer},
 };
-use crate::leg::may_be_host;
 use tunnel::{
     class::Class,
     ecn::Ecn,
@@ -31,6 +38,12 @@ use tunnel::{
 /// How often boosters hear of the path while there are packets.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Chains that a peer may send by: as many as it may have sites of mode `packet`. What a receiver puts in order, holds back and puts
+/// together is some 11 MiB at most for each, and nothing until something comes.
+const CHANNELS: u8 = 16;
+/// The first channel of what receivers answer ([`boosters::exchange`]).
+const REPLIES: u8 = 64;
+
 /// The least silence after which packets pass, however soon they would be late: shorter ones are winks. A connection may not live
 /// through the change, where NAT gives what passes another address.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
@@ -38,6 +51,12 @@ const AWAY_AFTER: Duration = Duration::from_secs(1);
 /// What is between the interfaces of a peer's sites and its session.
 #[derive(Debug)]
 pub(super) struct Packets {
+    /// The peer's name.
+    peer: String,
+    /// What the peer has to understand for the boosters of its sites.
+    needs: Vec<Need>,
+    /// It was told, in this session, what it does not understand.
+    told: bool,
     exchange: Exchange,
     /// By the numbers of their chains.
     sites: Vec<Carried>,
@@ -48,6 +67,8 @@ pub(super) struct Packets {
     settled: Duration,
     /// Packets of the peer that no site has to do with, since they were last asked for.
     foreign: u64,
+    /// Messages on channels that no peer has.
+    refused: u64,
 }
 
 /// A site whose packets are carried.
@@ -82,21 +103,6 @@ pub(super) enum Taken {
     Dropped,
 }
 
-/// How the packets of a site fare.
-#[derive(Debug, Clone)]
-pub struct PacketFacts {
-    /// Whose they are.
-    pub site: String,
-    /// What its chain has done.
-    pub chain: ChainStats,
-    /// What is queued, in bytes.
-    pub queued: usize,
-    /// For how long the first of it has been.
-    pub delay: Duration,
-    /// Each count of each booster, by their names; of those that take what the peer's chain of this number sent with `_received`.
-    pub boosters: Vec<(String, &'static str, u64)>,
-}
-
 impl Packets {
     /// Of the sites of a peer in mode `packet`, if it has any.
     pub(super) fn new(config: &Config, peer: usize, seed: u64) -> Option<Self> {
@@ -120,13 +126,18 @@ impl Packets {
             patience: policy.deadline.max(AWAY_AFTER),
             overhead: settings::overhead(&policy.boost),
         };
+        let needs = sites.iter().flat_map(|site| facts::needs(site));
         Some(Self {
+            peer: config.peers[peer].name.clone(),
+            needs: needs.collect(),
+            told: false,
             exchange: Exchange::new(sites.iter().enumerate().map(chain).collect()),
             sites: sites.iter().map(carried).collect(),
             queues: None,
             looked: Duration::ZERO,
             settled: Duration::ZERO,
             foreign: 0,
+            refused: 0,
         })
     }
 
@@ -143,8 +154,14 @@ impl Packets {
 
     /// The session is there.
     pub(super) fn begin(&mut self, session: &mut Session) {
-        self.queues = None;
+        (self.queues, self.told) = (None, false);
         if !session.takes_packets() {
+            let (peer, sites) = (&self.peer, self.sites.len());
+            tracing::warn!(
+                peer,
+                sites,
+                "the peer takes no packets: those of its sites of mode \"packet\" go as `packet.on_peer_loss` says; it needs such a site as well"
+            );
             return;
         }
         let words = session.open_packets(Class::Interactive, 0);
@@ -192,6 +209,9 @@ impl Packets {
         if self.exchange.deadline().is_some_and(|at| at <= now) {
             let sites = &self.sites;
             self.exchange.on_time(now, &mut |key| find(sites, key));
+        }
+        if self.queues.is_some() {
+            self.tell_of_missing();
         }
         let (Some(session), Some(queues)) = (session, &self.queues) else {
             return;
@@ -264,6 +284,10 @@ impl Packets {
 
     /// Takes a message of the peer's.
     pub(super) fn take(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
+        if (CHANNELS..REPLIES).contains(&channel) {
+            self.refused += 1;
+            return;
+        }
         let sites = &self.sites;
         let site = &mut |key: &PacketKey| find(sites, key);
         let congested = outer == Ecn::Ce;
@@ -274,32 +298,6 @@ impl Packets {
     pub(super) fn mtus(&self, room: usize) -> impl Iterator<Item = usize> {
         let sites = self.sites.iter();
         sites.map(move |site| room.saturating_sub(site.overhead))
-    }
-
-    /// How packets fare.
-    pub(super) fn facts(&self, now: Duration) -> Vec<PacketFacts> {
-        let chains = self.exchange.chains().iter().zip(&self.sites).enumerate();
-        let facts = chains.map(|(number, (chain, site))| {
-            let mut boosters = Vec::new();
-            chain.counters(&mut |booster, count, value| {
-                boosters.push((booster.to_owned(), count, value));
-            });
-            let receivers = self.exchange.receivers();
-            for (_, receiver) in receivers.filter(|(channel, _)| usize::from(*channel) == number) {
-                receiver.counters(&mut |booster, count, value| {
-                    boosters.push((format!("{booster}_received"), count, value));
-                });
-            }
-            let (queued, delay) = chain.queued(now);
-            PacketFacts {
-                site: site.name.clone(),
-                chain: chain.stats(),
-                queued,
-                delay,
-                boosters,
-            }
-        });
-        facts.collect()
     }
 }
 
@@ -326,8 +324,7 @@ fn find(sites: &[Carried], key: &PacketKey) -> usize {
     // Fragments bear none.
     let ports = (ports != [0; 2] || !protocol.has_ports()).then_some(ports);
     let mut sites = sites.iter();
-    let found =
-        sites.position(|site| (site.answers).take(protocol, key.from.0, key.to.0, ports));
+    let found = sites.position(|site| (site.answers).take(protocol, key.from.0, key.to.0, ports));
     found.unwrap_or(0)
 }
 

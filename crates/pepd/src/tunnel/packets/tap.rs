@@ -44,6 +44,8 @@ struct Tap {
     mtu: Rc<Cell<usize>>,
     /// It is being set.
     setting: Rc<Cell<bool>>,
+    /// What it could not be set to, as was told.
+    failed: Rc<Cell<usize>>,
 }
 
 impl Tap {
@@ -58,6 +60,7 @@ impl Tap {
             watch: reactor::register(watch, Interest::READABLE)?,
             mtu: Rc::default(),
             setting: Rc::default(),
+            failed: Rc::default(),
         })
     }
 
@@ -79,15 +82,17 @@ impl Tap {
         }
         let (name, index) = (self.tun.name().to_owned(), self.index);
         let (set, setting) = (Rc::clone(&self.mtu), Rc::clone(&self.setting));
+        let failed = Rc::clone(&self.failed);
         tokio::task::spawn_local(async move {
             match set_mtu(index, mtu).await {
                 Ok(()) => {
                     tracing::debug!(interface = name, mtu, "longest packet");
                     set.set(mtu);
                 }
-                Err(error) => {
+                Err(error) if failed.replace(mtu) != mtu => {
                     tracing::warn!(interface = name, mtu, %error, "cannot set the MTU of an interface yet");
                 }
+                Err(_) => {}
             }
             setting.set(false);
         });
@@ -139,7 +144,13 @@ impl Taps {
         }
         let now = core.now();
         for tap in &self.taps {
-            if read((tap, self.passing.as_ref()), &mut self.buffer, now, cx, core) {
+            if read(
+                (tap, self.passing.as_ref()),
+                &mut self.buffer,
+                now,
+                cx,
+                core,
+            ) {
                 cx.waker().wake_by_ref();
             }
         }

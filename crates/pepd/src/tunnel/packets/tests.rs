@@ -127,13 +127,18 @@ fn packets_pass_once_the_peer_is_silent_for_longer_than_they_may_wait_and_no_win
         "[[site]]\nname = \"voice\"",
         "[site.packet]\ndeadline = \"3s\"\n[[site]]\nname = \"voice\"",
     );
-    let config = pep_core::config::parse(&text.replace("dport = 5060 }", "dport = 5060 }\npacket = { deadline = \"20ms\" }"));
+    let config = pep_core::config::parse(&text.replace(
+        "dport = 5060 }",
+        "dport = 5060 }\npacket = { deadline = \"20ms\" }",
+    ));
     let mut packets = Packets::new(&config.expect("valid"), 0, 1).expect("sites");
     let ms = Duration::from_millis;
     assert_eq!(taken(&mut packets, 0, None), Taken::Pass, "no session");
     let mut session = session();
     packets.queues = Some(Queues {
-        words: session.open_packets(Class::Interactive, 0).expect("a queue"),
+        words: session
+            .open_packets(Class::Interactive, 0)
+            .expect("a queue"),
         chains: Vec::new(),
     });
     for (chain, silence, expected) in [
