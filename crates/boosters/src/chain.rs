@@ -346,6 +346,8 @@ pub struct ReceiverStats {
     pub unreadable: u64,
     /// Packets that were dropped as the link was congested and their senders do not understand marks.
     pub dropped_congested: u64,
+    /// Messages in pieces that were given up, as some were missing.
+    pub given_up: u64,
 }
 
 /// Whether this is an IP packet, from its first byte to its last. What is behind its header is the hosts' affair: in the later fragments of a
@@ -440,7 +442,10 @@ impl Receiver {
     /// What it has done.
     #[must_use]
     pub fn stats(&self) -> ReceiverStats {
-        self.stats
+        ReceiverStats {
+            given_up: self.joiner.given_up,
+            ..self.stats
+        }
     }
 
     /// Each count of each booster, by their names.

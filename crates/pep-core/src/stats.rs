@@ -243,6 +243,8 @@ counters! {
     packets_delivered,
     /// The same that the kernel did not take.
     packets_undeliverable,
+    /// Packets of peers that were dropped: they answer nothing that a site takes, or are for no single machine.
+    packets_foreign,
     /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial buffers.
     custody_memory_bytes,
     /// Bytes that they take on disk now.

@@ -214,3 +214,20 @@ fn what_the_drawings_of_deployments_say_is_accepted() {
         assert!(valid(text).warnings.is_empty(), "{text}");
     }
 }
+
+#[test]
+fn a_one_armed_site_of_packets_in_both_directions_is_pointed_out() {
+    let with = |lan: &str, matches: &str| {
+        let text = format!(
+            "[intercept]\nlan = [\"{lan}\"]\n[link]\ninterface = \"eth0\"\n[identity]\nkey_file = \"k\"\n\
+             [peer.hub]\npublic_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nendpoint = \"192.0.2.1:1\"\n\
+             [[site]]\nname = \"a\"\nmode = \"packet\"\npeer = \"hub\"\nmatch = {{ {matches} }}\n"
+        );
+        let warnings = valid(&text).warnings.into_iter();
+        warnings.map(|warning| warning.key).collect::<Vec<_>>()
+    };
+    assert_eq!(with("eth0", "protocol = \"icmp\""), ["site[1].match"]);
+    let none: [&str; 0] = [];
+    assert_eq!(with("eth0", "src = \"10.0.0.0/8\""), none);
+    assert_eq!(with("eth1", "protocol = \"icmp\""), none);
+}

@@ -41,6 +41,11 @@ impl MarkSet {
         self.nth(Marks::FIXED as usize + lan)
     }
 
+    /// As [`hold`](Self::hold); `None` where the mask has no room for so many.
+    pub fn hold_if_any(self, lan: u32) -> Option<u32> {
+        self.0.get(Marks::FIXED.checked_add(lan)?)
+    }
+
     /// Of packets that go into the TUN of the site of mode `packet` with this number, where there are so many LAN interfaces.
     ///
     /// # Panics

@@ -1,4 +1,5 @@
-//! Sites that an operator switches off and on: while one is off, the kernel forwards its new flows. Those that are open go on.
+//! Sites that an operator switches off and on: while one is off, the kernel forwards its new flows, or its packets. Flows that are open
+//! go on.
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
@@ -12,7 +13,7 @@ use axum::{
 use pep_core::{
     arena::{OFF_MAX, name_hash},
     config::Config,
-    site::SiteId,
+    site::{Mode, SiteId},
 };
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::timeout};
@@ -30,7 +31,7 @@ const BODY_MAX: usize = 1024;
 pub struct SiteOrder {
     /// The name of the site.
     pub site: String,
-    /// Whether pepd takes its new flows, as its mode says.
+    /// Whether pepd takes its new flows or its packets, as its mode says.
     pub enabled: bool,
 }
 
@@ -38,9 +39,12 @@ impl fmt::Display for SiteOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { site, enabled } = self;
         if *enabled {
-            writeln!(f, "`{site}` is on: pepd takes its new flows")
+            writeln!(f, "`{site}` is on: pepd takes its new flows or packets")
         } else {
-            writeln!(f, "`{site}` is off: the kernel forwards its new flows")
+            writeln!(
+                f,
+                "`{site}` is off: the kernel forwards its new flows or packets"
+            )
         }
     }
 }
@@ -55,7 +59,7 @@ pub struct SiteList(pub Vec<SiteState>);
 pub struct SiteState {
     /// Its name.
     pub name: String,
-    /// How its flows are carried: split, tunnel, bypass.
+    /// What becomes of its flows or packets: split, tunnel, packet, bypass, block.
     pub mode: String,
     /// Whether an operator lets pepd take its new flows.
     pub enabled: bool,
@@ -76,8 +80,10 @@ pub enum SwitchError {
     /// The configuration has none of that name.
     #[error("there is no site `{0}`; there are: {1}")]
     Unknown(String, String),
-    /// Its flows do not come to us.
-    #[error("site `{0}` takes no flows that could be left to the kernel, as its mode is `{1}`")]
+    /// They do not come to us.
+    #[error(
+        "site `{0}` takes no flows or packets that could be left to the kernel, as its mode is `{1}`"
+    )]
     NoFlows(String, &'static str),
     /// There is no more room in what outlives this process.
     #[error(
@@ -151,7 +157,7 @@ impl Switches {
         let Some((id, site)) = sites.find(|(_, site)| site.name == *name) else {
             return Err(SwitchError::Unknown(name.clone(), self.names()));
         };
-        if !site.mode.takes_flows() && !order.enabled {
+        if site.mode == Mode::Bypass && !order.enabled {
             return Err(SwitchError::NoFlows(name.clone(), observe::mode(site.mode)));
         }
         let off = !order.enabled;

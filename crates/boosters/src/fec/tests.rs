@@ -315,7 +315,8 @@ fn messages_that_grow_arrive_and_are_restored() {
                     receiver.up(now, message, &mut out);
                 }
                 if index == 0 && !lost {
-                    assert_eq!(out.up[0], packet, "what arrives goes on at once");
+                    let is_same = out.up[0].bytes == packet.bytes;
+                    assert!(is_same, "what arrives goes on at once");
                 }
             }
             missing.extend(lost.then_some(number));

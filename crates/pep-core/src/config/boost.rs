@@ -158,8 +158,14 @@ pub struct Arq {
     /// Packets that are kept to be sent again, 64 KiB to 64 MiB. Default 1 MiB: the product of 14
     /// Mbit/s and 600 ms. At each end.
     pub cache: ByteSize,
-    /// How long a missing packet is waited for, 1 ms to 1 h. Default the site's `deadline`.
+    /// How long a missing packet is waited for, 1 ms to [`WAIT_MAX`](Self::WAIT_MAX). Default the site's `deadline`, as far as that is
+    /// accepted.
     pub wait: Duration,
+}
+
+impl Arq {
+    /// The longest that may be waited: as the far end is told of it in milliseconds, in 16 bits.
+    pub const WAIT_MAX: Duration = Duration::from_secs(60);
 }
 
 /// `ack_reconstruction`: ACKs that were left out are made again behind the link, spread over time.

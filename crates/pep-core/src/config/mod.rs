@@ -147,7 +147,7 @@ impl Config {
         let admin = Admin::read(root.section("admin"));
         root.finish();
         let (warnings, lines) = (Vec::new(), Lines::default());
-        Self {
+        let config = Self {
             intercept,
             link,
             limits,
@@ -161,7 +161,9 @@ impl Config {
             identity,
             warnings,
             lines,
-        }
+        };
+        packet::check_memory(&config, findings);
+        config
     }
 
     /// Takes the paths of files in it for relative to `folder`, where they are relative.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use units::ByteSize;
 
 use super::{
-    Boost, Marks,
+    Boost, Config, Marks, PacketSite,
+    findings::Findings,
     raw::Section,
     sites::Context,
     values::{Map, OneOf, Protocols, Size, Span, Switch, WordOr},
@@ -134,6 +135,19 @@ pub(super) fn read_protocols(s: &mut Section<'_>, mode: Mode, matcher: &mut Matc
 }
 
 impl Context<'_> {
+    /// One-armed, what a peer sends goes out by the interface by which hosts' packets come in.
+    fn check_loops(&self, index: usize, site: &Site) {
+        let link = self.link.map(|link| &link.interface);
+        let one_armed = link.is_some_and(|link| self.intercept.lan.contains(link));
+        if one_armed && site.matcher.src.is_empty() && site.matcher.dst.is_empty() {
+            self.findings.warning(
+                &format!("site[{}].match", index + 1),
+                "takes packets both of hosts and for them, and `link.interface` is in `intercept.lan`: what the peer sends may come \
+                 back to us, and go to it again and again; state `src` or `dst`",
+            );
+        }
+    }
+
     /// Each site of mode `packet` takes a mark.
     pub(super) fn check_packet_sites(&self, sites: &[Site]) {
         let of_packets = sites
@@ -141,6 +155,9 @@ impl Context<'_> {
             .enumerate()
             .filter(|(_, site)| site.mode == Mode::Packet);
         let of_packets: Vec<_> = of_packets.map(|(index, _)| index).collect();
+        for &index in &of_packets {
+            self.check_loops(index, &sites[index]);
+        }
         if let Some(index) = of_packets.get(SITES_MAX) {
             let count = of_packets.len();
             self.findings.error(
@@ -165,5 +182,22 @@ impl Context<'_> {
                 ),
             );
         }
+    }
+}
+
+/// What is queued and kept for packets may not be more than all flows may have.
+pub(super) fn check_memory(config: &Config, findings: &Findings) {
+    let of_site = |site: PacketSite<'_>| site.policy.memory(config.peers[site.peer].rate);
+    let needed = config.packet_sites().map(of_site).sum();
+    let memory = config.limits.memory;
+    if needed > memory.bytes() {
+        let needed = ByteSize(needed);
+        findings.error(
+            "limits.memory",
+            format!(
+                "{memory} is less than what queues and caches of sites of mode \"packet\" may take together, {needed}; accepted: memory \
+                 of at least \"{needed}\", or a smaller `packet.queue`, `boost.arq.cache` or `boost.snoop.cache`"
+            ),
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Sites: which policy a flow gets. The first site whose matcher takes the flow decides.
 
+mod answers;
 mod cover;
 mod matcher;
 mod packet;
@@ -7,6 +8,7 @@ mod policy;
 mod protocol;
 mod table;
 
+pub use answers::Answers;
 pub use matcher::{FlowKey, Matcher, PortRange};
 pub use packet::{PacketPolicy, WithoutPeer};
 pub use policy::{

@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
-use units::ByteSize;
+use units::{ByteSize, Rate};
 
 use super::Class;
 use crate::config::Boost;
+
+/// What is queued at most where nothing is said, and the rate is not known.
+const QUEUE_UNKNOWN: u64 = 4 << 20;
+/// The least and the most that is taken where the rate is known.
+const QUEUE_MIN: u64 = 64 << 10;
+const QUEUE_MAX: u64 = 64 << 20;
 
 /// How the packets of a site are carried to its peer (`[site.packet]`, `[site.boost]`).
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +41,25 @@ impl PacketPolicy {
             on_peer_loss: WithoutPeer::default(),
             boost: Boost::default(),
         }
+    }
+
+    /// What may be queued, in bytes, where the peer is reached at this rate: as stated, else twice what the link carries within the
+    /// deadline, 64 KiB to 64 MiB, or 4 MiB where the rate is not known.
+    pub fn queue_bytes(&self, rate: Option<Rate>) -> u64 {
+        let within = rate.map(|rate| rate.bandwidth_delay_product(self.deadline));
+        let auto = within.map_or(QUEUE_UNKNOWN, |bytes| {
+            bytes.saturating_mul(2).clamp(QUEUE_MIN, QUEUE_MAX)
+        });
+        self.queue.map_or(auto, ByteSize::bytes)
+    }
+
+    /// What packets of the site may hold of memory, in bytes: its queue, and what boosters keep to send it again. Small state of
+    /// connections comes in addition.
+    pub fn memory(&self, rate: Option<Rate>) -> u64 {
+        let arq = self.boost.arq.as_ref().map(|arq| arq.cache.bytes());
+        let snoop = self.boost.snoop.as_ref().map(|snoop| snoop.cache.bytes());
+        let caches = [arq, snoop].into_iter().flatten();
+        self.queue_bytes(rate) + caches.sum::<u64>()
     }
 
     /// How long packets of a class may wait: a quarter of a second where somebody talks, as voice is of no use later; 1 s by

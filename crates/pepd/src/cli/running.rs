@@ -98,8 +98,8 @@ Examples:
 ";
 
 pub(super) const SITE_EXAMPLES: &str = "\
-While a site is off, the kernel forwards its new flows, unaccelerated; those that are open go on as they are. It stays off through
-reloads, restarts and crashes, until it is switched on again or pepd has ended in order. Returns when the kernel's rules are changed.
+While a site is off, the kernel forwards its new flows, unaccelerated; those that are open go on as they are. Packets of a site of
+mode packet or block pass. It stays off through reloads, restarts and crashes, until it is switched on again or pepd has ended in order. Returns when the kernel's rules are changed.
 
 Examples:
   pepd site                            which there are, and whose new flows are taken

@@ -25,6 +25,8 @@ const ALWAYS: u64 = 12;
 const DEFER: u64 = 8;
 /// An event loop, and the sockets and timer of tunnels.
 const TUNNELS: u64 = EVENT_LOOP + 10;
+/// The TUN of a site in mode `packet`, and its watch.
+const PACKETS: u64 = 2;
 /// Two legs.
 const FLOW: u64 = 2;
 
@@ -66,9 +68,12 @@ fn least(config: &Config, workers: u64, families: u64) -> u64 {
     let defers = sites.iter().any(|site| site.syn == SynHandling::Defer);
     let tunnels = if config.peers.is_empty() { 0 } else { TUNNELS };
     let defer = if defers { DEFER } else { 0 };
+    let packets = PACKETS * config.packet_sites().count() as u64;
+    // And the one for what passes.
+    let packets = packets + u64::from(packets > 0);
     let event_loops = (1 + workers) * EVENT_LOOP;
     // While rules are put in place or removed, nft has those that are kept ready for it.
-    listeners + event_loops + tunnels + defer + ALWAYS + Spare::COUNT as u64 + FLOW
+    listeners + event_loops + tunnels + defer + packets + ALWAYS + Spare::COUNT as u64 + FLOW
 }
 
 /// Descriptors open now: listeners, event loops, netlink, TUNs.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::intercept::{
     nft::SEEN_SECONDS,
-    rules::{self, Features, Ruleset},
+    rules::{self, Features, Rule, Ruleset},
 };
 
 /// A rule: its chain, and its comment.
@@ -79,16 +79,15 @@ impl Listing {
         let mut missing: Vec<Place> = Vec::new();
         let mut there = self.rules.clone();
         there.retain(|(chain, _)| chain != "gate");
-        let bypassed = rules::bypassed();
         for chain in ruleset.chains.iter().filter(|chain| chain.name != "gate") {
             // While a peer or the link is away, a site's chain has other rules.
             let count = there.iter().filter(|(name, _)| *name == chain.name).count();
-            let is_bypassed = chain.name.starts_with("site_")
-                && count == bypassed.len()
-                && bypassed
-                    .iter()
-                    .all(|rule| there.contains(&(chain.name.clone(), rule.comment.clone())));
-            let rules = if is_bypassed { &bypassed } else { &chain.rules };
+            let is_there =
+                |rule: &Rule| there.contains(&(chain.name.clone(), rule.comment.clone()));
+            let bypassed = rules::left_alone(&chain.name);
+            let bypassed =
+                bypassed.filter(|rules| count == rules.len() && rules.iter().all(is_there));
+            let rules = bypassed.as_ref().unwrap_or(&chain.rules);
             for rule in rules {
                 let place = (chain.name.clone(), rule.comment.clone());
                 match there.iter().position(|one| *one == place) {
@@ -215,7 +214,8 @@ mod tests {
         assert!(!missing.is_empty());
         let objects = table["nftables"].as_array_mut().unwrap();
         objects.extend(
-            rules::bypassed()
+            rules::left_alone(site)
+                .unwrap()
                 .into_iter()
                 .map(|rule| json!({"rule": {"chain": site, "comment": rule.comment, "expr": []}})),
         );

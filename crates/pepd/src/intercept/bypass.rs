@@ -1,4 +1,4 @@
-//! Leaving the flows of a site to the kernel for a while: its peer is gone, the link is away, or it is switched off.
+//! Leaving the flows, or the packets, of a site to the kernel for a while: its peer is gone, the link is away, or it is switched off.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,22 @@ use pep_core::{config::Config, site::SiteId};
 
 use super::{
     InterceptError, Interception, cannot, nft,
-    rules::{self, Rule, Ruleset},
+    rules::{self, Chain, Ruleset},
 };
 
 /// The chains of sites, and which of them are not as they were installed.
 #[derive(Debug, Default)]
 pub(super) struct Bypass {
-    installed: BTreeMap<SiteId, Vec<Rule>>,
+    installed: BTreeMap<SiteId, Chain>,
     bypassed: BTreeSet<SiteId>,
 }
 
 impl Bypass {
     pub(super) fn new(config: &Config, ruleset: &Ruleset) -> Self {
         let chain = |id: SiteId| {
-            let name = rules::site_chain(id);
+            let name = rules::own_chain(config, id)?;
             let chain = ruleset.chains.iter().find(|chain| chain.name == name)?;
-            Some((id, chain.rules.clone()))
+            Some((id, chain.clone()))
         };
         let sites = config.sites.iter();
         Self {
@@ -32,7 +32,7 @@ impl Bypass {
 }
 
 impl Interception {
-    /// From now on the kernel forwards new flows of these sites, and of no others; what is open already goes on.
+    /// From now on the kernel forwards new flows, and all packets, of these sites, and of no others; flows that are open go on.
     ///
     /// # Errors
     /// When nft cannot be run, or the table is gone. Chains that were not changed are the next time.
@@ -59,13 +59,13 @@ impl Interception {
     }
 
     async fn set_site(&self, site: SiteId, is_bypassed: bool) -> Result<(), InterceptError> {
-        let Some(installed) = self.bypass.installed.get(&site) else {
+        let Some(chain) = self.bypass.installed.get(&site) else {
             return Ok(());
         };
-        let bypassed = rules::bypassed();
-        let rules = if is_bypassed { &bypassed } else { installed };
-        let name = rules::site_chain(site);
-        let transaction = nft::chain_transaction(&self.table, self.marks.mask(), &name, rules);
+        let left = rules::left_alone(&chain.name).filter(|_| is_bypassed);
+        let rules = left.as_ref().unwrap_or(&chain.rules);
+        let mask = self.marks.mask();
+        let transaction = nft::chain_transaction(&self.table, mask, &chain.name, rules);
         let applied = self.nft.apply(&transaction).await;
         applied.map_err(cannot(
             "leave the flows of a site to the kernel, or take them again",

@@ -23,6 +23,7 @@ const HEADER: &str = "\
 # - when pepd ends, TPROXY drops what the rules redirect: remove them then (nft lets it pass)
 # - no limits of rates: a flood of SYNs keeps others from being held
 # - no gate: when limits.flows is reached, new flows wait instead of passing; a host may have all of them
+# - mode packet: what hosts of several LAN interfaces send to each other goes into the tunnel, too
 # - mode block: iptables refuses only where a packet is forwarded, and there it has its site no more
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
 ";
@@ -196,7 +197,14 @@ impl Writer<'_> {
         match chain.hook {
             Some(Hook::PreroutingRaw) => {
                 let from = |interface: &String| format!("PREROUTING -i {interface} -j {name}");
-                self.host_interfaces().iter().map(from).collect()
+                let mut interfaces = self.host_interfaces();
+                // Those by which a peer's packets come in.
+                for name in named(chain) {
+                    if !interfaces.contains(name) {
+                        interfaces.push(name.clone());
+                    }
+                }
+                interfaces.iter().map(from).collect()
             }
             Some(Hook::PreroutingDnat) => vec![format!("PREROUTING -j {name}")],
             Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
@@ -243,6 +251,7 @@ impl Writer<'_> {
             Term::From(names) => Some(each(names, |name| format!(" -i {name}"))),
             // Sorted out where the chain is hooked in; cannot be said; the gate is open.
             Term::NotFrom(_)
+            | Term::RoutedToAny(_)
             | Term::NotTcpOrIcmp
             | Term::IsRecent(_)
             | Term::Forget(_)
@@ -317,6 +326,7 @@ impl Writer<'_> {
             Term::SetMark(mark) => Some(format!("-j MARK --set-xmark {}", self.mark(*mark))),
             Term::Notrack => Some("-j CT --notrack".to_owned()),
             Term::Accept => Some("-j ACCEPT".to_owned()),
+            Term::Drop => Some("-j DROP".to_owned()),
             Term::Return => Some("-j RETURN".to_owned()),
             Term::Jump(chain) => Some(format!("-j {}", self.chain(chain))),
             Term::Goto(chain) => Some(format!("-g {}", self.chain(chain))),
@@ -357,6 +367,16 @@ impl Writer<'_> {
                 _ => None,
             })
     }
+}
+
+/// The interfaces that rules of a chain are for.
+fn named(chain: &Chain) -> impl Iterator<Item = &String> {
+    let terms = chain.rules.iter().flat_map(|rule| &rule.terms);
+    let names = terms.filter_map(|term| match term {
+        Term::From(names) => Some(names),
+        _ => None,
+    });
+    names.flatten()
 }
 
 /// Whether a chain can only be in `mangle`.

@@ -55,8 +55,8 @@ pub use render::{Format, render};
 use route::Routing;
 use rules::{Counter, Features, Lan, Ruleset};
 pub use setup::SetupError as InterceptError;
-pub use tun::PacketTun;
 use tun::Tun;
+pub use tun::{PacketTun, PacketTuns};
 
 /// Installed rules, routes and TUN devices.
 ///
@@ -72,7 +72,7 @@ pub struct Interception {
     routing: Routing,
     ipv6: bool,
     tuns: Vec<(Lan, Tun)>,
-    packet_tuns: Vec<PacketTun>,
+    packet_tuns: PacketTuns,
     /// Numbers of TUNs as [`Routing`] counts them, and their interfaces' indices.
     tun_indices: Vec<(usize, u32)>,
     /// What has installed the table.
@@ -139,7 +139,7 @@ impl Interception {
             routing: Routing::new(config, features.families()),
             ipv6,
             tuns: Vec::new(),
-            packet_tuns: Vec::new(),
+            packet_tuns: PacketTuns::default(),
             tun_indices: Vec::new(),
             transaction: Value::Null,
             bypass: Bypass::default(),
@@ -173,6 +173,9 @@ impl Interception {
         self.create_packet_tuns(config, features).await?;
         let indices = &self.tun_indices;
         self.routing.install(&self.netlink, indices).await?;
+        if succeeds {
+            self.routing.remove_surplus(&self.netlink).await?;
+        }
         self.install_table(config, features).await
     }
 
@@ -231,18 +234,24 @@ impl Interception {
             let queue = netlink::PACKET_QUEUE;
             let index = self.netlink.set_up(&lane.tun, queue).await?;
             self.tun_indices.push((first + number, index));
-            self.packet_tuns.push(PacketTun {
+            self.packet_tuns.sites.push(PacketTun {
                 site: lane.site,
                 tun,
                 index,
             });
+        }
+        if let Some(name) = rules::passing_tun(config) {
+            let tun = create_tun(&name, features.ipv6).await?;
+            // Nothing is ever routed into it.
+            self.netlink.set_up(&name, netlink::HELD_QUEUE).await?;
+            self.packet_tuns.passing = Some(tun);
         }
         Ok(())
     }
 
     /// The TUNs of the sites of mode `packet`, in their order: what hosts send comes out of them, and what is written to them
     /// goes on by the routes of this machine. To be called once; they end with what it gives.
-    pub fn take_packet_tuns(&mut self) -> Vec<PacketTun> {
+    pub fn take_packet_tuns(&mut self) -> PacketTuns {
         std::mem::take(&mut self.packet_tuns)
     }
 

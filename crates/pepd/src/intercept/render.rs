@@ -62,6 +62,12 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
             "# {tun} is a TUN device of pepd: packets of site {name} go through it."
         );
     }
+    if let Some(tun) = rules::passing_tun(config) {
+        let _ = writeln!(
+            text,
+            "# {tun} is a TUN device of pepd: packets of these sites pass by it while their peer is gone."
+        );
+    }
     text + "\n" + &nft::text(ruleset)
 }
 

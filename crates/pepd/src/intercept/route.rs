@@ -30,6 +30,12 @@ use crate::marks::MarkSet;
 /// leftovers are known as ours. Not assigned in iproute2's rt_protos; `P` in ASCII.
 const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 
+/// What our rules have, and no others.
+const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
+
+/// TUNs of any configuration at most: of LAN interfaces, and of sites of mode `packet`.
+const TUNS_MAX: u32 = 64 + 16;
+
 /// Index of the loopback interface, the same in every network namespace.
 const LOOPBACK: u32 = 1;
 
@@ -176,18 +182,44 @@ impl Routing {
         Ok(true)
     }
 
+    /// Removes the rules of a configuration with more TUNs, which was ours before a reload. Their routes have gone with the TUNs.
+    ///
+    /// # Errors
+    /// At the first that cannot be listed or removed.
+    pub async fn remove_surplus(&self, netlink: &Netlink) -> Result<(), RouteError> {
+        for &family in self.families {
+            let is_surplus = |rule: &RuleMessage| self.is_surplus(rule);
+            self.remove_rules(netlink, family, is_surplus).await?;
+        }
+        Ok(())
+    }
+
+    async fn remove_rules(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+        which: impl Fn(&RuleMessage) -> bool,
+    ) -> Result<(), RouteError> {
+        for rule in all_rules(netlink, family).await? {
+            if !which(&rule) {
+                continue;
+            }
+            let removed = netlink.handle.rule().del(rule).execute().await;
+            removed
+                .or_else(ignore_missing)
+                .map_err(|err| RouteError::new("cannot remove a policy rule", err))?;
+        }
+        Ok(())
+    }
+
     /// Removes every rule and route in our tables that is marked as ours, whoever left it.
     ///
     /// # Errors
     /// At the first that cannot be listed or removed.
     pub async fn remove(&self, netlink: &Netlink) -> Result<(), RouteError> {
         for &family in self.families {
-            for rule in self.leftover_rules(netlink, family).await? {
-                let removed = netlink.handle.rule().del(rule).execute().await;
-                removed
-                    .or_else(ignore_missing)
-                    .map_err(|err| RouteError::new("cannot remove a policy rule", err))?;
-            }
+            let is_ours = |rule: &RuleMessage| self.is_our_rule(rule) || self.is_surplus(rule);
+            self.remove_rules(netlink, family, is_ours).await?;
             for route in self.leftover_routes(netlink, family).await? {
                 let removed = netlink.handle.route().del(route).execute().await;
                 removed
@@ -253,39 +285,21 @@ impl Routing {
         added.map_err(|err| RouteError::new(what(), err))
     }
 
-    async fn leftover_rules(
-        &self,
-        netlink: &Netlink,
-        family: Family,
-    ) -> Result<Vec<RuleMessage>, RouteError> {
-        let version = match family {
-            Family::V4 => IpVersion::V4,
-            Family::V6 => IpVersion::V6,
-        };
-        let all: Vec<RuleMessage> = netlink
-            .handle
-            .rule()
-            .get(version)
-            .execute()
-            .try_collect()
-            .await
-            .map_err(|err| RouteError::new("cannot list policy rules", err))?;
-        Ok(all
-            .into_iter()
-            .filter(|rule| self.is_our_rule(rule))
-            .collect())
+    fn is_our_rule(&self, rule: &RuleMessage) -> bool {
+        self.is_our_table(table_of(rule)) && rule.attributes.contains(&OURS)
     }
 
-    fn is_our_rule(&self, rule: &RuleMessage) -> bool {
-        let ours = rule.attributes.contains(&RuleAttribute::Protocol(PROTOCOL));
-        let table = rule
-            .attributes
-            .iter()
-            .find_map(|attribute| match attribute {
-                RuleAttribute::Table(table) => Some(*table),
-                _ => None,
-            });
-        ours && self.is_our_table(table.unwrap_or(u32::from(rule.header.table)))
+    /// Whether a rule is as one of ours for a TUN beyond those that there are. Another pepd has other marks.
+    fn is_surplus(&self, rule: &RuleMessage) -> bool {
+        let number = table_of(rule).checked_sub(self.table + 1);
+        let number = number.filter(|number| (self.tables - 1..TUNS_MAX).contains(number));
+        let mark = number.and_then(|number| self.marks.hold_if_any(number));
+        let has = |attribute| rule.attributes.contains(&attribute);
+        mark.is_some_and(|mark| {
+            has(OURS)
+                && has(RuleAttribute::FwMark(mark))
+                && has(RuleAttribute::FwMask(self.marks.mask()))
+        })
     }
 
     async fn leftover_routes(
@@ -326,6 +340,25 @@ impl Routing {
     fn is_our_table(&self, table: u32) -> bool {
         (self.table..self.table + self.tables).contains(&table)
     }
+}
+
+async fn all_rules(netlink: &Netlink, family: Family) -> Result<Vec<RuleMessage>, RouteError> {
+    let version = match family {
+        Family::V4 => IpVersion::V4,
+        Family::V6 => IpVersion::V6,
+    };
+    let all = netlink.handle.rule().get(version).execute();
+    let all = all.try_collect().await;
+    all.map_err(|err| RouteError::new("cannot list policy rules", err))
+}
+
+fn table_of(rule: &RuleMessage) -> u32 {
+    let mut attributes = rule.attributes.iter();
+    let table = attributes.find_map(|attribute| match attribute {
+        RuleAttribute::Table(table) => Some(*table),
+        _ => None,
+    });
+    table.unwrap_or(u32::from(rule.header.table))
 }
 
 fn address_family(family: Family) -> AddressFamily {

@@ -11,6 +11,7 @@
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
 //! chain site_N        a SYN goes to the listener of site N
 //! chain packet_N      a packet of the Nth site of mode packet goes into its TUN
+//! chain block_N       a packet of site N of mode block is refused
 //! chain packets       what is of no flow: one or more rules per site, where some site looks at packets
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
 //! chain to_hosts      output, before conntrack: what we send to hosts
@@ -22,15 +23,15 @@
 mod build;
 mod packets;
 
-pub(super) use build::site_chain;
-pub use packets::{PacketLane, lanes, looks_at_packets};
+use build::site_chain;
+pub use packets::{PacketLane, lanes, looks_at_packets, passing_tun};
 
 use std::borrow::Cow;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
     config::Config,
-    site::{Mode, PortRange, Protocol, Site, SynHandling},
+    site::{Mode, PortRange, Protocol, Site, SiteId, SynHandling},
 };
 
 use crate::gate::Gate;
@@ -122,6 +123,8 @@ pub enum Term {
     ForThisMachine,
     /// With its present mark, the packet would leave by this interface.
     RoutedTo(String),
+    /// With its present mark, the packet would leave by one of these.
+    RoutedToAny(Vec<String>),
     /// A full socket (no handshake, no TIME_WAIT) with this mark takes the packet.
     SocketMark(u32),
     /// A transparent socket takes the packet, in whatever state.
@@ -151,6 +154,8 @@ pub enum Term {
     ClampMss,
     /// Drop the packet, and tell its sender by ICMP that the port cannot be reached.
     Reject,
+    /// Drop the packet.
+    Drop,
     /// Add to a counter.
     Count(Counter),
     /// Remember by which interface the packet came in.
@@ -188,6 +193,8 @@ pub enum Counter {
     IntoTunnel(usize),
     /// Packets that were refused.
     Refused,
+    /// Packets from a peer that are for this machine itself, or for many.
+    NotForHosts,
 }
 
 impl Counter {
@@ -216,6 +223,7 @@ impl Counter {
             Self::Answered => "answered",
             Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
             Self::Refused => "packets_refused",
+            Self::NotForHosts => "packets_not_for_hosts",
         })
     }
 }
@@ -398,15 +406,33 @@ fn host_at_cap() -> Vec<Rule> {
     ]
 }
 
-/// The rules of a site's chain while its flows are left to the kernel.
-pub fn bypassed() -> Vec<Rule> {
-    vec![
-        goes_on(),
-        rule(
-            "its peer or the link is gone, or it is off: new flows pass",
+/// The chain that a site has for itself, which can be changed without others noticing. Sites of mode `bypass` have none.
+pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
+    match config.sites[id].mode {
+        Mode::Split | Mode::Tunnel => Some(site_chain(id)),
+        Mode::Packet => packets::lane_of(config, id),
+        Mode::Block => Some(packets::block_chain(id)),
+        Mode::Bypass => None,
+    }
+}
+
+/// The rules of a site's [own chain](own_chain) of this name while what it takes is left to the kernel; `None` for other chains.
+pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
+    let (of, _) = chain.split_once('_')?;
+    match of {
+        "site" => Some(vec![
+            goes_on(),
+            rule(
+                "its peer or the link is gone, or it is off: new flows pass",
+                [Term::Accept],
+            ),
+        ]),
+        "packet" | "block" => Some(vec![rule(
+            "its peer is gone, or it is off: packets pass",
             [Term::Accept],
-        ),
-    ]
+        )]),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -30,6 +30,16 @@ pub struct PacketTun {
     pub index: u32,
 }
 
+/// The TUNs of the sites of mode `packet`.
+#[derive(Debug, Default)]
+pub struct PacketTuns {
+    /// One for each site, in their order.
+    pub sites: Vec<PacketTun>,
+    /// By which packets of hosts come back that are to pass, as their peer is gone: tracked as ever, other than what a peer sends.
+    /// Where there is a site.
+    pub passing: Option<Tun>,
+}
+
 impl Tun {
     /// Creates the device, down and without addresses.
     ///

@@ -16,8 +16,9 @@
 
 pub mod flows;
 pub mod metrics;
+pub mod packets;
 pub(crate) mod page;
-pub mod past;
+mod past;
 mod sampler;
 pub mod status;
 pub mod stream;
@@ -27,7 +28,6 @@ pub mod trace;
 
 use std::{
     cmp::Reverse,
-    collections::BTreeMap,
     process,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -54,7 +54,7 @@ use self::{
     sampler::{Looks, Slow},
     status::{
         Causes, Custody, HOSTS_TOLD, HostAtCap, Limits, LinkStatus, PacketStatus, PeerStatus,
-        SessionStatus, SiteStatus, Status, Traffic, Used,
+        ReceivedStatus, SessionStatus, SiteStatus, Status, Traffic, Used,
     },
     stream::Listeners,
 };
@@ -66,7 +66,6 @@ use crate::{
     switches::Switches,
     tunnel::{
         Tunnels,
-        packets::PacketFacts,
         peers::{SessionFacts, Statuses},
     },
 };
@@ -283,7 +282,13 @@ impl Observer {
                 no_session: status.trouble().map(|why| why.as_str().to_owned()),
                 flows,
                 session: session.as_ref().map(SessionStatus::from),
-                packets: packets.iter().map(PacketStatus::from).collect(),
+                packets: packets.sites.iter().map(PacketStatus::from).collect(),
+                packets_received: packets.received.iter().map(ReceivedStatus::from).collect(),
+                takes_packets: packets.taken,
+                understands: packets
+                    .understood
+                    .map(|all| all.into_iter().map(str::to_owned).collect()),
+                packets_refused: packets.refused,
             }
         });
         peers.collect()
@@ -336,29 +341,6 @@ impl Traffic {
         self.held.disk += other.held.disk;
         self.held.kernel += other.held.kernel;
         self.held.oldest_s = self.held.oldest_s.max(other.held.oldest_s);
-    }
-}
-
-impl From<&PacketFacts> for PacketStatus {
-    fn from(facts: &PacketFacts) -> Self {
-        let mut boosters: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
-        for (booster, count, value) in &facts.boosters {
-            let counts = boosters.entry(booster.clone()).or_default();
-            counts.insert((*count).to_owned(), *value);
-        }
-        Self {
-            site: facts.site.clone(),
-            packets: facts.chain.packets,
-            bytes: facts.chain.bytes,
-            messages: facts.chain.messages,
-            message_bytes: facts.chain.message_bytes,
-            delivered: facts.chain.packets_up,
-            dropped_full: facts.chain.dropped_full,
-            dropped_late: facts.chain.dropped_late,
-            queued_bytes: facts.queued as u64,
-            queued_s: facts.delay.as_secs_f64(),
-            boosters,
-        }
     }
 }
 

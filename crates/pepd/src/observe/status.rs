@@ -126,6 +126,18 @@ pub struct PeerStatus {
     /// How the packets of its sites in mode `packet` fare, as of at most a second ago.
     #[serde(default)]
     pub packets: Vec<PacketStatus>,
+    /// What its own such sites have sent.
+    #[serde(default)]
+    pub packets_received: Vec<ReceivedStatus>,
+    /// Whether it takes packets, where there is a session and a site of ours that has some.
+    #[serde(default)]
+    pub takes_packets: Option<bool>,
+    /// Boosters of ours that it understands, once it has said so.
+    #[serde(default)]
+    pub understands: Option<Vec<String>>,
+    /// Messages of packets of its that made no sense.
+    #[serde(default)]
+    pub packets_refused: u64,
 }
 
 /// Packets of a site that are carried beside flows. Counts are since the process began.
@@ -151,7 +163,29 @@ pub struct PacketStatus {
     pub queued_bytes: u64,
     /// For how long the first of it has been.
     pub queued_s: f64,
-    /// What each booster has done, by its name; those that take what the peer's chain of the same number sent have a name with `_received`.
+    /// Packets dropped as no packet of the tunnel was long enough for them.
+    #[serde(default)]
+    pub dropped_long: u64,
+    /// What each booster has done, by its name.
+    pub boosters: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// What a site of a peer's in mode `packet` has sent. Counts are since the session began.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ReceivedStatus {
+    /// Which of them, in the order of its configuration, from 0: it may have others than we have.
+    pub chain: u8,
+    /// What came: messages.
+    pub messages: u64,
+    /// Packets that came of them.
+    pub packets: u64,
+    /// Messages that no booster could read.
+    pub unreadable: u64,
+    /// Messages in pieces of which some were missing.
+    pub given_up: u64,
+    /// Packets dropped as the link was congested, and their senders do not understand marks.
+    pub dropped_congested: u64,
+    /// What the receiving side of each booster has done, by its name.
     pub boosters: BTreeMap<String, BTreeMap<String, u64>>,
 }
 

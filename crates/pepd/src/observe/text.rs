@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::packets;
 use super::status::{Held, HostAtCap, PeerStatus, Status, Traffic, Used};
 
 /// The longest name that is written in full in a table.
@@ -31,7 +32,8 @@ impl fmt::Display for Status {
             writeln!(f, "held for peers: memory {memory}, disk {disk}")?;
         }
         self.write_sites(f)?;
-        self.write_peers(f)
+        self.write_peers(f)?;
+        packets::write(f, &self.peers)
     }
 }
 
@@ -308,8 +310,11 @@ pub(crate) mod tests {
                     "lost": {"link": 1, "congestion": 2, "outage": 3},
                 }, "packets": [{
                     "site": "voice", "packets": 1, "bytes": 2, "messages": 3, "message_bytes": 4, "delivered": 5,
-                    "dropped_full": 6, "dropped_late": 7, "queued_bytes": 8, "queued_s": 0.1,
+                    "dropped_full": 6, "dropped_late": 7, "dropped_long": 9, "queued_bytes": 8, "queued_s": 0.1,
                     "boosters": {"fec": {"on": 1, "repairs": 2}},
+                }], "takes_packets": true, "understands": ["fec"], "packets_refused": 1, "packets_received": [{
+                    "chain": 3, "messages": 1, "packets": 2, "unreadable": 3, "given_up": 4, "dropped_congested": 5,
+                    "boosters": {"fec": {"restored": 2}},
                 }]},
                 {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
                 {"name": "deaf", "endpoint": null, "here": false, "flows": 8192, "session": null, "no_session": "untaken"},
@@ -341,6 +346,8 @@ pub(crate) mod tests {
             "away",
             "psk_file?",
             "pass by: 12345",
+            "voice ",
+            "100 ms  fec",
             "2001:db8:ffff:ffff::/64",
         ] {
             assert!(text.contains(part), "{part}: {text}");

@@ -41,7 +41,7 @@ use super::{
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
 };
-use crate::{custody::Replies, flow::FlowContext, intercept::tun::PacketTun, sys::reactor};
+use crate::{custody::Replies, flow::FlowContext, intercept::tun::PacketTuns, sys::reactor};
 
 /// Datagrams sent, and calls that receive some, before others have their turn.
 const SEND_TURN: usize = 256;
@@ -64,7 +64,7 @@ pub(super) enum DriverError {
 
 /// Runs all tunnels until `stopped`.
 pub(super) async fn run(
-    (prepared, inherited, tuns): (Prepared, Inherited, Vec<PacketTun>),
+    (prepared, inherited, tuns): (Prepared, Inherited, PacketTuns),
     context: Arc<FlowContext>,
     (incoming, orders): (UnboundedReceiver<Handed>, UnboundedReceiver<Ordered>),
     stopped: impl Future<Output = ()>,

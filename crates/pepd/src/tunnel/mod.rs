@@ -55,7 +55,7 @@ use tunnel::class::Class;
 
 use crate::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
-    intercept::tun::PacketTun,
+    intercept::tun::PacketTuns,
     limits::Permit,
     observe::Tally,
     workers::IdleThread,
@@ -166,7 +166,7 @@ impl Tunnels {
     pub fn start(
         (prepared, thread): (setup::Prepared, IdleThread),
         inherited: Inherited,
-        tuns: Vec<PacketTun>,
+        tuns: PacketTuns,
         context: &Arc<FlowContext>,
     ) -> io::Result<Self> {
         let (handed, incoming) = mpsc::unbounded_channel();

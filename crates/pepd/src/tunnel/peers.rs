@@ -11,7 +11,7 @@ use std::{
 use super::packets::PacketFacts;
 use pep_core::{
     config::{Config, OnPeerLoss},
-    site::SiteId,
+    site::{SiteId, WithoutPeer},
 };
 use tokio::sync::watch;
 use tunnel::{
@@ -64,10 +64,13 @@ pub struct PeerStatus {
     is_here: AtomicBool,
     on_loss: OnPeerLoss,
     sites: Vec<SiteId>,
+    /// Those whose packets the kernel is to forward while it is gone, or takes none.
+    passing: Vec<SiteId>,
+    takes_packets: AtomicBool,
     /// The session, where there is one, and flows in the tunnel.
     known: Mutex<(Option<SessionFacts>, u64)>,
     trouble: Mutex<Option<NoSession>>,
-    packets: Mutex<Vec<PacketFacts>>,
+    packets: Mutex<PacketFacts>,
 }
 
 impl PeerStatus {
@@ -82,14 +85,14 @@ impl PeerStatus {
     }
 
     /// How the packets of its sites fare; not older than a second.
-    pub fn packets(&self) -> Vec<PacketFacts> {
+    pub fn packets(&self) -> PacketFacts {
         self.packets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(super) fn set_packets(&self, packets: Vec<PacketFacts>) {
+    pub(super) fn set_packets(&self, packets: PacketFacts) {
         *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = packets;
     }
 
@@ -112,8 +115,12 @@ impl PeerStatus {
     }
 
     fn bypassed(&self) -> impl Iterator<Item = SiteId> {
-        let bypassed = self.on_loss == OnPeerLoss::Bypass && !self.is_here.load(Relaxed);
-        self.sites.iter().copied().filter(move |_| bypassed)
+        let gone = !self.is_here.load(Relaxed);
+        let flows = gone && self.on_loss == OnPeerLoss::Bypass;
+        let flows = self.sites.iter().filter(move |_| flows);
+        let takes_none = gone || !self.takes_packets.load(Relaxed);
+        let passing = self.passing.iter().filter(move |_| takes_none);
+        flows.chain(passing).copied()
     }
 }
 
@@ -121,7 +128,7 @@ impl PeerStatus {
 #[derive(Debug, Clone)]
 pub struct Statuses {
     peers: Arc<[Arc<PeerStatus>]>,
-    /// Sites whose flows the kernel is to forward.
+    /// Sites whose flows or packets the kernel is to forward.
     bypassed: watch::Sender<BTreeSet<SiteId>>,
 }
 
@@ -132,6 +139,12 @@ impl Statuses {
             let sites = config.sites.iter().map(|(id, _)| id);
             sites.filter(move |id| config.peer_of(*id) == Some(index))
         };
+        let passing = |index| {
+            let sites = config.packet_sites();
+            let sites = sites.filter(move |site| site.peer == index);
+            let passing = sites.filter(|site| site.policy.on_peer_loss == WithoutPeer::Pass);
+            passing.map(|site| site.id).collect()
+        };
         let peers = config.peers.iter().enumerate();
         let peers: Arc<[_]> = peers
             .map(|(index, peer)| {
@@ -139,6 +152,8 @@ impl Statuses {
                     is_here: AtomicBool::new(false),
                     on_loss: peer.on_peer_loss,
                     sites: of_peer(index).collect(),
+                    passing: passing(index),
+                    takes_packets: AtomicBool::new(false),
                     known: Mutex::default(),
                     trouble: Mutex::default(),
                     packets: Mutex::default(),
@@ -178,6 +193,13 @@ impl Statuses {
         changed
     }
 
+    /// Whether the peer takes packets beside flows, in the session that has begun.
+    pub(super) fn set_takes_packets(&self, peer: usize, takes: bool) {
+        if self.peers[peer].takes_packets.swap(takes, Relaxed) != takes {
+            self.tell();
+        }
+    }
+
     fn tell(&self) {
         let bypassed = self.peers.iter().flat_map(|peer| peer.bypassed()).collect();
         self.bypassed.send_if_modified(|sent| {
@@ -187,7 +209,7 @@ impl Statuses {
         });
     }
 
-    /// Sites whose flows the kernel is to forward, as long as their peers are gone.
+    /// Sites whose flows or packets the kernel is to forward, as long as their peers are gone.
     pub fn bypassed(&self) -> watch::Receiver<BTreeSet<SiteId>> {
         let mut bypassed = self.bypassed.subscribe();
         bypassed.mark_changed();
@@ -233,5 +255,33 @@ mod tests {
         assert!(bypassed.borrow_and_update().is_empty());
         let split = Statuses::new(&config("split"));
         assert!(split.bypassed().borrow().is_empty());
+    }
+
+    #[test]
+    fn packets_go_into_no_interface_of_ours_while_the_peer_is_gone_but_where_they_are_dropped() {
+        let site = |name: &str, port: u16, lost: &str| {
+            format!(
+                "[[site]]\nname = \"{name}\"\nmode = \"packet\"\npeer = \"hub\"\nmatch = {{ dport = {port} }}\n\
+                 [site.packet]\non_peer_loss = \"{lost}\"\n"
+            )
+        };
+        let text = format!(
+            "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n\
+             [peer.hub]\nendpoint = \"192.0.2.1:1\"\n\
+             public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n{}{}",
+            site("a", 1, "drop"),
+            site("b", 2, "pass")
+        );
+        let config = pep_core::config::parse(&text).expect("valid");
+        let statuses = Statuses::new(&config);
+        assert_eq!(*statuses.bypassed().borrow(), BTreeSet::from([SiteId(1)]));
+        statuses.set(0, true);
+        let passing = |taken| {
+            statuses.set_takes_packets(0, taken);
+            statuses.bypassed().borrow().len()
+        };
+        assert_eq!([true, false, true].map(passing), [0, 1, 0]);
+        statuses.set(0, false);
+        assert_eq!(statuses.bypassed().borrow().len(), 1);
     }
 }

@@ -45,7 +45,8 @@ impl Sending {
 
     /// The mark that the datagram gets.
     fn ecn(&self) -> Ecn {
-        self.message.map_or(Ecn::Ect0, Ecn::outside)
+        // That of a packet beside streams is its own (normal mode, RFC 6040 §4.1).
+        self.message.unwrap_or(Ecn::Ect0)
     }
 }
 

@@ -160,8 +160,8 @@ impl Arq {
             order: s.read("order", Switch).unwrap_or(false),
             cache: s.read("cache", cache()).unwrap_or(ByteSize::mib(1)),
             wait: s
-                .read("wait", Span(Duration::from_millis(1)..=HOUR))
-                .unwrap_or(deadline),
+                .read("wait", Span(Duration::from_millis(1)..=Arq::WAIT_MAX))
+                .unwrap_or(deadline.min(Arq::WAIT_MAX)),
         };
         section.finish();
         arq

@@ -226,10 +226,10 @@ impl<'a> Writer<'a> {
                 json!({"fib": {"result": "type", "flags": ["daddr"]}}),
                 json!({"set": ["local", "broadcast", "anycast", "multicast"]}),
             )],
-            Term::RoutedTo(name) => vec![equal(
-                json!({"fib": {"result": "oifname", "flags": ["daddr", "mark"]}}),
-                json!(name),
-            )],
+            Term::RoutedTo(name) => vec![equal(way_out(), json!(name))],
+            Term::RoutedToAny(names) => {
+                vec![equal(way_out(), one_or_set(names.iter().collect()))]
+            }
             Term::SocketMark(mark) => {
                 vec![equal(
                     self.masked(json!({"socket": {"key": "mark"}})),
@@ -271,6 +271,7 @@ impl<'a> Writer<'a> {
                 vec![json!({"mangle": {"key": size, "value": {"rt": {"key": "mtu"}}}})]
             }
             Term::Reject => vec![json!({"reject": {"type": "icmpx", "expr": "port-unreachable"}})],
+            Term::Drop => vec![json!({"drop": null})],
             Term::Accept => vec![json!({"accept": null})],
             Term::Return => vec![json!({"return": null})],
             Term::Jump(chain) => vec![json!({"jump": {"target": chain}})],
@@ -299,6 +300,10 @@ fn matches(op: &str, left: Value, right: Value) -> Value {
 
 fn equal(left: Value, right: Value) -> Value {
     matches("==", left, right)
+}
+
+fn way_out() -> Value {
+    json!({"fib": {"result": "oifname", "flags": ["daddr", "mark"]}})
 }
 
 fn meta(key: &str) -> Value {

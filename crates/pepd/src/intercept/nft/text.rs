@@ -110,6 +110,10 @@ fn term(mask: u32, term: &Term) -> String {
             "fib daddr type { local, broadcast, anycast, multicast }".to_owned()
         }
         Term::RoutedTo(name) => format!("fib daddr . mark oifname \"{name}\""),
+        Term::RoutedToAny(names) => {
+            let names = one_or_set(names.iter().map(quoted));
+            format!("fib daddr . mark oifname {names}")
+        }
         Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
@@ -132,6 +136,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Seen => format!("update @{SEEN_SET} {{ iifname }}"),
         Term::ClampMss => "tcp option maxseg size set rt mtu".to_owned(),
         Term::Reject => "reject with icmpx port-unreachable".to_owned(),
+        Term::Drop => "drop".to_owned(),
         Term::Accept => "accept".to_owned(),
         Term::Return => "return".to_owned(),
         Term::Jump(chain) => format!("jump {chain}"),

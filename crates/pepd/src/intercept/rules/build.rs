@@ -105,7 +105,7 @@ impl Builder<'_> {
         chains
     }
 
-    fn lan_names(&self) -> Vec<String> {
+    pub(super) fn lan_names(&self) -> Vec<String> {
         self.lans.iter().map(|lan| lan.interface.clone()).collect()
     }
 
@@ -134,7 +134,7 @@ impl Builder<'_> {
             true => goto("elsewhere"),
             false => Accept,
         };
-        let mut rules = Vec::from_iter(self.out_of_lanes());
+        let mut rules = self.out_of_lanes();
         rules.push(rule(
             "not from hosts",
             [NotFrom(self.host_names()), elsewhere],

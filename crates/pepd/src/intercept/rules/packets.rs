@@ -29,8 +29,7 @@ pub struct PacketLane {
 /// The TUNs of packets, in the order of their sites: the table's name and a number, which no TUN for held SYNs can be
 /// called, of any table.
 pub fn lanes(config: &Config) -> Vec<PacketLane> {
-    let table = config.intercept.table.as_str();
-    let prefix = &table[..table.len().min(12)];
+    let prefix = prefix(config);
     let sites = config.packet_sites().enumerate();
     let lane = |(number, of): (usize, pep_core::config::PacketSite<'_>)| PacketLane {
         site: of.id,
@@ -38,6 +37,17 @@ pub fn lanes(config: &Config) -> Vec<PacketLane> {
         mss_clamp: of.policy.mss_clamp,
     };
     sites.map(lane).collect()
+}
+
+/// The TUN by which packets of hosts come back that are to pass, where there are such sites.
+pub fn passing_tun(config: &Config) -> Option<String> {
+    config.packet_sites().next()?;
+    Some(format!("{}-p", prefix(config)))
+}
+
+fn prefix(config: &Config) -> &str {
+    let table = config.intercept.table.as_str();
+    &table[..table.len().min(12)]
 }
 
 /// Whether some site looks at packets.
@@ -65,17 +75,37 @@ impl Builder<'_> {
         let lanes = (0..self.lanes.len()).map(Counter::IntoTunnel);
         let mut sites = self.config.sites.iter();
         let blocks = sites.any(|(_, site)| site.mode == Mode::Block);
-        lanes.chain(blocks.then_some(Counter::Refused)).collect()
+        let out = (!self.lanes.is_empty()).then_some(Counter::NotForHosts);
+        let refused = blocks.then_some(Counter::Refused);
+        lanes.chain(out).chain(refused).collect()
     }
 
-    /// What comes out of the TUNs is from the far end, or passes as that is gone.
-    pub(super) fn out_of_lanes(&self) -> Option<Rule> {
-        let from = Term::From(self.lane_names());
-        let rules = rule(
-            "out of a TUN of packets, never into one again",
-            [from, Term::Accept],
-        );
-        (!self.lanes.is_empty()).then_some(rules)
+    /// What comes out of the TUNs of sites is from a peer. Its hosts may reach those here, but not this machine: to `input` they
+    /// would look like hosts of this side. What hosts here answer goes into the TUN untracked, so conntrack must not see their
+    /// packets either: half a connection is `invalid` to it.
+    pub(super) fn out_of_lanes(&self) -> Vec<Rule> {
+        if self.lanes.is_empty() {
+            return Vec::new();
+        }
+        let from = || Term::From(self.lane_names());
+        let refused = Term::Count(Counter::NotForHosts);
+        let mut rules = vec![
+            rule(
+                "a peer has no business with this machine itself",
+                [from(), Term::ForThisMachine, refused, Term::Drop],
+            ),
+            rule(
+                "from a peer: as little tracked as what goes to it",
+                [from(), Term::Notrack, Term::Accept],
+            ),
+        ];
+        rules.extend(passing_tun(self.config).map(|tun| {
+            rule(
+                "the peer is gone: never into a TUN again, tracked as ever",
+                [Term::From(vec![tun]), Term::Accept],
+            )
+        }));
+        rules
     }
 
     /// For a packet that is no flow's and meets these conditions.
@@ -109,6 +139,7 @@ impl Builder<'_> {
                 )
             })
             .collect();
+        chains.extend(self.block_chains());
         chains.push(chain(PACKETS, None, self.packets()));
         chains
     }
@@ -117,7 +148,19 @@ impl Builder<'_> {
     fn lane_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
         use Term::{Accept, Count, Notrack, RoutedTo, SetMark};
         let mark = self.marks.packet(self.lans.len(), number);
-        vec![
+        let mut rules = Vec::new();
+        // One-armed, the way to the link leads by a LAN interface; where the link is not known, any might.
+        let link = self.config.link.as_ref();
+        let link = link.map(|link| link.interface.as_str());
+        let mut between = self.lan_names();
+        between.retain(|name| link.is_some_and(|link| link != name));
+        if !between.is_empty() {
+            rules.push(rule(
+                "between hosts of this side",
+                [Term::RoutedToAny(between), Accept],
+            ));
+        }
+        rules.extend([
             rule(
                 "into the TUN, which is there as long as pepd is",
                 [
@@ -132,7 +175,17 @@ impl Builder<'_> {
                 "pepd is gone: forward, tracked as ever",
                 [SetMark(0), Accept],
             ),
-        ]
+        ]);
+        rules
+    }
+
+    fn block_chains(&self) -> impl Iterator<Item = Chain> + '_ {
+        let sites = self.config.sites.iter();
+        let blocking = sites.filter(|(_, site)| site.mode == Mode::Block);
+        blocking.map(|(id, site)| {
+            let refused = [Term::Count(Counter::Refused), Term::Reject];
+            chain(&block_chain(id), None, vec![rule(&site.name, refused)])
+        })
     }
 
     fn packets(&self) -> Vec<Rule> {
@@ -171,7 +224,7 @@ impl Builder<'_> {
                 let number = lanes.position(|lane| lane.site == id);
                 vec![Term::Goto(lane_chain(number.expect("each has one")))]
             }
-            Mode::Block => vec![Term::Count(Counter::Refused), Term::Reject],
+            Mode::Block => vec![Term::Goto(block_chain(id))],
             Mode::Split | Mode::Tunnel | Mode::Bypass => vec![Term::Return],
         };
         let protocols = protocols(&site.matcher);
@@ -200,6 +253,17 @@ fn lane_chain(number: usize) -> String {
     format!("packet_{number}")
 }
 
+/// The chain of a site of mode `packet`.
+pub(super) fn lane_of(config: &Config, id: SiteId) -> Option<String> {
+    let number = config.packet_sites().position(|of| of.id == id);
+    number.map(lane_chain)
+}
+
+/// The chain of a site of mode `block`.
+pub(super) fn block_chain(id: SiteId) -> String {
+    format!("block_{id}")
+}
+
 fn protocols(matcher: &Matcher) -> Vec<Term> {
     let mut protocols = matcher.protocol.clone();
     protocols.sort_unstable();
@@ -210,7 +274,8 @@ fn protocols(matcher: &Matcher) -> Vec<Term> {
     }
 }
 
-/// Whatever the protocol: those that have ports have them at the same place.
+/// Whatever the protocol: those that have ports have them at the same place. Of fragments the kernel has made whole packets before:
+/// it does so wherever there is a rule that redirects (tproxy), and the built-in site has some in every table.
 fn ports(matcher: &Matcher) -> Vec<Term> {
     let term = |ranges: &[PortRange], term: fn(Vec<PortRange>) -> Term| {
         (!ranges.is_empty()).then(|| term(joined(ranges)))

@@ -77,12 +77,7 @@ fn sites_decide_in_their_order_whatever_their_mode() {
             port(5060),
             Term::Goto("packet_0".to_owned()),
         ],
-        &[
-            udp(),
-            port(443),
-            Term::Count(Counter::Refused),
-            Term::Reject,
-        ],
+        &[udp(), port(443), Term::Goto("block_2".to_owned())],
         &[
             Term::Protocol(vec![Protocol::ICMP]),
             Term::Destination(Prefixes::V4(vec![prefix])),
@@ -92,6 +87,10 @@ fn sites_decide_in_their_order_whatever_their_mode() {
     ];
     assert_eq!(chain[0], [Term::ForThisMachine, Term::Return]);
     assert_eq!(chain[2..], expected, "nothing behind the last that matters");
+    assert_eq!(
+        rules_of(&ruleset, "block_2"),
+        [[Term::Count(Counter::Refused), Term::Reject]]
+    );
     // Only what takes TCP is asked of SYNs.
     let sites = rules_of(&ruleset, "sites");
     let ends: Vec<_> = sites[1..].iter().map(|rule| rule.last().unwrap()).collect();
@@ -110,7 +109,13 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
             .expect("a rule")
     };
     let goes = |end: fn(String) -> Term| end("packets".to_owned());
-    let own = position(&|terms| terms == [Term::From(vec!["pepd-0".to_owned()]), Term::Accept]);
+    let of_peers = || Term::From(vec!["pepd-0".to_owned()]);
+    let to_us = position(&|terms| {
+        terms.starts_with(&[of_peers(), Term::ForThisMachine]) && terms.ends_with(&[Term::Drop])
+    });
+    let own = position(&|terms| terms == [of_peers(), Term::Notrack, Term::Accept]);
+    let passing = Term::From(vec!["pepd-p".to_owned()]);
+    let passing = position(&|terms| terms == [passing.clone(), Term::Accept]);
     let others = position(&|terms| terms.contains(&Term::NotTcpOrIcmp));
     let full = position(&|terms| {
         terms.starts_with(&[Term::SocketTransparent, Term::SocketMark(0x5000_0000)])
@@ -120,7 +125,7 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     let half_open =
         position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
     let last = rules.len() - 1;
-    assert_eq!(own, 0, "before all others");
+    assert_eq!((to_us, own, passing), (0, 1, 2), "before all others");
     assert_eq!(rules[others].last(), Some(&goes(Term::Goto)));
     assert!(others < full && full < syn && syn < gate && half_open < last);
     assert_eq!(rules[last].last(), Some(&goes(Term::Goto)));
@@ -146,7 +151,11 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
         &[Term::SetMark(0), Term::Accept],
     ];
     assert_eq!(rules_of(&ruleset, "packet_1"), expected);
-    let counters = [Counter::IntoTunnel(0), Counter::IntoTunnel(1)];
+    let counters = [
+        Counter::IntoTunnel(0),
+        Counter::IntoTunnel(1),
+        Counter::NotForHosts,
+    ];
     assert_eq!(ruleset.counters[Counter::ALL.len()..], counters);
     let clamp = [
         Term::To(vec!["pepd-0".to_owned()]),
@@ -154,4 +163,24 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
         Term::ClampMss,
     ];
     assert_eq!(rules_of(&ruleset, "into_tunnels"), [clamp]);
+}
+
+#[test]
+fn what_stays_on_this_side_goes_into_no_tun() {
+    let first = |link: &str| {
+        let site = site("a", "packet", "");
+        let ruleset = ruleset(&format!("[link]\ninterface = \"{link}\"\n{site}"));
+        rules_of(&ruleset, "packet_0")[0].to_vec()
+    };
+    let between = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        [Term::RoutedToAny(names), Term::Accept]
+    };
+    assert_eq!(first("sat0"), between(&["lan0", "lan1"]));
+    assert_eq!(first("lan1"), between(&["lan0"]), "one-armed");
+    let unknown = ruleset(&site("a", "packet", ""));
+    assert!(matches!(
+        rules_of(&unknown, "packet_0")[0],
+        [Term::SetMark(_), ..]
+    ));
 }

@@ -1,6 +1,10 @@
 //! The samples of a metric: whose they are, and so which labels they have.
 
-use super::super::status::{PacketStatus, PeerStatus, SessionStatus, SiteStatus, Status, Traffic};
+use std::collections::BTreeMap;
+
+use super::super::status::{
+    PacketStatus, PeerStatus, ReceivedStatus, SessionStatus, SiteStatus, Status, Traffic,
+};
 
 /// As which site flows are counted that peers have sent; no site has such a name.
 const FROM_PEERS: &str = "(from peers)";
@@ -34,6 +38,10 @@ pub(super) enum Of {
     PacketsBy(&'static str, fn(&PacketStatus) -> Parts),
     /// Each count of each booster there.
     Boosters,
+    /// What each chain of each peer has sent, in parts.
+    ReceivedBy(&'static str, fn(&ReceivedStatus) -> Parts),
+    /// Each count of each booster that takes what came by it.
+    ReceivedBoosters,
     /// A counter of the daemon, by its name.
     Counter(&'static str),
 }
@@ -50,6 +58,8 @@ impl Of {
             Self::SessionBy(label, _) => vec!["peer", label],
             Self::PacketsBy(label, _) => vec!["peer", "site", label],
             Self::Boosters => vec!["peer", "site", "booster", "what"],
+            Self::ReceivedBy(label, _) => vec!["peer", "chain", label],
+            Self::ReceivedBoosters => vec!["peer", "chain", "booster", "what"],
         }
     }
 
@@ -81,7 +91,26 @@ impl Of {
                 });
                 all.collect()
             }
-            Self::Boosters => boosters(status),
+            Self::Boosters => {
+                let all = packets(status);
+                let all = all.map(|(peer, site)| (peer, site.site.clone(), &site.boosters));
+                boosters(all)
+            }
+            Self::ReceivedBy(_, parts) => {
+                let all = received(status).flat_map(|(peer, chain)| {
+                    let of = move |(part, value)| {
+                        let labels = vec![peer.to_owned(), chain.chain.to_string(), part];
+                        (labels, value as f64)
+                    };
+                    parts(chain).into_iter().map(of)
+                });
+                all.collect()
+            }
+            Self::ReceivedBoosters => {
+                let all = received(status);
+                let all = all.map(|(peer, of)| (peer, of.chain.to_string(), &of.boosters));
+                boosters(all)
+            }
         }
     }
 }
@@ -117,12 +146,23 @@ fn packets(status: &Status) -> impl Iterator<Item = (&str, &PacketStatus)> {
     })
 }
 
-fn boosters(status: &Status) -> Vec<Sample> {
+fn received(status: &Status) -> impl Iterator<Item = (&str, &ReceivedStatus)> {
+    let peers = status.peers.iter();
+    peers.flat_map(|peer| {
+        let chains = peer.packets_received.iter();
+        chains.map(|chain| (peer.name.as_str(), chain))
+    })
+}
+
+/// Of each site or chain of a peer.
+fn boosters<'a>(
+    all: impl Iterator<Item = (&'a str, String, &'a BTreeMap<String, BTreeMap<String, u64>>)>,
+) -> Vec<Sample> {
     let mut samples = Vec::new();
-    for (peer, packets) in packets(status) {
-        for (booster, counts) in &packets.boosters {
+    for (peer, of, boosters) in all {
+        for (booster, counts) in boosters {
             for (what, value) in counts {
-                let labels = [peer, &packets.site, booster, what].map(str::to_owned);
+                let labels = [peer, &of, booster, what].map(str::to_owned);
                 samples.push((labels.to_vec(), *value as f64));
             }
         }

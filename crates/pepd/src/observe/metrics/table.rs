@@ -4,8 +4,8 @@ use pep_core::stats::Stats;
 
 use super::samples::{
     Of::{
-        self, Boosters, Counter, Flows, FlowsBy, PacketsBy, Peer, Session, SessionBy, Site,
-        Version, Whole,
+        self, Boosters, Counter, Flows, FlowsBy, PacketsBy, Peer, ReceivedBoosters, ReceivedBy,
+        Session, SessionBy, Site, Version, Whole,
     },
     counter, named,
 };
@@ -139,6 +139,7 @@ metrics! {
         ("delivered", packets.delivered),
         ("dropped_full", packets.dropped_full),
         ("dropped_late", packets.dropped_late),
+        ("dropped_long", packets.dropped_long),
     ])),
     /// The bytes of the packets of hosts, and of the messages.
     Total packets_bytes: PacketsBy("what", |packets| named([
@@ -147,6 +148,19 @@ metrics! {
     ])),
     /// Each count of each booster; `on` is 1 while it is.
     Gauge booster: Boosters,
+    /// What the sites of a peer in mode `packet` have sent in this session, by their number there: messages, packets that came of them, messages
+    /// that could not be read or put together (given_up), packets dropped as the link was congested.
+    Total packets_received: ReceivedBy("what", |chain| named([
+        ("messages", chain.messages),
+        ("packets", chain.packets),
+        ("unreadable", chain.unreadable),
+        ("given_up", chain.given_up),
+        ("dropped_congested", chain.dropped_congested),
+    ])),
+    /// Each count of each booster that takes what these have sent.
+    Gauge booster_received: ReceivedBoosters,
+    /// Messages of packets of the peer that made no sense.
+    Total peer_packets_refused: Peer(|peer| peer.packets_refused as f64),
 }
 
 /// Counters of the daemon that are not totals.

@@ -272,6 +272,7 @@ impl Core {
         let now = self.now();
         for (index, peer) in self.peers.list.iter().enumerate() {
             let session = self.endpoint.session(peer.id);
+            let takes = session.as_ref().map(|session| session.takes_packets());
             let facts = session.map(|session| SessionFacts {
                 carrier: peer.carrier,
                 path: session.path(),
@@ -282,13 +283,13 @@ impl Core {
             let status = self.statuses.of(index);
             status.set_known(facts, flows);
             if let Some(packets) = &peer.packets {
-                status.set_packets(packets.facts(now));
+                status.set_packets(packets.facts(now, takes));
             }
         }
     }
 
     /// For how long a peer has been silent. While the link is off its session does not say.
-    fn silence(&self, index: usize, now: Duration) -> Option<Duration> {
+    pub(super) fn silence(&self, index: usize, now: Duration) -> Option<Duration> {
         let peer = &self.peers.list[index];
         let told = peer.silent_since.map(|since| now - since);
         if !self.off || told.is_some() {

@@ -76,6 +76,8 @@ pub(super) struct Core {
     heard: Option<usize>,
     /// An operator wants nothing to be sent.
     off: bool,
+    /// A session that takes packets has begun.
+    joined: bool,
 }
 
 /// What our clock says when the core is made: what is remembered from before lies behind it.
@@ -107,6 +109,7 @@ impl Core {
             driver: None,
             heard: None,
             off: false,
+            joined: false,
         }))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pep_core::site::SiteId;
 
 use super::Core;
-use crate::tunnel::packets::Taken;
+use crate::tunnel::packets::{Packets, Taken};
 
 impl Core {
     /// A packet of a host has come out of the interface of that chain of a peer's.
@@ -15,9 +15,12 @@ impl Core {
         (peer, chain): (usize, usize),
         packet: &[u8],
     ) -> Taken {
-        let is_here = self.statuses.is_here(peer);
+        let silence = match self.statuses.is_here(peer) {
+            true => self.silence(peer, self.base.elapsed()),
+            false => Some(Duration::MAX),
+        };
         match &mut self.peers.list[peer].packets {
-            Some(packets) => packets.offer(now, chain, packet, is_here),
+            Some(packets) => packets.offer(now, chain, packet, silence),
             None => Taken::Pass,
         }
     }
@@ -54,6 +57,18 @@ impl Core {
         })
     }
 
+    /// Packets of peers that were dropped since this was last asked for, as no site has to do with them.
+    pub(in crate::tunnel) fn take_foreign_packets(&mut self) -> u64 {
+        let peers = self.peers.list.iter_mut();
+        let packets = peers.filter_map(|peer| peer.packets.as_mut());
+        packets.map(Packets::take_foreign).sum()
+    }
+
+    /// Whether a session with packets has begun since this was last asked.
+    pub(in crate::tunnel) fn take_joined(&mut self) -> bool {
+        std::mem::take(&mut self.joined)
+    }
+
     /// How long a packet of that chain may be to be carried in one piece, where that is known.
     pub(in crate::tunnel) fn packet_mtu(&mut self, (peer, chain): (usize, usize)) -> Option<usize> {
         let peer = &self.peers.list[peer];
@@ -68,7 +83,12 @@ impl Core {
             return;
         };
         match self.endpoint.session(peer.id) {
-            Some(session) => packets.begin(session),
+            Some(session) => {
+                packets.begin(session);
+                self.joined = true;
+                let takes = session.takes_packets();
+                self.statuses.set_takes_packets(index, takes);
+            }
             None => packets.end(),
         }
     }

@@ -5,20 +5,28 @@
 //!   host <-- kernel <-------- TUN of the site <-- Tap <--poll_host-- Exchange <----packet----- session <== peer
 //! ```
 //!
-//! While the peer is gone, or takes no packets, what comes out of a TUN goes back into it: the kernel then forwards it as if there
-//! were no pepd.
+//! While the peer is gone, or takes no packets, what comes out of a TUN comes in again by one for all that passes: the kernel then
+//! forwards it as if there were no pepd.
 
+mod facts;
 mod settings;
 pub(super) mod tap;
 
+pub use facts::{PacketFacts, ReceivedFacts, SiteFacts};
+
 use std::time::Duration;
 
+use crate::leg::may_be_host;
 use boosters::{
-    chain::ChainStats, ecn::Ecn as Mark, exchange::Exchange, ip::FlowKey as PacketKey, rule::Path,
+    ecn::Ecn as Mark,
+    exchange::Exchange,
+    ip::{FlowKey as PacketKey, Ip},
+    rule::Path,
 };
+use facts::Need;
 use pep_core::{
     config::{Config, PacketSite},
-    site::{FlowKey, Matcher, Protocol, SiteId, WithoutPeer},
+    site::{Answers, Protocol, SiteId, WithoutPeer},
 };
 use tunnel::{
     class::Class,
@@ -30,15 +38,37 @@ use tunnel::{
 /// How often boosters hear of the path while there are packets.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Chains that a peer may send by: as many as it may have sites of mode `packet`. What a receiver puts in order, holds back and puts
+/// together is some 11 MiB at most for each, and nothing until something comes.
+const CHANNELS: u8 = 16;
+/// The first channel of what receivers answer ([`boosters::exchange`]).
+const REPLIES: u8 = 64;
+
+/// The least silence after which packets pass, however soon they would be late: shorter ones are winks. A connection may not live
+/// through the change, where NAT gives what passes another address.
+const AWAY_AFTER: Duration = Duration::from_secs(1);
+
 /// What is between the interfaces of a peer's sites and its session.
 #[derive(Debug)]
 pub(super) struct Packets {
+    /// The peer's name.
+    peer: String,
+    /// What the peer has to understand for the boosters of its sites.
+    needs: Vec<Need>,
+    /// It was told, in this session, what it does not understand.
+    told: bool,
     exchange: Exchange,
     /// By the numbers of their chains.
     sites: Vec<Carried>,
     /// Of the session that there is.
     queues: Option<Queues>,
     looked: Duration,
+    /// When the session was last told what there is to be sent.
+    settled: Duration,
+    /// Packets of the peer that no site has to do with, since they were last asked for.
+    foreign: u64,
+    /// Messages on channels that no peer has.
+    refused: u64,
 }
 
 /// A site whose packets are carried.
@@ -47,8 +77,10 @@ struct Carried {
     id: SiteId,
     name: String,
     class: Class,
-    answers: Matcher,
+    answers: Answers,
     without_peer: WithoutPeer,
+    /// Packets pass once the peer has been silent for so long.
+    patience: Duration,
     /// What boosters add to a packet at most.
     overhead: usize,
 }
@@ -71,21 +103,6 @@ pub(super) enum Taken {
     Dropped,
 }
 
-/// How the packets of a site fare.
-#[derive(Debug, Clone)]
-pub struct PacketFacts {
-    /// Whose they are.
-    pub site: String,
-    /// What its chain has done.
-    pub chain: ChainStats,
-    /// What is queued, in bytes.
-    pub queued: usize,
-    /// For how long the first of it has been.
-    pub delay: Duration,
-    /// Each count of each booster, by their names; of those that take what the peer's chain of this number sent with `_received`.
-    pub boosters: Vec<(String, &'static str, u64)>,
-}
-
 impl Packets {
     /// Of the sites of a peer in mode `packet`, if it has any.
     pub(super) fn new(config: &Config, peer: usize, seed: u64) -> Option<Self> {
@@ -104,19 +121,23 @@ impl Packets {
             id: *id,
             name: site.name.clone(),
             class: super::setup::class(site.class),
-            answers: Matcher {
-                dscp: Vec::new(),
-                interface: Vec::new(),
-                ..site.matcher.clone()
-            },
+            answers: Answers::new(&site.matcher),
             without_peer: policy.on_peer_loss,
+            patience: policy.deadline.max(AWAY_AFTER),
             overhead: settings::overhead(&policy.boost),
         };
+        let needs = sites.iter().flat_map(|site| facts::needs(site));
         Some(Self {
+            peer: config.peers[peer].name.clone(),
+            needs: needs.collect(),
+            told: false,
             exchange: Exchange::new(sites.iter().enumerate().map(chain).collect()),
             sites: sites.iter().map(carried).collect(),
             queues: None,
             looked: Duration::ZERO,
+            settled: Duration::ZERO,
+            foreign: 0,
+            refused: 0,
         })
     }
 
@@ -133,8 +154,14 @@ impl Packets {
 
     /// The session is there.
     pub(super) fn begin(&mut self, session: &mut Session) {
-        self.queues = None;
+        (self.queues, self.told) = (None, false);
         if !session.takes_packets() {
+            let (peer, sites) = (&self.peer, self.sites.len());
+            tracing::warn!(
+                peer,
+                sites,
+                "the peer takes no packets: those of its sites of mode \"packet\" go as `packet.on_peer_loss` says; it needs such a site as well"
+            );
             return;
         }
         let words = session.open_packets(Class::Interactive, 0);
@@ -151,30 +178,40 @@ impl Packets {
         self.queues = None;
     }
 
-    /// Takes a packet of a host. `is_here`: the peer is there.
+    /// Takes a packet of a host. `silence`: for how long the peer has not been heard, though there is a session; `None` while it is
+    /// heard, and no end while it is gone.
     pub(super) fn offer(
         &mut self,
         now: Duration,
         chain: usize,
         packet: &[u8],
-        is_here: bool,
+        silence: Option<Duration>,
     ) -> Taken {
-        if self.queues.is_some() && is_here {
+        let Some(site) = self.sites.get(chain) else {
+            return Taken::Pass;
+        };
+        // Those that may not pass wait, as long as there is somebody to wait for: what is late is dropped anyway.
+        let passes = site.without_peer == WithoutPeer::Pass;
+        let patience = if passes { site.patience } else { Duration::MAX };
+        if self.queues.is_some() && silence.is_none_or(|silence| silence < patience) {
             self.exchange.from_host(now, chain, packet);
             return Taken::Yes;
         }
-        let site = self.sites.get(chain);
-        if site.is_some_and(|site| site.without_peer == WithoutPeer::Drop) {
-            return Taken::Dropped;
+        match site.without_peer {
+            WithoutPeer::Pass => Taken::Pass,
+            WithoutPeer::Drop => Taken::Dropped,
         }
-        Taken::Pass
     }
 
     /// Does what is due, and tells the session what there is to be sent.
     pub(super) fn settle(&mut self, now: Duration, session: Option<&mut Session>) {
+        self.settled = now;
         if self.exchange.deadline().is_some_and(|at| at <= now) {
             let sites = &self.sites;
             self.exchange.on_time(now, &mut |key| find(sites, key));
+        }
+        if self.queues.is_some() {
+            self.tell_of_missing();
         }
         let (Some(session), Some(queues)) = (session, &self.queues) else {
             return;
@@ -189,19 +226,36 @@ impl Packets {
         }
     }
 
-    /// When [`settle`](Self::settle) wants to be called again.
+    /// When [`settle`](Self::settle) wants to be called again. Of what was due then the session knows: it says itself when it sends,
+    /// and while nothing can be sent it does not.
     pub(super) fn deadline(&self) -> Option<Duration> {
         let words = self.exchange.word_due().filter(|_| self.queues.is_some());
+        let words = words.filter(|at| *at > self.settled);
         [self.exchange.deadline(), words]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// The next packet for a host, and the chain whose interface it is to come in by.
+    /// The next packet for a host, and the chain whose interface it is to come in by. A peer may send whatever it likes: what
+    /// answers nothing that its sites take is dropped.
     pub(super) fn poll_host(&mut self) -> Option<(usize, Vec<u8>)> {
-        let (chain, packet) = self.exchange.poll_host()?;
-        Some((chain, packet.bytes))
+        loop {
+            let (chain, packet) = self.exchange.poll_host()?;
+            if is_for_a_host(&packet.bytes) && self.admits(&packet.bytes) {
+                return Some((chain, packet.bytes));
+            }
+            self.foreign += 1;
+        }
+    }
+
+    fn admits(&self, packet: &[u8]) -> bool {
+        self.sites.iter().any(|site| site.answers.admit(packet))
+    }
+
+    /// How many packets of the peer were dropped since this was last asked for, as no site has to do with them.
+    pub(super) fn take_foreign(&mut self) -> u64 {
+        std::mem::take(&mut self.foreign)
     }
 
     /// Writes what is next of a queue of the session's.
@@ -230,6 +284,10 @@ impl Packets {
 
     /// Takes a message of the peer's.
     pub(super) fn take(&mut self, now: Duration, channel: u8, outer: Ecn, message: &[u8]) {
+        if (CHANNELS..REPLIES).contains(&channel) {
+            self.refused += 1;
+            return;
+        }
         let sites = &self.sites;
         let site = &mut |key: &PacketKey| find(sites, key);
         self.exchange
@@ -240,32 +298,6 @@ impl Packets {
     pub(super) fn mtus(&self, room: usize) -> impl Iterator<Item = usize> {
         let sites = self.sites.iter();
         sites.map(move |site| room.saturating_sub(site.overhead))
-    }
-
-    /// How packets fare.
-    pub(super) fn facts(&self, now: Duration) -> Vec<PacketFacts> {
-        let chains = self.exchange.chains().iter().zip(&self.sites).enumerate();
-        let facts = chains.map(|(number, (chain, site))| {
-            let mut boosters = Vec::new();
-            chain.counters(&mut |booster, count, value| {
-                boosters.push((booster.to_owned(), count, value));
-            });
-            let receivers = self.exchange.receivers();
-            for (_, receiver) in receivers.filter(|(channel, _)| usize::from(*channel) == number) {
-                receiver.counters(&mut |booster, count, value| {
-                    boosters.push((format!("{booster}_received"), count, value));
-                });
-            }
-            let (queued, delay) = chain.queued(now);
-            PacketFacts {
-                site: site.name.clone(),
-                chain: chain.stats(),
-                queued,
-                delay,
-                boosters,
-            }
-        });
-        facts.collect()
     }
 }
 
@@ -285,18 +317,15 @@ fn path(session: &Session) -> Path {
     }
 }
 
-/// The chain whose site packets with these addresses belong to; the first one if none. Their mark for services and their interface
-/// are not known.
+/// The chain whose site packets with these addresses belong to. Where there is none, the first one has it on its way to
+/// [`Packets::poll_host`], which drops it if it is no ICMP error about a packet of a site.
 fn find(sites: &[Carried], key: &PacketKey) -> usize {
-    let found = sites.iter().position(|site| {
-        site.answers.matches(&FlowKey {
-            protocol: Protocol(key.protocol),
-            src: key.from.into(),
-            dst: key.to.into(),
-            dscp: 0,
-            interface: "",
-        })
-    });
+    let protocol = Protocol(key.protocol);
+    let ports = [key.from.1, key.to.1];
+    // Fragments bear none.
+    let ports = (ports != [0; 2] || !protocol.has_ports()).then_some(ports);
+    let mut sites = sites.iter();
+    let found = sites.position(|site| (site.answers).take(protocol, key.from.0, key.to.0, ports));
     found.unwrap_or(0)
 }
 
@@ -309,6 +338,12 @@ fn inside(mark: Ecn) -> Mark {
     }
 }
 
+/// Whether both ends of a packet may be hosts: never this machine's own loopback, and none for many.
+fn is_for_a_host(packet: &[u8]) -> bool {
+    let ip = Ip::parse(packet);
+    ip.is_some_and(|ip| may_be_host(ip.source()) && may_be_host(ip.destination()))
+}
+
 fn outside(mark: Mark) -> Ecn {
     match mark {
         Mark::NotEct => Ecn::NotEct,
@@ -317,3 +352,6 @@ fn outside(mark: Mark) -> Ecn {
         Mark::Ce => Ecn::Ce,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,25 +9,12 @@ use pep_core::{
     config::{Boost, CongestionMark, DivAcksMode, Rule, When},
     site::PacketPolicy,
 };
-use units::{ByteSize, Rate, Ratio};
-
-/// What is queued at most where nothing is said, and the rate is not known.
-const QUEUE_UNKNOWN: u64 = 4 << 20;
-/// The least and the most that is taken where the rate is known.
-const QUEUE_MIN: u64 = 64 << 10;
-const QUEUE_MAX: u64 = 64 << 20;
+use units::{Rate, Ratio};
 
 /// The chain of a site whose peer is reached at this rate.
 pub(super) fn chain(policy: &PacketPolicy, rate: Option<Rate>, seed: u64) -> Chain {
-    let auto = || {
-        let within = rate.map(|rate| rate.bandwidth_delay_product(policy.deadline));
-        within.map_or(QUEUE_UNKNOWN, |bytes| {
-            (bytes * 2).clamp(QUEUE_MIN, QUEUE_MAX)
-        })
-    };
-    let queue = policy.queue.map_or_else(auto, ByteSize::bytes);
     settings::chain(&Settings {
-        queue: usize::try_from(queue).unwrap_or(usize::MAX),
+        queue: usize::try_from(policy.queue_bytes(rate)).unwrap_or(usize::MAX),
         deadline: policy.deadline,
         seed,
         ..boosters(&policy.boost)

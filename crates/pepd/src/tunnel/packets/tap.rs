@@ -1,8 +1,10 @@
 //! The interfaces of sites in mode `packet`: packets out of them, and back into them.
 
 use std::{
+    cell::Cell,
     io,
     os::fd::{AsFd as _, OwnedFd},
+    rc::Rc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -14,7 +16,7 @@ use super::Taken;
 use crate::{
     intercept::{
         netlink::{Netlink, RouteError},
-        tun::{PacketTun, Tun},
+        tun::{PacketTun, PacketTuns, Tun},
     },
     sys::reactor,
     tunnel::core::Core,
@@ -38,8 +40,12 @@ struct Tap {
     tun: Tun,
     index: u32,
     watch: AsyncFd<OwnedFd>,
-    /// What it was last set to.
-    mtu: usize,
+    /// What it was last set to, which is 0 until then.
+    mtu: Rc<Cell<usize>>,
+    /// It is being set.
+    setting: Rc<Cell<bool>>,
+    /// What it could not be set to, as was told.
+    failed: Rc<Cell<usize>>,
 }
 
 impl Tap {
@@ -52,7 +58,9 @@ impl Tap {
             tun,
             index,
             watch: reactor::register(watch, Interest::READABLE)?,
-            mtu: 0,
+            mtu: Rc::default(),
+            setting: Rc::default(),
+            failed: Rc::default(),
         })
     }
 
@@ -67,6 +75,29 @@ impl Tap {
         }
     }
 
+    /// Sets its MTU, if that is another. What fails is tried again the next time.
+    fn fit(&self, mtu: usize) {
+        if self.mtu.get() == mtu || self.setting.replace(true) {
+            return;
+        }
+        let (name, index) = (self.tun.name().to_owned(), self.index);
+        let (set, setting) = (Rc::clone(&self.mtu), Rc::clone(&self.setting));
+        let failed = Rc::clone(&self.failed);
+        tokio::task::spawn_local(async move {
+            match set_mtu(index, mtu).await {
+                Ok(()) => {
+                    tracing::debug!(interface = name, mtu, "longest packet");
+                    set.set(mtu);
+                }
+                Err(error) if failed.replace(mtu) != mtu => {
+                    tracing::warn!(interface = name, mtu, %error, "cannot set the MTU of an interface yet");
+                }
+                Err(_) => {}
+            }
+            setting.set(false);
+        });
+    }
+
     /// Lets a packet come in by this interface. What the kernel does not take is lost, as it would be on a link.
     fn write(&self, packet: &[u8]) -> bool {
         self.tun.write(packet).is_ok()
@@ -77,6 +108,8 @@ impl Tap {
 #[derive(Debug)]
 pub(in crate::tunnel) struct Taps {
     taps: Vec<Tap>,
+    /// By which packets pass that are not carried.
+    passing: Option<Tun>,
     buffer: Box<[u8]>,
     look: Duration,
 }
@@ -87,16 +120,18 @@ impl Taps {
     /// # Errors
     /// When descriptors are short.
     pub(in crate::tunnel) fn new(
-        tuns: Vec<PacketTun>,
+        tuns: PacketTuns,
         find: impl Fn(SiteId) -> Option<(usize, usize)>,
     ) -> io::Result<Self> {
-        let found = tuns
+        let PacketTuns { sites, passing } = tuns;
+        let found = sites
             .into_iter()
             .filter_map(|tun| Some((find(tun.site)?, tun)));
         Ok(Self {
             taps: found
                 .map(|(of, tun)| Tap::new(of, tun))
                 .collect::<io::Result<_>>()?,
+            passing,
             buffer: vec![0; PACKET_MAX].into_boxed_slice(),
             look: Duration::ZERO,
         })
@@ -109,7 +144,13 @@ impl Taps {
         }
         let now = core.now();
         for tap in &self.taps {
-            if read(tap, &mut self.buffer, now, cx, core) {
+            if read(
+                (tap, self.passing.as_ref()),
+                &mut self.buffer,
+                now,
+                cx,
+                core,
+            ) {
                 cx.waker().wake_by_ref();
             }
         }
@@ -122,7 +163,14 @@ impl Taps {
                 stats.packets_undeliverable += u64::from(!written);
             });
         }
-        if now >= self.look {
+        let foreign = core.take_foreign_packets();
+        if foreign > 0 {
+            core.context
+                .counters
+                .update(|stats| stats.packets_foreign += foreign);
+        }
+        // What a new session takes hosts are to know from its first packet.
+        if core.take_joined() || now >= self.look {
             self.look = now + LOOK;
             self.fit(core);
         }
@@ -130,20 +178,11 @@ impl Taps {
 
     /// Interfaces take what the tunnel carries in one piece, so that hosts hear of what does not fit (RFC 1191, RFC 8201).
     fn fit(&mut self, core: &mut Core) {
-        for tap in &mut self.taps {
+        for tap in &self.taps {
             let Some(mtu) = core.packet_mtu(tap.of) else {
                 continue;
             };
-            let mtu = mtu.clamp(MTU_MIN, PACKET_MAX);
-            if std::mem::replace(&mut tap.mtu, mtu) != mtu {
-                tracing::debug!(interface = tap.tun.name(), mtu, "longest packet");
-                let (name, index) = (tap.tun.name().to_owned(), tap.index);
-                tokio::task::spawn_local(async move {
-                    if let Err(error) = set_mtu(index, mtu).await {
-                        tracing::warn!(interface = name, mtu, %error, "cannot set the MTU of an interface");
-                    }
-                });
-            }
+            tap.fit(mtu.clamp(MTU_MIN, PACKET_MAX));
         }
     }
 }
@@ -155,7 +194,7 @@ async fn set_mtu(index: u32, mtu: usize) -> Result<(), RouteError> {
 
 /// Reads what an interface has; whether there may be more.
 fn read(
-    tap: &Tap,
+    (tap, passing): (&Tap, Option<&Tun>),
     buffer: &mut [u8],
     now: Duration,
     cx: &mut Context<'_>,
@@ -171,7 +210,7 @@ fn read(
         let packet = &buffer[..length];
         match core.packet_from_host(now, tap.of, packet) {
             Taken::Yes => taken += 1,
-            Taken::Pass if tap.write(packet) => passed += 1,
+            Taken::Pass if passes(passing, packet) => passed += 1,
             Taken::Pass | Taken::Dropped => dropped += 1,
         }
     }
@@ -183,4 +222,9 @@ fn read(
         });
     }
     more
+}
+
+/// Gives the kernel a packet to forward as if there were no pepd; whether it took it.
+fn passes(passing: Option<&Tun>, packet: &[u8]) -> bool {
+    passing.is_some_and(|tun| tun.write(packet).is_ok())
 }

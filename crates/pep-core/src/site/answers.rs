@@ -1,0 +1,240 @@
+//! Which packets from a peer are of a site: those that answer what its own hosts may send, and errors about that.
+//!
+//! What comes from a peer is hostile until shown otherwise: without this a peer could send anything to anybody as soon as one site
+//! takes packets.
+
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{Ipv6ExtensionSlice, LaxIpSlice};
+
+use super::{FlowKey, Matcher, Protocol};
+
+/// Of a site of mode `packet`, what its matcher says of packets that come back.
+#[derive(Debug, Clone)]
+pub struct Answers {
+    matcher: Matcher,
+    /// For fragments behind the first, which have no ports.
+    portless: Matcher,
+}
+
+impl Answers {
+    /// The DSCP and the interface of a packet say nothing of its answer's.
+    pub fn new(matcher: &Matcher) -> Self {
+        let matcher = Matcher {
+            dscp: Vec::new(),
+            interface: Vec::new(),
+            ..matcher.clone()
+        };
+        let portless = Matcher {
+            sport: Vec::new(),
+            dport: Vec::new(),
+            ..matcher.clone()
+        };
+        Self { matcher, portless }
+    }
+
+    /// Whether the site takes what goes from `from` to `to`; without ports, where a packet does not say them.
+    pub fn take(
+        &self,
+        protocol: Protocol,
+        from: IpAddr,
+        to: IpAddr,
+        ports: Option<[u16; 2]>,
+    ) -> bool {
+        let matcher = match ports {
+            Some(_) => &self.matcher,
+            None => &self.portless,
+        };
+        let [sport, dport] = ports.unwrap_or_default();
+        matcher.matches(&FlowKey {
+            protocol,
+            src: SocketAddr::new(from, sport),
+            dst: SocketAddr::new(to, dport),
+            dscp: 0,
+            interface: "",
+        })
+    }
+
+    /// Whether a packet that came from the peer answers one that the site takes, or is an ICMP error about one.
+    pub fn admit(&self, packet: &[u8]) -> bool {
+        let Some(packet) = Spoken::read(packet) else {
+            return false;
+        };
+        let back = packet.ports.map(|[from, to]| [to, from]);
+        self.take(packet.protocol, packet.to, packet.from, back) || self.admit_error(&packet)
+    }
+
+    fn admit_error(&self, packet: &Spoken<'_>) -> bool {
+        let Some(quoted) = packet.quoted().and_then(Spoken::read) else {
+            return false;
+        };
+        // Whoever sends an error, it goes to who sent what it is about.
+        quoted.from == packet.to && self.take(quoted.protocol, quoted.from, quoted.to, quoted.ports)
+    }
+}
+
+/// What a packet, or the beginning of one that was quoted, says.
+#[derive(Debug)]
+struct Spoken<'a> {
+    protocol: Protocol,
+    from: IpAddr,
+    to: IpAddr,
+    /// `None` in fragments behind the first; 0 where the protocol has none.
+    ports: Option<[u16; 2]>,
+    /// It is the whole, or the first fragment.
+    is_first: bool,
+    payload: &'a [u8],
+}
+
+impl<'a> Spoken<'a> {
+    /// `None` where it does not say what it should.
+    fn read(packet: &'a [u8]) -> Option<Self> {
+        let (ip, _) = LaxIpSlice::from_slice(packet).ok()?;
+        let payload = ip.payload();
+        let protocol = Protocol(payload.ip_number.0);
+        let is_first = is_first(&ip);
+        let ports = match payload.payload {
+            _ if !is_first => None,
+            [a, b, c, d, ..] if protocol.has_ports() => {
+                Some([u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])])
+            }
+            _ if protocol.has_ports() => return None,
+            _ => Some([0; 2]),
+        };
+        Some(Self {
+            protocol,
+            from: ip.source_addr(),
+            to: ip.destination_addr(),
+            ports,
+            is_first,
+            payload: payload.payload,
+        })
+    }
+
+    /// What an ICMP error is about. Redirects are none: they are from a host's own router.
+    fn quoted(&self) -> Option<&'a [u8]> {
+        let errors: &[u8] = match self.protocol {
+            Protocol::ICMP => &[3, 11, 12],
+            Protocol::ICMPV6 => &[1, 2, 3, 4],
+            _ => return None,
+        };
+        let kind = self.payload.first().filter(|_| self.is_first)?;
+        errors.contains(kind).then(|| self.payload.get(8..))?
+    }
+}
+
+fn is_first(ip: &LaxIpSlice<'_>) -> bool {
+    match ip {
+        LaxIpSlice::Ipv4(ip) => ip.header().fragments_offset().value() == 0,
+        LaxIpSlice::Ipv6(ip) => {
+            let mut extensions = ip.extensions().clone().into_iter();
+            extensions.all(|extension| match extension {
+                Ipv6ExtensionSlice::Fragment(fragment) => fragment.fragment_offset().value() == 0,
+                _ => true,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{Icmpv4Type, PacketBuilder, icmpv4};
+
+    use super::*;
+    use crate::site::PortRange;
+
+    const HOST: [u8; 4] = [10, 1, 0, 2];
+    const FAR: [u8; 4] = [203, 0, 113, 5];
+
+    fn answers() -> Answers {
+        Answers::new(&Matcher {
+            protocol: vec![Protocol::UDP],
+            src: vec!["10.1.0.0/16".parse().unwrap()],
+            dport: vec![PortRange::single(5060)],
+            dscp: vec![46],
+            ..Matcher::default()
+        })
+    }
+
+    fn udp(from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
+        let mut packet = Vec::new();
+        let builder = PacketBuilder::ipv4(from.0, to.0, 64).udp(from.1, to.1);
+        builder.write(&mut packet, &[7; 32]).unwrap();
+        packet
+    }
+
+    fn error(to: [u8; 4], about: &[u8]) -> Vec<u8> {
+        let unreachable = Icmpv4Type::DestinationUnreachable(icmpv4::DestUnreachableHeader::Port);
+        let mut packet = Vec::new();
+        let builder = PacketBuilder::ipv4([192, 0, 2, 9], to, 64).icmpv4(unreachable);
+        builder.write(&mut packet, about).unwrap();
+        packet
+    }
+
+    #[test]
+    fn only_what_answers_a_site_is_admitted() {
+        let answers = answers();
+        assert!(answers.admit(&udp((FAR, 5060), (HOST, 7000))));
+        for (from, to) in [
+            ((FAR, 5061), (HOST, 7000)),
+            ((FAR, 7000), (HOST, 5060)),
+            ((FAR, 5060), (FAR, 7000)),
+            ((HOST, 7000), (FAR, 5060)),
+        ] {
+            assert!(!answers.admit(&udp(from, to)), "{from:?} {to:?}");
+        }
+        for cut in 0..24 {
+            assert!(!answers.admit(&udp((FAR, 5060), (HOST, 7000))[..cut]));
+        }
+    }
+
+    #[test]
+    fn fragments_behind_the_first_go_by_their_addresses() {
+        let answers = answers();
+        let fragment = |mut packet: Vec<u8>, offset: u8| {
+            packet[6..8].copy_from_slice(&[0x20, offset]);
+            packet
+        };
+        assert!(answers.admit(&fragment(udp((FAR, 5060), (HOST, 7000)), 0)));
+        assert!(!answers.admit(&fragment(udp((FAR, 1), (HOST, 7000)), 0)));
+        assert!(answers.admit(&fragment(udp((FAR, 1), (HOST, 7000)), 2)));
+        assert!(!answers.admit(&fragment(udp((FAR, 1), (FAR, 7000)), 2)));
+    }
+
+    #[test]
+    fn later_fragments_of_ipv6_too() {
+        let all = Answers::new(&Matcher {
+            protocol: vec![Protocol::UDP],
+            dport: vec![PortRange::single(5060)],
+            ..Matcher::default()
+        });
+        let mut packet = Vec::new();
+        let builder = PacketBuilder::ipv6([1; 16], [2; 16], 64).udp(5061, 7000);
+        builder.write(&mut packet, &[7; 32]).unwrap();
+        assert!(!all.admit(&packet));
+        let with = |offset: u8| {
+            let header = [17, 0, 0, offset << 3, 0, 0, 0, 9];
+            let mut cut = [&packet[..40], &header, &packet[40..]].concat();
+            cut[6] = 44;
+            cut[5] += 8;
+            cut
+        };
+        assert!(!all.admit(&with(0)));
+        assert!(all.admit(&with(3)));
+    }
+
+    #[test]
+    fn errors_about_what_a_site_takes_are_admitted_from_anywhere() {
+        let answers = answers();
+        let sent = udp((HOST, 7000), (FAR, 5060));
+        assert!(answers.admit(&error(HOST, &sent)));
+        // As little as a router may quote (RFC 792).
+        assert!(answers.admit(&error(HOST, &sent[..28])));
+        assert!(!answers.admit(&error(HOST, &sent[..20])));
+        assert!(!answers.admit(&error([10, 1, 0, 3], &sent)), "to another");
+        assert!(!answers.admit(&error(HOST, &udp((HOST, 7000), (FAR, 53)))));
+        let mut redirect = error(HOST, &sent);
+        redirect[20] = 5;
+        assert!(!answers.admit(&redirect));
+    }
+}

@@ -1,0 +1,131 @@
+//! From what tunnels know of packets to what is told, and shown.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::{
+    status::{PacketStatus, PeerStatus, ReceivedStatus},
+    text::{NAME, bytes, milliseconds, short},
+};
+use crate::tunnel::packets::{ReceivedFacts, SiteFacts};
+
+/// What names of boosters may take of a line.
+const BOOSTERS: usize = 30;
+
+impl From<&SiteFacts> for PacketStatus {
+    fn from(facts: &SiteFacts) -> Self {
+        let chain = &facts.chain;
+        Self {
+            site: facts.site.clone(),
+            packets: chain.packets,
+            bytes: chain.bytes,
+            messages: chain.messages,
+            message_bytes: chain.message_bytes,
+            delivered: chain.packets_up,
+            dropped_full: chain.dropped_full,
+            dropped_late: chain.dropped_late,
+            dropped_long: chain.dropped_long,
+            queued_bytes: facts.queued as u64,
+            queued_s: facts.delay.as_secs_f64(),
+            boosters: by_name(&facts.boosters),
+        }
+    }
+}
+
+impl From<&ReceivedFacts> for ReceivedStatus {
+    fn from(facts: &ReceivedFacts) -> Self {
+        let stats = &facts.stats;
+        Self {
+            chain: facts.chain,
+            messages: stats.messages,
+            packets: stats.packets,
+            unreadable: stats.unreadable,
+            given_up: stats.given_up,
+            dropped_congested: stats.dropped_congested,
+            boosters: by_name(&facts.boosters),
+        }
+    }
+}
+
+fn by_name(
+    counts: &[(&'static str, &'static str, u64)],
+) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let mut boosters: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for (booster, count, value) in counts {
+        let counts = boosters.entry((*booster).to_owned()).or_default();
+        counts.insert((*count).to_owned(), *value);
+    }
+    boosters
+}
+
+/// A line for each site of mode `packet`, where there are some.
+pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Result {
+    let mut sites = peers.iter().flat_map(|peer| {
+        let sites = peer.packets.iter();
+        sites.map(move |site| (site, peer.takes_packets != Some(false)))
+    });
+    let Some(first) = sites.next() else {
+        return Ok(());
+    };
+    writeln!(
+        f,
+        "\n{:<NAME$} {:>10} {:>9} {:>10} {:>8} {:>7}  boosters on",
+        "packets of", "taken", "bytes", "given", "dropped", "queue",
+    )?;
+    [first]
+        .into_iter()
+        .chain(sites)
+        .try_for_each(|(site, taken)| {
+            let dropped = site.dropped_full + site.dropped_late + site.dropped_long;
+            let note = match taken {
+                true => boosters_on(site),
+                false => "the peer takes none".to_owned(),
+            };
+            let line = format!(
+                "{:<NAME$} {:>10} {:>9} {:>10} {:>8} {:>7}  {note}",
+                short(&site.site),
+                site.packets,
+                bytes(site.bytes),
+                site.delivered,
+                dropped,
+                milliseconds(site.queued_s),
+            );
+            writeln!(f, "{}", line.trim_end())
+        })
+}
+
+fn boosters_on(site: &PacketStatus) -> String {
+    let is_on = |counts: &BTreeMap<String, u64>| counts.get("on").is_some_and(|on| *on > 0);
+    let on = site.boosters.iter().filter(|(_, counts)| is_on(counts));
+    let names: Vec<_> = on.map(|(name, _)| name.as_str()).collect();
+    let names = names.join(" ");
+    if names.chars().count() <= BOOSTERS {
+        return names;
+    }
+    let begin = names.chars().take(BOOSTERS - 1);
+    begin.chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_many_boosters_on_is_cut() {
+        let on = BTreeMap::from([("on".to_owned(), 1)]);
+        let off = BTreeMap::from([("on".to_owned(), 0)]);
+        let status = |boosters: &[(&str, &BTreeMap<String, u64>)]| {
+            let all = boosters.iter();
+            let all = all.map(|(name, counts)| ((*name).to_owned(), (*counts).clone()));
+            let mut status = super::super::text::tests::status();
+            let mut site = status.peers.remove(0).packets.remove(0);
+            site.boosters = all.collect();
+            boosters_on(&site)
+        };
+        assert_eq!(
+            status(&[("arq", &on), ("fec", &off), ("jitter", &on)]),
+            "arq jitter"
+        );
+        let all = [("ack_reconstruction", &on), ("arq", &on), ("compress", &on)];
+        assert_eq!(status(&all), "ack_reconstruction arq compre…");
+    }
+}

@@ -1,0 +1,172 @@
+//! What becomes of packets between hosts, boosters and the session.
+
+use tunnel::session::{Outages, Rate, SessionConfig};
+
+use super::*;
+
+const CONFIG: &str = r#"
+[intercept]
+lan = ["lan0"]
+[[site]]
+name = "other"
+mode = "packet"
+peer = "hub"
+match = { protocol = "gre", src = "10.1.0.0/16" }
+[[site]]
+name = "voice"
+mode = "packet"
+peer = "hub"
+match = { protocol = "udp", src = "10.1.0.0/16", dport = 5060 }
+[peer.hub]
+endpoint = "192.0.2.1:1"
+public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
+[identity]
+key_file = "k"
+"#;
+
+const HOST: [u8; 4] = [10, 1, 0, 2];
+const FAR: [u8; 4] = [203, 0, 113, 5];
+const NOW: Duration = Duration::from_secs(7);
+
+fn packets() -> Packets {
+    let config = pep_core::config::parse(CONFIG).expect("valid");
+    Packets::new(&config, 0, 1).expect("sites")
+}
+
+/// An IPv4 packet with nothing but ports behind its header.
+fn packet(protocol: u8, from: ([u8; 4], u16), to: ([u8; 4], u16)) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, protocol, 0, 0];
+    packet.extend([from.0, to.0].concat());
+    packet.extend([from.1, to.1].map(u16::to_be_bytes).concat());
+    packet.extend([0, 8, 0, 0]);
+    packet
+}
+
+fn error(to: [u8; 4], about: &[u8]) -> Vec<u8> {
+    let mut packet = packet(1, ([192, 0, 2, 9], 0x0303), (to, 0));
+    packet[24..].fill(0);
+    packet.extend(about);
+    packet[3] = packet.len() as u8;
+    packet
+}
+
+#[test]
+fn a_peer_reaches_what_its_sites_answer_and_nobody_else() {
+    let mut packets = packets();
+    let mut give = |packet: &[u8]| {
+        packets.take(NOW, 0, Ecn::Ect0, packet);
+        let given = packets.poll_host().map(|(chain, _)| chain);
+        (given, packets.take_foreign())
+    };
+    let answer = packet(17, (FAR, 5060), (HOST, 7000));
+    assert_eq!(give(&answer), (Some(1), 0));
+    let mut fragment = answer.clone();
+    fragment[6..8].copy_from_slice(&[0, 3]);
+    fragment[20..24].fill(9);
+    assert_eq!(give(&fragment), (Some(1), 0), "without ports");
+    let sent = packet(17, (HOST, 7000), (FAR, 5060));
+    assert_eq!(give(&error(HOST, &sent)), (Some(0), 0));
+    for foreign in [
+        packet(17, (FAR, 53), (HOST, 7000)),
+        packet(6, (FAR, 5060), (HOST, 7000)),
+        packet(17, (FAR, 5060), ([10, 2, 0, 1], 7000)),
+        error([10, 1, 0, 3], &sent),
+        error(HOST, &packet(17, (HOST, 7000), (FAR, 53))),
+    ] {
+        assert_eq!(give(&foreign), (None, 1), "{foreign:?}");
+    }
+}
+
+#[test]
+fn a_peer_reaches_no_loopback_and_nobody_who_is_many() {
+    let text = CONFIG.replace("protocol = \"gre\", src = \"10.1.0.0/16\"", "");
+    let config = pep_core::config::parse(&text).expect("valid");
+    let mut packets = Packets::new(&config, 0, 1).expect("sites");
+    let mut give = |from, to| {
+        let packet = packet(17, (from, 5060), (to, 7000));
+        packets.take(NOW, 0, Ecn::Ect0, &packet);
+        packets.poll_host().is_some()
+    };
+    assert!(give(FAR, HOST));
+    for address in [[127, 0, 0, 1], [224, 0, 0, 1], [255; 4], [0; 4]] {
+        assert!(!give(FAR, address) && !give(address, HOST), "{address:?}");
+    }
+    assert_eq!(packets.take_foreign(), 8);
+}
+
+fn session() -> Session {
+    let config = SessionConfig {
+        initiator: true,
+        rate: Rate::Stated(10_000_000),
+        return_rate: None,
+        rtt: Duration::from_millis(20),
+        packet_start: 1200,
+        packet_max: 1400,
+        overhead: 53,
+        outages: Outages::Never,
+        stream_credit: 1 << 20,
+        session_credit: 1 << 20,
+        streams_max: 8,
+        packets: true,
+        peer_packets: true,
+        memory: None,
+        overhead_max: 0.5,
+    };
+    Session::new(config, NOW)
+}
+
+/// Whether packets of this site are queued, without a session to speak of.
+fn taken(packets: &mut Packets, chain: usize, silence: Option<Duration>) -> Taken {
+    let packet = packet(17, (HOST, 7000), (FAR, 5060));
+    packets.offer(NOW, chain, &packet, silence)
+}
+
+#[test]
+fn packets_pass_once_the_peer_is_silent_for_longer_than_they_may_wait_and_no_wink_lasts() {
+    let text = CONFIG.replace(
+        "[[site]]\nname = \"voice\"",
+        "[site.packet]\ndeadline = \"3s\"\n[[site]]\nname = \"voice\"",
+    );
+    let config = pep_core::config::parse(&text.replace(
+        "dport = 5060 }",
+        "dport = 5060 }\npacket = { deadline = \"20ms\" }",
+    ));
+    let mut packets = Packets::new(&config.expect("valid"), 0, 1).expect("sites");
+    let ms = Duration::from_millis;
+    assert_eq!(taken(&mut packets, 0, None), Taken::Pass, "no session");
+    let mut session = session();
+    packets.queues = Some(Queues {
+        words: session
+            .open_packets(Class::Interactive, 0)
+            .expect("a queue"),
+        chains: Vec::new(),
+    });
+    for (chain, silence, expected) in [
+        (0, None, Taken::Yes),
+        (0, Some(ms(2999)), Taken::Yes),
+        (0, Some(ms(3000)), Taken::Pass),
+        (1, Some(ms(999)), Taken::Yes),
+        (1, Some(ms(1000)), Taken::Pass),
+        (1, Some(Duration::MAX), Taken::Pass),
+    ] {
+        assert_eq!(taken(&mut packets, chain, silence), expected, "{silence:?}");
+    }
+}
+
+#[test]
+fn what_was_due_and_cannot_be_sent_wakes_nobody_again() {
+    let mut packets = packets();
+    packets.renew();
+    let mut session = session();
+    packets.begin(&mut session);
+    // What we understand is to be said at once.
+    packets.settle(NOW, Some(&mut session));
+    assert_eq!(packets.deadline(), None, "the session knows of it");
+    let mut word = Vec::new();
+    let words = packets.queues.as_ref().expect("begun").words;
+    assert!(packets.next(words, NOW, 1200, &mut word).is_some());
+    let again = packets.deadline().expect("the peer has not answered");
+    assert!(again > NOW);
+    packets.settle(again, Some(&mut session));
+    assert_eq!(packets.deadline(), None);
+}
