@@ -117,6 +117,8 @@ struct Run {
     room: usize,
     /// Packets that were sent and have not come yet, by number; whether a message that has arrived had all of it.
     sent: BTreeMap<u64, (Vec<u8>, bool)>,
+    /// Packets of sessions before that have not come.
+    before: BTreeMap<u64, Vec<u8>>,
     /// Those that came.
     came: BTreeSet<u64>,
     /// Whether all packets went through boosters that keep them from coming twice.
@@ -138,6 +140,7 @@ impl Run {
             ways: Default::default(),
             room: 1200,
             sent: BTreeMap::new(),
+            before: BTreeMap::new(),
             came: BTreeSet::new(),
             numbers: 0,
         }
@@ -210,7 +213,9 @@ impl Run {
             let number: [u8; 8] = packet.bytes[at..at + 8].try_into().expect("eight");
             let number = u64::from_be_bytes(number) ^ 0x5bd1_e995_97f4_a7c5;
             assert!(self.came.insert(number), "{number} came twice");
-            let (bytes, _) = self.sent.remove(&number).expect("was sent");
+            let sent = self.sent.remove(&number).map(|(bytes, _)| bytes);
+            let sent = sent.or_else(|| self.before.remove(&number));
+            let bytes = sent.expect("was sent");
             assert_eq!(packet.bytes, bytes, "{number}");
         }
         assert!(self.ends[0].poll_host().is_none());
@@ -235,8 +240,10 @@ impl Run {
         for way in &mut self.ways {
             *way = Way::default();
         }
-        // What was on its way, or waited for others, is gone.
-        self.sent.clear();
+        // What was on its way is gone; what was held back for hosts may still come.
+        let sent = std::mem::take(&mut self.sent).into_iter();
+        let sent = sent.map(|(number, (bytes, _))| (number, bytes));
+        self.before.extend(sent);
         self.ends[0].renew();
         if self.draws.below(2) == 0 {
             let scheme = boosters::fec::Scheme::Window { window: 32 };
