@@ -2,6 +2,7 @@
 //! an end is gone.
 
 mod boosters;
+mod groups;
 mod stream;
 
 use std::{fs, net::SocketAddr, thread, time::Duration};

@@ -64,6 +64,15 @@ impl Answers {
         self.take(packet.protocol, packet.to, packet.from, back) || self.admit_error(&packet)
     }
 
+    /// Whether a packet goes to a group that the site names, as a host of either end may send one.
+    pub fn admit_group(&self, packet: &[u8]) -> bool {
+        let Some(packet) = Spoken::read(packet) else {
+            return false;
+        };
+        self.matcher.names_group(packet.to)
+            && self.take(packet.protocol, packet.from, packet.to, packet.ports)
+    }
+
     fn admit_error(&self, packet: &Spoken<'_>) -> bool {
         let Some(quoted) = packet.quoted().and_then(Spoken::read) else {
             return false;

@@ -1,6 +1,9 @@
 //! What a site matches: prefixes, ports, DSCP and interface of a flow's first packet.
 
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
 
 use ipnet::IpNet;
 
@@ -100,6 +103,18 @@ pub struct Matcher {
 }
 
 impl Matcher {
+    /// Whether this is a group of hosts (multicast), and the destinations name groups: those of a site that takes any
+    /// destination, or any of a prefix that has others too, are not meant.
+    pub fn names_group(&self, group: IpAddr) -> bool {
+        let all = |base: IpAddr| match base {
+            IpAddr::V4(_) => IpNet::new(Ipv4Addr::new(224, 0, 0, 0).into(), 4),
+            IpAddr::V6(_) => IpNet::new(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
+        };
+        let is_of_groups = |net: &&IpNet| all(net.addr()).is_ok_and(|all| all.contains(*net));
+        let mut groups = self.dst.iter().filter(is_of_groups);
+        groups.any(|net| net.contains(&group))
+    }
+
     /// Whether a flow belongs to the site.
     pub fn matches(&self, flow: &FlowKey<'_>) -> bool {
         let port_in = |ranges: &[PortRange], port| {
@@ -119,5 +134,34 @@ impl Matcher {
                     .interface
                     .iter()
                     .any(|name| name.as_str() == flow.interface))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_have_to_be_named() {
+        let names = |prefixes: &[&str], group: &str| {
+            let net = |text: &&str| text.parse().expect("a prefix");
+            let matcher = Matcher {
+                dst: prefixes.iter().map(net).collect(),
+                ..Matcher::default()
+            };
+            matcher.names_group(group.parse().expect("an address"))
+        };
+        assert!(names(&["10.0.0.0/8", "239.1.0.0/16"], "239.1.2.3"));
+        assert!(names(&["224.0.0.0/4"], "239.1.2.3"));
+        assert!(names(&["ff1e::/16"], "ff1e::7"));
+        for prefixes in [
+            &[][..],
+            &["0.0.0.0/0"],
+            &["192.0.0.0/2"],
+            &["ff1e::/16", "::/0"],
+        ] {
+            assert!(!names(prefixes, "239.1.2.3"), "{prefixes:?}");
+        }
+        assert!(!names(&["10.0.0.0/8"], "10.1.2.3"), "no group");
     }
 }

@@ -27,6 +27,8 @@ const DEFER: u64 = 8;
 const TUNNELS: u64 = EVENT_LOOP + 10;
 /// The TUN of a site in mode `packet`, and its watch.
 const PACKETS: u64 = 2;
+/// A socket of each family that hears groups, and its watch.
+const GROUPS: u64 = 4;
 /// Two legs.
 const FLOW: u64 = 2;
 
@@ -69,8 +71,8 @@ fn least(config: &Config, workers: u64, families: u64) -> u64 {
     let tunnels = if config.peers.is_empty() { 0 } else { TUNNELS };
     let defer = if defers { DEFER } else { 0 };
     let packets = PACKETS * config.packet_sites().count() as u64;
-    // And the one for what passes.
-    let packets = packets + u64::from(packets > 0);
+    // And the one for what passes, and for groups.
+    let packets = packets + u64::from(packets > 0) * (1 + GROUPS);
     let event_loops = (1 + workers) * EVENT_LOOP;
     // While rules are put in place or removed, nft has those that are kept ready for it.
     listeners + event_loops + tunnels + defer + packets + ALWAYS + Spare::COUNT as u64 + FLOW

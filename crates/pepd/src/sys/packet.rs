@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, IoSliceMut},
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -67,6 +67,14 @@ impl PacketSocket {
     /// # Errors
     /// As socket(2) and bind(2): EPERM without CAP_NET_RAW.
     pub fn open(filter: &[SockFilter], buffer: usize) -> io::Result<Self> {
+        Self::open_for(libc::ETH_P_ALL as u16, filter, buffer)
+    }
+
+    /// The same for what comes in of one protocol, `ETH_P_IP` for instance: nothing that leaves this machine is looked at.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_for(protocol: u16, filter: &[SockFilter], buffer: usize) -> io::Result<Self> {
         // Without a protocol nothing comes before the filter is there.
         let socket = Socket::new(Domain::PACKET, Type::DGRAM, None)?;
         socket.attach_filter(filter)?;
@@ -76,8 +84,66 @@ impl PacketSocket {
         }
         socket.set_nonblocking(true)?;
         setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
-        bind(&socket)?;
+        bind(&socket, protocol)?;
         Ok(Self(socket))
+    }
+
+    /// Has an interface take what is for any group, as long as this socket is open (`PACKET_MR_ALLMULTI`).
+    ///
+    /// # Errors
+    /// As setsockopt(2): ENODEV where there is no such interface.
+    pub fn hear_all_groups(&self, interface: u32) -> io::Result<()> {
+        let request = libc::packet_mreq {
+            mr_ifindex: libc::c_int::try_from(interface).map_err(io::Error::other)?,
+            mr_type: libc::PACKET_MR_ALLMULTI as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        let length = size_of::<libc::packet_mreq>() as libc::socklen_t;
+        // SAFETY: `request` is that of `length` bytes for the whole call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_ADD_MEMBERSHIP,
+                (&raw const request).cast(),
+                length,
+            )
+        };
+        check(result).map(drop)
+    }
+
+    /// Puts a packet, from its IP header on, onto an interface, for whoever has that Ethernet address there.
+    ///
+    /// # Errors
+    /// As sendto(2): EMSGSIZE for one that is too long, ENOBUFS where the interface has no room.
+    pub fn send_to(
+        &self,
+        packet: &[u8],
+        protocol: u16,
+        interface: u32,
+        ethernet: [u8; 6],
+    ) -> io::Result<()> {
+        let mut address = address(protocol);
+        address.sll_ifindex = libc::c_int::try_from(interface).map_err(io::Error::other)?;
+        address.sll_halen = 6;
+        address.sll_addr[..6].copy_from_slice(&ethernet);
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: `packet` and `address` are those of their lengths for the whole call.
+        let result = unsafe {
+            libc::sendto(
+                self.0.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                libc::MSG_DONTWAIT,
+                (&raw const address).cast(),
+                length,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
     }
 
     /// Returns when something has come, or after this time.
@@ -165,14 +231,25 @@ fn cooked(from: &LinkAddr) -> [u8; COOKED_LEN] {
     header
 }
 
-/// All protocols, all interfaces.
-fn bind(socket: &Socket) -> io::Result<()> {
+fn address(protocol: u16) -> libc::sockaddr_ll {
     // SAFETY: all zeros are an address of this kind.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
+    address
+}
+
+/// One protocol, or all; all interfaces.
+fn bind(socket: &Socket, protocol: u16) -> io::Result<()> {
+    let address = address(protocol);
     let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: `address` is that of `length` bytes for the whole call.
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     check(result).map(drop)
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }

@@ -96,7 +96,7 @@ pub(super) async fn run(
     );
     listen(&core, prepared.listeners)?;
     recover::flows(&core, (inherited, disk.left), register);
-    let taps = Taps::new(tuns, |site| core.borrow().chain_of(site))?;
+    let taps = Taps::new(tuns, prepared.groups, |site| core.borrow().chain_of(site))?;
     let mut driver = Driver {
         core: Rc::clone(&core),
         sockets: Sockets::new(prepared.sockets)?,

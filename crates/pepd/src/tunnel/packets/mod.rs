@@ -9,6 +9,7 @@
 //! forwards it as if there were no pepd.
 
 mod facts;
+pub(super) mod groups;
 mod settings;
 pub(super) mod tap;
 
@@ -17,12 +18,7 @@ pub use facts::{PacketFacts, ReceivedFacts, SiteFacts};
 use std::time::Duration;
 
 use crate::leg::may_be_host;
-use boosters::{
-    ecn::Ecn as Mark,
-    exchange::Exchange,
-    ip::{FlowKey as PacketKey, Ip},
-    rule::Path,
-};
+use boosters::{ecn::Ecn as Mark, exchange::Exchange, ip::FlowKey as PacketKey, rule::Path};
 use facts::Need;
 use pep_core::{
     config::{Config, PacketSite},
@@ -242,15 +238,24 @@ impl Packets {
     pub(super) fn poll_host(&mut self) -> Option<(usize, Vec<u8>)> {
         loop {
             let (chain, packet) = self.exchange.poll_host()?;
-            if is_for_a_host(&packet.bytes) && self.admits(&packet.bytes) {
+            if self.admits(&packet.bytes) {
                 return Some((chain, packet.bytes));
             }
             self.foreign += 1;
         }
     }
 
+    /// Whether both ends of a packet may be hosts, never this machine's own loopback, and it answers one of a site; or it is for a group
+    /// that a site names.
     fn admits(&self, packet: &[u8]) -> bool {
-        self.sites.iter().any(|site| site.answers.admit(packet))
+        let Some((_, to)) = groups::ends(packet).filter(|(from, _)| may_be_host(*from)) else {
+            return false;
+        };
+        let mut answers = self.sites.iter().map(|site| &site.answers);
+        match to.is_multicast() {
+            true => answers.any(|answers| answers.admit_group(packet)),
+            false => may_be_host(to) && answers.any(|answers| answers.admit(packet)),
+        }
     }
 
     /// How many packets of the peer were dropped since this was last asked for, as no site has to do with them.
@@ -336,12 +341,6 @@ fn inside(mark: Ecn) -> Mark {
         Ecn::Ect0 => Mark::Ect0,
         Ecn::Ce => Mark::Ce,
     }
-}
-
-/// Whether both ends of a packet may be hosts: never this machine's own loopback, and none for many.
-fn is_for_a_host(packet: &[u8]) -> bool {
-    let ip = Ip::parse(packet);
-    ip.is_some_and(|ip| may_be_host(ip.source()) && may_be_host(ip.destination()))
 }
 
 fn outside(mark: Mark) -> Ecn {

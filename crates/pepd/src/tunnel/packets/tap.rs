@@ -12,7 +12,10 @@ use std::{
 use pep_core::site::SiteId;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::Taken;
+use super::{
+    Taken,
+    groups::{Groups, Heard, Named, ends},
+};
 use crate::{
     intercept::{
         netlink::{Netlink, RouteError},
@@ -110,6 +113,8 @@ pub(in crate::tunnel) struct Taps {
     taps: Vec<Tap>,
     /// By which packets pass that are not carried.
     passing: Option<Tun>,
+    /// Where sites name some.
+    groups: Option<Groups>,
     buffer: Box<[u8]>,
     look: Duration,
 }
@@ -118,9 +123,10 @@ impl Taps {
     /// To be called within a runtime. `find` says of which peer a site is, and which chain of its.
     ///
     /// # Errors
-    /// When descriptors are short.
+    /// When descriptors are short; without CAP_NET_RAW where sites name groups.
     pub(in crate::tunnel) fn new(
         tuns: PacketTuns,
+        named: Option<Named>,
         find: impl Fn(SiteId) -> Option<(usize, usize)>,
     ) -> io::Result<Self> {
         let PacketTuns { sites, passing } = tuns;
@@ -132,6 +138,7 @@ impl Taps {
                 .map(|(of, tun)| Tap::new(of, tun))
                 .collect::<io::Result<_>>()?,
             passing,
+            groups: named.map(Groups::open).transpose()?,
             buffer: vec![0; PACKET_MAX].into_boxed_slice(),
             look: Duration::ZERO,
         })
@@ -154,10 +161,14 @@ impl Taps {
                 cx.waker().wake_by_ref();
             }
         }
+        if let Some(groups) = &self.groups
+            && hear(groups, &mut self.buffer, now, cx, core)
+        {
+            cx.waker().wake_by_ref();
+        }
         core.settle_packets();
         while let Some((of, packet)) = core.poll_host() {
-            let tap = self.taps.iter().find(|tap| tap.of == of);
-            let written = tap.is_some_and(|tap| tap.write(&packet));
+            let written = self.write(of, packet);
             core.context.counters.update(|stats| {
                 stats.packets_delivered += u64::from(written);
                 stats.packets_undeliverable += u64::from(!written);
@@ -173,7 +184,19 @@ impl Taps {
         if core.take_joined() || now >= self.look {
             self.look = now + LOOK;
             self.fit(core);
+            self.groups.iter_mut().for_each(Groups::look);
         }
+    }
+
+    /// Lets a packet of the peer's go on; whether somebody has taken it.
+    fn write(&self, of: (usize, usize), packet: Vec<u8>) -> bool {
+        let is_for_a_group = ends(&packet).is_some_and(|(_, to)| to.is_multicast());
+        if is_for_a_group {
+            let groups = self.groups.as_ref();
+            return groups.is_some_and(|groups| groups.send(packet));
+        }
+        let tap = self.taps.iter().find(|tap| tap.of == of);
+        tap.is_some_and(|tap| tap.write(&packet))
     }
 
     /// Interfaces take what the tunnel carries in one piece, so that hosts hear of what does not fit (RFC 1191, RFC 8201).
@@ -218,6 +241,37 @@ fn read(
         core.context.counters.update(|stats| {
             stats.packets_taken += taken;
             stats.packets_passed += passed;
+            stats.packets_dropped += dropped;
+        });
+    }
+    more
+}
+
+/// Takes what hosts have sent to groups; whether there may be more.
+fn hear(
+    groups: &Groups,
+    buffer: &mut [u8],
+    now: Duration,
+    cx: &mut Context<'_>,
+    core: &mut Core,
+) -> bool {
+    let [mut taken, mut dropped] = [0; 2];
+    let mut more = true;
+    for _ in 0..TURN {
+        let Poll::Ready(Ok(Heard { site, length })) = groups.poll(cx, buffer) else {
+            more = false;
+            break;
+        };
+        let of = core.chain_of(site);
+        match of.map(|of| core.packet_from_host(now, of, &buffer[..length])) {
+            Some(Taken::Yes) => taken += 1,
+            // What the kernel does with the packet itself it does in any case.
+            _ => dropped += 1,
+        }
+    }
+    if taken + dropped > 0 {
+        core.context.counters.update(|stats| {
+            stats.packets_taken += taken;
             stats.packets_dropped += dropped;
         });
     }

@@ -26,7 +26,7 @@ use tunnel::{
 use super::{
     core::{BEGINNING, Peers},
     credit, far,
-    packets::Packets,
+    packets::{Packets, groups::Named},
     paths::{self, Paths},
     peers::Statuses,
     table::{Custody, Policy, Sizes, Table},
@@ -108,6 +108,8 @@ pub struct Prepared {
     pub(super) custody: Kept,
     /// Of each peer's sites in mode `packet`.
     pub(super) packets: Vec<Option<Packets>>,
+    /// Groups whose packets are carried.
+    pub(super) groups: Option<Named>,
 }
 
 impl Prepared {
@@ -151,6 +153,7 @@ impl Prepared {
             custody: Kept::new(config)?,
             paths,
             packets: packets(config)?,
+            groups: Named::new(config),
         }))
     }
 
