@@ -18,13 +18,18 @@ use serde_json::Value;
 use super::{BOTH, Ends, Stream};
 use crate::tunnel::PORT;
 
+/// Datagrams that are sent, and those in front until enough is known of the link.
+const SENT: usize = 4500;
+const KNOWN: usize = 1500;
 const SPACING: Duration = Duration::from_millis(3);
 
 /// A count of a booster of a site.
 fn count(pep: &Pep, site: &str, name: &str) -> u64 {
     let status: Value = serde_json::from_str(&pep.ask(&["status", "--json"])).expect("JSON");
-    let packets = status["packets"].as_array().cloned().unwrap_or_default();
-    let site = packets.into_iter().find(|packets| packets["site"] == site);
+    let of = |value: &Value, key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let peers = of(&status, "peers").into_iter();
+    let mut packets = peers.flat_map(|peer| of(&peer, "packets"));
+    let site = packets.find(|packets| packets["site"] == site);
     let site = site.unwrap_or_else(|| panic!("no such site in {status}"));
     let (booster, name) = name.split_once('.').expect("booster and count");
     let found = site["boosters"][booster][name].as_u64();
@@ -38,20 +43,17 @@ fn overcode_restores_what_the_link_loses_and_is_not_there_where_it_loses_nothing
         let there = [(PORT, "boost = { fec = true }"), (PORT + 1, "")];
         let ends = Ends::start(&bed, &there, &[(PORT, ""), (PORT + 1, "")]);
         let mut streams = [PORT, PORT + 1].map(|port| Stream::new(&bed, Family::V4, port));
-        // Until enough is known of the link.
-        let mut from = 0;
-        for _ in 0..4500 {
+        for _ in 0..SENT {
             for stream in &mut streams {
-                let number = stream.send(200);
+                stream.send(200);
                 stream.take();
-                from = number.saturating_sub(3000);
             }
             thread::sleep(SPACING);
         }
         for stream in &mut streams {
             stream.until_one_comes("after the others", 8);
         }
-        let [protected, bare] = streams.map(|stream| (stream.missing(from), stream.wrong));
+        let [protected, bare] = streams.map(|stream| (stream.missing(KNOWN..SENT), stream.wrong));
         let repairs = count(&ends.boat, "site-7000", "fec.repairs");
         if is_lossy {
             assert!(bare.0 > 45, "{bare:?}: the link loses 90 of 3,000");

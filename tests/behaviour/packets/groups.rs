@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use nix::net::if_::if_nameindex;
 use pepd_tests::{
     bed::Family,
     host::Host,
@@ -36,13 +37,13 @@ fn member(host: &Host, groups: [IpAddr; 2]) -> UdpSocket {
     };
     let join = || -> io::Result<UdpSocket> {
         let socket = UdpSocket::bind((any, PORT))?;
-        let interface = InterfaceIndexOrAddress::Index(INTERFACE);
+        let by = InterfaceIndexOrAddress::Index(interface());
         for group in groups {
             match group {
                 IpAddr::V4(group) => {
-                    SockRef::from(&socket).join_multicast_v4_n(&group, &interface)?;
+                    SockRef::from(&socket).join_multicast_v4_n(&group, &by)?;
                 }
-                IpAddr::V6(group) => socket.join_multicast_v6(&group, INTERFACE)?,
+                IpAddr::V6(group) => socket.join_multicast_v6(&group, interface())?,
             }
         }
         socket.set_nonblocking(true)?;
@@ -52,8 +53,12 @@ fn member(host: &Host, groups: [IpAddr; 2]) -> UdpSocket {
     wait_for("a member", || host.enter(join).ok())
 }
 
-/// Of hosts with one interface besides loopback: found by its name.
-const INTERFACE: u32 = 2;
+/// The only interface of a host but loopback, of the namespace of the calling thread.
+fn interface() -> u32 {
+    let all = if_nameindex().expect("interfaces");
+    let mut others = all.iter().filter(|one| one.name().to_bytes() != b"lo");
+    others.next().expect("an interface").index()
+}
 
 /// What somebody sends to a group, with so many hops to go.
 fn speak(host: &Host, from: IpAddr, group: IpAddr, hops: u32) {
@@ -64,7 +69,7 @@ fn speak(host: &Host, from: IpAddr, group: IpAddr, hops: u32) {
             IpAddr::V6(_) => {
                 let socket = SockRef::from(&socket);
                 socket.set_multicast_hops_v6(hops)?;
-                socket.set_multicast_if_v6(INTERFACE)?;
+                socket.set_multicast_if_v6(interface())?;
             }
         }
         let said = format!("to {group}, {hops} hops");

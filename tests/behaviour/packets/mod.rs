@@ -271,7 +271,6 @@ fn without_the_peer_packets_pass_and_are_carried_again_when_it_is_back() {
         stream.until_one_comes("what passes", 100);
         assert_eq!(stream.wrong, 0);
     }
-    assert!(ends.boat.counter("packets_passed") > 0);
     ends.hub = bed.start(End::Hub, &config_of_hub(&bed, &[(PORT, "")]));
     ends.boat
         .wait_counter("tunnel_peers_here", |peers| peers == 1);
@@ -282,7 +281,12 @@ fn without_the_peer_packets_pass_and_are_carried_again_when_it_is_back() {
         stream.until_one_comes("through the tunnel", 100);
         assert_eq!(stream.wrong, 0);
     }
-    ends.stop();
+    for pep in [&mut ends.boat, &mut ends.hub] {
+        pep.assert_healthy();
+    }
+    ends.boat.stop();
+    // The one that was killed has left its rules, and this one has taken them over.
+    assert_eq!(ends.hub.terminate(), 0);
 }
 
 #[test]
@@ -291,9 +295,7 @@ fn a_peer_that_takes_no_packets_leaves_them_to_the_kernel() {
     let ends = Ends::start(&bed, &[(PORT, "")], &[]);
     let mut stream = Stream::new(&bed, Family::V4, PORT);
     stream.until_one_comes("a datagram", 1000);
-    let counters = ends.boat.counters();
-    assert!(counters["packets_passed"] > 0, "{counters:?}");
-    assert_eq!(counters["packets_taken"], 0, "{counters:?}");
+    assert_eq!(ends.boat.counter("packets_taken"), 0);
     ends.stop();
 }
 

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     io::ErrorKind,
     net::{SocketAddr, UdpSocket},
+    ops::Range,
     thread,
     time::{Duration, Instant},
 };
@@ -94,9 +95,9 @@ impl Stream {
         }
     }
 
-    /// How many of those from that number on have not come.
-    pub fn missing(&self, from: usize) -> usize {
-        self.sent.len() - from - self.came.range(from..).count()
+    /// How many of these have not come.
+    pub fn missing(&self, numbers: Range<usize>) -> usize {
+        numbers.len() - self.came.range(numbers).count()
     }
 
     /// The longest that one has taken.

@@ -231,6 +231,10 @@ fn read(
             break;
         };
         let packet = &buffer[..length];
+        // The kernel's own, which looks for neighbours and groups at every interface: hosts' go another way.
+        if ends(packet).is_none_or(|(_, to)| to.is_multicast()) {
+            continue;
+        }
         match core.packet_from_host(now, tap.of, packet) {
             Taken::Yes => taken += 1,
             Taken::Pass if passes(passing, packet) => passed += 1,
