@@ -43,8 +43,9 @@ pub fn is_transport_valid(ip: &Ip<'_>, transport: &[u8]) -> bool {
     fold(pseudo(ip, transport.len()) + sum(transport)) == 0
 }
 
-/// What a transport checksum is over beyond the packet (RFC 9293 §3.1, RFC 8200 §8.1).
-fn pseudo(ip: &Ip<'_>, len: usize) -> u64 {
+/// The sum of what a transport checksum is over beyond the packet (RFC 9293 §3.1, RFC 8200 §8.1), to be [folded](fold).
+#[must_use]
+pub fn pseudo(ip: &Ip<'_>, len: usize) -> u64 {
     let addresses = ip.address_bytes();
     sum(addresses) + u64::from(ip.protocol) + len as u64
 }

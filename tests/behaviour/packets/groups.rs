@@ -123,11 +123,8 @@ fn groups_that_are_named_are_carried_and_no_others() {
                 !said.is_empty()
             });
             // One hop leads onto the speaker's own LAN alone, two to the first router.
-            assert!(
-                said.iter()
-                    .all(|one| *one == ("to all, 9 hops".to_owned(), from)),
-                "{said:?}"
-            );
+            let expected = (format!("to {group}, 9 hops"), from);
+            assert!(said.iter().all(|one| *one == expected), "{said:?}");
         }
     }
     for pep in [&ends.boat, &ends.hub] {

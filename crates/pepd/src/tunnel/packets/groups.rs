@@ -12,7 +12,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use boosters::ip::Ip;
+use boosters::{
+    checksum,
+    ip::{Ip, protocol::UDP},
+};
 use ipnet::IpNet;
 use nix::net::if_::if_nametoindex;
 use pep_core::{
@@ -209,6 +212,7 @@ impl Groups {
             if let Some(site) = self.named.site_of(&lan.name, packet)
                 && forward(packet)
             {
+                complete(packet);
                 let length = seen.length;
                 return Poll::Ready(Ok(Heard { site, length }));
             }
@@ -293,6 +297,27 @@ fn forward(packet: &mut [u8]) -> bool {
     }
 }
 
+/// Writes the checksum of a datagram that has none as yet. What a host of this machine sends (a container, over veth) comes here with the sum
+/// of its addresses in that place, to which a network card would add the rest.
+fn complete(packet: &mut [u8]) {
+    let Some(ip) = Ip::parse(packet).filter(|ip| ip.protocol == UDP && !ip.fragment) else {
+        return;
+    };
+    let (at, datagram) = (ip.header + 6, ip.payload());
+    let sum = !checksum::fold(checksum::pseudo(&ip, datagram.len()));
+    if datagram.get(6..8) != Some(&sum.to_be_bytes()) {
+        return;
+    }
+    let mut bare = datagram.to_vec();
+    bare[6..8].fill(0);
+    // None at all is written as 0 (RFC 768).
+    let sum = match checksum::of_transport(&ip, &bare) {
+        0 => u16::MAX,
+        sum => sum,
+    };
+    packet[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// The Ethernet address of a group (RFC 1112 §6.4, RFC 2464 §7).
 fn ethernet(group: IpAddr) -> [u8; 6] {
     match group {
@@ -354,6 +379,28 @@ mod tests {
         let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
         let folded = (sum & 0xffff) + (sum >> 16);
         ((folded & 0xffff) + (folded >> 16)) as u16
+    }
+
+    #[test]
+    fn checksums_that_a_card_would_have_written_are_completed() {
+        // With its sum as it should be: RFC 768 over 10.0.0.1 to 239.1.2.3.
+        let mut packet = [0; 31];
+        (packet[0], packet[3], packet[8], packet[9]) = (0x45, 31, 9, 17);
+        packet[12..20].copy_from_slice(&[10, 0, 0, 1, 239, 1, 2, 3]);
+        packet[20..].copy_from_slice(&[0, 5, 0x1b, 0xbc, 0, 11, 0, 0, b'a', b'l', b'l']);
+        let whole = {
+            let ip = Ip::parse(&packet).expect("a packet");
+            checksum::of_transport(&ip, ip.payload()).to_be_bytes()
+        };
+        let partial = {
+            let ip = Ip::parse(&packet).expect("a packet");
+            (!checksum::fold(checksum::pseudo(&ip, 11))).to_be_bytes()
+        };
+        for (found, expected) in [(partial, whole), (whole, whole), ([7, 7], [7, 7])] {
+            packet[26..28].copy_from_slice(&found);
+            complete(&mut packet);
+            assert_eq!(packet[26..28], expected);
+        }
     }
 
     #[test]
