@@ -150,7 +150,11 @@ fn flow() -> impl Strategy<Value = FlowKey<'static>> {
     let ends = prop_oneof![(address(V4), address(V4)), (address(V6), address(V6))];
     let interface = prop::sample::select(vec!["eth0", "eth1", "eth2"]);
     (ends, 0u8..5, interface, 0u8..5).prop_map(|((src, dst), dscp, interface, number)| FlowKey {
-        protocol: Protocol(number),
+        // Neither family carries the other's ICMP.
+        protocol: match Protocol(number) {
+            Protocol::ICMP if src.is_ipv6() => Protocol::ICMPV6,
+            protocol => protocol,
+        },
         src,
         dst,
         dscp,
