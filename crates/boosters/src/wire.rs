@@ -5,7 +5,7 @@
 //! done to them, and a receiver needs no configuration:
 //!
 //! ```text
-//!  0x01 | abilities:32 | heard:8                 ABILITIES   which of these the sender of it understands
+//!  0x01 | abilities:32 | heard:8 | rate:64       ABILITIES   which of these the sender of it understands, and how fast it sends (bit/s; 0: not known)
 //!  0x02 | id:16 | index:8 | last:8 | bytes       PIECE       of a message that is too long for the link; within FEC, of one that is too long beside its header
 //!  0x10 | fec's header | message or symbol       FEC
 //!  0x11 | flags:8 | seq:32 | wait:16 | message    ARQ data

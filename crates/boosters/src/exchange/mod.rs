@@ -7,6 +7,8 @@
 //!   127              either                   ABILITIES
 //! ```
 
+mod introduction;
+
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use crate::{
@@ -16,15 +18,13 @@ use crate::{
     packet::Packet,
     rule::Path,
     settings,
-    wire::{ABILITIES, Abilities, Reader},
 };
+use introduction::Introduction;
 
 /// Chains to one peer at most.
 pub const CHAINS_MAX: usize = 32;
 const REPLY: u8 = 64;
 const INTRODUCTION: u8 = 127;
-/// How often it is said what we understand, until the peer has said that it knows.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// What is exchanged with one peer.
 #[derive(Debug)]
@@ -33,11 +33,7 @@ pub struct Exchange {
     receivers: BTreeMap<u8, Receiver>,
     /// Those of the session before, as long as they hold packets back: these are for hosts, and still come in their time.
     ending: Vec<Receiver>,
-    /// What the peer understands, if it has said so.
-    abilities: Option<u32>,
-    /// The peer knows what we understand.
-    heard: bool,
-    introduce: Option<Duration>,
+    introduction: Introduction,
     path: Path,
     /// When we last heard what the time is.
     now: Duration,
@@ -57,9 +53,7 @@ impl Exchange {
             chains,
             receivers: BTreeMap::new(),
             ending: Vec::new(),
-            abilities: None,
-            heard: false,
-            introduce: Some(Duration::ZERO),
+            introduction: Introduction::new(Duration::ZERO),
             path: Path::default(),
             now: Duration::ZERO,
             refused: 0,
@@ -75,8 +69,7 @@ impl Exchange {
         for chain in &mut self.chains {
             chain.renew();
         }
-        (self.abilities, self.heard) = (None, false);
-        self.introduce = Some(self.now);
+        self.introduction = Introduction::new(self.now);
         let path = self.path;
         self.set_path(self.now, &path);
     }
@@ -141,8 +134,16 @@ impl Exchange {
     /// What is known of the path now; what the peer understands we know ourselves.
     pub fn set_path(&mut self, now: Duration, path: &Path) {
         self.now = now;
+        self.introduction.set_rate(now, path.rate);
+        let Introduction {
+            abilities,
+            peer_rate,
+            ..
+        } = self.introduction;
         self.path = Path {
-            abilities: self.abilities.unwrap_or(0),
+            abilities: abilities.unwrap_or(0),
+            // What was agreed upon goes before what was measured.
+            peer_rate: path.peer_rate.or(peer_rate),
             ..*path
         };
         for chain in &mut self.chains {
@@ -159,14 +160,14 @@ impl Exchange {
     /// Whether there is something to be sent beside them: replies, or what we understand.
     #[must_use]
     pub fn has_word(&self, now: Duration) -> bool {
-        self.introduce.is_some_and(|at| at <= now)
+        self.introduction.due().is_some_and(|at| at <= now)
             || self.receivers.values().any(Receiver::has_reply)
     }
 
     /// When there will be something to be said by itself.
     #[must_use]
     pub fn word_due(&self) -> Option<Duration> {
-        self.introduce
+        self.introduction.due()
     }
 
     /// Writes channel and message of a chain, of at most `room` bytes together, to the end of `out`. Returns the mark of its datagram.
@@ -189,11 +190,9 @@ impl Exchange {
 
     /// Writes a reply, or what we understand, likewise; whether there was something.
     pub fn poll_word(&mut self, now: Duration, room: usize, out: &mut Vec<u8>) -> bool {
-        if self.introduce.is_some_and(|at| at <= now) {
-            self.introduce = (!self.heard || self.abilities.is_none()).then_some(now + AGAIN);
-            out.extend_from_slice(&[INTRODUCTION, ABILITIES]);
-            out.extend_from_slice(&Abilities::ALL.to_be_bytes());
-            out.push(self.abilities.is_some().into());
+        if self.introduction.due().is_some_and(|at| at <= now) {
+            out.push(INTRODUCTION);
+            self.introduction.write(now, out);
             return true;
         }
         for (channel, receiver) in &mut self.receivers {
@@ -228,7 +227,7 @@ impl Exchange {
     /// What the peer understands, if it has said so.
     #[must_use]
     pub fn abilities(&self) -> Option<u32> {
-        self.abilities
+        self.introduction.abilities
     }
 
     /// Messages that made no sense.
@@ -238,23 +237,13 @@ impl Exchange {
     }
 
     fn on_introduction(&mut self, now: Duration, message: &[u8]) {
-        let mut reader = Reader(message);
-        let parsed = (reader.u8(), reader.u32(), reader.u8());
-        let (Some(ABILITIES), Some(abilities), Some(heard)) = parsed else {
-            self.refused += 1;
-            return;
-        };
-        let news = self.abilities != Some(abilities);
-        self.abilities = Some(abilities);
-        self.heard = heard & 1 != 0;
-        if news || !self.heard {
-            self.introduce = Some(now);
-        } else {
-            self.introduce = None;
-        }
-        if news {
-            let path = self.path;
-            self.set_path(now, &path);
+        match self.introduction.read(now, message) {
+            Some(true) => {
+                let path = self.path;
+                self.set_path(now, &path);
+            }
+            Some(false) => {}
+            None => self.refused += 1,
         }
     }
 }

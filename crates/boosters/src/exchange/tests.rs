@@ -193,3 +193,39 @@ fn what_is_held_back_for_hosts_comes_though_another_session_begins() {
     assert_eq!(came, [ms(10), ms(10), ms(20), ms(30), ms(40)]);
     assert_eq!(exchange.receivers().count() + exchange.ending.len(), 0);
 }
+
+/// What one says to the other, unless it is lost.
+fn speak(now: Duration, rate: u64, from: &mut Exchange, to: Option<&mut Exchange>) {
+    let path = Path {
+        rate,
+        ..Path::default()
+    };
+    from.set_path(now, &path);
+    let mut word = Vec::new();
+    if from.poll_word(now, 100, &mut word)
+        && let Some(to) = to
+    {
+        to.handle(now, word[0], &word[1..], Ecn::NotEct, &mut |_| 0);
+    }
+}
+
+#[test]
+fn each_end_hears_how_fast_the_other_sends_and_when_that_changes() {
+    let (mut near, mut far) = (plain(1), plain(1));
+    let mut rates = |second: u64, rate: u64| {
+        for step in 0..500 {
+            let now = Duration::from_secs(second) + Duration::from_millis(step * 20);
+            // The first of each is lost.
+            let arrives = step % 100 > 0;
+            speak(now, rate, &mut near, arrives.then_some(&mut far));
+            speak(now, 10_000_000, &mut far, arrives.then_some(&mut near));
+        }
+        let due = near.word_due().is_some() || far.word_due().is_some();
+        (near.path.peer_rate, far.path.peer_rate, due)
+    };
+    let fast = Some(10_000_000);
+    assert_eq!(rates(0, 1_000_000), (fast, Some(1_000_000), false));
+    assert_eq!(rates(20, 20_000), (fast, Some(20_000), false));
+    // What changes little is not told.
+    assert_eq!(rates(40, 21_000), (fast, Some(20_000), false));
+}
