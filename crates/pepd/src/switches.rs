@@ -81,9 +81,7 @@ pub enum SwitchError {
     #[error("there is no site `{0}`; there are: {1}")]
     Unknown(String, String),
     /// They do not come to us.
-    #[error(
-        "site `{0}` takes no flows or packets that could be left to the kernel, as its mode is `{1}`"
-    )]
+    #[error("the kernel forwards the flows of `{0}` anyway, as its mode is `{1}`")]
     NoFlows(String, &'static str),
     /// There is no more room in what outlives this process.
     #[error(
