@@ -1,0 +1,187 @@
+//! A machine with pepd's rules in a network namespace of its own, a host behind it, and what is looked at there.
+
+use std::{
+    io::ErrorKind,
+    net::UdpSocket,
+    process::Command,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sched::{CloneFlags, unshare},
+    unistd::gettid,
+};
+use pepd::intercept::{Interception, PacketTun, PacketTuns};
+
+pub(crate) const CONFIG: &str = r#"
+[intercept]
+lan = ["lan0"]
+[[site]]
+name = "quic"
+mode = "block"
+match = { protocol = "udp", dport = 443 }
+[[site]]
+name = "voice"
+mode = "packet"
+peer = "hub"
+match = { dport = "5060-5070" }
+[[site]]
+name = "ping"
+mode = "packet"
+peer = "hub"
+match = { protocol = "icmp" }
+[peer.hub]
+endpoint = "192.0.2.1:1"
+public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
+[identity]
+key_file = "k"
+"#;
+
+pub(crate) fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().expect("starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {args:?}: {stderr}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+pub(crate) fn ip(words: &str) -> String {
+    run("ip", &words.split(' ').collect::<Vec<_>>())
+}
+
+/// A thread in a network namespace of its own, which does what it is told.
+pub(crate) struct Host(pub(crate) mpsc::Sender<Box<dyn FnOnce() + Send>>);
+
+impl Host {
+    /// Behind the interface `lan0` of the calling thread's namespace, as 10.9.0.2.
+    pub(crate) fn new() -> Self {
+        let (tell_id, id) = mpsc::channel();
+        let (orders, todo) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).expect("root");
+            tell_id.send(gettid()).expect("waits");
+            todo.iter().for_each(|order| order());
+        });
+        let id = id.recv().expect("a host");
+        ip(&format!(
+            "link add lan0 type veth peer name host0 netns {id}"
+        ));
+        ip("address add 10.9.0.1/24 dev lan0");
+        ip("link set lan0 up");
+        let host = Self(orders);
+        host.on(|| {
+            ip("address add 10.9.0.2/24 dev host0");
+            ip("link set host0 up");
+            ip("route add default via 10.9.0.1");
+        });
+        host
+    }
+
+    pub(crate) fn on<T: Send + 'static>(&self, order: impl FnOnce() -> T + Send + 'static) -> T {
+        let (tell, told) = mpsc::channel();
+        let order = move || tell.send(order()).expect("waits");
+        self.0.send(Box::new(order)).expect("runs");
+        told.recv().expect("does not panic")
+    }
+
+    /// Sends a datagram; whether it is told at once that nobody is there.
+    pub(crate) fn is_refused(&self, port: u16) -> bool {
+        self.on(move || {
+            let socket = socket_of_host();
+            socket
+                .connect(("203.0.113.5", port))
+                .expect("a socket of the host");
+            socket
+                .set_read_timeout(Some(Duration::from_millis(200)))
+                .expect("a socket of the host");
+            socket.send(b"hello").expect("a socket of the host");
+            let err = socket.recv(&mut [0; 9]).expect_err("nobody answers");
+            err.kind() == ErrorKind::ConnectionRefused
+        })
+    }
+}
+
+/// To be called on the host. A process that another test starts may have that of before for a moment more.
+pub(crate) fn socket_of_host() -> UdpSocket {
+    let bind = || UdpSocket::bind("10.9.0.2:7000");
+    for _ in 0..200 {
+        if let Ok(socket) = bind() {
+            return socket;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    bind().expect("a socket of the host")
+}
+
+/// The next packet out of a TUN, if there is one within a moment.
+pub(crate) fn next(tun: &PacketTun) -> Option<Vec<u8>> {
+    let mut buffer = [0; 2048];
+    let deadline = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < deadline {
+        if let Some(length) = tun.tun.read(&mut buffer).expect("reads") {
+            return Some(buffer[..length].to_vec());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    None
+}
+
+pub(crate) fn counter(name: &str) -> bool {
+    let text = run("nft", &["list", "counter", "inet", "pepd", name]);
+    !text.contains("packets 0 ")
+}
+
+/// In a namespace of its own, with a host behind it and everything in place.
+pub(crate) fn in_place(test: impl AsyncFnOnce(&Host, Interception, PacketTuns) + Send + 'static) {
+    in_place_for(CONFIG.to_owned(), test);
+}
+
+/// The same for this configuration.
+pub(crate) fn in_place_for(
+    config: String,
+    test: impl AsyncFnOnce(&Host, Interception, PacketTuns) + Send + 'static,
+) {
+    let thread = thread::spawn(move || {
+        unshare(CloneFlags::CLONE_NEWNET).expect("root");
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").expect("root");
+        ip("link set lo up");
+        let host = Host::new();
+        // What lies beyond.
+        ip("link add far0 type veth peer name far1");
+        ip("link set far0 up");
+        ip("link set far1 up");
+        ip("neighbour add 203.0.113.5 lladdr 02:00:00:00:00:05 dev far0");
+        ip("route add 203.0.113.0/24 dev far0");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let config = pep_core::config::parse(&config).expect("valid");
+            let mut interception = Interception::install(&config, false).await.expect("root");
+            let tuns = interception.take_packet_tuns();
+            assert_eq!(tuns.sites.len(), 2);
+            test(&host, interception, tuns).await;
+        });
+    });
+    thread.join().expect("the test's thread");
+}
+
+/// Rules of an operator's firewall, in a chain at this hook.
+pub(crate) fn firewall(hook: &str, rules: &[&str]) {
+    run("nft", &["add", "table", "inet", "own"]);
+    let name = hook.split(' ').next().expect("a hook");
+    let chain = format!("add chain inet own {name} {{ type {hook}; }}");
+    run("nft", &[&chain]);
+    for rule in rules {
+        run("nft", &[&format!("add rule inet own {name} {rule}")]);
+    }
+}
+
+/// Packets that a rule of the operator's with a counter has seen.
+pub(crate) fn seen_by_rule(rule: &str) -> bool {
+    let rules = run("nft", &["list", "table", "inet", "own"]);
+    let line = rules.lines().find(|line| line.contains(rule));
+    !line.expect("the rule").contains("packets 0 ")
+}

@@ -1,0 +1,49 @@
+//! Packets as servers would send them, and what hosts' packets say.
+
+/// The MSS of a TCP packet without options of IP.
+pub(crate) fn mss(packet: &[u8]) -> Option<u16> {
+    let mut options = &packet[40..];
+    loop {
+        match options {
+            [1, rest @ ..] => options = rest,
+            [2, 4, high, low, ..] => return Some(u16::from_be_bytes([*high, *low])),
+            [_, length, ..] if *length > 1 => options = options.get(usize::from(*length)..)?,
+            _ => return None,
+        }
+    }
+}
+
+/// The sum of the Internet (RFC 1071).
+pub(crate) fn checksum(bytes: &[u8], begin: u32) -> [u8; 2] {
+    let words = bytes.chunks(2).map(|word| {
+        u32::from(u16::from_be_bytes([
+            word[0],
+            word.get(1).copied().unwrap_or(0),
+        ]))
+    });
+    let sum = words.sum::<u32>() + begin;
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (!(sum as u16)).to_be_bytes()
+}
+
+/// What a server answers to this SYN: its SYN and ACK.
+pub(crate) fn syn_ack(syn: &[u8]) -> Vec<u8> {
+    let mut packet = [&syn[..20], &syn[20..40]].concat();
+    packet[2..4].copy_from_slice(&40_u16.to_be_bytes());
+    packet[12..20].rotate_left(4);
+    packet[20..24].rotate_left(2);
+    let number = u32::from_be_bytes(syn[24..28].try_into().expect("four bytes"));
+    packet[24..28].copy_from_slice(&9000_u32.to_be_bytes());
+    packet[28..32].copy_from_slice(&(number + 1).to_be_bytes());
+    packet[32..34].copy_from_slice(&[0x50, 0x12]);
+    packet[10..12].fill(0);
+    packet[36..40].fill(0);
+    let header = checksum(&packet[..20], 0);
+    packet[10..12].copy_from_slice(&header);
+    let pseudo = packet[12..20].chunks(2);
+    let pseudo = pseudo.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let tcp = checksum(&packet[20..], pseudo.sum::<u32>() + 6 + 20);
+    packet[36..38].copy_from_slice(&tcp);
+    packet
+}
