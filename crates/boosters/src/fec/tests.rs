@@ -136,7 +136,7 @@ fn what_is_lost_is_restored_down_to_the_target_with_the_overcode_that_theory_ask
                 ..Config::default()
             };
             let channel = Channel::iid(loss).unwrap();
-            let ran = run(config, Some(channel.clone()), 120_000, SPACING);
+            let ran = run(config, Some(channel), 120_000, SPACING);
             println!(
                 "{loss} {scheme:?}: residual {:.1e}, overcode {:.3}, late {:?}",
                 ran.lost, ran.overhead, ran.late
@@ -398,7 +398,7 @@ fn packets_that_do_not_fit_beside_a_header_are_protected_in_pieces() {
             |number| 1280 + number as usize % 40,
             |_| 4000,
         ] {
-            let ran = run_lengths(config, channel.clone(), 20_000, SPACING, length);
+            let ran = run_lengths(config, channel, 20_000, SPACING, length);
             assert!(ran.lost <= 5e-4, "{}", ran.lost);
         }
     }
