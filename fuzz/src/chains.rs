@@ -5,6 +5,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use boosters::{
     ack_filter, ack_reconstruction, arq, compress, congestion, divacks,
+    ecn::Ecn,
     exchange::Exchange,
     fec, jitter,
     packet::Packet,
@@ -206,7 +207,7 @@ pub(crate) fn next(end: &mut Exchange, now: Duration, room: usize) -> Option<Vec
 }
 
 pub(crate) fn give(end: &mut Exchange, now: Duration, message: &[u8]) {
-    end.handle(now, message[0], &message[1..], false, &mut |_| 0);
+    end.handle(now, message[0], &message[1..], Ecn::NotEct, &mut |_| 0);
 }
 
 /// Calls it when it wants to be called. It does not want to be at once again, without end.

@@ -416,7 +416,7 @@ pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
     }
 }
 
-/// The rules of a site's [own chain](own_chain) of this name while what it takes is left to the kernel; `None` for other chains.
+/// The rules of a site's own chain of this name while what it takes is left to the kernel; `None` for other chains.
 pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
     let (of, _) = chain.split_once('_')?;
     match of {
