@@ -19,7 +19,7 @@ pub struct NextPacket {
     /// Whether its queue has another one. If not it is idle, until it is said to be
     /// [ready](crate::session::Session::set_packets_ready) again.
     pub more: bool,
-    /// The mark of the packet that is carried; its datagram gets [what suits it](Ecn::outside). [`Ecn::Ect0`] for what is no IP packet, as all else
+    /// The mark of the packet that is carried; its datagram gets the same (RFC 6040 §4.1). [`Ecn::Ect0`] for what is no IP packet, as all else
     /// has that.
     pub ecn: Ecn,
 }
