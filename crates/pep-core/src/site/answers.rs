@@ -60,8 +60,14 @@ impl Answers {
         let Some(packet) = Spoken::read(packet) else {
             return false;
         };
-        let back = packet.ports.map(|[from, to]| [to, from]);
-        self.take(packet.protocol, packet.to, packet.from, back) || self.admit_error(&packet)
+        match packet.message() {
+            Message::Error(_) => self.admit_error(&packet),
+            Message::OfRouters => false,
+            Message::Other => {
+                let back = packet.ports.map(|[from, to]| [to, from]);
+                self.take(packet.protocol, packet.to, packet.from, back)
+            }
+        }
     }
 
     /// Whether a packet goes to a group that the site names, as a host of either end may send one.
@@ -74,7 +80,10 @@ impl Answers {
     }
 
     fn admit_error(&self, packet: &Spoken<'_>) -> bool {
-        let Some(quoted) = packet.quoted().and_then(Spoken::read) else {
+        let Message::Error(quoted) = packet.message() else {
+            return false;
+        };
+        let Some(quoted) = Spoken::read(quoted) else {
             return false;
         };
         // Whoever sends an error, it goes to who sent what it is about.
@@ -120,16 +129,33 @@ impl<'a> Spoken<'a> {
         })
     }
 
-    /// What an ICMP error is about. Redirects are none: they are from a host's own router.
-    fn quoted(&self) -> Option<&'a [u8]> {
-        let errors: &[u8] = match self.protocol {
-            Protocol::ICMP => &[3, 11, 12],
-            Protocol::ICMPV6 => &[1, 2, 3, 4],
-            _ => return None,
+    /// What is to be known of it if it is of ICMP. What routers say to their own hosts (redirects, advertisements, solicitations, neighbours'
+    /// addresses) comes by no tunnel: a peer is nobody's router on a LAN.
+    fn message(&self) -> Message<'a> {
+        let (errors, of_routers): (&[u8], &[u8]) = match self.protocol {
+            Protocol::ICMP => (&[3, 11, 12], &[5, 9, 10]),
+            Protocol::ICMPV6 => (&[1, 2, 3, 4], &[133, 134, 135, 136, 137]),
+            _ => return Message::Other,
         };
-        let kind = self.payload.first().filter(|_| self.is_first)?;
-        errors.contains(kind).then(|| self.payload.get(8..))?
+        match self.payload.first().filter(|_| self.is_first) {
+            Some(kind) if errors.contains(kind) => {
+                Message::Error(self.payload.get(8..).unwrap_or_default())
+            }
+            Some(kind) if of_routers.contains(kind) => Message::OfRouters,
+            _ => Message::Other,
+        }
     }
+}
+
+/// What a packet is to those who watch for ICMP.
+#[derive(Debug)]
+enum Message<'a> {
+    /// An error about the packet whose beginning this is.
+    Error(&'a [u8]),
+    /// For hosts of a link.
+    OfRouters,
+    /// Something else.
+    Other,
 }
 
 fn is_first(ip: &LaxIpSlice<'_>) -> bool {
@@ -245,5 +271,21 @@ mod tests {
         let mut redirect = error(HOST, &sent);
         redirect[20] = 5;
         assert!(!answers.admit(&redirect));
+        // A site of ICMP is one of echoes, not of routers; and what errors are about it has to take as well.
+        let pings = Answers::new(&Matcher {
+            protocol: vec![Protocol::ICMP, Protocol::ICMPV6],
+            src: vec!["10.1.0.0/16".parse().unwrap()],
+            ..Matcher::default()
+        });
+        for kind in [5, 9, 10] {
+            redirect[20] = kind;
+            assert!(!pings.admit(&redirect), "{kind}");
+        }
+        redirect[20] = 0;
+        assert!(pings.admit(&redirect), "an answer");
+        assert!(!pings.admit(&error(HOST, &sent)));
+        let mut ping = sent.clone();
+        ping[9] = 1;
+        assert!(pings.admit(&error(HOST, &ping)));
     }
 }
