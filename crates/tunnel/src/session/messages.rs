@@ -137,6 +137,13 @@ impl Session {
         self.mtu.size() - PACKET_HEADER_LEN
     }
 
+    /// What [`packet_room`](Self::packet_room) is expected to be when the search that goes on for the path's longest packet has ended. Who is told
+    /// the room and remembers it, as hosts do for ten minutes (RFC 8201 §4), is to be told this.
+    #[must_use]
+    pub fn expected_packet_room(&self) -> usize {
+        self.mtu.expected() - PACKET_HEADER_LEN
+    }
+
     /// A queue of packets beside streams, with nothing to send. It takes turns with streams of its class and site, where it is one of those of
     /// host 0.
     ///

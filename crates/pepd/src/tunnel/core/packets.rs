@@ -69,10 +69,11 @@ impl Core {
         std::mem::take(&mut self.joined)
     }
 
-    /// How long a packet of that chain may be to be carried in one piece, where that is known.
+    /// How long a packet of that chain may be to be carried in one piece, as soon as it is known what the path takes; until then longer ones go in
+    /// several. Hosts that are told less remember it for long.
     pub(in crate::tunnel) fn packet_mtu(&mut self, (peer, chain): (usize, usize)) -> Option<usize> {
         let peer = &self.peers.list[peer];
-        let room = self.endpoint.session(peer.id)?.packet_room();
+        let room = self.endpoint.session(peer.id)?.expected_packet_room();
         peer.packets.as_ref()?.mtus(room).nth(chain)
     }
 

@@ -54,6 +54,8 @@ pub struct Mtu {
     good: usize,
     /// The shortest that is known not to; above `max` if there is none.
     bad: usize,
+    /// What the search is expected to end with.
+    expected: usize,
     outstanding: Option<Outstanding>,
     tries: u32,
     next_id: u16,
@@ -84,6 +86,7 @@ impl Mtu {
             max,
             good: start,
             bad: max + 1,
+            expected: max,
             outstanding: None,
             tries: 0,
             next_id: 0,
@@ -102,6 +105,13 @@ impl Mtu {
         self.good
     }
 
+    /// The longest packet that the path is expected to carry, in bytes of plain text: [`size`](Self::size) once a search has ended, and
+    /// what the last one ended with while another goes on. The first one begins with the longest. It is what others who remember it are
+    /// to be told.
+    pub fn expected(&self) -> usize {
+        self.expected
+    }
+
     /// What to try next, if anything. `timeout` is how long an answer may take: a few round trips. Not to
     /// be asked while the link is thought to be down.
     pub fn next_probe(&mut self, now: Duration, timeout: Duration) -> Option<MtuProbe> {
@@ -110,6 +120,7 @@ impl Mtu {
             return None;
         }
         let Some(size) = self.candidate() else {
+            self.expected = self.good;
             self.raise_at.get_or_insert(now.saturating_add(RAISE));
             return None;
         };
@@ -143,6 +154,7 @@ impl Mtu {
         };
         if probe.size > self.good {
             self.good = probe.size;
+            self.expected = self.expected.max(probe.size);
             // It may have come through at the third try, or late.
             self.bad = if self.bad <= probe.size {
                 self.max + 1
@@ -207,6 +219,7 @@ impl Mtu {
             next_id: self.next_id,
             floor: self.floor,
             since: self.since,
+            expected: self.expected,
             ..Self::new(self.floor, self.max)
         };
     }

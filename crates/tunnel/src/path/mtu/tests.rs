@@ -52,6 +52,35 @@ fn the_longest_is_tried_first() {
 }
 
 #[test]
+fn what_others_are_told_waits_for_the_end_of_the_search() {
+    let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
+    let mut told = Vec::new();
+    for path in [1300, 1250, 1500] {
+        let begin = now;
+        while now < begin + Duration::from_secs(100) {
+            told.push(mtu.expected());
+            let probe = mtu.next_probe(now, 2 * RTT);
+            if let Some(probe) = probe.filter(|probe| probe.size <= path) {
+                mtu.on_ack(probe.id);
+            }
+            now += RTT;
+        }
+        assert_eq!(mtu.expected(), mtu.size());
+        assert!((path.min(1472) - mtu.size()) <= STEP_MIN);
+        if path == 1300 {
+            mtu.begin_anew();
+            assert!(mtu.size() < mtu.expected());
+        } else {
+            now += RAISE;
+        }
+    }
+    told.dedup();
+    // The longest, then what each search has ended with.
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert_eq!((told[0], told[3]), (1472, 1472));
+}
+
+#[test]
 fn two_lost_probes_of_three_do_not_mislead() {
     let mut mtu = Mtu::new(1200, 1472);
     search(&mut mtu, &mut at_first(), 1400, |n| n % 3 != 0);
