@@ -80,7 +80,13 @@ impl Auto {
             return;
         };
         if reading.queue > self.queue_rise() {
-            self.rate = self.best().max(reading.carried);
+            // Over a span in which little was sent little arrives, whatever the link carries. Its queue may be the train's.
+            let least = if reading.app_limited {
+                self.first.max(self.rate)
+            } else {
+                0.0
+            };
+            self.rate = self.best().max(reading.carried).max(least);
             return self.drain(reading.now, reading.queue);
         }
         if reading.now < round_end {

@@ -31,7 +31,9 @@ pub(super) struct Reading {
 struct Point {
     sent_at: f64,
     received: f64,
-    /// Bits on the link since the session began.
+    /// Packets that have arrived, and their bits on the link, since the session began.
+    arrived: (u64, f64),
+    /// These bits, and what the link lost.
     carried: f64,
     /// Packets sent.
     sent: u64,
@@ -141,10 +143,12 @@ impl Signal {
         self.rtt.note(now, self.rtt_last, RTT_HALF);
         self.delay.note_rtt(now, self.rtt_last);
         let queue = self.delay.note(sent_at, received);
+        let bits = (bytes as f64 + packets as f64 * self.overhead) * 8.0;
         Point {
             sent_at,
             received,
-            carried: (bytes as f64 + packets as f64 * self.overhead) * 8.0 + self.link_lost,
+            arrived: (packets, bits),
+            carried: bits + self.link_lost,
             sent: sample.sent_packets,
             queue,
             app_limited: sample.app_limited,
@@ -158,9 +162,16 @@ impl Signal {
         if time < span || packets < 4 || sent_time <= 0.0 {
             return None;
         }
-        let sent = packets as f64 * self.packet / sent_time;
+        // What is usual says little where short packets of a silence came before.
+        let arrived = last.arrived.0.saturating_sub(first.arrived.0);
+        let packet = if arrived > 0 {
+            (last.arrived.1 - first.arrived.1) / arrived as f64
+        } else {
+            self.packet
+        };
+        let sent = packets as f64 * packet / sent_time;
         // More than was sent in that time cannot have been carried, but for what the numbers' order hides.
-        let slots = packets as f64 * self.packet / time;
+        let slots = packets as f64 * packet / time;
         Some(Reading {
             now,
             sent_at: last.sent_at,

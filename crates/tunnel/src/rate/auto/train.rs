@@ -4,6 +4,8 @@ use crate::path::PathSample;
 
 /// Packets of the train.
 pub(super) const PACKETS: u64 = 16;
+/// What comes behind it may still be read with it.
+const FOLLOWING: u64 = PACKETS;
 /// Seconds between two packets that are of one train.
 const TOGETHER: f64 = 0.005;
 
@@ -57,9 +59,12 @@ impl Train {
         self.last = now;
     }
 
-    /// Bits a second between two samples of the train, if there are two.
+    /// Bits a second between two samples of the train, if there are two. What follows the train leaves later than it might, so a sample behind
+    /// it says less than the link carries; it counts where reports are too rare for two within.
     pub(super) fn note(&mut self, sample: &PathSample, overhead: u64) -> Option<f64> {
-        if sample.sent_packets <= self.before || sample.sent_packets > self.end() {
+        let within = sample.sent_packets <= self.end();
+        let follows = self.first.is_some() && sample.sent_packets <= self.end() + FOLLOWING;
+        if sample.sent_packets <= self.before || !(within || follows) {
             return None;
         }
         let point = Point {
