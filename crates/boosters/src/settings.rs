@@ -139,6 +139,7 @@ fn lower(settings: &Settings) -> Vec<Layer> {
     }
     if let Some(fec) = settings.fec {
         let config = fec::Config {
+            waiting_max: settings.deadline / 2,
             seed: settings.seed,
             ..fec.config
         };

@@ -2,7 +2,7 @@
 //!
 //! Packets leave at once and unchanged but for a header; what arrives goes on at once. Overcode follows the loss that the peer counts; on a
 //! clean link there is none, and no header either. It never exceeds its share of the bytes that it protects, bursts of a few packets
-//! apart. When packets pause, the last ones get the overcode that they lack. Packets that are too long for the link beside a header are
+//! apart, and takes only what room the link has: while packets wait for long, it waits too, or it would cost more of them than it restores. When packets pause, the last ones get the overcode that they lack. Packets that are too long for the link beside a header are
 //! cut before they are protected, and joined behind the decoder: so each piece can be restored.
 
 mod allowance;
@@ -87,6 +87,8 @@ pub struct Config {
     pub target: f64,
     /// The loss above which there is overcode at all. Default 1 in 2,000.
     pub threshold: f64,
+    /// Behind packets that have waited for longer than this, and for a round trip, there is no overcode. Default 500 ms.
+    pub waiting_max: Duration,
     /// Numbers begin somewhere that follows from this.
     pub seed: u64,
 }
@@ -98,6 +100,7 @@ impl Default for Config {
             overhead_max: 0.5,
             target: fec::control::TARGET_PACKETS,
             threshold: 5e-4,
+            waiting_max: Duration::from_millis(500),
             seed: 0,
         }
     }
@@ -118,6 +121,8 @@ pub const OVERHEAD: usize = if HEADER > REPAIR_EXTRA {
 const PAUSE: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// What packets may wait though the round trip is shorter: bursts do.
+const WAITING_MIN: Duration = Duration::from_millis(20);
 
 /// The sending side.
 #[derive(Debug)]
@@ -127,6 +132,8 @@ pub struct Sender {
     encoder: Option<Box<dyn Encoding>>,
     /// Messages are this long at most.
     room: usize,
+    /// How long packets may wait before overcode waits, too.
+    waiting_max: Duration,
     /// How the peer's counts stood.
     counted: [u64; 3],
     /// How many packets congestion had taken then.
@@ -157,6 +164,7 @@ struct Counters {
     too_long: u64,
     repairs: u64,
     repairs_dropped: u64,
+    repairs_withheld: u64,
 }
 
 impl Sender {
@@ -189,6 +197,7 @@ impl Sender {
             config,
             encoder: None,
             room: Path::default().room,
+            waiting_max: WAITING_MIN,
             counted: [0; 3],
             congested: 0,
             cutter: Cutter::default(),
@@ -300,7 +309,8 @@ impl Sender {
         self.note_time(now);
         out.down
             .push(packet.with_bytes(message(header, &packet.bytes)));
-        self.give_repairs(&packet, out);
+        let waited = now.saturating_sub(packet.since);
+        self.give_repairs(&packet, waited <= self.waiting_max, out);
     }
 
     fn note_time(&mut self, now: Duration) {
@@ -315,12 +325,17 @@ impl Sender {
         (self.apart * PAUSE).clamp(PAUSE_MIN, PAUSE_MAX)
     }
 
-    fn give_repairs(&mut self, like: &Packet, out: &mut Out) {
+    /// Sends what overcode has come together, if there is room for it on the link.
+    fn give_repairs(&mut self, like: &Packet, has_room: bool, out: &mut Out) {
         let Some(encoder) = &mut self.encoder else {
             return;
         };
         while let Some((header, symbol)) = encoder.poll_repair() {
             self.bare = false;
+            if !has_room {
+                self.counters.repairs_withheld += 1;
+                continue;
+            }
             let bytes = message(header, symbol);
             if !self.allowance.spend(bytes.len()) {
                 self.counters.repairs_dropped += 1;
@@ -383,7 +398,7 @@ impl Booster for Sender {
             since: now,
             ..Packet::default()
         };
-        self.give_repairs(&like, out);
+        self.give_repairs(&like, true, out);
     }
 
     fn deadline(&self) -> Option<Duration> {
@@ -401,6 +416,7 @@ impl Booster for Sender {
                 self.encoder = Some(self.make(overcode));
             }
         }
+        self.waiting_max = path.rtt.max(WAITING_MIN).min(self.config.waiting_max);
         self.count(path);
         self.follow();
     }
@@ -413,6 +429,7 @@ impl Booster for Sender {
             too_long,
             repairs,
             repairs_dropped,
+            repairs_withheld,
         } = self.counters;
         each("protected", protected);
         each("plain", plain);
@@ -420,6 +437,7 @@ impl Booster for Sender {
         each("too_long", too_long);
         each("repairs", repairs);
         each("repairs_dropped", repairs_dropped);
+        each("repairs_withheld", repairs_withheld);
         each("overcode_permille", (self.share() * 1000.0).round() as u64);
     }
 }

@@ -1,4 +1,7 @@
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use fec::theory::Channel;
 
@@ -400,6 +403,78 @@ fn packets_that_do_not_fit_beside_a_header_are_protected_in_pieces() {
         ] {
             let ran = run_lengths(config, channel, 20_000, SPACING, length);
             assert!(ran.lost <= 5e-4, "{}", ran.lost);
+        }
+    }
+}
+
+/// The share of packets that do not come over a link that carries `room` times as many messages as there are packets, which wait for it for a second at most.
+fn lost_over_a_full_link(config: Config, loss: f64, room: f64) -> f64 {
+    let (mut sender, mut receiver) = (Sender::new(config), Receiver::new(1500));
+    let mut draws = Channel::iid(loss).unwrap().draws(3);
+    let (mut queue, mut ready) = (VecDeque::new(), VecDeque::new());
+    let (mut counts, mut was_lost) = ([0u64; 3], false);
+    let mut arrived = BTreeSet::new();
+    let slot = Duration::from_micros(1000);
+    let (mut number, slots) = (0u32, 60_000u32);
+    for at in 0..slots {
+        let now = slot * at;
+        while f64::from(number) * room <= f64::from(at) {
+            let mut bytes = vec![0x45; 1000];
+            bytes[1..5].copy_from_slice(&number.to_be_bytes());
+            queue.push_back(Packet::new(bytes, now));
+            number += 1;
+        }
+        let path = Path {
+            counts,
+            rtt: Duration::from_millis(100),
+            ..Path::default()
+        };
+        sender.set_path(now, &path);
+        let mut out = Out::default();
+        while ready.is_empty() {
+            let Some(packet) = queue.pop_front() else {
+                break;
+            };
+            if now - packet.since <= Duration::from_secs(1) {
+                sender.down(now, packet, &mut out);
+                ready.extend(out.down.drain(..));
+            }
+        }
+        let Some(message) = ready.pop_front() else {
+            continue;
+        };
+        let lost = draws.next() == Some(true);
+        counts[0] += 1;
+        counts[1] += u64::from(lost);
+        counts[2] += u64::from(lost && !was_lost);
+        was_lost = lost;
+        if !lost {
+            receiver.up(now, message, &mut out);
+            let numbers = out.up.drain(..).map(|packet| packet.bytes);
+            let numbers = numbers.map(|b| u32::from_be_bytes(b[1..5].try_into().unwrap()));
+            arrived.extend(numbers);
+        }
+    }
+    // Not what is still under way, nor the time until the loss is known.
+    let (begin, end) = (number / 4, number - 2000);
+    let missing = (begin..end).filter(|number| !arrived.contains(number));
+    missing.count() as f64 / f64::from(end - begin)
+}
+
+#[test]
+fn overcode_takes_no_room_that_packets_need() {
+    for loss in [0.01, 0.05, 0.1, 0.2] {
+        for room in [0.9, 1.0, 1.05, 1.1, 1.2, 1.5] {
+            let with = lost_over_a_full_link(Config::default(), loss, room);
+            let bare = Config {
+                overhead_max: 0.0,
+                ..Config::default()
+            };
+            let without = lost_over_a_full_link(bare, loss, room);
+            let what = format!("{loss}, room for {room}: {with:.4} lost, {without:.4} without");
+            assert!(with <= without + 0.003, "{what}");
+            // Twice what is lost is enough.
+            assert!(room < 1.0 + 2.0 * loss + 0.02 || with < 0.001, "{what}");
         }
     }
 }
