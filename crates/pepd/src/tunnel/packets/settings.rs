@@ -150,7 +150,7 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
             overhead_max: asked.overhead_max.get(),
             target: asked.target.get(),
             threshold: asked.rule.loss_above.map_or(1e-5, Ratio::get),
-            seed: 0,
+            ..Config::default()
         },
     }
 }
