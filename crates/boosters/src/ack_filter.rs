@@ -1,8 +1,8 @@
 //! `ack_filter`: acknowledgements that a later one makes needless do not take the slow way back (packet control, paul2006 §3).
 //!
 //! An acknowledgement that is older than one that waits, or that was queued within the last round trip, is dropped; one that waits is replaced by a newer
-//! plain one of the same connection, in its place. Of duplicates of the same number, which say that something is missing, as many go on as are needed to
-//! say so: the first `high`, then one in `high - low`, and in any case one in a round trip: these answer keepalives. Whatever has SACK that was not seen
+//! plain one of the same connection, in its place. Of duplicates of the same number, which say that something is missing, as many go on while others wait
+//! as are needed to say so: the first `high`, then one in `high - low`, and in any case one in a round trip: these answer keepalives. Whatever has SACK that was not seen
 //! yet, bytes, flags, other options or a closed window goes as it is, as does what has a wrong checksum: nothing is learned of that.
 
 use std::{cmp::Ordering, time::Duration};
@@ -148,7 +148,9 @@ impl Flow {
         }
         let said = self.last.map(|last| (last.ack, last.window));
         if said == Some((tcp.ack, tcp.window)) {
-            return self.duplicate(now, news || tcp.window == 0, limits);
+            // While nothing waits there is room for all, and senders without SACK send for each of them (RFC 5681 §3.2).
+            let needed = news || tcp.window == 0 || queue.is_empty();
+            return self.duplicate(now, needed, limits);
         }
         (self.duplicates, self.heard, self.passed) = (0, now, now);
         let plain = self.sack.is_empty() && tcp.window > 0;

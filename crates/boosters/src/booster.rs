@@ -20,6 +20,11 @@ pub trait Booster: Debug + Send {
         out.up.push(packet);
     }
 
+    /// A packet leaves the queue for the link: only now is it on its way. Not told of those that are [urgent](Packet::urgent).
+    fn leaving(&mut self, now: Duration, packet: &Packet) {
+        let _ = (now, packet);
+    }
+
     /// Time has passed. Harmless when nothing is due.
     fn on_time(&mut self, now: Duration, out: &mut Out) {
         let _ = (now, out);

@@ -259,6 +259,11 @@ impl Chain {
         }
         // What they say to hosts does not pass those who look at what comes by the link.
         self.take_hosts();
+        self.upper.leaving(now, &packet);
+        self.send_down(now, packet);
+    }
+
+    fn send_down(&mut self, now: Duration, packet: Packet) {
         self.lower.down(now, packet, &mut self.out);
         self.out.up.clear();
         self.take_ready(now);
@@ -287,9 +292,14 @@ impl Chain {
         let mut down = std::mem::take(&mut self.out.down);
         self.take_hosts();
         for packet in down.drain(..) {
-            self.enqueue(now, packet);
+            if packet.urgent {
+                self.send_down(now, packet);
+            } else {
+                self.enqueue(now, packet);
+            }
         }
         self.take_hosts();
+        debug_assert!(self.out.down.is_empty());
         self.out.down = down;
     }
 

@@ -15,6 +15,8 @@ pub struct Packet {
     pub outer: crate::ecn::Ecn,
     /// From the link: what was lost shortly before it may still be restored by overcode, until so many packets later; 0 where there is none.
     pub restorable: u16,
+    /// Down: it goes before those that wait in the queue.
+    pub urgent: bool,
 }
 
 impl Packet {
@@ -28,6 +30,7 @@ impl Packet {
             ecn,
             outer: crate::ecn::Ecn::NotEct,
             restorable: 0,
+            urgent: false,
         }
     }
 

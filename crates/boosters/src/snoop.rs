@@ -1,16 +1,18 @@
 //! `snoop`: segments that the link loses are sent again from here, and the sender does not hear of their loss (Balakrishnan et al. 1995, as paul2006 §3
 //! describes it).
 //!
-//! Copies of what has not been acknowledged are kept. A duplicate acknowledgement, or a hole that SACK shows, asks for a segment: it goes again
-//! at once, and further duplicates are held back from the sender until the receiver gets on. So does a segment for which nothing comes for twice the link's round
-//! trip. After some tries, or some round trips, duplicates pass, so that the sender acts. Nothing is acknowledged here that the receiver has not.
+//! Copies of what has left our queue and has not been acknowledged are kept. What SACK shows to be missing though something that left later has arrived,
+//! or a duplicate acknowledgement without SACK asks for, goes again at once, before all that waits, and duplicates are held back from the sender until the
+//! receiver gets on; acknowledgements that say something else, too, go on without their SACK. So goes the first segment if nothing comes for twice the link's
+//! round trip. After some tries, or some round trips, duplicates pass, so that the sender acts. Nothing is acknowledged here that the receiver has not.
+//!
+//! What our queue drops has not left it: its sender hears of it as of any congestion, or it would fill the queue for ever.
 //!
 //! Duplicates that ask for nothing pass: those that say that something came twice (D-SACK, RFC 2883), and those of a closed window, which answer probes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+mod kept;
+
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     booster::{Booster, Out},
@@ -18,8 +20,9 @@ use crate::{
     ip::FlowKey,
     packet::Packet,
     rule::Path,
-    tcp::{Tcp, flags, is_after},
+    tcp::{self, Tcp, flags, is_after},
 };
+use kept::{Flow, Kept, Missing};
 
 /// What is kept, and how often it goes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +50,10 @@ impl Default for Config {
 const TIMEOUT_MIN: Duration = Duration::from_millis(200);
 /// A round trip beyond the link is taken to be at most so many of the link's: what is measured has stalls in it.
 const FARTHER: u32 = 4;
-/// Duplicates are held back from a sender for so many round trips at most.
+/// Duplicates are held back from a sender for so many round trips at most, or for so long, which is what senders wait for at least before they act
+/// unasked (Linux; RFC 6298 has a second).
 const HOLD: u32 = 4;
-/// Numbers farther from each other than this are not of the same connection (RFC 7323 §2.3).
-const FAR: i64 = 1 << 30;
-/// What a segment that is kept costs beyond its bytes.
-const PLACE: usize = 128;
+const HOLD_MIN: Duration = Duration::from_millis(200);
 /// Segments that one acknowledgement brings again at most.
 const AT_ONCE: usize = 16;
 
@@ -64,59 +65,12 @@ pub struct Snoop {
     /// When something of which connection goes again unasked.
     due: BTreeSet<(Duration, FlowKey)>,
     bytes: usize,
-    /// The link's round trip, and how long packets wait before it.
-    path: (Duration, Duration),
+    /// The link's round trip.
+    path: Duration,
     again: u64,
     unasked: u64,
     held_back: u64,
     given_up: u64,
-}
-
-/// A connection of which our host is the sender. Its numbers are counted on, beyond 2^32.
-#[derive(Debug, Default)]
-struct Flow {
-    /// By their numbers.
-    kept: BTreeMap<u64, Kept>,
-    /// After the highest byte that our host has sent.
-    sent: u64,
-    acked: Option<u64>,
-    window: u16,
-    rtt: Option<Duration>,
-    due: Option<Duration>,
-}
-
-#[derive(Debug)]
-struct Kept {
-    packet: Packet,
-    end: u64,
-    sent: Duration,
-    tries: u8,
-    /// When it went again first, if it has.
-    since: Option<Duration>,
-    /// Our host has sent it more than once, or we have: its acknowledgement measures nothing (Karn's rule, RFC 6298 §3).
-    repeated: bool,
-}
-
-impl Flow {
-    fn new(seq: u32) -> Self {
-        Self {
-            sent: (1 << 40) | u64::from(seq),
-            ..Self::default()
-        }
-    }
-
-    /// The number near those that were sent; `None` if it is near none.
-    fn near(&self, seq: u32) -> Option<u64> {
-        let ahead = i64::from(seq.wrapping_sub(self.sent as u32) as i32);
-        (ahead.abs() <= FAR).then(|| self.sent.saturating_add_signed(ahead))
-    }
-
-    fn bytes(&self) -> usize {
-        self.kept
-            .values()
-            .map(|kept| kept.packet.bytes.len() + PLACE)
-            .sum()
-    }
 }
 
 impl Snoop {
@@ -131,7 +85,7 @@ impl Snoop {
             },
             due: BTreeSet::new(),
             bytes: 0,
-            path: (Path::default().rtt, Duration::ZERO),
+            path: Path::default().rtt,
             again: 0,
             unasked: 0,
             held_back: 0,
@@ -139,15 +93,13 @@ impl Snoop {
         }
     }
 
-    /// From when a segment goes into the queue to when its acknowledgement comes.
+    /// From when a segment leaves the queue to when its acknowledgement comes.
     fn round_trip(&self, flow: &Flow) -> Duration {
-        let (rtt, queue) = self.path;
-        flow.rtt.unwrap_or(rtt).max(rtt) + queue
+        flow.rtt.unwrap_or(self.path).max(self.path)
     }
 
     fn timeout(&self, flow: &Flow) -> Duration {
-        let (_, queue) = self.path;
-        ((self.round_trip(flow) - queue) * 2 + queue).max(TIMEOUT_MIN)
+        (self.round_trip(flow) * 2).max(TIMEOUT_MIN)
     }
 
     fn forget(&mut self, key: &FlowKey) {
@@ -175,34 +127,35 @@ impl Snoop {
         let (flow, gone) = self.flows.entry(key, || Flow::new(tcp.seq));
         let seq = flow.near(tcp.seq).unwrap_or(flow.sent);
         let end = seq + u64::from(tcp.seq_len());
+        // Its number has been there before: our host sends it again.
+        let repeated = seq < flow.sent;
         flow.sent = flow.sent.max(end);
         let is_needed = flow.acked.is_none_or(|acked| end > acked);
         if let Some((key, flow)) = gone {
             self.drop_flow(&key, &flow);
         }
         if is_needed {
-            self.insert(now, &key, seq, end, packet);
+            let kept = Kept {
+                packet: packet.clone(),
+                end,
+                sent: now,
+                tries: self.config.tries,
+                since: None,
+                repeated,
+                arrived: false,
+                order: 0,
+            };
+            self.insert(&key, seq, kept);
         }
     }
 
-    fn insert(&mut self, now: Duration, key: &FlowKey, seq: u64, end: u64, packet: &Packet) {
+    fn insert(&mut self, key: &FlowKey, seq: u64, kept: Kept) {
         let Some(flow) = self.flows.get(key) else {
             return;
         };
-        let kept = Kept {
-            packet: packet.clone(),
-            end,
-            sent: now,
-            tries: self.config.tries,
-            since: None,
-            repeated: false,
-        };
-        self.bytes += packet.bytes.len() + PLACE;
-        if let Some(before) = flow.kept.insert(seq, kept) {
-            self.bytes -= before.packet.bytes.len() + PLACE;
-            if let Some(kept) = flow.kept.get_mut(&seq) {
-                kept.repeated = true;
-            }
+        self.bytes += kept.cost();
+        if let Some(before) = flow.insert(seq, kept) {
+            self.bytes -= before.cost();
         }
         self.schedule(key);
         while self.bytes > self.config.cache {
@@ -219,8 +172,10 @@ impl Snoop {
             return;
         };
         let timeout = self.timeout(flow);
-        let first = flow.kept.first_key_value().map(|(_, kept)| kept);
-        let first = first.filter(|kept| kept.tries > 0);
+        // Behind a hole that is not ours all may have arrived.
+        let first = (flow.kept.first_key_value())
+            .filter(|(seq, kept)| kept.tries > 0 && flow.acked.is_none_or(|acked| **seq <= acked))
+            .map(|(_, kept)| kept);
         let due = first.map(|kept| {
             let tries = u32::from(self.config.tries - kept.tries).min(6);
             kept.sent + timeout * (1 << tries)
@@ -236,35 +191,38 @@ impl Snoop {
         }
     }
 
-    /// Whether the acknowledgement is to go on to the sender.
-    fn hear(&mut self, now: Duration, tcp: &Tcp<'_>, out: &mut Out) -> bool {
+    /// What becomes of an acknowledgement.
+    fn hear(&mut self, now: Duration, tcp: &Tcp<'_>, out: &mut Out) -> Verdict {
         let key = tcp.ip.key().reversed();
         let Some(ack) = self.advance(now, &key, tcp) else {
-            return true;
+            return Verdict::Passes;
         };
         let Some(flow) = self.flows.get(&key) else {
-            return true;
+            return Verdict::Passes;
         };
         let changed = std::mem::replace(&mut flow.window, tcp.window) != tcp.window;
         let duplicate = !ack.is_news && !changed;
-        let asks = ack.is_news || duplicate;
-        if !asks || tcp.window == 0 || is_dsack(tcp) {
-            return true;
+        if tcp.window == 0 || is_dsack(tcp) {
+            return Verdict::Passes;
         }
-        let holes = self.holes(&key, ack.number, tcp);
-        let asked = if duplicate && holes.is_empty() {
-            vec![ack.number]
-        } else {
-            holes
-        };
-        let mut repaired = false;
-        for seq in asked.into_iter().take(AT_ONCE) {
-            repaired |= self.send_again(now, &key, seq, out);
+        let mut missing = flow.missing(ack.number, tcp);
+        if duplicate && missing == Missing::default() {
+            // Without SACK a duplicate says nothing but that something has arrived.
+            flow.on_duplicate(ack.number);
+            missing.kept.push(ack.number);
+        }
+        let (mut repaired, mut left) = (!missing.others, AT_ONCE);
+        for seq in missing.kept.iter().copied() {
+            let again = self.again;
+            repaired &= left > 0 && self.send_again(now, &key, seq, out);
+            left -= usize::from(self.again > again);
         }
         self.schedule(&key);
-        let hold = duplicate && repaired;
-        self.held_back += u64::from(hold);
-        !hold
+        match repaired && !missing.kept.is_empty() {
+            true if duplicate => Verdict::Held,
+            true => Verdict::Cleared,
+            false => Verdict::Passes,
+        }
     }
 
     /// An acknowledgement of what was sent, and not older than another; of what nobody has seen there is no more to be said.
@@ -288,7 +246,7 @@ impl Snoop {
     }
 
     fn on_progress(&mut self, now: Duration, key: &FlowKey, ack: u64) {
-        let longest = self.path.0 * FARTHER + self.path.1;
+        let longest = self.path * FARTHER;
         let Some(flow) = self.flows.get(key) else {
             return;
         };
@@ -298,8 +256,9 @@ impl Snoop {
             && entry.get().end <= ack
         {
             let kept = entry.remove();
-            self.bytes -= kept.packet.bytes.len() + PLACE;
+            self.bytes -= kept.cost();
             repeated |= kept.repeated;
+            flow.on_arrival(kept.order, kept.repeated);
             newest = Some(kept).filter(|kept| kept.end == ack);
         }
         // Those before may have been waited for.
@@ -310,48 +269,34 @@ impl Snoop {
         }
     }
 
-    /// Segments that are missing before others that have arrived (RFC 2018).
-    fn holes(&self, key: &FlowKey, ack: u64, tcp: &Tcp<'_>) -> Vec<u64> {
-        let Some(flow) = self.flows.peek(key) else {
-            return Vec::new();
-        };
-        let ranges: Vec<(u64, u64)> = tcp
-            .sack()
-            .filter_map(|(begin, end)| Some((flow.near(begin)?, flow.near(end)?)))
-            .filter(|(begin, end)| begin < end && *end <= flow.sent)
-            .collect();
-        let Some(highest) = ranges.iter().map(|(_, end)| *end).max() else {
-            return Vec::new();
-        };
-        let has = |seq: &u64| ranges.iter().any(|(begin, end)| begin <= seq && seq < end);
-        let missing = flow.kept.range(ack..highest.max(ack)).map(|(seq, _)| *seq);
-        missing.filter(|seq| !has(seq)).collect()
-    }
-
-    /// Whether the segment went again, or has just done so.
+    /// Whether the segment is under way once more, or still.
     fn send_again(&mut self, now: Duration, key: &FlowKey, seq: u64, out: &mut Out) -> bool {
-        let Some(pause) = self.flows.peek(key).map(|flow| self.round_trip(flow)) else {
+        let Some(flow) = self.flows.get(key) else {
             return false;
         };
-        let flow = self.flows.get(key);
-        let Some(kept) = flow.and_then(|flow| flow.kept.get_mut(&seq)) else {
+        let pause = flow.rtt.unwrap_or(self.path).max(self.path);
+        let Some(kept) = flow.kept.get(&seq) else {
             return false;
         };
-        let since = *kept.since.get_or_insert(now);
-        let in_time = now < since + pause * HOLD;
-        if kept.repeated && now < kept.sent + pause {
-            return kept.tries > 0 && in_time; // It is under way.
+        let in_time = now < kept.since.unwrap_or(now) + (pause * HOLD).max(HOLD_MIN);
+        if now < kept.sent + pause && !flow.is_overtaken(kept) {
+            return in_time;
         }
         if kept.tries == 0 {
             self.given_up += 1;
             return false;
         }
+        let order = flow.next_order();
+        let Some(kept) = flow.kept.get_mut(&seq) else {
+            return false;
+        };
+        kept.since.get_or_insert(now);
         kept.tries -= 1;
         kept.repeated = true;
-        kept.sent = now;
+        (kept.sent, kept.order) = (now, order);
         self.again += 1;
         let mut packet = kept.packet.clone();
-        packet.since = now;
+        (packet.since, packet.urgent) = (now, true);
         out.down.push(packet);
         in_time
     }
@@ -361,6 +306,14 @@ impl Snoop {
 struct Ack {
     number: u64,
     is_news: bool,
+}
+
+/// What becomes of an acknowledgement on its way to the sender.
+enum Verdict {
+    Passes,
+    /// It says something that is not of what is missing, so that it goes on without that.
+    Cleared,
+    Held,
 }
 
 /// Whether its first range is of bytes that came twice (RFC 2883 §4).
@@ -374,32 +327,37 @@ fn is_dsack(tcp: &Tcp<'_>) -> bool {
 }
 
 impl Booster for Snoop {
-    fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+    fn leaving(&mut self, now: Duration, packet: &Packet) {
         if let Some(tcp) = Tcp::read(&packet.bytes) {
             if tcp.has(flags::SYN | flags::RST) {
                 self.forget(&tcp.ip.key());
             } else if !tcp.data().is_empty() && !tcp.has(flags::URG) {
-                self.keep(now, &packet, &tcp);
+                self.keep(now, packet, &tcp);
             }
         }
-        out.down.push(packet);
     }
 
-    fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
-        let mut passes = true;
+    fn up(&mut self, now: Duration, mut packet: Packet, out: &mut Out) {
+        let mut verdict = Verdict::Passes;
         if let Some(tcp) = Tcp::read(&packet.bytes) {
             let key = tcp.ip.key().reversed();
             if tcp.has(flags::SYN | flags::RST) {
                 self.forget(&key);
             } else if tcp.is_plain_ack() {
-                passes = self.hear(now, &tcp, out);
+                verdict = self.hear(now, &tcp, out);
             } else if tcp.has(flags::ACK) {
                 self.advance(now, &key, &tcp);
             }
         }
-        if passes {
-            out.up.push(packet);
+        match verdict {
+            Verdict::Held => {
+                self.held_back += 1;
+                return;
+            }
+            Verdict::Cleared => tcp::clear_sack(&mut packet.bytes),
+            Verdict::Passes => {}
         }
+        out.up.push(packet);
     }
 
     fn on_time(&mut self, now: Duration, out: &mut Out) {
@@ -429,7 +387,7 @@ impl Booster for Snoop {
     }
 
     fn set_path(&mut self, _now: Duration, path: &Path) {
-        self.path = (path.rtt, path.queue);
+        self.path = path.rtt;
     }
 
     fn reset(&mut self) {

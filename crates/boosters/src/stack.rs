@@ -74,6 +74,13 @@ impl Stack {
         self.work(now, exit);
     }
 
+    /// A packet leaves the queue below.
+    pub fn leaving(&mut self, now: Duration, packet: &Packet) {
+        for layer in self.layers.iter_mut().filter(|layer| layer.is_on()) {
+            layer.booster.leaving(now, packet);
+        }
+    }
+
     /// Time has passed.
     pub fn on_time(&mut self, now: Duration, exit: &mut Out) {
         for index in 0..self.layers.len() {

@@ -288,6 +288,21 @@ pub fn set_timestamps(packet: &mut [u8], value: u32, echo: u32) {
     seal(packet);
 }
 
+/// Leaves out what the TCP segment in this packet says by SACK; its checksum stays right, and it is as long as before.
+pub fn clear_sack(packet: &mut [u8]) {
+    let Some(tcp) = Ip::parse(packet).and_then(Tcp::parse) else {
+        return;
+    };
+    let Some(option) = tcp.options().find(|option| option.kind == 5) else {
+        return;
+    };
+    // Both point into the same bytes; kind and length are before.
+    let at = option.data.as_ptr() as usize - packet.as_ptr() as usize;
+    let end = at + option.data.len();
+    packet[at - 2..end].fill(1);
+    seal(packet);
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use etherparse::PacketBuilder;

@@ -204,3 +204,12 @@ fn duplicates_are_thinned_but_enough_go_on_for_fast_retransmit() {
     // The first, eight duplicates, and every sixth of the other 92.
     assert_eq!(passed.count(), 1 + 8 + 15);
 }
+
+#[test]
+fn duplicates_all_pass_while_nothing_waits() {
+    let (mut filter, mut queue) = begun();
+    for ms in 0..100 {
+        assert!(through_at(&mut filter, &mut queue, ms, ack(1000)), "{ms}");
+        queue.pop(Duration::from_millis(ms)).expect("it");
+    }
+}

@@ -8,10 +8,9 @@ fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn down(snoop: &mut Snoop, ms: u64, bytes: Vec<u8>) -> Out {
-    let mut out = Out::default();
-    snoop.down(at(ms), Packet::new(bytes, at(ms)), &mut out);
-    out
+/// It leaves for the link.
+fn down(snoop: &mut Snoop, ms: u64, bytes: Vec<u8>) {
+    snoop.leaving(at(ms), &Packet::new(bytes, at(ms)));
 }
 
 fn up(snoop: &mut Snoop, ms: u64, bytes: Vec<u8>) -> Out {
@@ -107,12 +106,11 @@ fn nothing_goes_again_before_it_could_have_arrived() {
     let mut snoop = Snoop::new(Config::default());
     let path = Path {
         rtt: at(600),
-        queue: at(150),
         ..Path::default()
     };
     snoop.set_path(at(0), &path);
     down(&mut snoop, 0, data(1000));
-    assert_eq!(snoop.deadline(), Some(at(1350)));
+    assert_eq!(snoop.deadline(), Some(at(1200)));
     let mut snoop = Snoop::new(Config::default());
     let path = Path {
         rtt: at(2),
@@ -193,6 +191,64 @@ fn what_nothing_comes_for_goes_again_a_few_times_and_then_the_sender_hears_of_it
     up(&mut snoop, 200_000, ack(first));
     let out = up(&mut snoop, 200_001, ack(first));
     assert_eq!((out.up.len(), out.down.len()), (1, 0));
+}
+
+/// What SACK says after the first `acked` segments of those begun have arrived in order, and these.
+fn sacked(acked: u32, ranges: &[(u32, u32)]) -> Vec<u8> {
+    let n = |number: u32| (u32::MAX - 300).wrapping_add(number * 100);
+    let ranges: Vec<_> = ranges.iter().map(|&(a, b)| (n(a), n(b))).collect();
+    with_sack(&ack(n(acked)), &ranges)
+}
+
+#[test]
+fn what_our_queue_has_dropped_its_sender_hears_of() {
+    let mut snoop = begun();
+    let n = |number: u32| (u32::MAX - 300).wrapping_add(number * 100);
+    // 10 never left; 12 did, and is lost.
+    for number in 11..15 {
+        down(&mut snoop, 20, data(n(number)));
+    }
+    up(&mut snoop, 50, ack(n(10)));
+    let out = up(&mut snoop, 51, sacked(10, &[(11, 12)]));
+    assert_eq!((out.down.len(), out.up.len()), (0, 1));
+    let first = sacked(10, &[(13, 14), (11, 12)]);
+    let out = up(&mut snoop, 52, first.clone());
+    assert_eq!(out.down[0].bytes, data(n(12)));
+    assert_eq!(out.up[0].bytes, first, "as it is");
+    // Nor does anything go unasked: what is behind the hole may well have arrived.
+    assert_eq!(snoop.deadline(), None);
+    // It comes, and is not taken for one that is missing still.
+    down(&mut snoop, 60, data(n(10)));
+    let out = up(&mut snoop, 61, sacked(10, &[(14, 15), (13, 14), (11, 12)]));
+    assert_eq!((out.down.len(), out.up.len()), (0, 0));
+}
+
+#[test]
+fn what_was_said_of_what_has_arrived_is_remembered_and_what_is_missing_is_not_told() {
+    let mut snoop = begun();
+    up(&mut snoop, 50, sacked(1, &[]));
+    assert_eq!(up(&mut snoop, 51, sacked(1, &[(2, 3)])).down.len(), 1);
+    assert_eq!(up(&mut snoop, 52, sacked(1, &[(4, 5)])).down.len(), 1);
+    assert_eq!(up(&mut snoop, 53, sacked(1, &[(8, 9)])).down.len(), 3);
+    // The first of them has arrived; the sender hears of that alone.
+    let out = up(&mut snoop, 54, sacked(3, &[(8, 9), (4, 5)]));
+    assert_eq!(out.down.len(), 0);
+    let tcp = Tcp::read(&out.up[0].bytes).expect("whole");
+    assert_eq!(tcp.ack, u32::MAX - 300 + 300);
+    assert!(!tcp.has_sack() && tcp.is_plain_ack());
+}
+
+#[test]
+fn one_that_is_lost_again_goes_again_as_soon_as_it_has_been_overtaken() {
+    let mut snoop = begun();
+    let n = |number: u32| (u32::MAX - 300).wrapping_add(number * 100);
+    up(&mut snoop, 50, sacked(1, &[]));
+    let out = up(&mut snoop, 51, sacked(1, &[(2, 10)]));
+    assert!(out.down.len() == 1 && out.down[0].urgent);
+    down(&mut snoop, 52, data(n(10)));
+    let overtaken = sacked(1, &[(2, 11)]);
+    assert_eq!(up(&mut snoop, 60, overtaken.clone()).down.len(), 1);
+    assert_eq!(up(&mut snoop, 61, overtaken).down.len(), 0);
 }
 
 #[test]
