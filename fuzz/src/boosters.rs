@@ -182,7 +182,12 @@ macro_rules! any {
     ($($type:ty),*) => { $(
         impl Any for $type {
             fn down(&mut self, now: Duration, packet: Packet, out: &mut Out) {
+                let before = out.down.len();
                 (**self).down(now, packet, out);
+                // There is no queue.
+                for packet in &out.down[before..] {
+                    (**self).leaving(now, packet);
+                }
             }
             fn up(&mut self, now: Duration, packet: Packet, out: &mut Out) {
                 (**self).up(now, packet, out);

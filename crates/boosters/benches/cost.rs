@@ -210,7 +210,11 @@ impl End {
                 self.booster.on_time(self.now, &mut self.out);
             }
             if down {
+                let before = self.out.down.len();
                 self.booster.down(self.now, packet, &mut self.out);
+                for packet in &self.out.down[before..] {
+                    self.booster.leaving(self.now, packet);
+                }
             } else {
                 self.booster.up(self.now, packet, &mut self.out);
             }

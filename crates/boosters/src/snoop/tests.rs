@@ -208,6 +208,7 @@ fn what_our_queue_has_dropped_its_sender_hears_of() {
     for number in 11..15 {
         down(&mut snoop, 20, data(n(number)));
     }
+    up(&mut snoop, 49, ack(n(9)));
     up(&mut snoop, 50, ack(n(10)));
     let out = up(&mut snoop, 51, sacked(10, &[(11, 12)]));
     assert_eq!((out.down.len(), out.up.len()), (0, 1));

@@ -159,9 +159,9 @@ impl Sender {
             self.duplicates += u32::from(told && !self.sent.is_empty());
         }
         if self.sack {
-            self.find_lost()
+            self.find_lost();
         } else {
-            self.count_duplicates(acked)
+            self.count_duplicates(acked);
         }
         let out = self.send(now);
         if acked > 0 && out.is_empty() {
