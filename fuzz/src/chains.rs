@@ -207,7 +207,7 @@ pub(crate) fn next(end: &mut Exchange, now: Duration, room: usize) -> Option<Vec
 }
 
 pub(crate) fn give(end: &mut Exchange, now: Duration, message: &[u8]) {
-    end.handle(now, message[0], &message[1..], Ecn::NotEct, &mut |_| 0);
+    end.handle(now, message[0], &message[1..], Ecn::NotEct, &mut |_| Some(0));
 }
 
 /// Calls it when it wants to be called. It does not want to be at once again, without end.
@@ -217,7 +217,7 @@ pub(crate) fn wake(end: &mut Exchange, now: Duration) {
         if !is_due(end) {
             return;
         }
-        end.on_time(now, &mut |_| 0);
+        end.on_time(now, &mut |_| Some(0));
     }
     panic!("a deadline that stays");
 }

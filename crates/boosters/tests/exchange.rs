@@ -10,7 +10,6 @@ use boosters::{
     chain::Chain,
     ecn::Ecn,
     exchange::Exchange,
-    ip::FlowKey,
     rule::{Path, Rule},
     settings::{self, Boosted, Settings},
     wire::PIECE,
@@ -153,7 +152,7 @@ impl Run {
 
     /// What has come of what `from` sent.
     fn deliver(&mut self, now: Duration, from: usize) {
-        let site = &mut |_: &FlowKey| 0;
+        let site = &mut |_: &[u8]| Some(0);
         while let Some(entry) = self.ways[from].flying.first_entry()
             && entry.key().0 <= now
         {
@@ -292,7 +291,7 @@ impl Run {
             }
             for from in [0, 1] {
                 self.deliver(now, from);
-                let site = &mut |_: &FlowKey| 0;
+                let site = &mut |_: &[u8]| Some(0);
                 self.ends[from].on_time(now, site);
                 self.speak(now, from);
             }

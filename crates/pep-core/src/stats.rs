@@ -243,8 +243,10 @@ counters! {
     packets_delivered,
     /// The same that the kernel did not take.
     packets_undeliverable,
-    /// Packets of peers that were dropped: they answer nothing that a site takes, or are for no single machine.
+    /// Packets of peers that were dropped: they answer nothing that a site takes.
     packets_foreign,
+    /// Packets of peers that were dropped: no router lets them go on, as their source or destination is no host's, both are the same, or their sender says by whom they go.
+    packets_martian,
     /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial buffers.
     custody_memory_bytes,
     /// Bytes that they take on disk now.

@@ -231,3 +231,65 @@ fn a_one_armed_site_of_packets_in_both_directions_is_pointed_out() {
     assert_eq!(with("eth0", "src = \"10.0.0.0/8\""), none);
     assert_eq!(with("eth1", "protocol = \"icmp\""), none);
 }
+
+/// What is doubtful about a site of packets toward a peer that is half a second away.
+fn doubts(site: &str) -> Vec<(String, String)> {
+    let text = format!(
+        "[intercept]\nlan = [\"eth1\"]\n[link]\ninterface = \"eth0\"\nrtt = \"500ms\"\n[identity]\nkey_file = \"k\"\n\
+         [peer.hub]\npublic_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\nendpoint = \"192.0.2.1:1\"\n\
+         [[site]]\nname = \"a\"\nmode = \"packet\"\npeer = \"hub\"\n{site}\n"
+    );
+    let warnings = valid(&text).warnings.into_iter();
+    warnings
+        .map(|warning| (warning.key, warning.message))
+        .collect()
+}
+
+#[test]
+fn boosters_that_can_do_nothing_are_pointed_out() {
+    let one = |boost: &str| {
+        let mut all = doubts(&format!("match = {{ dport = 1 }}\nboost = {{ {boost} }}"));
+        assert!(all.len() <= 1, "{all:?}");
+        all.pop().map(|(key, _)| key)
+    };
+    let key = |key: &str| Some(format!("site[1].boost.{key}"));
+    assert_eq!(one("fec = { overhead_max = 0 }"), key("fec.overhead_max"));
+    assert_eq!(
+        one("compress = { headers = false, payload = false, level = 9 }"),
+        key("compress.payload")
+    );
+    assert_eq!(one("arq = { wait = \"499ms\" }"), key("arq"));
+    for fine in [
+        "fec = { overhead_max = 0.01 }",
+        "compress = { headers = false }",
+        "compress = { payload = false }",
+        "arq = { wait = \"500ms\" }",
+        "arq = true",
+    ] {
+        assert_eq!(one(fine), None, "{fine}");
+    }
+    let by_class = doubts("match = { dport = 1 }\nclass = \"interactive\"\nboost = { arq = true }");
+    assert_eq!(by_class.len(), 1);
+    assert!(by_class[0].1.contains("250ms"), "{by_class:?}");
+}
+
+#[test]
+fn a_site_of_all_packets_is_pointed_out() {
+    let [(key, message)] = &doubts("")[..] else {
+        panic!("one warning")
+    };
+    assert_eq!(key, "site[1].mode");
+    assert!(message.contains("every packet"), "{message}");
+    for narrower in [
+        "protocol = 47",
+        "src = \"10.0.0.0/8\"",
+        "dport = 1",
+        "dscp = 46",
+    ] {
+        assert_eq!(
+            doubts(&format!("match = {{ {narrower} }}")),
+            [],
+            "{narrower}"
+        );
+    }
+}

@@ -149,6 +149,7 @@ fn json_and_text_install_the_same_table() {
                 fib: false,
                 rate: false,
                 seen: false,
+                errors: false,
             },
         ),
     ] {

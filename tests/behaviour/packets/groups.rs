@@ -131,5 +131,14 @@ fn groups_that_are_named_are_carried_and_no_others() {
         let counters = pep.counters();
         assert!(counters["packets_taken"] > 0 && counters["packets_delivered"] > 0);
     }
+    // Nobody speaks to groups for the far machine itself.
+    let from = bed.address("client", Family::V4);
+    bed.host("hub").ip(&format!("address add {from}/32 dev lo"));
+    let group = "239.1.2.3".parse().expect("a group");
+    wait_until("what is refused", || {
+        speak(&bed.host("client"), from, group, 9);
+        ends.hub.counter("packets_undeliverable") > 0
+    });
+    bed.host("hub").ip(&format!("address del {from}/32 dev lo"));
     ends.stop();
 }

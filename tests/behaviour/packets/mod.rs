@@ -2,7 +2,9 @@
 //! an end is gone.
 
 mod boosters;
+mod errors;
 mod groups;
+mod strangers;
 mod stream;
 
 use std::{fs, net::SocketAddr, thread, time::Duration};

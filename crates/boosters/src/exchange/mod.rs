@@ -9,12 +9,11 @@
 
 mod introduction;
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::{
     chain::{Chain, Receiver},
     ecn::Ecn,
-    ip::{self, FlowKey, Ip},
     packet::Packet,
     rule::Path,
     settings,
@@ -81,14 +80,15 @@ impl Exchange {
         }
     }
 
-    /// A message of the peer's, whose datagram came with the mark `outer`. `site` says to which of our chains the packets belong that come back from where the packet goes: the answers.
+    /// A message of the peer's, whose datagram came with the mark `outer`. `site` says to which of our chains the answers to a packet belong, if it may go to
+    /// hosts at all: no chain sees one that may not.
     pub fn handle(
         &mut self,
         now: Duration,
         channel: u8,
         message: &[u8],
         outer: Ecn,
-        site: &mut dyn FnMut(&FlowKey) -> usize,
+        site: &mut dyn FnMut(&[u8]) -> Option<usize>,
     ) {
         match channel {
             INTRODUCTION => self.on_introduction(now, message),
@@ -108,7 +108,7 @@ impl Exchange {
     }
 
     /// Time has passed.
-    pub fn on_time(&mut self, now: Duration, site: &mut dyn FnMut(&FlowKey) -> usize) {
+    pub fn on_time(&mut self, now: Duration, site: &mut dyn FnMut(&[u8]) -> Option<usize>) {
         for chain in &mut self.chains {
             if chain.deadline().is_some_and(|at| at <= now) {
                 chain.on_time(now);
@@ -248,44 +248,19 @@ impl Exchange {
     }
 }
 
-/// What a receiver has goes to the chains whose hosts it is for.
+/// What a receiver has goes to the chains whose hosts it is for, if it is for any.
 fn deliver(
     chains: &mut [Chain],
     receiver: &mut Receiver,
     now: Duration,
-    site: &mut dyn FnMut(&FlowKey) -> usize,
+    site: &mut dyn FnMut(&[u8]) -> Option<usize>,
 ) {
     while let Some(packet) = receiver.poll_packet() {
-        let answers = key(&packet.bytes).map(FlowKey::reversed);
-        let index = answers.map_or(0, |key| site(&key));
-        let index = index.min(chains.len().saturating_sub(1));
-        if let Some(chain) = chains.get_mut(index) {
+        let chain = site(&packet.bytes).and_then(|index| chains.get_mut(index));
+        if let Some(chain) = chain {
             chain.to_host(now, packet);
         }
     }
-}
-
-/// From where to where a packet goes. Where it cannot be read beyond IP's own header, as in fragments whose headers are in another one, that
-/// alone counts.
-fn key(packet: &[u8]) -> Option<FlowKey> {
-    if let Some(ip) = Ip::parse(packet) {
-        return Some(ip.key());
-    }
-    let (addresses, protocol) = match ip::version(packet)? {
-        4 => (packet.get(12..20)?, packet[9]),
-        _ => (packet.get(8..40)?, packet[6]),
-    };
-    let address = |bytes: &[u8]| -> Option<IpAddr> {
-        let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-        v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
-            .ok()
-    };
-    let (from, to) = addresses.split_at(addresses.len() / 2);
-    Some(FlowKey {
-        from: (address(from)?, 0),
-        to: (address(to)?, 0),
-        protocol,
-    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use etherparse::PacketBuilder;
 
 use super::*;
-use crate::{queue::Queue, wire::Abilities};
+use crate::{ip::Ip, queue::Queue, wire::Abilities};
 
 fn udp(port: u16, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -38,7 +38,10 @@ fn carry(from: &mut Exchange, to: &mut Exchange, now: Duration, room: usize) -> 
         }
         assert!(out.len() <= room, "{} of {room} bytes", out.len());
         messages += 1;
-        let second = |key: &FlowKey| usize::from(key.from.1 == 9002);
+        let second = |packet: &[u8]| {
+            let ip = Ip::parse(packet)?;
+            Some(usize::from(ip.key().to.1 == 9002))
+        };
         to.handle(now, out[0], &out[1..], Ecn::NotEct, &mut { second });
     }
 }
@@ -84,6 +87,25 @@ fn packets_come_out_as_they_went_in_also_those_longer_than_the_link_takes() {
 }
 
 #[test]
+fn what_may_not_go_to_hosts_is_of_no_chain() {
+    let mut far = plain(2);
+    let mut site = |packet: &[u8]| (Ip::parse(packet)?.key().to.1 == 9002).then_some(1);
+    for port in [9001, 9002, 9003] {
+        let message = udp(port, 100);
+        far.handle(Duration::ZERO, 0, &message, Ecn::NotEct, &mut site);
+    }
+    let (chain, arrived) = far.poll_host().expect("arrived");
+    assert_eq!((chain, arrived.bytes), (1, udp(9002, 100)));
+    assert!(far.poll_host().is_none());
+    let given: Vec<_> = far
+        .chains()
+        .iter()
+        .map(|chain| chain.stats().packets_up)
+        .collect();
+    assert_eq!(given, [0, 1]);
+}
+
+#[test]
 fn packets_that_wait_too_long_and_those_for_which_there_is_no_room_are_dropped_and_counted() {
     let mut near = plain(1);
     near.from_host(Duration::ZERO, 0, &udp(1, 100));
@@ -106,7 +128,7 @@ fn packets_that_wait_too_long_and_those_for_which_there_is_no_room_are_dropped_a
 fn marks_of_the_link_reach_those_who_understand_them() {
     let mut far = plain(1);
     let mut packet = udp(1, 100);
-    let site = &mut |_: &FlowKey| 0;
+    let site = &mut |_: &[u8]| Some(0);
     far.handle(Duration::ZERO, 0, &packet, Ecn::Ce, site);
     assert!(far.poll_host().is_none());
     packet[1] |= 2;
@@ -121,7 +143,7 @@ fn marks_of_the_link_reach_those_who_understand_them() {
 #[test]
 fn what_makes_no_sense_is_refused_and_counted() {
     let mut far = plain(1);
-    let site = &mut |_: &FlowKey| 7;
+    let site = &mut |_: &[u8]| Some(7);
     for channel in 0..=255 {
         for message in [&[][..], &[0x45], &[0x01], &[0x99, 1, 2], &[0x02, 1]] {
             far.handle(Duration::ZERO, channel, message, Ecn::NotEct, site);
@@ -155,8 +177,7 @@ fn fragments_that_name_headers_which_are_in_others_go_on() {
     let mut unparsed = 0;
     for packet in second_fragments() {
         unparsed += u32::from(Ip::parse(&packet).is_none());
-        // By its addresses it is told whose it is.
-        let site = &mut |key: &FlowKey| usize::from(!key.from.0.is_loopback());
+        let site = &mut |_: &[u8]| Some(1);
         far.handle(Duration::ZERO, 0, &packet, Ecn::NotEct, site);
         let (chain, arrived) = far.poll_host().expect("arrived");
         assert_eq!((chain, arrived.bytes), (1, packet.clone()));
@@ -181,7 +202,7 @@ fn what_is_held_back_for_hosts_comes_though_another_session_begins() {
     message.extend_from_slice(&1000u32.to_be_bytes());
     message.extend_from_slice(&40_000u32.to_be_bytes());
     message.extend_from_slice(&newest);
-    let mut site = |_: &FlowKey| 0;
+    let mut site = |_: &[u8]| Some(0);
     exchange.handle(Duration::ZERO, 0, &message, Ecn::NotEct, &mut site);
     let mut came = Vec::new();
     exchange.renew();
@@ -205,7 +226,7 @@ fn speak(now: Duration, rate: u64, from: &mut Exchange, to: Option<&mut Exchange
     if from.poll_word(now, 100, &mut word)
         && let Some(to) = to
     {
-        to.handle(now, word[0], &word[1..], Ecn::NotEct, &mut |_| 0);
+        to.handle(now, word[0], &word[1..], Ecn::NotEct, &mut |_| Some(0));
     }
 }
 

@@ -163,6 +163,7 @@ impl Config {
             lines,
         };
         packet::check_memory(&config, findings);
+        packet::check_waits(&config, findings);
         config
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use units::ByteSize;
+use units::{ByteSize, duration};
 
 use super::{
     Boost, Config, Marks, PacketSite,
@@ -135,6 +135,17 @@ pub(super) fn read_protocols(s: &mut Section<'_>, mode: Mode, matcher: &mut Matc
 }
 
 impl Context<'_> {
+    /// Of the rest of the site nothing keeps a peer from any host here, and no packet out of the tunnel.
+    fn check_width(&self, index: usize, site: &Site) {
+        if site.matcher == Matcher::default() {
+            self.findings.warning(
+                &format!("site[{}].mode", index + 1),
+                "takes every packet of hosts, of whatever protocol, and lets the peer send any to any host here; state `src` or `dst`, a \
+                 `protocol` or ports in `match`",
+            );
+        }
+    }
+
     /// One-armed, what a peer sends goes out by the interface by which hosts' packets come in.
     fn check_loops(&self, index: usize, site: &Site) {
         let link = self.link.map(|link| &link.interface);
@@ -157,6 +168,7 @@ impl Context<'_> {
         let of_packets: Vec<_> = of_packets.map(|(index, _)| index).collect();
         for &index in &of_packets {
             self.check_loops(index, &sites[index]);
+            self.check_width(index, &sites[index]);
         }
         if let Some(index) = of_packets.get(SITES_MAX) {
             let count = of_packets.len();
@@ -197,6 +209,25 @@ pub(super) fn check_memory(config: &Config, findings: &Findings) {
             format!(
                 "{memory} is less than what queues and caches of sites of mode \"packet\" may take together, {needed}; accepted: memory \
                  of at least \"{needed}\", or a smaller `packet.queue`, `boost.arq.cache` or `boost.snoop.cache`"
+            ),
+        );
+    }
+}
+
+/// What is sent again comes a round trip later at the earliest.
+pub(super) fn check_waits(config: &Config, findings: &Findings) {
+    for site in config.packet_sites() {
+        let rtt = config.peers[site.peer].rtt;
+        let wait = site.policy.boost.arq.as_ref().map(|arq| arq.wait);
+        let Some((wait, rtt)) = wait.zip(rtt).filter(|(wait, rtt)| wait < rtt) else {
+            continue;
+        };
+        let [wait, rtt] = [wait, rtt].map(duration::format);
+        findings.warning(
+            &format!("site[{}].boost.arq", site.id.index() + 1),
+            format!(
+                "has no effect: a missing packet is waited for {wait} (`wait`, else `packet.deadline`), and the round trip to the peer is {rtt}: \
+                 what is sent again comes too late; state a `wait` of more than that"
             ),
         );
     }

@@ -69,7 +69,13 @@ impl Context<'_> {
     fn read_site(&self, mut section: Section<'_>) -> Site {
         let s = &mut section;
         let d = self.defaults("");
-        let mode = s.read("mode", MODES).unwrap_or(d.mode);
+        let stated = s.read("mode", MODES);
+        // What is wrong with it is said already; what else is to be said depends on it. Nothing is asked of what is left alone.
+        let is_unknown = s.has("mode") && stated.is_none();
+        let mode = match is_unknown {
+            true => Mode::Bypass,
+            false => stated.unwrap_or(d.mode),
+        };
         let mut site = Site {
             name: s.require("name", SiteName).unwrap_or_default(),
             matcher: self.read_matcher(s.section("match"), mode),
@@ -111,9 +117,11 @@ impl Context<'_> {
             _ => d.custody,
         };
         site.custody = s.read("custody", KEEP_WHEN).unwrap_or(by_class);
-        check_tunnel(s, &mut site);
-        self.check_custody(s, &site);
-        check_while_down(s, &site);
+        if !is_unknown {
+            check_tunnel(s, &mut site);
+            self.check_custody(s, &site);
+            check_while_down(s, &site);
+        }
         if site.mode.takes_flows() {
             congestion::check(s, &site, self.link);
         }

@@ -2,6 +2,7 @@
 
 mod answers;
 mod cover;
+mod martian;
 mod matcher;
 mod packet;
 mod policy;
@@ -9,6 +10,7 @@ mod protocol;
 mod table;
 
 pub use answers::Answers;
+pub use martian::{is_martian, may_be_host};
 pub use matcher::{FlowKey, Matcher, PortRange};
 pub use packet::{PacketPolicy, WithoutPeer};
 pub use policy::{

@@ -166,7 +166,9 @@ impl Daemon {
     fn log_ready(&self) {
         let names: Vec<_> = self.sites.iter().map(|site| site.name.as_str()).collect();
         let ports: Vec<_> = self.sites.iter().map(|site| site.port).collect();
-        tracing::info!(sites = ?names, ports = ?ports, "pepd is ready");
+        // They have no listener, and so no port.
+        let packet_sites = self.config.packet_sites().count();
+        tracing::info!(sites = ?names, ports = ?ports, packet_sites, "pepd is ready");
         if self.keeper.is_none() {
             // Otherwise the supervisor does so.
             tokio::spawn(tell_service(Arc::clone(&self.context.admission)));

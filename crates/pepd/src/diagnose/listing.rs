@@ -72,6 +72,7 @@ impl Listing {
         let features = Features {
             ipv6,
             recent: self.sets.iter().any(|set| set.starts_with("recent")),
+            errors: self.sets.iter().any(|set| set.starts_with("peers")),
             seen: self.sets.contains(crate::intercept::nft::SEEN_SET),
             ..Features::FULL
         };

@@ -218,6 +218,8 @@ pub(super) struct Traffic {
     timed_out: u64,
     /// Servers that have not answered for long.
     silent: u64,
+    /// Packets of peers that no site here takes.
+    foreign: u64,
     /// Interfaces by which SYNs came, and how many seconds ago.
     seen: BTreeMap<String, u64>,
 }
@@ -265,6 +267,7 @@ impl Traffic {
             ]),
             timed_out: running.sum(&["ended_connect_timeout", "syns_expired"]),
             silent: running.flows.iter().filter(is_silent).count() as u64,
+            foreign: running.counter("packets_foreign"),
             seen: listing.seen.clone(),
         }
     }
@@ -290,6 +293,7 @@ impl Traffic {
             refused: more(self.refused, before.refused),
             timed_out: more(self.timed_out, before.timed_out),
             seen: self.seen.into_iter().filter(recent).collect(),
+            foreign: more(self.foreign, before.foreign),
             pid: self.pid,
             silent: self.silent,
         }
@@ -431,6 +435,7 @@ pub(super) fn servers(traffic: &Traffic) -> Finding {
         refused,
         timed_out,
         silent,
+        foreign,
         since,
         ..
     } = traffic;
@@ -439,6 +444,13 @@ pub(super) fn servers(traffic: &Traffic) -> Finding {
     );
     if *called == 0 {
         return Finding::ok(what, format!("no server was called {since}"));
+    }
+    if answered + refused == 0 && *foreign > 0 {
+        return Finding::fail(
+            what,
+            format!("{counts}; {foreign} packets of peers were dropped as no site takes them"),
+            "what servers answer may come by the tunnel: a peer has a site of mode \"packet\" for it that is missing here. See packets below",
+        );
     }
     if answered + refused == 0 && (*called >= SOME || *timed_out > 0) {
         return Finding::fail(

@@ -178,3 +178,21 @@ fn missing_rules_fail_and_a_closed_gate_does() {
         State::Warn
     );
 }
+
+#[test]
+fn answers_that_come_by_a_tunnel_that_nobody_takes_are_no_asymmetric_path() {
+    let traffic = Traffic {
+        called: 9,
+        foreign: 9,
+        ..traffic()
+    };
+    let found = servers(&traffic);
+    assert_eq!(found.state, State::Fail);
+    let remedy = found.remedy.unwrap();
+    assert!(remedy.contains("site of mode \"packet\"") && !remedy.contains("asymmetric"));
+    let answered = Traffic {
+        answered: 1,
+        ..traffic
+    };
+    assert_eq!(servers(&answered).state, State::Ok, "of something else");
+}

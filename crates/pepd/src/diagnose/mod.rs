@@ -15,6 +15,7 @@ mod half_open;
 mod interfaces;
 mod listing;
 mod live;
+mod packets;
 mod sockets;
 mod system;
 mod unit;
@@ -240,6 +241,7 @@ fn live_findings(
     findings.push(live::arrivals(config, &traffic));
     findings.push(live::interception(config, &traffic, halves.len()));
     findings.push(live::servers(&traffic));
+    findings.extend(packets::check(config, &before.status));
     findings.extend(runtime.block_on(ways::of_flows(config, net, &before.flows, &halves)));
     findings
 }

@@ -24,6 +24,7 @@ const HEADER: &str = "\
 # - no limits of rates: a flood of SYNs keeps others from being held
 # - no gate: when limits.flows is reached, new flows wait instead of passing; a host may have all of them
 # - mode packet: what hosts of several LAN interfaces send to each other goes into the tunnel, too
+# - mode packet: ICMP errors about a peer's packets go out by the link, and not back through the tunnel
 # - mode block: iptables refuses only where a packet is forwarded, and there it has its site no more
 # - connections opened while SYN cookies are in use fail (keep the backlog large)
 ";
@@ -138,7 +139,8 @@ impl Writer<'_> {
     fn raw(&self) -> Table {
         let actions = |term: &Term| self.raw_action(term);
         let chains = self.ruleset.chains.iter();
-        let chains: Vec<&Chain> = chains.filter(|chain| !of_mangle(chain)).collect();
+        let is_of_raw = |chain: &&Chain| !of_mangle(chain) && chain.hook != Some(Hook::OutputRoute);
+        let chains: Vec<&Chain> = chains.filter(is_of_raw).collect();
         self.table("raw", &chains, &actions)
     }
 
@@ -209,7 +211,8 @@ impl Writer<'_> {
             Some(Hook::PreroutingDnat) => vec![format!("PREROUTING -j {name}")],
             Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
             Some(Hook::ForwardMangle) => vec![format!("FORWARD -j {name}")],
-            None => Vec::new(),
+            // Cannot be said.
+            Some(Hook::OutputRoute) | None => Vec::new(),
         }
     }
 
@@ -260,6 +263,8 @@ impl Writer<'_> {
             | Term::FasterPerHost(..)
             | Term::Faster(_)
             | Term::Reject
+            | Term::IcmpError(_)
+            | Term::RememberPeer(..)
             | Term::Count(
                 Counter::Passed
                 | Counter::PassedHosts
@@ -296,6 +301,10 @@ impl Writer<'_> {
             Term::ForThisMachine => one(match self.family {
                 Family::V4 => " -m addrtype --dst-type LOCAL,BROADCAST,ANYCAST,MULTICAST",
                 Family::V6 => " -m addrtype --dst-type LOCAL,ANYCAST,MULTICAST",
+            }),
+            Term::AsThisMachine => one(match self.family {
+                Family::V4 => " -m addrtype --src-type LOCAL,BROADCAST,ANYCAST,MULTICAST",
+                Family::V6 => " -m addrtype --src-type LOCAL,ANYCAST,MULTICAST",
             }),
             Term::SocketMark(mark) => Some(vec![format!(
                 " -m socket --transparent --restore-skmark -m mark --mark {}",

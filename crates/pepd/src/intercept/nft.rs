@@ -38,6 +38,12 @@ const RATE_ELEMENTS: u32 = 65_536;
 /// Seconds after its last SYN for which a host is counted: longer than it needs to have its whole burst again.
 const RATE_SECONDS: u32 = 10;
 
+/// Hosts of a peer that are remembered at most, some 2 MB (IPv6) for each site: errors about the packets of those beyond go out by the link.
+const SPOKEN_ELEMENTS: u32 = 16_384;
+
+/// Seconds for which a host is remembered after its last packet: an error comes at once, or when a neighbour has not answered for some seconds.
+const SPOKEN_SECONDS: u32 = 60;
+
 impl Family {
     /// As in `ip saddr`.
     const fn payload(self) -> &'static str {
@@ -87,6 +93,56 @@ impl Family {
         }
     }
 
+    /// Hosts of whom packets came out of the TUN of that lane.
+    fn spoken_set(self, lane: usize) -> String {
+        match self {
+            Self::V4 => format!("peers4_{lane}"),
+            Self::V6 => format!("peers6_{lane}"),
+        }
+    }
+
+    /// As in `icmp type`.
+    const fn icmp(self) -> &'static str {
+        match self {
+            Self::V4 => "icmp",
+            Self::V6 => "icmpv6",
+        }
+    }
+
+    /// The types of ICMP errors that hosts are to hear of.
+    const fn icmp_errors(self) -> &'static [&'static str] {
+        match self {
+            Self::V4 => &[
+                "destination-unreachable",
+                "time-exceeded",
+                "parameter-problem",
+            ],
+            Self::V6 => &[
+                "destination-unreachable",
+                "packet-too-big",
+                "time-exceeded",
+                "parameter-problem",
+            ],
+        }
+    }
+
+    /// Where the protocol of a quoted packet is, and its ports, in bits from the beginning of ICMP: behind 8 bytes of its own, in or behind a header without
+    /// options.
+    const fn quoted(self) -> Quoted {
+        match self {
+            Self::V4 => Quoted {
+                protocol: 8 * (8 + 9),
+                source: 8 * (8 + 20),
+                destination: 8 * (8 + 22),
+            },
+            Self::V6 => Quoted {
+                protocol: 8 * (8 + 6),
+                source: 8 * (8 + 40),
+                destination: 8 * (8 + 42),
+            },
+        }
+    }
+
     const fn recent_set(self) -> &'static str {
         match self {
             Self::V4 => "recent4",
@@ -95,21 +151,37 @@ impl Family {
     }
 }
 
+/// See [`Family::quoted`].
+#[derive(Debug, Clone, Copy)]
+struct Quoted {
+    protocol: u16,
+    source: u16,
+    destination: u16,
+}
+
 /// The part of an IPv6 address that tells hosts apart.
 const HOST_MASK: &str = "ffff:ffff:ffff:ffff::";
 
 impl Hook {
+    /// The type of its chains.
+    const fn kind(self) -> &'static str {
+        match self {
+            Self::OutputRoute => "route",
+            _ => "filter",
+        }
+    }
+
     const fn name(self) -> &'static str {
         match self {
             Self::PreroutingRaw | Self::PreroutingDnat => "prerouting",
-            Self::OutputRaw => "output",
+            Self::OutputRaw | Self::OutputRoute => "output",
             Self::ForwardMangle => "forward",
         }
     }
 
     const fn priority(self) -> i32 {
         match self {
-            Self::PreroutingRaw | Self::OutputRaw => -300,
+            Self::PreroutingRaw | Self::OutputRaw | Self::OutputRoute => -300,
             Self::PreroutingDnat => -99,
             Self::ForwardMangle => -150,
         }

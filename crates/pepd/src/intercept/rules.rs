@@ -15,12 +15,14 @@
 //! chain packets       what is of no flow: one or more rules per site, where some site looks at packets
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
 //! chain to_hosts      output, before conntrack: what we send to hosts
+//! chain errors        output: ICMP errors about packets of a peer go into the TUN out of which these came
 //! chain into_tunnels  forward: connections whose packets go into a TUN
 //! ```
 //!
 //! The order of rules within `from_hosts` matters; each rule's comment says why it is there.
 
 mod build;
+mod errors;
 mod packets;
 
 use build::site_chain;
@@ -121,6 +123,8 @@ pub enum Term {
     Dscp(Family, Vec<u8>),
     /// The destination is this machine, or not a single machine.
     ForThisMachine,
+    /// The source is this machine, or not a single machine.
+    AsThisMachine,
     /// With its present mark, the packet would leave by this interface.
     RoutedTo(String),
     /// With its present mark, the packet would leave by one of these.
@@ -160,6 +164,18 @@ pub enum Term {
     Count(Counter),
     /// Remember by which interface the packet came in.
     Seen,
+    /// An ICMP error of the family: unreachable, too big, no hop left, a bad header.
+    IcmpError(Family),
+    /// Remember who sends the packet, for [`Term::HasSpoken`] of the same lane; packets of the family only.
+    RememberPeer(Family, usize),
+    /// The packet goes to a host of whom packets have come out of the TUN of that lane of late.
+    HasSpoken(Family, usize),
+    /// What the ICMP error quotes has a header without options, and is of one of these protocols.
+    QuotedProtocol(Family, Vec<Protocol>),
+    /// The source port of what the ICMP error quotes lies in one of the ranges.
+    QuotedSource(Family, Vec<PortRange>),
+    /// The destination port, likewise.
+    QuotedDestination(Family, Vec<PortRange>),
     /// Done with this hook.
     Accept,
     /// Back to the chain that jumped here.
@@ -195,6 +211,8 @@ pub enum Counter {
     Refused,
     /// Packets from a peer that are for this machine itself, or for many.
     NotForHosts,
+    /// Packets from a peer that bear an address of this machine as source, or of many.
+    NotFromHosts,
 }
 
 impl Counter {
@@ -224,6 +242,7 @@ impl Counter {
             Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
             Self::Refused => "packets_refused",
             Self::NotForHosts => "packets_not_for_hosts",
+            Self::NotFromHosts => "packets_not_from_hosts",
         })
     }
 }
@@ -255,6 +274,8 @@ pub enum Hook {
     PreroutingDnat,
     /// Our own packets before conntrack (priority raw, -300).
     OutputRaw,
+    /// The same, which then go where their mark leads (a chain of type `route`).
+    OutputRoute,
     /// Packets that are forwarded (priority mangle, -150).
     ForwardMangle,
 }
@@ -296,6 +317,8 @@ pub struct Features {
     pub rate: bool,
     /// Sets of the names of interfaces filled by rules: without, `pepd check` cannot tell where connections arrive.
     pub seen: bool,
+    /// Chains of type `route` in a table of both families (5.2), and sets filled by rules: without, ICMP errors about a peer's packets go out by the link.
+    pub errors: bool,
 }
 
 impl Features {
@@ -307,6 +330,7 @@ impl Features {
         fib: true,
         rate: true,
         seen: true,
+        errors: true,
     };
 
     /// The families in use.
@@ -343,6 +367,8 @@ pub struct Ruleset {
     pub rates: Vec<Family>,
     /// Whether there is a set of the interfaces by which SYNs came in.
     pub seen: bool,
+    /// The sets of hosts that a peer has sent packets of, by the TUN out of which these came.
+    pub spoken: Vec<(Family, usize)>,
     /// What is counted.
     pub counters: Vec<Counter>,
     /// All chains; those hooked in come last, so that what they jump to exists.

@@ -268,6 +268,13 @@ const NEEDED_TO_CLAMP: [Part; 1] = [Part {
     option: "CONFIG_NF_TABLES",
 }];
 
+/// Without these ICMP errors about a peer's packets go out by the link.
+const ERRORS: &[Term] = &[
+    Term::IcmpError(rules::Family::V4),
+    Term::HasSpoken(rules::Family::V4, 0),
+    Term::SetMark(1),
+];
+
 /// Without which parts what a configuration asks for cannot be had.
 fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
     let mut sites = config.sites.iter();
@@ -318,6 +325,8 @@ pub(crate) async fn diagnose(
         fib: can(&[Term::ForThisMachine]).await?,
         rate: can(&[Term::FasterPerHost(rules::Family::V4, 1)]).await?,
         seen: can(&[Term::Seen]).await?,
+        // Nobody who has no such site is to hear of it.
+        errors: rules::lanes(config).is_empty() || can(ERRORS).await?,
     })
 }
 
@@ -351,6 +360,11 @@ pub(crate) fn degradations(features: Features) -> Vec<&'static str> {
     if !features.seen {
         lost.push(
             "the kernel cannot keep the names of interfaces in nft sets: `pepd check` cannot tell by which connections arrive",
+        );
+    }
+    if !features.errors {
+        lost.push(
+            "the kernel cannot route by nft rules for both families (Linux 5.2): ICMP errors about packets of peers go out by the link, in the clear",
         );
     }
     lost

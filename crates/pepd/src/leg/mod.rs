@@ -19,6 +19,9 @@ use std::{
 use pep_core::site::{DscpPolicy, Source, SynHandling};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
+// connect() takes loopback and unspecified addresses to be this machine.
+pub use pep_core::site::may_be_host;
+
 pub use options::{Congestion, LegOptions, OptionError, PayloadRate, set_pacing_or_warn};
 pub use site::SiteRuntime;
 
@@ -146,15 +149,6 @@ pub fn server_leg(
     dscp: u8,
 ) -> io::Result<OwnedFd> {
     ReservedLeg::new(site, Family::of(&destination))?.connect(site, destination, client, dscp)
-}
-
-/// Whether a host may be behind this address. connect() takes loopback and unspecified addresses
-/// to be this machine, so that a client's wish would reach what listens only for us; the others
-/// are nobody's or everybody's.
-pub fn may_be_host(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    let broadcast = address == IpAddr::V4(Ipv4Addr::BROADCAST);
-    !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || broadcast)
 }
 
 /// A server leg that goes nowhere yet.

@@ -289,6 +289,9 @@ impl Observer {
                     .understood
                     .map(|all| all.into_iter().map(str::to_owned).collect()),
                 packets_refused: packets.refused,
+                packets_foreign: packets.strangers.foreign,
+                foreign_last: packets.strangers.last.map(|packet| packet.to_string()),
+                packets_martian: packets.strangers.martian,
             }
         });
         peers.collect()

@@ -90,10 +90,27 @@ pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Re
                 milliseconds(site.queued_s),
             );
             writeln!(f, "{}", line.trim_end())
-        })
+        })?;
+    peers.iter().try_for_each(|peer| write_strangers(f, peer))
 }
 
-fn boosters_on(site: &PacketStatus) -> String {
+/// What a peer sends though no site here takes it.
+fn write_strangers(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
+    let (name, count) = (short(&peer.name), peer.packets_foreign);
+    if count == 0 {
+        return Ok(());
+    }
+    writeln!(f, "dropped of {name}, as no site here takes them: {count}")?;
+    // Two addresses of IPv6 would be too long for a line.
+    let last = peer.foreign_last.iter().flat_map(|last| last.split(" to "));
+    let words = ["the last one: ", "to "].into_iter().zip(last);
+    words
+        .into_iter()
+        .try_for_each(|(word, part)| writeln!(f, "  {word}{part}"))
+}
+
+/// Which of its boosters are at work, in brief.
+pub(crate) fn boosters_on(site: &PacketStatus) -> String {
     let is_on = |counts: &BTreeMap<String, u64>| counts.get("on").is_some_and(|on| *on > 0);
     let on = site.boosters.iter().filter(|(_, counts)| is_on(counts));
     let names: Vec<_> = on.map(|(name, _)| name.as_str()).collect();

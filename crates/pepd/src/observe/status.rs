@@ -138,6 +138,15 @@ pub struct PeerStatus {
     /// Messages of packets of its that made no sense.
     #[serde(default)]
     pub packets_refused: u64,
+    /// Packets of its that were dropped, as no site takes what answers them.
+    #[serde(default)]
+    pub packets_foreign: u64,
+    /// The last of these: protocol and addresses.
+    #[serde(default)]
+    pub foreign_last: Option<String>,
+    /// Packets of its that were dropped, as no router lets them go on.
+    #[serde(default)]
+    pub packets_martian: u64,
 }
 
 /// Packets of a site that are carried beside flows. Counts are since the process began.

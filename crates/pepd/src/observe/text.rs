@@ -312,7 +312,9 @@ pub(crate) mod tests {
                     "site": "voice", "packets": 1, "bytes": 2, "messages": 3, "message_bytes": 4, "delivered": 5,
                     "dropped_full": 6, "dropped_late": 7, "dropped_long": 9, "queued_bytes": 8, "queued_s": 0.1,
                     "boosters": {"fec": {"on": 1, "repairs": 2}},
-                }], "takes_packets": true, "understands": ["fec"], "packets_refused": 1, "packets_received": [{
+                }], "takes_packets": true, "understands": ["fec"], "packets_refused": 1, "packets_foreign": 7, "packets_martian": 8,
+                  "foreign_last": "udplite from [2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535 to [2001:db8:ffff:ffff:ffff:ffff:ffff:fffe]:65535",
+                  "packets_received": [{
                     "chain": 3, "messages": 1, "packets": 2, "unreadable": 3, "given_up": 4, "dropped_congested": 5,
                     "boosters": {"fec": {"restored": 2}},
                 }]},
@@ -348,6 +350,8 @@ pub(crate) mod tests {
             "pass by: 12345",
             "voice ",
             "100 ms  fec",
+            "as no site here takes them: 7\n  the last one: udplite from [2001",
+            "  to [2001:db8",
             "2001:db8:ffff:ffff::/64",
         ] {
             assert!(text.contains(part), "{part}: {text}");

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::observe::{
     flows::{FlowStatus, FlowsReport},
-    status::{PeerStatus, Status},
+    status::{PacketStatus, PeerStatus, Status},
 };
 
 /// For how long what was seen is kept, in seconds.
@@ -44,6 +44,20 @@ pub(super) struct Point {
     pub(super) held: f64,
 }
 
+/// How fast the packets of a site go, since the answer before the last.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct PacketRates {
+    /// Packets of hosts, in packets a second.
+    pub(super) taken: f64,
+    /// Their bits, in bit/s.
+    pub(super) taken_bits: f64,
+    /// Packets for hosts, in packets a second.
+    pub(super) given: f64,
+}
+
+/// A peer, and a site of its.
+type PacketKey = (String, String);
+
 /// All that is known when a frame is drawn.
 #[derive(Debug)]
 pub(super) struct History {
@@ -56,6 +70,8 @@ pub(super) struct History {
     silence: Option<(f64, String)>,
     /// Packets with bytes of hosts, and those that went again, by peer.
     counts: VecDeque<(f64, BTreeMap<String, [u64; 2]>)>,
+    /// Packets of hosts, their bytes, and packets for hosts, of the answer before the last.
+    packets: Option<(f64, BTreeMap<PacketKey, [u64; 3]>)>,
     flows: Option<Flows>,
     flows_refused: Option<String>,
 }
@@ -83,6 +99,7 @@ impl History {
             status: None,
             silence: None,
             counts: VecDeque::new(),
+            packets: None,
             flows: None,
             flows_refused: None,
         }
@@ -144,7 +161,8 @@ impl History {
         while (self.points.front()).is_some_and(|point| now - point.at > KEPT_S) {
             self.points.pop_front();
         }
-        self.status = Some((now, status));
+        let before = self.status.replace((now, status));
+        self.packets = before.map(|(at, status)| (at, packets(&status)));
     }
 
     fn take_flows(&mut self, now: f64, report: FlowsReport) {
@@ -216,6 +234,27 @@ impl History {
         Some((again as f64 / sent as f64).min(1.0))
     }
 
+    /// How fast the packets of a site of that peer go; none where it was not seen before, or has begun anew.
+    pub(super) fn packet_rates(
+        &self,
+        peer: &PeerStatus,
+        site: &PacketStatus,
+    ) -> Option<PacketRates> {
+        let (before, counts) = self.packets.as_ref()?;
+        let seconds = self.heard_at()? - before;
+        let key = (peer.name.clone(), site.site.clone());
+        let [taken, bytes, given] = *counts.get(&key)?;
+        let rate = |now: u64, before: u64| {
+            let more = now.checked_sub(before)?;
+            (seconds > 0.0).then(|| more as f64 / seconds)
+        };
+        Some(PacketRates {
+            taken: rate(site.packets, taken)?,
+            taken_bits: 8.0 * rate(site.bytes, bytes)?,
+            given: rate(site.delivered, given)?,
+        })
+    }
+
     /// The last ten minutes in so many columns, the highest value in each; none where nothing is known.
     pub(super) fn columns(
         &self,
@@ -249,6 +288,17 @@ impl History {
         }
         columns
     }
+}
+
+fn packets(status: &Status) -> BTreeMap<PacketKey, [u64; 3]> {
+    let sites = status.peers.iter().flat_map(|peer| {
+        let sites = peer.packets.iter();
+        sites.map(|site| {
+            let key = (peer.name.clone(), site.site.clone());
+            (key, [site.packets, site.bytes, site.delivered])
+        })
+    });
+    sites.collect()
 }
 
 fn key(flow: &FlowStatus) -> FlowKey {
@@ -346,6 +396,32 @@ mod tests {
         history.take(30.0, answer(seen(10, 0, 0)));
         assert_eq!(lost(&history), None, "another session");
         assert_eq!(history.lost_after(&status().peers[1]), None, "no session");
+    }
+
+    #[test]
+    fn rates_of_packets_are_from_one_answer_to_the_next() {
+        let mut history = History::new("x".to_owned(), 1.0);
+        let seen = |taken: u64, bytes: u64, given: u64| {
+            let mut status = status();
+            let site = &mut status.peers[0].packets[0];
+            (site.packets, site.bytes, site.delivered) = (taken, bytes, given);
+            status
+        };
+        let rates = |history: &History| {
+            let peer = &history.status().expect("seen").peers[0];
+            history.packet_rates(peer, &peer.packets[0])
+        };
+        history.take(0.0, answer(seen(10, 1000, 5)));
+        assert_eq!(rates(&history), None);
+        history.take(2.0, answer(seen(30, 5000, 9)));
+        let expected = PacketRates {
+            taken: 10.0,
+            taken_bits: 16_000.0,
+            given: 2.0,
+        };
+        assert_eq!(rates(&history), Some(expected));
+        history.take(3.0, answer(seen(1, 100, 0)));
+        assert_eq!(rates(&history), None, "another process");
     }
 
     #[test]

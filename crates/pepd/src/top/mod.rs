@@ -41,12 +41,17 @@ use self::{
     history::{Answer, History},
     ui::{Next, Ui},
 };
-use crate::admin::client::{AskError, ask};
+use crate::{
+    admin::client::{AskError, ask},
+    observe::status::Status,
+};
 
 /// For how long keys are waited for before answers and signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often a frame is drawn though nothing has happened: it says for how long there has been no answer.
 const REDRAW: Duration = Duration::from_secs(1);
+/// For how long packets are counted where there is one frame only.
+const PACKETS_SEEN: Duration = Duration::from_millis(2100);
 /// How wide a frame is that is text.
 const TEXT_WIDTH: u16 = 100;
 
@@ -81,13 +86,25 @@ pub enum TopError {
 /// When there is no answer.
 pub fn once(socket: &Path) -> Result<String, TopError> {
     let mut history = History::new(socket.display().to_string(), 1.0);
-    let status = question(socket, "/v1/status")?;
-    let answer = Answer {
-        status: Ok(status),
-        flows: None,
+    let mut ask = |now: f64| {
+        let status: Status = question(socket, "/v1/status")?;
+        let has_packets = status.peers.iter().any(|peer| !peer.packets.is_empty());
+        let answer = Answer {
+            status: Ok(status),
+            flows: None,
+        };
+        history.take(now, answer);
+        Ok::<_, TopError>(has_packets)
     };
-    history.take(0.0, answer);
-    Ok(draw::text(&history, &Ui::default(), 0.0, TEXT_WIDTH))
+    let began = Instant::now();
+    let mut now = 0.0;
+    // Of packets only counts are told, so that a rate takes two answers. They change once a second.
+    if ask(now)? {
+        thread::sleep(PACKETS_SEEN);
+        now = began.elapsed().as_secs_f64();
+        ask(now)?;
+    }
+    Ok(draw::text(&history, &Ui::default(), now, TEXT_WIDTH))
 }
 
 /// Shows it until it is told to end. The terminal is then as it was, whatever happens.

@@ -116,6 +116,9 @@ fn the_overview_shows_link_sites_peers_and_limits() {
             "yyyyyyyyyyy… stopped udp  8192 12346 ms 11746 ms  999 Mbit/s 12.3%     -  100%",
             "away         AWAY            0",
             "takes none of our answers (psk_file?)",
+            "packets of       taken                 given  dropped    queue  boosters on",
+            "voice           0.0/s     0 bit/s     0.0/s       22   100 ms  fec",
+            "7 packets of yyyyyyyyyyyyyy",
             "22 Nov 14:02:11, 5min0s ago: lasted 1min1s, by probe",
         ],
     );

@@ -2,7 +2,7 @@
 
 use std::{
     io::ErrorKind,
-    net::UdpSocket,
+    net::{Ipv4Addr, Ipv6Addr, UdpSocket},
     process::Command,
     sync::mpsc,
     thread,
@@ -38,6 +38,32 @@ public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
 [identity]
 key_file = "k"
 "#;
+
+/// Where the host is.
+pub(crate) const HOST_V4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+pub(crate) const HOST_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 2);
+
+/// The same with addresses of IPv6, and what lies beyond.
+pub(crate) fn with_ipv6(host: &Host) {
+    std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").expect("root");
+    let (here, there) = ("02:00:00:00:09:01", "02:00:00:00:09:02");
+    ip(&format!("link set lan0 address {here}"));
+    ip("address add 2001:db8:9::1/64 dev lan0 nodad");
+    ip(&format!(
+        "neighbour add 2001:db8:9::2 lladdr {there} dev lan0"
+    ));
+    ip("address add 2001:db8:e::1/64 dev far0 nodad");
+    ip("neighbour add 2001:db8:e::5 lladdr 02:00:00:00:00:05 dev far0");
+    ip("route add 2001:db8:f::/48 via 2001:db8:e::5");
+    host.on(move || {
+        ip(&format!("link set host0 address {there}"));
+        ip("address add 2001:db8:9::2/64 dev host0 nodad");
+        ip(&format!(
+            "neighbour add 2001:db8:9::1 lladdr {here} dev host0"
+        ));
+        ip("route add default via 2001:db8:9::1");
+    });
+}
 
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().expect("starts");

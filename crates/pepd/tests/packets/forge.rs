@@ -1,5 +1,9 @@
 //! Packets as servers would send them, and what hosts' packets say.
 
+use std::net::IpAddr;
+
+use etherparse::PacketBuilder;
+
 /// The MSS of a TCP packet without options of IP.
 pub(crate) fn mss(packet: &[u8]) -> Option<u16> {
     let mut options = &packet[40..];
@@ -25,6 +29,19 @@ pub(crate) fn checksum(bytes: &[u8], begin: u32) -> [u8; 2] {
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     (!(sum as u16)).to_be_bytes()
+}
+
+/// A datagram of either version of IP, with all its sums.
+pub(crate) fn udp(from: (IpAddr, u16), to: (IpAddr, u16), payload: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::new();
+    let builder = match (from.0, to.0) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), 64),
+        (IpAddr::V6(from), IpAddr::V6(to)) => PacketBuilder::ipv6(from.octets(), to.octets(), 64),
+        _ => panic!("of two versions"),
+    };
+    let written = builder.udp(from.1, to.1).write(&mut packet, payload);
+    written.expect("fits");
+    packet
 }
 
 /// What a server answers to this SYN: its SYN and ACK.

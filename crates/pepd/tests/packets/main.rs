@@ -3,21 +3,23 @@
 
 mod bed;
 mod crash;
+mod errors;
 mod forge;
 
 use std::{
-    net::{TcpStream, UdpSocket},
+    net::{IpAddr, TcpStream, UdpSocket},
     process::Command,
     sync::mpsc,
     time::Duration,
 };
 
-use pepd::intercept::{Interception, netlink::Netlink};
+use pepd::intercept::{Interception, PacketTun, netlink::Netlink};
 
 use bed::{
-    CONFIG, counter, firewall, in_place, in_place_for, ip, next, run, seen_by_rule, socket_of_host,
+    CONFIG, HOST_V4, HOST_V6, counter, firewall, in_place, in_place_for, ip, next, run,
+    seen_by_rule, socket_of_host, with_ipv6,
 };
-use forge::{checksum, mss, syn_ack};
+use forge::{checksum, mss, syn_ack, udp};
 
 #[test]
 fn packets_of_a_site_go_into_its_tun_and_no_others() {
@@ -208,6 +210,38 @@ fn a_peer_reaches_hosts_but_not_this_machine() {
         }
         assert!(service.recv(&mut [0; 9]).is_err());
         assert!(counter("packets_not_for_hosts"));
+    });
+}
+
+/// Whether what the peer sends to the host as from this address comes to it.
+fn comes_from(host: &bed::Host, tun: &PacketTun, source: IpAddr) -> bool {
+    let (to, wildcard) = match source {
+        IpAddr::V4(_) => (IpAddr::from(HOST_V4), "10.9.0.2:7100"),
+        IpAddr::V6(_) => (IpAddr::from(HOST_V6), "[2001:db8:9::2]:7100"),
+    };
+    let socket = host.on(move || UdpSocket::bind(wildcard).expect("a socket of the host"));
+    let patience = Some(Duration::from_millis(300));
+    socket.set_read_timeout(patience).expect("a socket");
+    let packet = udp((source, 5060), (to, 7100), b"hello");
+    tun.tun.write(&packet).expect("writes");
+    socket.recv(&mut [0; 9]).is_ok()
+}
+
+#[test]
+fn a_peer_does_not_speak_for_this_machine() {
+    in_place(async |host, _interception, tuns| {
+        with_ipv6(host);
+        let tun = &tuns.sites[0];
+        for source in ["203.0.113.5", "2001:db8:f::5"] {
+            let source = source.parse().expect("an address");
+            assert!(comes_from(host, tun, source), "{source}");
+        }
+        assert!(!counter("packets_not_from_hosts"));
+        for source in ["10.9.0.1", "10.9.0.255", "2001:db8:9::1"] {
+            let source = source.parse().expect("an address");
+            assert!(!comes_from(host, tun, source), "{source}");
+        }
+        assert!(counter("packets_not_from_hosts"));
     });
 }
 

@@ -112,6 +112,12 @@ impl Fec {
             FecScheme::Block => (&["window"][..], "window"),
         };
         fec.check_interleaved(s);
+        if fec.overhead_max == share(0.0) {
+            s.warning(
+                "overhead_max",
+                "leaves no room for overcode: the booster does nothing",
+            );
+        }
         for key in others.iter().filter(|key| s.has(key)) {
             s.warning(
                 key,
@@ -283,7 +289,12 @@ impl Compress {
             headers: s.read("headers", Switch).unwrap_or(true),
             payload: s.read("payload", Switch).unwrap_or(true),
         };
-        if !compress.payload && s.has("level") {
+        if !compress.headers && !compress.payload {
+            s.warning(
+                "payload",
+                "with `headers` off as well nothing is compressed: the booster does nothing",
+            );
+        } else if !compress.payload && s.has("level") {
             s.warning(
                 "level",
                 "has no effect: only payload is compressed by levels",

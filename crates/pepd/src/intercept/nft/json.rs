@@ -6,12 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use pep_core::hosts::Host;
+use pep_core::{hosts::Host, site::PortRange};
 use serde_json::{Value, json};
 
 use super::{
     Family, HOST_MASK, Hook, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS,
-    SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, kept_bits,
+    SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits,
 };
 use crate::{
     gate::Gate,
@@ -44,6 +44,8 @@ pub fn install_transaction(ruleset: &Ruleset) -> Value {
     );
     commands.extend(ruleset.hosts.iter().map(|&family| writer.hosts_set(family)));
     commands.extend(ruleset.rates.iter().map(|&family| writer.rates_set(family)));
+    let spoken = ruleset.spoken.iter();
+    commands.extend(spoken.map(|&(family, lane)| writer.spoken_set(family, lane)));
     commands.extend(ruleset.chains.iter().map(|chain| writer.chain(chain)));
     for chain in &ruleset.chains {
         commands.extend(
@@ -98,9 +100,10 @@ pub fn probe_transaction(terms: &[Term]) -> Value {
     let writer = Writer::new(table, u32::MAX);
     let hook = Chain {
         name: "probe".to_owned(),
-        hook: Some(match terms.contains(&Term::ClampMss) {
-            true => Hook::ForwardMangle,
-            false => Hook::PreroutingRaw,
+        hook: Some(match terms {
+            _ if terms.contains(&Term::ClampMss) => Hook::ForwardMangle,
+            [Term::IcmpError(_), ..] => Hook::OutputRoute,
+            _ => Hook::PreroutingRaw,
         }),
         rules: Vec::new(),
     };
@@ -112,6 +115,7 @@ pub fn probe_transaction(terms: &[Term]) -> Value {
         Term::Remember(family) | Term::Forget(family) => Some(writer.recent_set(*family)),
         Term::FasterPerHost(family, _) => Some(writer.rates_set(*family)),
         Term::Seen => Some(writer.seen_set()),
+        Term::HasSpoken(family, lane) => Some(writer.spoken_set(*family, *lane)),
         _ => None,
     });
     let mut commands = vec![json!({"add": {"table": {"family": "inet", "name": table}}})];
@@ -159,6 +163,13 @@ impl<'a> Writer<'a> {
         }}})
     }
 
+    fn spoken_set(&self, family: Family, lane: usize) -> Value {
+        json!({"add": {"set": {
+            "family": "inet", "table": self.table, "name": family.spoken_set(lane), "type": family.address_type(),
+            "size": SPOKEN_ELEMENTS, "flags": ["timeout"], "timeout": SPOKEN_SECONDS,
+        }}})
+    }
+
     fn seen_set(&self) -> Value {
         json!({"add": {"set": {
             "family": "inet", "table": self.table, "name": SEEN_SET, "type": "ifname",
@@ -174,7 +185,7 @@ impl<'a> Writer<'a> {
     fn chain(&self, chain: &Chain) -> Value {
         let mut value = json!({"family": "inet", "table": self.table, "name": chain.name});
         if let Some(hook) = chain.hook {
-            value["type"] = json!("filter");
+            value["type"] = json!(hook.kind());
             value["hook"] = json!(hook.name());
             value["prio"] = json!(hook.priority());
             value["policy"] = json!("accept");
@@ -222,10 +233,8 @@ impl<'a> Writer<'a> {
                     one_or_set(values.iter().collect()),
                 )]
             }
-            Term::ForThisMachine => vec![equal(
-                json!({"fib": {"result": "type", "flags": ["daddr"]}}),
-                json!({"set": ["local", "broadcast", "anycast", "multicast"]}),
-            )],
+            Term::ForThisMachine => vec![no_single_machine_elsewhere("daddr")],
+            Term::AsThisMachine => vec![no_single_machine_elsewhere("saddr")],
             Term::RoutedTo(name) => vec![equal(way_out(), json!(name))],
             Term::RoutedToAny(names) => {
                 vec![equal(way_out(), one_or_set(names.iter().collect()))]
@@ -266,6 +275,33 @@ impl<'a> Writer<'a> {
                 let set = format!("@{SEEN_SET}");
                 vec![json!({"set": {"op": "update", "elem": meta("iifname"), "set": set}})]
             }
+            Term::IcmpError(family) => {
+                let kind = payload(family.icmp(), "type");
+                vec![equal(kind, one_or_set(family.icmp_errors().to_vec()))]
+            }
+            Term::RememberPeer(family, lane) => {
+                let set = format!("@{}", family.spoken_set(*lane));
+                let source = payload(family.payload(), "saddr");
+                vec![json!({"set": {"op": "update", "elem": source, "set": set}})]
+            }
+            Term::HasSpoken(family, lane) => {
+                let set = format!("@{}", family.spoken_set(*lane));
+                vec![equal(payload(family.payload(), "daddr"), json!(set))]
+            }
+            Term::QuotedProtocol(family, all) => {
+                let numbers = all.iter().map(|protocol| protocol.0).collect();
+                let raw = raw(family.quoted().protocol, 8);
+                vec![equal(raw, one_or_set(numbers))]
+            }
+            Term::QuotedSource(family, ranges) => {
+                vec![equal(raw(family.quoted().source, 16), port_set(ranges))]
+            }
+            Term::QuotedDestination(family, ranges) => {
+                vec![equal(
+                    raw(family.quoted().destination, 16),
+                    port_set(ranges),
+                )]
+            }
             Term::ClampMss => {
                 let size = json!({"tcp option": {"name": "maxseg", "field": "size"}});
                 vec![json!({"mangle": {"key": size, "value": {"rt": {"key": "mtu"}}}})]
@@ -300,6 +336,13 @@ fn matches(op: &str, left: Value, right: Value) -> Value {
 
 fn equal(left: Value, right: Value) -> Value {
     matches("==", left, right)
+}
+
+fn no_single_machine_elsewhere(end: &str) -> Value {
+    equal(
+        json!({"fib": {"result": "type", "flags": [end]}}),
+        json!({"set": ["local", "broadcast", "anycast", "multicast"]}),
+    )
 }
 
 fn way_out() -> Value {
@@ -354,7 +397,16 @@ fn prefixes(field: &str, nets: &Prefixes) -> Value {
     }
 }
 
-fn ports(protocol: &str, field: &str, ranges: &[pep_core::site::PortRange]) -> Value {
+/// Bits behind the beginning of what is above IP.
+fn raw(offset: u16, len: u16) -> Value {
+    json!({"payload": {"base": "th", "offset": offset, "len": len}})
+}
+
+fn ports(protocol: &str, field: &str, ranges: &[PortRange]) -> Value {
+    equal(payload(protocol, field), port_set(ranges))
+}
+
+fn port_set(ranges: &[PortRange]) -> Value {
     let ranges = ranges.iter().map(|range| {
         if range.first() == range.last() {
             json!(range.first())
@@ -362,7 +414,7 @@ fn ports(protocol: &str, field: &str, ranges: &[pep_core::site::PortRange]) -> V
             json!({"range": [range.first(), range.last()]})
         }
     });
-    equal(payload(protocol, field), one_or_set(ranges.collect()))
+    one_or_set(ranges.collect())
 }
 
 fn four_addresses(family: Family) -> Value {

@@ -6,7 +6,7 @@ use pep_core::site::PortRange;
 
 use super::{
     Family, HOST_MASK, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS,
-    SEEN_SECONDS, SEEN_SET, kept_bits,
+    SEEN_SECONDS, SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits,
 };
 use crate::intercept::rules::{Chain, Counter, Prefixes, Rule, Ruleset, Term};
 
@@ -22,6 +22,8 @@ pub fn ruleset(ruleset: &Ruleset) -> String {
     parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
     parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
     parts.extend(ruleset.rates.iter().map(|&family| rates_set(family)));
+    let spoken = ruleset.spoken.iter();
+    parts.extend(spoken.map(|&(family, lane)| spoken_set(family, lane)));
     parts.extend(ruleset.chains.iter().map(|part| chain(ruleset.mask, part)));
     let _ = write!(text, "table inet {table} {{\n{}}}\n", parts.join("\n"));
     text
@@ -45,6 +47,13 @@ fn rates_set(family: Family) -> String {
     )
 }
 
+fn spoken_set(family: Family, lane: usize) -> String {
+    let (name, address) = (family.spoken_set(lane), family.address_type());
+    format!(
+        "\tset {name} {{\n\t\ttype {address}\n\t\tsize {SPOKEN_ELEMENTS}\n\t\tflags dynamic,timeout\n\t\ttimeout {SPOKEN_SECONDS}s\n\t}}\n"
+    )
+}
+
 fn recent_set(family: Family) -> String {
     let (name, address) = (family.recent_set(), family.address_type());
     format!(
@@ -56,10 +65,10 @@ fn recent_set(family: Family) -> String {
 fn chain(mask: u32, chain: &Chain) -> String {
     let mut text = format!("\tchain {} {{\n", chain.name);
     if let Some(hook) = chain.hook {
-        let (name, priority) = (hook.name(), hook.priority());
+        let (kind, name, priority) = (hook.kind(), hook.name(), hook.priority());
         let _ = writeln!(
             text,
-            "\t\ttype filter hook {name} priority {priority}; policy accept;"
+            "\t\ttype {kind} hook {name} priority {priority}; policy accept;"
         );
     }
     for rule in &chain.rules {
@@ -109,6 +118,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::ForThisMachine => {
             "fib daddr type { local, broadcast, anycast, multicast }".to_owned()
         }
+        Term::AsThisMachine => "fib saddr type { local, broadcast, anycast, multicast }".to_owned(),
         Term::RoutedTo(name) => format!("fib daddr . mark oifname \"{name}\""),
         Term::RoutedToAny(names) => {
             let names = one_or_set(names.iter().map(quoted));
@@ -134,6 +144,30 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Tproxy(family, port) => tproxy(*family, *port),
         Term::Count(counter) => format!("counter name {}", counter.name()),
         Term::Seen => format!("update @{SEEN_SET} {{ iifname }}"),
+        Term::IcmpError(family) => {
+            let errors = family.icmp_errors().iter();
+            let errors = set(errors.map(|error| (*error).to_owned()));
+            format!("{} type {errors}", family.icmp())
+        }
+        Term::RememberPeer(family, lane) => {
+            let (set, ip) = (family.spoken_set(*lane), family.payload());
+            format!("update @{set} {{ {ip} saddr }}")
+        }
+        Term::HasSpoken(family, lane) => {
+            format!("{} daddr @{}", family.payload(), family.spoken_set(*lane))
+        }
+        Term::QuotedProtocol(family, all) => {
+            let numbers = one_or_set(all.iter().map(|protocol| protocol.0.to_string()));
+            format!("@th,{},8 {numbers}", family.quoted().protocol)
+        }
+        Term::QuotedSource(family, ranges) => {
+            let ports = one_or_set(ranges.iter().map(range));
+            format!("@th,{},16 {ports}", family.quoted().source)
+        }
+        Term::QuotedDestination(family, ranges) => {
+            let ports = one_or_set(ranges.iter().map(range));
+            format!("@th,{},16 {ports}", family.quoted().destination)
+        }
         Term::ClampMss => "tcp option maxseg size set rt mtu".to_owned(),
         Term::Reject => "reject with icmpx port-unreachable".to_owned(),
         Term::Drop => "drop".to_owned(),

@@ -30,6 +30,7 @@ impl Ruleset {
             hosts: features.families().to_vec(),
             rates: builder.rates().to_vec(),
             seen: features.seen,
+            spoken: builder.spoken(),
             counters: builder.counters(),
             chains: builder.chains(),
         }
@@ -101,6 +102,7 @@ impl Builder<'_> {
             Some(Hook::OutputRaw),
             self.output_rules(),
         ));
+        chains.extend(self.error_chain());
         chains.extend(self.clamp_chain());
         chains
     }

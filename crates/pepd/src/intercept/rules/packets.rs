@@ -75,30 +75,36 @@ impl Builder<'_> {
         let lanes = (0..self.lanes.len()).map(Counter::IntoTunnel);
         let mut sites = self.config.sites.iter();
         let blocks = sites.any(|(_, site)| site.mode == Mode::Block);
-        let out = (!self.lanes.is_empty()).then_some(Counter::NotForHosts);
+        let out = [Counter::NotForHosts, Counter::NotFromHosts];
+        let out = out.into_iter().filter(|_| !self.lanes.is_empty());
         let refused = blocks.then_some(Counter::Refused);
         lanes.chain(out).chain(refused).collect()
     }
 
     /// What comes out of the TUNs of sites is from a peer. Its hosts may reach those here, but not this machine: to `input` they
     /// would look like hosts of this side. What hosts here answer goes into the TUN untracked, so conntrack must not see their
-    /// packets either: half a connection is `invalid` to it.
+    /// packets either: half a connection is `invalid` to it. Nor may they come in this machine's own name: with IPv6 the kernel lets that pass.
     pub(super) fn out_of_lanes(&self) -> Vec<Rule> {
         if self.lanes.is_empty() {
             return Vec::new();
         }
         let from = || Term::From(self.lane_names());
-        let refused = Term::Count(Counter::NotForHosts);
+        let refused = |what, counter| [from(), what, Term::Count(counter), Term::Drop];
         let mut rules = vec![
             rule(
                 "a peer has no business with this machine itself",
-                [from(), Term::ForThisMachine, refused, Term::Drop],
+                refused(Term::ForThisMachine, Counter::NotForHosts),
             ),
             rule(
-                "from a peer: as little tracked as what goes to it",
-                [from(), Term::Notrack, Term::Accept],
+                "nor does it speak for this machine",
+                refused(Term::AsThisMachine, Counter::NotFromHosts),
             ),
         ];
+        rules.extend(self.remember_peers());
+        rules.extend([rule(
+            "from a peer: as little tracked as what goes to it",
+            [from(), Term::Notrack, Term::Accept],
+        )]);
         rules.extend(passing_tun(self.config).map(|tun| {
             rule(
                 "the peer is gone: never into a TUN again, tracked as ever",
@@ -198,6 +204,7 @@ impl Builder<'_> {
             let local = Term::Destination(Prefixes::of(Family::V6, &[IpNet::V6(local)]));
             rules.push(rule("nothing that is forwarded", [local, Term::Return]));
         }
+        rules.extend(self.errors_of_routers());
         let sites: Vec<_> = self.config.sites.iter().collect();
         let last = sites
             .iter()
@@ -249,7 +256,7 @@ impl Builder<'_> {
     }
 }
 
-fn lane_chain(number: usize) -> String {
+pub(super) fn lane_chain(number: usize) -> String {
     format!("packet_{number}")
 }
 

@@ -86,7 +86,9 @@ fn sites_decide_in_their_order_whatever_their_mode() {
         &[Term::Goto("packet_1".to_owned())],
     ];
     assert_eq!(chain[0], [Term::ForThisMachine, Term::Return]);
-    assert_eq!(chain[2..], expected, "nothing behind the last that matters");
+    let errors = |rule: &&&[Term]| matches!(rule[0], Term::IcmpError(_));
+    assert_eq!(chain[2..6].iter().filter(errors).count(), 4);
+    assert_eq!(chain[6..], expected, "nothing behind the last that matters");
     assert_eq!(
         rules_of(&ruleset, "block_2"),
         [[Term::Count(Counter::Refused), Term::Reject]]
@@ -113,6 +115,9 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     let to_us = position(&|terms| {
         terms.starts_with(&[of_peers(), Term::ForThisMachine]) && terms.ends_with(&[Term::Drop])
     });
+    let as_us = position(&|terms| {
+        terms.starts_with(&[of_peers(), Term::AsThisMachine]) && terms.ends_with(&[Term::Drop])
+    });
     let own = position(&|terms| terms == [of_peers(), Term::Notrack, Term::Accept]);
     let passing = Term::From(vec!["pepd-p".to_owned()]);
     let passing = position(&|terms| terms == [passing.clone(), Term::Accept]);
@@ -125,7 +130,11 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     let half_open =
         position(&|terms| matches!(terms, [Term::SocketTransparent, Term::SetMark(_), ..]));
     let last = rules.len() - 1;
-    assert_eq!((to_us, own, passing), (0, 1, 2), "before all others");
+    let first = (to_us, as_us, own, passing);
+    assert_eq!(first, (0, 1, 4, 5), "before all others");
+    for (rule, family) in rules[2..4].iter().zip([Family::V4, Family::V6]) {
+        assert_eq!(*rule, [of_peers(), Term::RememberPeer(family, 0)]);
+    }
     assert_eq!(rules[others].last(), Some(&goes(Term::Goto)));
     assert!(others < full && full < syn && syn < gate && half_open < last);
     assert_eq!(rules[last].last(), Some(&goes(Term::Goto)));
@@ -155,6 +164,7 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
         Counter::IntoTunnel(0),
         Counter::IntoTunnel(1),
         Counter::NotForHosts,
+        Counter::NotFromHosts,
     ];
     assert_eq!(ruleset.counters[Counter::ALL.len()..], counters);
     let clamp = [
@@ -183,4 +193,63 @@ fn what_stays_on_this_side_goes_into_no_tun() {
         rules_of(&unknown, "packet_0")[0],
         [Term::SetMark(_), ..]
     ));
+}
+
+#[test]
+fn errors_about_a_peers_packets_go_the_way_of_answers() {
+    let all = [
+        site("a", "packet", ""),
+        site(
+            "b",
+            "packet",
+            "protocol = [\"udp\", \"tcp\"], sport = 53, dport = [\"7-9\", 10]",
+        ),
+    ];
+    let ruleset = ruleset(&all.concat());
+    let about = |family, lane| vec![Term::IcmpError(family), Term::HasSpoken(family, lane)];
+    let of_b = |family| {
+        let mut terms = about(family, 1);
+        terms.extend([
+            Term::QuotedProtocol(family, vec![Protocol::TCP, Protocol::UDP]),
+            Term::QuotedDestination(family, vec![PortRange::single(53)]),
+            Term::QuotedSource(family, vec![PortRange::new(7, 10).unwrap()]),
+        ]);
+        terms
+    };
+    let own = |mut terms: Vec<Term>, mark| {
+        terms.extend([Term::SetMark(mark), Term::Notrack, Term::Accept]);
+        terms
+    };
+    let expected = [
+        own(about(Family::V4, 0), 0x5600_0000),
+        own(about(Family::V6, 0), 0x5600_0000),
+        own(of_b(Family::V4), 0x5700_0000),
+        own(of_b(Family::V6), 0x5700_0000),
+    ];
+    assert_eq!(rules_of(&ruleset, "errors"), expected);
+    let of_routers = rules_of(&ruleset, "packets")[2..6].to_vec();
+    let goes = |mut terms: Vec<Term>, lane: &str| {
+        terms.push(Term::Goto(lane.to_owned()));
+        terms
+    };
+    assert_eq!(of_routers[0], goes(about(Family::V4, 0), "packet_0"));
+    assert_eq!(of_routers[3], goes(of_b(Family::V6), "packet_1"));
+    assert_eq!(ruleset.spoken.len(), 4);
+}
+
+#[test]
+fn an_older_kernel_has_no_rules_for_errors() {
+    let text = format!("{HEAD}{}", site("a", "packet", ""));
+    let config = pep_core::config::parse(&text).expect("valid");
+    let older = Features {
+        errors: false,
+        ..Features::FULL
+    };
+    let ruleset = Ruleset::new(&config, older);
+    assert!(ruleset.spoken.is_empty());
+    let all = ruleset.chains.iter().flat_map(|chain| &chain.rules);
+    let mut terms = all.flat_map(|rule| &rule.terms);
+    let of_errors = |term: &Term| matches!(term, Term::IcmpError(_) | Term::RememberPeer(..));
+    assert!(!terms.any(of_errors));
+    assert!(ruleset.chains.iter().all(|chain| chain.name != "errors"));
 }

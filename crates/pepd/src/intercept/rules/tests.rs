@@ -180,6 +180,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
         fib: false,
         rate: false,
         seen: false,
+        errors: false,
     };
     let ruleset = Ruleset::new(&config(PLAIN), poor);
     let all = ruleset.chains.iter().flat_map(|chain| &chain.rules);

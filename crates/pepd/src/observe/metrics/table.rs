@@ -161,6 +161,10 @@ metrics! {
     Gauge booster_received: ReceivedBoosters,
     /// Messages of packets of the peer that made no sense.
     Total peer_packets_refused: Peer(|peer| peer.packets_refused as f64),
+    /// Packets of the peer that were dropped, as no site takes what answers them: it has a site of mode `packet` that is missing here.
+    Total peer_packets_foreign: Peer(|peer| peer.packets_foreign as f64),
+    /// Packets of the peer that were dropped, as no router lets them go on.
+    Total peer_packets_martian: Peer(|peer| peer.packets_martian as f64),
 }
 
 /// Counters of the daemon that are not totals.

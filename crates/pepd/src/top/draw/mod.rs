@@ -2,10 +2,12 @@
 //!
 //! - `overview`, link, sites, peers, limits
 //! - `flows`, each of them
+//! - `packets`, sites whose packets are carried
 //! - `parts`, of which lines are made
 
 mod flows;
 mod overview;
+mod packets;
 mod parts;
 
 use ratatui::{

@@ -3,7 +3,7 @@
 use ratatui::text::{Line, Span};
 
 use super::{
-    Page, Tone,
+    Page, Tone, packets,
     parts::{clock, fitted, graph, highest, name_width, percent, wrapped},
 };
 use crate::{
@@ -34,6 +34,7 @@ pub(super) fn page(history: &History, ui: &Ui, width: usize) -> Page {
     head.push(Line::default());
     let mut list = sites(status, ui, width);
     list.extend(peers(history, status, ui, width));
+    list.extend(packets::table(history, status, ui, width));
     list.extend(ended(status, width));
     list.extend(outages(status, ui));
     Page { head, list }

@@ -57,11 +57,12 @@ impl Core {
         })
     }
 
-    /// Packets of peers that were dropped since this was last asked for, as no site has to do with them.
-    pub(in crate::tunnel) fn take_foreign_packets(&mut self) -> u64 {
+    /// Packets of peers that were dropped since this was last asked for, as no router lets them go on, and as no site has to do with them.
+    pub(in crate::tunnel) fn take_strangers(&mut self) -> [u64; 2] {
         let peers = self.peers.list.iter_mut();
         let packets = peers.filter_map(|peer| peer.packets.as_mut());
-        packets.map(Packets::take_foreign).sum()
+        let counts = packets.map(Packets::take_strangers);
+        counts.fold([0; 2], |sum, next| [sum[0] + next[0], sum[1] + next[1]])
     }
 
     /// Whether a session with packets has begun since this was last asked.

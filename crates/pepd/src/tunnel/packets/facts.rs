@@ -8,7 +8,7 @@ use boosters::{
 };
 use pep_core::config::PacketSite;
 
-use super::Packets;
+use super::{Packets, Strangers};
 
 /// Counts of boosters: of which one, of what, and how many.
 pub type Counts = Vec<(&'static str, &'static str, u64)>;
@@ -22,6 +22,8 @@ pub struct PacketFacts {
     pub understood: Option<Vec<&'static str>>,
     /// Messages of the peer's that made no sense.
     pub refused: u64,
+    /// Packets of the peer's that were dropped.
+    pub strangers: Strangers,
     /// Our sites.
     pub sites: Vec<SiteFacts>,
     /// What the peer's chains have sent.
@@ -112,6 +114,19 @@ impl Packets {
         }
     }
 
+    /// Says now and then that the peer sends what no site takes: without a word of it, what is missing is hard to find.
+    pub(super) fn tell_of_strangers(&mut self, now: Duration) {
+        let Some((packet, count)) = self.admission.poll_line(now) else {
+            return;
+        };
+        let peer = &self.peer;
+        tracing::warn!(
+            peer,
+            count,
+            "packets of the peer are dropped, the last one {packet}: no site takes what answers them; the peer's configuration has a site of mode \"packet\" that this one lacks"
+        );
+    }
+
     /// How packets fare. `taken`: whether the peer takes some, in the session that there is.
     pub(in crate::tunnel) fn facts(&self, now: Duration, taken: Option<bool>) -> PacketFacts {
         let understood = self.exchange.abilities().map(|abilities| {
@@ -123,6 +138,7 @@ impl Packets {
             taken,
             understood,
             refused: self.refused + self.exchange.refused(),
+            strangers: self.admission.strangers().clone(),
             sites: self.site_facts(now),
             received: self.received_facts(),
         }

@@ -6,6 +6,7 @@
 //! ```
 
 use std::{
+    collections::BTreeSet,
     io,
     net::IpAddr,
     os::fd::{AsFd, OwnedFd},
@@ -17,7 +18,7 @@ use boosters::{
     ip::{Ip, protocol::UDP},
 };
 use ipnet::IpNet;
-use nix::net::if_::if_nametoindex;
+use nix::{ifaddrs::getifaddrs, net::if_::if_nametoindex};
 use pep_core::{
     config::Config,
     site::{FlowKey, Matcher, Mode, Protocol, Site, SiteId},
@@ -52,6 +53,8 @@ struct Family {
 pub(super) struct Groups {
     named: Named,
     families: Vec<Family>,
+    /// Addresses of this machine: nobody else speaks for them.
+    own: BTreeSet<IpAddr>,
 }
 
 /// What a configuration says of groups.
@@ -161,13 +164,24 @@ impl Groups {
                 });
             }
         }
-        let mut groups = Self { named, families };
+        let mut groups = Self {
+            named,
+            families,
+            own: BTreeSet::new(),
+        };
         groups.look();
         Ok(groups)
     }
 
-    /// Interfaces may have come, or be others by the same name.
+    /// Interfaces may have come, or be others by the same name, and have other addresses.
     pub fn look(&mut self) {
+        let interfaces = getifaddrs().into_iter().flatten();
+        let own = interfaces.filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            v4.or_else(|| Some(IpAddr::V6(address.as_sockaddr_in6()?.ip())))
+        });
+        self.own = own.collect();
         for lan in &mut self.named.lans {
             let index = if_nametoindex(lan.name.as_str()).ok();
             if let Some(new) = index.filter(|_| lan.index != index) {
@@ -222,11 +236,15 @@ impl Groups {
         Poll::Pending
     }
 
-    /// Puts a packet of the peer's for a group onto all LANs. Whether one has taken it.
+    /// Puts a packet of the peer's for a group onto all LANs. Whether one has taken it; none does what bears an address of this machine. (Of other packets the
+    /// packet filter sees to that, which has no part in these.)
     pub fn send(&self, mut packet: Vec<u8>) -> bool {
-        let (Some((_, to)), true) = (ends(&packet), forward(&mut packet)) else {
+        let Some((from, to)) = ends(&packet) else {
             return false;
         };
+        if self.own.contains(&from) || !forward(&mut packet) {
+            return false;
+        }
         let protocol = match to {
             IpAddr::V4(_) => libc::ETH_P_IP,
             IpAddr::V6(_) => libc::ETH_P_IPV6,

@@ -8,21 +8,23 @@
 //! While the peer is gone, or takes no packets, what comes out of a TUN comes in again by one for all that passes: the kernel then
 //! forwards it as if there were no pepd.
 
+mod admission;
 mod facts;
 pub(super) mod groups;
 mod settings;
 pub(super) mod tap;
 
+pub use admission::{Stranger, Strangers};
 pub use facts::{PacketFacts, ReceivedFacts, SiteFacts};
 
 use std::time::Duration;
 
-use crate::leg::may_be_host;
-use boosters::{ecn::Ecn as Mark, exchange::Exchange, ip::FlowKey as PacketKey, rule::Path};
+use admission::Admission;
+use boosters::{ecn::Ecn as Mark, exchange::Exchange, rule::Path};
 use facts::Need;
 use pep_core::{
     config::{Config, PacketSite},
-    site::{Answers, Protocol, SiteId, WithoutPeer},
+    site::{Answers, SiteId, WithoutPeer},
 };
 use tunnel::{
     class::Class,
@@ -61,8 +63,7 @@ pub(super) struct Packets {
     looked: Duration,
     /// When the session was last told what there is to be sent.
     settled: Duration,
-    /// Packets of the peer that no site has to do with, since they were last asked for.
-    foreign: u64,
+    admission: Admission,
     /// Messages on channels that no peer has.
     refused: u64,
 }
@@ -132,7 +133,7 @@ impl Packets {
             queues: None,
             looked: Duration::ZERO,
             settled: Duration::ZERO,
-            foreign: 0,
+            admission: Admission::default(),
             refused: 0,
         })
     }
@@ -203,9 +204,11 @@ impl Packets {
     pub(super) fn settle(&mut self, now: Duration, session: Option<&mut Session>) {
         self.settled = now;
         if self.exchange.deadline().is_some_and(|at| at <= now) {
-            let sites = &self.sites;
-            self.exchange.on_time(now, &mut |key| find(sites, key));
+            let (sites, admission) = (&self.sites, &mut self.admission);
+            let site = &mut |packet: &[u8]| admission.site_of(sites, packet);
+            self.exchange.on_time(now, site);
         }
+        self.tell_of_strangers(now);
         if self.queues.is_some() {
             self.tell_of_missing();
         }
@@ -233,34 +236,15 @@ impl Packets {
             .min()
     }
 
-    /// The next packet for a host, and the chain whose interface it is to come in by. A peer may send whatever it likes: what
-    /// answers nothing that its sites take is dropped.
+    /// The next packet for a host, and the chain whose interface it is to come in by.
     pub(super) fn poll_host(&mut self) -> Option<(usize, Vec<u8>)> {
-        loop {
-            let (chain, packet) = self.exchange.poll_host()?;
-            if self.admits(&packet.bytes) {
-                return Some((chain, packet.bytes));
-            }
-            self.foreign += 1;
-        }
+        let (chain, packet) = self.exchange.poll_host()?;
+        Some((chain, packet.bytes))
     }
 
-    /// Whether both ends of a packet may be hosts, never this machine's own loopback, and it answers one of a site; or it is for a group
-    /// that a site names.
-    fn admits(&self, packet: &[u8]) -> bool {
-        let Some((_, to)) = groups::ends(packet).filter(|(from, _)| may_be_host(*from)) else {
-            return false;
-        };
-        let mut answers = self.sites.iter().map(|site| &site.answers);
-        match to.is_multicast() {
-            true => answers.any(|answers| answers.admit_group(packet)),
-            false => may_be_host(to) && answers.any(|answers| answers.admit(packet)),
-        }
-    }
-
-    /// How many packets of the peer were dropped since this was last asked for, as no site has to do with them.
-    pub(super) fn take_foreign(&mut self) -> u64 {
-        std::mem::take(&mut self.foreign)
+    /// How many packets of the peer were dropped since this was last asked for, as no router lets them go on, and as no site has to do with them.
+    pub(super) fn take_strangers(&mut self) -> [u64; 2] {
+        self.admission.take_counts()
     }
 
     /// Writes what is next of a queue of the session's.
@@ -293,8 +277,8 @@ impl Packets {
             self.refused += 1;
             return;
         }
-        let sites = &self.sites;
-        let site = &mut |key: &PacketKey| find(sites, key);
+        let (sites, admission) = (&self.sites, &mut self.admission);
+        let site = &mut |packet: &[u8]| admission.site_of(sites, packet);
         self.exchange
             .handle(now, channel, message, inside(outer), site);
     }
@@ -320,18 +304,6 @@ fn path(session: &Session) -> Path {
         room: session.packet_room(),
         abilities: 0,
     }
-}
-
-/// The chain whose site packets with these addresses belong to. Where there is none, the first one has it on its way to
-/// [`Packets::poll_host`], which drops it if it is no ICMP error about a packet of a site.
-fn find(sites: &[Carried], key: &PacketKey) -> usize {
-    let protocol = Protocol(key.protocol);
-    let ports = [key.from.1, key.to.1];
-    // Fragments bear none.
-    let ports = (ports != [0; 2] || !protocol.has_ports()).then_some(ports);
-    let mut sites = sites.iter();
-    let found = sites.position(|site| (site.answers).take(protocol, key.from.0, key.to.0, ports));
-    found.unwrap_or(0)
 }
 
 fn inside(mark: Ecn) -> Mark {

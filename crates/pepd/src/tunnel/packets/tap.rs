@@ -174,11 +174,12 @@ impl Taps {
                 stats.packets_undeliverable += u64::from(!written);
             });
         }
-        let foreign = core.take_foreign_packets();
-        if foreign > 0 {
-            core.context
-                .counters
-                .update(|stats| stats.packets_foreign += foreign);
+        let [martian, foreign] = core.take_strangers();
+        if martian + foreign > 0 {
+            core.context.counters.update(|stats| {
+                stats.packets_martian += martian;
+                stats.packets_foreign += foreign;
+            });
         }
         // What a new session takes hosts are to know from its first packet.
         if core.take_joined() || now >= self.look {

@@ -56,16 +56,16 @@ fn a_peer_reaches_what_its_sites_answer_and_nobody_else() {
     let mut give = |packet: &[u8]| {
         packets.take(NOW, 0, Ecn::Ect0, packet);
         let given = packets.poll_host().map(|(chain, _)| chain);
-        (given, packets.take_foreign())
+        (given, packets.take_strangers())
     };
     let answer = packet(17, (FAR, 5060), (HOST, 7000));
-    assert_eq!(give(&answer), (Some(1), 0));
+    assert_eq!(give(&answer), (Some(1), [0, 0]));
     let mut fragment = answer.clone();
     fragment[6..8].copy_from_slice(&[0, 3]);
     fragment[20..24].fill(9);
-    assert_eq!(give(&fragment), (Some(1), 0), "without ports");
+    assert_eq!(give(&fragment), (Some(1), [0, 0]), "without ports");
     let sent = packet(17, (HOST, 7000), (FAR, 5060));
-    assert_eq!(give(&error(HOST, &sent)), (Some(0), 0));
+    assert_eq!(give(&error(HOST, &sent)), (Some(1), [0, 0]));
     for foreign in [
         packet(17, (FAR, 53), (HOST, 7000)),
         packet(6, (FAR, 5060), (HOST, 7000)),
@@ -73,8 +73,17 @@ fn a_peer_reaches_what_its_sites_answer_and_nobody_else() {
         error([10, 1, 0, 3], &sent),
         error(HOST, &packet(17, (HOST, 7000), (FAR, 53))),
     ] {
-        assert_eq!(give(&foreign), (None, 1), "{foreign:?}");
+        assert_eq!(give(&foreign), (None, [0, 1]), "{foreign:?}");
     }
+    let mut routed = packet(17, (FAR, 5060), (HOST, 7000));
+    (routed[0], routed[3]) = (0x46, 32);
+    routed.splice(20..20, [131, 3, 4, 0]);
+    assert_eq!(give(&routed), (None, [1, 0]));
+    // What was refused is given to nobody, and what was given is of the site that it answers.
+    let facts = packets.facts(NOW, None);
+    let given = facts.sites.iter().map(|site| site.chain.packets_up);
+    assert_eq!(given.collect::<Vec<_>>(), [0, 3]);
+    assert_eq!((facts.strangers.martian, facts.strangers.foreign), (1, 5));
 }
 
 #[test]
@@ -91,7 +100,7 @@ fn a_peer_reaches_no_loopback_and_nobody_who_is_many() {
     for address in [[127, 0, 0, 1], [224, 0, 0, 1], [255; 4], [0; 4]] {
         assert!(!give(FAR, address) && !give(address, HOST), "{address:?}");
     }
-    assert_eq!(packets.take_foreign(), 8);
+    assert_eq!(packets.take_strangers(), [8, 0]);
 }
 
 fn session() -> Session {

@@ -1,0 +1,89 @@
+//! Whether packets beside flows come through: both ends have to have sites for them.
+
+use pep_core::{config::Config, site::Mode};
+
+use super::Finding;
+use crate::observe::status::{PeerStatus, Status};
+
+/// A finding for each peer that packets are exchanged with.
+pub(super) fn check(config: &Config, status: &Status) -> Vec<Finding> {
+    let has_sites = |peer: &&PeerStatus| {
+        let mut sites = config.sites.iter();
+        sites.any(|(_, site)| site.mode == Mode::Packet && site.peer.as_ref() == Some(&peer.name))
+    };
+    status.peers.iter().filter(has_sites).map(of_peer).collect()
+}
+
+fn of_peer(peer: &PeerStatus) -> Finding {
+    let name = &peer.name;
+    let what = format!("packets of and for {name}");
+    if peer.takes_packets == Some(false) {
+        return Finding::warn(
+            what,
+            "the peer takes none: those of sites with mode = \"packet\" go as `packet.on_peer_loss` says",
+            "its pepd needs a site with mode = \"packet\" for this one, too, which takes their answers (`sport` where `dport` is here)",
+        );
+    }
+    let given: u64 = peer.packets.iter().map(|site| site.delivered).sum();
+    let taken: u64 = peer.packets.iter().map(|site| site.packets).sum();
+    let seen = format!("{taken} taken, {given} given to hosts");
+    let foreign = peer.packets_foreign;
+    if foreign == 0 {
+        return Finding::ok(what, seen);
+    }
+    let last = peer.foreign_last.as_ref();
+    let last = last.map_or(String::new(), |last| format!(", the last one {last}"));
+    Finding::warn(
+        what,
+        format!("{seen}; {foreign} of the peer's are dropped as no site takes them{last}"),
+        format!(
+            "the peer's configuration has a site of mode \"packet\" that this one lacks: give this one such a site with peer = \"{name}\" that \
+             takes what is sent back (`src` and `dst`, `sport` and `dport` the other way round), or take that one away there"
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::State, *};
+
+    fn config(mode: &str) -> Config {
+        let text = format!(
+            "[intercept]\nlan = [\"lan0\"]\n[identity]\nkey_file = \"k\"\n[peer.deaf]\nendpoint = \"192.0.2.1:1\"\n\
+             public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+             [[site]]\nname = \"voice\"\npeer = \"deaf\"\nmode = \"{mode}\"\nmatch = {{ dport = 5060 }}\n"
+        );
+        pep_core::config::parse(&text).expect("valid")
+    }
+
+    fn status(change: impl FnOnce(&mut PeerStatus)) -> Status {
+        let mut status = crate::observe::text::tests::status();
+        let peer = status.peers.iter_mut().find(|peer| peer.name == "deaf");
+        change(peer.expect("there"));
+        status
+    }
+
+    #[test]
+    fn what_no_site_takes_is_told_with_what_is_missing() {
+        let fine = check(&config("packet"), &status(|_| {}));
+        assert_eq!((fine.len(), fine[0].state), (1, State::Ok));
+        assert_eq!(check(&config("tunnel"), &status(|_| {})), []);
+        let status = status(|peer| {
+            peer.packets_foreign = 3;
+            peer.foreign_last = Some("tcp from 192.0.2.9:22 to 10.0.0.1:4000".to_owned());
+        });
+        let found = check(&config("packet"), &status).remove(0);
+        assert_eq!(found.state, State::Warn);
+        assert!(found.seen.contains("3 of the peer's") && found.seen.contains("192.0.2.9:22"));
+        let remedy = found.remedy.expect("what to do");
+        assert!(remedy.contains("peer = \"deaf\""), "{remedy}");
+    }
+
+    #[test]
+    fn so_is_a_peer_that_takes_none() {
+        let status = status(|peer| peer.takes_packets = Some(false));
+        let found = check(&config("packet"), &status).remove(0);
+        assert_eq!(found.state, State::Warn);
+        assert!(found.seen.contains("takes none"), "{found}");
+    }
+}
