@@ -13,6 +13,7 @@ use pepd_tests::{
     echo::EchoServer,
     outcome::Ended,
     payload::{Payload, Random, receive, run_seed},
+    pep::Pep,
     tunnel::{End, TunnelBed},
     wait::{PATIENCE, wait_until},
 };
@@ -223,35 +224,60 @@ fn a_leg_that_is_connecting_when_its_process_ends_connects_for_the_next() {
     assert_nothing_lost(running);
 }
 
-/// The boat cannot call, so it is the hub that does.
-#[test]
-fn a_hub_that_crashed_calls_its_boat_where_it_was() {
+/// The boat cannot call, so it is the hub that does, once it knows where that is. `act` is done to the hub.
+fn is_called(state: &str, knows: impl Fn(&Pep) -> bool, act: impl FnOnce(&Pep)) {
     let bed = TunnelBed::new(LINK);
-    let folder = tempfile::tempdir().expect("a folder");
-    let state = format!("[identity]\nstate = \"{}\"", folder.path().display());
     let by_udp = "carrier = \"udp\"";
     let config = bed.config(End::Hub, STATED, by_udp, "");
-    let hub = bed.start(End::Hub, &config.replace("[identity]", &state));
+    let identity = format!("[identity]\n{state}");
+    let hub = bed.start(End::Hub, &config.replace("[identity]", &identity));
     let boat = bed.start(End::Boat, &bed.config(End::Boat, STATED, by_udp, SITE));
     let running = Running { boat, hub };
     running.wait_for_session();
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
     let mut stream = connect(&bed, Family::V4);
     echo_once(&mut stream, b"before");
-    let paths = folder.path().join("paths.json");
-    wait_until("the hub to know where its boat is", || {
-        fs::read_to_string(&paths).is_ok_and(|text| text.contains("address"))
-    });
+    wait_until("the hub to know where its boat is", || knows(&running.hub));
     bed.host("boat").nft(
         "table inet mute {
             chain output { type filter hook output priority 0; udp dport 5001 @th,64,8 1 drop; }
         }",
     );
-    crash(&running.hub);
+    act(&running.hub);
     echo_once(&mut stream, b"after");
     bed.host("boat").nft("delete table inet mute");
     drop(stream);
     assert_nothing_lost(running);
+}
+
+#[test]
+fn a_hub_that_crashed_calls_its_boat_where_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = format!("state = \"{}\"", folder.path().display());
+    let paths = folder.path().join("paths.json");
+    let knows = |_: &Pep| fs::read_to_string(&paths).is_ok_and(|text| text.contains("address"));
+    is_called(&state, knows, crash);
+}
+
+/// What the hub has in memory for the next process.
+fn has_in_memory(hub: &Pep) -> bool {
+    let Ok(open) = fs::read_dir(format!("/proc/{}/fd", hub.id())) else {
+        return false;
+    };
+    let is_of_paths = |entry: &fs::DirEntry| {
+        let link = fs::read_link(entry.path()).unwrap_or_default();
+        link.to_string_lossy().contains("pepd-paths")
+    };
+    let found = open.flatten().find(is_of_paths);
+    found.is_some_and(|entry| {
+        fs::read_to_string(entry.path()).is_ok_and(|text| text.contains("address"))
+    })
+}
+
+#[test]
+fn a_hub_without_a_folder_calls_its_boat_too() {
+    is_called("", has_in_memory, crash);
+    is_called("", has_in_memory, upgrade);
 }
 
 /// Both hosts have said all they had to say, and neither pepd has heard of the other's.

@@ -70,7 +70,7 @@ pub(super) async fn build(
         .map(SocketAddr::port)
         .collect();
     inheritance.make_way(&ports, &addresses, client_mark);
-    let tunnels = Prepared::new(config, &controls)?;
+    let tunnels = Prepared::new(config, &controls, inheritance.take_paths())?;
     let thread = || IdleThread::new("tunnels".to_owned());
     let tunnels = tunnels.map(|prepared| Ok((prepared, thread()?)));
     let tunnels = tunnels.transpose();

@@ -18,6 +18,7 @@ use super::discovery::Predecessor;
 use crate::{
     arena::Arena,
     sys::{self, process},
+    tunnel::paths::Paths,
 };
 
 /// What processes before this one had open. Dropped before it is [used](Self::into_parts), it is left open: whoever fails to
@@ -37,6 +38,8 @@ pub struct Inheritance {
 pub struct Parts {
     /// The memory of their flows.
     pub arena: Option<OwnedFd>,
+    /// What they knew of the ways to peers, where that is in no file.
+    pub paths: Option<OwnedFd>,
     /// TCP sockets that listen, by cookie. Clients may wait in their queues.
     pub listeners: HashMap<u64, Socket>,
     /// Other TCP sockets, by cookie.
@@ -77,15 +80,19 @@ impl Inheritance {
                 continue;
             };
             let link = link.to_string_lossy();
-            let is_arena = link
-                .strip_prefix("/memfd:")
-                .is_some_and(|name| name.starts_with(Arena::NAME));
-            if !is_arena && !link.starts_with("socket:") {
+            let is_memory = |name: &str| {
+                let link = link.strip_prefix("/memfd:");
+                link.is_some_and(|link| link.starts_with(name))
+            };
+            let (is_arena, is_paths) = (is_memory(Arena::NAME), is_memory(Paths::NAME));
+            if !is_arena && !is_paths && !link.starts_with("socket:") {
                 continue;
             }
             let fd = process::pidfd_getfd(keeper_fd.as_fd(), number)?;
             if is_arena {
                 self.parts.arena.get_or_insert(fd);
+            } else if is_paths {
+                self.parts.paths.get_or_insert(fd);
             } else {
                 self.sort(fd);
             }
@@ -110,6 +117,11 @@ impl Inheritance {
         } else {
             self.parts.legs.insert(cookie, socket.into());
         }
+    }
+
+    /// What was known of the ways to peers.
+    pub fn take_paths(&mut self) -> Option<OwnedFd> {
+        self.parts.paths.take()
     }
 
     /// Copies of those that listen at an address.

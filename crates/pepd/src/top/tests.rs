@@ -109,7 +109,7 @@ fn the_overview_shows_link_sites_peers_and_limits() {
         scroll: 100,
         ..Ui::default()
     };
-    let below = shown(&history, &far_down, 1.0, SMALLEST);
+    let below = shown(&history, &far_down, 1.0, (SMALLEST.0, 30));
     assert_has(
         &below,
         &[
@@ -117,7 +117,7 @@ fn the_overview_shows_link_sites_peers_and_limits() {
             "away         AWAY            0",
             "takes none of our answers (psk_file?)",
             "packets of       taken                 given  dropped    queue  boosters on",
-            "voice           0.0/s     0 bit/s     0.0/s       22   100 ms  fec",
+            "voice            0.0/s     0 bit/s     0.0/s       22   100 ms  fec",
             "7 packets of yyyyyyyyyyyyyy",
             "22 Nov 14:02:11, 5min0s ago: lasted 1min1s, by probe",
         ],

@@ -34,7 +34,7 @@ mod leg;
 mod name;
 mod near;
 pub mod packets;
-mod paths;
+pub(crate) mod paths;
 pub mod peers;
 pub mod probe;
 mod recover;

@@ -1,17 +1,23 @@
-//! What is known of the ways to peers, kept in a file so that it outlasts us.
+//! What is known of the ways to peers, kept in a file so that it outlasts us; where there is no folder for one, in memory that the keeper has open as well,
+//! so that it outlasts the process.
 //!
 //! A file that is missing, damaged or somebody else's costs what was remembered and nothing more.
 
 use std::{
     cell::RefCell,
     collections::BTreeMap,
-    fs, io,
+    fmt,
+    fs::{self, File},
+    io,
     net::SocketAddr,
+    os::{fd::OwnedFd, unix::fs::FileExt as _},
     path::{Path, PathBuf},
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use pep_core::key::PublicKey;
 use serde::{Deserialize, Serialize};
 use tunnel::path::PathMemory;
@@ -58,10 +64,28 @@ struct Entry {
     address: Option<SocketAddr>,
 }
 
+/// Where it is written.
+#[derive(Debug, Clone)]
+enum Store {
+    /// In a folder: it outlasts the machine.
+    File(PathBuf),
+    /// In memory: it is there for as long as somebody has it open.
+    Memory(Arc<File>),
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file) => file.display().fmt(f),
+            Self::Memory(_) => f.write_str("memory"),
+        }
+    }
+}
+
 /// The file, and what it says.
 #[derive(Debug)]
-pub(super) struct Paths {
-    file: PathBuf,
+pub(crate) struct Paths {
+    store: Store,
     known: Known,
     /// That it cannot be written was told.
     told: bool,
@@ -80,20 +104,37 @@ enum ReadError {
 }
 
 impl Paths {
+    /// As the memory is called where there is no folder, by which the next process knows it.
+    pub(crate) const NAME: &str = "pepd-paths";
+
     /// What the folder has, if anything.
     pub(super) fn load(folder: &Path) -> Self {
-        let file = folder.join(FILE);
-        let known = match read(&file) {
+        Self::of(Store::File(folder.join(FILE)))
+    }
+
+    /// What the process before had in memory, if anything; it goes on there, or in new memory.
+    ///
+    /// # Errors
+    /// As memfd_create(2).
+    pub(super) fn inherit(before: Option<OwnedFd>) -> io::Result<Self> {
+        let memory = match before {
+            Some(memory) => memory,
+            None => memfd_create(Self::NAME, MFdFlags::MFD_CLOEXEC)?,
+        };
+        Ok(Self::of(Store::Memory(Arc::new(memory.into()))))
+    }
+
+    fn of(store: Store) -> Self {
+        let known = match read(&store) {
             Ok(known) => known,
             Err(ReadError::Io(err)) if err.kind() == io::ErrorKind::NotFound => Known::new(),
             Err(err) => {
-                let path = file.display();
-                tracing::warn!(%path, error = %err, "cannot use what was remembered of the ways to peers");
+                tracing::warn!(path = %store, error = %err, "cannot use what was remembered of the ways to peers");
                 Known::new()
             }
         };
         let told = false;
-        Self { file, known, told }
+        Self { store, known, told }
     }
 
     /// What was remembered of a peer, its time by a clock that says `now` now; the time of day is `today`.
@@ -160,19 +201,19 @@ impl Paths {
 
     /// What writes the file, wherever it is called.
     fn writing(&self) -> impl FnOnce() -> io::Result<()> + Send + 'static {
-        let file = self.file.clone();
+        let store = self.store.clone();
         let content = Content {
             version: VERSION,
             peers: self.known.clone(),
         };
-        move || write(&file, &content)
+        move || write(&store, &content)
     }
 
     fn on_written(&mut self, written: io::Result<()>) {
         if let Err(err) = written
             && !std::mem::replace(&mut self.told, true)
         {
-            let path = self.file.display();
+            let path = &self.store;
             tracing::warn!(%path, error = %err, "cannot write what is known of the ways to peers (told once)");
         }
     }
@@ -190,22 +231,45 @@ impl Paths {
     }
 }
 
-fn read(file: &Path) -> Result<Known, ReadError> {
-    let length = fs::metadata(file)?.len();
+fn read(store: &Store) -> Result<Known, ReadError> {
+    let length = match store {
+        Store::File(file) => fs::metadata(file)?.len(),
+        Store::Memory(memory) => memory.metadata()?.len(),
+    };
     if length > BYTES_MAX {
         return Err(ReadError::Long(length));
     }
-    let content: Content = serde_json::from_slice(&fs::read(file)?)?;
+    let bytes = match store {
+        Store::File(file) => fs::read(file)?,
+        // Nothing has been written yet.
+        Store::Memory(_) if length == 0 => return Ok(Known::new()),
+        Store::Memory(memory) => {
+            let mut bytes = vec![0; length as usize];
+            memory.read_exact_at(&mut bytes, 0)?;
+            bytes
+        }
+    };
+    let content: Content = serde_json::from_slice(&bytes)?;
     if content.version != VERSION {
         return Err(ReadError::Version(content.version));
     }
     Ok(content.peers)
 }
 
-fn write(file: &Path, content: &Content) -> io::Result<()> {
-    let beside = file.with_extension("json.new");
-    fs::write(&beside, serde_json::to_vec(content)?)?;
-    fs::rename(&beside, file)
+fn write(store: &Store, content: &Content) -> io::Result<()> {
+    let bytes = serde_json::to_vec(content)?;
+    match store {
+        Store::File(file) => {
+            let beside = file.with_extension("json.new");
+            fs::write(&beside, bytes)?;
+            fs::rename(&beside, file)
+        }
+        // A process that ends in between leaves something damaged, which costs what was remembered.
+        Store::Memory(memory) => {
+            memory.set_len(bytes.len() as u64)?;
+            memory.write_all_at(&bytes, 0)
+        }
+    }
 }
 
 /// The time of day, since 1970.
@@ -272,6 +336,30 @@ mod tests {
         );
         paths.forget_old(DAY + 24 * HOUR);
         assert!(paths.known.is_empty());
+    }
+
+    #[test]
+    fn without_a_folder_the_next_process_finds_it_in_memory() {
+        let mut paths = Paths::inherit(None).unwrap();
+        assert!(paths.known.is_empty());
+        let there: SocketAddr = "192.0.2.1:5001".parse().unwrap();
+        let other = "[2001:db8::1]:5001".parse().unwrap();
+        paths.note(&PublicKey([8; 32]), (&memory(HOUR), Some(other)), HOUR, DAY);
+        paths.note(&KEY, (&memory(HOUR), Some(there)), HOUR, DAY);
+        paths.write();
+        let next = |paths: &Paths| {
+            let Store::Memory(memory) = &paths.store else {
+                panic!("no memory")
+            };
+            Paths::inherit(Some(memory.try_clone().unwrap().into())).unwrap()
+        };
+        let mut next_one = next(&paths);
+        assert_eq!(next_one.known, paths.known);
+        assert_eq!(next_one.address(&KEY, DAY), Some(there));
+        // Less than before: nothing of that is left behind it.
+        next_one.known.remove(&PublicKey([8; 32]).to_string());
+        next_one.write();
+        assert_eq!(next(&paths).known, next_one.known);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod kept;
 use std::{
     fs, io,
     net::SocketAddr,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
@@ -113,11 +114,16 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Reads keys, binds sockets; `None` where the configuration has no peers.
+    /// Reads keys, binds sockets; `None` where the configuration has no peers. `before`: what the process before knew of the ways to peers, where no
+    /// folder is stated for that.
     ///
     /// # Errors
     /// When a key is missing or an address in use.
-    pub fn new(config: &Config, controls: &Controls) -> Result<Option<Self>, TunnelError> {
+    pub fn new(
+        config: &Config,
+        controls: &Controls,
+        before: Option<OwnedFd>,
+    ) -> Result<Option<Self>, TunnelError> {
         let identity = config.identity.as_ref();
         let Some(identity) = identity.filter(|_| !config.peers.is_empty()) else {
             return Ok(None);
@@ -129,7 +135,11 @@ impl Prepared {
         });
         let marks = MarkSet::new(config.intercept.marks);
         let tcp = tcp_options(config, identity, controls);
-        let paths = state(identity).as_deref().map(Paths::load);
+        let paths = match state(identity) {
+            Some(folder) => Some(Paths::load(&folder)),
+            // Without it a peer that we do not call is missed, as ever.
+            None => Paths::inherit(before).ok(),
+        };
         let peers = config.peers.iter().enumerate().map(|(index, peer)| {
             let mut known = peer_config(config, index, peer)?;
             let memory = |paths: &Paths| paths.get(&peer.public_key, BEGINNING, paths::today());
