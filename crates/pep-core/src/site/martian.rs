@@ -99,7 +99,7 @@ mod tests {
 
     fn v4(from: [u8; 4], to: [u8; 4], options: &[u8]) -> Vec<u8> {
         let length = 20 + options.len() as u8;
-        let mut packet = vec![0x40 | length / 4, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0];
+        let mut packet = vec![0x40 | (length / 4), 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0];
         packet.extend([from, to].concat());
         packet.extend(options);
         packet
@@ -177,7 +177,7 @@ mod tests {
             // Authentication of 16 bytes, and a fragment.
             headers.extend([44, 2]);
             headers.extend([0; 14]);
-            headers.extend([next, 0, 0, offset << 3 | 1, 0, 0, 0, 9]);
+            headers.extend([next, 0, 0, (offset << 3) | 1, 0, 0, 0, 9]);
             headers.extend(routing(0));
             with(0, &headers)
         };
