@@ -4,7 +4,7 @@ use std::{io, os::fd::AsRawFd as _};
 
 use socket2::{Domain, Socket, Type};
 
-use super::socket::check;
+use super::{interface::request, socket::check};
 
 /// `ETHTOOL_GGRO`: is generic receive offload on?
 const GET_GRO: u32 = 0x2b;
@@ -43,18 +43,8 @@ pub fn offloads(name: &str) -> io::Result<Offloads> {
 fn get(name: &str, command: u32) -> io::Result<u32> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     let mut value = Value { command, data: 0 };
-    let mut request = libc::ifreq {
-        ifr_name: [0; libc::IFNAMSIZ],
-        ifr_ifru: libc::__c_anonymous_ifr_ifru {
-            ifru_data: (&raw mut value).cast(),
-        },
-    };
-    if name.len() >= libc::IFNAMSIZ {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
     // SAFETY: `request` is an ifreq whose name ends with a zero and whose data points to a struct ethtool_value; both commands
     // read and write no more than that, and both live through the call.
     let result =

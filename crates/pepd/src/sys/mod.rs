@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod ethtool;
+pub mod interface;
 pub mod keeper;
 pub mod memory;
 pub mod packet;

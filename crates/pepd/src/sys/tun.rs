@@ -9,6 +9,8 @@ use std::{
     },
 };
 
+use super::interface::request;
+
 /// Bare IP packets; and never a device that is there already, which would be somebody else's.
 const FLAGS: libc::c_int = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
 
@@ -26,6 +28,7 @@ pub fn create(name: &str) -> io::Result<OwnedFd> {
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")?;
     let mut request = request(name)?;
+    request.ifr_ifru.ifru_flags = FLAGS as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is and which outlives the
     // call; the descriptor is open.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) };
@@ -33,17 +36,4 @@ pub fn create(name: &str) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     Ok(device.into())
-}
-
-fn request(name: &str) -> io::Result<libc::ifreq> {
-    // SAFETY: `ifreq` is a C struct of integers, addresses and pointers; all zeroes is valid.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    if name.len() >= request.ifr_name.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = FLAGS as libc::c_short;
-    Ok(request)
 }

@@ -2,15 +2,7 @@
 
 mod kept;
 
-use std::{
-    fs, io,
-    net::SocketAddr,
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-    rc::Rc,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, rc::Rc, sync::Arc, time::Duration};
 
 use pep_core::{
     chunks,
@@ -41,6 +33,7 @@ use crate::{
     keys::{self, KeyFileError, NoRandomness},
     leg::{LegOptions, SiteRuntime},
     marks::MarkSet,
+    sys::interface,
 };
 
 pub(super) use kept::Kept;
@@ -375,7 +368,7 @@ fn session_config(
     let mtu = config
         .link
         .as_ref()
-        .and_then(|link| interface_mtu(link.interface.as_str()))
+        .and_then(|link| interface::mtu(link.interface.as_str()).ok())
         .unwrap_or(1500)
         .clamp(IPV6_MTU_MIN, 9000);
     let stream_credit = chunks::window(extent_of(config, index, peer));
@@ -420,11 +413,6 @@ fn is_dedicated(config: &Config, index: usize, peer: &Peer) -> bool {
     let sites = config.sites.iter();
     let mut of_peer = sites.filter(|(id, _)| config.peer_of(*id) == Some(index));
     peer.dedicated || of_peer.any(|(_, site)| site.dedicated)
-}
-
-fn interface_mtu(name: &str) -> Option<usize> {
-    let path = Path::new("/sys/class/net").join(name).join("mtu");
-    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// Whether flows of a site go into a tunnel.
