@@ -79,8 +79,6 @@ struct Lost {
 pub struct Auto {
     signal: Signal,
     train: Train,
-    /// What it said, in bits a second; 0 until then.
-    first: f64,
     overhead: u64,
     /// The bits of a long packet, as they are at the beginning.
     long: f64,
@@ -130,7 +128,6 @@ impl Auto {
         Self {
             signal: Signal::new(config.packet, config.overhead, rtt),
             train: Train::new(config.remembered.is_none()),
-            first: 0.0,
             overhead: config.overhead,
             long: config.packet.max(1) as f64 * 8.0,
             phase: Phase::Climb {
@@ -238,8 +235,7 @@ impl Auto {
     /// A report has come, and what was found lost since the last one.
     pub fn on_sample(&mut self, sample: &PathSample, losses: &[LossEvent]) {
         if let Some(rate) = self.train.note(sample, self.overhead) {
-            self.first = self.first.max(TRAIN_SHARE * rate);
-            self.rate = self.rate.max(self.first / 2.0);
+            self.rate = self.rate.max(TRAIN_SHARE / 2.0 * rate);
         }
         let flight = self.sent.saturating_sub(sample.sent_packets) as f64 * self.signal.packet();
         self.excess = flight - self.rate * self.signal.rtt();

@@ -1,8 +1,8 @@
 //! What a reading changes: from phase to phase.
 
 use super::{
-    Auto, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, Phase, SHARE_ALONE, TRIAL_ROUNDS, signal::Reading,
-    window::Window,
+    Auto, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, Phase, SHARE_ALONE, TRAIN_SHARE, TRIAL_ROUNDS,
+    signal::Reading, window::Window,
 };
 
 impl Auto {
@@ -82,7 +82,7 @@ impl Auto {
         if reading.queue > self.queue_rise() {
             // Over a span in which little was sent little arrives, whatever the link carries. Its queue may be the train's.
             let least = if reading.app_limited {
-                self.first.max(self.rate)
+                (TRAIN_SHARE * self.train.said()).max(self.rate)
             } else {
                 0.0
             };

@@ -18,6 +18,7 @@ pub(super) struct Train {
     sent: u64,
     last: f64,
     first: Option<Point>,
+    said: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,13 @@ impl Train {
             sent: if wanted { 0 } else { PACKETS },
             last: 0.0,
             first: None,
+            said: 0.0,
         }
+    }
+
+    /// The most that it has said, in bits a second; 0 if it has said nothing.
+    pub(super) fn said(&self) -> f64 {
+        self.said
     }
 
     /// Whether the next packet belongs to it.
@@ -77,6 +84,10 @@ impl Train {
         let first = *self.first.get_or_insert(point);
         let time = point.at.checked_sub(first.at).filter(|us| *us > 0)?;
         let enough = point.packets >= first.packets.saturating_add(4);
-        enough.then(|| point.bytes.saturating_sub(first.bytes) as f64 * 8e6 / time as f64)
+        let rate = point.bytes.saturating_sub(first.bytes) as f64 * 8e6 / time as f64;
+        enough.then(|| {
+            self.said = self.said.max(rate);
+            rate
+        })
     }
 }
