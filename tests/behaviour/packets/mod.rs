@@ -156,6 +156,21 @@ fn packets_come_out_as_the_kernel_would_have_forwarded_them() {
     ends.stop();
 }
 
+/// The kernel takes several of a flow at one go, and parts them again.
+#[test]
+fn datagrams_that_come_at_once_come_as_they_were() {
+    let bed = TunnelBed::new(LINK);
+    let ends = plain(&bed);
+    for family in BOTH {
+        let mut stream = Stream::new(&bed, family, PORT);
+        stream.until_one_comes("a datagram", 100);
+        let lengths = [200, 200, 200, 90, 200, 1200, 1200, 8, 1200];
+        wait_until("all of a burst", || stream.burst(&lengths));
+        assert_eq!(stream.wrong, 0);
+    }
+    ends.stop();
+}
+
 /// How long a packet to the server may be, as the client was told.
 fn told(bed: &TunnelBed, family: Family) -> Option<usize> {
     let to = bed.address("server", family);

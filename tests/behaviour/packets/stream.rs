@@ -116,6 +116,23 @@ impl Stream {
         }
     }
 
+    /// Sends datagrams of these lengths eight times over without a pause; whether all of them come, in their order.
+    pub fn burst(&mut self, lengths: &[usize]) -> bool {
+        let first = self.sent.len();
+        for len in lengths.iter().cycle().take(8 * lengths.len()) {
+            self.send(*len);
+        }
+        let all = first..self.sent.len();
+        let patience = Instant::now() + PATIENCE / 10;
+        while self.missing(all.clone()) > 0 && Instant::now() < patience {
+            thread::sleep(SPACING);
+            self.take();
+        }
+        let came: Vec<_> = self.came.range(all.clone()).map(|(_, at)| at).collect();
+        assert!(came.is_sorted(), "in their order");
+        came.len() == all.len()
+    }
+
     /// Sends until the condition holds.
     pub fn until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
         wait_until(what, || {

@@ -1,22 +1,35 @@
 //! TUN devices: of a LAN interface, into which held SYNs go and out of which they come back; of a site of mode `packet`.
 
+mod run;
+
 use std::{
-    io,
+    cell::Cell,
+    io::{self, IoSlice, IoSliceMut},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use nix::{errno::Errno, unistd};
+use nix::{
+    errno::Errno,
+    sys::uio::{readv, writev},
+};
 
 use pep_core::site::SiteId;
 
+pub use run::Run;
+
 use super::{setup, setup::SetupError};
 use crate::sys;
+
+/// What of `virtio_net_hdr` says that a packet is whole, and needs nothing done to it.
+const WHOLE: [u8; run::HEADER] = [0; run::HEADER];
 
 /// A TUN device; it and its routes vanish with this value, or with the process.
 #[derive(Debug)]
 pub struct Tun {
     name: String,
     device: OwnedFd,
+    /// The kernel takes datagrams of a flow as one (Linux 6.2), as far as is known.
+    takes_runs: Cell<bool>,
 }
 
 /// The TUN through which the packets of a site go.
@@ -55,6 +68,7 @@ impl Tun {
         Ok(Self {
             name: name.to_owned(),
             device,
+            takes_runs: Cell::new(true),
         })
     }
 
@@ -68,8 +82,10 @@ impl Tun {
     /// # Errors
     /// When the device is gone or down.
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match unistd::read(&self.device, buffer) {
-            Ok(length) => Ok(Some(length)),
+        let mut header = WHOLE;
+        let mut parts = [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
+        match readv(&self.device, &mut parts) {
+            Ok(length) => Ok(Some(length.saturating_sub(WHOLE.len()))),
             Err(Errno::EAGAIN) => Ok(None),
             Err(err) => Err(err.into()),
         }
@@ -80,8 +96,25 @@ impl Tun {
     /// # Errors
     /// When the device is gone or down.
     pub fn write(&self, packet: &[u8]) -> io::Result<()> {
-        unistd::write(&self.device, packet)?;
+        writev(&self.device, &[IoSlice::new(&WHOLE), IoSlice::new(packet)])?;
         Ok(())
+    }
+
+    /// Lets packets come in by this interface, at one go where the kernel can; how many it took. Never waits.
+    pub fn write_run(&self, run: &Run) -> usize {
+        if run.packets().len() > 1 && self.takes_runs.get() {
+            match run.write(&self.device) {
+                Ok(()) => return run.packets().len(),
+                Err(Errno::EINVAL) => {
+                    tracing::debug!(interface = self.name, "the kernel takes packets one by one");
+                    self.takes_runs.set(false);
+                }
+                // Smaller ones may do.
+                Err(_) => {}
+            }
+        }
+        let packets = run.packets().iter();
+        packets.filter(|packet| self.write(packet).is_ok()).count()
     }
 }
 

@@ -11,12 +11,14 @@ use std::{
 
 use super::interface::request;
 
-/// Bare IP packets; and never a device that is there already, which would be somebody else's.
-const FLAGS: libc::c_int = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
+/// IP packets behind the header of virtio; and never a device that is there already, which would be somebody else's.
+const FLAGS: libc::c_int =
+    libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
 
-/// Creates a TUN device that carries bare IP packets and vanishes when it is closed.
+/// Creates a TUN device that vanishes when it is closed.
 ///
-/// Reads and writes take one packet each and never wait.
+/// Reads and writes take one packet each, or several of a flow as one, behind the 10 bytes of a `virtio_net_hdr`
+/// (`linux/virtio_net.h`), and never wait. The kernel hands out whole packets only, as it is not told that more is understood.
 ///
 /// # Errors
 /// `EBUSY` when there is a device of that name, `ENOENT` without `/dev/net/tun`,

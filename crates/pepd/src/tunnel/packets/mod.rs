@@ -11,6 +11,7 @@
 mod admission;
 mod facts;
 pub(super) mod groups;
+mod runs;
 mod settings;
 pub(super) mod tap;
 

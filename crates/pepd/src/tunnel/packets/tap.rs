@@ -15,6 +15,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 use super::{
     Taken,
     groups::{Groups, Heard, Named, ends},
+    runs::Runs,
 };
 use crate::{
     intercept::{
@@ -100,11 +101,6 @@ impl Tap {
             setting.set(false);
         });
     }
-
-    /// Lets a packet come in by this interface. What the kernel does not take is lost, as it would be on a link.
-    fn write(&self, packet: &[u8]) -> bool {
-        self.tun.write(packet).is_ok()
-    }
 }
 
 /// All of them.
@@ -115,6 +111,7 @@ pub(in crate::tunnel) struct Taps {
     passing: Option<Tun>,
     /// Where sites name some.
     groups: Option<Groups>,
+    runs: Runs,
     buffer: Box<[u8]>,
     look: Duration,
 }
@@ -139,6 +136,7 @@ impl Taps {
                 .collect::<io::Result<_>>()?,
             passing,
             groups: named.map(Groups::open).transpose()?,
+            runs: Runs::default(),
             buffer: vec![0; PACKET_MAX].into_boxed_slice(),
             look: Duration::ZERO,
         })
@@ -167,13 +165,7 @@ impl Taps {
             cx.waker().wake_by_ref();
         }
         core.settle_packets();
-        while let Some((of, packet)) = core.poll_host() {
-            let written = self.write(of, packet);
-            core.context.counters.update(|stats| {
-                stats.packets_delivered += u64::from(written);
-                stats.packets_undeliverable += u64::from(!written);
-            });
-        }
+        self.deliver(core);
         let [martian, foreign] = core.take_strangers();
         if martian + foreign > 0 {
             core.context.counters.update(|stats| {
@@ -189,15 +181,36 @@ impl Taps {
         }
     }
 
-    /// Lets a packet of the peer's go on; whether somebody has taken it.
-    fn write(&self, of: (usize, usize), packet: Vec<u8>) -> bool {
-        let is_for_a_group = ends(&packet).is_some_and(|(_, to)| to.is_multicast());
-        if is_for_a_group {
-            let groups = self.groups.as_ref();
-            return groups.is_some_and(|groups| groups.send(packet));
+    /// Lets the peer's packets go on to hosts.
+    fn deliver(&mut self, core: &mut Core) {
+        let (mut all, mut written) = (0, 0);
+        loop {
+            let next = core.poll_host();
+            if next.is_none() || self.runs.is_full() {
+                for (of, run) in self.runs.take() {
+                    let tap = self.taps.iter().find(|tap| tap.of == of);
+                    written += tap.map_or(0, |tap| tap.tun.write_run(&run));
+                }
+            }
+            let Some((of, packet)) = next else {
+                break;
+            };
+            all += 1;
+            match ends(&packet) {
+                Some((_, to)) if to.is_multicast() => {
+                    let groups = self.groups.as_ref();
+                    written += usize::from(groups.is_some_and(|groups| groups.send(packet)));
+                }
+                between => self.runs.push(of, between, packet),
+            }
         }
-        let tap = self.taps.iter().find(|tap| tap.of == of);
-        tap.is_some_and(|tap| tap.write(&packet))
+        if all > 0 {
+            core.context.counters.update(|stats| {
+                stats.packets_delivered += written as u64;
+                // What the kernel does not take is lost, as it would be on a link.
+                stats.packets_undeliverable += (all - written) as u64;
+            });
+        }
     }
 
     /// Interfaces take what the tunnel carries in one piece, so that hosts hear of what does not fit (RFC 1191, RFC 8201).
