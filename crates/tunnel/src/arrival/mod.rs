@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   packets that ask for a report   -> a report after a spacing; at once after a silence, or when asked
+//!   hosts' packets, never repeated  -> a report in a quarter of a round trip, and seldom enough for the way it goes
 //!   others, as reports are          -> a report in two round trips
 //!   nothing is sent, for any reason -> a beacon, which is a report: for ever, and at the same pace
 //! ```
@@ -41,8 +42,19 @@ pub struct Arrived {
     pub datagram: usize,
     /// Whether the network marked it.
     pub marked: bool,
-    /// Whether there is more in it than reports and padding.
-    pub eliciting: bool,
+    /// What it asks for.
+    pub asks: Asks,
+}
+
+/// How soon the peer needs to know that a packet has arrived, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asks {
+    /// There is nothing in it but reports and padding.
+    Nothing,
+    /// Packets of hosts, which do not go again: what was lost counts, and which it was does not.
+    Later,
+    /// Anything else.
+    Soon,
 }
 
 /// What the receiver of segments knows of them.
@@ -67,6 +79,8 @@ pub struct Arrivals {
     counts: Counts,
     /// Packets since the last report that ask for one.
     asking: u32,
+    /// Those that ask for one later.
+    patient: u32,
     /// Others.
     others: u32,
     /// The next report is to go as soon as may be.
@@ -98,6 +112,7 @@ impl Arrivals {
             meter: LossMeter::new(MeterConfig::default()),
             counts: Counts::default(),
             asking: 0,
+            patient: 0,
             others: 0,
             at_once: false,
             last_arrival: now,
@@ -128,12 +143,13 @@ impl Arrivals {
         self.last_arrival = now;
         self.count(packet.number, silent);
         self.place(now, packet.number);
-        if packet.eliciting {
-            self.asking = self.asking.saturating_add(1);
-            self.at_once |= silent;
-        } else {
-            self.others = self.others.saturating_add(1);
-        }
+        let count = match packet.asks {
+            Asks::Soon => &mut self.asking,
+            Asks::Later => &mut self.patient,
+            Asks::Nothing => &mut self.others,
+        };
+        *count = count.saturating_add(1);
+        self.at_once |= silent && packet.asks > Asks::Nothing;
     }
 
     fn count(&mut self, number: u64, silent: bool) {
@@ -248,13 +264,14 @@ impl Arrivals {
         if self.at_once || self.gaps.pressing() {
             return Some(self.paces.least);
         }
-        match (self.asking, self.others) {
-            (0, 0) => None,
+        match (self.asking, self.patient, self.others) {
+            (0, 0, 0) => None,
             // Without streams nobody needs to know of beacons sooner than by ours.
-            (0, _) if self.idle => None,
-            (0, _) => Some(self.paces.unasked),
+            (0, 0, _) if self.idle => None,
+            (0, 0, _) => Some(self.paces.unasked),
+            (0, _, _) => Some(self.paces.patient),
             // A second one makes the report worth its while.
-            (1, _) => Some(self.paces.spacing * 2),
+            (1, _, _) => Some(self.paces.spacing * 2),
             _ => Some(self.paces.spacing),
         }
     }
@@ -262,7 +279,8 @@ impl Arrivals {
     /// Reports what has arrived.
     pub fn report(&mut self, now: Duration) -> Report {
         self.last_report = now;
-        (self.asking, self.others, self.at_once) = (0, 0, false);
+        (self.asking, self.patient, self.others) = (0, 0, 0);
+        self.at_once = false;
         let (span, ranges) = self.ranges();
         Report {
             highest: self.highest.map(|(number, arrived)| Highest {

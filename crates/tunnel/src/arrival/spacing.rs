@@ -11,6 +11,12 @@ const REPORT_BYTES: u64 = 160;
 const BEACON_BYTES: u64 = 100;
 /// Reports take this share of the way they go, at most.
 const REPORT_SHARE: f64 = 0.5;
+/// Where they are about packets that do not go again they take this one, and there are so many in a round trip, unless that is less
+/// than both of these.
+const PATIENT_SHARE: f64 = 0.02;
+const PATIENT_PER_ROUND_TRIP: u32 = 4;
+const PATIENT_MAX: Duration = Duration::from_millis(250);
+const PATIENT_ROUND_TRIPS: u32 = 2;
 /// And beacons this one.
 const BEACON_SHARE: f64 = 0.01;
 const BEACON_MIN: Duration = Duration::from_millis(1);
@@ -36,6 +42,7 @@ pub struct Timing {
 pub(super) struct Paces {
     pub least: Duration,
     pub spacing: Duration,
+    pub patient: Duration,
     pub unasked: Duration,
     pub beacon: Duration,
 }
@@ -45,6 +52,7 @@ impl Timing {
         Paces {
             least: self.least_spacing(),
             spacing: self.spacing(),
+            patient: self.patient(),
             unasked: self.unasked(),
             beacon: self.beacon(beacon_bytes),
         }
@@ -53,6 +61,15 @@ impl Timing {
     /// The time between two reports while packets arrive: max(RTT/16, 1 ms, 160 bytes at half the rate).
     pub fn spacing(&self) -> Duration {
         (self.rtt / PER_ROUND_TRIP).max(self.least_spacing())
+    }
+
+    /// The time between two reports while hosts' packets arrive and nothing else: a quarter of the round trip, or 160 bytes at a fiftieth of
+    /// the rate, whichever is more; but no more than 250 ms or two round trips. Never less than [`spacing`](Self::spacing).
+    pub fn patient(&self) -> Duration {
+        let wanted = self.rtt / PATIENT_PER_ROUND_TRIP;
+        let wanted = wanted.max(self.time(REPORT_BYTES, PATIENT_SHARE));
+        let most = PATIENT_MAX.max(self.rtt * PATIENT_ROUND_TRIPS);
+        wanted.min(most).max(self.spacing())
     }
 
     /// There is never less time between two reports.

@@ -27,7 +27,7 @@ fn packet(number: u64) -> Arrived {
         number,
         datagram: 1000,
         marked: number == 3,
-        eliciting: true,
+        asks: Asks::Soon,
     }
 }
 
@@ -65,7 +65,7 @@ fn reports_keep_to_the_pace() {
     arrivals.on_packet(
         ms(46),
         &Arrived {
-            eliciting: false,
+            asks: Asks::Nothing,
             ..packet(2)
         },
         SILENCE,
@@ -82,6 +82,51 @@ fn reports_keep_to_the_pace() {
     assert_eq!(arrivals.deadline(), ms(1330), "nobody waits");
     arrivals.ask();
     assert_eq!(arrivals.deadline(), ms(331), "at once when asked");
+}
+
+#[test]
+fn packets_of_hosts_are_reported_with_patience() {
+    let hosts = |number| Arrived {
+        asks: Asks::Later,
+        ..packet(number)
+    };
+    let mut arrivals = arrivals();
+    arrivals.set_idle(true);
+    for number in 0..30 {
+        arrivals.on_packet(ms(number), &hosts(number), SILENCE);
+    }
+    assert_eq!(arrivals.deadline(), ms(40), "a quarter of the round trip");
+    arrivals.report(ms(40));
+    arrivals.on_sent(ms(40), Some(100));
+    arrivals.on_packet(ms(41), &hosts(30), SILENCE);
+    assert_eq!(arrivals.deadline(), ms(80), "one of them or many");
+    arrivals.on_packet(ms(42), &packet(31), SILENCE);
+    assert_eq!(
+        arrivals.deadline(),
+        ms(60),
+        "as what goes with them wants it"
+    );
+    arrivals.report(ms(60));
+    arrivals.on_sent(ms(60), Some(100));
+    arrivals.on_packet(ms(500), &hosts(32), SILENCE);
+    assert_eq!(arrivals.deadline(), ms(61), "at once after a silence");
+    arrivals.report(ms(500));
+    arrivals.on_packet(ms(501), &hosts(33), SILENCE);
+    arrivals.ask();
+    assert_eq!(arrivals.deadline(), ms(501), "and when asked");
+    // 160 bytes at a fiftieth of the rate, up to 250 ms or two round trips.
+    let patient = |rtt, rate| {
+        let rate = Some(rate);
+        Timing { rtt: ms(rtt), rate }.patient()
+    };
+    assert_eq!(patient(10, 1_000_000), ms(64));
+    assert_eq!(patient(10, 1_000_000_000), Duration::from_micros(2500));
+    assert_eq!(patient(600, 10_000_000), ms(150));
+    assert_eq!(
+        [patient(100, 20_000), patient(600, 20_000)],
+        [ms(250), ms(1200)]
+    );
+    assert_eq!(patient(100, 2000), ms(1280), "never sooner than others");
 }
 
 #[test]

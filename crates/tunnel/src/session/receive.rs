@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Event, PacketError, Session};
 use crate::{
-    arrival::Arrived,
+    arrival::{Arrived, Asks},
     ecn::Ecn,
     store::Store,
     wire::{Frame, Frames, Part, Parts, expand},
@@ -30,11 +30,15 @@ impl Session {
         if self.silence.has_drained(now) {
             self.delivery.expect_drained();
         }
-        let (mut progress, mut eliciting) = (false, false);
+        let (mut progress, mut asks) = (false, Asks::Nothing);
         let mut marked = ecn == Ecn::Ce;
         for frame in Frames::new(packet) {
             let frame = frame?;
-            eliciting |= !matches!(frame, Frame::Report(_) | Frame::Padding);
+            asks = asks.max(match frame {
+                Frame::Report(_) | Frame::Padding => Asks::Nothing,
+                Frame::Packet { .. } => Asks::Later,
+                _ => Asks::Soon,
+            });
             if let Frame::Packet { marked: before, .. } = frame {
                 marked &= !before;
             }
@@ -44,7 +48,7 @@ impl Session {
             number,
             datagram,
             marked,
-            eliciting,
+            asks,
         };
         let limit = self.silence.limit();
         self.arrivals.on_packet(now, &arrived, limit);

@@ -9,7 +9,7 @@ use winkemu_link::{Direction, Engine};
 
 use super::setup::Setup;
 use crate::{
-    arrival::{Arrivals, Arrived, Timing},
+    arrival::{Arrivals, Arrived, Asks, Timing},
     delivery::{Delivery, Outcome},
     outage::{Change, Expected, Silence, UNANSWERED_PACKETS},
     wire::Report,
@@ -134,7 +134,7 @@ impl End {
             number: content.number,
             datagram: PACKET,
             marked: false,
-            eliciting: content.seq.is_some(),
+            asks: content.seq.map_or(Asks::Nothing, |_| Asks::Soon),
         };
         self.arrivals.on_packet(now, &arrived, self.silence.limit());
         if let Some(seq) = content.seq {
