@@ -159,7 +159,7 @@ fn a_run_has_an_end() {
     assert_eq!(more.count(), RUN_MAX - 1);
     let long = || {
         datagram(6, 0, &[1; 9000], |packet| {
-            packet[44..46].copy_from_slice(&9008_u16.to_be_bytes())
+            packet[44..46].copy_from_slice(&9008_u16.to_be_bytes());
         })
     };
     let mut run = Run::new(long());
