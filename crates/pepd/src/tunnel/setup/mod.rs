@@ -201,9 +201,8 @@ fn state(identity: &Identity) -> Option<PathBuf> {
     state.filter(|folder| !folder.as_os_str().is_empty())
 }
 
-/// What each direction of a flow may hold: the least and the most, and where nothing is known of the link.
-const EXTENT_MIN: u64 = 1 << 20;
-const EXTENT_UNKNOWN: u64 = 4 << 20;
+/// What each direction of a flow may hold: the least, as how fast the peer's way to us is only its own end states, and the most.
+const EXTENT_MIN: u64 = 8 << 20;
 const EXTENT_MAX: u64 = 16 << 20;
 
 /// Bytes of memory that each direction of a flow with any peer has room for.
@@ -221,7 +220,7 @@ fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
     let most = match (peer.rate, peer.rtt) {
         (Some(_), _) if is_dedicated(config, index, peer) => EXTENT_MAX,
         (Some(rate), Some(rtt)) => 8 * rate.bandwidth_delay_product(rtt),
-        _ => EXTENT_UNKNOWN,
+        _ => EXTENT_MIN,
     };
     let extent = most.clamp(EXTENT_MIN, EXTENT_MAX).next_power_of_two();
     extent.max(config.limits.ring_max.bytes())
