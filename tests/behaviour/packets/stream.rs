@@ -116,21 +116,19 @@ impl Stream {
         }
     }
 
-    /// Sends datagrams of these lengths eight times over without a pause; whether all of them come, in their order.
-    pub fn burst(&mut self, lengths: &[usize]) -> bool {
+    /// Sends datagrams of these lengths without a pause; their numbers.
+    pub fn burst(&mut self, lengths: impl Iterator<Item = usize>) -> Range<usize> {
         let first = self.sent.len();
-        for len in lengths.iter().cycle().take(8 * lengths.len()) {
-            self.send(*len);
-        }
-        let all = first..self.sent.len();
-        let patience = Instant::now() + PATIENCE / 10;
-        while self.missing(all.clone()) > 0 && Instant::now() < patience {
-            thread::sleep(SPACING);
-            self.take();
-        }
-        let came: Vec<_> = self.came.range(all.clone()).map(|(_, at)| at).collect();
-        assert!(came.is_sorted(), "in their order");
-        came.len() == all.len()
+        lengths.for_each(|len| {
+            self.send(len);
+        });
+        first..self.sent.len()
+    }
+
+    /// Whether what has come of these has come in its order.
+    pub fn is_in_order(&self, numbers: Range<usize>) -> bool {
+        let came = self.came.range(numbers);
+        came.map(|(_, at)| at).is_sorted()
     }
 
     /// Sends until the condition holds.

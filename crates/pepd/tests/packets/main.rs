@@ -5,6 +5,7 @@ mod bed;
 mod crash;
 mod errors;
 mod forge;
+mod runs;
 
 use std::{
     net::{IpAddr, TcpStream, UdpSocket},

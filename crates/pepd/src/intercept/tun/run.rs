@@ -48,6 +48,8 @@ struct Datagram {
     ip: usize,
     /// How much it carries.
     payload: usize,
+    /// The sum of its addresses and its protocol.
+    pseudo: u64,
 }
 
 impl Run {
@@ -140,6 +142,7 @@ impl Datagram {
             version: ip.version,
             ip: plain,
             payload,
+            pseudo: checksum::pseudo(&ip, 0),
         })
     }
 
@@ -158,33 +161,30 @@ impl Datagram {
 
     /// What stands before the payloads: virtio's header, and those of the first packet with the length of all.
     fn headers(self, first: &[u8], length: usize) -> Vec<u8> {
-        let Self { ip, payload, .. } = self;
+        let (ip, transport) = (self.ip, length - self.ip);
         let mut out = Vec::with_capacity(HEADER + ip + UDP);
         out.extend([NEEDS_CHECKSUM, GSO_UDP]);
-        for field in [ip + UDP, payload, ip, UDP_CHECKSUM] {
+        for field in [ip + UDP, self.payload, ip, UDP_CHECKSUM] {
             out.extend((field as u16).to_ne_bytes());
         }
         out.extend(&first[..ip + UDP]);
         let packet = &mut out[HEADER..];
-        let put = |packet: &mut [u8], at: usize, value: u16| {
+        let mut put = |at: usize, value: u16| {
             packet[at..at + 2].copy_from_slice(&value.to_be_bytes());
         };
-        if self.version == 4 {
-            put(packet, 2, length as u16);
-            put(packet, 10, 0);
-            let sum = checksum::fold(checksum::sum(&packet[..ip]));
-            put(packet, 10, sum);
+        if self.version == 6 {
+            put(4, transport as u16);
         } else {
-            put(packet, 4, (length - ip) as u16);
+            put(2, length as u16);
         }
-        put(packet, ip + UDP_LENGTH, (length - ip) as u16);
+        put(ip + UDP_LENGTH, transport as u16);
         // Of the addresses only: the kernel adds the rest.
-        let addresses = match self.version {
-            4 => &first[12..20],
-            _ => &first[8..40],
-        };
-        let pseudo = checksum::sum(addresses) + u64::from(protocol::UDP) + (length - ip) as u64;
-        put(packet, ip + UDP_CHECKSUM, !checksum::fold(pseudo));
+        let sum = checksum::fold(self.pseudo + transport as u64);
+        put(ip + UDP_CHECKSUM, !sum);
+        if self.version == 4 {
+            let [old, new] = [first.len(), length].map(|length| length as u16);
+            checksum::replace_u16(packet, 10, old, new);
+        }
         out
     }
 }

@@ -17,6 +17,7 @@ mod kept;
 mod probing;
 mod published;
 mod resuming;
+mod roll;
 mod session;
 
 use std::{
@@ -42,6 +43,8 @@ use probing::Probes;
 use published::OnDisk;
 pub(super) use published::RecoverError;
 pub(super) use resuming::{Disagreement, Terms};
+pub(super) use roll::Known;
+use roll::Roll;
 
 use super::core::Key;
 use crate::{
@@ -71,19 +74,6 @@ pub(super) struct Sizes {
     pub(super) hold: Duration,
 }
 
-/// What is known of a flow that the peer speaks of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
-    /// It waits for a stream that goes on with it.
-    Waiting(FlowId),
-    /// It has a stream.
-    Bound,
-    /// It has ended, like this.
-    Ended(ResetCode),
-    /// Nothing.
-    Not,
-}
-
 /// A flow of a predecessor that goes on here.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Adopted {
@@ -92,16 +82,6 @@ pub(super) struct Adopted {
     pub(super) shut: bool,
     /// Bytes that had moved without having been written down.
     pub(super) repaired: u64,
-}
-
-/// How far the peer has come with those flows that go on in its session.
-#[derive(Debug, Default)]
-struct Roll {
-    /// How many there are, once it has said so.
-    expected: Option<u64>,
-    came: u64,
-    /// We have said how many of ours there are.
-    called: bool,
 }
 
 /// All flows of a peer.
@@ -305,61 +285,11 @@ impl Table {
         waiting.map(|(flow, _)| *flow).collect()
     }
 
-    /// The same, once in a session: the peer is to be told how many these are, and takes it that the others have ended.
-    pub(super) fn call_roll(&mut self) -> Option<Vec<FlowId>> {
-        let called = std::mem::replace(&mut self.roll.called, true);
-        (!called).then(|| self.to_reopen())
-    }
-
     /// The peer calls a flow of its by this token.
     pub(super) fn introduce(&mut self, flow: FlowId, token: u128) {
         if let Some(entry) = self.entries.get_mut(&flow) {
             entry.bond.token = token;
             self.tokens.insert(token, flow);
-        }
-    }
-
-    /// What is known of the flow that the peer calls by that.
-    pub(super) fn find(&self, token: u128) -> Known {
-        let Some(flow) = self.tokens.get(&token) else {
-            return self.ended.get(token).map_or(Known::Not, Known::Ended);
-        };
-        let Some(entry) = self.entries.get(flow) else {
-            return Known::Not;
-        };
-        match entry.reset {
-            Some(code) => Known::Ended(code),
-            None if entry.closed => Known::Ended(ResetCode::Ended),
-            None if entry.is_suspended() => Known::Waiting(*flow),
-            None => Known::Bound,
-        }
-    }
-
-    /// Of the flows that there were so many go on, says the peer.
-    pub(super) fn on_roll(&mut self, expected: u64) {
-        self.roll.expected = Some(expected);
-        self.end_forgotten();
-    }
-
-    /// The peer has opened a stream for a flow that goes on.
-    pub(super) fn on_resumed(&mut self) {
-        self.roll.came += 1;
-        self.end_forgotten();
-    }
-
-    /// Once all flows that go on have come, the others have ended at the peer.
-    fn end_forgotten(&mut self) {
-        let comes = |expected| self.roll.came < expected;
-        if self.roll.expected.is_none_or(comes) {
-            return;
-        }
-        self.roll.expected = None;
-        let entries = self.entries.values_mut();
-        let forgotten = entries.filter(|entry| entry.is_far() && entry.is_suspended());
-        for entry in forgotten {
-            entry.on_forgotten();
-            let (client, reset) = (entry.client(), entry.reset);
-            tracing::debug!(?client, ?reset, "a flow has ended at the peer");
         }
     }
 

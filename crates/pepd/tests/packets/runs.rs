@@ -1,0 +1,57 @@
+//! Datagrams that go to the kernel as one.
+
+use std::{fs, net::UdpSocket, time::Duration};
+
+use pepd::intercept::tun::Run;
+
+use crate::{
+    bed::{HOST_V4, HOST_V6, firewall, in_place, run, with_ipv6},
+    forge::udp,
+};
+
+/// Whether the kernel joins datagrams (Linux 6.2).
+fn joins() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("Linux");
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().ok());
+    let version: (Option<u32>, Option<u32>) = (numbers.next().flatten(), numbers.next().flatten());
+    version >= (Some(6), Some(2))
+}
+
+#[test]
+fn the_kernel_takes_datagrams_of_a_flow_as_one_and_hosts_get_each_as_it_was() {
+    in_place(async |host, _interception, tuns| {
+        with_ipv6(host);
+        firewall(
+            "filter hook forward priority 0",
+            &["udp dport 7000 counter"],
+        );
+        let sizes = (0..20).map(|_| 200).chain([7]);
+        let payloads: Vec<_> = sizes
+            .zip(0..)
+            .map(|(size, byte)| vec![byte; size])
+            .collect();
+        for to in [HOST_V4.into(), HOST_V6.into()] {
+            let from = match to {
+                std::net::IpAddr::V4(_) => "203.0.113.5",
+                std::net::IpAddr::V6(_) => "2001:db8:f::5",
+            };
+            let from = (from.parse().expect("an address"), 5060);
+            let socket = host.on(move || UdpSocket::bind((to, 7000)));
+            let socket = socket.expect("a socket of the host");
+            let mut packets = payloads.iter().map(|bytes| udp(from, (to, 7000), bytes));
+            let mut sent = Run::new(packets.next().expect("21 of them"));
+            packets.for_each(|packet| sent.push(packet).expect("goes with the others"));
+            assert_eq!(tuns.sites[0].tun.write_run(&sent), payloads.len());
+            let patience = Some(Duration::from_secs(5));
+            socket.set_read_timeout(patience).expect("a socket");
+            for payload in &payloads {
+                let mut buffer = [0; 300];
+                let length = socket.recv(&mut buffer).expect("each comes");
+                assert_eq!(&buffer[..length], payload);
+            }
+        }
+        let counted = run("nft", &["list", "table", "inet", "own"]);
+        let wanted = if joins() { 2 } else { 2 * payloads.len() };
+        assert!(counted.contains(&format!("packets {wanted} ")), "{counted}");
+    });
+}
