@@ -452,10 +452,11 @@ mod tests {
     #[test]
     fn flows_may_hold_eight_times_what_is_in_flight_and_more_where_nobody_else_is() {
         let extent = |peer| extent(&config(peer, ""));
+        assert_eq!(extent("rate = \"10kbit/s\"\nrtt = \"600ms\""), 8 << 20);
         assert_eq!(extent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 8 << 20);
-        assert_eq!(extent("rate = \"10kbit/s\"\nrtt = \"600ms\""), 1 << 20);
+        assert_eq!(extent("rate = \"20Mbit/s\"\nrtt = \"600ms\""), 16 << 20);
         assert_eq!(extent("rate = \"10Gbit/s\"\nrtt = \"600ms\""), 16 << 20);
-        assert_eq!(extent(""), 4 << 20);
+        assert_eq!(extent(""), 8 << 20);
         let dedicated = "rate = \"10kbit/s\"\nrtt = \"600ms\"\ndedicated = true";
         assert_eq!(extent(dedicated), 16 << 20);
     }
