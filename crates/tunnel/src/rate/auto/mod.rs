@@ -115,7 +115,7 @@ pub struct Auto {
     marked: u64,
     /// As of the last outage.
     memory: PathMemory,
-    /// Something has been measured.
+    /// Something has been measured: the rate is no guess.
     measured: bool,
 }
 
@@ -254,7 +254,8 @@ impl Auto {
             );
         }
         if let Some(reading) = reading {
-            self.measured = true;
+            // What flows did not fill says nothing of a guess that is higher.
+            self.measured |= !reading.app_limited || reading.carried > self.rate;
             self.on_reading(&reading);
         }
         // Absurd samples give absurd rates; one must be able to go on from them.
