@@ -8,8 +8,8 @@
 //!   one peer     | granted, not yet here | here, for legs |     <= base + what may be lent / peers that want more than their base
 //! ```
 //!
-//! Credit that was granted cannot be withdrawn, so a peer gets as much as it needs and no more: eight times what came of it
-//! within a round trip, at least what one flow may have on its way. What it does not need any more it sends, and gets no
+//! Credit that was granted cannot be withdrawn, so a peer gets as much as it needs and no more: what came of it within its window, which is
+//! eight round trips and some reports, or what the link is thought to need. What it does not need any more it sends, and gets no
 //! new credit for it. What is granted is taken from the budget; bytes that have come are charged to their flows, and their
 //! credit is free again.
 //!
@@ -26,12 +26,12 @@ use super::table::Table;
 /// All bases together are this part of the budget at most.
 const BASES: u64 = 8;
 /// All credit together is this part of it at most.
-const ALL: u64 = 2;
+pub(super) const ALL: u64 = 2;
 /// Without so much a peer would get nothing through.
 const LEAST: u64 = 4 << 10;
-/// A peer has so many times what comes within a round trip: where much is lost, bytes wait for others that are on their way
+/// A peer has so many times what comes within a [`round`]: where much is lost, bytes wait for others that are on their way
 /// for the fourth time, and what is here counts as well.
-const ROUND_TRIPS: u64 = 8;
+const ROUNDS: u64 = 8;
 /// Less than this is no measure.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
 
@@ -39,6 +39,11 @@ const PERIOD_MIN: Duration = Duration::from_millis(10);
 pub(super) fn base(budget: u64, peers: usize, wanted: u64) -> u64 {
     let part = budget / BASES / peers.max(1) as u64;
     part.min(wanted).max(LEAST)
+}
+
+/// A part of what the peer sends without hearing of the first of it: a round trip, and what reports make of it on a slow way.
+pub(super) fn round(session: &Session) -> Duration {
+    session.peer_window() / ROUNDS as u32
 }
 
 /// The credit of all peers.
@@ -52,7 +57,7 @@ pub(super) struct Credits {
 #[derive(Debug)]
 struct Account {
     base: u64,
-    /// What one flow may have on its way.
+    /// What it may have on its way before it is known what it needs.
     least: u64,
     /// What it is thought to need; nothing while there is no session.
     need: u64,
@@ -92,7 +97,7 @@ impl Usage {
 }
 
 impl Credits {
-    /// Another peer, of which one flow may have `least` bytes on its way. Its [base] is taken from the budget.
+    /// Another peer, which may have `least` bytes on its way before it is known what it needs. Its [base] is taken from the budget.
     pub(super) fn add(&mut self, budget: &Arc<MemoryBudget>, base: u64, least: u64) {
         let mut granted = Share::none(budget);
         granted.grow(base);
@@ -119,12 +124,12 @@ impl Credits {
         &mut self,
         peer: usize,
         now: Duration,
-        rtt: impl FnOnce() -> Duration,
+        round: impl FnOnce() -> Duration,
         usage: &Usage,
     ) -> u64 {
         let account = &mut self.accounts[peer];
-        let came = account.meter.note(now, rtt, usage.received);
-        account.need = account.least.max(came.saturating_mul(ROUND_TRIPS));
+        let came = account.meter.note(now, round, usage.received);
+        account.need = account.least.max(came.saturating_mul(ROUNDS));
         account.taken = usage.taken;
         let most = self.most(peer);
         let account = &mut self.accounts[peer];
@@ -185,7 +190,7 @@ impl Account {
     }
 }
 
-/// The most that has come within a round trip, of late.
+/// The most that has come within a [`round`], of late.
 #[derive(Debug, Default)]
 struct Meter {
     since: Duration,
@@ -195,17 +200,17 @@ struct Meter {
 }
 
 impl Meter {
-    fn note(&mut self, now: Duration, rtt: impl FnOnce() -> Duration, received: u64) -> u64 {
+    fn note(&mut self, now: Duration, round: impl FnOnce() -> Duration, received: u64) -> u64 {
         if received < self.received {
             // It is another session.
             *self = Self::default();
         }
         let period = now.saturating_sub(self.since);
         if period >= PERIOD_MIN {
-            let rtt = rtt().max(PERIOD_MIN);
-            if period >= rtt {
+            let round = round().max(PERIOD_MIN);
+            if period >= round {
                 let came = (received - self.received) as f64;
-                let share = rtt.as_secs_f64() / period.as_secs_f64();
+                let share = round.as_secs_f64() / period.as_secs_f64();
                 self.most = [(came * share) as u64, self.most[0]];
                 (self.since, self.received) = (now, received);
             }
@@ -291,7 +296,7 @@ mod tests {
             hub.turn(&[0], true, 50 * MIB);
         }
         // 4 Gbit/s at 100 ms.
-        assert!(hub.peers[0].on_its_way() >= 50 * MIB * ROUND_TRIPS);
+        assert!(hub.peers[0].on_its_way() >= 50 * MIB * ROUNDS);
         assert!(hub.held() <= 512 * MIB);
     }
 

@@ -64,6 +64,7 @@ pub struct Arrivals {
     /// What follows from it, which is asked for with every packet.
     paces: Paces,
     idle: bool,
+    stated: bool,
     /// What a beacon cost the link, the last one.
     beacon_bytes: u64,
     highest: Option<(u64, Duration)>,
@@ -100,6 +101,7 @@ impl Arrivals {
             timing,
             paces: timing.paces(spacing::beacon_bytes()),
             idle: false,
+            stated: false,
             beacon_bytes: spacing::beacon_bytes(),
             highest: None,
             packets: 0,
@@ -127,6 +129,17 @@ impl Arrivals {
     pub fn set_timing(&mut self, timing: Timing) {
         self.paces = timing.paces(self.beacon_bytes);
         self.timing = timing;
+    }
+
+    /// Whether both ends state their rates, so that nobody measures by what is reported; at first it is held that one does.
+    #[must_use]
+    pub fn with_rates_stated(self, stated: bool) -> Self {
+        Self { stated, ..self }
+    }
+
+    /// The time between two reports while packets arrive.
+    pub fn spacing(&self) -> Duration {
+        self.paces.spacing
     }
 
     /// Whether there are no streams, so that beacons are rare.
@@ -269,7 +282,8 @@ impl Arrivals {
             // Without streams nobody needs to know of beacons sooner than by ours.
             (0, 0, _) if self.idle => None,
             (0, 0, _) => Some(self.paces.unasked),
-            (0, _, _) => Some(self.paces.patient),
+            (0, _, _) if self.stated => Some(self.paces.patient),
+            (0, _, _) => Some(self.paces.measuring),
             // A second one makes the report worth its while.
             (1, _, _) => Some(self.paces.spacing * 2),
             _ => Some(self.paces.spacing),

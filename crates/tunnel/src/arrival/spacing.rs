@@ -43,6 +43,7 @@ pub(super) struct Paces {
     pub least: Duration,
     pub spacing: Duration,
     pub patient: Duration,
+    pub measuring: Duration,
     pub unasked: Duration,
     pub beacon: Duration,
 }
@@ -53,6 +54,7 @@ impl Timing {
             least: self.least_spacing(),
             spacing: self.spacing(),
             patient: self.patient(),
+            measuring: self.measuring(),
             unasked: self.unasked(),
             beacon: self.beacon(beacon_bytes),
         }
@@ -63,13 +65,19 @@ impl Timing {
         (self.rtt / PER_ROUND_TRIP).max(self.least_spacing())
     }
 
-    /// The time between two reports while hosts' packets arrive and nothing else: a quarter of the round trip, or 160 bytes at a fiftieth of
-    /// the rate, whichever is more; but no more than 250 ms or two round trips. Never less than [`spacing`](Self::spacing).
+    /// The time between two reports while hosts' packets arrive and nothing else, where both ends state their rates: a quarter of the round
+    /// trip, or 160 bytes at a fiftieth of the rate, whichever is more; but no more than 250 ms or two round trips. Never less than
+    /// [`spacing`](Self::spacing).
     pub fn patient(&self) -> Duration {
-        let wanted = self.rtt / PATIENT_PER_ROUND_TRIP;
-        let wanted = wanted.max(self.time(REPORT_BYTES, PATIENT_SHARE));
         let most = PATIENT_MAX.max(self.rtt * PATIENT_ROUND_TRIPS);
-        wanted.min(most).max(self.spacing())
+        let wanted = self.time(REPORT_BYTES, PATIENT_SHARE).min(most);
+        wanted.max(self.measuring())
+    }
+
+    /// The same where one end measures: a quarter of the round trip. What is measured has to be seen within a round trip, and a rate that is
+    /// not stated may be a guess of who sends nothing but reports.
+    pub fn measuring(&self) -> Duration {
+        (self.rtt / PATIENT_PER_ROUND_TRIP).max(self.spacing())
     }
 
     /// There is never less time between two reports.

@@ -130,6 +130,22 @@ fn packets_of_hosts_are_reported_with_patience() {
 }
 
 #[test]
+fn where_somebody_measures_there_are_several_reports_in_a_round_trip() {
+    let timing = Timing {
+        rtt: ms(40),
+        rate: Some(144_000),
+    };
+    let pause = |stated| {
+        let mut arrivals = Arrivals::new(timing, ms(0)).with_rates_stated(stated);
+        let asks = Asks::Later;
+        arrivals.on_packet(ms(0), &Arrived { asks, ..packet(0) }, SILENCE);
+        arrivals.deadline()
+    };
+    assert_eq!(pause(true), ms(250));
+    assert!(pause(false) < ms(18), "160 bytes at half the rate");
+}
+
+#[test]
 fn the_first_packet_after_a_silence_and_many_gaps_are_reported_at_once() {
     let mut arrivals = arrivals();
     let report = |arrivals: &mut Arrivals, now| {

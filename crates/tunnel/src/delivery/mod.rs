@@ -46,7 +46,7 @@ use crate::path::PathSample;
 
 /// The window is so many times what fits into a round trip. A segment may be lost six times in a row, and others
 /// go on meanwhile: with four, one loss in twelve cost 6 % of the rate.
-const WINDOW_ROUND_TRIPS: u64 = 8;
+const WINDOW_ROUND_TRIPS: u32 = 8;
 /// It is never less than so many segments, so that losses show on the slowest link.
 const WINDOW_SEGMENTS_MIN: usize = 64;
 /// Nor more: numbers are 32 bits on the wire, and this is 10 Gbit/s for a second.
@@ -222,12 +222,16 @@ impl<T> Delivery<T> {
         self.segments.span().0 == 0
     }
 
+    /// For how long a sender whose reports come so far apart goes on without hearing of its first segment.
+    pub fn window_time(&self, spacing: Duration) -> Duration {
+        self.rtt.smoothed() * WINDOW_ROUND_TRIPS + spacing * WINDOW_SPACINGS
+    }
+
     /// Whether a new segment may be sent. `rate` is in bytes a second, `spacing` that of reports; `blind` is for a
     /// silence into which everything is sent nevertheless.
     pub fn window_open(&self, rate: u64, spacing: Duration, blind: bool) -> bool {
         let (segments, bytes) = self.segments.span();
-        let time = self.rtt.smoothed().as_secs_f64() * WINDOW_ROUND_TRIPS as f64
-            + (spacing * WINDOW_SPACINGS).as_secs_f64();
+        let time = self.window_time(spacing).as_secs_f64();
         let window = (rate as f64 * time) as u64 + if blind { BLIND_BYTES } else { 0 };
         segments < WINDOW_SEGMENTS_MAX && (segments < WINDOW_SEGMENTS_MIN || bytes < window)
     }

@@ -148,6 +148,7 @@ impl Session {
         );
         let rate = controller.safe_rate();
         let back = config.return_rate.unwrap_or(rate);
+        let stated = matches!(config.rate, Rate::Stated(_)) && config.return_rate.is_some();
         let timing = |rate| Timing {
             rtt: config.rtt,
             rate: Some(rate),
@@ -179,7 +180,7 @@ impl Session {
             silence: Silence::new(config.outages, &expected, now),
             idle_since: None,
             unheard: false,
-            arrivals: Arrivals::new(timing(rate), now),
+            arrivals: Arrivals::new(timing(rate), now).with_rates_stated(stated),
             decoding: Some(Decoding::new(config.packet_max)),
             held: Held::default(),
             mtu_arrived: None,
@@ -218,6 +219,11 @@ impl Session {
             packet: self.mtu.size(),
             link: self.silence.state(),
         }
+    }
+
+    /// For how long the peer goes on sending without hearing that the first of it has arrived, as far as we know.
+    pub fn peer_window(&self) -> Duration {
+        self.delivery.window_time(self.arrivals.spacing())
     }
 
     /// The share of our packets that the link loses by itself, 0 to 1: [`PathState::loss`] without what is lost in congestion.

@@ -34,7 +34,7 @@ use tunnel::{
 pub(super) use peers::Peers;
 
 use super::{
-    credit::Usage,
+    credit::{self, Usage},
     far,
     flow::Workshop,
     peers::Statuses,
@@ -274,8 +274,8 @@ impl Core {
         let peer = &self.peers.list[index];
         if let Some(session) = self.endpoint.session(peer.id) {
             let usage = Usage::of(session, &peer.table);
-            let rtt = || session.path().rtt;
-            let until = self.peers.credits.grant(index, now, rtt, &usage);
+            let round = || credit::round(session);
+            let until = self.peers.credits.grant(index, now, round, &usage);
             session.allow_session(until);
         }
     }

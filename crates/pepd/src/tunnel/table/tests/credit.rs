@@ -119,8 +119,8 @@ impl Receiver {
     fn grant(&mut self, now: Duration) {
         let received = self.session.session_received();
         let usage = Usage::of(&self.session, &self.table);
-        let rtt = || self.session.path().rtt;
-        let until = self.credits.grant(0, now, rtt, &usage);
+        let round = || crate::tunnel::credit::round(&self.session);
+        let until = self.credits.grant(0, now, round, &usage);
         self.session.allow_session(until);
         self.allowed = self.allowed.max(until);
         let held: u64 = self.naive.values().map(|(came, took)| came - took).sum();
