@@ -285,3 +285,29 @@ fn a_peer_that_has_flows_goes_only_if_they_are_given_up() {
     expect_of(&reload_at(&host, hub, &["--reset-flows"]), 0, &[]);
     assert_eq!(hub.counter("flows_lost_at_restart"), 1);
 }
+
+#[test]
+fn flows_in_tunnels_go_on_in_less_memory_than_a_new_configuration_would_give_them() {
+    let bed = TunnelBed::new(LINK);
+    let limits = "[limits]\nflows = 100\nmemory = \"64MiB\"\n";
+    let running = Running::start_with(&bed, "", SITE, &format!("{limits}{ADMIN}"));
+    let (hub, host) = (&running.hub, bed.host("hub"));
+    let server = bed.server_at(Family::V4, tunnel::PORT);
+    let _echo = EchoServer::start(bed.host("server").listen(server));
+    let mut open = tunnel::connect(&bed, Family::V4);
+    echo_once(&mut open, b"in a MiB");
+    let path = hub.path("pepd.toml");
+    let before = fs::read_to_string(&path).expect("readable");
+    fs::write(&path, before.replace("64MiB", "1GiB")).expect("writable");
+    let from = hub.log().position();
+    expect_of(
+        &reload_at(&host, hub, &[]),
+        0,
+        &["limits.memory: \"64MiB\" -> \"1GiB\""],
+    );
+    echo_once(&mut open, b"still in a MiB");
+    echo_once(&mut tunnel::connect(&bed, Family::V4), b"and another");
+    let warned = |event: &Event| event.message().contains("there will be more once");
+    assert!(hub.log().find(from, PATIENCE, warned).is_some());
+    assert_eq!(hub.counter("flows_lost_at_restart"), 0);
+}

@@ -27,7 +27,7 @@ use tokio::{
 use super::{Change, ReloadOrder, diff};
 use crate::{
     admin,
-    daemon::{SLACK_FLOWS, extent, extent_least},
+    daemon::{SLACK_FLOWS, extent_least},
     flow::FlowContext,
     load::{self, Source},
     survive::discovery::SUPERVISOR,
@@ -229,7 +229,6 @@ fn cannot_follow(
     let (was, is) = (&old.intercept, &new.intercept);
     let (limits, most) = (&new.limits, &old.limits);
     let more_flows = limits.flows > most.flows && limits.flows.saturating_add(SLACK_FLOWS) > slots;
-    let larger = extent(new) > extent(old) && extent(new) > bytes;
     let by_ring = limits.ring_max > most.ring_max && limits.ring_max.bytes() > bytes;
     let all = [
         (was.table != is.table, "intercept.table", SAME),
@@ -249,12 +248,12 @@ fn cannot_follow(
             SAME,
         ),
         (more_flows, "limits.flows", MEMORY),
-        (larger && by_ring, "limits.ring_max", MEMORY),
+        (by_ring, "limits.ring_max", MEMORY),
         (
-            (larger && !by_ring) || extent_least(new) > bytes,
+            extent_least(new) > bytes,
             "peer",
-            "what flows in tunnels may hold cannot become larger while pepd runs, nor can the first peer come: the memory of \
-             flows is made at the start",
+            "the first one cannot come while pepd runs: the memory of flows, which is made at the start, has too little room for \
+             flows in tunnels",
         ),
         (
             !new.custody.survive,
@@ -391,6 +390,9 @@ mod tests {
             "limits.flows = 10\nlimits.ring_max = \"1MiB\"",
             "limits.flows = 5000\nlimits.ring_max = \"2MiB\"",
             "limits.ring_max = \"1MiB\"\n[[site]]\nname = \"a\"\nmatch = { dport = [25] }",
+            // Flows of this peer would rather have 16 MiB.
+            "identity = { key_file = \"a\" }\n[peer.hub]\nendpoint = \"192.0.2.1:1\"\nrate = \"1Gbit/s\"\nrtt = \"600ms\"\n\
+             public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"",
         ] {
             assert_eq!(cannot_follow(&old, &config(text), ROOM), []);
         }

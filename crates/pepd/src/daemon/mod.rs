@@ -10,7 +10,7 @@ mod signals;
 mod spare;
 mod takeover;
 
-pub(crate) use build::{SLACK_FLOWS, extent, extent_least};
+pub(crate) use build::{SLACK_FLOWS, extent_least};
 
 use std::{io, os::fd::RawFd};
 

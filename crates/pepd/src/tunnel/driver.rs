@@ -64,11 +64,12 @@ pub(super) enum DriverError {
 
 /// Runs all tunnels until `stopped`.
 pub(super) async fn run(
-    (prepared, inherited, tuns): (Prepared, Inherited, PacketTuns),
+    (mut prepared, inherited, tuns): (Prepared, Inherited, PacketTuns),
     context: Arc<FlowContext>,
     (incoming, orders): (UnboundedReceiver<Handed>, UnboundedReceiver<Ordered>),
     stopped: impl Future<Output = ()>,
 ) -> Result<(), DriverError> {
+    prepared.fit(context.arena.layout().extent_bytes());
     let mut endpoint = prepared.endpoint;
     let sizes = (&prepared.sizes[..], &prepared.flows[..]);
     let mut kept = prepared.custody;

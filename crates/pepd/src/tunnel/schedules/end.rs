@@ -176,6 +176,7 @@ impl Machine {
         peers.credits.add(&context.budget, CREDIT, CREDIT);
         let sizes = Sizes {
             extent: plan.extent,
+            first: CREDIT,
             unsent: EXTENT / 2,
             hold: plan.hold,
         };

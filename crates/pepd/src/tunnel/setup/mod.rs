@@ -1,6 +1,7 @@
 //! From the configuration to sockets, an endpoint and its peers: everything that can fail.
 
 mod kept;
+mod room;
 
 use std::{io, net::SocketAddr, os::fd::OwnedFd, path::PathBuf, rc::Rc, sync::Arc, time::Duration};
 
@@ -37,6 +38,7 @@ use crate::{
 };
 
 pub(super) use kept::Kept;
+pub use room::{EXTENT_MIN, extent};
 
 /// Why there are no tunnels.
 #[derive(Debug, thiserror::Error)]
@@ -151,13 +153,25 @@ impl Prepared {
             statuses: Statuses::new(config),
             routes: routes(config),
             far: far::Sites::new(&SiteRuntime::far(config, controls)),
-            sizes: sizes(config),
+            sizes: room::sizes(config),
             flows: flows(config),
             custody: Kept::new(config)?,
             paths,
             packets: packets(config)?,
             groups: Named::new(config),
         }))
+    }
+
+    /// With the memory of flows that there is, which may be a predecessor's that had less room, or more, for each: bytes of its flows may be
+    /// anywhere in it.
+    pub(super) fn fit(&mut self, extent: u64) {
+        for sizes in &mut self.sizes {
+            sizes.extent = extent;
+        }
+        for (_, peer) in &mut self.peers {
+            let credit = &mut peer.session.stream_credit;
+            *credit = (*credit).min(chunks::window(extent));
+        }
     }
 
     /// Adds the peers to the endpoint.
@@ -172,8 +186,7 @@ impl Prepared {
         let mut added = Peers::default();
         let mut packets = packets.into_iter();
         for (index, (peer, config)) in peers.iter().enumerate() {
-            let session = &config.session;
-            let (base, least) = (session.session_credit, session.stream_credit);
+            let (base, least) = (config.session.session_credit, sizes[index].first);
             added.credits.add(&context.budget, base, least);
             let id = endpoint
                 .add_peer(config.clone())
@@ -201,47 +214,6 @@ fn state(identity: &Identity) -> Option<PathBuf> {
     state.filter(|folder| !folder.as_os_str().is_empty())
 }
 
-/// What each direction of a flow may hold: the least, as how fast the peer's way to us is only its own end states, and the most.
-const EXTENT_MIN: u64 = 8 << 20;
-const EXTENT_MAX: u64 = 16 << 20;
-
-/// Bytes of memory that each direction of a flow with any peer has room for.
-pub fn extent(config: &Config) -> u64 {
-    let peers = config.peers.iter().enumerate();
-    let extents = peers.map(|(index, peer)| extent_of(config, index, peer));
-    extents.max().unwrap_or(EXTENT_MIN)
-}
-
-/// Of a flow with that peer: eight times what the link has in flight, as the window of a session. Bytes that were lost are on their way
-/// again while those behind them wait, here and at the peer: where 8 % are lost, some of each round trip are lost thrice. On a link
-/// that is ours alone it is as much as there may be: while the way back is down, nothing acknowledges what arrives. What is
-/// not needed costs nothing.
-fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
-    let most = match (peer.rate, peer.rtt) {
-        (Some(_), _) if is_dedicated(config, index, peer) => EXTENT_MAX,
-        (Some(rate), Some(rtt)) => 8 * rate.bandwidth_delay_product(rtt),
-        _ => EXTENT_MIN,
-    };
-    let extent = most.clamp(EXTENT_MIN, EXTENT_MAX).next_power_of_two();
-    extent.max(config.limits.ring_max.bytes())
-}
-
-/// What a flow takes from its leg ahead of what is sent: what the link takes in so long, but enough for the turns that flows and
-/// datagrams take, and no great part of what is in flight.
-const AHEAD: Duration = Duration::from_millis(20);
-const UNSENT_MIN: u64 = 128 << 10;
-const UNSENT_TURNS: u64 = 512 << 10;
-
-fn sizes(config: &Config) -> Vec<Sizes> {
-    let peers = config.peers.iter().enumerate();
-    let sizes = peers.map(|(index, peer)| Sizes {
-        extent: extent_of(config, index, peer),
-        unsent: unsent(peer),
-        hold: config.custody.hold,
-    });
-    sizes.collect()
-}
-
 fn flows(config: &Config) -> Vec<u32> {
     let (limit, peers) = (config.limits.flows, &config.peers);
     let flows = peers.iter().map(|peer| peer.flows_max(limit, peers.len()));
@@ -252,16 +224,6 @@ fn packets(config: &Config) -> Result<Vec<Option<Packets>>, NoRandomness> {
     let seed = u64::from_be_bytes(keys::random()?[..8].try_into().expect("longer"));
     let peers = 0..config.peers.len();
     Ok(peers.map(|peer| Packets::new(config, peer, seed)).collect())
-}
-
-fn unsent(peer: &Peer) -> u64 {
-    let Some(rate) = peer.rate else {
-        return UNSENT_TURNS;
-    };
-    let rtt = peer.rtt.unwrap_or(RTT_UNKNOWN);
-    let most = rate.bandwidth_delay_product(rtt / 4).max(UNSENT_TURNS);
-    let ahead = rate.bandwidth_delay_product(AHEAD);
-    ahead.clamp(UNSENT_MIN, most)
 }
 
 fn bind(identity: &Identity, mark: u32) -> Result<Bound, TunnelError> {
@@ -370,7 +332,7 @@ fn session_config(
         .and_then(|link| interface::mtu(link.interface.as_str()).ok())
         .unwrap_or(1500)
         .clamp(IPV6_MTU_MIN, 9000);
-    let stream_credit = chunks::window(extent_of(config, index, peer));
+    let stream_credit = chunks::window(room::extent_of(config, index, peer));
     let memory = config.limits.memory.bytes();
     SessionConfig {
         initiator: false,
@@ -384,7 +346,7 @@ fn session_config(
         overhead,
         outages: outages(config, index, peer),
         stream_credit,
-        session_credit: credit::base(memory, config.peers.len(), stream_credit),
+        session_credit: credit::base(memory, config.peers.len(), room::first(config, index, peer)),
         streams_max: config.limits.flows,
         memory: None,
         overhead_max: 1.0,
@@ -426,14 +388,14 @@ pub fn is_tunnel(config: &Config, site: SiteId) -> bool {
 #[cfg(test)]
 pub(super) fn sizes_and_session(config: &Config, peer: usize) -> (SessionConfig, Sizes) {
     let session = session_config(config, peer, &config.peers[peer], None);
-    (session, sizes(config)[peer])
+    (session, room::sizes(config)[peer])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn config(peer: &str, site: &str) -> Config {
+    pub(super) fn config(peer: &str, site: &str) -> Config {
         let text = format!(
             "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"a\"\n\
              [peer.hub]\nendpoint = \"192.0.2.1:1\"\n{peer}\n\
@@ -447,28 +409,6 @@ mod tests {
         let config = config(peer, site);
         let peer = &config.peers[0];
         peer_config(&config, 0, peer).expect("no files").session
-    }
-
-    #[test]
-    fn flows_may_hold_eight_times_what_is_in_flight_and_more_where_nobody_else_is() {
-        let extent = |peer| extent(&config(peer, ""));
-        assert_eq!(extent("rate = \"10kbit/s\"\nrtt = \"600ms\""), 8 << 20);
-        assert_eq!(extent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 8 << 20);
-        assert_eq!(extent("rate = \"20Mbit/s\"\nrtt = \"600ms\""), 16 << 20);
-        assert_eq!(extent("rate = \"10Gbit/s\"\nrtt = \"600ms\""), 16 << 20);
-        assert_eq!(extent(""), 8 << 20);
-        let dedicated = "rate = \"10kbit/s\"\nrtt = \"600ms\"\ndedicated = true";
-        assert_eq!(extent(dedicated), 16 << 20);
-    }
-
-    #[test]
-    fn little_waits_to_be_sent() {
-        let unsent = |peer| unsent(&config(peer, "").peers[0]);
-        assert_eq!(unsent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 128 << 10);
-        assert_eq!(unsent("rate = \"100Mbit/s\"\nrtt = \"100ms\""), 250_000);
-        assert_eq!(unsent("rate = \"10Gbit/s\"\nrtt = \"1ms\""), 512 << 10);
-        assert_eq!(unsent("rate = \"1Gbit/s\"\nrtt = \"600ms\""), 2_500_000);
-        assert_eq!(unsent(""), 512 << 10);
     }
 
     #[test]

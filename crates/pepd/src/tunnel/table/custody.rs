@@ -88,6 +88,7 @@ impl World {
         let custody = Custody::new(bounds, &[Bounds::NONE], Some(spill), &context.counters);
         let sizes = Sizes {
             extent: 2 * MIB,
+            first: 2 * MIB,
             unsent: 128 << 10,
             hold: HOUR,
         };

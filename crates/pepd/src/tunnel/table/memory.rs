@@ -12,7 +12,7 @@ use winkemu_link::{Direction as Way, Engine, LinkOptions};
 
 use super::*;
 use crate::tunnel::{
-    credit::{Credits, Usage},
+    credit::{self, Credits, Usage},
     rig::context_with,
     setup,
 };
@@ -38,11 +38,7 @@ impl End {
         let (mut session, sizes) = setup::sizes_and_session(config, 0);
         session.initiator = initiator;
         let mut credits = Credits::default();
-        credits.add(
-            &context.budget,
-            session.session_credit,
-            session.stream_credit,
-        );
+        credits.add(&context.budget, session.session_credit, sizes.first);
         Self {
             table: Table::new(&context, sizes, 1),
             session: Session::new(session, Duration::ZERO),
@@ -100,8 +96,8 @@ impl End {
 
     fn grant(&mut self, now: Duration) {
         let usage = Usage::of(&self.session, &self.table);
-        let rtt = || self.session.path().rtt;
-        let until = self.credits.grant(0, now, rtt, &usage);
+        let round = || credit::round(&self.session);
+        let until = self.credits.grant(0, now, round, &usage);
         self.session.allow_session(until);
     }
 }

@@ -68,6 +68,8 @@ impl FlowId {
 pub(super) struct Sizes {
     /// Of the extent of each direction.
     pub(super) extent: u64,
+    /// That the peer may have on its way before it is known what it needs.
+    pub(super) first: u64,
     /// That may wait to be sent for the first time.
     pub(super) unsent: u64,
     /// For how long a flow waits for the next session once one is gone.
