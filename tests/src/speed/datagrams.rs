@@ -41,12 +41,19 @@ pub(super) struct Reached {
     pub cpu_us: f64,
 }
 
-/// Searches for the highest rate of datagrams of this length that comes through.
+/// What is sent: datagrams of `len` bytes, of so many flows in turn, 1 to [`BATCH`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kind {
+    pub len: usize,
+    pub flows: usize,
+}
+
+/// Searches for the highest rate of such datagrams that comes through.
 ///
 /// # Errors
 /// When the system refuses something, or nothing comes through.
-pub(super) fn search(bed: &Bed, len: usize, time: Duration) -> Result<Reached> {
-    let flood = Flood::new(bed, len)?;
+pub(super) fn search(bed: &Bed, kind: Kind, time: Duration) -> Result<Reached> {
+    let flood = Flood::new(bed, kind)?;
     let (mut good, mut bad, mut best) = (0.0, f64::INFINITY, 0.0_f64);
     let mut rate = FIRST;
     for _ in 0..HALVINGS {
@@ -92,20 +99,24 @@ fn cpu_times(bed: &Bed) -> Result<Vec<Duration>> {
 
 /// Sockets of both ends.
 struct Flood {
-    client: UdpSocket,
+    /// One for each flow.
+    clients: Vec<UdpSocket>,
     server: UdpSocket,
     len: usize,
 }
 
 impl Flood {
-    fn new(bed: &Bed, len: usize) -> Result<Self> {
+    fn new(bed: &Bed, Kind { len, flows }: Kind) -> Result<Self> {
         let (server, to) = bed.datagrams()?;
         setsockopt(&server, RcvBufForce, &BUFFER)?;
         server.set_read_timeout(Some(Duration::from_millis(20)))?;
-        let client = bed.client().enter(|| UdpSocket::bind("0.0.0.0:0"))??;
-        client.connect(to)?;
+        let client = || {
+            let client = bed.client().enter(|| UdpSocket::bind("0.0.0.0:0"))??;
+            client.connect(to)?;
+            Ok(client)
+        };
         Ok(Self {
-            client,
+            clients: (0..flows).map(|_| client()).collect::<Result<_>>()?,
             server,
             len,
         })
@@ -133,8 +144,11 @@ impl Flood {
 
     fn send(&self, per_second: f64, time: Duration) -> Result<u64> {
         let payload = vec![7; self.len];
-        let slices = [[IoSlice::new(&payload)]; BATCH];
-        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(BATCH, None);
+        let each = BATCH / self.clients.len();
+        let slices = vec![[IoSlice::new(&payload)]; each];
+        let none = vec![None::<SockaddrIn>; each];
+        let mut headers = MultiHeaders::<SockaddrIn>::preallocate(each, None);
+        let mut turns = self.clients.iter().cycle();
         let began = Instant::now();
         let mut sent = 0;
         loop {
@@ -147,9 +161,8 @@ impl Flood {
                 thread::sleep(early.min(time - elapsed));
                 continue;
             }
-            let fd = self.client.as_raw_fd();
-            let none: [Option<SockaddrIn>; BATCH] = [None; BATCH];
-            match sendmmsg(fd, &mut headers, &slices, none, [], MsgFlags::empty()) {
+            let client = turns.next().expect("there are flows").as_raw_fd();
+            match sendmmsg(client, &mut headers, &slices, &none, [], MsgFlags::empty()) {
                 Ok(messages) => sent += u32::try_from(messages.count())?,
                 // The queue of the interface is full.
                 Err(Errno::ENOBUFS | Errno::EAGAIN) => {}

@@ -21,8 +21,8 @@ use super::{
 const MANY_FLOWS: usize = 64;
 /// Bytes of each write of the measurement of messages.
 const WRITES: [usize; 4] = [64, 512, 4096, 65536];
-/// Lengths of datagrams.
-const DATAGRAMS: [usize; 2] = [200, 1400];
+/// Lengths of datagrams, and of how many flows they are.
+const DATAGRAMS: [(usize, usize); 3] = [(200, 1), (200, 16), (1400, 1)];
 /// Sizes of ping-pong messages in bytes.
 const MESSAGE_SIZES: [usize; 3] = [1, 64, 1000];
 /// Round trips of each ping-pong, and connections of each connect-and-echo.
@@ -150,9 +150,13 @@ impl Plan {
     }
 
     fn datagrams(&self, bed: &Bed, report: &mut Report) -> Result<()> {
-        for len in DATAGRAMS {
-            let reached = datagrams::search(bed, len, self.transfer_time / 2)?;
-            let name = format!("datagrams of {len} B");
+        for (len, flows) in DATAGRAMS {
+            let kind = datagrams::Kind { len, flows };
+            let reached = datagrams::search(bed, kind, self.transfer_time / 2)?;
+            let name = match flows {
+                1 => format!("datagrams of {len} B"),
+                _ => format!("datagrams of {len} B, {flows} flows"),
+            };
             let rate = Quantity::new(name.clone(), "/s", Compare::Ratio);
             report.record(rate, bed.variant, reached.per_second);
             if bed.variant != Variant::Direct {

@@ -81,6 +81,7 @@ fn read_policy(mut packet: Section<'_>, boost: Section<'_>, site: &Site) -> Pack
             .read("queue", WordOr("auto", None, Map(queue, Some)))
             .unwrap_or(d.queue),
         mss_clamp: s.read("mss_clamp", Switch).unwrap_or(d.mss_clamp),
+        join: s.read("join", Switch).unwrap_or(d.join),
         on_peer_loss: s
             .read("on_peer_loss", WITHOUT_PEER)
             .unwrap_or(d.on_peer_loss),

@@ -25,6 +25,9 @@ pub struct PacketPolicy {
     /// Whether the MSS of TCP connections is lowered to what a packet of the tunnel holds; default true:
     /// networks that swallow ICMP leave hosts no other way to know.
     pub mss_clamp: bool,
+    /// Whether datagrams of a flow that arrive together go to the kernel as one; default true. Filters on the far side of the tunnel see
+    /// one packet then.
+    pub join: bool,
     /// What becomes of packets while the peer is gone; default [`WithoutPeer::Pass`].
     pub on_peer_loss: WithoutPeer,
     /// What is done with the packets; default nothing.
@@ -38,6 +41,7 @@ impl PacketPolicy {
             deadline: Self::deadline_of(class),
             queue: None,
             mss_clamp: true,
+            join: true,
             on_peer_loss: WithoutPeer::default(),
             boost: Boost::default(),
         }

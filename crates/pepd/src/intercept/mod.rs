@@ -231,6 +231,9 @@ impl Interception {
         let first = config.intercept.lan.len();
         for (number, lane) in rules::lanes(config).into_iter().enumerate() {
             let tun = create_tun(&lane.tun, features.ipv6).await?;
+            if !lane.join {
+                tun.one_by_one();
+            }
             let queue = netlink::PACKET_QUEUE;
             let index = self.netlink.set_up(&lane.tun, queue).await?;
             self.tun_indices.push((first + number, index));

@@ -28,9 +28,22 @@ const WHOLE: [u8; run::HEADER] = [0; run::HEADER];
 pub struct Tun {
     name: String,
     device: OwnedFd,
-    /// The kernel takes datagrams of a flow as one (Linux 6.2), as far as is known.
-    takes_runs: Cell<bool>,
+    runs: Cell<Runs>,
 }
+
+/// Whether the kernel is given datagrams of a flow as one (Linux 6.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    /// It has taken none, and refused so many.
+    Unknown { refused: u8 },
+    /// It has taken some. Some kernels refuse those of a few bytes each.
+    Taken,
+    /// Each packet goes alone.
+    Never,
+}
+
+/// One that refuses so many, and takes none, takes none.
+const REFUSED_MAX: u8 = 8;
 
 /// The TUN through which the packets of a site go.
 #[derive(Debug)]
@@ -68,8 +81,13 @@ impl Tun {
         Ok(Self {
             name: name.to_owned(),
             device,
-            takes_runs: Cell::new(true),
+            runs: Cell::new(Runs::Unknown { refused: 0 }),
         })
+    }
+
+    /// Each packet is to go to the kernel alone.
+    pub fn one_by_one(&self) {
+        self.runs.set(Runs::Never);
     }
 
     /// The interface's name.
@@ -102,19 +120,34 @@ impl Tun {
 
     /// Lets packets come in by this interface, at one go where the kernel can; how many it took. Never waits.
     pub fn write_run(&self, run: &Run) -> usize {
-        if run.packets().len() > 1 && self.takes_runs.get() {
+        if run.packets().len() > 1 && self.runs.get() != Runs::Never {
             match run.write(&self.device) {
-                Ok(()) => return run.packets().len(),
-                Err(Errno::EINVAL) => {
-                    tracing::debug!(interface = self.name, "the kernel takes packets one by one");
-                    self.takes_runs.set(false);
+                Ok(()) => {
+                    self.runs.set(Runs::Taken);
+                    return run.packets().len();
                 }
+                Err(Errno::EINVAL) => self.note_refusal(),
                 // Smaller ones may do.
                 Err(_) => {}
             }
         }
         let packets = run.packets().iter();
         packets.filter(|packet| self.write(packet).is_ok()).count()
+    }
+
+    fn note_refusal(&self) {
+        let Runs::Unknown { refused } = self.runs.get() else {
+            return;
+        };
+        if refused + 1 < REFUSED_MAX {
+            let refused = refused + 1;
+            return self.runs.set(Runs::Unknown { refused });
+        }
+        tracing::info!(
+            interface = self.name,
+            "the kernel takes datagrams of a flow one by one, which costs more of the processor: Linux 6.2 and later take them together"
+        );
+        self.runs.set(Runs::Never);
     }
 }
 

@@ -30,6 +30,10 @@ fn packet(site: &Site, policy: &PacketPolicy, peer: &str) -> String {
         true => "; MSS lowered",
         false => "",
     };
+    let joined = match policy.join {
+        true => "",
+        false => "; each alone to the kernel",
+    };
     let boosters: Vec<_> = policy
         .boost
         .rules()
@@ -44,7 +48,7 @@ fn packet(site: &Site, policy: &PacketPolicy, peer: &str) -> String {
         false => boosters.join(", "),
     };
     format!(
-        "packet to {peer} as {}, while it is gone {without}; each waits for {} at most{queue}{clamp}; boosters: {boosters}",
+        "packet to {peer} as {}, while it is gone {without}; each waits for {} at most{queue}{clamp}{joined}; boosters: {boosters}",
         class(site.class),
         duration::format(policy.deadline)
     )

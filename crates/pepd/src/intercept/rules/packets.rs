@@ -24,6 +24,8 @@ pub struct PacketLane {
     pub tun: String,
     /// Whether the MSS of connections is lowered to what fits.
     pub mss_clamp: bool,
+    /// Whether datagrams of a flow that arrive together come out of the TUN as one.
+    pub join: bool,
 }
 
 /// The TUNs of packets, in the order of their sites: the table's name and a number, which no TUN for held SYNs can be
@@ -35,6 +37,7 @@ pub fn lanes(config: &Config) -> Vec<PacketLane> {
         site: of.id,
         tun: format!("{prefix}-{number}"),
         mss_clamp: of.policy.mss_clamp,
+        join: of.policy.join,
     };
     sites.map(lane).collect()
 }

@@ -28,7 +28,8 @@ const NEEDS_CHECKSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`.
 const GSO_UDP: u8 = 5;
 
-/// Packets in their order: one of any kind, or datagrams of a flow that differ in what they carry only, and of which the last may be shorter.
+/// Packets in their order: one of any kind, or datagrams of a flow that differ in what they carry only, and of which the last may be shorter if it is
+/// the third or a later one.
 #[derive(Debug)]
 pub struct Run {
     packets: Vec<Vec<u8>>,
@@ -96,7 +97,10 @@ impl Run {
             return None;
         }
         let next = Datagram::of(packet)?;
-        let fits = next.payload <= first.payload && self.length + next.payload <= LENGTH_MAX;
+        // The first of different ones may be a probe for a longer path (RFC 8899), and then what follows must not share its fate.
+        let is_alike = next.payload == first.payload
+            || (next.payload < first.payload && self.packets.len() > 1);
+        let fits = is_alike && self.length + next.payload <= LENGTH_MAX;
         fits.then_some(next.payload)
     }
 
@@ -127,6 +131,7 @@ impl Datagram {
         if ip.protocol != protocol::UDP
             || ip.fragment
             || (ip.header, ip.bytes.len()) != (plain, packet.len())
+            || (ip.version == 6 && packet[4..6] != ((packet.len() - plain) as u16).to_be_bytes())
         {
             return None;
         }

@@ -110,6 +110,11 @@ fn what_the_kernel_would_change_goes_alone() {
     refuses(4, "another host", change(4, 15, 9));
     refuses(4, "another port", change(4, 21, 9));
     refuses(4, "longer", plain(4, 2, &[7; 101]));
+    refuses(
+        4,
+        "shorter, as of a path that carries no more",
+        plain(4, 2, &[7; 99]),
+    );
     refuses(4, "identification", plain(4, 3, &[7; 100]));
     refuses(6, "flow label", change(6, 3, 1));
     refuses(6, "hop limit", change(6, 7, 1));
@@ -137,6 +142,9 @@ fn what_the_kernel_would_change_goes_alone() {
             plain(version, 2, &[7; 100])[..50].to_vec(),
         );
     }
+    let mut jumbogram = plain(6, 2, &[7; 100]);
+    jumbogram[4..6].fill(0);
+    alone(6, "no length", jumbogram);
     let mut wrong = plain(4, 2, &[7; 100]);
     wrong[10] ^= 1;
     alone(4, "a wrong checksum of the header", wrong);

@@ -2,13 +2,19 @@
 
 use std::net::IpAddr;
 
+use boosters::ip::{Ip, protocol};
+
 use crate::intercept::tun::Run;
 
 /// How many flows have packets on the way at once.
-const RUNS_MAX: usize = 16;
+const RUNS_MAX: usize = 32;
 
 /// Which interface packets come in by.
 type Of = (usize, usize);
+/// From which host to which.
+type Ends = Option<(IpAddr, IpAddr)>;
+/// From which port to which.
+type Ports = [u8; 4];
 
 /// Runs that packets may still be added to.
 #[derive(Debug, Default)]
@@ -19,30 +25,35 @@ pub(super) struct Runs {
 #[derive(Debug)]
 struct Underway {
     of: Of,
-    /// From which host to which.
-    ends: Option<(IpAddr, IpAddr)>,
+    ends: Ends,
+    /// None where the packet is no whole datagram: what is between the same hosts may be of its flow.
+    ports: Option<Ports>,
     run: Run,
-    /// Something between the same hosts has come behind it.
+    /// Something that may be of its flow has come behind it.
     passed: bool,
 }
 
 impl Runs {
-    /// Adds a packet, behind all others between the same hosts.
-    pub(super) fn push(&mut self, of: Of, ends: Option<(IpAddr, IpAddr)>, mut packet: Vec<u8>) {
-        let mut list = self.list.iter_mut();
-        let last = list.find(|last| !last.passed && (last.of, last.ends) == (of, ends));
-        if let Some(last) = last {
-            match last.run.push(packet) {
-                Ok(()) => return,
-                Err(again) => packet = again,
+    /// Adds a packet, behind all others that may be of its flow.
+    pub(super) fn push(&mut self, of: Of, ends: Ends, mut packet: Vec<u8>) {
+        let ports = ports(&packet);
+        let list = self.list.iter_mut();
+        let between = list.filter(|last| !last.passed && (last.of, last.ends) == (of, ends));
+        for last in between {
+            if ports.is_some() && last.ports == ports {
+                match last.run.push(packet) {
+                    Ok(()) => return,
+                    Err(again) => packet = again,
+                }
             }
-            last.passed = true;
+            last.passed = ports.is_none() || last.ports == ports;
         }
         self.list.push(Underway {
             of,
             ends,
+            ports,
             run: Run::new(packet),
-            passed: false,
+            passed: ports.is_none(),
         });
     }
 
@@ -59,34 +70,74 @@ impl Runs {
     }
 }
 
+/// Those of a datagram of UDP in one piece.
+fn ports(packet: &[u8]) -> Option<Ports> {
+    let ip = Ip::parse(packet)?;
+    let is_whole = ip.protocol == protocol::UDP && !ip.fragment;
+    ip.payload().first_chunk().copied().filter(|_| is_whole)
+}
+
 #[cfg(test)]
 mod tests {
+    use boosters::checksum;
+
     use super::*;
 
-    /// A datagram without a checksum, which no other follows: every packet is a run.
-    fn udp(host: u8, number: u8) -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0];
-        packet.extend([10, 1, 0, host, 10, 2, 0, 1]);
-        packet.extend([0, 1, 0, 2, 0, 9, 0, 0, number]);
+    /// A datagram between two hosts.
+    fn udp(ports: [u8; 2], number: u8) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0x40, 0, 64, 17, 0, 0];
+        packet.extend([10, 1, 0, 1, 10, 2, 0, 1]);
+        packet.extend([0, ports[0], 0, ports[1], 0, 9, 0, 0, number]);
+        let sum = checksum::fold(checksum::sum(&packet[..20]));
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        let ip = Ip::parse(&packet).expect("a datagram");
+        let sum = checksum::of_transport(&ip, ip.payload());
+        packet[26..28].copy_from_slice(&sum.to_be_bytes());
         packet
     }
 
-    #[test]
-    fn what_is_between_two_hosts_keeps_its_order() {
+    /// The last fragment of one.
+    fn fragment(number: u8) -> Vec<u8> {
+        let mut packet = udp([1, 2], number);
+        (packet[6], packet[7]) = (0, 3);
+        packet
+    }
+
+    fn runs(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut runs = Runs::default();
-        for (host, number) in [(1, 0), (2, 0), (1, 1), (1, 2), (2, 1)] {
-            let packet = udp(host, number);
-            runs.push((0, 0), super::super::groups::ends(&packet), packet);
+        for packet in packets {
+            runs.push((0, 0), super::super::groups::ends(packet), packet.clone());
         }
-        let taken: Vec<_> = runs
-            .take()
-            .flat_map(|(_, run)| run.packets().to_vec())
-            .collect();
-        let of = |host: u8| {
-            let packets = taken.iter().filter(move |packet| packet[15] == host);
-            packets.map(|packet| packet[28]).collect::<Vec<_>>()
-        };
-        assert_eq!((of(1), of(2)), (vec![0, 1, 2], vec![0, 1]));
         assert!(!runs.is_full());
+        let numbers = |run: &Run| run.packets().iter().map(|packet| packet[28]).collect();
+        runs.take().map(|(_, run)| numbers(&run)).collect()
+    }
+
+    #[test]
+    fn datagrams_of_a_flow_go_together_though_others_come_between() {
+        let [a, b] = [[1, 2], [1, 3]];
+        let packets = [udp(a, 0), udp(b, 1), udp(a, 2), udp(b, 3), udp(a, 4)];
+        assert_eq!(runs(&packets), [vec![0, 2, 4], vec![1, 3]]);
+    }
+
+    #[test]
+    fn what_may_be_of_a_flow_keeps_its_place_in_it() {
+        let [a, b] = [[1, 2], [1, 3]];
+        let packets = [
+            udp(a, 0),
+            udp(b, 1),
+            fragment(2),
+            udp(a, 3),
+            udp(b, 4),
+            udp(a, 5),
+        ];
+        assert_eq!(
+            runs(&packets),
+            [vec![0], vec![1], vec![2], vec![3, 5], vec![4]]
+        );
+        let mut other = udp(a, 1);
+        other[8] = 63;
+        let packets = [udp(a, 0), other, udp(a, 2)];
+        assert_eq!(runs(&packets), [[0], [1], [2]]);
     }
 }
