@@ -61,7 +61,12 @@ impl Slot {
         self.header().write_half(direction, half);
     }
 
-    /// How many chunks each direction has room for.
+    /// How many bytes each direction has room for.
+    pub fn extent_bytes(&self) -> u64 {
+        self.arena.layout.extent_bytes()
+    }
+
+    /// How many chunks that is.
     pub fn chunks(&self) -> usize {
         self.arena.layout.chunks()
     }

@@ -15,7 +15,7 @@ use nix::{
 
 use pep_core::site::SiteId;
 
-pub use run::Run;
+pub use run::{Run, Single};
 
 use super::{setup, setup::SetupError};
 use crate::sys;

@@ -52,7 +52,6 @@ pub(super) const INITIAL: u64 = 1 << 14;
 /// Flows that a peer may open.
 pub(super) const FLOWS: u32 = 6;
 pub(super) const SIZES: Sizes = Sizes {
-    extent: RING,
     first: CREDIT,
     unsent: RING,
     hold: Duration::from_secs(5),

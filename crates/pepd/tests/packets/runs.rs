@@ -5,7 +5,7 @@ use std::{fs, net::UdpSocket, time::Duration};
 use pepd::intercept::tun::Run;
 
 use crate::{
-    bed::{HOST_V4, HOST_V6, firewall, in_place, run, with_ipv6},
+    bed::{CONFIG, HOST_V4, HOST_V6, firewall, in_place_for, run, with_ipv6},
     forge::udp,
 };
 
@@ -19,7 +19,19 @@ fn joins() -> bool {
 
 #[test]
 fn the_kernel_takes_datagrams_of_a_flow_as_one_and_hosts_get_each_as_it_was() {
-    in_place(async |host, _interception, tuns| {
+    goes(CONFIG.to_owned(), joins());
+}
+
+#[test]
+fn filters_see_each_datagram_where_none_are_to_be_joined() {
+    let packets = "match = { dport = \"5060-5070\" }\n[site.packet]\njoin = false";
+    let config = CONFIG.replace("match = { dport = \"5060-5070\" }", packets);
+    goes(config, false);
+}
+
+/// Datagrams of a flow reach their host as they were, and filters before it see them as one, or not.
+fn goes(config: String, as_one: bool) {
+    in_place_for(config, async move |host, _interception, tuns| {
         with_ipv6(host);
         firewall(
             "filter hook forward priority 0",
@@ -51,7 +63,7 @@ fn the_kernel_takes_datagrams_of_a_flow_as_one_and_hosts_get_each_as_it_was() {
             }
         }
         let counted = run("nft", &["list", "table", "inet", "own"]);
-        let wanted = if joins() { 2 } else { 2 * payloads.len() };
+        let wanted = if as_one { 2 } else { 2 * payloads.len() };
         assert!(counted.contains(&format!("packets {wanted} ")), "{counted}");
     });
 }

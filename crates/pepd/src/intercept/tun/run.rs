@@ -28,6 +28,31 @@ const NEEDS_CHECKSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_UDP_L4`.
 const GSO_UDP: u8 = 5;
 
+/// A packet, and what it is if others of its flow may go with it.
+#[derive(Debug)]
+pub struct Single {
+    packet: Vec<u8>,
+    datagram: Option<Datagram>,
+}
+
+impl Single {
+    /// Between which ports a datagram goes that others may go with.
+    #[must_use]
+    pub fn ports(&self) -> Option<[u8; 4]> {
+        let ports = self.packet.get(self.datagram?.ip..)?;
+        ports.first_chunk().copied()
+    }
+}
+
+impl From<Vec<u8>> for Single {
+    fn from(packet: Vec<u8>) -> Self {
+        Self {
+            datagram: Datagram::of(&packet),
+            packet,
+        }
+    }
+}
+
 /// Packets in their order: one of any kind, or datagrams of a flow that differ in what they carry only, and of which the last may be shorter if it is
 /// the third or a later one.
 #[derive(Debug)]
@@ -56,9 +81,10 @@ struct Datagram {
 impl Run {
     /// One that begins with this packet.
     #[must_use]
-    pub fn new(packet: Vec<u8>) -> Self {
+    pub fn new(first: impl Into<Single>) -> Self {
+        let Single { packet, datagram } = first.into();
         Self {
-            datagram: Datagram::of(&packet),
+            datagram,
             length: packet.len(),
             packets: vec![packet],
             ends: false,
@@ -75,31 +101,28 @@ impl Run {
     ///
     /// # Errors
     /// With the packet, if it does not continue the run.
-    pub fn push(&mut self, packet: Vec<u8>) -> Result<(), Vec<u8>> {
-        let Some(payload) = self.continued_by(&packet) else {
-            return Err(packet);
+    pub fn push(&mut self, next: impl Into<Single>) -> Result<(), Single> {
+        let next = next.into();
+        let Some(payload) = self.continued_by(&next) else {
+            return Err(next);
         };
         self.ends = self.datagram.is_some_and(|first| payload < first.payload);
         self.length += payload;
-        self.packets.push(packet);
+        self.packets.push(next.packet);
         Ok(())
     }
 
     /// How much this packet carries, if it continues the run.
-    fn continued_by(&self, packet: &[u8]) -> Option<usize> {
-        let (first, of_first) = (self.datagram?, &self.packets[0]);
-        if self.ends || self.packets.len() == RUN_MAX {
+    fn continued_by(&self, Single { packet, datagram }: &Single) -> Option<usize> {
+        let (first, next) = (self.datagram?, (*datagram)?);
+        let headers = packet.get(..first.ip + UDP)?;
+        let (of_first, number) = (&self.packets[0], self.packets.len());
+        if self.ends || number == RUN_MAX || !first.is_alike(of_first, headers, number) {
             return None;
         }
-        // The cheapest first: what is of another flow most often differs here.
-        let headers = first.ip + UDP;
-        if !first.is_alike(of_first, packet.get(..headers)?, self.packets.len()) {
-            return None;
-        }
-        let next = Datagram::of(packet)?;
         // The first of different ones may be a probe for a longer path (RFC 8899), and then what follows must not share its fate.
-        let is_alike = next.payload == first.payload
-            || (next.payload < first.payload && self.packets.len() > 1);
+        let is_alike =
+            next.payload == first.payload || (next.payload < first.payload && number > 1);
         let fits = is_alike && self.length + next.payload <= LENGTH_MAX;
         fits.then_some(next.payload)
     }

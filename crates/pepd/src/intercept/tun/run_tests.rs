@@ -98,7 +98,8 @@ fn what_the_kernel_would_change_goes_alone() {
     let first = |version| plain(version, 1, &[7; 100]);
     let refuses = |version: u8, what: &str, packet: Vec<u8>| {
         let mut run = Run::new(first(version));
-        assert_eq!(run.push(packet.clone()), Err(packet.clone()), "{what}");
+        let refused = run.push(packet.clone()).expect_err(what);
+        assert_eq!(refused.packet, packet, "{what}");
         // Nor does anything follow it, unless only the first differs.
         Run::new(packet)
     };

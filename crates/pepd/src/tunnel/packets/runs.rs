@@ -2,9 +2,7 @@
 
 use std::net::IpAddr;
 
-use boosters::ip::{Ip, protocol};
-
-use crate::intercept::tun::Run;
+use crate::intercept::tun::{Run, Single};
 
 /// How many flows have packets on the way at once.
 const RUNS_MAX: usize = 32;
@@ -26,7 +24,7 @@ pub(super) struct Runs {
 struct Underway {
     of: Of,
     ends: Ends,
-    /// None where the packet is no whole datagram: what is between the same hosts may be of its flow.
+    /// None where nothing goes with it: what is between the same hosts may be of its flow.
     ports: Option<Ports>,
     run: Run,
     /// Something that may be of its flow has come behind it.
@@ -35,8 +33,9 @@ struct Underway {
 
 impl Runs {
     /// Adds a packet, behind all others that may be of its flow.
-    pub(super) fn push(&mut self, of: Of, ends: Ends, mut packet: Vec<u8>) {
-        let ports = ports(&packet);
+    pub(super) fn push(&mut self, of: Of, ends: Ends, packet: Vec<u8>) {
+        let mut packet = Single::from(packet);
+        let ports = packet.ports();
         let list = self.list.iter_mut();
         let between = list.filter(|last| !last.passed && (last.of, last.ends) == (of, ends));
         for last in between {
@@ -70,16 +69,9 @@ impl Runs {
     }
 }
 
-/// Those of a datagram of UDP in one piece.
-fn ports(packet: &[u8]) -> Option<Ports> {
-    let ip = Ip::parse(packet)?;
-    let is_whole = ip.protocol == protocol::UDP && !ip.fragment;
-    ip.payload().first_chunk().copied().filter(|_| is_whole)
-}
-
 #[cfg(test)]
 mod tests {
-    use boosters::checksum;
+    use boosters::{checksum, ip::Ip};
 
     use super::*;
 

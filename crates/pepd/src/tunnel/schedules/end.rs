@@ -175,7 +175,6 @@ impl Machine {
         let mut peers = Peers::default();
         peers.credits.add(&context.budget, CREDIT, CREDIT);
         let sizes = Sizes {
-            extent: plan.extent,
             first: CREDIT,
             unsent: EXTENT / 2,
             hold: plan.hold,

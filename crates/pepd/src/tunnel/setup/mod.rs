@@ -162,12 +162,8 @@ impl Prepared {
         }))
     }
 
-    /// With the memory of flows that there is, which may be a predecessor's that had less room, or more, for each: bytes of its flows may be
-    /// anywhere in it.
+    /// With the memory of flows that there is, which may be a predecessor's that had less room for each.
     pub(super) fn fit(&mut self, extent: u64) {
-        for sizes in &mut self.sizes {
-            sizes.extent = extent;
-        }
         for (_, peer) in &mut self.peers {
             let credit = &mut peer.session.stream_credit;
             *credit = (*credit).min(chunks::window(extent));

@@ -30,11 +30,8 @@ pub fn extent(config: &Config) -> u64 {
 pub(super) fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
     let (memory, peers) = (config.limits.memory.bytes(), config.peers.len() as u64);
     let part = memory / credit::ALL / AMPLE_FLOWS / peers.max(1);
-    let ample = match part {
-        EXTENT_AMPLE.. => EXTENT_AMPLE,
-        1.. => 1 << part.ilog2(),
-        0 => 0,
-    };
+    let part = part.clamp(EXTENT_MIN, EXTENT_AMPLE);
+    let ample = 1 << part.ilog2();
     let needed = needed(config, index, peer).next_power_of_two();
     needed.max(ample).max(config.limits.ring_max.bytes())
 }
@@ -60,7 +57,6 @@ const UNSENT_TURNS: u64 = 512 << 10;
 pub(super) fn sizes(config: &Config) -> Vec<Sizes> {
     let peers = config.peers.iter().enumerate();
     let sizes = peers.map(|(index, peer)| Sizes {
-        extent: extent_of(config, index, peer),
         first: first(config, index, peer),
         unsent: unsent(peer),
         hold: config.custody.hold,

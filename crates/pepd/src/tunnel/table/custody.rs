@@ -87,7 +87,6 @@ impl World {
     ) -> (Table, Rc<Custody>) {
         let custody = Custody::new(bounds, &[Bounds::NONE], Some(spill), &context.counters);
         let sizes = Sizes {
-            extent: 2 * MIB,
             first: 2 * MIB,
             unsent: 128 << 10,
             hold: HOUR,

@@ -73,11 +73,10 @@ impl Entry {
             reset: None,
             bond: Bond::new(),
             waker: None,
-            memory,
             flags: Flags::default(),
             outward,
-            out: ChunkMap::new(sizes.extent).with_window(WINDOW),
-            inn: ChunkMap::new(sizes.extent),
+            out: ChunkMap::new(memory.slot.extent_bytes()).with_window(WINDOW),
+            inn: ChunkMap::new(memory.slot.extent_bytes()),
             sent: Cell::new(0),
             unsent_max: sizes.unsent,
             waits: Cell::new(false),
@@ -85,6 +84,7 @@ impl Entry {
             charged: [initial; 2],
             extra: 0,
             keeping: Keeping::new(keeper),
+            memory,
         }
     }
 

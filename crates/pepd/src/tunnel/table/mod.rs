@@ -66,8 +66,6 @@ impl FlowId {
 /// How many bytes flows of a peer may hold, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sizes {
-    /// Of the extent of each direction.
-    pub(super) extent: u64,
     /// That the peer may have on its way before it is known what it needs.
     pub(super) first: u64,
     /// That may wait to be sent for the first time.

@@ -111,7 +111,7 @@ impl Table {
 
     /// All of a stream below that position has come: as far as the peer may send now, if it is a probe's.
     pub(in crate::tunnel) fn drop_probed(&self, stream: StreamId, until: u64) -> Option<u64> {
-        let window = pep_core::chunks::window(self.sizes.extent);
+        let window = pep_core::chunks::window(self.context.arena.layout().extent_bytes());
         self.probes.is(stream).then(|| until.saturating_add(window))
     }
 }

@@ -179,14 +179,15 @@ impl Entry {
         let halves = survivor.record.halves;
         let (sent, received) = (halves[outward as usize], halves[outward.other() as usize]);
         let leg = survivor.counters[side as usize];
-        let tail = read(&sent, leg.as_ref(), sizes.extent)?;
+        let extent = survivor.slot.extent_bytes();
+        let tail = read(&sent, leg.as_ref(), extent)?;
         // What was dropped since then the leg has never seen.
         let leg = leg.filter(|_| !identity.flags.answered);
         let (head, shut) = given(&received, leg.as_ref())?;
         let slot = survivor.slot;
         let map = |direction, elsewhere: &BTreeSet<u64>, held| {
             let words = (0..slot.chunks()).map(|chunk| slot.chunk(direction, chunk));
-            ChunkMap::recover(sizes.extent, words, elsewhere, held)
+            ChunkMap::recover(extent, words, elsewhere, held)
         };
         let elsewhere = on_disk.keys().copied().collect();
         let out = map(outward, &elsewhere, (sent.head, tail))?.with_window(WINDOW);
@@ -227,7 +228,7 @@ impl Entry {
         for direction in Direction::ALL {
             entry.publish_half(direction);
             entry.publish_chunks(direction);
-            entry.give_back_free(direction, sizes.extent);
+            entry.give_back_free(direction, extent);
         }
         let repaired = (tail - sent.tail) + (head - received.head);
         Ok(Recovered {
