@@ -159,11 +159,17 @@ pub fn run(case: &Case) {
                 channel,
                 kind,
                 bytes,
-            } => give(
-                to,
-                now,
-                &[&[channel % 66, kind % 0x20], &bytes.0[..]].concat(),
-            ),
+            } => {
+                let channel = match channel % 67 {
+                    66 => 127, // An introduction.
+                    other => other,
+                };
+                give(
+                    to,
+                    now,
+                    &[&[channel, kind % 0x20], &bytes.0[..]].concat(),
+                );
+            }
             What::Path { loss, rtt, room } => {
                 let path = Path {
                     loss: f64::from(*loss) / 255.0,

@@ -3,12 +3,13 @@
 //! An acknowledgement that is older than one that waits, or that was queued within the last round trip, is dropped; one that waits is replaced by a newer
 //! plain one of the same connection, in its place. Of duplicates of the same number, which say that something is missing, as many go on while others wait
 //! as are needed to say so: the first `high`, then one in `high - low`, and in any case one in a round trip: these answer keepalives. Whatever has SACK that was not seen
-//! yet, bytes, flags, other options or a closed window goes as it is, as does what has a wrong checksum: nothing is learned of that.
+//! yet, bytes, flags, other options, a mark of congestion or a closed window goes as it is, as does what has a wrong checksum: nothing is learned of that.
 
 use std::{cmp::Ordering, time::Duration};
 
 use crate::{
     booster::Out,
+    ecn::Ecn,
     flow::Flows,
     ip::{FlowKey, Ip},
     packet::Packet,
@@ -204,6 +205,10 @@ impl AtQueue for AckFilter {
         let Some(tcp) = Tcp::read(&packet.bytes) else {
             return Some(packet);
         };
+        if packet.ecn == Ecn::Ce {
+            // No later one says that, where senders look at the marks of acknowledgements.
+            return Some(packet);
+        }
         let key = tcp.ip.key();
         let (flow, _) = self.flows.entry(key, Flow::default);
         if tcp.has(flags::SYN | flags::RST) {
@@ -228,7 +233,9 @@ impl AtQueue for AckFilter {
                 return None;
             }
             Verdict::Replaces(number) => {
-                let age = queue.get(number).and_then(|waiting| age(waiting, &tcp));
+                let waiting = queue.get(number);
+                let waiting = waiting.filter(|waiting| waiting.ecn == packet.ecn);
+                let age = waiting.and_then(|waiting| age(waiting, &tcp));
                 if age == Some(Ordering::Greater) {
                     flow.standing = Some(number);
                     self.old += 1;

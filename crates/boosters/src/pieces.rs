@@ -45,6 +45,8 @@ const OPEN_MAX: usize = 32;
 const MESSAGE_MAX: usize = 65_535 + 64;
 /// Who lacks a piece for so long will not get it.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Nor will who is so many messages behind: its number, of 16 bits, would soon be another one's.
+const BEHIND_MAX: u16 = 1 << 13;
 
 /// Puts messages together.
 #[derive(Debug)]
@@ -82,14 +84,17 @@ impl Joiner {
         if index > last || bytes.is_empty() {
             return None;
         }
-        self.expire(now);
+        self.expire(now, id);
         let at = match self.open.iter().position(|open| open.id == id) {
             Some(at) => at,
             None => self.begin(now, id, last, outer),
         };
         let open = self.open.get_mut(at)?;
         let (len, full) = (open.pieces.len(), open.bytes + bytes.len() > MESSAGE_MAX);
-        if len != usize::from(last) + 1 || full {
+        let held = open.pieces.get(usize::from(index)).and_then(Option::as_ref);
+        // Two messages of one number make no third one.
+        let is_another = held.is_some_and(|held| held != bytes);
+        if len != usize::from(last) + 1 || full || is_another {
             self.open.remove(at);
             self.given_up += 1;
             return None;
@@ -123,9 +128,11 @@ impl Joiner {
         self.open.len() - 1
     }
 
-    fn expire(&mut self, now: Duration) {
+    /// Gives up what nothing will complete, now that a piece of message `id` has come.
+    fn expire(&mut self, now: Duration, id: u16) {
         while let Some(open) = self.open.front()
-            && now.saturating_sub(open.since) > PATIENCE
+            && (now.saturating_sub(open.since) > PATIENCE
+                || (BEHIND_MAX..=1 << 15).contains(&id.wrapping_sub(open.id)))
         {
             self.open.pop_front();
             self.given_up += 1;
@@ -167,7 +174,37 @@ mod tests {
             assert_eq!(joiner.take(Duration::ZERO, piece, Ecn::NotEct), None);
         }
         assert_eq!((joiner.open.len(), joiner.given_up), (1, 0));
-        joiner.expire(Duration::from_secs(60));
+        joiner.expire(Duration::from_secs(60), 0);
         assert_eq!((joiner.open.len(), joiner.given_up), (0, 1));
+    }
+
+    #[test]
+    fn no_message_gets_a_piece_of_one_that_had_its_number_before() {
+        let (mut cutter, mut joiner) = (Cutter::default(), Joiner::default());
+        let (now, mark) = (Duration::ZERO, Ecn::NotEct);
+        let (old, new) = ([1; 2000], [2; 2000]);
+        let first = cutter.cut(&old, 1200);
+        assert_eq!(joiner.take(now, &first[0], mark), None);
+        // 65,536 messages later, all within a moment.
+        for _ in 1..=u16::MAX {
+            for piece in cutter.cut(&[3; 1300], 1200) {
+                joiner.take(now, &piece, mark);
+            }
+        }
+        let again = cutter.cut(&new, 1200);
+        assert_eq!(again[0][..HEADER], first[0][..HEADER]);
+        assert_eq!(joiner.take(now, &again[1], mark), None);
+        assert_eq!(
+            joiner.take(now, &again[0], mark),
+            Some((new.to_vec(), mark))
+        );
+        assert_eq!(joiner.given_up, 1);
+        // Without others between them, as of a sender that began anew: the same piece with other bytes.
+        let (mut one, mut other) = (Cutter::default(), Cutter::default());
+        let (one, other) = (one.cut(&old, 1200), other.cut(&new, 1200));
+        assert_eq!(joiner.take(now, &one[0], mark), None);
+        assert_eq!(joiner.take(now, &other[0], mark), None);
+        assert_eq!(joiner.take(now, &one[1], mark), None);
+        assert_eq!(joiner.given_up, 2);
     }
 }

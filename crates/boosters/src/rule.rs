@@ -187,6 +187,88 @@ mod tests {
     }
 
     #[test]
+    fn all_conditions_have_to_hold_and_what_is_not_known_does_not() {
+        let ms = Duration::from_millis;
+        let slow = |rate, peer_rate| Path {
+            rate,
+            peer_rate,
+            ..Path::default()
+        };
+        let waits = |queue| Path {
+            queue,
+            ..Path::default()
+        };
+        let both = Rule {
+            queue_above: Some(ms(50)),
+            loss_above: Some(0.01),
+            ..Rule::default()
+        };
+        let asymmetry = Rule {
+            asymmetry_above: Some(4.0),
+            ..Rule::default()
+        };
+        let queue = Rule {
+            queue_above: Some(ms(50)),
+            ..Rule::default()
+        };
+        let any_loss = Rule {
+            loss_above: Some(0.0),
+            ..Rule::default()
+        };
+        let cases = [
+            (asymmetry, slow(100_000, Some(10_000_000)), true),
+            (asymmetry, slow(1_000_000, Some(10_000_000)), false),
+            (asymmetry, slow(0, Some(10_000_000)), false),
+            (asymmetry, slow(100_000, None), false),
+            (queue, waits(ms(60)), true),
+            (queue, waits(ms(50)), false),
+            (both, waits(ms(60)), false),
+            (
+                both,
+                Path {
+                    loss: 0.02,
+                    ..waits(ms(60))
+                },
+                true,
+            ),
+            (
+                both,
+                Path {
+                    loss: 0.02,
+                    ..waits(ms(0))
+                },
+                false,
+            ),
+            (any_loss, Path::default(), false),
+            (
+                any_loss,
+                Path {
+                    loss: 1e-9,
+                    ..Path::default()
+                },
+                true,
+            ),
+            (
+                Rule::default(),
+                Path {
+                    loss: 1.0,
+                    ..waits(ms(60))
+                },
+                false,
+            ),
+        ];
+        for (number, (rule, path, expected)) in cases.into_iter().enumerate() {
+            let mut switch = Switch::new(Rule {
+                when: When::Rule,
+                ..rule
+            });
+            switch.update(ms(0), &path);
+            assert_eq!(switch.is_on(), expected, "case {number}");
+            assert_eq!(switch.switched_on, expected.into(), "case {number}");
+        }
+    }
+
+    #[test]
     fn acknowledgements_for_each_packet_fit_up_to_the_ratio_of_lengths() {
         let path = |rate| Path {
             rate,

@@ -81,12 +81,16 @@ impl Stack {
         }
     }
 
-    /// Time has passed.
+    /// Time has passed. What a booster has begun it ends though it has been switched off since; but a far end that cannot read its messages gets
+    /// none.
     pub fn on_time(&mut self, now: Duration, exit: &mut Out) {
         for index in 0..self.layers.len() {
-            let booster = &mut self.layers[index].booster;
-            if booster.deadline().is_some_and(|at| at <= now) {
-                booster.on_time(now, &mut self.out);
+            let layer = &mut self.layers[index];
+            if layer.booster.deadline().is_some_and(|at| at <= now) {
+                layer.booster.on_time(now, &mut self.out);
+                if !layer.able {
+                    self.out.down.clear();
+                }
                 self.take(index);
                 self.work(now, exit);
             }

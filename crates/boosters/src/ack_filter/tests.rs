@@ -54,6 +54,29 @@ fn an_acknowledgement_for_which_there_is_no_room_leaves_data_alone() {
 }
 
 #[test]
+fn an_acknowledgement_with_a_mark_of_congestion_is_neither_dropped_nor_replaced() {
+    let marked = |number, ecn: Ecn| {
+        let mut bytes = ack(number);
+        bytes[1] |= ecn as u8;
+        crate::checksum::replace_u16(&mut bytes, 10, 0x4500, 0x4500 | ecn as u16);
+        bytes
+    };
+    let (mut filter, mut queue) = begun();
+    for number in [200, 300, 400] {
+        assert!(through(&mut filter, &mut queue, marked(number, Ecn::Ce)));
+    }
+    assert!(through(&mut filter, &mut queue, ack(500)));
+    // Of one sender, with one mark: as ever. Another mark says something else.
+    assert!(!through(&mut filter, &mut queue, ack(600)));
+    assert!(through(&mut filter, &mut queue, marked(700, Ecn::Ect0)));
+    assert!(!through(&mut filter, &mut queue, marked(800, Ecn::Ect0)));
+    assert!(
+        through(&mut filter, &mut queue, marked(100, Ecn::Ce)),
+        "old"
+    );
+}
+
+#[test]
 fn what_was_said_too_much_of_is_believed_for_a_round_trip_at_most() {
     let (mut filter, mut queue) = begun();
     // Whole, but of another connection, or made up.

@@ -7,8 +7,8 @@
 //!   ... ACKS 1 to 3 ... data ...                ----------->     ACK 1, ACK 2, ACK 3, as far apart as they had come
 //! ```
 //!
-//! Only plain acknowledgements that acknowledge something new become one: duplicates, SACK, window updates, marks of congestion, and what has bytes or
-//! flags go as they are, and nothing of a connection moves before another packet of it. An acknowledgement that comes while
+//! Only plain acknowledgements that acknowledge something new become one: duplicates, SACK, window updates, closed windows, marks of congestion (of TCP, and
+//! of IP for what they say of themselves), and what has bytes or flags go as they are, and nothing of a connection moves before another packet of it. An acknowledgement that comes while
 //! bytes of the same connection wait behind which it would stand goes with these: number, window and timestamps of the waiting segment become its own, as its host would write
 //! them by now.
 
@@ -22,6 +22,7 @@ pub use regenerate::Regenerate;
 
 use crate::{
     booster::Out,
+    ecn::Ecn,
     flow::Flows,
     ip::{FlowKey, Ip},
     packet::Packet,
@@ -121,6 +122,11 @@ impl Collapse {
         let Some(waiting) = queue.get(standing.number) else {
             return false;
         };
+        // The mark of an acknowledgement is its own; where bytes wait, theirs stays (RFC 3168 §6.1.4: acknowledgements have none).
+        let marks_differ = standing.count > 0 && waiting.ecn != packet.ecn;
+        if marks_differ || packet.ecn == Ecn::Ce {
+            return false;
+        }
         let old = Ip::parse(&waiting.bytes).and_then(Tcp::parse);
         let is_plain = old.is_some_and(|old| old.is_plain_ack() && !old.has_sack());
         let joined = if standing.count == 0 {
@@ -183,7 +189,8 @@ impl AtQueue for Collapse {
         let key = tcp.ip.key();
         let (flow, _) = self.flows.entry(key, Flow::default);
         let is_news = flow.last.is_none_or(|(ack, _)| is_after(tcp.ack, ack));
-        let joins = tcp.is_plain_ack() && !tcp.has_sack() && is_news;
+        // With a window of none those made before it would close theirs too early.
+        let joins = tcp.is_plain_ack() && !tcp.has_sack() && is_news && tcp.window > 0;
         let standing = flow.standing.take();
         let long = !queue.is_empty() && queue.delay(now) >= self.config.queue_above;
         if tcp.has(flags::ACK) {

@@ -67,7 +67,7 @@ fn carry(chain: &mut Chain, now: Duration) -> (usize, Vec<(Duration, Packet)>) {
     let (mut receiver, mut packets, mut messages) = (receiver(), Vec::new(), 0);
     let mut out = Vec::new();
     while chain.poll_message(now, 1300, &mut out).is_some() {
-        receiver.handle(now, &out, crate::ecn::Ecn::NotEct);
+        receiver.handle(now, &out, Ecn::NotEct);
         out.clear();
         messages += 1;
     }
@@ -247,6 +247,70 @@ fn what_is_alone_or_says_more_goes_as_it_is() {
     }
 }
 
+/// The same with this mark in its IP header.
+fn marked(mut packet: Vec<u8>, ecn: Ecn) -> Vec<u8> {
+    let before = u16::from_be_bytes([packet[0], packet[1]]);
+    packet[1] |= ecn as u8;
+    let after = u16::from_be_bytes([packet[0], packet[1]]);
+    checksum::replace_u16(&mut packet, 10, before, after);
+    packet
+}
+
+#[test]
+fn marks_of_acknowledgements_and_closed_windows_go_as_they_are() {
+    let mut closed = ack(1, 1, 3000, &[]);
+    tcp::set_window(&mut closed, 0);
+    let cases = [
+        (ack(1, 1, 1000, &[]), ack(1, 1, 2000, &[]), 1),
+        (ack(1, 1, 1000, &[]), closed, 2),
+        (
+            ack(1, 1, 1000, &[]),
+            marked(ack(1, 1, 2000, &[]), Ecn::Ect0),
+            2,
+        ),
+        (
+            marked(ack(1, 1, 1000, &[]), Ecn::Ect0),
+            marked(ack(1, 1, 2000, &[]), Ecn::Ect0),
+            1,
+        ),
+        (
+            marked(ack(1, 1, 1000, &[]), Ecn::Ce),
+            marked(ack(1, 1, 2000, &[]), Ecn::Ect0),
+            2,
+        ),
+        (
+            marked(ack(1, 1, 1000, &[]), Ecn::Ce),
+            marked(ack(1, 1, 2000, &[]), Ecn::Ce),
+            2,
+        ),
+        // Bytes have a mark of their own.
+        (
+            marked(ack(1, 1, 1000, b"data"), Ecn::Ect0),
+            ack(1, 5, 2000, &[]),
+            1,
+        ),
+        (
+            marked(ack(1, 1, 1000, b"data"), Ecn::Ect0),
+            marked(ack(1, 5, 2000, &[]), Ecn::Ce),
+            2,
+        ),
+    ];
+    for (number, (first, second, expected)) in cases.into_iter().enumerate() {
+        let mut chain = chain();
+        chain.from_host(Duration::ZERO, &first);
+        chain.from_host(Duration::ZERO, &second);
+        let mut out = Vec::new();
+        let mut messages = Vec::new();
+        while chain.poll_message(Duration::ZERO, 1300, &mut out).is_some() {
+            messages.push(std::mem::take(&mut out));
+        }
+        assert_eq!(messages.len(), expected, "case {number}");
+        if expected == 2 {
+            assert_eq!(messages, [first, second], "case {number}");
+        }
+    }
+}
+
 #[test]
 fn an_acknowledgement_goes_with_bytes_that_wait() {
     let mut chain = chain();
@@ -290,7 +354,7 @@ fn connections_keep_their_order_and_numbers_only_grow() {
             } else {
                 let mut out = Vec::new();
                 if chain.poll_message(now, 1300, &mut out).is_some() {
-                    receiver.handle(now, &out, crate::ecn::Ecn::NotEct);
+                    receiver.handle(now, &out, Ecn::NotEct);
                 }
             }
             while let Some(packet) = receiver.poll_packet() {
@@ -321,7 +385,7 @@ fn a_way_back_that_is_too_slow_for_acknowledgements_carries_them_all_the_same() 
         if tick % 166 == 165 {
             let mut out = Vec::new();
             if chain.poll_message(now, 1300, &mut out).is_some() {
-                receiver.handle(now, &out, crate::ecn::Ecn::NotEct);
+                receiver.handle(now, &out, Ecn::NotEct);
             }
         }
         while receiver.poll_packet().is_some() {

@@ -250,3 +250,87 @@ fn each_end_hears_how_fast_the_other_sends_and_when_that_changes() {
     // What changes little is not told.
     assert_eq!(rates(40, 21_000), (fast, Some(20_000), false));
 }
+
+/// The kinds of messages that leave, of packets and by themselves, in some seconds after the peer has said what it understands.
+fn kinds(near: &mut Exchange, abilities: Option<u32>, begin: Duration) -> Vec<u8> {
+    near.introduction.abilities = abilities;
+    let mut kinds = std::collections::BTreeSet::new();
+    for step in 0..400 {
+        let now = begin + Duration::from_millis(step * 10);
+        let path = Path {
+            loss: 0.05,
+            counts: [10_000 + 100 * step, 500 + 5 * step, 450 + 4 * step],
+            rate: 1_000_000,
+            ..Path::default()
+        };
+        near.set_path(now, &path);
+        near.on_time(now, &mut |_| None);
+        // The last second is silent, as tails are sent then.
+        if step < 300 {
+            near.from_host(now, 0, &udp(9001, 500));
+        }
+        let mut out = Vec::new();
+        while near.poll_message(now, 0, 1200, &mut out).is_some() {
+            kinds.insert(out[1]);
+            out.clear();
+        }
+    }
+    kinds.into_iter().collect()
+}
+
+#[test]
+fn a_peer_gets_only_messages_that_it_understands() {
+    use crate::{arq, compress, fec, jitter, rule, settings::Boosted, wire};
+    fn always<T>(config: T) -> Option<Boosted<T>> {
+        Some(Boosted {
+            rule: rule::Rule::default(),
+            config,
+        })
+    }
+    let all = settings::Settings {
+        queue: 1 << 20,
+        deadline: Duration::from_secs(1),
+        jitter: always(jitter::Config {
+            delay: Duration::from_millis(5),
+        }),
+        compress: always(compress::Config {
+            headers: true,
+            payload: true,
+            ..compress::Config::default()
+        }),
+        arq: always(arq::Config::default()),
+        fec: always(fec::Config::default()),
+        ..settings::Settings::default()
+    };
+    let plain = [0x45];
+    let mut seen = Vec::new();
+    for abilities in (0..=Abilities::ALL).map(Some) {
+        let mut near = Exchange::new(vec![settings::chain(&all)]);
+        let begin = Duration::from_secs(1);
+        let kinds = kinds(&mut near, abilities, begin);
+        let understood = |kind: &u8| match *kind {
+            wire::FEC => Abilities::FEC,
+            wire::ARQ => Abilities::ARQ,
+            wire::JITTER => Abilities::JITTER,
+            wire::COMPRESSED | wire::CONTEXT => Abilities::COMPRESS,
+            0x45 => 0,
+            other => panic!("{other:#x} leaves"),
+        };
+        for kind in &kinds {
+            let needed = understood(kind);
+            assert_eq!(
+                abilities.unwrap_or(0) & needed,
+                needed,
+                "{kind:#x} to {abilities:?}"
+            );
+        }
+        seen.extend(kinds);
+        // The next session is with a program that understands nothing, or has not said it.
+        near.renew();
+        let next = self::kinds(&mut near, None, begin + Duration::from_secs(10));
+        assert_eq!(next, plain, "after {abilities:?}");
+    }
+    for kind in [wire::FEC, wire::ARQ, wire::JITTER, wire::COMPRESSED] {
+        assert!(seen.contains(&kind), "{kind:#x} never left");
+    }
+}

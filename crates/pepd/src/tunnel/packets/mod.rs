@@ -13,6 +13,7 @@ mod facts;
 pub(super) mod groups;
 mod runs;
 mod settings;
+mod spoken;
 pub(super) mod tap;
 
 pub use admission::{Stranger, Strangers};

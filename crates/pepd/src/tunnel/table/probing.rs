@@ -88,6 +88,11 @@ impl Table {
         may
     }
 
+    #[cfg(test)]
+    pub(in crate::tunnel) fn end_theirs(&mut self) {
+        self.probes.theirs = None;
+    }
+
     /// We have opened one. There is no other of ours.
     pub(in crate::tunnel) fn begin_probe(&mut self, stream: StreamId) {
         self.probes.ours = Some(stream);
