@@ -6,8 +6,8 @@
 //!
 //! Which of them a sender is shows by how much more it has in flight a round trip after some acknowledgements were divided. That says something only while its
 //! window is what limits it, so a trial begins when much is in flight, and one in which it pauses, or has hardly more in flight than before, says nothing.
-//! Two trials that agree decide, until there is a pause, after which the sender may be limited by something else; until they do, no more is divided than
-//! trials take. Who was found to count acknowledgements does so after a pause, too, as it may be a handover: there trials go beside, and may find otherwise.
+//! Two trials that agree decide, until there is a pause, after which the sender may be limited by something else. Until then no more is
+//! divided than trials take.
 
 use std::time::Duration;
 
@@ -84,9 +84,8 @@ struct Flow {
     over: bool,
     /// What the last trial that said something has shown.
     shown: Option<Counts>,
-    /// What two in succession have, and whether that was since the last pause.
+    /// What two in succession have.
     found: Option<Counts>,
-    settled: bool,
     trial: Option<Trial>,
     trials: u32,
     /// When the last acknowledgement came.
@@ -157,9 +156,9 @@ impl DivAcks {
         if flow.over || !sane || !few {
             return None;
         }
-        if !flow.settled {
+        if flow.found.is_none() {
             flow.judge(tcp.ack, highest);
-            self.refused += u64::from(flow.settled && flow.found == Some(Counts::Bytes));
+            self.refused += u64::from(flow.found == Some(Counts::Bytes));
         }
         let divides = flow.is_tried(before, highest, bytes) || flow.found == Some(Counts::Acks);
         if !divides || tcp.has_sack() || bytes <= parts || bytes < flow.longest {
@@ -176,8 +175,7 @@ impl DivAcks {
 impl Flow {
     /// After a pause all may be otherwise: the way, and what limits the sender.
     fn resume(&mut self, anew: bool) {
-        self.found.take_if(|found| *found == Counts::Bytes);
-        (self.shown, self.settled, self.trial, self.trials) = (None, false, None, 0);
+        (self.shown, self.found, self.trial, self.trials) = (None, None, None, 0);
         if anew {
             self.count = 0;
         }
@@ -200,14 +198,12 @@ impl Flow {
         } else {
             Counts::Bytes
         };
-        if self.shown.replace(shown) == Some(shown) {
-            (self.found, self.settled) = (Some(shown), true);
-        }
+        self.found = (self.shown.replace(shown) == Some(shown)).then_some(shown);
     }
 
     /// Whether this acknowledgement, of so many bytes, is to be divided for a trial, which may begin with it.
     fn is_tried(&mut self, before: u32, highest: u32, bytes: u32) -> bool {
-        if self.settled {
+        if self.found.is_some() {
             return false;
         }
         let flight = highest.wrapping_sub(before);
@@ -295,8 +291,6 @@ mod tests {
     use crate::tcp::tests::{answer, segment};
 
     const MSS: u32 = 1000;
-    /// A pause, in ms, after which a sender begins anew with a small window (RFC 5681 §4.1).
-    const HANDOVER: u64 = 2000;
 
     /// A sender in slow start that counts acknowledgements or bytes, and a receiver that acknowledges each segment, a round trip apart. How many round
     /// trips `total` bytes take, and the booster.
@@ -320,9 +314,6 @@ mod tests {
             rounds += 1;
             let (segments, pause) = application(rounds);
             now += Duration::from_millis(100 + pause);
-            if pause >= HANDOVER {
-                window = 2 * MSS;
-            }
             let limit = window.min(segments.saturating_mul(MSS));
             while next.wrapping_sub(una) + MSS <= limit && next.wrapping_sub(begin) < total {
                 let packet = segment(next, 1, flags::ACK, &[1; MSS as usize]);
@@ -403,23 +394,6 @@ mod tests {
             (1..=2).contains(&refused) && made < 1000,
             "{made} {refused}"
         );
-    }
-
-    #[test]
-    fn after_a_handover_a_sender_that_counts_acknowledgements_has_them_at_once() {
-        let handover = |round| (u32::MAX, if round == 8 { HANDOVER } else { 0 });
-        let off = Config {
-            max_count: 0,
-            ..Config::default()
-        };
-        let (plain, _) = transfer_of(off, false, 3_000_000, handover);
-        let (sooner, booster) = transfer_of(Config::default(), false, 3_000_000, handover);
-        assert!(sooner + 4 <= plain, "{sooner} {plain}");
-        assert_eq!(booster.refused, 0);
-        // Who counts bytes has none, there as before.
-        let (with, booster) = transfer_of(Config::default(), true, 3_000_000, handover);
-        assert_eq!(with, transfer_of(off, true, 3_000_000, handover).0);
-        assert!(booster.made < 200, "{}", booster.made);
     }
 
     #[test]

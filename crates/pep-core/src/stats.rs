@@ -247,8 +247,6 @@ counters! {
     packets_foreign,
     /// Packets of peers that were dropped: no router lets them go on, as their source or destination is no host's, both are the same, or their sender says by whom they go.
     packets_martian,
-    /// Packets for groups that were not taken: they came from a peer, and back by a LAN.
-    packets_returned,
     /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial buffers.
     custody_memory_bytes,
     /// Bytes that they take on disk now.

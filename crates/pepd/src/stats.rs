@@ -84,7 +84,7 @@ counters_line! {
     tunnel_parcels, tunnel_parcels_stored, tunnel_parcels_refused, tunnel_datagrams_sent,
     tunnel_datagrams_unsent, tunnel_send_calls, tunnel_receive_calls, tunnel_datagrams_dropped,
     tunnel_datagrams_received, tunnel_datagrams_refused,
-    packets_taken, packets_passed, packets_dropped, packets_delivered, packets_undeliverable, packets_foreign, packets_martian, packets_returned,
+    packets_taken, packets_passed, packets_dropped, packets_delivered, packets_undeliverable, packets_foreign, packets_martian,
     custody_memory_bytes, custody_disk_bytes, custody_spilled_bytes, custody_disk_errors, custody_flows_damaged,
     custody_records_dropped, custody_late_bytes,
     syns_held, syns_released, syns_refused, syns_unreachable, syns_repeated, syns_expired,

@@ -80,8 +80,7 @@ pub struct Rule {
     /// Packets wait in our queue for longer than this, 0 to 1 h. Default as the booster has it.
     pub queue_above: Option<Duration>,
     /// For how long the conditions must hold before it begins to work, and must not hold before it
-    /// ends, 0 to 1 h. Default 2 s: longer than a burst of losses, shorter than what people wait for. At the default `fec` and `congestion` heed what
-    /// they see by themselves (how sure a loss is, and that a queue stands) as soon as they are sure of it.
+    /// ends, 0 to 1 h. Default 2 s: longer than a burst of losses, shorter than what people wait for.
     pub after: Duration,
 }
 

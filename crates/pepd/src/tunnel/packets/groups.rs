@@ -11,7 +11,6 @@ use std::{
     net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use boosters::{
@@ -27,7 +26,6 @@ use pep_core::{
 use socket2::SockFilter;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::spoken::Spoken;
 use crate::sys::{packet::PacketSocket, reactor};
 
 /// What the kernel holds for us, while this thread does something else.
@@ -57,9 +55,6 @@ pub(super) struct Groups {
     families: Vec<Family>,
     /// Addresses of this machine: nobody else speaks for them.
     own: BTreeSet<IpAddr>,
-    spoken: Spoken,
-    /// That packets come back was told.
-    told: bool,
 }
 
 /// What a configuration says of groups.
@@ -89,13 +84,11 @@ struct Lan {
     index: Option<u32>,
 }
 
-/// A packet for a group that is carried.
+/// A packet of a host that may be carried, in the buffer.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Heard {
-    /// Of a host, in the buffer, and so long.
-    OfHost(SiteId, usize),
-    /// Of a peer: one LAN got it from us, and another one brings it back.
-    Returned,
+pub(super) struct Heard {
+    pub site: SiteId,
+    pub length: usize,
 }
 
 impl Named {
@@ -175,8 +168,6 @@ impl Groups {
             named,
             families,
             own: BTreeSet::new(),
-            spoken: Spoken::default(),
-            told: false,
         };
         groups.look();
         Ok(groups)
@@ -205,29 +196,18 @@ impl Groups {
     }
 
     /// The next packet that a host has sent to a group that is carried, as it is to be forwarded, at the beginning of `buffer`.
-    pub fn poll(
-        &mut self,
-        now: Duration,
-        cx: &mut Context<'_>,
-        buffer: &mut [u8],
-    ) -> Poll<io::Result<Heard>> {
-        let families = self.families.iter();
-        let mut heard = families.map(|family| self.poll_family(family, now, cx, buffer));
-        let heard = heard.find(Poll::is_ready).unwrap_or(Poll::Pending);
-        if matches!(heard, Poll::Ready(Ok(Heard::Returned)))
-            && !std::mem::replace(&mut self.told, true)
-        {
-            tracing::warn!(
-                "what peers send to groups comes back by an interface of intercept.lan, and is not carried: two of them are one network, or a router of groups is behind"
-            );
+    pub fn poll(&self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<Heard>> {
+        for family in &self.families {
+            if let Poll::Ready(heard) = self.poll_family(family, cx, buffer) {
+                return Poll::Ready(heard);
+            }
         }
-        heard
+        Poll::Pending
     }
 
     fn poll_family(
         &self,
         family: &Family,
-        now: Duration,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<Heard>> {
@@ -243,15 +223,12 @@ impl Groups {
             let (Some(lan), Some(packet)) = (lan, packet) else {
                 continue;
             };
-            let Some(site) = self.named.site_of(&lan.name, packet) else {
-                continue;
-            };
-            if ends(packet).is_some_and(|between| self.spoken.was_here(now, between)) {
-                return Poll::Ready(Ok(Heard::Returned));
-            }
-            if forward(packet) {
+            if let Some(site) = self.named.site_of(&lan.name, packet)
+                && forward(packet)
+            {
                 complete(packet);
-                return Poll::Ready(Ok(Heard::OfHost(site, seen.length)));
+                let length = seen.length;
+                return Poll::Ready(Ok(Heard { site, length }));
             }
         }
         // Many for groups that are not carried: others have their turn.
@@ -261,14 +238,13 @@ impl Groups {
 
     /// Puts a packet of the peer's for a group onto all LANs. Whether one has taken it; none does what bears an address of this machine. (Of other packets the
     /// packet filter sees to that, which has no part in these.)
-    pub fn send(&mut self, now: Duration, mut packet: Vec<u8>) -> bool {
+    pub fn send(&self, mut packet: Vec<u8>) -> bool {
         let Some((from, to)) = ends(&packet) else {
             return false;
         };
         if self.own.contains(&from) || !forward(&mut packet) {
             return false;
         }
-        self.spoken.note(now, (from, to));
         let protocol = match to {
             IpAddr::V4(_) => libc::ETH_P_IP,
             IpAddr::V6(_) => libc::ETH_P_IPV6,

@@ -13,7 +13,6 @@ mod facts;
 pub(super) mod groups;
 mod runs;
 mod settings;
-mod spoken;
 pub(super) mod tap;
 
 pub use admission::{Stranger, Strangers};

@@ -91,24 +91,20 @@ fn boosters(boost: &Boost) -> Settings {
     }
 }
 
-/// How long the queue has to be is for its own law to see, packet by packet: alone, unless another time is stated.
+/// How long the queue has to be is for its own law to see, packet by packet.
 fn congestion(asked: &pep_core::config::Congestion) -> Boosted<boosters::congestion::Config> {
     use boosters::congestion::{Config, Mark};
     let default = Config::default();
     let rule = rule(&asked.rule);
     let alone = rule.asymmetry_above.is_none() && rule.loss_above.is_none();
-    let beside = rule::Rule {
-        when: match rule.when {
-            rule::When::Rule if alone => rule::When::Always,
-            when => when,
-        },
-        queue_above: None,
-        ..rule
-    };
     Boosted {
-        rule: match asked.rule.after {
-            Rule::AFTER => beside,
-            _ => rule,
+        rule: rule::Rule {
+            when: match rule.when {
+                rule::When::Rule if alone => rule::When::Always,
+                when => when,
+            },
+            queue_above: None,
+            ..rule
         },
         config: Config {
             target: asked.rule.queue_above.unwrap_or(default.target),
@@ -140,10 +136,7 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
     use boosters::fec::{Config, Scheme};
     use pep_core::config::FecScheme;
     Boosted {
-        rule: match asked.rule.after {
-            Rule::AFTER => beside_loss(rule(&asked.rule)),
-            _ => rule(&asked.rule),
-        },
+        rule: beside_loss(rule(&asked.rule)),
         config: Config {
             scheme: match asked.scheme {
                 FecScheme::Window => Scheme::Window {
@@ -162,8 +155,7 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
     }
 }
 
-/// Overcode has a threshold of its own, which knows how sure the loss is: without other conditions it decides alone, unless another time is
-/// stated.
+/// Overcode has a threshold of its own, which knows how sure the loss is: without other conditions it decides alone.
 fn beside_loss(rule: rule::Rule) -> rule::Rule {
     let alone = rule.asymmetry_above.is_none() && rule.queue_above.is_none();
     rule::Rule {
@@ -186,58 +178,5 @@ fn arq(asked: &pep_core::config::Arq) -> Boosted<boosters::arq::Config> {
             wait: asked.wait,
             seed: 0,
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The rules of `fec` and of `congestion`.
-    fn rules(fec: &str, congestion: &str) -> [rule::Rule; 2] {
-        let config = format!(
-            r#"
-            [intercept]
-            lan = ["lan0"]
-            [[site]]
-            name = "voice"
-            mode = "packet"
-            peer = "hub"
-            match = {{ protocol = "udp", dport = 5060 }}
-            boost = {{ fec = {fec}, congestion = {congestion} }}
-            [peer.hub]
-            endpoint = "192.0.2.1:1"
-            public_key = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
-            [identity]
-            key_file = "k"
-            "#
-        );
-        let config = pep_core::config::parse(&config).expect("valid");
-        let site = config.packet_sites().next().expect("one");
-        let settings = boosters(&site.policy.boost);
-        let rules = [
-            settings.fec.map(|boosted| boosted.rule),
-            settings.congestion.map(|boosted| boosted.rule),
-        ];
-        rules.map(|rule| rule.expect("it is wanted"))
-    }
-
-    #[test]
-    fn who_judges_by_itself_waits_as_well_where_another_time_is_stated() {
-        let all = rules("true", "true");
-        assert!(all.iter().all(|rule| rule.when == rule::When::Always));
-        let [fec, congestion] = rules("{ after = '5s' }", "{ after = '7s' }");
-        let seconds = std::time::Duration::from_secs;
-        assert_eq!((fec.when, fec.after), (rule::When::Rule, seconds(5)));
-        assert_eq!(fec.loss_above, Some(0.0005));
-        let after = (congestion.when, congestion.after);
-        assert_eq!(after, (rule::When::Rule, seconds(7)));
-        assert!(congestion.queue_above.is_some());
-        // Another condition decides by itself, for as long as all wait.
-        let [fec, congestion] = rules("{ queue_above = '50ms' }", "{ loss_above = 0.01 }");
-        let conditions = (fec.when, fec.loss_above, fec.after);
-        assert_eq!(conditions, (rule::When::Rule, None, Rule::AFTER));
-        let conditions = (congestion.when, congestion.queue_above);
-        assert_eq!(conditions, (rule::When::Rule, None));
     }
 }

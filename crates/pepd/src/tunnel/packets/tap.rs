@@ -159,13 +159,13 @@ impl Taps {
                 cx.waker().wake_by_ref();
             }
         }
-        if let Some(groups) = &mut self.groups
+        if let Some(groups) = &self.groups
             && hear(groups, &mut self.buffer, now, cx, core)
         {
             cx.waker().wake_by_ref();
         }
         core.settle_packets();
-        self.deliver(now, core);
+        self.deliver(core);
         let [martian, foreign] = core.take_strangers();
         if martian + foreign > 0 {
             core.context.counters.update(|stats| {
@@ -182,7 +182,7 @@ impl Taps {
     }
 
     /// Lets the peer's packets go on to hosts.
-    fn deliver(&mut self, now: Duration, core: &mut Core) {
+    fn deliver(&mut self, core: &mut Core) {
         let (mut all, mut written) = (0, 0);
         loop {
             let next = core.poll_host();
@@ -198,8 +198,8 @@ impl Taps {
             all += 1;
             match ends(&packet) {
                 Some((_, to)) if to.is_multicast() => {
-                    let groups = self.groups.as_mut();
-                    written += usize::from(groups.is_some_and(|groups| groups.send(now, packet)));
+                    let groups = self.groups.as_ref();
+                    written += usize::from(groups.is_some_and(|groups| groups.send(packet)));
                 }
                 between => self.runs.push(of, between, packet),
             }
@@ -267,22 +267,18 @@ fn read(
 
 /// Takes what hosts have sent to groups; whether there may be more.
 fn hear(
-    groups: &mut Groups,
+    groups: &Groups,
     buffer: &mut [u8],
     now: Duration,
     cx: &mut Context<'_>,
     core: &mut Core,
 ) -> bool {
-    let [mut taken, mut dropped, mut returned] = [0; 3];
+    let [mut taken, mut dropped] = [0; 2];
     let mut more = true;
     for _ in 0..TURN {
-        let Poll::Ready(Ok(heard)) = groups.poll(now, cx, buffer) else {
+        let Poll::Ready(Ok(Heard { site, length })) = groups.poll(cx, buffer) else {
             more = false;
             break;
-        };
-        let Heard::OfHost(site, length) = heard else {
-            returned += 1;
-            continue;
         };
         let of = core.chain_of(site);
         match of.map(|of| core.packet_from_host(now, of, &buffer[..length])) {
@@ -291,11 +287,10 @@ fn hear(
             _ => dropped += 1,
         }
     }
-    if taken + dropped + returned > 0 {
+    if taken + dropped > 0 {
         core.context.counters.update(|stats| {
             stats.packets_taken += taken;
             stats.packets_dropped += dropped;
-            stats.packets_returned += returned;
         });
     }
     more
