@@ -124,7 +124,14 @@ fn sack(tcp: &Tcp<'_>) -> Vec<u8> {
 }
 
 impl Flow {
-    fn judge(&mut self, now: Duration, tcp: &Tcp<'_>, queue: &Queue, limits: Limits) -> Verdict {
+    fn judge(
+        &mut self,
+        now: Duration,
+        packet: &Packet,
+        tcp: &Tcp<'_>,
+        queue: &Queue,
+        limits: Limits,
+    ) -> Verdict {
         let standing = self.standing.take();
         // What is said may be wrong, or of a connection that had these ports before: it does not count for long.
         let last = self.last.filter(|last| {
@@ -134,7 +141,8 @@ impl Flow {
             waits || now < last.at + limits.patience
         });
         let is_old = last.is_some_and(|last| is_after(last.ack, tcp.ack));
-        if !tcp.is_plain_ack() {
+        // No later one has its mark, where senders look at those of acknowledgements.
+        if !tcp.is_plain_ack() || packet.ecn == Ecn::Ce {
             return PASSES;
         }
         let sack = sack(tcp);
@@ -205,10 +213,6 @@ impl AtQueue for AckFilter {
         let Some(tcp) = Tcp::read(&packet.bytes) else {
             return Some(packet);
         };
-        if packet.ecn == Ecn::Ce {
-            // No later one says that, where senders look at the marks of acknowledgements.
-            return Some(packet);
-        }
         let key = tcp.ip.key();
         let (flow, _) = self.flows.entry(key, Flow::default);
         if tcp.has(flags::SYN | flags::RST) {
@@ -222,7 +226,7 @@ impl AtQueue for AckFilter {
             at: now,
             number: None,
         };
-        let stands = match flow.judge(now, &tcp, queue, self.limits) {
+        let stands = match flow.judge(now, &packet, &tcp, queue, self.limits) {
             Verdict::Passes { stands } => stands,
             Verdict::Old => {
                 self.old += 1;

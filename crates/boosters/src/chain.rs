@@ -182,8 +182,13 @@ impl Chain {
         self.lower.set_path(now, &path);
     }
 
-    /// A session with the peer begins: what went by another way in between was not seen here.
+    /// A session with the peer begins: what went by another way in between was not seen here, and what was written for the one before, or lacks
+    /// pieces that went by it, may be of no use to who is there now.
     pub fn renew(&mut self) {
+        let before = self.ready.len();
+        self.ready
+            .retain(|(_, message)| ip::version(&message.bytes).is_some());
+        self.ready_late += (before - self.ready.len()) as u64;
         self.upper.reset();
         for layer in &mut self.at_queue {
             layer.booster.reset();

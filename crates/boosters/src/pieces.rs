@@ -66,6 +66,18 @@ struct Open {
     bytes: usize,
 }
 
+impl Open {
+    /// Whether this piece may be of it.
+    fn takes(&self, index: u8, last: u8, bytes: &[u8]) -> bool {
+        let held = self.pieces.get(usize::from(index));
+        let fits = match held.and_then(Option::as_ref) {
+            Some(held) => held == bytes,
+            None => self.bytes + bytes.len() <= MESSAGE_MAX,
+        };
+        fits && self.pieces.len() == usize::from(last) + 1
+    }
+}
+
 impl Default for Joiner {
     fn default() -> Self {
         Self {
@@ -85,20 +97,15 @@ impl Joiner {
             return None;
         }
         self.expire(now, id);
-        let at = match self.open.iter().position(|open| open.id == id) {
-            Some(at) => at,
-            None => self.begin(now, id, last, outer),
-        };
-        let open = self.open.get_mut(at)?;
-        let (len, full) = (open.pieces.len(), open.bytes + bytes.len() > MESSAGE_MAX);
-        let held = open.pieces.get(usize::from(index)).and_then(Option::as_ref);
+        let mut at = self.open.iter().position(|open| open.id == id);
         // Two messages of one number make no third one.
-        let is_another = held.is_some_and(|held| held != bytes);
-        if len != usize::from(last) + 1 || full || is_another {
-            self.open.remove(at);
+        if let Some(another) = at.filter(|at| !self.open[*at].takes(index, last, bytes)) {
+            self.open.remove(another);
             self.given_up += 1;
-            return None;
+            at = None;
         }
+        let at = at.unwrap_or_else(|| self.begin(now, id, last, outer));
+        let open = self.open.get_mut(at)?;
         open.outer = open.outer.joined(outer);
         let slot = &mut open.pieces[usize::from(index)];
         if slot.is_none() {
@@ -204,7 +211,8 @@ mod tests {
         let (one, other) = (one.cut(&old, 1200), other.cut(&new, 1200));
         assert_eq!(joiner.take(now, &one[0], mark), None);
         assert_eq!(joiner.take(now, &other[0], mark), None);
-        assert_eq!(joiner.take(now, &one[1], mark), None);
+        let joined = joiner.take(now, &other[1], mark);
+        assert_eq!(joined, Some((new.to_vec(), mark)));
         assert_eq!(joiner.given_up, 2);
     }
 }

@@ -42,6 +42,10 @@ impl Layer {
     pub fn is_on(&self) -> bool {
         self.able && self.switch.is_on()
     }
+
+    fn deadline(&self) -> Option<Duration> {
+        self.booster.deadline().filter(|_| self.able)
+    }
 }
 
 /// From the hosts' side (first) to the link's (last).
@@ -81,16 +85,12 @@ impl Stack {
         }
     }
 
-    /// Time has passed. What a booster has begun it ends though it has been switched off since; but a far end that cannot read its messages gets
-    /// none.
+    /// Time has passed. What a booster has begun it ends though it has been switched off since, but not toward a far end that cannot read it.
     pub fn on_time(&mut self, now: Duration, exit: &mut Out) {
         for index in 0..self.layers.len() {
             let layer = &mut self.layers[index];
-            if layer.booster.deadline().is_some_and(|at| at <= now) {
+            if layer.deadline().is_some_and(|at| at <= now) {
                 layer.booster.on_time(now, &mut self.out);
-                if !layer.able {
-                    self.out.down.clear();
-                }
                 self.take(index);
                 self.work(now, exit);
             }
@@ -101,7 +101,7 @@ impl Stack {
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         let layers = self.layers.iter();
-        layers.filter_map(|layer| layer.booster.deadline()).min()
+        layers.filter_map(Layer::deadline).min()
     }
 
     /// What is known of the path has changed.

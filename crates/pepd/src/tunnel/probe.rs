@@ -37,8 +37,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const IDLE: (Duration, u32) = (Duration::from_secs(1), 4);
 /// A peer that has not answered by then does not.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// For so long, and so many round trips, a peer may be at a probe of ours that has ended here: the word of it may be lost, and go again.
-const ENDING: (Duration, u32) = (Duration::from_secs(2), 8);
 /// Samples that a listener may have before it.
 const AHEAD: usize = 64;
 
@@ -216,7 +214,8 @@ impl Drop for Probe {
 impl Probe {
     async fn run(&mut self) -> Result<(), ProbeError> {
         let plan = self.plan;
-        let first = self.begin(0, |seen| seen.known).await?;
+        self.open(0)?;
+        let first = self.until(|seen| seen.known).await?;
         let rtt = first.facts.path.rtt;
         let idle = IDLE.0.max(rtt * IDLE.1);
         self.watch(Phase::Idle, idle, u64::MAX).await?;
@@ -225,30 +224,9 @@ impl Probe {
         let rtt = self.look()?.facts.path.rtt;
         self.core.borrow_mut().end_probe(plan.peer);
         self.rest(rtt).await?;
-        self.begin(plan.bytes, |seen| seen.came > 0).await?;
+        self.open(plan.bytes)?;
+        self.until(|seen| seen.came > 0).await?;
         self.watch(Phase::Down, plan.lasting, plan.bytes).await
-    }
-
-    /// Opens a stream, again where the peer has not heard yet that the last one is over, and waits for that.
-    async fn begin(
-        &mut self,
-        down: u64,
-        holds: impl Fn(&Seen) -> bool,
-    ) -> Result<Look, ProbeError> {
-        let began = Instant::now();
-        loop {
-            self.open(down)?;
-            let begun = self.until(&holds).await;
-            if !matches!(begun, Err(ProbeError::PeerBusy)) {
-                return begun;
-            }
-            let rtt = self.session()?.facts.path.rtt;
-            if began.elapsed() >= ENDING.0.max(rtt * ENDING.1) {
-                return begun;
-            }
-            self.core.borrow_mut().end_probe(self.plan.peer);
-            self.rest(rtt).await?;
-        }
     }
 
     fn open(&self, down: u64) -> Result<(), ProbeError> {
@@ -323,13 +301,9 @@ impl Probe {
         }
     }
 
-    fn session(&self) -> Result<Look, ProbeError> {
-        let look = self.core.borrow_mut().look(self.plan.peer);
-        look.ok_or(ProbeError::Ended)
-    }
-
     fn look(&self) -> Result<Look, ProbeError> {
-        let look = self.session()?;
+        let look = self.core.borrow_mut().look(self.plan.peer);
+        let look = look.ok_or(ProbeError::Ended)?;
         match look.seen.ended {
             None | Some(None) => Ok(look),
             Some(Some(ResetCode::Limit)) => Err(ProbeError::PeerBusy),
@@ -459,15 +433,13 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_hears_late_of_the_end_of_the_last_one_is_asked_again() {
+    fn a_peer_that_has_not_heard_of_the_end_of_the_last_one_takes_the_next() {
         Rig::run(|rig| async move {
             let prober = asked(&rig).await;
-            // As if one of ours were still open there.
-            rig.far.borrow_mut().table(0).take_probe(u32::MAX.into());
-            let told = prober.begin(PLAN).unwrap();
-            sleep(Duration::from_millis(300)).await;
-            rig.far.borrow_mut().table(0).end_theirs();
-            assert_eq!(all(told).await.last(), Some(&Told::Done));
+            // As if an earlier one of ours were still open there.
+            rig.far.borrow_mut().table(0).take_probe(0);
+            let told = all(prober.begin(PLAN).unwrap()).await;
+            assert_eq!(told.last(), Some(&Told::Done));
             rig.wait_idle().await;
         });
     }
@@ -476,7 +448,7 @@ mod tests {
     fn a_peer_that_refuses_is_told() {
         Rig::run(|rig| async move {
             let prober = asked(&rig).await;
-            // As if one of ours were open there for good.
+            // As if a later one of ours were open there.
             rig.far.borrow_mut().table(0).take_probe(u32::MAX.into());
             let told = all(prober.begin(PLAN).unwrap()).await;
             assert_eq!(told.last(), Some(&Told::Failed(ProbeError::PeerBusy)));

@@ -85,14 +85,15 @@ impl Core {
     pub(super) fn on_probed(&mut self, index: usize, stream: StreamId, down: u64) {
         let peer = &mut self.peers.list[index];
         let name = peer.config.name.as_str();
-        if !peer.table.take_probe(stream) {
-            tracing::warn!(
-                peer = name,
-                "a probe is refused: the peer has one open already"
-            );
-            return self.refuse(index, stream, ResetCode::Limit);
-        }
+        let over = peer.table.take_probe(stream);
         tracing::info!(peer = name, down, "the peer probes the path");
+        if let Some(over) = over {
+            self.refuse(index, over, ResetCode::Limit);
+        }
+        if over == Some(stream) {
+            return;
+        }
+        let peer = &mut self.peers.list[index];
         if let Some(session) = self.endpoint.session(peer.id) {
             session.written(stream, down);
             session.finish(stream);

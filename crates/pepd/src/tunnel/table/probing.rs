@@ -77,20 +77,14 @@ impl Probes {
 }
 
 impl Table {
-    /// The peer has opened a probe. Whether it may: it has one at a time.
-    pub(in crate::tunnel) fn take_probe(&mut self, stream: StreamId) -> bool {
+    /// The peer has opened a probe. It has one at a time, so of two the earlier is over, though the word of that is not here yet: which one is
+    /// to be reset.
+    pub(in crate::tunnel) fn take_probe(&mut self, stream: StreamId) -> Option<StreamId> {
         // What came before the opening was looked at made a flow, as it seemed.
         self.abandon(stream);
-        let may = self.probes.theirs.is_none();
-        if may {
-            self.probes.theirs = Some(stream);
-        }
-        may
-    }
-
-    #[cfg(test)]
-    pub(in crate::tunnel) fn end_theirs(&mut self) {
-        self.probes.theirs = None;
+        let other = self.probes.theirs.replace(stream)?;
+        self.probes.theirs = Some(other.max(stream));
+        Some(other.min(stream))
     }
 
     /// We have opened one. There is no other of ours.
