@@ -89,6 +89,36 @@ fn a_tunnel_that_cannot_defer_is_warned_of_where_it_stands() {
     assert!(with(defer, "syn = \"spoof\"").is_empty());
 }
 
+/// `fec` and `congestion` judge their own conditions by themselves.
+#[test]
+fn a_booster_that_waits_for_nothing_is_warned_of() {
+    let warnings = |boost: &str| {
+        valid(&format!(
+            "[intercept]\nlan = [\"eth0\"]\n[identity]\nkey_file = \"k\"\n\
+             [peer.hub]\nendpoint = \"192.0.2.1:1\"\npublic_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+             [[site]]\nname = \"voice\"\nmode = \"packet\"\npeer = \"hub\"\n\
+             match = {{ protocol = \"udp\", dport = 5060 }}\nboost = {{ {boost} }}\n"
+        ))
+        .warnings
+    };
+    for (booster, own, other) in [
+        ("fec", "loss_above = 0.01", "queue_above = \"9ms\""),
+        ("congestion", "queue_above = \"9ms\"", "loss_above = 0.01"),
+    ] {
+        for stated in ["after = \"5s\"", &format!("{own}, after = \"5s\"")] {
+            let found = warnings(&format!("{booster} = {{ {stated} }}"));
+            let [warning] = found.as_slice() else {
+                panic!("one warning, not {found:?}")
+            };
+            assert_eq!(warning.key, format!("site[1].boost.{booster}.after"));
+        }
+        for stated in ["after = \"2s\"", &format!("{other}, after = \"5s\"")] {
+            let found = warnings(&format!("{booster} = {{ {stated} }}"));
+            assert!(found.is_empty(), "{found:?}");
+        }
+    }
+}
+
 /// Each is compared with those before it: what is refused anyway must not cost a minute.
 #[test]
 fn of_too_many_sites_none_is_read() {

@@ -82,6 +82,20 @@ impl Rule {
             ..rule
         }
     }
+
+    /// The same of a booster that judges its own condition by itself: only `others` are waited for.
+    fn read_beside(s: &mut Section<'_>, default: Self, others: [&str; 2]) -> Self {
+        let rule = Self::read(s, default);
+        let alone = rule.when == When::Rule && !others.iter().any(|key| s.has(key));
+        if alone && rule.after != default.after {
+            let [one, other] = others;
+            s.warning(
+                "after",
+                format!("has no effect: the booster's own condition is judged by itself; it counts for `{one}` and `{other}`"),
+            );
+        }
+        rule
+    }
 }
 
 /// Packets of interleaved blocks at most.
@@ -95,7 +109,7 @@ impl Fec {
             ..Rule::ALWAYS
         };
         let fec = Self {
-            rule: Rule::read(s, rule),
+            rule: Rule::read_beside(s, rule, ["asymmetry_above", "queue_above"]),
             scheme: s.read("scheme", SCHEMES).unwrap_or_default(),
             window: s.read("window", byte(1..=128)).unwrap_or(64),
             block: s.read("block", byte(1..=128)).unwrap_or(20),
@@ -313,7 +327,7 @@ impl Congestion {
             ..Rule::ALWAYS
         };
         let congestion = Self {
-            rule: Rule::read(s, rule),
+            rule: Rule::read_beside(s, rule, ["asymmetry_above", "loss_above"]),
             mark: s.read("mark", MARKS).unwrap_or_default(),
         };
         section.finish();
