@@ -5,7 +5,8 @@
  */
 #include PROGRAM
 
-static struct stated_rtt0 {
+/* Of the call under way: tests run in threads of one process. */
+static _Thread_local struct stated_rtt0 {
 	u32 us;
 } stated_rtt0;
 
