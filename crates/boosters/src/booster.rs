@@ -40,7 +40,8 @@ pub trait Booster: Debug + Send {
         let _ = (now, path);
     }
 
-    /// What was seen of connections counts no more: others may have passed since, as this was off or the session is another one.
+    /// What was seen of connections counts no more, nor what the far end was told: other packets may have passed since, as this was off, or
+    /// the session is another one.
     fn reset(&mut self) {}
 
     /// What it has done so far: each count by its name.

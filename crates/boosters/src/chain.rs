@@ -64,7 +64,7 @@ pub struct ChainStats {
     pub message_bytes: u64,
     /// Packets that were dropped as the queue was full.
     pub dropped_full: u64,
-    /// Packets, and messages of boosters, that were dropped as they had waited for too long.
+    /// Packets, and messages of boosters, that were dropped as they had waited for too long, or were of a session that is over.
     pub dropped_late: u64,
     /// Messages that no room was long enough for.
     pub dropped_long: u64,
@@ -193,6 +193,7 @@ impl Chain {
         for layer in &mut self.at_queue {
             layer.booster.reset();
         }
+        self.lower.reset();
     }
 
     /// Whether there is something for the tunnel.

@@ -117,6 +117,16 @@ fn a_booster_that_waits_for_nothing_is_warned_of() {
             assert!(found.is_empty(), "{found:?}");
         }
     }
+    // Those without a condition of their own.
+    for booster in ["arq", "snoop", "jitter"] {
+        let found = warnings(&format!("{booster} = {{ after = \"5s\" }}"));
+        let [warning] = found.as_slice() else {
+            panic!("one warning, not {found:?}")
+        };
+        assert_eq!(warning.key, format!("site[1].boost.{booster}.after"));
+        let with = format!("{booster} = {{ after = \"5s\", loss_above = 0.01 }}");
+        assert!(warnings(&with).is_empty());
+    }
 }
 
 /// Each is compared with those before it: what is refused anyway must not cost a minute.

@@ -211,6 +211,12 @@ impl Booster for Sender {
         self.rtt = path.rtt;
     }
 
+    /// The far end has forgotten what came before, and asks for none of it.
+    fn reset(&mut self) {
+        self.kept.clear();
+        (self.bytes, self.tail) = (0, None);
+    }
+
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {
         each("again", self.again);
         each("not_kept", self.not_kept);

@@ -246,6 +246,26 @@ fn what_is_kept_and_missing_is_bounded() {
 }
 
 #[test]
+fn a_far_end_that_has_forgotten_hears_nothing_of_what_was() {
+    let mut sender = Sender::new(Config::default());
+    let mut out = Out::default();
+    for number in 0..3 {
+        let packet = Packet::new(vec![0x45, number], Duration::ZERO);
+        sender.down(Duration::ZERO, packet, &mut out);
+    }
+    assert!(sender.deadline().is_some() && counter(&sender, "kept_bytes") > 0);
+    sender.reset();
+    assert_eq!(sender.deadline(), None);
+    assert_eq!(counter(&sender, "kept_bytes"), 0);
+    let seq = |message: &Packet| message.bytes[2..6].to_vec();
+    let again = [&[ARQ_AGAIN, 1][..], &seq(&out.down[2])].concat();
+    out.down.clear();
+    let again = Packet::new(again, Duration::ZERO);
+    sender.up(Duration::ZERO, again, &mut out);
+    assert!(out.down.is_empty() && counter(&sender, "not_kept") == 1);
+}
+
+#[test]
 fn messages_of_nothing_are_refused() {
     let sender = Sender::new(Config {
         order: true,

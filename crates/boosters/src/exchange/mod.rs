@@ -22,6 +22,8 @@ use introduction::Introduction;
 
 /// Chains to one peer at most.
 pub const CHAINS_MAX: usize = 32;
+/// Receivers of sessions before that are kept at most: these hold back what they have for seconds, and sessions last longer.
+const ENDING_MAX: usize = 4 * CHAINS_MAX;
 const REPLY: u8 = 64;
 const INTRODUCTION: u8 = 127;
 
@@ -30,7 +32,7 @@ const INTRODUCTION: u8 = 127;
 pub struct Exchange {
     chains: Vec<Chain>,
     receivers: BTreeMap<u8, Receiver>,
-    /// Those of the session before, as long as they hold packets back: these are for hosts, and still come in their time.
+    /// Those of sessions before, as long as they hold packets back: these are for hosts, and still come in their time.
     ending: Vec<Receiver>,
     introduction: Introduction,
     path: Path,
@@ -62,9 +64,10 @@ impl Exchange {
     /// A session with the peer begins: perhaps it is another program than before, and what it knew it has forgotten.
     pub fn renew(&mut self) {
         let before = std::mem::take(&mut self.receivers).into_values();
-        self.ending = before
-            .filter(|receiver| receiver.deadline().is_some())
-            .collect();
+        self.ending
+            .extend(before.filter(|receiver| receiver.deadline().is_some()));
+        let more = self.ending.len().saturating_sub(ENDING_MAX);
+        self.ending.drain(..more);
         for chain in &mut self.chains {
             chain.renew();
         }

@@ -260,6 +260,14 @@ impl Sender {
         }
     }
 
+    /// Another encoder, where there is one.
+    fn make_anew(&mut self) {
+        if self.encoder.take().is_some() {
+            let overcode = self.control.overcode().clone();
+            self.encoder = Some(self.make(overcode));
+        }
+    }
+
     /// Its numbers are far from those of the one before: the far end must not take one for the other.
     fn make(&mut self, overcode: Overcode) -> Box<dyn Encoding> {
         self.made += 1;
@@ -410,15 +418,17 @@ impl Booster for Sender {
         if path.room != self.room {
             self.room = path.room;
             // What has been protected stays so; the next packets are by another encoder.
-            if let Some(encoder) = self.encoder.take() {
-                drop(encoder);
-                let overcode = self.control.overcode().clone();
-                self.encoder = Some(self.make(overcode));
-            }
+            self.make_anew();
         }
         self.waiting_max = path.rtt.max(WAITING_MIN).min(self.config.waiting_max);
         self.count(path);
         self.follow();
+    }
+
+    /// The far end has forgotten what came before: overcode over it would restore packets that hosts have, or none.
+    fn reset(&mut self) {
+        self.make_anew();
+        (self.bare, self.last) = (false, None);
     }
 
     fn counters(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -293,6 +293,46 @@ fn lossy() -> [u64; 3] {
 }
 
 #[test]
+fn a_far_end_that_has_forgotten_gets_overcode_over_what_is_new_only() {
+    for scheme in [WINDOW, BLOCKS] {
+        let mut sender = Sender::new(Config {
+            scheme,
+            ..Config::default()
+        });
+        let (mut receiver, mut out) = (Receiver::new(1500), Out::default());
+        let now = Duration::ZERO;
+        for counts in [[0; 3], lossy()] {
+            let path = Path {
+                counts,
+                ..Path::default()
+            };
+            sender.set_path(now, &path);
+        }
+        for number in 0..210u8 {
+            if number == 110 {
+                assert!(sender.deadline().is_some());
+                sender.reset();
+                assert_eq!(sender.deadline(), None, "nothing is due of what was");
+                out.down.clear();
+            }
+            let packet = Packet::new(vec![0x45, number, 3, 4], now);
+            sender.down(now, packet, &mut out);
+            if number < 110 {
+                continue;
+            }
+            let lost = number % 25 == 15;
+            for message in out.down.drain(usize::from(lost)..).collect::<Vec<_>>() {
+                receiver.up(now, message, &mut out);
+            }
+            out.down.clear();
+        }
+        let came: BTreeSet<u8> = out.up.iter().map(|packet| packet.bytes[1]).collect();
+        assert_eq!(came, (110..210).collect(), "each that is new");
+        assert_eq!(out.up.len(), 100, "once");
+    }
+}
+
+#[test]
 fn messages_that_grow_arrive_and_are_restored() {
     let mut receiver = Receiver::new(1500);
     let mut sender = Sender::new(Config::default());

@@ -436,11 +436,15 @@ mod tests {
     fn a_peer_that_has_not_heard_of_the_end_of_the_last_one_takes_the_next() {
         Rig::run(|rig| async move {
             let prober = asked(&rig).await;
-            // As if an earlier one of ours were still open there.
-            rig.far.borrow_mut().table(0).take_probe(0);
-            let told = all(prober.begin(PLAN).unwrap()).await;
-            assert_eq!(told.last(), Some(&Told::Done));
-            rig.wait_idle().await;
+            // An earlier one of ours that is still open there, to the peer or back.
+            for down in [0, 1 << 30] {
+                let earlier = rig.near.borrow_mut().open_probe(0, PLAN.class, down);
+                earlier.unwrap();
+                rig.near.borrow_mut().load_probe(0, 1000);
+                let told = all(prober.begin(PLAN).unwrap()).await;
+                assert_eq!(told.last(), Some(&Told::Done), "{down}");
+                rig.wait_idle().await;
+            }
         });
     }
 

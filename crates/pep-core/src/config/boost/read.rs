@@ -67,6 +67,10 @@ impl Rule {
                            accepted without: \"always\", \"never\"";
             s.error("when", message);
         }
+        if own.is_none() && !rule.has_condition() && s.has("after") {
+            let message = "has no effect: it counts for conditions, and there is none of `loss_above`, `asymmetry_above` and `queue_above`";
+            s.warning("after", message);
+        }
         if matches!(own, Some(When::Always | When::Never)) {
             for key in ["loss_above", "asymmetry_above", "queue_above", "after"] {
                 if s.has(key) {

@@ -39,7 +39,6 @@ impl Core {
         let name = peer.config.name.as_str();
         match event {
             PeerEvent::Up => {
-                tracing::info!(peer = name, "peer is there: a session has begun");
                 peer.silent_since = None;
                 // It was cleared when the session began, before its first bytes were placed.
                 peer.table.set_away(self.off);
@@ -48,11 +47,13 @@ impl Core {
                 let peer = &mut self.peers.list[index];
                 peer.table.wake_waiting();
                 let flows = self.resume(index);
+                self.set_here(index, true);
+                // Who waits for this may begin flows at once, which are to find it so.
+                let peer = self.peer_name(index);
+                tracing::info!(peer, "peer is there: a session has begun");
                 if flows > 0 {
-                    let peer = self.peer_name(index);
                     tracing::info!(peer, flows, "flows of the session before go on in this one");
                 }
-                self.set_here(index, true);
             }
             PeerEvent::Down(reason) => {
                 let flows = peer.table.len();
