@@ -2,6 +2,7 @@
 //!
 //! `scripts/fuzz` runs the targets.
 
+pub mod admission;
 pub mod block;
 pub mod boosters;
 pub mod carried;

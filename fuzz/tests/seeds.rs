@@ -78,6 +78,11 @@ fn boosters() {
 }
 
 #[test]
+fn admission() {
+    cases(pepd_fuzz::admission::run);
+}
+
+#[test]
 fn chains() {
     some_cases(1000, pepd_fuzz::chains::run);
 }

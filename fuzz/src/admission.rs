@@ -1,0 +1,152 @@
+//! Which packets of a peer go on to hosts.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use arbitrary::Arbitrary;
+use pep_core::site::{Answers, Matcher, PortRange, is_martian, may_be_host};
+
+use crate::shapes::{Ip, Shape};
+
+/// What a peer sends.
+#[derive(Arbitrary, Debug)]
+pub struct Case {
+    packets: Vec<Sent>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Sent {
+    Packet(Shape),
+    /// An ICMP error about a packet.
+    Error {
+        ip: Ip,
+        kind: u8,
+        about: Shape,
+    },
+    /// For a group, one that the site names or another.
+    Group {
+        shape: Shape,
+        named: bool,
+    },
+}
+
+/// The site takes what its hosts send to ports 53 and 80, and to one group of each family.
+fn matcher() -> Matcher {
+    let nets = |texts: &[&str]| {
+        let nets = texts.iter().map(|text| text.parse());
+        nets.collect::<Result<_, _>>().expect("prefixes")
+    };
+    Matcher {
+        src: nets(&["10.0.0.0/31", "2001:db8::10.0.0.0/127"]),
+        dst: nets(&[
+            "10.1.0.0/16",
+            "2001:db8::10.1.0.0/112",
+            "239.1.0.0/16",
+            "ff1e::/64",
+        ]),
+        dport: vec![PortRange::single(53), PortRange::single(80)],
+        ..Matcher::default()
+    }
+}
+
+/// Nothing panics; a peer reaches hosts and groups that the site names, and nobody else; and of what is whole just what answers the site
+/// comes in.
+pub fn run(case: &Case) {
+    let matcher = matcher();
+    let answers = Answers::new(&matcher);
+    for (number, sent) in (0..).zip(case.packets.iter().take(64)) {
+        let packet = sent.bytes(number);
+        let admitted = answers.admit(&packet);
+        let of_group = answers.admit_group(&packet);
+        let martian = is_martian(&packet);
+        let Some((from, to)) = ends(&packet) else {
+            assert!(!admitted && !of_group && martian);
+            continue;
+        };
+        let is_host = matcher.src.iter().any(|net| net.contains(&to));
+        assert!(!admitted || is_host, "{from} to {to}");
+        assert!(!of_group || (to.is_multicast() && matcher.names_group(to)));
+        if !martian {
+            assert!(from != to && may_be_host(from), "{from} to {to}");
+            assert!(may_be_host(to) || to.is_multicast(), "{from} to {to}");
+        }
+        if let Some(expected) = sent.is_answer() {
+            assert_eq!((admitted, martian), (expected, false), "{sent:?}");
+        }
+    }
+}
+
+fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    match packet.first()? >> 4 {
+        4 => {
+            let end = |at| packet.get(at..).and_then(<[u8]>::first_chunk::<4>);
+            Some((Ipv4Addr::from(*end(12)?).into(), Ipv4Addr::from(*end(16)?).into()))
+        }
+        6 => {
+            let end = |at| packet.get(at..).and_then(<[u8]>::first_chunk::<16>);
+            Some((Ipv6Addr::from(*end(8)?).into(), Ipv6Addr::from(*end(24)?).into()))
+        }
+        _ => None,
+    }
+}
+
+impl Sent {
+    fn bytes(&self, number: u16) -> Vec<u8> {
+        match self {
+            Self::Packet(shape) => shape.bytes(number),
+            Self::Error { ip, kind, about } => {
+                let mut message = vec![*kind, 0, 0, 0, 0, 0, 0, 0];
+                message.extend(about.bytes(number));
+                ip.around(number, if ip.v6 { 58 } else { 1 }, message)
+            }
+            Self::Group { shape, named } => {
+                let mut packet = shape.bytes(number);
+                let group = if *named { 1 } else { 2 };
+                match packet.first().map(|first| first >> 4) {
+                    Some(4) if packet.len() >= 20 => {
+                        packet[16..20].copy_from_slice(&[239, group, 2, 3]);
+                    }
+                    Some(6) if packet.len() >= 40 => {
+                        packet[24..40].fill(0);
+                        packet[24..26].copy_from_slice(&[0xff, 0x1d + group]);
+                    }
+                    _ => {}
+                }
+                packet
+            }
+        }
+    }
+
+    /// Whether the site takes it, where it is whole and simple enough to say.
+    fn is_answer(&self) -> Option<bool> {
+        match self {
+            Self::Packet(shape) => {
+                let (ip, is_tcp) = whole(shape)?;
+                // Those of UDP come from another port.
+                Some(is_tcp && ip.reversed && is_hosts(ip))
+            }
+            Self::Error { ip, kind, about } => {
+                let (of, _) = whole(about)?;
+                let errors = if ip.v6 { 1..=4 } else { 3..=3 };
+                let known = ip.wrong.is_none() && errors.contains(kind);
+                let same = (ip.v6, ip.host % 4) == (of.v6, of.host % 4);
+                known.then_some(same && ip.reversed && !of.reversed && is_hosts(of))
+            }
+            Self::Group { .. } => None,
+        }
+    }
+}
+
+/// The header of a packet of TCP or UDP that has no bit wrong, and whether it is of TCP.
+fn whole(shape: &Shape) -> Option<(&Ip, bool)> {
+    let (ip, is_tcp) = match shape {
+        Shape::Tcp { ip, .. } => (ip, true),
+        Shape::Udp { ip, .. } => (ip, false),
+        Shape::Other { .. } | Shape::Raw(_) => return None,
+    };
+    ip.wrong.is_none().then_some((ip, is_tcp))
+}
+
+/// Whether the near end of a packet is a host of the site.
+fn is_hosts(ip: &Ip) -> bool {
+    ip.host % 4 < 2
+}
