@@ -16,9 +16,9 @@ pub struct Case {
 #[derive(Arbitrary, Debug)]
 enum Sent {
     Packet(Shape),
-    /// An ICMP error about a packet.
+    /// An ICMP error about a packet, to who sent it or to anybody.
     Error {
-        ip: Ip,
+        to: Option<Ip>,
         kind: u8,
         about: Shape,
     },
@@ -79,11 +79,17 @@ fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {
             let end = |at| packet.get(at..).and_then(<[u8]>::first_chunk::<4>);
-            Some((Ipv4Addr::from(*end(12)?).into(), Ipv4Addr::from(*end(16)?).into()))
+            Some((
+                Ipv4Addr::from(*end(12)?).into(),
+                Ipv4Addr::from(*end(16)?).into(),
+            ))
         }
         6 => {
             let end = |at| packet.get(at..).and_then(<[u8]>::first_chunk::<16>);
-            Some((Ipv6Addr::from(*end(8)?).into(), Ipv6Addr::from(*end(24)?).into()))
+            Some((
+                Ipv6Addr::from(*end(8)?).into(),
+                Ipv6Addr::from(*end(24)?).into(),
+            ))
         }
         _ => None,
     }
@@ -93,8 +99,10 @@ impl Sent {
     fn bytes(&self, number: u16) -> Vec<u8> {
         match self {
             Self::Packet(shape) => shape.bytes(number),
-            Self::Error { ip, kind, about } => {
-                let mut message = vec![*kind, 0, 0, 0, 0, 0, 0, 0];
+            Self::Error { to, kind, about } => {
+                let back = back_from(about);
+                let ip = to.as_ref().unwrap_or(&back);
+                let mut message = vec![kind % 13, 0, 0, 0, 0, 0, 0, 0];
                 message.extend(about.bytes(number));
                 ip.around(number, if ip.v6 { 58 } else { 1 }, message)
             }
@@ -124,15 +132,27 @@ impl Sent {
                 // Those of UDP come from another port.
                 Some(is_tcp && ip.reversed && is_hosts(ip))
             }
-            Self::Error { ip, kind, about } => {
+            Self::Error { to, kind, about } => {
                 let (of, _) = whole(about)?;
-                let errors = if ip.v6 { 1..=4 } else { 3..=3 };
-                let known = ip.wrong.is_none() && errors.contains(kind);
-                let same = (ip.v6, ip.host % 4) == (of.v6, of.host % 4);
-                known.then_some(same && ip.reversed && !of.reversed && is_hosts(of))
+                let errors: &[u8] = if of.v6 { &[1, 2, 3, 4] } else { &[3, 11, 12] };
+                let known = to.is_none() && errors.contains(&(kind % 13));
+                known.then_some(!of.reversed && is_hosts(of))
             }
             Self::Group { .. } => None,
         }
+    }
+}
+
+/// The way to who sent a packet.
+fn back_from(shape: &Shape) -> Ip {
+    let of = whole(shape).map(|(ip, _)| ip);
+    Ip {
+        v6: of.is_some_and(|ip| ip.v6),
+        host: of.map_or(0, |ip| ip.host),
+        reversed: of.is_none_or(|ip| !ip.reversed),
+        ecn: 0,
+        id: 0,
+        wrong: None,
     }
 }
 

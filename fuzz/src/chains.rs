@@ -164,11 +164,7 @@ pub fn run(case: &Case) {
                     66 => 127, // An introduction.
                     other => other,
                 };
-                give(
-                    to,
-                    now,
-                    &[&[channel, kind % 0x20], &bytes.0[..]].concat(),
-                );
+                give(to, now, &[&[channel, kind % 0x20], &bytes.0[..]].concat());
             }
             What::Path { loss, rtt, room } => {
                 let path = Path {
@@ -213,7 +209,9 @@ pub(crate) fn next(end: &mut Exchange, now: Duration, room: usize) -> Option<Vec
 }
 
 pub(crate) fn give(end: &mut Exchange, now: Duration, message: &[u8]) {
-    end.handle(now, message[0], &message[1..], Ecn::NotEct, &mut |_| Some(0));
+    end.handle(now, message[0], &message[1..], Ecn::NotEct, &mut |_| {
+        Some(0)
+    });
 }
 
 /// Calls it when it wants to be called. It does not want to be at once again, without end.
