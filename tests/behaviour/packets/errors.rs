@@ -1,10 +1,13 @@
 //! ICMP errors about packets that came from the peer go back to it through the tunnel.
 
-use std::time::Duration;
+use std::{io::ErrorKind, net::UdpSocket, time::Duration};
 
-use pepd_tests::{tunnel::TunnelBed, wait::wait_for};
+use pepd_tests::{
+    tunnel::TunnelBed,
+    wait::{wait_for, wait_until},
+};
 
-use super::{BOTH, plain, stream::Stream, told};
+use super::{BOTH, Ends, plain, stream::Stream, told};
 use crate::tunnel::{LINK, PORT};
 
 /// What the far LAN takes, which is less than the tunnel does.
@@ -40,5 +43,35 @@ fn hosts_learn_through_the_tunnel_what_fits_behind_it() {
     let seen = hub.run("nft", &["list", "chain", "inet", "seen", "errors"]);
     assert_eq!(seen.matches("packets 0 ").count(), 2, "{seen}");
     assert_eq!(ends.boat.counter("packets_foreign"), 0);
+    ends.stop();
+}
+
+#[test]
+fn errors_about_what_is_not_carried_go_its_way_though_a_site_takes_icmp() {
+    let bed = TunnelBed::new(LINK);
+    let icmp = |peer: &str| {
+        format!(
+            "[[site]]\nname = \"ping\"\nmode = \"packet\"\npeer = \"{peer}\"\nmatch = {{ protocol = [\"icmp\", \"icmpv6\"] }}\n"
+        )
+    };
+    let ends = Ends::start(&bed, &[(PORT, icmp("hub"))], &[(PORT, icmp("boat"))]);
+    for family in BOTH {
+        let (from, to) = (
+            bed.server_at(family, PORT + 7),
+            (bed.address("client", family), PORT + 8),
+        );
+        let socket = bed.host("server").enter(|| UdpSocket::bind(from));
+        let socket = socket.expect("a socket");
+        socket.connect(to).expect("a destination");
+        let patience = Some(Duration::from_millis(200));
+        socket.set_read_timeout(patience).expect("a time");
+        wait_until("the server to hear that nobody is there", || {
+            let _ = socket.send(b"who is there");
+            let heard = socket.recv(&mut [0; 9]);
+            heard.is_err_and(|err| err.kind() == ErrorKind::ConnectionRefused)
+        });
+    }
+    assert_eq!(ends.boat.counter("packets_taken"), 0);
+    assert_eq!(ends.hub.counter("packets_foreign"), 0);
     ends.stop();
 }

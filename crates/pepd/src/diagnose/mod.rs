@@ -204,6 +204,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.extend(interfaces::check(config, &net));
     findings.push(runtime.block_on(system::kernel(config, running.is_ok())));
     findings.extend(system::check(config, catalogue, &net));
+    findings.extend(packets::refusals(config));
     findings.extend(runtime.block_on(ways::check(config, &net)));
     match running {
         Ok(before) => findings.extend(live_findings(&runtime, config, &net, &before, watch)),

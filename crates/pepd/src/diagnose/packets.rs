@@ -1,8 +1,8 @@
-//! Whether packets beside flows come through: both ends have to have sites for them.
+//! Whether packets beside flows come through: both ends have to have sites for them. And whether hosts hear of those that are refused.
 
 use pep_core::{config::Config, site::Mode};
 
-use super::Finding;
+use super::{Finding, sysctl};
 use crate::observe::status::{PeerStatus, Status};
 
 /// A finding for each peer that packets are exchanged with.
@@ -29,7 +29,7 @@ fn of_peer(peer: &PeerStatus) -> Finding {
     let seen = format!("{taken} taken, {given} given to hosts");
     let foreign = peer.packets_foreign;
     if foreign == 0 {
-        return Finding::ok(what, seen);
+        return Finding::ok(what, seen + hint(taken, given));
     }
     let last = peer.foreign_last.as_ref();
     let last = last.map_or(String::new(), |last| format!(", the last one {last}"));
@@ -43,9 +43,77 @@ fn of_peer(peer: &PeerStatus) -> Finding {
     )
 }
 
+/// For who gets nothing back. There may be nothing to answer: telemetry, or what is for groups.
+fn hint(taken: u64, given: u64) -> &'static str {
+    match (taken, given) {
+        (1.., 0) => "; where answers are due, `pepd check` there says whether its sites take these",
+        _ => "",
+    }
+}
+
+/// How often the kernel tells hosts of what sites of mode `block` refuse.
+pub(super) fn refusals(config: &Config) -> Option<Finding> {
+    let mut sites = config.sites.iter();
+    sites.find(|(_, site)| site.mode == Mode::Block)?;
+    let mask = sysctl("net/ipv4/icmp_ratemask").unwrap_or(0);
+    let v4 = sysctl("net/ipv4/icmp_ratelimit").filter(|_| mask & UNREACHABLE != 0);
+    Some(refusals_of(v4, sysctl("net/ipv6/icmp/ratelimit")))
+}
+
+/// Of `icmp_ratemask`, the bit of destination unreachable.
+const UNREACHABLE: u64 = 1 << 3;
+
+/// By the least time between two errors for a host, in milliseconds, where there is one.
+fn refusals_of(v4: Option<u64>, v6: Option<u64>) -> Finding {
+    let what = "refusals by mode = \"block\"";
+    let named = [
+        ("net.ipv4.icmp_ratelimit", v4),
+        ("net.ipv6.icmp.ratelimit", v6),
+    ];
+    let limits = named.into_iter().filter(|(_, limit)| *limit > Some(0));
+    let (seen, mend): (Vec<_>, Vec<_>) = limits
+        .map(|(name, limit)| {
+            let limit = limit.unwrap_or_default();
+            (format!("{name} = {limit}"), format!("{name}=0"))
+        })
+        .unzip();
+    if seen.is_empty() {
+        return Finding::ok(what, "hosts hear of each");
+    }
+    Finding::warn(
+        what,
+        format!(
+            "the kernel tells a host of a few at once, then of few a second ({}): of others nobody hears, and browsers wait for a time",
+            seen.join(", ")
+        ),
+        format!(
+            "sysctl -w {}, and the same in /etc/sysctl.d",
+            mend.join(" ")
+        ),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::{super::State, *};
+
+    #[test]
+    fn refusals_that_nobody_hears_of_are_told() {
+        for (v4, v6, named) in [
+            (Some(1000), Some(1000), "icmp_ratelimit=0 net.ipv6"),
+            (Some(1000), None, "sysctl -w net.ipv4.icmp_ratelimit=0,"),
+            (Some(0), Some(100), "sysctl -w net.ipv6.icmp.ratelimit=0,"),
+        ] {
+            let found = refusals_of(v4, v6);
+            assert_eq!(found.state, State::Warn);
+            let remedy = found.remedy.expect("what to do");
+            assert!(remedy.contains(named), "{remedy}");
+        }
+        for (v4, v6) in [(Some(0), Some(0)), (None, None)] {
+            assert_eq!(refusals_of(v4, v6).state, State::Ok);
+        }
+        assert_eq!(refusals(&config("packet")), None);
+    }
 
     fn config(mode: &str) -> Config {
         let text = format!(
@@ -77,6 +145,12 @@ mod tests {
         assert!(found.seen.contains("3 of the peer's") && found.seen.contains("192.0.2.9:22"));
         let remedy = found.remedy.expect("what to do");
         assert!(remedy.contains("peer = \"deaf\""), "{remedy}");
+    }
+
+    #[test]
+    fn who_gets_nothing_back_is_sent_to_the_other_end() {
+        assert!(hint(5, 0).contains("`pepd check` there"));
+        assert_eq!((hint(0, 0), hint(5, 1)), ("", ""));
     }
 
     #[test]

@@ -264,6 +264,7 @@ impl Writer<'_> {
             | Term::Faster(_)
             | Term::Reject
             | Term::IcmpError(_)
+            | Term::IcmpNotCarried(_)
             | Term::RememberPeer(..)
             | Term::Count(
                 Counter::Passed

@@ -109,6 +109,24 @@ impl Family {
         }
     }
 
+    /// What routers say to hosts of their own link: redirects, advertisements, solicitations, neighbours' addresses.
+    const fn icmp_of_routers(self) -> &'static [&'static str] {
+        match self {
+            Self::V4 => &["redirect", "router-advertisement", "router-solicitation"],
+            Self::V6 => &[
+                "nd-router-solicit",
+                "nd-router-advert",
+                "nd-neighbor-solicit",
+                "nd-neighbor-advert",
+                "nd-redirect",
+            ],
+        }
+    }
+
+    fn icmp_not_carried(self) -> Vec<&'static str> {
+        [self.icmp_errors(), self.icmp_of_routers()].concat()
+    }
+
     /// The types of ICMP errors that hosts are to hear of.
     const fn icmp_errors(self) -> &'static [&'static str] {
         match self {

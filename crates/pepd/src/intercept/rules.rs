@@ -166,6 +166,8 @@ pub enum Term {
     Seen,
     /// An ICMP error of the family: unreachable, too big, no hop left, a bad header.
     IcmpError(Family),
+    /// What no peer takes of another's ICMP of the family: errors, and what routers say to hosts of their own link.
+    IcmpNotCarried(Family),
     /// Remember who sends the packet, for [`Term::HasSpoken`] of the same lane; packets of the family only.
     RememberPeer(Family, usize),
     /// The packet goes to a host of whom packets have come out of the TUN of that lane of late.

@@ -275,10 +275,8 @@ impl<'a> Writer<'a> {
                 let set = format!("@{SEEN_SET}");
                 vec![json!({"set": {"op": "update", "elem": meta("iifname"), "set": set}})]
             }
-            Term::IcmpError(family) => {
-                let kind = payload(family.icmp(), "type");
-                vec![equal(kind, one_or_set(family.icmp_errors().to_vec()))]
-            }
+            Term::IcmpError(family) => icmp_types(*family, family.icmp_errors().to_vec()),
+            Term::IcmpNotCarried(family) => icmp_types(*family, family.icmp_not_carried()),
             Term::RememberPeer(family, lane) => {
                 let set = format!("@{}", family.spoken_set(*lane));
                 let source = payload(family.payload(), "saddr");
@@ -363,6 +361,10 @@ fn protocols() -> Value {
 
 fn tcp_flags() -> Value {
     json!({"&": [payload("tcp", "flags"), ["fin", "syn", "rst", "ack"]]})
+}
+
+fn icmp_types(family: Family, types: Vec<&str>) -> Vec<Value> {
+    vec![equal(payload(family.icmp(), "type"), one_or_set(types))]
 }
 
 fn one_or_set<T: serde::Serialize>(mut values: Vec<T>) -> Value {

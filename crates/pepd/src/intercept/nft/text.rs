@@ -144,11 +144,8 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Tproxy(family, port) => tproxy(*family, *port),
         Term::Count(counter) => format!("counter name {}", counter.name()),
         Term::Seen => format!("update @{SEEN_SET} {{ iifname }}"),
-        Term::IcmpError(family) => {
-            let errors = family.icmp_errors().iter();
-            let errors = set(errors.map(|error| (*error).to_owned()));
-            format!("{} type {errors}", family.icmp())
-        }
+        Term::IcmpError(family) => icmp_types(*family, family.icmp_errors().to_vec()),
+        Term::IcmpNotCarried(family) => icmp_types(*family, family.icmp_not_carried()),
         Term::RememberPeer(family, lane) => {
             let (set, ip) = (family.spoken_set(*lane), family.payload());
             format!("update @{set} {{ {ip} saddr }}")
@@ -200,6 +197,11 @@ fn quoted(name: &String) -> String {
 
 fn set(values: impl Iterator<Item = String>) -> String {
     format!("{{ {} }}", values.collect::<Vec<_>>().join(", "))
+}
+
+fn icmp_types(family: Family, types: Vec<&str>) -> String {
+    let types = set(types.into_iter().map(str::to_owned));
+    format!("{} type {types}", family.icmp())
 }
 
 fn one_or_set(values: impl Iterator<Item = String>) -> String {

@@ -48,6 +48,20 @@ impl Builder<'_> {
         self.errors("an error about a peer's packet", goes)
     }
 
+    /// The others are about what hosts got by another way than a peer's packets, or are for a link: the far end would not let them in, though a site takes ICMP.
+    pub(super) fn not_carried(&self) -> impl Iterator<Item = Rule> + '_ {
+        let families = match self.features.errors {
+            true => self.features.families(),
+            false => &[],
+        };
+        families.iter().map(|&family| {
+            rule(
+                "errors about what no peer sent, and what is of one link",
+                [Term::IcmpNotCarried(family), Term::Return],
+            )
+        })
+    }
+
     /// The kernel's own errors. Without the TUN they go as they would without us.
     pub(super) fn error_chain(&self) -> Option<Chain> {
         let goes = |lane| {

@@ -212,7 +212,13 @@ impl Builder<'_> {
         let last = sites
             .iter()
             .rposition(|(_, site)| site.mode.takes_packets());
-        for (id, site) in &sites[..last.map_or(0, |last| last + 1)] {
+        let carries_icmp =
+            |(_, site): &(SiteId, &Site)| site.mode == Mode::Packet && takes_icmp(&site.matcher);
+        let first = sites.iter().position(carries_icmp);
+        for (place, (id, site)) in sites[..last.map_or(0, |last| last + 1)].iter().enumerate() {
+            if first == Some(place) {
+                rules.extend(self.not_carried());
+            }
             rules.extend(self.packet_site(*id, site));
         }
         rules
@@ -298,6 +304,11 @@ fn ports(matcher: &Matcher) -> Vec<Term> {
 /// Whether a site may take connections at all.
 pub(super) fn takes_tcp(matcher: &Matcher) -> bool {
     matcher.protocol.is_empty() || matcher.protocol.contains(&Protocol::TCP)
+}
+
+fn takes_icmp(matcher: &Matcher) -> bool {
+    let icmp = [Protocol::ICMP, Protocol::ICMPV6];
+    matcher.protocol.is_empty() || matcher.protocol.iter().any(|of| icmp.contains(of))
 }
 
 #[cfg(test)]

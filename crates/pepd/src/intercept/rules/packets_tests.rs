@@ -69,7 +69,7 @@ fn sites_decide_in_their_order_whatever_their_mode() {
     let port = |port| Term::TransportDestination(vec![PortRange::single(port)]);
     let prefix: Ipv4Net = "10.0.0.0/8".parse().unwrap();
     let chain = rules_of(&ruleset, "packets");
-    let expected: [&[Term]; 5] = [
+    let expected: [&[Term]; 7] = [
         &[Term::Protocol(vec![Protocol::TCP]), port(22), Term::Return],
         &[
             Term::From(vec!["lan1".to_owned()]),
@@ -83,6 +83,8 @@ fn sites_decide_in_their_order_whatever_their_mode() {
             Term::Destination(Prefixes::V4(vec![prefix])),
             Term::Return,
         ],
+        &[Term::IcmpNotCarried(Family::V4), Term::Return],
+        &[Term::IcmpNotCarried(Family::V6), Term::Return],
         &[Term::Goto("packet_1".to_owned())],
     ];
     assert_eq!(chain[0], [Term::ForThisMachine, Term::Return]);
@@ -249,7 +251,12 @@ fn an_older_kernel_has_no_rules_for_errors() {
     assert!(ruleset.spoken.is_empty());
     let all = ruleset.chains.iter().flat_map(|chain| &chain.rules);
     let mut terms = all.flat_map(|rule| &rule.terms);
-    let of_errors = |term: &Term| matches!(term, Term::IcmpError(_) | Term::RememberPeer(..));
+    let of_errors = |term: &Term| {
+        matches!(
+            term,
+            Term::IcmpError(_) | Term::IcmpNotCarried(_) | Term::RememberPeer(..)
+        )
+    };
     assert!(!terms.any(of_errors));
     assert!(ruleset.chains.iter().all(|chain| chain.name != "errors"));
 }

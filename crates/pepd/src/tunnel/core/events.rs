@@ -57,14 +57,18 @@ impl Core {
             }
             PeerEvent::Down(reason) => {
                 let flows = peer.table.len();
-                // It was told when the peer said so.
-                if reason != DownReason::PeerClosed {
-                    tracing::warn!(
+                match reason {
+                    // It was told when the peer said so.
+                    DownReason::PeerClosed => {}
+                    DownReason::Replaced => {
+                        tracing::info!(peer = name, flows, "the peer has begun anew");
+                    }
+                    _ => tracing::warn!(
                         peer = name,
                         ?reason,
                         flows,
                         "the session with a peer is over"
-                    );
+                    ),
                 }
                 // Where the next one has begun already, the table is of that one.
                 let next = self.endpoint.session(peer.id).is_some();

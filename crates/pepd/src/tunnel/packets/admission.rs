@@ -25,12 +25,31 @@ pub struct Strangers {
 
 /// A packet that no site has to do with, by its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stranger(FlowKey);
+pub struct Stranger {
+    key: FlowKey,
+    /// The type of ICMP, which says more than its addresses: a site that takes some does not take all.
+    kind: Option<u8>,
+}
+
+impl Stranger {
+    fn of(ip: &Ip<'_>) -> Self {
+        let key = ip.key();
+        let is_icmp = [Protocol::ICMP, Protocol::ICMPV6].contains(&Protocol(key.protocol));
+        let kind = ip.payload().first().copied();
+        Self {
+            key,
+            kind: kind.filter(|_| is_icmp && !ip.fragment),
+        }
+    }
+}
 
 impl fmt::Display for Stranger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let FlowKey { protocol, from, to } = self.0;
+        let FlowKey { protocol, from, to } = self.key;
         let protocol = Protocol(protocol);
+        if let Some(kind) = self.kind {
+            return write!(f, "{protocol} (type {kind}) from {} to {}", from.0, to.0);
+        }
         if protocol.has_ports() && (from.1, to.1) != (0, 0) {
             let (from, to) = (SocketAddr::from(from), SocketAddr::from(to));
             return write!(f, "{protocol} from {from} to {to}");
@@ -64,7 +83,7 @@ impl Admission {
         });
         if found.is_none() {
             self.strangers.foreign += 1;
-            self.strangers.last = Ip::parse(packet).map(|ip| Stranger(ip.key()));
+            self.strangers.last = Ip::parse(packet).as_ref().map(Stranger::of);
         }
         found
     }
@@ -129,6 +148,6 @@ mod tests {
         (ping[9], ping[15]) = (1, 9);
         assert_eq!(admission.site_of(&[], &ping), None);
         let last = admission.strangers().last.expect("one");
-        assert_eq!(last.to_string(), "icmp from 10.1.0.9 to 10.1.0.2");
+        assert_eq!(last.to_string(), "icmp (type 19) from 10.1.0.9 to 10.1.0.2");
     }
 }
