@@ -83,7 +83,7 @@ fn refusals_of(v4: Option<u64>, v6: Option<u64>) -> Finding {
     Finding::warn(
         what,
         format!(
-            "the kernel tells a host of a few at once, then of few a second ({}): of others nobody hears, and browsers wait for a time",
+            "the kernel tells a host of a few at once, then of one in so many milliseconds ({}): of others it does not hear, and browsers wait",
             seen.join(", ")
         ),
         format!(
