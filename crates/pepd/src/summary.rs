@@ -11,7 +11,7 @@ use std::{
 
 use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
-    site::{Buffers, Class, DscpPolicy, LinkLeg, Site, SiteId, Source, SynHandling},
+    site::{Buffers, Class, DscpPolicy, LinkLeg, ReceiveBuffer, Site, SiteId, Source, SynHandling},
 };
 use units::{ByteSize, duration};
 
@@ -98,6 +98,10 @@ impl Summary<'_> {
             .rate
             .map_or("unknown rate".to_owned(), |rate| rate.to_string());
         let rtt = link.rtt.map_or("unknown".to_owned(), duration::format);
+        let rate = match link.rate_down {
+            Some(down) => format!("sends {rate}, receives {down}"),
+            None => rate,
+        };
         let bdp = link.bandwidth_delay_product();
         let bdp = bdp.map_or("bandwidth-delay product unknown".to_owned(), |bytes| {
             format!("bandwidth-delay product {}", ByteSize(bytes))
@@ -237,11 +241,17 @@ impl Summary<'_> {
     }
 }
 
-fn buffers(buffers: Option<Buffers>) -> String {
-    match buffers {
-        Some(buffers) => format!("; buffers {}", ByteSize(buffers.send)),
-        None => "; buffers autotuned".to_owned(),
-    }
+fn buffers(buffers: Buffers) -> String {
+    let send = match buffers.send {
+        Some(bytes) => ByteSize(bytes).to_string(),
+        None => "autotuned".to_owned(),
+    };
+    let receive = match buffers.receive {
+        ReceiveBuffer::System => "autotuned".to_owned(),
+        ReceiveBuffer::Fixed(bytes) => ByteSize(bytes).to_string(),
+        ReceiveBuffer::Grown(bytes) => format!("autotuned up to {}", ByteSize(bytes)),
+    };
+    format!("; send buffer {send}, receive buffer {receive}")
 }
 
 fn nagle(nodelay: bool) -> &'static str {

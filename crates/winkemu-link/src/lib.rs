@@ -68,6 +68,14 @@ pub enum Direction {
 impl Direction {
     /// Both of them.
     pub const BOTH: [Self; 2] = [Self::AtoB, Self::BtoA];
+
+    /// Direction of the answers.
+    pub const fn opposite(self) -> Self {
+        match self {
+            Self::AtoB => Self::BtoA,
+            Self::BtoA => Self::AtoB,
+        }
+    }
 }
 
 /// A packet inside the link, or just out of it.

@@ -16,9 +16,12 @@ use super::{
 pub struct Link {
     /// The interface that leads to it.
     pub interface: IfName,
-    /// Its rate in bit/s. `None` (`"auto"`, the default): unknown, buffers are left to the
-    /// kernel's autotuning and flows are not paced.
+    /// Rate in bit/s at which pepd may send into it. `None` (`"auto"`, the default): unknown, send
+    /// buffers are left to the kernel's autotuning and flows are not paced.
     pub rate: Option<Rate>,
+    /// Rate in bit/s of what comes from it. `None` (the default): unknown. Bounds receive buffers
+    /// and the room for what a peer sends; limits no flow.
+    pub rate_down: Option<Rate>,
     /// Its round-trip time when idle, 1 us to 10 min. Default none: unknown.
     pub rtt: Option<Duration>,
     /// Nobody else uses it; default false. What sites and peers say goes before.
@@ -35,9 +38,19 @@ impl Link {
     /// How often a gateway is asked where nothing else is said: some 200 bit/s with IPv4.
     pub const GATEWAY_EVERY: Duration = Duration::from_secs(5);
 
-    /// The bytes in flight on a full link, where rate and round-trip time are both stated.
+    /// Bytes in flight toward the link when it is full, where `rate` and `rtt` are both stated.
     pub fn bandwidth_delay_product(&self) -> Option<u64> {
         Some(self.rate?.bandwidth_delay_product(self.rtt?))
+    }
+
+    /// Bytes in flight on the faster of its directions, where `rate_down` and `rtt` are both stated.
+    ///
+    /// `rate` alone says nothing of what comes from the link: terminals receive 5 to 20 times as
+    /// fast as they send.
+    pub fn largest_bandwidth_delay_product(&self) -> Option<u64> {
+        let rate = self.rate_down?;
+        let fastest = self.rate.map_or(rate, |up| up.max(rate));
+        Some(fastest.bandwidth_delay_product(self.rtt?))
     }
 }
 
@@ -49,6 +62,7 @@ impl Link {
         }
         let interface = section.require("interface", text("the name of an interface"));
         let rate = section.read("rate", WordOr("auto", None, Map(BitRate, Some)));
+        let rate_down = section.read("rate_down", WordOr("auto", None, Map(BitRate, Some)));
         let rtt = section.read(
             "rtt",
             Span(Duration::from_micros(1)..=Duration::from_secs(600)),
@@ -78,6 +92,7 @@ impl Link {
         Some(Self {
             interface: interface?,
             rate: rate.flatten(),
+            rate_down: rate_down.flatten(),
             rtt,
             dedicated,
             contacts: contacts.map(PathBuf::from),

@@ -32,6 +32,8 @@ pub struct Peer {
     pub psk_file: Option<PathBuf>,
     /// How fast we may send to it, in IP packets. Default that of `[link]`; `None`: measured.
     pub rate: Option<Rate>,
+    /// Rate at which it sends to us, in IP packets. Default that of `[link]`; `None`: unknown.
+    pub rate_down: Option<Rate>,
     /// The round trip to it to begin with. Default that of `[link]`; `None`: unknown.
     pub rtt: Option<Duration>,
     /// Nobody else uses the link to it, so that nothing is gained by silence during an outage. Default
@@ -167,6 +169,7 @@ impl Peer {
         );
         let psk_file = s.read("psk_file", NonEmpty("the path of a file"));
         let rate = s.read("rate", WordOr("auto", None, Map(BitRate, Some)));
+        let rate_down = s.read("rate_down", WordOr("auto", None, Map(BitRate, Some)));
         let rtt = Span(Duration::from_micros(1)..=Duration::from_secs(600));
         let lost_after = Span(Duration::from_secs(1)..=Duration::from_secs(3600));
         let peer = Self {
@@ -176,6 +179,7 @@ impl Peer {
             public_key: PublicKey([0; 32]),
             psk_file: psk_file.map(PathBuf::from),
             rate: rate.unwrap_or(link.and_then(|link| link.rate)),
+            rate_down: rate_down.unwrap_or(link.and_then(|link| link.rate_down)),
             rtt: s.read("rtt", rtt).or(link.and_then(|link| link.rtt)),
             dedicated: s
                 .read("dedicated", Switch)

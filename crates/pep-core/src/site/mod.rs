@@ -15,7 +15,7 @@ pub use matcher::{FlowKey, Matcher, PortRange};
 pub use packet::{PacketPolicy, WithoutPeer};
 pub use policy::{
     Buffer, Buffers, Class, Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Lowat, Mode, Pacing,
-    RTT0_DEFAULT, Sharing, Site, Source, SynHandling, WhileDown,
+    RTT0_DEFAULT, ReceiveBuffer, Sharing, Site, Source, SynHandling, WhileDown,
 };
 pub use protocol::{Protocol, ProtocolError};
 pub use table::{SiteId, SiteTable};

@@ -92,7 +92,8 @@ pub enum DscpPolicy {
 /// The size of a socket's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Buffer {
-    /// From the link's bandwidth-delay product where it is stated, else the kernel's autotuning.
+    /// On the link leg, sending follows from the link's bandwidth-delay product where it is stated,
+    /// and receiving grows with what arrives; else the kernel's autotuning.
     #[default]
     Auto,
     /// So many bytes, each way.
@@ -155,13 +156,25 @@ pub enum Close {
     Early,
 }
 
-/// Socket buffers in bytes, to be given to SO_SNDBUF and SO_RCVBUF (the kernel doubles them).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Socket buffers of a leg, in bytes as SO_SNDBUF and SO_RCVBUF take them (the kernel doubles them).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Buffers {
-    /// For SO_SNDBUF.
-    pub send: u64,
+    /// For SO_SNDBUF; `None` leaves it to the kernel's autotuning.
+    pub send: Option<u64>,
     /// For SO_RCVBUF.
-    pub receive: u64,
+    pub receive: ReceiveBuffer,
+}
+
+/// Size of a socket's receive buffer, which bounds the window that it advertises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReceiveBuffer {
+    /// The kernel's autotuning, within `net.ipv4.tcp_rmem`.
+    #[default]
+    System,
+    /// So many bytes, always.
+    Fixed(u64),
+    /// The kernel's autotuning, and beyond `net.ipv4.tcp_rmem` pepd's, up to so many bytes.
+    Grown(u64),
 }
 
 /// RTT0 of hybla where none is stated: what its authors and the kernel use.
@@ -319,34 +332,39 @@ impl Site {
         }
     }
 
-    /// Buffers to set on the link leg, or `None` to leave them to the kernel's autotuning.
+    /// Buffers of the link leg.
     ///
-    /// Where they follow from the link they are twice its bandwidth-delay product: one
-    /// product is in flight, another is being filled or waits behind a lost packet for its
-    /// retransmission. Never below 256 KiB, so that a wrongly stated slow link does not
-    /// strangle flows that do not cross it, nor above 64 MiB.
-    pub fn link_buffers(&self, link: Option<&Link>) -> Option<Buffers> {
-        let bytes = match self.link_buffer {
-            Buffer::Bytes(size) => size.bytes(),
-            Buffer::Auto => link?
-                .bandwidth_delay_product()?
-                .saturating_mul(2)
-                .clamp(256 << 10, 64 << 20),
-        };
-        Some(Buffers {
-            send: bytes,
-            receive: bytes,
-        })
+    /// Where they follow from the link, sending has four of its bandwidth-delay products: one is
+    /// in flight, one waits behind a lost packet for its retransmission, and two wait for ACKs that
+    /// stand in the queue of the return path. Never below 256 KiB, so that a wrongly stated slow
+    /// link does not strangle flows that do not cross it, nor above 64 MiB.
+    ///
+    /// Receiving may have what is in flight on the faster direction and a modem's queue of four
+    /// bandwidth-delay products in front of it, or [`Self::RECEIVE_MOST`] where the rate of what
+    /// arrives is not stated.
+    pub fn link_buffers(&self, link: Option<&Link>) -> Buffers {
+        if let Buffer::Bytes(size) = self.link_buffer {
+            return Buffers::fixed(size);
+        }
+        let bound = |bytes: u64| bytes.clamp(256 << 10, Self::RECEIVE_MOST);
+        let sent = link.and_then(Link::bandwidth_delay_product);
+        let received = link.and_then(Link::largest_bandwidth_delay_product);
+        Buffers {
+            send: sent.map(|bytes| bound(bytes.saturating_mul(4))),
+            receive: ReceiveBuffer::Grown(received.map_or(Self::RECEIVE_MOST, |bytes| {
+                bound(bytes.saturating_mul(1 + QUEUE_PRODUCTS))
+            })),
+        }
     }
 
-    /// Buffers to set on the host leg, or `None` to leave them to the kernel's autotuning.
-    pub fn lan_buffers(&self) -> Option<Buffers> {
+    /// Bytes to which a receive buffer of a link leg grows at most.
+    pub const RECEIVE_MOST: u64 = 64 << 20;
+
+    /// Buffers of the host leg.
+    pub fn lan_buffers(&self) -> Buffers {
         match self.lan_buffer {
-            Buffer::Auto => None,
-            Buffer::Bytes(size) => Some(Buffers {
-                send: size.bytes(),
-                receive: size.bytes(),
-            }),
+            Buffer::Auto => Buffers::default(),
+            Buffer::Bytes(size) => Buffers::fixed(size),
         }
     }
 
@@ -394,6 +412,23 @@ impl Site {
     }
 }
 
+impl Buffers {
+    /// Directions in which the size is fixed, as SO_BUF_LOCK takes them: 1 sending, 2 receiving.
+    pub fn locks(&self) -> u32 {
+        let receive = matches!(self.receive, ReceiveBuffer::Fixed(_));
+        u32::from(self.send.is_some()) | u32::from(receive) << 1
+    }
+
+    fn fixed(size: ByteSize) -> Self {
+        Self {
+            send: Some(size.bytes()),
+            receive: ReceiveBuffer::Fixed(size.bytes()),
+        }
+    }
+}
+
+/// Bandwidth-delay products that the deepest usual queue of a modem holds.
+const QUEUE_PRODUCTS: u64 = 4;
 /// Bytes of a TCP header without options.
 const TCP_HEADER: u64 = 20;
 /// Bytes of the only option that every segment has: timestamps, padded.
@@ -415,6 +450,42 @@ mod tests {
         let (_, site) = config.sites.iter().next().expect("a site");
         let rate = |ip| site.payload_rate(config.link.as_ref(), ip);
         [IpVersion::V4, IpVersion::V6].map(|ip| rate(ip).map_or(0, Rate::bits_per_second))
+    }
+
+    #[test]
+    fn buffers_follow_the_direction_that_they_are_for() {
+        let buffers = |link: &str, site: &str| {
+            let text = format!(
+                "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"sat0\"\n{link}\n\
+                 [[site]]\nname = \"a\"\n{site}\n"
+            );
+            let config = config::parse(&text).expect("valid");
+            let (_, site) = config.sites.iter().next().expect("a site");
+            site.link_buffers(config.link.as_ref())
+        };
+        let grown = |send, most| Buffers {
+            send,
+            receive: ReceiveBuffer::Grown(most),
+        };
+        // 2 Mbit/s up at 600 ms are 150 kB in flight; 20 Mbit/s down are 1.5 MB.
+        let up = "rate = \"2Mbit/s\"\nrtt = \"600ms\"";
+        let down = format!("{up}\nrate_down = \"20Mbit/s\"");
+        assert_eq!(buffers("", ""), grown(None, 64 << 20));
+        assert_eq!(buffers(up, ""), grown(Some(600_000), 64 << 20));
+        assert_eq!(buffers(&down, ""), grown(Some(600_000), 7_500_000));
+        let only_down = "rate_down = \"20Mbit/s\"\nrtt = \"600ms\"";
+        assert_eq!(buffers(only_down, ""), grown(None, 7_500_000));
+        // The larger rate counts: ACKs of a download share the queue of an upload.
+        let uploads = "rate = \"20Mbit/s\"\nrate_down = \"2Mbit/s\"\nrtt = \"600ms\"";
+        assert_eq!(buffers(uploads, ""), grown(Some(6_000_000), 7_500_000));
+        let slow = "rate = \"1kbit/s\"\nrate_down = \"1kbit/s\"\nrtt = \"600ms\"";
+        assert_eq!(buffers(slow, ""), grown(Some(256 << 10), 256 << 10));
+        let fixed = buffers(&down, "link_buffer = \"1MiB\"");
+        assert_eq!(
+            (fixed.send, fixed.receive),
+            (Some(1 << 20), ReceiveBuffer::Fixed(1 << 20))
+        );
+        assert_eq!((fixed.locks(), buffers(up, "").locks()), (3, 1));
     }
 
     #[test]

@@ -4,12 +4,19 @@ use std::time::Duration;
 
 use pep_core::{
     config::{Config, Link},
-    site::Site,
+    site::{Buffers, ReceiveBuffer, Site},
 };
 use units::duration;
 
 use super::{Finding, sysctl};
-use crate::{congestion::Catalogue, intercept::setup, observe::text};
+use crate::{
+    congestion::Catalogue,
+    intercept::setup,
+    observe::{
+        flows::{FlowStatus, LegStatus},
+        text,
+    },
+};
 
 /// Probes that send the last packet again gain nothing where a round trip takes longer (docs/custody.md).
 const LONG: Duration = Duration::from_millis(200);
@@ -58,67 +65,111 @@ pub(super) fn congestion(config: &Config, catalogue: &Catalogue) -> Finding {
     )
 }
 
-/// Whether the buffers of the link legs hold what is in flight.
+/// Judges whether the link legs' buffers hold what is in flight in each direction.
 pub(super) fn buffers(config: &Config) -> Finding {
     let link = config.link.as_ref();
-    let bdp = link.and_then(Link::bandwidth_delay_product);
     let most = |name: &str| {
         let text = setup::sysctl(&format!("net/ipv4/{name}"))?;
         text.split_whitespace().nth(2)?.parse::<u64>().ok()
     };
-    let autotuned = most("tcp_wmem")
-        .zip(most("tcp_rmem"))
-        .map(|(w, r)| w.min(r));
-    let small = sites(config).filter_map(|site| {
-        let buffers = site.link_buffers(link)?;
-        Some((site.name.as_str(), buffers.send.min(BUFFERS_MOST)))
-    });
-    let least = small.min_by_key(|(_, bytes)| *bytes);
-    buffers_of(bdp, least, autotuned, link.and_then(|link| link.rtt))
+    let legs = sites(config).map(|site| (site.name.as_str(), site.link_buffers(link)));
+    let legs: Vec<_> = legs.collect();
+    let sent = link.and_then(Link::bandwidth_delay_product);
+    let received = link
+        .and_then(Link::largest_bandwidth_delay_product)
+        .or(sent);
+    buffers_of(
+        [sent, received],
+        &legs,
+        most("tcp_wmem"),
+        link.and_then(|link| link.rtt),
+    )
 }
 
 fn buffers_of(
-    bdp: Option<u64>,
-    least: Option<(&str, u64)>,
+    [sent, received]: [Option<u64>; 2],
+    legs: &[(&str, Buffers)],
     autotuned: Option<u64>,
     rtt: Option<Duration>,
 ) -> Finding {
     let what = "buffers of sockets";
-    match (bdp, least) {
-        (Some(bdp), Some((site, bytes))) if bytes < bdp => Finding::warn(
-            what,
-            format!(
-                "{} of site {site}, less than the {} that are in flight on the full link",
-                text::bytes(bytes),
-                text::bytes(bdp)
-            ),
-            "one flow cannot fill the link: a larger `link_buffer`, at most 64MiB, or none; many flows together can",
-        ),
-        (Some(bdp), Some((_, bytes))) => Finding::ok(
-            what,
-            format!(
-                "{} or more on the link, where {} are in flight; set by pepd, whatever tcp_rmem and tcp_wmem say",
-                text::bytes(bytes),
-                text::bytes(bdp)
-            ),
-        ),
-        _ => {
-            let Some(most) = autotuned else {
-                return Finding::unknown(
+    for (site, buffers) in legs {
+        let receive = match buffers.receive {
+            ReceiveBuffer::Fixed(bytes) => Some(bytes),
+            ReceiveBuffer::System | ReceiveBuffer::Grown(_) => None,
+        };
+        for (direction, bytes, flight) in [
+            ("sends", buffers.send, sent),
+            ("receives", receive, received),
+        ] {
+            if let Some((bytes, flight)) = bytes.zip(flight)
+                && bytes.min(BUFFERS_MOST) < flight
+            {
+                return Finding::warn(
                     what,
-                    "tcp_rmem and tcp_wmem cannot be read",
-                    "is /proc/sys mounted?",
+                    format!(
+                        "site {site} {direction} by buffers of {}, and {} are in flight on the full link",
+                        text::bytes(bytes),
+                        text::bytes(flight)
+                    ),
+                    "one flow cannot fill the link: remove the site's `link_buffer`, or make it larger (64MiB at most)",
                 );
-            };
-            autotuned_of(what, most, rtt)
+            }
         }
     }
+    if let Some(flight) = sent {
+        return Finding::ok(
+            what,
+            format!(
+                "hold the {} that pepd has in flight on the full link; receive buffers grow with what arrives",
+                text::bytes(flight)
+            ),
+        );
+    }
+    match autotuned {
+        Some(most) => autotuned_of(what, most, rtt),
+        None => Finding::unknown(what, "tcp_wmem cannot be read", "is /proc/sys mounted?"),
+    }
+}
+
+/// Flows that one of pepd's own buffers limits, where there are some.
+pub(super) fn windows(flows: &[FlowStatus]) -> Option<Finding> {
+    let what = "windows of flows";
+    let legs = |flow: &FlowStatus| [flow.client_leg.clone(), flow.server_leg.clone()];
+    let limited = |by: fn(&LegStatus) -> bool| {
+        let mut flows = flows
+            .iter()
+            .filter(|flow| legs(flow).iter().flatten().any(by));
+        let first = flows.next()?;
+        Some((first.flow.id.clone(), 1 + flows.count()))
+    };
+    let seen = |(id, count): (String, usize), by: &str| {
+        let others = match count {
+            1 => String::new(),
+            2 => " and 1 other".to_owned(),
+            _ => format!(" and {} others", count - 1),
+        };
+        format!("flow {id}{others} limited by {by}")
+    };
+    if let Some(found) = limited(|leg| leg.receive_limit.is_some()) {
+        return Some(Finding::warn(
+            what,
+            seen(found, "pepd's receive buffer"),
+            "remove `link_buffer` of its site, or raise `limits.memory`; before Linux 5.14 raise net.ipv4.tcp_rmem",
+        ));
+    }
+    let found = limited(LegStatus::is_send_buffer_limited)?;
+    Some(Finding::warn(
+        what,
+        seen(found, "pepd's send buffer"),
+        "state the true `link.rate` and `link.rtt`, or a larger `link_buffer` for its site",
+    ))
 }
 
 /// Half of a buffer is for the kernel's own needs (`tcp_adv_win_scale`).
 fn autotuned_of(what: &str, most: u64, rtt: Option<Duration>) -> Finding {
     let seen = format!(
-        "autotuned by the kernel up to {} (the third numbers of net.ipv4.tcp_rmem and tcp_wmem)",
+        "autotuned by the kernel up to {} (the third number of net.ipv4.tcp_wmem)",
         text::bytes(most)
     );
     let Some(rtt) = rtt else {
@@ -135,7 +186,7 @@ fn autotuned_of(what: &str, most: u64, rtt: Option<Duration>) -> Finding {
     Finding::warn(
         what,
         seen,
-        "state link.rate too: then pepd sets them; or raise both sysctls",
+        "state link.rate too: then pepd sizes what it sends by; or raise net.ipv4.tcp_wmem",
     )
 }
 
@@ -207,14 +258,60 @@ mod tests {
 
     #[test]
     fn buffers_hold_what_is_in_flight() {
-        let of = |bdp, bytes| buffers_of(bdp, Some(("a", bytes)), Some(1), None).state;
-        assert_eq!(of(Some(1 << 20), 1 << 20), State::Ok);
-        assert_eq!(of(Some(1 << 20), (1 << 20) - 1), State::Warn);
+        let of = |flight, send, receive| {
+            let buffers = Buffers {
+                send: Some(send),
+                receive,
+            };
+            buffers_of(flight, &[("a", buffers)], Some(1), None)
+        };
+        let mib = |up: u64, down: u64| [Some(up << 20), Some(down << 20)];
+        let grown = ReceiveBuffer::Grown(1);
+        assert_eq!(of(mib(1, 10), 1 << 20, grown).state, State::Ok);
+        let small = of(mib(1, 10), (1 << 20) - 1, grown);
+        assert!(
+            small.state == State::Warn && small.seen.contains("a sends"),
+            "{small}"
+        );
+        let small = of(mib(1, 10), 1 << 20, ReceiveBuffer::Fixed(1 << 20));
+        assert!(
+            small.state == State::Warn && small.seen.contains("a receives"),
+            "{small}"
+        );
         let second = Some(Duration::from_secs(1));
-        let tuned = buffers_of(None, None, Some(2_000_000), second);
+        let tuned = buffers_of([None; 2], &[], Some(2_000_000), second);
         assert!(tuned.seen.contains("8.00 Mbit/s"), "{tuned}");
-        assert_eq!(buffers_of(None, None, None, second).state, State::Unknown);
-        assert_eq!(buffers_of(None, None, Some(1), None).state, State::Ok);
+        let state = |autotuned, rtt| buffers_of([None; 2], &[], autotuned, rtt).state;
+        assert_eq!(state(None, second), State::Unknown);
+        assert_eq!(state(Some(1), None), State::Ok);
+    }
+
+    #[test]
+    fn flows_that_a_buffer_of_ours_limits_are_named() {
+        let flow = |receive_limit: Option<u64>, sndbuf_limited_s: f64| {
+            let leg = serde_json::json!({
+                "state": "established", "congestion": "cubic", "cwnd": 10, "mss": 1448,
+                "unacked": 0, "retransmitted": 0, "busy_s": 10.0, "rwnd_limited_s": 0.0,
+                "sndbuf_limited_s": sndbuf_limited_s, "receive_limit": receive_limit,
+            });
+            let flow = serde_json::json!({
+                "id": "7", "site": "all", "kind": "split", "client": "a", "destination": "b",
+                "age_s": 1, "memory": [0, 0], "disk": [0, 0], "kernel": [0, 0], "state": "relaying",
+                "up_bytes": 0, "down_bytes": 0, "server_leg": leg,
+            });
+            serde_json::from_value::<FlowStatus>(flow).expect("a flow")
+        };
+        assert_eq!(windows(&[flow(None, 0.1)]), None);
+        let received = windows(&[flow(None, 0.0), flow(Some(1 << 20), 0.0)]).unwrap();
+        assert!(
+            received.seen.ends_with("limited by pepd's receive buffer"),
+            "{received}"
+        );
+        let sent = windows(&[flow(None, 9.0), flow(None, 9.0)]).unwrap();
+        assert_eq!(
+            sent.seen,
+            "flow 7 and 1 other limited by pepd's send buffer"
+        );
     }
 
     #[test]

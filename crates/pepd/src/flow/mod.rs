@@ -8,6 +8,7 @@ mod connecting;
 pub(crate) mod idle;
 mod leg_io;
 mod published;
+mod receive_window;
 mod relaying;
 mod resuming;
 pub(crate) mod revive;
@@ -21,7 +22,7 @@ mod watchers;
 use std::{
     io,
     net::SocketAddr,
-    os::fd::OwnedFd,
+    os::fd::{AsFd as _, OwnedFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -46,6 +47,7 @@ use crate::{
 pub(crate) use connecting::{connected, reason};
 pub(crate) use leg_io::LegIo;
 pub(crate) use published::{born, publish_cookie, publish_leg};
+use receive_window::ReceiveWindow;
 pub(crate) use relaying::SHORTAGE_RETRY;
 pub(crate) use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
@@ -189,6 +191,8 @@ struct Flow {
     wakefulness: Wakefulness,
     /// Where it shares the link.
     share: Option<FlowShare>,
+    /// Of the leg that crosses the link.
+    receive_window: ReceiveWindow,
     /// Bytes up and down that are in the counters already.
     counted: [u64; 2],
     /// The first error of a leg.
@@ -209,6 +213,13 @@ impl Flow {
     ) -> Option<Self> {
         let FlowMemory { slot, share } = memory;
         let relay = Relay::new(context.limits, share);
+        let leg = match ends.site.link_side {
+            Side::Client => &client,
+            Side::Server => &server,
+        };
+        ends.site
+            .link_leg()
+            .release_receive_buffer_or_warn(leg.as_fd());
         Self::with_relay(context, ends, slot, relay, [client, server])
     }
 
@@ -237,6 +248,10 @@ impl Flow {
             wakefulness: Wakefulness::new(context.busy_poll),
             slot,
             share: context.share_of(&ends),
+            receive_window: ReceiveWindow::new(
+                ends.site.link_leg().buffers.receive,
+                Share::none(&context.budget),
+            ),
             context,
             ends,
             legs,

@@ -89,6 +89,9 @@ impl Flow {
             Ok(0) => self.relay.handle_end_of_stream(direction),
             Ok(count) => {
                 self.relay.handle_received(direction, count);
+                if side == self.ends.site.link_side {
+                    self.receive_window.on_received(leg.fd(), count as u64);
+                }
                 self.wakefulness.on_received(count);
                 moved = true;
             }

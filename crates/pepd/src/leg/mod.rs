@@ -5,6 +5,7 @@
 //! nobody accepts a client for which there is no second descriptor.
 
 mod options;
+pub mod receive;
 mod site;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -10,12 +10,12 @@ use std::{
 
 use pep_core::{
     config::{CongestionName, Keepalive},
-    site::Buffers,
+    site::{Buffers, ReceiveBuffer},
 };
 use socket2::{Socket, TcpKeepalive};
 use units::Rate;
 
-use super::Family;
+use super::{Family, receive};
 use crate::{congestion::Rtt0, sys};
 
 /// A socket option that the kernel refused.
@@ -80,8 +80,8 @@ pub struct LegOptions {
     pub congestion: Congestion,
     /// TCP_NODELAY.
     pub nodelay: bool,
-    /// SO_SNDBUFFORCE and SO_RCVBUFFORCE; `None` leaves them to autotuning.
-    pub buffers: Option<Buffers>,
+    /// SO_SNDBUFFORCE and SO_RCVBUFFORCE.
+    pub buffers: Buffers,
     /// TCP_MAXSEG, in bytes.
     pub mss: Option<u16>,
     /// TCP_NOTSENT_LOWAT, in bytes.
@@ -151,16 +151,26 @@ impl LegOptions {
 
     /// The forced variants, since `net.core.wmem_max` knows nothing of the link.
     fn set_buffers_or_warn(&self, socket: &Socket) {
-        let Some(buffers) = self.buffers else { return };
-        for (name, option, bytes) in [
-            ("SO_SNDBUFFORCE", libc::SO_SNDBUFFORCE, buffers.send),
-            ("SO_RCVBUFFORCE", libc::SO_RCVBUFFORCE, buffers.receive),
-        ] {
-            // The kernel doubles it, so half of what an int can say is the most.
-            let bytes = i32::try_from(bytes).unwrap_or(i32::MAX).min(i32::MAX / 2);
-            let set = sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, option, bytes);
-            or_warn(name, set);
+        let fd = socket.as_fd();
+        if let Some(bytes) = self.buffers.send {
+            or_warn(
+                "SO_SNDBUFFORCE",
+                sys::socket::set_send_buffer(fd, bytes.saturating_mul(2)),
+            );
         }
+        let set = match self.buffers.receive {
+            ReceiveBuffer::System => Ok(()),
+            ReceiveBuffer::Fixed(bytes) => {
+                sys::socket::set_receive_buffer(fd, bytes.saturating_mul(2))
+            }
+            ReceiveBuffer::Grown(_) => receive::reserve(fd, self.buffers),
+        };
+        or_warn("SO_RCVBUFFORCE", set);
+    }
+
+    /// Lets the kernel tune the receive buffer of a leg whose handshake has begun.
+    pub fn release_receive_buffer_or_warn(&self, fd: BorrowedFd<'_>) {
+        or_warn("SO_BUF_LOCK", receive::release(fd, self.buffers));
     }
 
     fn set_segments_or_warn(&self, socket: &Socket) {

@@ -141,6 +141,14 @@ impl SiteRuntime {
         }
     }
 
+    /// Options of the legs that cross the link.
+    pub fn link_leg(&self) -> &LegOptions {
+        match self.link_side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        }
+    }
+
     /// How flows to this destination share the link, if they do.
     pub fn share_terms(&self, destination: &SocketAddr) -> Option<Terms> {
         self.share[usize::from(destination.is_ipv6())]

@@ -16,7 +16,7 @@ fn options() -> LegOptions {
         mark: 0,
         congestion: Congestion::System,
         nodelay: true,
-        buffers: None,
+        buffers: pep_core::site::Buffers::default(),
         mss: None,
         notsent_lowat: Some(1 << 17),
         rtt0: None,

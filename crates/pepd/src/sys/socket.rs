@@ -56,6 +56,56 @@ fn set<T: Copy>(
     check(result).map(drop)
 }
 
+/// Sets the size of the send buffer in bytes as the kernel counts them, whatever
+/// `net.core.wmem_max` says (SO_SNDBUFFORCE). Needs CAP_NET_ADMIN.
+pub fn set_send_buffer(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, halved(bytes))
+}
+
+/// Sets the size of the receive buffer in bytes as the kernel counts them, whatever
+/// `net.core.rmem_max` says (SO_RCVBUFFORCE). Needs CAP_NET_ADMIN.
+pub fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, halved(bytes))
+}
+
+/// Half of a size: the kernel doubles what it is given.
+fn halved(bytes: u64) -> libc::c_int {
+    let bytes = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
+    bytes.min(i32::MAX / 2)
+}
+
+/// Size of the receive buffer in bytes as the kernel counts them.
+pub fn receive_buffer(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes = [0; 4];
+    get(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &mut bytes)?;
+    Ok(u64::from(u32::from_ne_bytes(bytes)))
+}
+
+/// Says which buffers the kernel's autotuning leaves alone: bit 0 that for sending, bit 1 that for
+/// receiving (SO_BUF_LOCK, Linux 5.14).
+///
+/// # Errors
+/// ENOPROTOOPT where the kernel has no such option.
+pub fn lock_buffers(fd: BorrowedFd<'_>, which: u32) -> io::Result<()> {
+    /// `include/uapi/asm-generic/socket.h`; libc has no name for it.
+    const SO_BUF_LOCK: libc::c_int = 72;
+    set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &which)
+}
+
+/// Lets the advertised window be as large as the receive buffer allows (TCP_WINDOW_CLAMP).
+pub fn unclamp_window(fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// The largest window there is (RFC 7323, section 2.3).
+    const LARGEST: libc::c_int = 1 << 30;
+    set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, LARGEST)
+}
+
+/// Most bytes that the application took within a round trip, by the kernel's own measurement.
+pub fn taken_in_a_round_trip(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = [0; TCP_INFO_LEN];
+    tcp_info(fd, &mut info)?;
+    Ok(u64::from(u32::from_ne_bytes(array(&info, 96))))
+}
+
 /// Takes a completed connection from a listener: non-blocking, closed on exec.
 ///
 /// # Errors
@@ -311,7 +361,7 @@ pub fn drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
 }
 
 /// As much of `struct tcp_info` (`include/uapi/linux/tcp.h`) as is of interest; libc's ends before.
-pub(super) const TCP_INFO_LEN: usize = 216;
+pub(super) const TCP_INFO_LEN: usize = 240;
 
 pub(super) fn array<const N: usize>(info: &[u8; TCP_INFO_LEN], at: usize) -> [u8; N] {
     std::array::from_fn(|index| info[at + index])

@@ -13,7 +13,7 @@ use std::{
 
 use socket2::SockRef;
 
-use super::socket::{TCP_INFO_LEN, array, check, get_of};
+use super::socket::{TCP_INFO_LEN, array, check, get_of, unread};
 
 /// A TCP socket that was open a moment ago.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,47 @@ pub struct Facts {
     pub window_limited: Duration,
     /// Of that, how long its own send buffer did.
     pub buffer_limited: Duration,
+    /// State of what it receives.
+    pub incoming: Incoming,
+}
+
+/// Receiving side of a socket: its limits, and the bytes that came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Incoming {
+    /// Receive buffer in bytes as the kernel counts them.
+    pub buffer: u64,
+    /// Window that it advertises, in bytes; 0 before Linux 6.2.
+    pub window: u64,
+    /// Most bytes that the application took within a round trip.
+    pub taken: u64,
+    /// Bytes that the application has not taken.
+    pub unread: u64,
+    /// Time since the last byte came.
+    pub silent: Duration,
+}
+
+impl Incoming {
+    /// Longer silence than this is no sign of a full window.
+    const RECENT: Duration = Duration::from_secs(5);
+
+    /// Window in bytes, where it limits what the other end sends.
+    ///
+    /// What is taken in a round trip reaches the window only where nothing else limits the sender:
+    /// the kernel, and pepd, keep the window at twice as much while they can. A reader that is slow
+    /// leaves bytes unread, and is not the window's fault.
+    fn limit(&self) -> Option<u64> {
+        let window = self.window.max(self.buffer / 2);
+        let is_full = self.taken >= window / 4 * 3;
+        let is_read = self.unread < window / 8;
+        (is_full && is_read && window > 0 && self.silent < Self::RECENT).then_some(window)
+    }
+}
+
+impl Facts {
+    /// Receive window in bytes, where it limits what the other end sends.
+    pub fn receive_limit(&self) -> Option<u64> {
+        self.incoming.limit()
+    }
 }
 
 impl Found {
@@ -117,11 +158,24 @@ impl Found {
         get_of(self.fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).ok()?;
         get_of(self.fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name).ok()?;
         let ends = self.ends();
+        let mut buffer = [0; size_of::<u32>()];
+        get_of(self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &mut buffer).ok()?;
+        // SAFETY: a descriptor that another thread has closed, or opened anew, is only asked, and not kept.
+        let unread = unread(unsafe { BorrowedFd::borrow_raw(self.fd) }).ok()?;
         // The descriptor may have been another socket's by then. A cookie is never given twice.
         let same = cookie(self.fd).is_ok_and(|cookie| cookie == self.cookie);
-        same.then(|| Facts {
-            ends,
-            ..Facts::read(&info, &name)
+        same.then(|| {
+            let facts = Facts::read(&info, &name);
+            let incoming = Incoming {
+                buffer: u64::from(u32::from_ne_bytes(buffer)),
+                unread,
+                ..facts.incoming
+            };
+            Facts {
+                ends,
+                incoming,
+                ..facts
+            }
         })
     }
 }
@@ -148,6 +202,12 @@ impl Facts {
             busy: Duration::from_micros(long(168)),
             window_limited: Duration::from_micros(long(176)),
             buffer_limited: Duration::from_micros(long(184)),
+            incoming: Incoming {
+                window: u64::from(word(232)),
+                taken: u64::from(word(96)),
+                silent: Duration::from_millis(u64::from(word(52))),
+                ..Incoming::default()
+            },
         }
     }
 }
@@ -187,6 +247,35 @@ mod tests {
         drop(sender);
         assert_eq!((found.facts(), found.again()), (None, None));
         assert!(!all().contains_key(&cookie));
+    }
+
+    #[test]
+    fn a_receive_window_limits_where_it_is_full_and_read() {
+        let full = Incoming {
+            buffer: 6 << 20,
+            window: 3 << 20,
+            taken: 3 << 20,
+            unread: 0,
+            silent: Duration::from_millis(1),
+        };
+        assert_eq!(full.limit(), Some(3 << 20));
+        let halves = Incoming {
+            taken: 3 << 19,
+            ..full
+        };
+        assert_eq!(halves.limit(), None, "there is room for twice as much");
+        let unread = Incoming {
+            unread: 1 << 20,
+            window: 2 << 20,
+            ..full
+        };
+        assert_eq!(unread.limit(), None, "the reader is slow");
+        let silent = Incoming {
+            silent: Duration::from_secs(9),
+            ..full
+        };
+        assert_eq!(silent.limit(), None);
+        assert_eq!(Incoming::default().limit(), None);
     }
 
     #[test]

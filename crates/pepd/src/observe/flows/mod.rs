@@ -121,6 +121,9 @@ pub struct LegStatus {
     pub rwnd_limited_s: f64,
     /// Of that, how long its own send buffer did.
     pub sndbuf_limited_s: f64,
+    /// Receive window in bytes, where it limits what the other end sends.
+    #[serde(default)]
+    pub receive_limit: Option<u64>,
 }
 
 /// New connections that the kernel forwards, and why.
@@ -272,6 +275,7 @@ impl From<&Facts> for LegStatus {
             busy_s: facts.busy.as_secs_f64(),
             rwnd_limited_s: facts.window_limited.as_secs_f64(),
             sndbuf_limited_s: facts.buffer_limited.as_secs_f64(),
+            receive_limit: facts.receive_limit(),
         }
     }
 }

@@ -96,14 +96,30 @@ impl LegStatus {
             (self.sndbuf_limited_s, "send buffer"),
         ];
         let limits = limits.map(|(seconds, by)| {
-            let share = seconds / self.busy_s.max(f64::MIN_POSITIVE);
+            let share = self.share(seconds);
             if share >= NOTABLE {
                 format!(", limited by {by} {:.0} %", 100.0 * share)
             } else {
                 String::new()
             }
         });
-        limits.concat()
+        let receive = self.receive_limit.map(|window| {
+            format!(
+                ", sender limited by pepd's receive window of {}",
+                bytes(window)
+            )
+        });
+        limits.concat() + &receive.unwrap_or_default()
+    }
+
+    /// Tells whether the leg's own send buffer limits what it sends.
+    pub(crate) fn is_send_buffer_limited(&self) -> bool {
+        self.share(self.sndbuf_limited_s) >= NOTABLE
+    }
+
+    /// Part of the time in which there was something to send.
+    fn share(&self, seconds: f64) -> f64 {
+        seconds / self.busy_s.max(f64::MIN_POSITIVE)
     }
 }
 
@@ -163,6 +179,7 @@ mod tests {
             busy_s: 10.0,
             rwnd_limited_s: 4.5,
             sndbuf_limited_s: 0.1,
+            receive_limit: None,
         }
     }
 

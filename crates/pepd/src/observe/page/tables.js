@@ -129,6 +129,7 @@ export function slowLeg(flow) {
 }
 
 function limit(leg) {
+  if (leg.receive_limit) return "receive window";
   const limits = [[leg.rwnd_limited_s, "receiver's window"], [leg.sndbuf_limited_s, "send buffer"]];
   const [seconds, by] = limits[0][0] >= limits[1][0] ? limits[0] : limits[1];
   const share = leg.busy_s > 0 ? seconds / leg.busy_s : 0;

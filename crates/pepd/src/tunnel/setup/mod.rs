@@ -9,7 +9,7 @@ use pep_core::{
     chunks,
     config::{Carrier, Config, Identity, Peer},
     key::SecretKey,
-    site::{Class as SiteClass, Mode, SiteId},
+    site::{Buffers, Class as SiteClass, Mode, ReceiveBuffer, SiteId},
 };
 use tunnel::{
     class::Class,
@@ -246,6 +246,14 @@ fn tcp_options(config: &Config, identity: &Identity, controls: &Controls) -> tcp
             notsent_lowat: Some(UNSENT),
             user_timeout: Some(TCP_TIMEOUT),
             keepalive: None,
+            buffers: Buffers {
+                // pepd reads it at once, and a peer has one: nothing is gained by growth.
+                receive: match leg.buffers.receive {
+                    ReceiveBuffer::Grown(most) => ReceiveBuffer::Fixed(most),
+                    fixed => fixed,
+                },
+                ..leg.buffers
+            },
             ..leg
         },
         from: listen.filter(|ip| !ip.is_unspecified()),

@@ -40,7 +40,10 @@ pub(super) fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
 /// lost are on their way again while those behind them wait, here and at the peer: where 8 % are lost, some of each round trip are
 /// lost thrice. On a link that is ours alone it is as much as there may be: while the way back is down, nothing acknowledges what arrives.
 fn needed(config: &Config, index: usize, peer: &Peer) -> u64 {
-    let needed = match (peer.rate, peer.rtt) {
+    let rate = peer
+        .rate
+        .map(|up| peer.rate_down.map_or(up, |down| up.max(down)));
+    let needed = match (rate, peer.rtt) {
         (Some(_), _) if is_dedicated(config, index, peer) => EXTENT_MAX,
         (Some(rate), Some(rtt)) => 8 * rate.bandwidth_delay_product(rtt),
         _ => EXTENT_UNKNOWN,
@@ -90,6 +93,8 @@ mod tests {
         assert_eq!(extent("rate = \"10Mbit/s\"\nrtt = \"600ms\""), 8 << 20);
         assert_eq!(extent("rate = \"20Mbit/s\"\nrtt = \"600ms\""), 16 << 20);
         assert_eq!(extent("rate = \"10Gbit/s\"\nrtt = \"600ms\""), 16 << 20);
+        let down = "rate = \"2Mbit/s\"\nrate_down = \"20Mbit/s\"\nrtt = \"600ms\"";
+        assert_eq!(extent(down), 16 << 20);
         assert_eq!(extent(""), 8 << 20);
         let dedicated = "rate = \"10kbit/s\"\nrtt = \"600ms\"\ndedicated = true";
         assert_eq!(extent(dedicated), 16 << 20);

@@ -20,7 +20,8 @@ pub(super) fn options(
     options
 }
 
-/// Sets one option: of both directions, or of one by `ab.KEY`, `ba.KEY` or a table.
+/// Sets one option: of both directions, or of one by `ab.KEY`, `ba.KEY` or a table. A text
+/// `"AB | BA"` has a value for each direction.
 pub(super) fn set(options: &mut LinkOptions, key: &str, value: &toml::Value) -> Result<(), String> {
     try_set(options, key, value).map_err(|err| match err {
         // Its key is the last part of the one that stands before this message.
@@ -37,13 +38,21 @@ fn try_set(options: &mut LinkOptions, key: &str, value: &toml::Value) -> Result<
     let path = match direction {
         "ab" => options.ab.get_or_insert_default(),
         "ba" => options.ba.get_or_insert_default(),
-        _ => return options.both.set(key, &text(value)),
+        _ => return set_both(options, key, &text(value)),
     };
     match (rest, value) {
         (Some(rest), _) => path.set(rest, &text(value)),
         (None, toml::Value::Table(table)) => set_all(path, table),
         (None, _) => Err(OptionError::NoKey { text: text(value) }),
     }
+}
+
+fn set_both(options: &mut LinkOptions, key: &str, text: &str) -> Result<(), OptionError> {
+    let Some((ab, ba)) = text.split_once('|') else {
+        return options.both.set(key, text);
+    };
+    options.ab.get_or_insert_default().set(key, ab.trim())?;
+    options.ba.get_or_insert_default().set(key, ba.trim())
 }
 
 fn set_all(path: &mut PathOptions, table: &toml::Table) -> Result<(), OptionError> {

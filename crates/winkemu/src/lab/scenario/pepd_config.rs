@@ -276,10 +276,10 @@ impl Configs<'_> {
         if let (Some((edge, link, away)), Some(table)) = (found, table(config, "link")) {
             let interface = || edge.other(node).into();
             table.entry("interface").or_insert_with(interface);
-            if let Some(rate) = least_rate(&[(link, away)]) {
-                table
-                    .entry("rate")
-                    .or_insert_with(|| rate.to_string().into());
+            for (key, direction) in [("rate", away), ("rate_down", away.opposite())] {
+                if let Some(rate) = least_rate(&[(link, direction)]) {
+                    table.entry(key).or_insert_with(|| rate.to_string().into());
+                }
             }
             if let Some(rtt) = round_trip(&[(link, away)]) {
                 table

@@ -42,7 +42,7 @@ fn pepd_is_told_its_interfaces_and_link() {
         r#"
         intercept = { lan = ["client"] }
         timeouts = { drain = "2s" }
-        link = { interface = "server", rate = "10Mbit/s", rtt = "600ms" }
+        link = { interface = "server", rate = "10Mbit/s", rate_down = "10Mbit/s", rtt = "600ms" }
         site = [{ name = "all", congestion = ["bbr"] }]
     "#,
     );
@@ -95,7 +95,7 @@ fn peers_have_keys_endpoints_and_the_rate_of_their_direction() {
         r#"
         intercept = { lan = ["client"] }
         timeouts = { drain = "2s" }
-        link = { interface = "far", rate = "10Mbit/s", rtt = "500ms" }
+        link = { interface = "far", rate = "10Mbit/s", rate_down = "2Mbit/s", rtt = "500ms" }
         identity = { key_file = "/keys/near" }
         site = [{ name = "all", mode = "tunnel", peer = "far" }]
         [peer.far]
@@ -110,7 +110,7 @@ fn peers_have_keys_endpoints_and_the_rate_of_their_direction() {
         r#"
         intercept = { lan = ["server"] }
         timeouts = { drain = "2s" }
-        link = { interface = "near", rate = "2Mbit/s", rtt = "500ms" }
+        link = { interface = "near", rate = "2Mbit/s", rate_down = "10Mbit/s", rtt = "500ms" }
         identity = { key_file = "/keys/far", listen = "0.0.0.0:5001" }
         [peer.near]
         dedicated = true

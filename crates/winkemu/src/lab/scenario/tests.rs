@@ -118,6 +118,23 @@ fn the_matrix_goes_before_the_variant_and_the_scenario() {
 }
 
 #[test]
+fn a_value_of_the_matrix_may_differ_by_direction() {
+    let text = GOOD.replacen(
+        "[matrix]",
+        "[matrix]\n\"link.rate\" = [\"2Mbit/s | 20Mbit/s\"]",
+        1,
+    );
+    let scenario = parse(&text);
+    let link = scenario.link_options(&scenario.runs()[0], "link");
+    let link = link.resolve_without_files().unwrap();
+    let rates = [&link.ab.rate, &link.ba.rate].map(|rate| format!("{rate:?}"));
+    assert!(
+        rates[0].contains("2000000") && rates[1].contains("20000000"),
+        "{rates:?}"
+    );
+}
+
+#[test]
 fn the_pacing_of_a_variant_goes_before_that_of_the_scenario() {
     let node = "node.client.congestion = \"reno\"";
     let text = GOOD
