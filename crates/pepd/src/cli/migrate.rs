@@ -6,8 +6,9 @@ use clap::Args;
 
 pub(super) const MIGRATE_EXAMPLES: &str = "\
 Prints a configuration with remarks on what has no counterpart or another meaning. Changes nothing and asks nothing: what
-PEPsal was told is given as its command line, its settings files (/etc/default/pepsal and /etc/pepsal/pepsal.conf are read where
-they are, unless others are named), and the rules that redirect to it.
+PEPsal was told is given as its command line, its settings files (/etc/default/pepsal, /etc/pepsal/pepsal.conf and
+/etc/systemd/system/pepsal.service.d/pepsal.conf are read where they are, unless others are named), and the rules that redirect
+to it.
 
 Examples:
   iptables-save -t mangle | pepd migrate --rules - --link sat0 --rate 10Mbit/s --rtt 600ms > pepd.toml
@@ -31,7 +32,7 @@ pub struct MigrateArgs {
     /// An interface on which hosts' connections arrive, beside those that the rules name
     #[arg(long, value_name = "NAME")]
     pub lan: Vec<String>,
-    /// The interface of the bad link
+    /// The interface of the bad link. Connections that come in by it get `link_leg = "client"`
     #[arg(long, value_name = "NAME")]
     pub link: Option<String>,
     /// Its rate, such as 10Mbit/s

@@ -4,9 +4,16 @@ use std::{collections::BTreeSet, fmt::Write as _};
 
 use super::{MigrateError, rules::Redirect};
 
-/// What PEPsal did, so that whatever its servers and routers expect still holds.
-const SOURCE: &str = "source = \"self\"            # servers see this machine's address, as with PEPsal. \"client\": each client's own;\n\
-                      # their answers then have to come back through this machine\n";
+/// The address that servers see as with 1.9.1 and later, so that routes and filters still fit.
+const SOURCE_SELF: &str = "\
+source = \"self\"            # servers see this machine's address, as with PEPsal from 1.9.1 on
+                           # (`pepsal -V`). Before, they saw each client's: then \"client\", and
+                           # their answers have to come back through this machine
+";
+/// The address that servers see as with PEPsal up to 1.9.0.
+const SOURCE_CLIENT: &str = "\
+source = \"client\"          # servers see each client's address, as with PEPsal up to 1.9.0
+";
 
 /// There may be 1024 sites, of which one takes the rest.
 const REDIRECTS_MAX: usize = 1000;
@@ -30,6 +37,8 @@ pub struct Draft {
     pub congestion: Option<String>,
     /// `mss` of these.
     pub mss: Option<u32>,
+    /// PEPsal is of a version that connects from the clients' own addresses (up to 1.9.0).
+    pub binds_clients: bool,
     /// What was redirected.
     pub redirects: Vec<Redirect>,
     /// Something more was, of which there is a remark.
@@ -124,13 +133,23 @@ impl Draft {
                     }
                 }
             }
-            None => text.push_str(
-                "\n# State the link: its buffers, pacing and shares follow from it, and PEPsal had nothing like it.\n\
-                 # [link]\n# interface = \"sat0\"\n# rate = \"10Mbit/s\"\n# rtt = \"600ms\"\n",
-            ),
+            None => self.write_no_link(text),
         }
         if let Some(flows) = self.flows {
             let _ = writeln!(text, "\n[limits]\nflows = {flows}");
+        }
+    }
+
+    fn write_no_link(&self, text: &mut String) {
+        text.push_str(
+                "\n# State the link: its buffers, pacing and shares follow from it, and PEPsal had nothing like it.\n\
+                 # [link]\n# interface = \"sat0\"\n# rate = \"10Mbit/s\"\n# rtt = \"600ms\"\n",
+            );
+        if self.lan.len() > 1 {
+            text.push_str(
+                "# If one of the interfaces above leads over the link, run `pepd migrate` again with --link:\n\
+                 # connections that come in by it need a site with link_leg = \"client\".\n",
+            );
         }
     }
 
@@ -157,6 +176,11 @@ impl Draft {
             }
         }
         if everything {
+            let by_link = self.link.clone().filter(|link| self.lan.contains(link));
+            matches.extend(by_link.filter(|_| self.lan.len() > 1).map(|link| Redirect {
+                lan: Some(link),
+                ..Redirect::default()
+            }));
             matches.push(Redirect::default());
         }
         let single = matches.len() == 1;
@@ -168,11 +192,17 @@ impl Draft {
             };
             let _ = writeln!(text, "\n[[site]]\nname = \"{name}\"");
             self.write_match(redirect, text);
-            self.write_policy(text);
+            self.write_policy(self.is_by_link(redirect), text);
         }
         if !everything {
             text.push_str("\n[[site]]                    # the rules left everything else alone\nname = \"others\"\nmode = \"bypass\"\n");
         }
+    }
+
+    /// Tells whether redirected connections have crossed the link: their clients are beyond it.
+    fn is_by_link(&self, redirect: &Redirect) -> bool {
+        let only = self.lan.iter().next().filter(|_| self.lan.len() == 1);
+        self.link.is_some() && redirect.lan.as_ref().or(only) == self.link.as_ref()
     }
 
     fn write_match(&self, redirect: &Redirect, text: &mut String) {
@@ -198,7 +228,10 @@ impl Draft {
         }
     }
 
-    fn write_policy(&self, text: &mut String) {
+    fn write_policy(&self, by_link: bool, text: &mut String) {
+        if by_link {
+            text.push_str("link_leg = \"client\"        # they come in over the link\n");
+        }
         match self.congestion.as_deref() {
             Some("cubic") => text.push_str("congestion = [\"cubic\"]\n"),
             Some(name) => {
@@ -211,7 +244,11 @@ impl Draft {
         if let Some(mss) = self.mss {
             let _ = writeln!(text, "mss = {mss}");
         }
-        text.push_str(SOURCE);
+        text.push_str(if self.binds_clients {
+            SOURCE_CLIENT
+        } else {
+            SOURCE_SELF
+        });
     }
 }
 

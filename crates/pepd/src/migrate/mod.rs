@@ -70,6 +70,25 @@ table inet mangle {
 }
 "#;
 
+    /// As 2.0 brings it.
+    const PEPSAL_NFT: &str = r#"flush ruleset
+
+table inet mangle {
+	chain INTERCEPT {
+		meta protocol ip meta l4proto tcp tproxy ip to 127.0.0.1:5000 meta mark set ct mark accept
+		meta protocol ip6 meta l4proto tcp tproxy ip6 to [::1]:5000 meta mark set ct mark accept
+	}
+
+	chain PREROUTING {
+		type filter hook prerouting priority mangle; policy accept;
+		ct mark 0x000000c9 accept
+		ct mark 0x000000c8 jump INTERCEPT
+		iifname "eth0" meta l4proto tcp ct count 2000 ct mark set 0x000000c8 jump INTERCEPT
+		ct mark set 0x000000c9 accept
+	}
+}
+"#;
+
     fn config(draft: &Draft) -> pep_core::config::Config {
         let text = draft.to_toml().unwrap();
         pep_core::config::parse(&text).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"))
@@ -100,6 +119,153 @@ table inet mangle {
         }
         for remark in ["# - `-v`", "# - `-g 54000`", "# - `-s eth0`"] {
             assert!(text.contains(remark), "{remark}\n{text}");
+        }
+    }
+
+    fn text_of_command(command: &str) -> String {
+        let mut draft = Draft::default();
+        draft.lan.insert("eth0".to_owned());
+        options::command_line(command, &mut draft).unwrap();
+        config(&draft);
+        draft.to_toml().unwrap()
+    }
+
+    #[test]
+    fn long_options_are_those_with_one_letter() {
+        let long = "pepsal --daemon --verbose --port 5001 --conns=512 --congestion-algo hybla --max-segment-size 1200 \
+                    --gc-interval 54000 --plifetime=18000 --quickack --nodelay --cork --threads 4 --sniff-interface eth0";
+        let short =
+            "pepsal -d -v -p 5001 -c 512 -C hybla -m 1200 -g 54000 -t 18000 -q -n -k -T 4 -s eth0";
+        assert_eq!(text_of_command(long), text_of_command(short));
+        // Other spellings: as 2.0 had them at first, and shortened.
+        let text = text_of_command("pepsal --max_segment_size=1200 --cong hybla --co 9 --port");
+        assert!(
+            text.contains("mss = 1200") && text.contains("[\"hybla\", \"cubic\"]"),
+            "{text}"
+        );
+        // `--co` is the beginning of three.
+        assert!(
+            text.contains("`--co`: not an option") && text.contains("`--port`: its value"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn servers_see_whom_they_saw_with_that_version() {
+        let source = |draft: &Draft| {
+            let (_, site) = config(draft)
+                .sites
+                .iter()
+                .next()
+                .map(|(id, site)| (id, site.clone()))
+                .unwrap();
+            site.source
+        };
+        use pep_core::site::Source;
+        let mut draft = Draft::default();
+        draft.lan.insert("eth0".to_owned());
+        assert_eq!(source(&draft), Source::Self_);
+        assert!(draft.to_toml().unwrap().contains("pepsal -V"));
+        // Of 1.8, which queued SYNs.
+        options::command_line("pepsal -d -q 3", &mut draft).unwrap();
+        assert_eq!(source(&draft), Source::Client);
+        let mut draft = Draft::default();
+        draft.lan.insert("eth0".to_owned());
+        rules::rules(
+            "-A PREROUTING -i eth0 -p tcp -j NFQUEUE --queue-num 0",
+            &mut draft,
+        );
+        assert_eq!(source(&draft), Source::Client);
+    }
+
+    #[test]
+    fn what_comes_in_over_the_link_is_sent_by_it_to_clients() {
+        let both = "-A PREROUTING -i lan0 -p tcp -j TPROXY --on-port 5000\n\
+                    -A PREROUTING -i sat0 -p tcp -j TPROXY --on-port 5000";
+        let narrow = "-A PREROUTING -i lan0 -p tcp --dport 80 -j TPROXY --on-port 5000\n\
+                      -A PREROUTING -i sat0 -p tcp --dport 443 -j TPROXY --on-port 5000";
+        let only = "-A PREROUTING -i sat0 -p tcp -j TPROXY --on-port 5000";
+        for (rules, clients) in [
+            (both, vec![true, false]),
+            (narrow, vec![false, true, false]),
+            (only, vec![true]),
+        ] {
+            let mut draft = Draft {
+                link: Some("sat0".to_owned()),
+                ..Draft::default()
+            };
+            rules::rules(rules, &mut draft);
+            let text = draft.to_toml().unwrap();
+            let sites = text.split("[[site]]").skip(1);
+            let found: Vec<_> = sites
+                .map(|site| site.contains("link_leg = \"client\""))
+                .collect();
+            assert_eq!(found, clients, "{text}");
+            config(&draft);
+        }
+        // Without --link it is not known which interface that is.
+        let mut draft = Draft::default();
+        rules::rules(both, &mut draft);
+        let text = draft.to_toml().unwrap();
+        assert!(
+            text.contains("with --link") && !text.contains("\nlink_leg"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_unit_has_settings_among_other_things() {
+        let mut draft = Draft::default();
+        draft.lan.insert("eth0".to_owned());
+        options::variables(
+            "# Drop-in\n[Unit]\nAfter=connmonitor.service\nWants=nftables.service\n\n[Service]\n\
+             Environment=\"port=5001\" \"max_conns=512\"\nEnvironment=\"nodelay=false\"\n# Environment=\"mss=400\"\n\
+             ExecStart=/usr/bin/pepsal -d -m 1200\n[Install]\nWantedBy=multi-user.target\n",
+            &mut draft,
+        );
+        assert_eq!(
+            (draft.listen_port, draft.flows, draft.mss),
+            (Some(5001), Some(512), Some(1200))
+        );
+        assert_eq!(draft.remarks, [""; 0]);
+        // Of 1.8's init script.
+        options::variables("DAEMON_OPTS=\"-c 300 -C bbr\"\nDAEMON_ARGS=", &mut draft);
+        assert_eq!(
+            (draft.flows, draft.congestion.as_deref()),
+            (Some(300), Some("bbr"))
+        );
+        assert_eq!(draft.remarks, [""; 0]);
+    }
+
+    #[test]
+    fn the_nft_file_of_2_0_is_understood_whole() {
+        let mut draft = Draft::default();
+        rules::rules(PEPSAL_NFT, &mut draft);
+        let text = draft.to_toml().unwrap();
+        assert!(
+            text.contains("lan = [\"eth0\"]") && text.contains("flows = 2000"),
+            "{text}"
+        );
+        assert!(
+            !text.contains("LEFT OUT") && !text.contains("let pass"),
+            "{text}"
+        );
+        let config = config(&draft);
+        let sites: Vec<_> = config
+            .sites
+            .iter()
+            .map(|(_, site)| site.name.as_str())
+            .collect();
+        assert_eq!(sites, ["pepsal", "default"]);
+        // More than so many, or marks that other rules give, are other things.
+        for rule in ["ct count over 2000", "ct mark 7"] {
+            let rules =
+                format!("chain x {{\niifname \"eth0\" {rule} meta l4proto tcp tproxy to :5000");
+            let (matches, remarks) = migrated(&rules);
+            assert!(
+                matches.is_empty() && remarks.contains("LEFT OUT"),
+                "{remarks}"
+            );
         }
     }
 
@@ -252,13 +418,13 @@ table inet mangle {
     #[test]
     fn what_is_not_understood_is_said() {
         let mut draft = Draft::default();
-        options::command_line("pepsal --fast -x -c many extra", &mut draft).unwrap();
+        options::command_line("pepsal --fats -x -c many extra", &mut draft).unwrap();
         options::variables("colour=blue\nnonsense", &mut draft);
         assert!(matches!(draft.to_toml(), Err(MigrateError::NoLan(_))));
         draft.lan.insert("eth0".to_owned());
         let text = draft.to_toml().unwrap();
         for said in [
-            "`--fast`",
+            "`--fats`",
             "`-x`",
             "`-c many`",
             "`extra`",

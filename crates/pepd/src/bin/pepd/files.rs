@@ -31,8 +31,12 @@ pub fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
     Ok(print(format_args!("{}\n", keys::public_key(&key))))
 }
 
-/// Where PEPsal's packages keep settings.
-const PEPSAL_SETTINGS: [&str; 2] = ["/etc/pepsal/pepsal.conf", "/etc/default/pepsal"];
+/// Files in which PEPsal's packages keep settings; the last one is that of 2.0.
+const PEPSAL_SETTINGS: [&str; 3] = [
+    "/etc/pepsal/pepsal.conf",
+    "/etc/default/pepsal",
+    "/etc/systemd/system/pepsal.service.d/pepsal.conf",
+];
 
 pub fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let mut draft = Draft {

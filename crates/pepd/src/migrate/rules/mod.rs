@@ -5,7 +5,7 @@
 
 mod parse;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Draft;
 use parse::{Rule, Target};
@@ -53,14 +53,22 @@ impl Redirect {
 
 /// Takes over interfaces and matches. What redirects nothing is passed over.
 pub fn rules(text: &str, draft: &mut Draft) {
-    let mut chains: HashMap<String, Vec<Rule<'_>>> = HashMap::new();
+    let mut all = Vec::new();
     let mut chain = "";
     for line in text.lines().map(str::trim) {
         if let Some(name) = line.strip_prefix("chain ") {
             chain = name.trim_end_matches(['{', ' ']);
-        } else if let Some(rule) = parse::rule(line, chain) {
-            chains.entry(rule.chain.clone()).or_default().push(rule);
+        } else {
+            all.extend(parse::rule(line, chain));
         }
+    }
+    draft.binds_clients |= all.iter().any(|rule| rule.target == Target::Queue);
+    // A mark is on packets of a connection that another rule has decided about.
+    let marks: HashSet<u32> = all.iter().filter_map(|rule| rule.sets_mark).collect();
+    all.retain(|rule| !rule.mark.is_some_and(|mark| marks.contains(&mark)));
+    let mut chains: HashMap<String, Vec<Rule<'_>>> = HashMap::new();
+    for rule in all {
+        chains.entry(rule.chain.clone()).or_default().push(rule);
     }
     let before = (draft.redirects.len(), draft.left_out);
     let mut names: Vec<_> = chains.keys().collect();
@@ -89,7 +97,12 @@ fn follow(
     if depth == 0 || !rules.iter().any(|rule| rule.leads(chains, depth)) {
         return;
     }
-    for rule in rules {
+    // Behind the last rule that redirects, what passes passes anyway.
+    let last = rules.iter().rposition(|rule| rule.leads(chains, depth));
+    for (at, rule) in rules.iter().enumerate() {
+        if let Some(count) = rule.count.filter(|_| rule.leads(chains, depth)) {
+            limit(count, rule.line, draft);
+        }
         let both = match (comes, &rule.matches) {
             (Err(why), _) | (_, Err(why)) => Err(why.clone()),
             (Ok(comes), Ok(matches)) => comes
@@ -99,13 +112,22 @@ fn follow(
         match &rule.target {
             Target::Redirect => take(both, rule.line, draft),
             Target::Chain(to) => follow(chains, to, &both, depth - 1, draft),
+            Target::Pass if depth == DEPTH && Some(at) > last => {}
             Target::Pass => draft.remark(format!(
                 "connections that this rule let pass are accelerated now, unless a site with `mode = \"bypass\"` comes first: {}",
                 rule.line
             )),
-            Target::Other => {}
+            Target::Queue | Target::Other => {}
         }
     }
+}
+
+/// Takes over a limit of redirected connections, unless an option has set one.
+fn limit(count: u32, line: &str, draft: &mut Draft) {
+    draft.flows.get_or_insert(count);
+    draft.remark(format!(
+        "at most {count} connections were redirected at one time; `limits.flows` is that for all of pepd: {line}"
+    ));
 }
 
 fn take(redirect: Result<Redirect, String>, line: &str, draft: &mut Draft) {
@@ -131,7 +153,7 @@ impl Rule<'_> {
             Target::Chain(to) if depth > 0 => chains
                 .get(to)
                 .is_some_and(|rules| rules.iter().any(|rule| rule.leads(chains, depth - 1))),
-            Target::Chain(_) | Target::Pass | Target::Other => false,
+            Target::Chain(_) | Target::Pass | Target::Queue | Target::Other => false,
         }
     }
 }

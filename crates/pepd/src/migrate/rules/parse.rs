@@ -11,6 +11,12 @@ pub(super) struct Rule<'a> {
     pub chain: String,
     /// Of what it is, or why that cannot be said of a site.
     pub matches: Result<Redirect, String>,
+    /// The mark of a connection that it matches.
+    pub mark: Option<u32>,
+    /// The mark that it gives a connection.
+    pub sets_mark: Option<u32>,
+    /// The number of connections that it matches at one time.
+    pub count: Option<u32>,
     /// What it does.
     pub target: Target,
 }
@@ -20,6 +26,8 @@ pub(super) struct Rule<'a> {
 pub(super) enum Target {
     /// It goes to PEPsal.
     Redirect,
+    /// PEPsal up to 1.8 sees it, and lets it pass.
+    Queue,
     /// Another chain says.
     Chain(String),
     /// It goes where it wants.
@@ -49,6 +57,7 @@ fn iptables<'a>(line: &'a str, words: Vec<String>) -> Option<Rule<'a>> {
     // What follows are the target's own.
     let target = match words.get(at + 1)?.as_str() {
         "TPROXY" => Target::Redirect,
+        "NFQUEUE" => Target::Queue,
         "ACCEPT" | "RETURN" => Target::Pass,
         "DROP" | "REJECT" | "MARK" | "CONNMARK" | "LOG" | "NFLOG" | "CT" | "TCPMSS" | "DSCP"
         | "TOS" | "TTL" => Target::Other,
@@ -63,6 +72,9 @@ fn iptables<'a>(line: &'a str, words: Vec<String>) -> Option<Rule<'a>> {
         line,
         chain,
         matches,
+        mark: None,
+        sets_mark: None,
+        count: None,
         target,
     })
 }
@@ -101,28 +113,67 @@ fn nft<'a>(line: &'a str, chain: &str, words: Vec<String>) -> Rule<'a> {
         parts.filter(|part| !part.is_empty()).collect::<Vec<_>>()
     });
     let mut words = words.peekable_words();
-    let (mut matches, mut target) = (Ok(Redirect::default()), Target::Other);
+    let mut rule = Rule {
+        line,
+        chain: chain.to_owned(),
+        matches: Ok(Redirect::default()),
+        mark: None,
+        sets_mark: None,
+        count: None,
+        target: Target::Other,
+    };
     while let Some(word) = words.next() {
         match word.as_str() {
-            "tproxy" => target = Target::Redirect,
+            "tproxy" => rule.target = Target::Redirect,
+            "queue" => rule.target = Target::Queue,
             "jump" | "goto" => {
-                target = words.next().map_or(Target::Other, Target::Chain);
+                rule.target = words.next().map_or(Target::Other, Target::Chain);
             }
-            "accept" | "return" if target == Target::Other => target = Target::Pass,
-            "drop" | "reject" | "type" | "policy" => target = Target::Other,
+            "accept" | "return" if rule.target == Target::Other => rule.target = Target::Pass,
+            "drop" | "reject" | "type" | "policy" => rule.target = Target::Other,
+            "ct" => {
+                if let Err(why) = conntrack(&mut words, &mut rule) {
+                    rule.matches = rule.matches.and(Err(why));
+                }
+            }
             _ => {
-                if let Ok(known) = &matches {
-                    matches = nft_match(&word, &mut words, known.clone(), &target);
+                if let Ok(known) = &rule.matches {
+                    rule.matches = nft_match(&word, &mut words, known.clone(), &rule.target);
                 }
             }
         }
     }
-    Rule {
-        line,
-        chain: chain.to_owned(),
-        matches,
-        target,
+    rule
+}
+
+/// Reads what PEPsal's own rule set has of conntrack: `ct mark 200`, `ct mark set 200`,
+/// `ct count 2000`.
+fn conntrack(words: &mut Words<'_>, rule: &mut Rule<'_>) -> Result<(), String> {
+    let field = words.next().unwrap_or_default();
+    let is_set = words.next_if(|word| word == "set").is_some();
+    let value = set(words)?;
+    let number = match value.as_slice() {
+        [one] => number(one),
+        _ => None,
+    };
+    match (field.as_str(), is_set, number) {
+        ("mark", true, mark) => rule.sets_mark = mark,
+        ("mark", false, Some(mark)) if rule.mark.is_none() => {
+            rule.mark = Some(mark);
+            // Unless another rule gives that mark, whose packets it is about is unknown.
+            return Err(unknown(&format!("ct mark {}", value.join(", "))));
+        }
+        ("count", false, Some(count)) => rule.count = Some(count),
+        _ => return Err(unknown(&format!("ct {field} {}", value.join(", ")))),
     }
+    Ok(())
+}
+
+/// A number as nft prints it: `200`, `0x000000c8`.
+fn number(text: &str) -> Option<u32> {
+    text.strip_prefix("0x")
+        .map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16))
+        .ok()
 }
 
 fn nft_match(
@@ -152,7 +203,7 @@ fn nft_match(
             (Some("dport"), values) => known.dport = ports(&values.join(",")),
             (field, _) => return Err(unknown(&format!("tcp {}", field.unwrap_or_default()))),
         },
-        "meta" | "ct" => meta(word, words)?,
+        "meta" => meta(words)?,
         "counter" => while words.next_if(|word| is_count(word)).is_some() {},
         "comment" => drop(words.next()),
         _ => return Err(unknown(word)),
@@ -161,7 +212,7 @@ fn nft_match(
 }
 
 /// `meta l4proto tcp`, and what is set.
-fn meta(word: &str, words: &mut Words<'_>) -> Result<(), String> {
+fn meta(words: &mut Words<'_>) -> Result<(), String> {
     let field = words.next().unwrap_or_default();
     if words.next_if(|word| word == "set").is_some() {
         words.next();
@@ -176,7 +227,7 @@ fn meta(word: &str, words: &mut Words<'_>) -> Result<(), String> {
     if is_tcp && values.iter().all(understood) {
         return Ok(());
     }
-    Err(unknown(&format!("{word} {field} {}", values.join(", "))))
+    Err(unknown(&format!("meta {field} {}", values.join(", "))))
 }
 
 fn is_count(word: &str) -> bool {
