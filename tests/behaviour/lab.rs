@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pepd_tests::pep_binary::pepd;
 use winkemu::lab::{
-    run::{self, Progress, RunOptions},
+    run::{Campaign, Progress, RunOptions},
     scenario::Scenario,
 };
 
@@ -54,7 +54,8 @@ fn a_scenario_with_three_pepds_has_its_flows_in_tunnels() {
     assert!(pepd().is_file());
     let file = Path::new("hub.toml");
     let scenario = Scenario::parse(HUB, file).unwrap_or_else(|err| panic!("{err}"));
-    let results = run::run(&scenario, file, &RunOptions::default(), &Progress::silent());
+    let campaign = Campaign::new(&scenario, file, &RunOptions::default());
+    let results = campaign.and_then(|campaign| campaign.run(&Progress::silent()));
     let results = results.unwrap_or_else(|err| panic!("{err}"));
     let json = results.to_json();
     let run = &json["runs"][0];

@@ -34,13 +34,22 @@ struct Link {
     b: Netns,
     child: Child,
     stderr: BufReader<std::process::ChildStderr>,
-    json: tempfile::NamedTempFile,
+    json: Option<tempfile::NamedTempFile>,
 }
 
 impl Link {
     fn start(options: &[&str]) -> Self {
-        let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
         let json = tempfile::NamedTempFile::new().unwrap();
+        let path = json.path().to_str().unwrap().to_owned();
+        let options = [&["--json", &path], options].concat();
+        Self {
+            json: Some(json),
+            ..Self::start_without_report(&options)
+        }
+    }
+
+    fn start_without_report(options: &[&str]) -> Self {
+        let (a, b) = (Netns::new().unwrap(), Netns::new().unwrap());
         let mut child = Command::new(PROGRAM)
             .args([
                 "link",
@@ -48,7 +57,6 @@ impl Link {
                 &format!("{}/l0=10.0.0.1/24,fd00::1/64", path(&a)),
             ])
             .args(["--b", &format!("{}/l0=10.0.0.2/24,fd00::2/64", path(&b))])
-            .args(["--json".as_ref(), json.path().as_os_str()])
             .args(options)
             .stderr(Stdio::piped())
             .spawn()
@@ -62,7 +70,7 @@ impl Link {
             b,
             child,
             stderr,
-            json,
+            json: None,
         }
     }
 
@@ -84,12 +92,18 @@ impl Link {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Its exit code, what it said, and its report.
-    fn end(mut self) -> (i32, String, LinkReport) {
+    /// Waits for the end; gives the exit code and the output.
+    fn wait(&mut self) -> (i32, String) {
         let mut text = String::new();
         self.stderr.read_to_string(&mut text).unwrap();
-        let code = self.child.wait().unwrap().code().unwrap();
-        let report = std::fs::read_to_string(self.json.path()).unwrap();
+        (self.child.wait().unwrap().code().unwrap(), text)
+    }
+
+    /// Waits for the end; gives the report, too.
+    fn end(mut self) -> (i32, String, LinkReport) {
+        let (code, text) = self.wait();
+        let json = self.json.as_ref().unwrap().path();
+        let report = std::fs::read_to_string(json).unwrap();
         (code, text, serde_json::from_str(&report).unwrap())
     }
 }
@@ -134,6 +148,16 @@ fn a_run_that_was_too_late_exits_with_3_and_says_why() {
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("does not count: 20 of 20 packets"), "{text}");
     assert!(!report.accuracy.counts);
+}
+
+#[test]
+fn a_link_for_use_by_hand_ends_well_however_busy_the_machine_was() {
+    let mut link = Link::start_without_report(&["--late-after", "1ns", "--late-share", "10%"]);
+    link.carry(20);
+    link.signal(Signal::SIGINT);
+    let (code, text) = link.wait();
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("does not count"), "{text}");
 }
 
 #[test]
@@ -236,9 +260,11 @@ fn the_commands_own_exit_code_comes_through() {
     assert_eq!(code("exit 7"), Some(7));
     assert_eq!(code("kill -9 $$"), Some(128 + 9));
     assert_eq!(code("true"), Some(0));
-    let output = run_on(&machine, &[], &["no-such-program"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output).contains("no-such-program"));
+    for (name, code) in [("no-such-program", 127), ("/etc/passwd", 126)] {
+        let output = run_on(&machine, &[], &[name]);
+        assert_eq!(output.status.code(), Some(code));
+        assert!(text(&output).contains(name), "{}", text(&output));
+    }
 }
 
 #[test]

@@ -67,6 +67,11 @@ impl CommonArgs {
         self.run.mtu
     }
 
+    /// Tells whether the options ask for a report or a recording.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.run.json.is_some() || self.run.record.is_some()
+    }
+
     /// What is said, over the preset.
     pub(super) fn options(&self) -> LinkOptions {
         let said = self.link.clone();

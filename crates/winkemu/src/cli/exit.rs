@@ -1,6 +1,6 @@
 //! Exit codes, in one place.
 
-use std::{error::Error, process::ExitCode};
+use std::{error::Error, io::ErrorKind, process::ExitCode};
 
 use winkemu::{
     link::{OptionError, predict::PredictError},
@@ -14,10 +14,11 @@ Exit codes:
   0  the run counts
   1  it failed while running
   2  the command line is wrong
-  3  the run does not count: the machine was too busy for it to be exact
+  3  the run does not count: the machine was too busy for it to be exact. Not after Ctrl-C on a
+     `winkemu link` without --duration, --json and --record
   4  the link could not be set up (rights, namespaces, interfaces, files)
-  `winkemu run` exits with its command's own code (128 + n where signal n ended it), and with 3
-  only in place of 0.";
+  `winkemu run` exits with its command's own code (128 + n where signal n ended it; 127 where there
+  is no such command, 126 where it cannot be run), and with 3 only in place of 0.";
 
 /// The code of a run that does not count.
 pub(super) const INEXACT: u8 = 3;
@@ -34,6 +35,14 @@ pub(super) enum Failure {
     /// While running.
     #[error("{0}")]
     Running(String),
+    /// The command of `winkemu run`.
+    #[error("cannot run {command}: {source}")]
+    Command {
+        /// The program's name.
+        command: String,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
     /// A value that clap could not judge.
     #[error(transparent)]
     Options(#[from] OptionError),
@@ -76,6 +85,9 @@ impl Failure {
         eprintln!("winkemu: {text}");
         ExitCode::from(match self {
             Self::Running(_) => 1,
+            // As shells have it.
+            Self::Command { source, .. } if source.kind() == ErrorKind::NotFound => 127,
+            Self::Command { .. } => 126,
             Self::Options(OptionError::File { .. }) | Self::Setup(_) => 4,
             Self::Options(_) | Self::Predict(_) | Self::Usage(_) => 2,
         })

@@ -174,9 +174,9 @@ impl RunCommand {
         // A child is born where its parent's thread stands, and stays in our session: a shell
         // keeps its terminal.
         let child = near.enter(|| with_hosts(&mut command, subnet).spawn())?;
-        let mut child = child.map_err(|error| {
-            let name = self.command[0].to_string_lossy();
-            Failure::Running(format!("cannot run {name}: {error}"))
+        let mut child = child.map_err(|source| Failure::Command {
+            command: self.command[0].to_string_lossy().into_owned(),
+            source,
         })?;
         forward(signals, &child);
         Ok(child.wait()?)

@@ -3,7 +3,10 @@
 use std::{
     path::PathBuf,
     process::ExitCode,
-    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     thread,
 };
 
@@ -12,7 +15,7 @@ use signal_hook::{consts::signal, iterator::Signals};
 
 use super::{
     report::Results,
-    run::{Progress, RunError, RunOptions, remove_scratch, run, select},
+    run::{Campaign, Progress, RunError, RunOptions, remove_scratch, select},
     scenario::Scenario,
 };
 use crate::{netns, write_stdout};
@@ -32,7 +35,7 @@ Exit codes:
   2  the command line or the scenario is wrong
   3  the machine was too busy: runs are missing, or a check is broken and programs starved
   4  this system does not allow what the lab needs
-  128 + n  after signal n (130 for Ctrl-C); nothing is left running";
+  128 + n  after signal n (130 for Ctrl-C); finished runs are reported, and nothing is left running";
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -45,7 +48,7 @@ const SIGNAL_BASE: i32 = 128;
 static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Options of `winkemu lab`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LabArgs {
     /// The scenario (TOML; see docs/lab.md)
@@ -101,9 +104,12 @@ fn try_main(args: &LabArgs) -> Result<u8, (u8, String)> {
     if !scenario.links.is_empty() {
         netns::check_tun().map_err(forbidden)?;
     }
-    end_cleanly_on_signals().map_err(|err| (FAILED, format!("cannot watch signals: {err}")))?;
-    let results = run(&scenario, &args.scenario, &options, &Progress::on_stderr());
-    // Runs whose programs were killed by us have not failed, and nothing is to be written of them.
+    let campaign = Campaign::new(&scenario, &args.scenario, &options);
+    let campaign = Arc::new(campaign.map_err(|err| (USAGE, err.to_string()))?);
+    end_cleanly_on_signals(args, &campaign)
+        .map_err(|err| (FAILED, format!("cannot watch signals: {err}")))?;
+    let results = campaign.run(&Progress::on_stderr());
+    // The thread that watches signals reports what there is, and ends this process.
     while ENDING.load(SeqCst) {
         thread::park();
     }
@@ -149,15 +155,23 @@ fn exit_code(results: &Results) -> u8 {
     }
 }
 
-/// On SIGINT, SIGTERM or SIGHUP: programs are killed and files removed before the process ends,
-/// and with it the namespaces and TUN devices, which nothing else holds.
-fn end_cleanly_on_signals() -> std::io::Result<()> {
+/// Waits for SIGINT, SIGTERM or SIGHUP on a thread: kills all programs, reports finished runs and
+/// removes files. Namespaces and TUN devices, which nothing else holds, end with the process.
+fn end_cleanly_on_signals(args: &LabArgs, campaign: &Arc<Campaign>) -> std::io::Result<()> {
     let mut signals = Signals::new([signal::SIGINT, signal::SIGTERM, signal::SIGHUP])?;
+    let (args, campaign) = (args.clone(), Arc::clone(campaign));
     let wait = move || {
         if let Some(signal) = signals.forever().next() {
             ENDING.store(true, SeqCst);
+            campaign.interrupt();
             netns::kill_all();
             remove_scratch();
+            let results = campaign.results();
+            if results.finished() > 0
+                && let Err(text) = report(&args, &results)
+            {
+                eprintln!("winkemu: {text}");
+            }
             eprintln!("winkemu: ended by a signal; nothing is left running");
             std::process::exit(SIGNAL_BASE + signal);
         }

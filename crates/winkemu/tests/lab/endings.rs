@@ -49,6 +49,41 @@ fn a_signal_ends_everything() {
 }
 
 #[test]
+fn runs_that_were_finished_before_a_signal_are_reported() {
+    let lab = Lab::new(SHORT);
+    let script = format!(
+        "[ -e {0}/first ] || {{ touch {0}/first; exit 0; }}; echo $$ > {0}/pid; exec sleep 300",
+        lab.directory.path().display()
+    );
+    let scenario = SHORT.replace("echo $SERVER_IPV4", &script);
+    fs::write(lab.path("test.toml"), scenario).unwrap();
+    // Two runs, one after the other: the second sleeps.
+    let child = lab
+        .command(&["--only", "addresses", "--jobs", "1", "--json", "out.json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let (child, pid) = (child.unwrap(), lab.path("pid"));
+    wait_until("the second run has begun", || pid.exists());
+    kill(
+        Pid::from_raw(child.id().try_into().unwrap()),
+        Signal::SIGINT,
+    )
+    .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (told, printed) = (text(&output.stderr), text(&output.stdout));
+    assert_eq!(output.status.code(), Some(130), "{told}");
+    assert!(printed.contains("interrupted: 1 of 2 runs"), "{printed}");
+    assert!(!told.contains("FAILED"), "{told}");
+    let json: Value =
+        serde_json::from_str(&fs::read_to_string(lab.path("out.json")).unwrap()).unwrap();
+    assert_eq!(
+        (&json["planned"], json["runs"].as_array().unwrap().len()),
+        (&2.into(), 1)
+    );
+}
+
+#[test]
 fn programs_do_not_outlive_a_kill() {
     let lab = sleeping_lab();
     let (mut child, pid) = start_sleeper(&lab);

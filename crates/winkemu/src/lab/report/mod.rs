@@ -34,6 +34,8 @@ pub struct Results {
     scenario: Scenario,
     header: Value,
     runs: Vec<(RunSpec, RunResult)>,
+    /// Runs that there would have been.
+    planned: usize,
     summary: Summary,
     checks: Vec<CheckResult>,
 }
@@ -51,6 +53,8 @@ pub(super) struct Circumstances<'a> {
     pub took: Duration,
     /// The eBPF congestion controls of ours, and the names under which they were registered.
     pub controls: BTreeMap<String, String>,
+    /// Runs that were to be.
+    pub planned: usize,
 }
 
 /// Why results could not be kept.
@@ -74,12 +78,15 @@ impl Results {
     pub(super) fn new(
         scenario: &Scenario,
         circumstances: &Circumstances<'_>,
-        specs: Vec<RunSpec>,
-        runs: Vec<RunResult>,
+        runs: Vec<(RunSpec, RunResult)>,
     ) -> Self {
-        let runs: Vec<_> = specs.into_iter().zip(runs).collect();
         let summary = Summary::new(scenario, &runs);
-        let checks = checks::evaluate(scenario, &summary, &runs);
+        // Of a part a check says nothing.
+        let checks = if runs.len() == circumstances.planned {
+            checks::evaluate(scenario, &summary, &runs)
+        } else {
+            Vec::new()
+        };
         let header = json!({
             "scenario": scenario.name,
             "title": scenario.title,
@@ -94,11 +101,13 @@ impl Results {
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .map_or(0, |since| since.as_secs()),
             "took_s": circumstances.took.as_secs_f64(),
+            "planned": circumstances.planned,
         });
         Self {
             scenario: scenario.clone(),
             header,
             runs,
+            planned: circumstances.planned,
             summary,
             checks,
         }
@@ -177,6 +186,11 @@ impl Results {
         Ok(paths)
     }
 
+    /// Runs that there are results of.
+    pub fn finished(&self) -> usize {
+        self.runs.len()
+    }
+
     /// Runs that failed.
     pub fn failed(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Failed { .. }))
@@ -210,6 +224,13 @@ impl Results {
     /// What failed, and how many runs were left out.
     fn complaints(&self) -> Option<String> {
         let mut lines = Vec::new();
+        if self.finished() < self.planned {
+            lines.push(format!(
+                "interrupted: {} of {} runs are finished; checks were not made",
+                self.finished(),
+                self.planned
+            ));
+        }
         for (spec, result) in &self.runs {
             if let Outcome::Failed { reason } = &result.outcome {
                 lines.push(format!(

@@ -64,15 +64,18 @@ fn results_of(scenario: &str, value: impl Fn(&RunSpec) -> Option<f64>) -> Result
             pepds: BTreeMap::new(),
         }
     };
-    let runs = specs.iter().map(result).collect();
+    let planned = specs.len();
+    let results: Vec<_> = specs.iter().map(result).collect();
+    let runs = specs.into_iter().zip(results).collect();
     let circumstances = Circumstances {
         file: Path::new("test.toml"),
         jobs: 2,
         started: SystemTime::UNIX_EPOCH,
         took: Duration::from_secs(9),
         controls: BTreeMap::from([("hybla".to_owned(), "hybla_bpf".to_owned())]),
+        planned,
     };
-    Results::new(&scenario, &circumstances, specs, runs)
+    Results::new(&scenario, &circumstances, runs)
 }
 
 fn double_except_last(spec: &RunSpec) -> Option<f64> {

@@ -9,8 +9,12 @@ mod single;
 
 use std::{
     cmp::Reverse,
-    path::Path,
-    sync::Mutex,
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, Instant, SystemTime},
 };
 
@@ -84,73 +88,115 @@ pub fn select(scenario: &Scenario, options: &RunOptions) -> Result<Vec<RunSpec>,
     Ok(runs)
 }
 
-/// Runs a scenario and gathers the results, in the order of [`Scenario::runs`].
-///
-/// # Errors
-/// [`RunError`]; a run that fails is a result.
-pub fn run(
-    scenario: &Scenario,
-    file: &Path,
-    options: &RunOptions,
-    progress: &Progress,
-) -> Result<Results, RunError> {
-    let specs = select(scenario, options)?;
-    let jobs = options
-        .jobs
-        .unwrap_or(scenario.parallel)
-        .clamp(1, specs.len());
-    let directory = scratch_directory().map_err(RunError::Directory)?;
-    let controls = Controls::load(&scenario.controls)?;
-    let bench = Bench {
-        scenario,
-        file,
-        scratch: directory.path(),
-        controls: &controls,
-    };
-    progress.begin(scenario, specs.len(), jobs);
-    let started = (SystemTime::now(), Instant::now());
-    // Lists in a matrix tend to end with what takes longest: begin there, or it ends alone.
-    let mut order: Vec<_> = (0..specs.len()).collect();
-    order.sort_by_key(|&index| Reverse(&specs[index].point));
-    let one = |place: usize| {
-        let index = order[place];
-        let result = pool::attempt(&bench, &specs[index], progress);
-        progress.finish(scenario, &specs[index], &result);
-        (index, result)
-    };
-    let mut runs = pool::map(specs.len(), jobs, one);
-    runs.sort_by_key(|(index, _)| *index);
-    let runs = runs.into_iter().map(|(_, result)| result).collect();
-    progress.end();
-    let circumstances = Circumstances {
-        file,
-        jobs,
-        started: started.0,
-        took: started.1.elapsed(),
-        controls: controls.names(),
-    };
-    Ok(Results::new(scenario, &circumstances, specs, runs))
+/// A scenario that is being run, and the results that are there.
+#[derive(Debug)]
+pub struct Campaign {
+    scenario: Scenario,
+    file: PathBuf,
+    specs: Vec<RunSpec>,
+    jobs: usize,
+    started: (SystemTime, Instant),
+    controls: Mutex<BTreeMap<String, String>>,
+    /// By their places in `specs`.
+    done: Mutex<Vec<(usize, RunResult)>>,
+    interrupted: AtomicBool,
+}
+
+impl Campaign {
+    /// Selects the runs of a scenario, which was read from `file`.
+    ///
+    /// # Errors
+    /// [`RunError::NothingToRun`].
+    pub fn new(scenario: &Scenario, file: &Path, options: &RunOptions) -> Result<Self, RunError> {
+        let specs = select(scenario, options)?;
+        let jobs = options.jobs.unwrap_or(scenario.parallel);
+        Ok(Self {
+            jobs: jobs.clamp(1, specs.len()),
+            scenario: scenario.clone(),
+            file: file.to_owned(),
+            specs,
+            started: (SystemTime::now(), Instant::now()),
+            controls: Mutex::default(),
+            done: Mutex::default(),
+            interrupted: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs it and gathers the results, in the order of [`Scenario::runs`].
+    ///
+    /// # Errors
+    /// [`RunError`]; a run that fails is a result.
+    pub fn run(&self, progress: &Progress) -> Result<Results, RunError> {
+        let directory = scratch_directory().map_err(RunError::Directory)?;
+        let controls = Controls::load(&self.scenario.controls)?;
+        *lock(&self.controls) = controls.names();
+        let bench = Bench {
+            scenario: &self.scenario,
+            file: &self.file,
+            scratch: directory.path(),
+            controls: &controls,
+        };
+        progress.begin(&self.scenario, self.specs.len(), self.jobs);
+        // Lists in a matrix tend to end with what takes longest: begin there, or it ends alone.
+        let mut order: Vec<_> = (0..self.specs.len()).collect();
+        order.sort_by_key(|&index| Reverse(&self.specs[index].point));
+        pool::each(order.len(), self.jobs, |place| {
+            let index = order[place];
+            let result = pool::attempt(&bench, &self.specs[index], progress);
+            let mut done = lock(&self.done);
+            // From then on programs are killed, which is no result.
+            if self.interrupted.load(SeqCst) {
+                return;
+            }
+            progress.finish(&self.scenario, &self.specs[index], &result);
+            done.push((index, result));
+        });
+        progress.end();
+        Ok(self.results())
+    }
+
+    /// Takes no more results: those of runs that go on are dropped.
+    pub fn interrupt(&self) {
+        let done = lock(&self.done);
+        self.interrupted.store(true, SeqCst);
+        drop(done);
+    }
+
+    /// Takes what there is. [`run`](Self::run) has nothing to give then.
+    pub fn results(&self) -> Results {
+        let mut done = std::mem::take(&mut *lock(&self.done));
+        done.sort_by_key(|(index, _)| *index);
+        let circumstances = Circumstances {
+            file: &self.file,
+            jobs: self.jobs,
+            started: self.started.0,
+            took: self.started.1.elapsed(),
+            controls: lock(&self.controls).clone(),
+            planned: self.specs.len(),
+        };
+        let runs = done
+            .into_iter()
+            .map(|(index, result)| (self.specs[index].clone(), result));
+        Results::new(&self.scenario, &circumstances, runs.collect())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder of this lock panics")
 }
 
 /// Directories of runs that are going on, for [`remove_scratch`].
-static SCRATCH: Mutex<Vec<std::path::PathBuf>> = Mutex::new(Vec::new());
+static SCRATCH: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn scratch_directory() -> std::io::Result<TempDir> {
     let directory = tempfile::Builder::new().prefix("winkemu-lab-").tempdir()?;
-    SCRATCH
-        .lock()
-        .expect("no holder of this lock panics")
-        .push(directory.path().to_owned());
+    lock(&SCRATCH).push(directory.path().to_owned());
     Ok(directory)
 }
 
 /// Removes the files of all runs: for signal handlers that end this process.
 pub fn remove_scratch() {
-    for path in SCRATCH
-        .lock()
-        .expect("no holder of this lock panics")
-        .drain(..)
-    {
+    for path in lock(&SCRATCH).drain(..) {
         // What cannot be removed is left: the process is ending.
         let _ = std::fs::remove_dir_all(path);
     }

@@ -1,10 +1,7 @@
 //! Runs side by side, and again where the machine was too busy.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
 
@@ -14,26 +11,19 @@ use super::{
 };
 use crate::lab::scenario::RunSpec;
 
-/// Calls `f` for 0 to `count` - 1 on `jobs` threads, and gives the answers in order.
-pub(super) fn map<T: Send>(count: usize, jobs: usize, f: impl Fn(usize) -> T + Sync) -> Vec<T> {
+/// Calls `f` for 0 to `count` - 1 on `jobs` threads.
+pub(super) fn each(count: usize, jobs: usize, f: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= count {
                 return;
             }
-            let value = f(index);
-            done.lock()
-                .expect("no holder of this lock panics")
-                .push((index, value));
+            f(index);
         }
     };
     thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
-    let mut done = done.into_inner().expect("no holder of this lock panics");
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, value)| value).collect()
 }
 
 /// Runs once, and again as often as the scenario allows while the machine was too busy.
@@ -54,19 +44,22 @@ pub(super) fn attempt(bench: &Bench<'_>, spec: &RunSpec, progress: &Progress) ->
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
+    use std::sync::{Barrier, Mutex};
 
     use super::*;
 
     #[test]
-    fn answers_are_in_order_and_jobs_at_once() {
+    fn each_is_called_once_and_jobs_at_once() {
         // Nobody passes the barrier unless three run at the same time.
         let barrier = Barrier::new(3);
-        let square = |index: usize| {
+        let seen = Mutex::new(Vec::new());
+        each(6, 3, |index| {
             barrier.wait();
-            index * index
-        };
-        assert_eq!(map(6, 3, square), [0, 1, 4, 9, 16, 25]);
-        assert_eq!(map(2, 1, |index| index), [0, 1]);
+            seen.lock().unwrap().push(index);
+        });
+        each(1, 1, |index| seen.lock().unwrap().push(index + 6));
+        let mut seen = seen.into_inner().unwrap();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6]);
     }
 }

@@ -38,6 +38,11 @@ pub(super) fn check(
         timeout,
     };
     let matrix = read_matrix(&raw, &links, &network, file, &mut findings);
+    if raw.workload.is_empty() {
+        let message = "there is none: add a [[workload]] with `name` and `program` (bulk, curl, iperf3, messages, page, udp, \
+                       counting_tcp, command)";
+        findings.add(0..0, "workload", message);
+    }
     let groups = workloads::groups(std::mem::take(&mut raw.workload), &context, &mut findings);
     let scenario = Scenario {
         name: name(&raw, file),
@@ -330,10 +335,6 @@ fn check_names(scenario: &Scenario, raw: &RawScenario, findings: &mut Findings<'
         known(Some(&check.variant), "check.variant", &variants);
         known(check.baseline.as_ref(), "check.baseline", &variants);
         known(check.workload.as_ref(), "check.workload", &workloads);
-    }
-    if workloads.is_empty() {
-        let message = "there is none: add a [[workload]] with `name` and `program` (bulk, curl, iperf3, messages, page, command)";
-        findings.add(0..0, "workload", message);
     }
     let points: usize = scenario
         .matrix

@@ -97,20 +97,32 @@ impl<'a> Findings<'a> {
 
 /// What the TOML reader did not accept, with the key that stands there.
 pub(super) fn syntax(text: &str, err: &toml::de::Error) -> Mistake {
-    let start = err.span().map_or(0, |span| span.start);
-    let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+    let span = err.span().unwrap_or(0..0);
+    let line_start = text[..span.start]
+        .rfind('\n')
+        .map_or(0, |newline| newline + 1);
     let line = text[line_start..].lines().next().unwrap_or("");
-    let key = line
-        .split('=')
-        .next()
-        .unwrap_or("")
-        .trim()
-        .trim_matches(['[', ']']);
+    let place = line.split('=').next().unwrap_or("");
+    let place = place.trim().trim_matches(['[', ']']);
     let message = err.message().trim_end().replace('\n', "; ");
-    let key = if key.is_empty() { "(file)" } else { key };
+    // In the words of TOML, not of the reader.
+    let message = message
+        .replace(
+            "expected a sequence",
+            "expected a list in brackets, such as [1, 2]",
+        )
+        .replace("expected a map", "expected a table, such as { key = 1 }");
+    let missing = message.strip_prefix("missing field `");
+    let (key, message) = match missing.and_then(|rest| rest.split('`').next()) {
+        // The span of what lacks it is that of a table, or of all there is.
+        Some(field) if span == (0..text.len()) => (field.to_owned(), "is missing".to_owned()),
+        Some(field) => (format!("{place}.{field}"), "is missing".to_owned()),
+        None if place.is_empty() => ("(file)".to_owned(), message),
+        None => (place.to_owned(), message),
+    };
     Mistake {
-        line: line_of(text, start),
-        key: key.to_owned(),
+        line: line_of(text, span.start),
+        key,
         message,
     }
 }

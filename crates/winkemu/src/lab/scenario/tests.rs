@@ -333,6 +333,20 @@ fn mistakes_name_file_line_key_and_what_is_accepted() {
     );
     let said = broken("\"link.loss\" =", "\"lonk.loss\" =");
     assert!(said.contains("links.NAME.OPTION"), "{said}");
+    let said = broken("seeds = [7, 8]", "seeds = 7");
+    assert!(
+        said.contains(":3: seeds:") && said.contains("a list in brackets"),
+        "{said}"
+    );
+    let said = broken("program = \"bulk\"\n", "");
+    assert_eq!(said, "x.toml:24: workload.program: is missing");
+    // A workload with a mistake is not a missing one.
+    let (before, _) = GOOD.split_once("[[workload]]").unwrap();
+    let said = mistakes(&format!(
+        "{before}[[workload]]\nname = \"get\"\nprogram = \"curl\"\n"
+    ));
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("workload[1].size: is missing"), "{said}");
 }
 
 #[test]
@@ -489,7 +503,7 @@ fn the_scenarios_of_the_project_are_understood() {
 #[test]
 fn an_empty_file_says_what_is_missing() {
     let said = mistakes("");
-    assert!(said.contains("missing field `path`"), "{said}");
+    assert_eq!(said, "x.toml:1: path: is missing");
     let said = mistakes("path = [\"a\", \"b\"]");
     assert!(said.contains("add a [[workload]]"), "{said}");
 }
