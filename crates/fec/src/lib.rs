@@ -15,6 +15,8 @@
 //!
 //! Nothing here reads a clock or does I/O: packets, events and the time go in; packets and a
 //! deadline come out.
+//!
+#![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -33,8 +35,3 @@ mod testing;
 pub mod theory;
 pub mod window;
 pub mod wire;
-
-/// The example of the README, so that it is tried.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;

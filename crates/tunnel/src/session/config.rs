@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::path::PathMemory;
+use crate::{path::PathMemory, wire::DATAGRAM_OVERHEAD};
 
 /// How a session behaves.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +40,35 @@ pub struct SessionConfig {
     pub memory: Option<PathMemory>,
     /// Repair packets per data packet at most, for what is protected by overcode.
     pub overhead_max: f64,
+}
+
+/// For a path of which nothing is known, over IPv4 and Ethernet.
+impl Default for SessionConfig {
+    fn default() -> Self {
+        const UDP: usize = 8;
+        const IPV4: usize = 20;
+        const IPV6: usize = 40;
+        let overhead = DATAGRAM_OVERHEAD + UDP + IPV4;
+        Self {
+            initiator: false,
+            rate: Rate::Auto,
+            return_rate: None,
+            // RFC 9002, section 6.2.2.
+            rtt: Duration::from_millis(333),
+            // Every path carries 1280 bytes (RFC 8200, section 5).
+            packet_start: 1280 - IPV6 - UDP - DATAGRAM_OVERHEAD,
+            packet_max: 1500 - overhead,
+            overhead,
+            outages: Outages::AtOnce,
+            stream_credit: 1 << 20,
+            session_credit: 1 << 24,
+            streams_max: 1000,
+            packets: false,
+            peer_packets: false,
+            memory: None,
+            overhead_max: 1.0,
+        }
+    }
 }
 
 /// How fast to send.
