@@ -1,7 +1,11 @@
 //! `docs/configuration.md` and the code agree: the same keys, the defaults it states, and examples
-//! that are accepted and change something.
+//! that are accepted and change something. Links between pages lead somewhere.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use pep_core::config::{self, Config, ConfigError};
 
@@ -198,4 +202,68 @@ fn keys_are_required_or_have_a_default() {
             "{section} {key} is required and has a default"
         );
     }
+}
+
+/// The pages of the repository: those at its root, in docs/, and of the crates.
+fn pages() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let entries = |folder: &Path| fs::read_dir(folder).expect("a folder of the repository");
+    let paths = |folder: &Path| entries(folder).map(|entry| entry.expect("an entry").path());
+    let crates = paths(&root.join("crates"));
+    let folders = crates.chain([root.clone(), root.join("docs")]);
+    let files = folders.flat_map(|folder| paths(&folder));
+    files
+        .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
+        .collect()
+}
+
+/// Addresses of a page's links that do not lead into the web, outside of examples.
+fn links(page: &str) -> Vec<&str> {
+    let prose = page.split("\n```").step_by(2);
+    let links = prose.flat_map(|prose| prose.split("](").skip(1));
+    let addresses = links.filter_map(|link| link.split_once(')').map(|(address, _)| address));
+    addresses
+        .filter(|address| !address.contains("://") && !address.contains(' '))
+        .collect()
+}
+
+/// Names of a page's headings, as GitHub makes them; a second one of the same text ends with `-1`.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let prose: String = page.split("\n```").step_by(2).collect();
+    for heading in prose.lines().filter(|line| line.starts_with('#')) {
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        let name: String = text.chars().filter(kept).collect();
+        let name = name.replace(' ', "-");
+        let numbered = (1..).map(|number| format!("{name}-{number}"));
+        let mut names = std::iter::once(name.clone()).chain(numbered);
+        anchors.extend(names.find(|name| !anchors.contains(name)));
+    }
+    anchors
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut dead = Vec::new();
+    let pages = pages();
+    assert!(pages.len() > 20, "{pages:?}");
+    for path in pages {
+        let page = fs::read_to_string(&path).unwrap();
+        for link in links(&page) {
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() {
+                path.clone()
+            } else {
+                path.with_file_name(file)
+            };
+            let is_there = target.exists()
+                && (heading.is_empty()
+                    || anchors(&fs::read_to_string(&target).unwrap()).contains(heading));
+            if !is_there {
+                dead.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "dead links: {dead:#?}");
 }
