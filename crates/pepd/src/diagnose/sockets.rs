@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pep_core::{
     config::{Config, Link},
-    site::{Buffers, ReceiveBuffer, Site},
+    site::{Buffers, LinkLeg, ReceiveBuffer, Site},
 };
 use units::duration;
 
@@ -166,6 +166,64 @@ pub(super) fn windows(flows: &[FlowStatus]) -> Option<Finding> {
     ))
 }
 
+/// Less than this part of the stated rate is a link that passes less, or a control that yields.
+const RATE_TRUE: f64 = 0.85;
+/// A leg with so much of its window in flight sends as much as its control allows.
+const WINDOW_FULL: f64 = 0.7;
+/// Packets on the link for each byte of payload: full segments with time stamps over IPv4.
+const PACKETS: f64 = 1500.0 / 1448.0;
+
+/// Judges `link.rate` by what the split flows get that have enough to send.
+///
+/// `None` where none has, or where they fill the stated rate. A link that passes more than is stated
+/// cannot be seen: pepd does not send beyond it.
+pub(super) fn stated_rate(config: &Config, flows: &[FlowStatus]) -> Option<Finding> {
+    let stated = config.link.as_ref()?.rate?.bits_per_second() as f64;
+    let is_full = |leg: &&LegStatus| {
+        let window = f64::from(leg.cwnd.max(1));
+        f64::from(leg.unacked) >= WINDOW_FULL * window
+            && leg.busy_s > 20.0 * leg.rtt_s.unwrap_or(1.0)
+    };
+    let legs: Vec<_> = sites(config)
+        .flat_map(|site| {
+            let of_site = |flow: &&FlowStatus| {
+                flow.peer.is_none() && flow.flow.site.as_deref() == Some(site.name.as_str())
+            };
+            flows
+                .iter()
+                .filter(of_site)
+                .filter_map(|flow| match site.link_leg {
+                    LinkLeg::Client => flow.client_leg.as_ref(),
+                    LinkLeg::Server => flow.server_leg.as_ref(),
+                })
+        })
+        .collect();
+    let sent: f64 = legs
+        .iter()
+        .filter_map(|leg| leg.delivery_rate)
+        .map(|rate| rate as f64)
+        .sum();
+    let sent = sent * PACKETS;
+    if sent >= RATE_TRUE * stated || !legs.iter().any(is_full) {
+        return None;
+    }
+    let resent = legs.iter().any(|leg| leg.retransmitted > 0);
+    let remedy = if resent {
+        "the link passes less than `link.rate`: state what it passes; or losses slow a control that yields to them: `congestion = [\"hybla_sat\"]`"
+    } else {
+        "the link passes less than `link.rate`: state what it passes"
+    };
+    Some(Finding::warn(
+        "link.rate",
+        format!(
+            "split flows that fill their windows get {} of the stated {}",
+            text::bits(sent),
+            text::bits(stated)
+        ),
+        remedy,
+    ))
+}
+
 /// Half of a buffer is for the kernel's own needs (`tcp_adv_win_scale`).
 fn autotuned_of(what: &str, most: u64, rtt: Option<Duration>) -> Finding {
     let seen = format!(
@@ -287,19 +345,55 @@ mod tests {
     }
 
     #[test]
+    fn a_stated_rate_that_full_windows_do_not_reach_is_named() {
+        let config = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"sat0\"\n\
+            rate = \"10Mbit/s\"\n[[site]]\nname = \"all\"\n";
+        let config = pep_core::config::parse(config).unwrap();
+        let flow = |delivery_rate: u64, unacked: u32, retransmitted: u32| {
+            flow_with(serde_json::json!({
+                "rtt_s": 0.6, "cwnd": 100, "unacked": unacked, "retransmitted": retransmitted,
+                "delivery_rate": delivery_rate, "busy_s": 60.0, "sndbuf_limited_s": 0.0,
+            }))
+        };
+        let found = |flows: &[FlowStatus]| stated_rate(&config, flows);
+        assert_eq!(found(&[flow(9_600_000, 100, 0)]), None, "it is true");
+        assert_eq!(found(&[flow(4_800_000, 20, 0)]), None, "little is sent");
+        assert_eq!(
+            found(&[flow(4_800_000, 90, 0), flow(4_800_000, 90, 0)]),
+            None,
+            "together"
+        );
+        let less = found(&[flow(4_800_000, 90, 0)]).unwrap();
+        assert!(
+            less.seen.contains("4.97 Mbit/s of the stated 10.0 Mbit/s"),
+            "{less}"
+        );
+        let lossy = found(&[flow(4_800_000, 90, 7)]).unwrap();
+        assert!(lossy.remedy.unwrap().contains("hybla_sat"));
+    }
+
+    fn flow_with(leg: serde_json::Value) -> FlowStatus {
+        let mut whole = serde_json::json!({
+            "state": "established", "congestion": "cubic", "cwnd": 10, "mss": 1448, "unacked": 0,
+            "retransmitted": 0, "busy_s": 10.0, "rwnd_limited_s": 0.0,
+        });
+        for (key, value) in leg.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        let flow = serde_json::json!({
+            "id": "7", "site": "all", "kind": "split", "client": "a", "destination": "b",
+            "age_s": 1, "memory": [0, 0], "disk": [0, 0], "kernel": [0, 0], "state": "relaying",
+            "up_bytes": 0, "down_bytes": 0, "server_leg": whole,
+        });
+        serde_json::from_value::<FlowStatus>(flow).expect("a flow")
+    }
+
+    #[test]
     fn flows_that_a_buffer_of_ours_limits_are_named() {
         let flow = |receive_limit: Option<u64>, sndbuf_limited_s: f64| {
-            let leg = serde_json::json!({
-                "state": "established", "congestion": "cubic", "cwnd": 10, "mss": 1448,
-                "unacked": 0, "retransmitted": 0, "busy_s": 10.0, "rwnd_limited_s": 0.0,
+            flow_with(serde_json::json!({
                 "sndbuf_limited_s": sndbuf_limited_s, "receive_limit": receive_limit,
-            });
-            let flow = serde_json::json!({
-                "id": "7", "site": "all", "kind": "split", "client": "a", "destination": "b",
-                "age_s": 1, "memory": [0, 0], "disk": [0, 0], "kernel": [0, 0], "state": "relaying",
-                "up_bytes": 0, "down_bytes": 0, "server_leg": leg,
-            });
-            serde_json::from_value::<FlowStatus>(flow).expect("a flow")
+            }))
         };
         assert_eq!(windows(&[flow(None, 0.1)]), None);
         let received = windows(&[flow(None, 0.0), flow(Some(1 << 20), 0.0)]).unwrap();
