@@ -207,11 +207,11 @@ fn keys_are_required_or_have_a_default() {
 /// The pages of the repository: those at its root, in docs/, and of the crates.
 fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let entries = |folder: &Path| fs::read_dir(folder).expect("a folder of the repository");
-    let paths = |folder: &Path| entries(folder).map(|entry| entry.expect("an entry").path());
+    let entries = |path: &Path| fs::read_dir(path).expect("a directory of the repository");
+    let paths = |path: &Path| entries(path).map(|entry| entry.expect("an entry").path());
     let crates = paths(&root.join("crates"));
-    let folders = crates.chain([root.clone(), root.join("docs")]);
-    let files = folders.flat_map(|folder| paths(&folder));
+    let directories = crates.chain([root.clone(), root.join("docs")]);
+    let files = directories.flat_map(|directory| paths(&directory));
     files
         .filter(|path| path.extension().is_some_and(|ending| ending == "md"))
         .collect()

@@ -65,9 +65,9 @@ impl LinkCommand {
         let report = link.stop();
         eprintln!("{}", report.summary());
         let counts = self.common.conclude(&report)?;
-        // A link for use by hand measures nothing: lateness is no failure of it.
-        let by_hand = interrupted && self.duration.is_none() && !self.common.is_recorded();
-        Ok(if counts || by_hand {
+        // A link that is used interactively measures nothing: lateness is no failure of it.
+        let interactive = interrupted && self.duration.is_none() && !self.common.is_recorded();
+        Ok(if counts || interactive {
             ExitCode::SUCCESS
         } else {
             INEXACT.into()
