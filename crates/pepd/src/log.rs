@@ -1,19 +1,21 @@
 //! Logs: to standard error, for people or for programs.
 
 use std::{
-    env,
+    env, fmt as text,
+    fs::File,
     io::{self, IsTerminal, Write},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt as _},
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pep_core::config::{LogConfig, LogFormat, LogLevel};
-use tracing::{Dispatch, level_filters::LevelFilter};
+use tracing::{Dispatch, Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     filter::Targets,
-    fmt::{self, MakeWriter},
+    fmt::{self, FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
     prelude::*,
+    registry::LookupSpan,
 };
 
 /// Starts logging, once per process. `RUST_LOG`, where it is set and `forced` is not, decides
@@ -23,8 +25,14 @@ use tracing_subscriber::{
 /// When logging was started before.
 pub fn init(log: LogConfig, forced: bool) {
     let (filter, problem) = filter(log.level, forced);
-    let colour = io::stderr().is_terminal();
-    dispatch(log.format, filter, || Impatient, colour).init();
+    let reader = if is_journal() {
+        Reader::Journal
+    } else if io::stderr().is_terminal() {
+        Reader::Terminal
+    } else {
+        Reader::Other
+    };
+    dispatch(log.format, filter, || Impatient, reader).init();
     if let Some(problem) = problem {
         tracing::warn!(error = %problem, "RUST_LOG is not understood and has no effect");
     }
@@ -69,18 +77,83 @@ fn has_room(to: &impl AsFd) -> bool {
     !matches!(poll(&mut fds, PollTimeout::ZERO), Ok(0))
 }
 
-fn dispatch<W>(format: LogFormat, filter: Targets, writer: W, colour: bool) -> Dispatch
+/// Kind of file that standard error is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Terminal,
+    Journal,
+    Other,
+}
+
+/// True where standard error leads to the journal of systemd, which puts a time to each line and
+/// reads its priority from a prefix: sd-daemon(3), `JOURNAL_STREAM` in systemd.exec(5).
+pub fn is_journal() -> bool {
+    env::var("JOURNAL_STREAM").is_ok_and(|stream| is_stream(&io::stderr(), &stream))
+}
+
+/// True where this file has the device and inode of `stream`, as `DEVICE:INODE`.
+fn is_stream(file: &impl AsFd, stream: &str) -> bool {
+    let file = file.as_fd().try_clone_to_owned().map(File::from);
+    let data = file.and_then(|file| file.metadata());
+    data.is_ok_and(|data| stream == format!("{}:{}", data.dev(), data.ino()))
+}
+
+/// Prefix of a line by which the journal knows its priority: a number of syslog(3).
+pub const fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        Level::DEBUG | Level::TRACE => "<7>",
+    }
+}
+
+/// Lines of another format, each with its priority.
+struct Prioritized<F>(F);
+
+impl<S, N, F> FormatEvent<S, N> for Prioritized<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> text::Result {
+        let mut lines = String::new();
+        let Self(format) = self;
+        format.format_event(context, Writer::new(&mut lines), event)?;
+        let priority = priority(*event.metadata().level());
+        let mut lines = lines.lines();
+        lines.try_for_each(|line| writeln!(writer, "{priority}{line}"))
+    }
+}
+
+fn dispatch<W>(format: LogFormat, filter: Targets, writer: W, reader: Reader) -> Dispatch
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     let registry = tracing_subscriber::registry().with(filter);
     let lines = fmt::layer().with_writer(writer);
-    match format {
-        LogFormat::Json => {
-            let lines = lines.json().flatten_event(true).with_span_list(false);
+    let json =
+        |lines: fmt::Layer<_, _, _, W>| lines.json().flatten_event(true).with_span_list(false);
+    match (format, reader) {
+        // Programs that read JSON rely on its time stamp.
+        (LogFormat::Json, Reader::Journal) => {
+            let lines = json(lines).map_event_format(Prioritized);
             registry.with(lines).into()
         }
-        LogFormat::Text => {
+        (LogFormat::Json, _) => registry.with(json(lines)).into(),
+        (LogFormat::Text, Reader::Journal) => {
+            let lines = lines.compact().with_target(false).with_ansi(false);
+            let lines = lines.without_time().map_event_format(Prioritized);
+            registry.with(lines).into()
+        }
+        (LogFormat::Text, _) => {
+            let colour = reader == Reader::Terminal;
             let lines = lines.compact().with_target(false).with_ansi(colour);
             registry.with(lines).into()
         }
@@ -138,9 +211,13 @@ mod tests {
     }
 
     fn logged(format: LogFormat, level: LogLevel) -> String {
+        logged_for(Reader::Other, format, level)
+    }
+
+    fn logged_for(reader: Reader, format: LogFormat, level: LogLevel) -> String {
         let memory = Memory::default();
         let writer = memory.clone();
-        let dispatch = dispatch(format, targets(level), move || writer.clone(), false);
+        let dispatch = dispatch(format, targets(level), move || writer.clone(), reader);
         dispatcher::with_default(&dispatch, || {
             let span = tracing::info_span!(target: "pepd::flow", "flow", client = "10.0.0.1:1000");
             let _entered = span.enter();
@@ -168,6 +245,48 @@ mod tests {
         let mut rest = String::new();
         reader.read_to_string(&mut rest).expect("text");
         assert_eq!((rest.as_str(), lost.into_inner()), ("again", 3));
+    }
+
+    #[test]
+    fn lines_for_the_journal_have_a_priority_and_no_time() {
+        let text = logged_for(Reader::Journal, LogFormat::Text, LogLevel::Debug);
+        let mut lines = text.lines();
+        let first = lines.next().expect("two lines");
+        assert!(first.starts_with("<6> INFO flow"), "{text}");
+        let second = lines.next().expect("two lines");
+        assert!(second.starts_with("<7>DEBUG flow"), "{text}");
+        let text = logged_for(Reader::Journal, LogFormat::Json, LogLevel::Info);
+        let json = text.trim().strip_prefix("<6>").expect("a priority");
+        let value: serde_json::Value = serde_json::from_str(json).expect("one object");
+        assert!(value["timestamp"].is_string(), "{text}");
+    }
+
+    #[test]
+    fn every_line_of_an_event_has_its_priority() {
+        let memory = Memory::default();
+        let writer = memory.clone();
+        let dispatch = dispatch(
+            LogFormat::Text,
+            targets(LogLevel::Info),
+            move || writer.clone(),
+            Reader::Journal,
+        );
+        dispatcher::with_default(&dispatch, || {
+            tracing::error!(target: "pepd", "one\ntwo");
+        });
+        let bytes = memory.0.lock().expect("not poisoned").clone();
+        let text = String::from_utf8(bytes).expect("text");
+        assert_eq!(text, "<3>ERROR one\n<3>two\n");
+    }
+
+    #[test]
+    fn the_journal_is_known_by_device_and_inode() {
+        let (file, other) = (tempfile::tempfile(), tempfile::tempfile());
+        let (file, other) = (file.expect("a file"), other.expect("a file"));
+        let data = file.metadata().expect("it is open");
+        let stream = format!("{}:{}", data.dev(), data.ino());
+        assert!(is_stream(&file, &stream));
+        assert!(!is_stream(&other, &stream) && !is_stream(&file, ""));
     }
 
     #[test]

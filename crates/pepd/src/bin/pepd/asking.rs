@@ -26,7 +26,7 @@ use pepd::{
 use serde::de::DeserializeOwned;
 use units::ByteSize;
 
-use crate::output::{complain, print, refuse};
+use crate::output::{complain, fail, print, refuse};
 
 pub fn asking(status: Result<ExitStatus, Box<dyn Error>>) -> ExitStatus {
     status.unwrap_or_else(|err| {
@@ -34,10 +34,10 @@ pub fn asking(status: Result<ExitStatus, Box<dyn Error>>) -> ExitStatus {
             return refuse(err);
         }
         if let Some(AskError::Wrong(why)) = err.downcast_ref() {
-            complain(format_args!("{why}"));
+            fail(format_args!("{why}"));
             return ExitStatus::Configuration;
         }
-        complain(format_args!("pepd: {err}"));
+        fail(format_args!("pepd: {err}"));
         ExitStatus::Runtime
     })
 }

@@ -28,7 +28,7 @@ use pepd::{
 };
 
 use asking::asking;
-use output::{chain, complain, print, refuse};
+use output::{chain, complain, fail, print, refuse};
 
 fn main() -> ExitCode {
     let status = match Cli::parse().command {
@@ -224,7 +224,7 @@ fn remove_leftovers(args: &CleanupArgs) -> ExitStatus {
     match cleanup::run(&loaded.config) {
         Ok(leftovers) => print(format_args!("{leftovers}")),
         Err(err) => {
-            complain(format_args!("pepd: {}", chain(&err)));
+            fail(format_args!("pepd: {}", chain(&err)));
             ExitStatus::Setup
         }
     }
@@ -234,7 +234,7 @@ fn list_controls(args: &ListArgs) -> ExitStatus {
     let listing = match Catalogue::of_machine() {
         Ok(catalogue) => Listing::of(&catalogue),
         Err(err) => {
-            complain(format_args!(
+            fail(format_args!(
                 "pepd: cannot ask the kernel for its congestion controls: {err}"
             ));
             return ExitStatus::Runtime;

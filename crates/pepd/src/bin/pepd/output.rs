@@ -7,7 +7,8 @@ use std::{
     iter,
 };
 
-use pepd::{exit::ExitStatus, load::LoadError};
+use pepd::{exit::ExitStatus, load::LoadError, log};
+use tracing::Level;
 
 /// An error and all that led to it, in one line.
 pub fn chain(err: &dyn Error) -> String {
@@ -20,8 +21,19 @@ pub fn chain(err: &dyn Error) -> String {
 
 /// Prints every error on a line of its own.
 pub fn refuse(err: &LoadError) -> ExitStatus {
-    complain(format_args!("{err}"));
+    fail(format_args!("{err}"));
     ExitStatus::Configuration
+}
+
+/// To standard error, as errors where that is the journal.
+pub fn fail(text: fmt::Arguments<'_>) {
+    if !log::is_journal() {
+        return complain(text);
+    }
+    let priority = log::priority(Level::ERROR);
+    for line in text.to_string().lines() {
+        complain(format_args!("{priority}{line}"));
+    }
 }
 
 /// To standard error; where that cannot be written to, nobody can be told.
