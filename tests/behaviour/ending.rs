@@ -4,7 +4,6 @@ use std::{
     fs::{self, Permissions},
     io::{Read as _, Write as _},
     os::unix::fs::PermissionsExt as _,
-    process::ExitStatus,
     sync::mpsc,
     thread,
     time::Duration,
@@ -25,7 +24,10 @@ use pepd_tests::{
     wait::{PATIENCE, wait_until},
 };
 
-use crate::support::{PORT, connect, counter, echo_once};
+use crate::{
+    support::{PORT, connect, counter, echo_once},
+    survive::send_signal,
+};
 
 fn echo_server(bed: &Bed) -> EchoServer {
     EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
@@ -256,6 +258,28 @@ fn a_flow_that_outlives_the_grace_is_reset_and_named() {
     });
 }
 
+/// As `timeout` and some init programs send it: to the process, and to its group.
+#[test]
+fn a_signal_that_comes_twice_drains() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let mut pep = bed
+            .start_with("[timeouts]\ndrain = \"10min\"")
+            .expect("not direct");
+        let mut stream = connect(bed);
+        echo_once(&mut stream, b"before");
+        let worker = pep.id();
+        pep.signal(Signal::SIGTERM);
+        send_signal(worker, Signal::SIGTERM);
+        pep.signal(Signal::SIGTERM);
+        pep.log().expect("drain");
+        echo_once(&mut stream, b"while it drains");
+        drop(stream);
+        assert_eq!(pep.wait().code(), Some(0));
+        pep.assert_nothing_left();
+    });
+}
+
 #[test]
 fn a_second_signal_ends_it_at_once() {
     matrix_pepd_only(|bed| {
@@ -268,9 +292,7 @@ fn a_second_signal_ends_it_at_once() {
         pep.signal(Signal::SIGTERM);
         pep.log().expect("drain");
         assert_eq!(pep.wait_at_most(Duration::ZERO), None, "a flow is open");
-        pep.signal(Signal::SIGTERM);
-        let status = pep.wait_at_most(Duration::from_secs(5));
-        assert_eq!(status.and_then(|status: ExitStatus| status.code()), Some(6));
+        assert_eq!(pep.terminate_at_once(), 6);
         assert_eq!(Ended::of(&stream), Ended::RESET);
         pep.assert_nothing_left();
         one_flow(bed);

@@ -51,8 +51,7 @@ fn a_second_signal_ends_even_what_does_not_go_on() {
         send_signal(pep.id(), Signal::SIGSTOP);
         pep.signal(Signal::SIGTERM);
         assert_eq!(pep.wait_at_most(Duration::from_millis(100)), None);
-        pep.signal(Signal::SIGTERM);
-        assert_eq!(pep.wait().code(), Some(5), "flows are reset");
+        assert_eq!(pep.terminate_at_once(), 5, "flows are reset");
         assert_eq!(Ended::of(&open), Ended::RESET);
         pep.assert_nothing_left();
         echo_once(&mut connect(&bed), b"forwarded");

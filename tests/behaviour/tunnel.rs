@@ -349,9 +349,7 @@ fn a_boat_that_ends_says_so() {
     let _echo = EchoServer::start(bed.host("server").listen(bed.server_at(Family::V4, PORT)));
     let mut stream = connect(&bed, Family::V4);
     echo_once(&mut stream, b"hello");
-    running.boat.signal(nix::sys::signal::Signal::SIGTERM);
-    running.boat.signal(nix::sys::signal::Signal::SIGTERM);
-    running.boat.wait();
+    assert_eq!(running.boat.terminate_at_once(), 6);
     assert_eq!(Ended::of(&stream), Ended::RESET);
     running
         .hub

@@ -292,6 +292,22 @@ impl Pep {
         code.unwrap_or_else(|| panic!("pepd was ended by a signal: {status}"))
     }
 
+    /// Asks it to end until it does, which resets its flows; its exit code.
+    ///
+    /// # Panics
+    /// When it does not end, or is ended by a signal.
+    pub fn terminate_at_once(&mut self) -> i32 {
+        // The second request counts a second after the first.
+        let status = wait_within(PATIENCE, || {
+            self.signal(Signal::SIGTERM);
+            self.wait_at_most(Duration::from_millis(200))
+        });
+        let status = status.unwrap_or_else(|| panic!("pepd does not end"));
+        self.log.wait_end();
+        let code = status.code();
+        code.unwrap_or_else(|| panic!("pepd was ended by a signal: {status}"))
+    }
+
     /// Stops it in the ordinary way: the exit code must be 0 and the machine as it was.
     ///
     /// # Panics

@@ -36,7 +36,7 @@ Exit codes:
   4  it could not be put in place: a capability, nft, a route, a port, a kernel feature,
      file descriptors or address space
   5  some flows outlived `timeouts.drain` (or that of `pepd drain`) and were reset
-  6  a second signal ended everything at once
+  6  a second signal, a second or more after the first, ended everything at once
   7  `pepd check --strict`: the configuration is right, and something on this machine fails";
 
     /// What a code means; of one that is none of ours, that something failed.

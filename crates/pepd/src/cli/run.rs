@@ -7,8 +7,8 @@ use super::ConfigArgs;
 
 pub(super) const RUN_EXAMPLES: &str = "\
 Runs in the foreground and logs to standard error. SIGTERM or SIGINT stops taking new
-flows, waits `timeouts.drain` for those there are, and removes the rules; a second signal
-ends at once. SIGUSR1 logs all counters. SIGHUP reloads (`pepd reload`). Flows outlive a crash: another process carries them on. SIGUSR2
+flows, waits `timeouts.drain` for those there are, and removes the rules; another signal
+a second or more later ends at once. SIGUSR1 logs all counters. SIGHUP reloads (`pepd reload`). Flows outlive a crash: another process carries them on. SIGUSR2
 hands them over to the program that is at the same place by then (an upgrade, or a new configuration), SIGQUIT ends pepd
 and leaves them to the next `pepd run`, for a minute (`custody.survive`). Needs root, or CAP_NET_ADMIN, CAP_NET_RAW and
 CAP_NET_BIND_SERVICE; for congestion controls of pepd's own also CAP_BPF and CAP_PERFMON.

@@ -210,7 +210,7 @@ impl Daemon {
                 _ = tick.tick() => Event::Tick,
             };
             match event {
-                Event::Stop => return,
+                Event::Stop => return signals.on_first_stop(),
                 Event::Report => self.report().await,
                 Event::HandOver => self.hand_over(),
                 Event::Reload => {
@@ -350,7 +350,7 @@ impl Daemon {
         self.spare.release();
         tokio::select! {
             status = self.drained(drain.start()) => status,
-            () = signals.stop() => ExitStatus::AtOnce,
+            () = signals.stop_at_once() => ExitStatus::AtOnce,
         }
     }
 

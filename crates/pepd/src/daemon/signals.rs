@@ -1,6 +1,6 @@
 //! What others tell this process by signals, or by their end.
 
-use std::{io, os::fd::OwnedFd};
+use std::{io, os::fd::OwnedFd, time::Instant};
 
 use nix::{sys::signal::SigSet, unistd::getppid};
 use tokio::{
@@ -8,7 +8,10 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
-use crate::sys;
+use crate::{
+    survive::stop::{Stop, Stops},
+    sys,
+};
 
 /// Signals that mean something to us.
 pub(super) struct Signals {
@@ -19,6 +22,7 @@ pub(super) struct Signals {
     pub(super) reload: Signal,
     /// Somebody else hears of interrupts, too, and tells us.
     pub(super) guarded: bool,
+    stops: Stops,
 }
 
 impl Signals {
@@ -30,16 +34,27 @@ impl Signals {
             hand_over: signal(SignalKind::user_defined2())?,
             reload: signal(SignalKind::hangup())?,
             guarded,
+            stops: Stops::default(),
         };
         unblock_signals();
         Ok(signals)
     }
 
-    /// The next one that asks us to end.
-    pub(super) async fn stop(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv(), if !self.guarded => {}
+    /// Takes note of the first one that asks us to end.
+    pub(super) fn on_first_stop(&mut self) {
+        self.stops.on_request(Instant::now());
+    }
+
+    /// Waits for one that asks us to end at once.
+    pub(super) async fn stop_at_once(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv(), if !self.guarded => {}
+            }
+            if self.stops.on_request(Instant::now()) == Stop::AtOnce {
+                return;
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! [`pep_core::arena`].
 //!
 //! - [`keeper`], the process that keeps the sockets; [`supervisor`], the one that starts the next; [`handed`], by which
-//!   configuration
+//!   configuration; [`stop`], whether a signal drains or ends at once
 //! - [`pulse`], by which that one knows that it goes on
 //! - [`discovery`], whose flows there are; [`inheritance`], their sockets; [`recovery`], which is which
 
@@ -16,6 +16,7 @@ pub mod inheritance;
 pub mod keeper;
 pub mod pulse;
 pub mod recovery;
+pub mod stop;
 pub mod supervisor;
 
 use std::os::fd::OwnedFd;

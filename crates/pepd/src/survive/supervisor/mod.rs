@@ -32,7 +32,10 @@ use nix::{
 };
 use pep_core::config::Config;
 
-use super::discovery::SUPERVISOR;
+use super::{
+    discovery::SUPERVISOR,
+    stop::{Stop, Stops},
+};
 use crate::{
     cleanup,
     exit::ExitStatus,
@@ -89,6 +92,7 @@ pub fn run(loaded: Loaded, before: Option<Source>) -> io::Result<ExitStatus> {
         texts: Texts::new(loaded, before),
         signals: SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?,
         asked: Asked::Nothing,
+        stops: Stops::default(),
         reload_again: false,
         deaths: Deaths::default(),
         hangs: 0,
@@ -103,6 +107,7 @@ struct Supervisor {
     texts: Texts,
     signals: SignalFd,
     asked: Asked,
+    stops: Stops,
     /// Somebody wants the file to be read again, which was read already for the program that is to come.
     reload_again: bool,
     deaths: Deaths,
@@ -201,8 +206,12 @@ impl Supervisor {
             Signal::SIGUSR2 if self.offer() => (Asked::Upgrade, Signal::SIGUSR2),
             _ => return,
         };
-        if (self.asked, asked) == (Asked::Stop, Asked::Stop) && passed == Signal::SIGTERM {
-            worker.hurry();
+        if passed == Signal::SIGTERM {
+            match self.stops.on_request(Instant::now()) {
+                Stop::Drain => {}
+                Stop::Copy => return,
+                Stop::AtOnce => worker.hurry(),
+            }
         }
         self.asked = asked;
         worker.tell(passed);

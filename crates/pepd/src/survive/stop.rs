@@ -1,0 +1,54 @@
+//! Signals that ask pepd to end: the first one drains, a later one ends at once.
+
+use std::time::{Duration, Instant};
+
+/// Signals this soon after the first one are copies of it: `timeout` and init programs of
+/// containers send theirs to the process and to its group.
+const COPIES: Duration = Duration::from_secs(1);
+
+/// Requests to end that have arrived so far.
+#[derive(Debug, Default)]
+pub struct Stops {
+    first: Option<Instant>,
+}
+
+/// Meaning of a request to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// The first one.
+    Drain,
+    /// A copy of the first one.
+    Copy,
+    /// Another one, by an operator who does not want to wait.
+    AtOnce,
+}
+
+impl Stops {
+    /// Takes note of a request.
+    pub fn on_request(&mut self, now: Instant) -> Stop {
+        match self.first {
+            None => {
+                self.first = Some(now);
+                Stop::Drain
+            }
+            Some(first) if now.saturating_duration_since(first) < COPIES => Stop::Copy,
+            Some(_) => Stop::AtOnce,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_the_first_request_end_nothing_at_once() {
+        let (mut stops, begin) = (Stops::default(), Instant::now());
+        let mut after = |ms| stops.on_request(begin + Duration::from_millis(ms));
+        assert_eq!(after(0), Stop::Drain);
+        assert_eq!(after(0), Stop::Copy);
+        assert_eq!(after(999), Stop::Copy);
+        assert_eq!(after(1000), Stop::AtOnce);
+        assert_eq!(after(1001), Stop::AtOnce);
+    }
+}
