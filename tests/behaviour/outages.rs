@@ -203,7 +203,7 @@ fn a_transfer_goes_on_after_an_outage_that_nobody_has_told_of() {
         });
         pep.wait_counter("link_probes", |probes| probes >= 3);
         let held = pep.ask(&["custody"]);
-        assert!(held.contains("1 flows hold something"), "{held}");
+        assert!(held.contains("1 flow holds something"), "{held}");
         reconnect(&bed.server);
         let received = sums
             .recv_timeout(pepd_tests::wait::PATIENCE)

@@ -167,7 +167,7 @@ fn what_cannot_be_probed_is_told() {
     let bed = TunnelBed::new(LINK);
     let running = start(&bed, "lost_after = \"1s\"");
     for (words, code, told) in [
-        (&["hbu"][..], 1, "there is no peer `hbu`; there are hub"),
+        (&["hbu"][..], 1, "no peer `hbu`; peers: hub"),
         (&["hub", "--for", "2min"], 2, "expected 1s to 60s"),
         (&["hub", "--bytes", "5"], 2, "expected 10k to 20G"),
     ] {

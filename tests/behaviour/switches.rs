@@ -147,7 +147,7 @@ fn draining_waits_for_the_last_flow_and_says_so() {
         drop(open);
         let (code, printed) = end(first);
         assert_eq!(code, Some(0), "{printed}");
-        assert!(printed.contains("1 flows may take 1h"), "{printed}");
+        assert!(printed.contains("1 flow may take 1h"), "{printed}");
         let (code, printed) = end(second);
         assert_eq!(code, Some(0), "{printed}");
         assert!(printed.contains("drains already"), "{printed}");

@@ -78,7 +78,7 @@ fn top_shows_sites_rates_and_flows_and_leaves_the_terminal_as_it_was() {
     screen.wait_text(&format!("{client} -> "));
     screen.wait_text("2 flows, by bytes");
     screen.press("ii");
-    screen.wait_text("1 flows of site all, by bytes");
+    screen.wait_text("1 flow of site all, by bytes");
     screen.press("?");
     screen.wait_text("q, Ctrl-C      end");
     screen.press("?f");

@@ -65,6 +65,13 @@ macro_rules! counters_line {
             tracing::info!($($name = stats.$name,)* "counters");
         }
 
+        /// Logs the counters that have counted something as one line, for people.
+        pub fn log_counted(stats: &Stats) {
+            let counted = |count: u64| (count > 0).then_some(count);
+            // A field without a value is left out.
+            tracing::info!($($name = counted(stats.$name),)* "counters");
+        }
+
         #[cfg(test)]
         const LOGGED: &[&str] = &[$(stringify!($name)),*];
     };

@@ -224,7 +224,10 @@ impl fmt::Display for CustodyReport {
         if self.count == 0 {
             return writeln!(f, "\nnothing is held");
         }
-        writeln!(f, "\n{} flows hold something:", self.count)?;
+        match self.count {
+            1 => writeln!(f, "\n1 flow holds something:")?,
+            count => writeln!(f, "\n{count} flows hold something:")?,
+        }
         for flow in &self.flows {
             let held = |d: usize| text::bytes(flow.memory[d] + flow.disk[d] + flow.kernel[d]);
             let [up, down] = [0, 1].map(held);

@@ -16,7 +16,11 @@ use nix::{
 };
 
 use super::{DrainReport, ReloadReport, RunningConfig};
-use crate::{admin::client::ask, observe::status::Status, sys};
+use crate::{
+    admin::client::ask,
+    observe::{counted, status::Status},
+    sys,
+};
 
 /// A process that takes over thousands of flows is ready well before.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -89,8 +93,8 @@ impl fmt::Display for DrainReport {
         let already = if self.already { " already" } else { "" };
         writeln!(
             f,
-            "drains{already}: {} flows may take {timeout}",
-            self.flows
+            "drains{already}: {} may take {timeout}",
+            counted(self.flows, "flow")
         )
     }
 }

@@ -29,7 +29,9 @@ use crate::{
     admin,
     daemon::{SLACK_FLOWS, extent_least},
     flow::FlowContext,
+    kernel,
     load::{self, Source},
+    observe::counted,
     survive::discovery::SUPERVISOR,
 };
 
@@ -332,8 +334,8 @@ fn tell(changes: &[Change]) {
         tracing::info!("reload: {change}");
     }
     tracing::info!(
-        changes = changes.len(),
-        "reload: hands over to the next process"
+        "reload: {}; starting a new process and handing over all flows",
+        counted(changes.len() as u64, "change")
     );
 }
 

@@ -35,7 +35,7 @@ pub struct CaptureArgs {
     /// Where to write; the file must not be there yet. `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Even if there is such a file
+    /// Overwrite an existing file
     #[arg(long)]
     pub force: bool,
     /// For so long at most, such as 10min

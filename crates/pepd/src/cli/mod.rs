@@ -34,7 +34,7 @@ Examples:
   pepd run --config /etc/pepd/pepd.toml       accelerate, until SIGTERM
   pepd cc list                                which congestion controls are there?
   pepd link down --for 5min                   the link will be away
-  pepd status                                 how it is: link, sites, peers, what is used of the limits
+  pepd status                                 link, sites, peers and use of limits
   pepd top                                    the same, live
   pepd flows                                  each flow: round trip, rate, what holds it up
   pepd trace 10.0.0.7:40112                   what one flow does, live, and what it waits for
@@ -73,13 +73,13 @@ pub enum Command {
     /// Remove rules and routes that nobody uses any more
     #[command(after_help = flowed(check::CLEANUP_EXAMPLES))]
     Cleanup(CleanupArgs),
-    /// Congestion controls: which there are
+    /// List congestion controls
     #[command(after_help = flowed(cc::CC_EXAMPLES))]
     Cc(CcArgs),
-    /// Say how the link is, or ask
+    /// Show or set the state of the link
     #[command(after_help = flowed(running::LINK_EXAMPLES))]
     Link(LinkArgs),
-    /// Say how it is: link, sites, peers, limits
+    /// Show link, sites, peers and use of limits
     #[command(after_help = flowed(running::STATUS_EXAMPLES))]
     Status(AdminArgs),
     /// Show a running pepd in the terminal, live
@@ -91,13 +91,13 @@ pub enum Command {
     /// Show one flow, live: what moves, what it waits for, how it ends
     #[command(after_help = flowed(trace::TRACE_EXAMPLES))]
     Trace(TraceArgs),
-    /// Load the path to a peer for a while, and say what it is like
+    /// Measure the path to a peer under load
     #[command(after_help = flowed(running::PROBE_EXAMPLES))]
     Probe(ProbeArgs),
     /// Write the packets of one flow into a file
     #[command(after_help = flowed(capture::CAPTURE_EXAMPLES))]
     Capture(CaptureArgs),
-    /// List what is held for hosts
+    /// List bytes that pepd holds for hosts
     #[command(after_help = flowed(running::CUSTODY_EXAMPLES))]
     Custody(CustodyArgs),
     /// Give a running pepd another configuration, with all flows
@@ -106,13 +106,13 @@ pub enum Command {
     /// Switch sites off and on, or list them
     #[command(after_help = flowed(running::SITE_EXAMPLES), args_conflicts_with_subcommands = true)]
     Site(SiteArgs),
-    /// Let flows end, and then pepd
+    /// Stop taking new flows, wait for open ones, then exit
     #[command(after_help = flowed(running::DRAIN_EXAMPLES))]
     Drain(DrainArgs),
     /// Make the keys by which the two ends of a tunnel know each other
     #[command(after_help = flowed(keygen::KEYGEN_EXAMPLES))]
     Keygen(KeygenArgs),
-    /// Make a configuration of what PEPsal was told
+    /// Convert a PEPsal setup into a pepd configuration
     #[command(after_help = flowed(migrate::MIGRATE_EXAMPLES))]
     Migrate(MigrateArgs),
 }

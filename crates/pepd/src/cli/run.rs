@@ -25,10 +25,10 @@ pub struct RunArgs {
     /// Where the configuration is.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The form of log lines; goes before `log.format`
+    /// Form of log lines; overrides `log.format`
     #[arg(long, value_enum)]
     pub log_format: Option<FormatArg>,
-    /// The least important lines to log; goes before RUST_LOG and `log.level`
+    /// Least important lines to log; overrides RUST_LOG and `log.level`
     #[arg(long, value_enum)]
     pub log_level: Option<LevelArg>,
     /// This is the process that carries flows; `pepd run` starts it

@@ -159,11 +159,11 @@ pub enum LinkWord {
     /// Ask
     #[default]
     Status,
-    /// It is there
+    /// Force up
     Up,
-    /// It is away
+    /// Force down
     Down,
-    /// As pepd finds out
+    /// Detect automatically
     Auto,
 }
 

@@ -27,7 +27,7 @@ use crate::{
     leg::SiteRuntime,
     limits::Admission,
     load::Source,
-    observe::{self, Observer},
+    observe::{self, Observer, counted},
     probe,
     service::Service,
     share::Sampler,
@@ -261,8 +261,8 @@ impl Daemon {
             );
             return;
         }
-        let flows = self.context.admission.open_flows();
-        tracing::info!(flows, "ends; flows wait for the next pepd");
+        let flows = counted(self.context.admission.open_flows().into(), "flow");
+        tracing::info!("this process ends and leaves {flows} to the next one");
         process::exit(ExitStatus::Success.code().into());
     }
 
@@ -391,17 +391,17 @@ impl Daemon {
 
     /// Flows that are open are reset before the rules go: their hosts' packets still reach us.
     async fn end(self, status: ExitStatus) -> ExitStatus {
-        let flows = self.context.admission.open_flows();
+        let flows = counted(self.context.admission.open_flows().into(), "flow");
         self.workers.stop();
         if let Some(tunnels) = self.tunnels {
             tunnels.stop();
         }
-        stats::log(&collect(&self.context, &self.interception).await);
+        stats::log_counted(&collect(&self.context, &self.interception).await);
         self.interception.remove_or_warn().await;
         match status {
             ExitStatus::Success => tracing::info!("drained"),
-            ExitStatus::AtOnce => tracing::warn!("ended at once: reset {flows} flows"),
-            _ => tracing::warn!("reset {flows} flows"),
+            ExitStatus::AtOnce => tracing::warn!("ended at once: reset {flows}"),
+            _ => tracing::warn!("reset {flows}"),
         }
         drop(self.keeper);
         status

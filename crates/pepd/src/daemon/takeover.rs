@@ -18,6 +18,7 @@ use crate::{
     flow::{Ends, FlowContext, Resumed},
     leg::{self, SiteRuntime},
     marks::MarkSet,
+    observe::counted,
     stats::Counters,
     survive::{Survivor, inheritance::Parts, recovery::Recovery},
     tunnel::Tunnels,
@@ -152,13 +153,17 @@ pub(super) fn flows(
         stats.bytes_repaired += repaired;
     });
     let (restarts, in_tunnels) = (context.arena.generation() - 1, taken.in_tunnels.len());
+    let all = counted(recovered + in_tunnels as u64, "flow");
+    let none_or = |number: u64| match number {
+        0 => "none".to_owned(),
+        number => number.to_string(),
+    };
     tracing::info!(
-        recovered,
         in_tunnels,
-        lost,
-        repaired,
+        repaired_bytes = repaired,
         restarts,
-        "took over the flows of the process before"
+        "took over {all} from the previous process, {} lost",
+        none_or(lost)
     );
     taken
 }

@@ -20,7 +20,7 @@ use crate::{
     observe::{
         flows::{FlowStatus, FlowsReport},
         status::Status,
-        text::span,
+        text::{counted, span},
     },
 };
 
@@ -322,7 +322,11 @@ pub(super) fn arrivals(config: &Config, traffic: &Traffic) -> Finding {
         let by: Vec<_> = by.map(ago).collect();
         return Finding::ok(
             what,
-            format!("{syns} SYNs {since}, by {}", or(&by.join(", "), &list)),
+            format!(
+                "{} {since}, by {}",
+                counted(syns, "SYN"),
+                or(&by.join(", "), &list)
+            ),
         );
     }
     let tuns: Vec<_> = rules::lans(config)
@@ -377,7 +381,9 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
     } = traffic;
     let syns = traffic.syns.unwrap_or(0);
     let counts = format!(
-        "{intercepted} SYNs redirected to pepd {since}, {accepted} flows accepted, {half_open} half-open now"
+        "{} redirected to pepd {since}, {} accepted, {half_open} half-open now",
+        counted(*intercepted, "SYN"),
+        counted(*accepted, "flow")
     );
     if intercepted + held == 0 {
         return match (*passed, syns) {
@@ -440,7 +446,10 @@ pub(super) fn servers(traffic: &Traffic) -> Finding {
         ..
     } = traffic;
     let counts = format!(
-        "{called} SYNs sent to servers {since}, {answered} SYN-ACKs came back, {refused} servers refused or cannot be reached"
+        "{} sent to servers {since}, {} came back, {} refused or cannot be reached",
+        counted(*called, "SYN"),
+        counted(*answered, "SYN-ACK"),
+        counted(*refused, "server")
     );
     if *called == 0 {
         return Finding::ok(what, format!("no server was called {since}"));

@@ -49,6 +49,8 @@ use tokio::sync::Semaphore;
 use tunnel::outage;
 use units::Rate;
 
+pub use text::counted;
+
 use self::{
     past::Past,
     sampler::{Looks, Slow},

@@ -203,6 +203,12 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units[unit])
 }
 
+/// A number of things, of which `one` is the name of one: "1 flow", "2 flows".
+pub fn counted(number: u64, one: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {one}{plural}")
+}
+
 /// A number of bits per second.
 pub(crate) fn bits(rate: f64) -> String {
     scaled(
@@ -263,6 +269,12 @@ pub(crate) mod tests {
             [0, 1023, 1 << 20].map(bytes),
             ["0 B", "1.00 KiB", "1.00 MiB"]
         );
+    }
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        let told = [0, 1, 2].map(|number| counted(number, "flow"));
+        assert_eq!(told, ["0 flows", "1 flow", "2 flows"]);
     }
 
     #[test]

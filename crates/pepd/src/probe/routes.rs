@@ -111,9 +111,9 @@ fn unknown(config: &Config, name: &str) -> String {
     let name = name.escape_debug();
     let names: Vec<_> = config.peers.iter().map(|peer| peer.name.as_str()).collect();
     if names.is_empty() {
-        return format!("there is no peer `{name}`: the configuration has no [peer.NAME] at all");
+        return format!("no peer `{name}`: the configuration has no [peer.NAME] at all");
     }
-    format!("there is no peer `{name}`; there are {}", names.join(", "))
+    format!("no peer `{name}`; peers: {}", names.join(", "))
 }
 
 /// Ends the probe when it is dropped.

@@ -17,7 +17,7 @@ use pepd::{
     },
     exit::ExitStatus,
     load::{self, LoadError},
-    observe::{flows::FlowsReport, status::Status},
+    observe::{counted, flows::FlowsReport, status::Status},
     outage::LinkReport,
     probe::{Event, ProbeOrder},
     switches::{SiteList, SiteOrder},
@@ -225,14 +225,15 @@ pub fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let (report, _) = answer::<DrainReport>(&args.admin, Method::PUT, "/v1/drain", order)?;
     let left = change::wait_for_end(&socket, &report, since, |flows| {
         if !args.admin.json {
-            print(format_args!("{flows} flows\n"));
+            print(format_args!("{}\n", counted(flows.into(), "flow")));
         }
     })?;
     if left == 0 {
         return Ok(ExitStatus::Success);
     }
     complain(format_args!(
-        "the time was over, and {left} flows were reset"
+        "the timeout is over: pepd reset {}",
+        counted(left.into(), "flow")
     ));
     Ok(ExitStatus::FlowsReset)
 }

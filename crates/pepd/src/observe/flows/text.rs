@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{FlowStatus, FlowsReport, LegStatus, NotAccelerated};
-use crate::observe::text::{NAME, bits, bytes, milliseconds, short, span};
+use crate::observe::text::{NAME, bits, bytes, counted, milliseconds, short, span};
 
 /// A limit that takes less of the time in which there was something to send is none.
 const NOTABLE: f64 = 0.05;
@@ -13,7 +13,7 @@ impl fmt::Display for FlowsReport {
         let (total, listed) = (self.total, self.flows.len());
         match listed {
             _ if total == 0 => writeln!(f, "no flows")?,
-            _ if total == listed => writeln!(f, "{total} flows")?,
+            _ if total == listed => writeln!(f, "{}", counted(total as u64, "flow"))?,
             _ => writeln!(f, "{listed} of {total} flows (--limit)")?,
         }
         if listed > 0 {

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     observe::{
         flows::{FlowStatus, LegStatus},
-        text::{bits, bytes, milliseconds, span},
+        text::{bits, bytes, counted, milliseconds, span},
     },
     top::{
         history::{Flows, History, sum},
@@ -72,7 +72,7 @@ fn summary(flows: &Flows, ui: &Ui) -> String {
     };
     let order = ui.order.name();
     match (total, ui.order) {
-        _ if total == listed => format!("{total} flows{of}, by {order}"),
+        _ if total == listed => format!("{}{of}, by {order}", counted(total as u64, "flow")),
         (_, Order::Age) => format!("{total} flows{of}: the {listed} oldest"),
         (_, Order::Bytes) => format!("{total} flows{of}: the {listed} with most bytes"),
         _ => format!("{total} flows{of}: the {listed} with most bytes, by {order}"),
