@@ -388,7 +388,19 @@ impl Reading for BitRate {
 
     fn read(&self, value: &DeValue<'_>) -> Result<Rate, String> {
         let text = quantity_of(value).ok_or_else(|| self.wrong_type(value))?;
-        text.parse()
-            .map_err(|error: units::UnitError| error.to_string())
+        let rate: Rate = text
+            .parse()
+            .map_err(|error: units::UnitError| error.to_string())?;
+        let is_bare = !text.contains(|c: char| c.is_ascii_alphabetic());
+        if is_bare && rate.bits_per_second() < BARE_RATE_MIN {
+            let number = text.trim();
+            return Err(format!(
+                "{number} without a unit is {rate}; expected \"{number}Mbit/s\" or the like, or \"{rate}\" where that is meant"
+            ));
+        }
+        Ok(rate)
     }
 }
+
+/// Numbers below this need a unit, in bit/s: they were more probably meant as another one.
+const BARE_RATE_MIN: u64 = 1000;
