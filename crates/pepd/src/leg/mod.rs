@@ -240,12 +240,14 @@ pub fn so_error(fd: BorrowedFd<'_>) -> io::Result<Option<io::Error>> {
     SockRef::from(&fd).take_error()
 }
 
-/// The leg is connected: from now on an ICMP error is a hint, not the end. With IP_RECVERR the
-/// kernel would end an established connection at the first unreachable of an outage.
+/// The leg is connected: retransmissions are capped as the site says, and an ICMP error is a hint,
+/// not the end. With IP_RECVERR the kernel would end an established connection at the first
+/// unreachable of an outage.
 ///
 /// # Errors
 /// When the option cannot be cleared.
 pub fn on_connected(fd: BorrowedFd<'_>, site: &SiteRuntime, family: Family) -> io::Result<()> {
+    site.server.cap_retransmissions(fd);
     if site.syn == SynHandling::Defer {
         set_icmp_errors(fd, family, false)?;
     }
@@ -283,7 +285,8 @@ pub fn set_dscp_or_warn(fd: BorrowedFd<'_>, family: Family, dscp: u8) {
 
 fn new_socket(options: &LegOptions, family: Family) -> Result<Socket, OptionError> {
     let socket = unbound_socket(family)?;
-    set_leg_options(&socket, options, family)?;
+    options.apply_to_connect(&socket, family)?;
+    reset_on_drop(&socket)?;
     Ok(socket)
 }
 
@@ -303,6 +306,10 @@ fn set_leg_options(
     family: Family,
 ) -> Result<(), OptionError> {
     options.apply(socket, family)?;
+    reset_on_drop(socket)
+}
+
+fn reset_on_drop(socket: &Socket) -> Result<(), OptionError> {
     // Until the flow has ended well, whoever closes this socket resets it: when pepd is killed,
     // the kernel does, and a FIN from it would make half a download look like all of it.
     set_reset_on_close(socket.as_fd(), true).map_err(step("SO_LINGER"))

@@ -95,11 +95,17 @@ pub struct LegOptions {
     /// TCP_RTO_MAX_MS. Only with a user timeout: the kernel counts retransmissions, and capped ones
     /// alone end a flow within seconds.
     pub rto_max: Option<Duration>,
-    /// How long a connect may last; raises TCP_SYNCNT where `rto_max` shortens the SYN's backoff.
+    /// Time that a connect may last; raises TCP_SYNCNT where a cap shortens the SYN's backoff.
     pub connect: Duration,
     /// SO_KEEPALIVE and its times.
     pub keepalive: Option<Keepalive>,
 }
+
+/// Time after which the kernel repeats a SYN for the first time (TCP_TIMEOUT_INIT).
+const SYN_RTO: Duration = Duration::from_secs(1);
+/// Longest wait between SYNs, where `rto_max` is shorter. A server may be dead, so that they back off
+/// as those of hosts do; but a flow is not to miss the end of an outage by much.
+const SYN_RTO_MAX: Duration = Duration::from_secs(16);
 
 impl LegOptions {
     /// Sets them all.
@@ -107,12 +113,31 @@ impl LegOptions {
     /// # Errors
     /// The first required option that the kernel refuses.
     pub fn apply(&self, socket: &Socket, family: Family) -> Result<(), OptionError> {
+        self.apply_with(socket, family, self.rto_max)
+    }
+
+    /// Sets them all for a leg that is to connect, and whose SYNs back off;
+    /// [`cap_retransmissions`](Self::cap_retransmissions) is to be called once it has.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_to_connect(&self, socket: &Socket, family: Family) -> Result<(), OptionError> {
+        let rto_max = self.rto_max.map(|rto_max| rto_max.max(SYN_RTO_MAX));
+        self.apply_with(socket, family, rto_max)
+    }
+
+    fn apply_with(
+        &self,
+        socket: &Socket,
+        family: Family,
+        rto_max: Option<Duration>,
+    ) -> Result<(), OptionError> {
         self.set_required(socket)?;
         self.set_rates_or_warn(socket, family);
         self.set_keepalive_or_warn(socket);
         self.set_buffers_or_warn(socket);
         self.set_segments_or_warn(socket);
-        self.set_timeouts_or_warn(socket);
+        self.set_timeouts_or_warn(socket, rto_max);
         Ok(())
     }
 
@@ -191,7 +216,14 @@ impl LegOptions {
         }
     }
 
-    fn set_timeouts_or_warn(&self, socket: &Socket) {
+    /// Caps the time between retransmissions of a leg that has connected.
+    pub fn cap_retransmissions(&self, socket: BorrowedFd<'_>) {
+        if let Some(rto_max) = self.rto_max.filter(|_| self.user_timeout.is_some()) {
+            or_warn("TCP_RTO_MAX_MS", sys::socket::set_rto_max(socket, rto_max));
+        }
+    }
+
+    fn set_timeouts_or_warn(&self, socket: &Socket, rto_max: Option<Duration>) {
         let Some(user_timeout) = self.user_timeout else {
             return;
         };
@@ -199,7 +231,7 @@ impl LegOptions {
             "TCP_USER_TIMEOUT",
             socket.set_tcp_user_timeout(Some(user_timeout)),
         );
-        let Some(rto_max) = self.rto_max else { return };
+        let Some(rto_max) = rto_max else { return };
         let capped = sys::socket::set_rto_max(socket.as_fd(), rto_max);
         if or_warn("TCP_RTO_MAX_MS", capped) {
             let retries = self.syn_retries(rto_max);
@@ -209,11 +241,17 @@ impl LegOptions {
         }
     }
 
-    /// SYNs repeated every `rto_max` must last as long as the connect timeout; the kernel
-    /// takes 1 to 127.
+    /// Retransmissions of a SYN that last as long as the connect timeout: the first after a second,
+    /// then each after twice the time, up to `rto_max`. The kernel's default is 6, its maximum 127.
     pub(super) fn syn_retries(&self, rto_max: Duration) -> i32 {
-        let retries = self.connect.as_secs_f64() / rto_max.as_secs_f64().max(1.0);
-        (retries.ceil() as i32).clamp(6, 127)
+        let (mut retries, mut wait) = (0, SYN_RTO);
+        let mut lasts = wait;
+        while lasts < self.connect && retries < 127 {
+            wait = (2 * wait).min(rto_max.max(SYN_RTO));
+            lasts += wait;
+            retries += 1;
+        }
+        retries.max(6)
     }
 }
 

@@ -100,6 +100,23 @@ fn syns_last_as_long_as_the_connect_timeout() {
     assert_eq!(retries(130, 2), 65);
     assert_eq!(retries(10, 120), 6);
     assert_eq!(retries(3600, 1), 127);
+    assert_eq!(retries(130, 16), 11);
+}
+
+#[test]
+fn syns_back_off_and_retransmissions_do_not() {
+    if !crate::kernel::has_rto_max() {
+        return;
+    }
+    let (listener, mut site) = (TcpListener::bind("127.0.0.1:0").unwrap(), site());
+    let server = listener.local_addr().unwrap();
+    site.server.user_timeout = Some(Duration::from_secs(600));
+    site.server.rto_max = Some(Duration::from_secs(2));
+    let rto_max = |leg: &OwnedFd| sys::socket::rto_max(leg.as_fd()).unwrap().as_secs();
+    let leg = server_leg(&site, server, server, 0).unwrap();
+    assert_eq!(rto_max(&leg), 16);
+    on_connected(leg.as_fd(), &site, Family::V4).unwrap();
+    assert_eq!(rto_max(&leg), 2);
 }
 
 #[test]

@@ -341,6 +341,14 @@ pub fn send_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
 }
 
+/// Cap on the time between retransmissions of a socket (TCP_RTO_MAX_MS).
+#[cfg(test)]
+pub fn rto_max(fd: BorrowedFd<'_>) -> io::Result<Duration> {
+    let mut ms = [0; 4];
+    get(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &mut ms)?;
+    Ok(Duration::from_millis(u32::from_ne_bytes(ms).into()))
+}
+
 /// How fast a socket may send at most (SO_MAX_PACING_RATE), in bytes per second.
 #[cfg(test)]
 pub fn max_pacing_rate(fd: BorrowedFd<'_>) -> io::Result<u64> {
