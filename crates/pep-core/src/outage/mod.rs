@@ -309,6 +309,13 @@ impl Knowledge {
         self.testimonies[witness as usize] = Some(Testimony { up, at });
     }
 
+    /// A witness has nothing to listen to any more. What it has heard no longer counts; that it has
+    /// missed something does, until it hears again.
+    pub fn withdraw(&mut self, witness: Witness) {
+        let testimony = &mut self.testimonies[witness as usize];
+        *testimony = testimony.filter(|it| !it.up);
+    }
+
     /// Takes note of the time. Returns the state when the link has come or gone.
     pub fn poll(&mut self, now: Now) -> Option<State> {
         self.end_order(now);

@@ -72,6 +72,18 @@ fn who_knows_best_is_believed() {
 }
 
 #[test]
+fn tunnels_that_have_ended_say_nothing_and_silent_ones_that_the_link_is_down() {
+    let mut link = knowledge(&[]);
+    link.testify(Witness::Tunnel, true, s(1));
+    assert_eq!(after(&mut link, s(1)), (true, Source::Tunnel));
+    link.withdraw(Witness::Tunnel);
+    assert_eq!(after(&mut link, s(2)), (true, Source::Nobody));
+    link.testify(Witness::Tunnel, false, s(3));
+    link.withdraw(Witness::Tunnel);
+    assert_eq!(after(&mut link, s(4)), (false, Source::Tunnel));
+}
+
+#[test]
 fn what_is_heard_just_after_a_contact_was_on_its_way() {
     let mut link = knowledge(&[(0, 100), (200, 300)]);
     assert_eq!(after(&mut link, s(100)), (false, Source::Plan));

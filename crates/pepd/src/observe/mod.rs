@@ -275,11 +275,15 @@ impl Observer {
         let peers = self.config.peers.iter().enumerate();
         let peers = peers.map(|(index, peer): (usize, &Peer)| {
             let status = statuses.of(index);
-            let (session, flows) = status.known();
+            let (session, contact, flows) = status.known();
             let packets = status.packets();
             PeerStatus {
                 name: peer.name.clone(),
                 endpoint: peer.endpoint.as_ref().map(ToString::to_string),
+                remote: contact.remote.map(|remote| remote.address.to_string()),
+                heard_s: contact.silence.map(|silence| silence.as_secs_f64()),
+                sent_bytes: contact.sent_bytes,
+                received_bytes: contact.received_bytes,
                 here: status.is_here(),
                 no_session: status.trouble().map(|why| why.as_str().to_owned()),
                 flows,

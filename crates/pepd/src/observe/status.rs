@@ -114,6 +114,18 @@ pub struct PeerStatus {
     pub name: String,
     /// Where it is called; none where it calls us.
     pub endpoint: Option<String>,
+    /// Address and port where it was last heard, or else is to be called.
+    #[serde(default)]
+    pub remote: Option<String>,
+    /// Seconds since a packet of it last arrived; none where this process has had none.
+    #[serde(default)]
+    pub heard_s: Option<f64>,
+    /// Bytes of datagrams sent to it by this process, headers of IP and UDP not counted.
+    #[serde(default)]
+    pub sent_bytes: u64,
+    /// Bytes of datagrams that came from it.
+    #[serde(default)]
+    pub received_bytes: u64,
     /// Whether it is there.
     pub here: bool,
     /// Why there is no session with it, where something is amiss: `unanswered`, `untaken`, `keys` or `version`.

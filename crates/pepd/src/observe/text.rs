@@ -106,9 +106,12 @@ impl Status {
         writeln!(
             f,
             "\n{:<NAME$} {:<7} {:<4} {:>6} {:>8} {:>12} {:>8} {:>8} {:>8} {:>8}",
-            "peer", "is", "by", "flows", "rtt", "rate", "loss", "overcode", "resent", "outages",
+            "peer", "is", "by", "flows", "rtt", "rate", "loss", "FEC", "resent", "outages",
         )?;
-        self.peers.iter().try_for_each(|peer| peer_line(f, peer))
+        self.peers.iter().try_for_each(|peer| {
+            peer_line(f, peer)?;
+            writeln!(f, "  {}", contact(peer))
+        })
     }
 }
 
@@ -161,6 +164,22 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
         session.segments_resent,
         session.outages,
     )
+}
+
+/// Address of a peer, time since it was last heard, bytes received and sent.
+pub(crate) fn contact(peer: &PeerStatus) -> String {
+    let place = peer.remote.as_ref().or(peer.endpoint.as_ref());
+    let place = place.map_or_else(String::new, |place| format!("at {place}, "));
+    let Some(heard) = peer.heard_s else {
+        return format!("{place}never heard");
+    };
+    let heard = format!("{place}last heard {} ago", span(heard));
+    let [received, sent] = [peer.received_bytes, peer.sent_bytes].map(bytes);
+    let moved = format!("received {received}, sent {sent}");
+    // With the longest addresses of IPv6 it is too much for a line.
+    let fits = heard.chars().count() + moved.chars().count() <= 96;
+    let gap = if fits { ", " } else { "\n  " };
+    format!("{heard}{gap}{moved}")
 }
 
 /// Why there is no session, in words.
@@ -253,6 +272,12 @@ pub(crate) mod tests {
     use super::*;
 
     #[test]
+    fn one_thing_is_no_plural() {
+        let told = [0, 1, 2].map(|number| counted(number, "flow"));
+        assert_eq!(told, ["0 flows", "1 flow", "2 flows"]);
+    }
+
+    #[test]
     fn numbers_have_three_digits_and_a_unit() {
         let told = [0.0, 999.4, 999.6, 9_994.0, 99_960.0, 1e6, 2.5e9].map(bits);
         let expected = [
@@ -269,12 +294,6 @@ pub(crate) mod tests {
             [0, 1023, 1 << 20].map(bytes),
             ["0 B", "1.00 KiB", "1.00 MiB"]
         );
-    }
-
-    #[test]
-    fn one_thing_is_no_plural() {
-        let told = [0, 1, 2].map(|number| counted(number, "flow"));
-        assert_eq!(told, ["0 flows", "1 flow", "2 flows"]);
     }
 
     #[test]
@@ -304,6 +323,30 @@ pub(crate) mod tests {
         }
         site["congestion"] = ["hybla"].into();
         site["bypassed"] = "link".into();
+        let peers = serde_json::json!([
+            {"name": "y".repeat(64), "endpoint": null, "here": true, "heard_s": 1.0,
+              "remote": "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535",
+              "received_bytes": 1_u64 << 40, "sent_bytes": 1_u64 << 30, "flows": 8192, "session": {
+                "carrier": "udp", "path": "stopped", "rtt_s": 12.3456, "rtt_min_s": 0.6,
+                "rate": 999_000_000, "link_rate": 1, "loss": 0.1234, "overcode": 1.0, "packets_sent": 1,
+                "bytes_sent": 1, "repairs_sent": 1, "segments_resent": 12_345_678, "packets_received": 1,
+                "segments_restored": 1, "outages": 12_345_678,
+                "lost": {"link": 1, "congestion": 2, "outage": 3},
+            }, "packets": [{
+                "site": "voice", "packets": 1, "bytes": 2, "messages": 3, "message_bytes": 4, "delivered": 5,
+                "dropped_full": 6, "dropped_late": 7, "dropped_long": 9, "queued_bytes": 8, "queued_s": 0.1,
+                "boosters": {"fec": {"on": 1, "repairs": 2}},
+            }], "takes_packets": true, "understands": ["fec"], "packets_refused": 1, "packets_foreign": 7, "packets_martian": 8,
+              "foreign_last": "udplite from [2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535 to [2001:db8:ffff:ffff:ffff:ffff:ffff:fffe]:65535",
+              "packets_received": [{
+                "chain": 3, "messages": 1, "packets": 2, "unreadable": 3, "given_up": 4, "dropped_congested": 5,
+                "boosters": {"fec": {"restored": 2}},
+            }]},
+            {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
+            {"name": "lost", "endpoint": "hub.example:5001", "remote": "192.0.2.1:5001", "here": false,
+              "flows": 0, "session": null, "heard_s": 3700.0, "received_bytes": 1024, "sent_bytes": 2048},
+            {"name": "deaf", "endpoint": "hub.example:5001", "here": false, "flows": 8192, "session": null, "no_session": "untaken"},
+        ]);
         let status = serde_json::json!({
             "version": "10.11.12", "pid": 4_194_304, "started": 1.0, "uptime_s": 1e7, "restarts": 12,
             "draining": true, "unknown": "is ignored",
@@ -313,26 +356,7 @@ pub(crate) mod tests {
                 "outages": 1234, "down_s": 1e6, "history": [],
             },
             "total": traffic, "sites": [site], "from_peers": traffic,
-            "peers": [
-                {"name": "y".repeat(64), "endpoint": null, "here": true, "flows": 8192, "session": {
-                    "carrier": "udp", "path": "stopped", "rtt_s": 12.3456, "rtt_min_s": 0.6,
-                    "rate": 999_000_000, "link_rate": 1, "loss": 0.1234, "overcode": 1.0, "packets_sent": 1,
-                    "bytes_sent": 1, "repairs_sent": 1, "segments_resent": 12_345_678, "packets_received": 1,
-                    "segments_restored": 1, "outages": 12_345_678,
-                    "lost": {"link": 1, "congestion": 2, "outage": 3},
-                }, "packets": [{
-                    "site": "voice", "packets": 1, "bytes": 2, "messages": 3, "message_bytes": 4, "delivered": 5,
-                    "dropped_full": 6, "dropped_late": 7, "dropped_long": 9, "queued_bytes": 8, "queued_s": 0.1,
-                    "boosters": {"fec": {"on": 1, "repairs": 2}},
-                }], "takes_packets": true, "understands": ["fec"], "packets_refused": 1, "packets_foreign": 7, "packets_martian": 8,
-                  "foreign_last": "udplite from [2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535 to [2001:db8:ffff:ffff:ffff:ffff:ffff:fffe]:65535",
-                  "packets_received": [{
-                    "chain": 3, "messages": 1, "packets": 2, "unreadable": 3, "given_up": 4, "dropped_congested": 5,
-                    "boosters": {"fec": {"restored": 2}},
-                }]},
-                {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
-                {"name": "deaf", "endpoint": null, "here": false, "flows": 8192, "session": null, "no_session": "untaken"},
-            ],
+            "peers": peers,
             "custody": {"memory": {"used": 1, "most": 2}, "disk": {"used": 0, "most": 0}},
             "limits": {
                 "flows": {"used": 8192, "most": 8192}, "memory": {"used": 123_456_789, "most": 1 << 30},
@@ -357,7 +381,11 @@ pub(crate) mod tests {
             "no link",
             "(from peers)",
             "stopped",
+            ":65535, last heard 1s ago\n  received 1.00 TiB, sent 1.00 GiB\n",
             "away",
+            "\n  never heard\n",
+            "  at 192.0.2.1:5001, last heard 1h1min ago, received 1.00 KiB, sent 2.00 KiB\n",
+            "  at hub.example:5001, never heard\n",
             "psk_file?",
             "pass by: 12345",
             "voice ",

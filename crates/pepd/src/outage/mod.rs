@@ -154,6 +154,11 @@ impl LinkWatch {
         });
     }
 
+    /// No peer has a session any more: what was heard of them says nothing of the link now.
+    pub fn hear_nothing(&self) {
+        self.with(|knowledge, _| knowledge.withdraw(Witness::Tunnel));
+    }
+
     /// Whether it has ever answered, a process before this one.
     fn gateway_has_answered(&self, gateway: IpAddr) -> bool {
         let arena = self.arena.as_ref();

@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use super::packets::PacketFacts;
@@ -16,7 +17,7 @@ use pep_core::{
 use tokio::sync::watch;
 use tunnel::{
     cause::CauseCounts,
-    endpoint::Carrier,
+    endpoint::{Carrier, Remote},
     session::{PathState, SessionStats},
 };
 
@@ -31,6 +32,20 @@ pub struct SessionFacts {
     pub stats: SessionStats,
     /// Why packets did not arrive.
     pub causes: CauseCounts,
+}
+
+/// Address of a peer and bytes exchanged with it in all sessions since the process began; at most a
+/// second old.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Contact {
+    /// Address where it was last heard, or else is to be called.
+    pub remote: Option<Remote>,
+    /// Time since it was last heard.
+    pub silence: Option<Duration>,
+    /// Bytes of datagrams sent to it.
+    pub sent_bytes: u64,
+    /// Bytes of datagrams of it.
+    pub received_bytes: u64,
 }
 
 /// Why there is no session with a peer.
@@ -68,7 +83,7 @@ pub struct PeerStatus {
     passing: Vec<SiteId>,
     takes_packets: AtomicBool,
     /// The session, where there is one, and flows in the tunnel.
-    known: Mutex<(Option<SessionFacts>, u64)>,
+    known: Mutex<(Option<SessionFacts>, Contact, u64)>,
     trouble: Mutex<Option<NoSession>>,
     packets: Mutex<PacketFacts>,
 }
@@ -80,7 +95,7 @@ impl PeerStatus {
     }
 
     /// The session, where there is one, and flows in the tunnel; not older than a second.
-    pub fn known(&self) -> (Option<SessionFacts>, u64) {
+    pub fn known(&self) -> (Option<SessionFacts>, Contact, u64) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,8 +120,8 @@ impl PeerStatus {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    pub(super) fn set_known(&self, session: Option<SessionFacts>, flows: u64) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = (session, flows);
+    pub(super) fn set_known(&self, session: Option<SessionFacts>, contact: Contact, flows: u64) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = (session, contact, flows);
     }
 
     /// Whether new flows go into its tunnel, now.

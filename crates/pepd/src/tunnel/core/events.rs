@@ -12,7 +12,11 @@ use tunnel::{
 use super::{Core, Key, Shared};
 use crate::{
     limits::Resource,
-    tunnel::{peers::SessionFacts, table::Known, tcp},
+    tunnel::{
+        peers::{Contact, SessionFacts},
+        table::Known,
+        tcp,
+    },
 };
 
 /// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon be sent.
@@ -284,9 +288,16 @@ impl Core {
                 stats: session.stats(),
                 causes: session.causes(),
             });
+            let state = self.endpoint.peer_state(peer.id);
+            let contact = Contact {
+                remote: state.and_then(|state| state.remote),
+                silence: peer.heard.map(|heard| now.saturating_sub(heard)),
+                sent_bytes: peer.sent_bytes,
+                received_bytes: peer.received_bytes,
+            };
             let flows = peer.table.len() as u64;
             let status = self.statuses.of(index);
-            status.set_known(facts, flows);
+            status.set_known(facts, contact, flows);
             if let Some(packets) = &peer.packets {
                 status.set_packets(packets.facts(now, takes));
             }
@@ -315,7 +326,9 @@ impl Core {
                     .then(|| now.saturating_sub(heard)),
             )
         });
-        let Some(first) = peers.next() else { return };
+        let Some(first) = peers.next() else {
+            return self.context.outage.hear_nothing();
+        };
         let latest = peers.flatten().chain(first).min();
         self.context.outage.hear(latest);
     }

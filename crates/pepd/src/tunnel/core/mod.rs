@@ -347,13 +347,16 @@ impl Core {
         ecn: Ecn,
         datagram: &mut [u8],
     ) -> Option<PeerId> {
-        let peers = &mut self.peers;
+        let (peers, length) = (&mut self.peers, datagram.len() as u64);
         let peer = self
             .endpoint
             .handle_datagram(now, from, ecn, datagram, peers);
         let index = peers.index(peer?);
+        let shell = &mut peers.list[index];
+        shell.heard = Some(now);
+        shell.received_bytes += length;
         if to.is_some() {
-            peers.list[index].local = to;
+            shell.local = to;
         }
         if self.heard != Some(index) {
             self.grant_heard();
@@ -375,10 +378,15 @@ impl Core {
         now: Duration,
         out: &mut Vec<u8>,
     ) -> Option<(Transmit, Option<IpAddr>)> {
+        let before = out.len();
         let transmit = self.endpoint.poll_transmit(now, out, &mut self.peers)?;
-        let local = transmit
-            .peer
-            .and_then(|peer| self.peers.of_id(peer).local)
+        let length = out.len().saturating_sub(before) as u64;
+        let peer = transmit.peer.map(|peer| self.peers.of_id(peer));
+        let local = peer
+            .and_then(|peer| {
+                peer.sent_bytes += length;
+                peer.local
+            })
             .filter(|local| local.is_ipv4() == transmit.to.address.is_ipv4());
         Some((transmit, local))
     }

@@ -29,6 +29,11 @@ pub(in crate::tunnel) struct PeerShell {
     pub(in crate::tunnel) local: Option<IpAddr>,
     /// By what it is reached.
     pub(super) carrier: Option<Carrier>,
+    /// Time by [`Core::now`](super::Core::now) at which a packet of it last arrived, in any session.
+    pub(super) heard: Option<Duration>,
+    /// Bytes of datagrams sent to it and received from it, since this process began.
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
     /// Since when nothing comes from it, though there is a session.
     pub(super) silent_since: Option<Duration>,
     /// That it has as many flows as it may was told.
@@ -64,6 +69,9 @@ impl Peers {
             packets,
             local: None,
             carrier: None,
+            heard: None,
+            sent_bytes: 0,
+            received_bytes: 0,
             silent_since: None,
             told_of_cap: false,
             trouble: Trouble::default(),
