@@ -17,7 +17,7 @@ use std::{
     env, fs, io,
     os::unix::{
         fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
-        net::UnixListener,
+        net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     process,
@@ -44,6 +44,54 @@ pub fn socket_path(config: &Config) -> Option<PathBuf> {
             Some(folder.join(format!("{}.sock", config.intercept.table.as_str())))
         }
     }
+}
+
+/// Sockets at which a pepd answers, or might answer another user: those at the usual place, and
+/// `configured`.
+pub fn answering(configured: Option<&Path>) -> Vec<PathBuf> {
+    answering_in(Path::new(FOLDER), configured)
+}
+
+fn answering_in(folder: &Path, configured: Option<&Path>) -> Vec<PathBuf> {
+    let there = fs::read_dir(folder).into_iter().flatten().flatten();
+    let there = there.map(|entry| entry.path());
+    let sockets = there.filter(|path| path.extension().is_some_and(|end| end == "sock"));
+    let mut all: Vec<_> = sockets.chain(configured.map(Path::to_owned)).collect();
+    all.sort();
+    all.dedup();
+    all.retain(|path| match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(err) => err.kind() == io::ErrorKind::PermissionDenied,
+    });
+    all
+}
+
+/// The socket of the pepd that is meant where nothing was said of it: that of the usual
+/// configuration, where that answers or none does, or else the only one that answers.
+///
+/// # Errors
+/// When there are several.
+pub fn choose(
+    configured: Option<PathBuf>,
+    answering: Vec<PathBuf>,
+) -> Result<PathBuf, SeveralSockets> {
+    let default = || Path::new(FOLDER).join("pepd.sock");
+    match (configured, &answering[..]) {
+        (Some(configured), all) if all.is_empty() || all.contains(&configured) => Ok(configured),
+        (None, []) => Ok(default()),
+        (_, [only]) => Ok(only.clone()),
+        _ => Err(SeveralSockets(answering)),
+    }
+}
+
+/// Several pepds run here, each with a socket.
+#[derive(Debug, thiserror::Error)]
+#[error("several pepds run here: say which by `--socket`, one of {}", listed(.0))]
+pub struct SeveralSockets(Vec<PathBuf>);
+
+fn listed(paths: &[PathBuf]) -> String {
+    let paths = paths.iter().map(|path| path.display().to_string());
+    paths.collect::<Vec<_>>().join(", ")
 }
 
 /// Why there is no socket.
@@ -113,7 +161,7 @@ fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), BindError>
         Ok(data) if !data.file_type().is_socket() => {
             return Err(BindError::NoSocket(path.to_owned()));
         }
-        Ok(_) if std::os::unix::net::UnixStream::connect(path).is_ok() => {
+        Ok(_) if UnixStream::connect(path).is_ok() => {
             return Err(BindError::InUse(path.to_owned()));
         }
         _ => {}
@@ -158,6 +206,38 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         drop(file);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_pepd_that_runs_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let (dead, _file) = bind(&path("dead.sock"), 0o600).unwrap();
+        drop(dead);
+        fs::write(path("text"), "no socket").unwrap();
+        assert_eq!(answering_in(folder.path(), None), [PathBuf::new(); 0]);
+        let (_one, _file) = bind(&path("one.sock"), 0o600).unwrap();
+        let one = [path("one.sock")];
+        assert_eq!(answering_in(folder.path(), None), one);
+        assert_eq!(answering_in(folder.path(), Some(&one[0])), one);
+        let (_other, _file) = bind(&path("apart"), 0o600).unwrap();
+        let both = answering_in(folder.path(), Some(&path("apart")));
+        assert_eq!(both, [path("apart"), path("one.sock")]);
+    }
+
+    #[test]
+    fn one_that_answers_is_meant_unless_there_are_several() {
+        let [a, b] = ["a", "b"].map(PathBuf::from);
+        let chosen = |configured: Option<&PathBuf>, answering: &[&PathBuf]| {
+            let answering = answering.iter().map(|path| (*path).clone());
+            choose(configured.cloned(), answering.collect()).ok()
+        };
+        assert_eq!(chosen(Some(&a), &[]).as_ref(), Some(&a));
+        assert_eq!(chosen(Some(&a), &[&a, &b]).as_ref(), Some(&a));
+        assert_eq!(chosen(Some(&a), &[&b]).as_ref(), Some(&b));
+        assert_eq!(chosen(None, &[&b]).as_ref(), Some(&b));
+        assert_eq!(chosen(None, &[&a, &b]), None);
+        assert_eq!(chosen(None, &[]), Some("/run/pepd/pepd.sock".into()));
     }
 
     #[test]

@@ -117,16 +117,14 @@ pub enum Command {
     Migrate(MigrateArgs),
 }
 
+/// Path of the configuration where none is given.
+pub const CONFIG: &str = "/etc/pepd/pepd.toml";
+
 /// Where the configuration is.
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     /// The configuration file (TOML)
-    #[arg(
-        short,
-        long,
-        value_name = "FILE",
-        default_value = "/etc/pepd/pepd.toml"
-    )]
+    #[arg(short, long, value_name = "FILE", default_value = CONFIG)]
     pub config: PathBuf,
 }
 

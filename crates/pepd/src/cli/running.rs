@@ -6,7 +6,6 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Subcommand, ValueEnum};
 use units::{ByteSize, UnitError};
 
-use super::ConfigArgs;
 use crate::{
     admin::OrderedState,
     change::GRACE_MAX,
@@ -17,7 +16,8 @@ use crate::{
 pub(super) const LINK_EXAMPLES: &str = "\
 Says how the link is, or is told by one who knows: an operator's word goes before all else that pepd can find out, until
 it ends or another is given. While the link is down, new flows go as their site's `while_down` says, and tunnels stop
-sending. Talks to the running pepd through its admin socket, which `admin.socket` of the configuration names.
+sending. Talks to the running pepd through its admin socket: that of the one that runs here, unless --config or --socket
+says which.
 
 Examples:
   pepd link status                     how it is, who says so, the last outages
@@ -120,10 +120,10 @@ Examples:
 /// Which running pepd is meant.
 #[derive(Debug, Args)]
 pub struct SocketArgs {
-    /// Where the configuration is.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-    /// Its admin socket; goes before the configuration, which is not read then
+    /// The configuration that it runs with (TOML); without, the pepd that runs here
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Admin socket of that pepd; overrides --config, whose file is not read then
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 }

@@ -73,14 +73,21 @@ pub(super) fn ask(config: &Config) -> Result<Running, Finding> {
 fn unanswered(err: &AskError) -> Finding {
     let what = "running pepd";
     match err {
-        AskError::Unreachable(path, err) if err.kind() == std::io::ErrorKind::PermissionDenied => {
-            Finding::unknown(
-                what,
-                format!("{}: this user may not ask it", path.display()),
-                "run `pepd check` as root, or as a user of its socket (`admin.group`, `admin.mode`)",
-            )
-        }
-        AskError::Unreachable(path, _) => Finding::unknown(
+        AskError::Denied(path) => Finding::unknown(
+            what,
+            format!("{}: this user may not ask it", path.display()),
+            "run `pepd check` as root, or as a user of its socket's group (`admin.mode`)",
+        ),
+        AskError::Elsewhere(path, other) => Finding::unknown(
+            what,
+            format!(
+                "none answers at {}, but one does at {}, with another configuration",
+                path.display(),
+                other.display()
+            ),
+            "check with the configuration that it runs with (`--config`)",
+        ),
+        AskError::NotRunning(path) | AskError::Unreachable(path, _) => Finding::unknown(
             what,
             format!("none answers at {}", path.display()),
             "start it, and run `pepd check` again: then rules, arriving connections and the way back are looked at",

@@ -21,6 +21,7 @@ use tokio::{
     time::timeout,
 };
 
+use crate::admin;
 pub use follow::{Followed, Follower, follow};
 
 /// An answer is there within so long, or none comes. A configuration may be checked for it, by another program.
@@ -31,10 +32,23 @@ const ANSWER_MAX: usize = 16 << 20;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody is there.
+    /// No pepd answers, there or at the usual place.
     #[error(
-        "{0}: {1}: is pepd running, with this configuration, and may you use its socket (`admin.mode`)?"
+        "no pepd is running: none answers at {0}; start one (`systemctl start pepd`, or `pepd run`)"
     )]
+    NotRunning(PathBuf),
+    /// No pepd answers there, but one does at the other path.
+    #[error(
+        "no pepd answers at {0}, but one does at {1}: name that (`--socket {1}`), or the file that it runs with (`--config`)"
+    )]
+    Elsewhere(PathBuf, PathBuf),
+    /// The socket is another user's.
+    #[error(
+        "{0}: this user may not ask the pepd there: use sudo, or let a group ask it (`admin.mode`)"
+    )]
+    Denied(PathBuf),
+    /// The system does not let us ask.
+    #[error("{0}: {1}")]
     Unreachable(PathBuf, io::Error),
     /// What it is told to do is wrong.
     #[error("{0}")]
@@ -45,6 +59,28 @@ pub enum AskError {
     /// It did not answer, or not in a way that can be understood.
     #[error("{0}: no answer: {1}")]
     Failed(PathBuf, String),
+}
+
+impl AskError {
+    /// Error of a socket that cannot be connected to.
+    fn unreachable(socket: &Path, err: io::Error) -> Self {
+        let path = socket.to_owned();
+        match err.kind() {
+            io::ErrorKind::PermissionDenied => Self::Denied(path),
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                match admin::answering(None).into_iter().next() {
+                    Some(other) => Self::Elsewhere(path, other),
+                    None => Self::NotRunning(path),
+                }
+            }
+            _ => Self::Unreachable(path, err),
+        }
+    }
+
+    /// True where no pepd has answered: one that starts may.
+    pub fn is_absence(&self) -> bool {
+        !matches!(self, Self::Wrong(_) | Self::Refused(_))
+    }
 }
 
 /// Asks, with a body where something is to be changed. Returns the answer, which is JSON.
@@ -110,7 +146,7 @@ async fn send(
     body: String,
 ) -> Result<Response<Incoming>, AskError> {
     let stream = UnixStream::connect(socket).await;
-    let stream = stream.map_err(|err| AskError::Unreachable(socket.to_owned(), err))?;
+    let stream = stream.map_err(|err| AskError::unreachable(socket, err))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|err| failed(socket, &err))?;

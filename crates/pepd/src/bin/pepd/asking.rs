@@ -1,6 +1,11 @@
 //! Commands that ask a running pepd.
 
-use std::{error::Error, fmt, path::PathBuf, time::Instant};
+use std::{
+    error::Error,
+    fmt,
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use clap::ValueEnum as _;
 use hyper::Method;
@@ -12,8 +17,8 @@ use pepd::{
     },
     change::{self, DrainOrder, DrainReport, ReloadOrder, ReloadReport},
     cli::{
-        AdminArgs, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, ProbeArgs, ReloadArgs,
-        SiteArgs, SiteCommand, SocketArgs, TopArgs,
+        AdminArgs, CONFIG, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, ProbeArgs,
+        ReloadArgs, SiteArgs, SiteCommand, SocketArgs, TopArgs,
     },
     exit::ExitStatus,
     load::{self, LoadError},
@@ -177,7 +182,22 @@ pub fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(socket) = &args.socket {
         return Ok(socket.clone());
     }
-    let loaded = load::read(&args.config.config)?.load_alone()?;
+    if let Some(config) = &args.config {
+        return socket_of_config(config);
+    }
+    let usual = Path::new(CONFIG);
+    let configured = usual.exists().then(|| socket_of_config(usual));
+    let socket = configured.as_ref().and_then(|found| found.as_deref().ok());
+    let answering = admin::answering(socket);
+    match configured {
+        // Without another one, what is wrong with the usual configuration is what counts.
+        Some(Err(err)) if answering.is_empty() => Err(err),
+        configured => Ok(admin::choose(configured.and_then(Result::ok), answering)?),
+    }
+}
+
+fn socket_of_config(path: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let loaded = load::read(path)?.load_alone()?;
     let socket = admin::socket_path(&loaded.config);
     Ok(socket.ok_or("the configuration has no admin socket (`admin.socket = \"off\"`)")?)
 }

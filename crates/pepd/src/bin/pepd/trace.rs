@@ -132,8 +132,7 @@ impl Watched {
                 return Ok(Followed::Interrupted);
             }
             match self.follow(follower, left()) {
-                Err(AskError::Unreachable(..) | AskError::Failed(..))
-                    if begin.elapsed() < PATIENCE => {}
+                Err(err) if err.is_absence() && begin.elapsed() < PATIENCE => {}
                 followed => return followed,
             }
         }
