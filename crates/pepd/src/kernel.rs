@@ -8,10 +8,7 @@ use ipnet::IpNet;
 use nix::{
     ifaddrs::{InterfaceAddress, getifaddrs},
     net::if_::if_nametoindex,
-    sys::{
-        resource::{Resource, getrlimit},
-        socket::SockaddrStorage,
-    },
+    sys::socket::SockaddrStorage,
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 use socket2::{Domain, Socket, Type};
@@ -58,7 +55,6 @@ pub fn check(config: &Config) -> Findings {
     findings.check_keys(config);
     findings.check_contacts(config);
     findings.check_interfaces(config);
-    findings.check_descriptors(config);
     findings.check_survival(config);
     findings.check_gateway(config);
     findings.check_folder(config);
@@ -290,22 +286,6 @@ impl Findings {
         for (key, name) in lan.chain(link).filter(is_missing) {
             let message = format!("there is no interface `{name}` at the moment");
             self.warn(config, key, message);
-        }
-    }
-
-    /// The cap on flows is kept whatever happens; this tells in advance that it will be lower.
-    fn check_descriptors(&mut self, config: &Config) {
-        let needed = config.limits.descriptors_needed();
-        let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-            return;
-        };
-        if hard < needed {
-            let message = format!(
-                "{} flows and what is held need {needed} descriptors; this process gets {hard} \
-                 (ulimit -Hn), so fewer flows are accelerated",
-                config.limits.flows
-            );
-            self.warn(config, "limits.flows", message);
         }
     }
 }

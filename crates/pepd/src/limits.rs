@@ -11,7 +11,7 @@ use std::{
 };
 
 use pep_core::{
-    config::Limits,
+    config::Config,
     hosts::{Begun, Host, HostFlows},
 };
 use tokio::{
@@ -311,12 +311,16 @@ impl Drop for Permit {
     }
 }
 
-/// How many flows the configured limits and `descriptors`, those that this process may have, allow.
+/// Flows that the configured limits and `descriptors`, those that this process may have, allow.
 /// `others` are those that it has without flows and held SYNs; at least `limits.descriptors` are
 /// left to them.
-pub fn flow_cap(limits: &Limits, descriptors: u64, others: u64) -> u32 {
-    let others = u64::from(limits.held) + others.max(limits.descriptors.into());
-    let by_descriptors = descriptors.saturating_sub(others) / 2;
+pub fn flow_cap(config: &Config, descriptors: u64, others: u64) -> u32 {
+    let limits = &config.limits;
+    let room = descriptors.saturating_sub(others.max(limits.descriptors.into()));
+    // What a held SYN has becomes its flow's: where there is little, flows come first. If it runs
+    // short all the same, the gate closes.
+    let held = u64::from(config.held_most()).min(room / 3);
+    let by_descriptors = (room - held) / 2;
     u32::try_from(by_descriptors)
         .unwrap_or(u32::MAX)
         .clamp(1, limits.flows)
@@ -449,11 +453,18 @@ mod tests {
 
     #[test]
     fn descriptors_bound_the_cap() {
-        let limits = Limits::default();
-        assert_eq!(flow_cap(&limits, 20_000, 0), 8192);
-        assert_eq!(flow_cap(&limits, 4096, 10), (4096 - 2048 - 64) / 2);
-        assert_eq!(flow_cap(&limits, 4096, 100), (4096 - 2048 - 100) / 2);
-        assert_eq!(flow_cap(&limits, 10, 0), 1);
+        let config = |syn: &str| {
+            let text = format!("[intercept]\nlan = [\"eth0\"]\nsyn = \"{syn}\"\n");
+            pep_core::config::parse(&text).expect("valid")
+        };
+        let (spoof, defer) = (config("spoof"), config("defer"));
+        assert_eq!(flow_cap(&spoof, 20_000, 0), 8192);
+        assert_eq!(flow_cap(&spoof, 1024, 10), (1024 - 64) / 2);
+        assert_eq!(flow_cap(&spoof, 1024, 100), (1024 - 100) / 2);
+        assert_eq!(flow_cap(&spoof, 10, 0), 1);
+        assert_eq!(flow_cap(&defer, 10_000, 10), (10_000 - 2048 - 64) / 2);
+        assert_eq!(flow_cap(&defer, 1024, 10), (1024 - 64) / 3);
+        assert_eq!(flow_cap(&defer, 10, 0), 1);
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl Summary<'_> {
             l.held_per_destination,
             l.held_rate,
             l.held_rate_per_source,
-            l.descriptors_needed()
+            self.config.descriptors_needed()
         );
         line(f, "limits", &rings)?;
         line(f, "", &held)

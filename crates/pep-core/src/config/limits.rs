@@ -99,11 +99,6 @@ impl Limits {
         (most < flows).then_some(most)
     }
 
-    /// Descriptors needed when everything is full: two per flow, one per held SYN, the rest.
-    pub fn descriptors_needed(&self) -> u64 {
-        2 * u64::from(self.flows) + u64::from(self.held) + u64::from(self.descriptors)
-    }
-
     /// Bytes of the initial rings of that many flows.
     pub fn initial_rings(&self, flows: u32) -> u64 {
         2 * u64::from(flows) * self.ring_initial.bytes()

@@ -200,6 +200,22 @@ impl Config {
         })
     }
 
+    /// True where some site holds SYNs until the server has answered.
+    pub fn defers(&self) -> bool {
+        self.sites.iter().any(|(_, site)| site.is_deferred())
+    }
+
+    /// SYNs that may be held at one time, each with a descriptor: none where no site defers.
+    pub fn held_most(&self) -> u32 {
+        if self.defers() { self.limits.held } else { 0 }
+    }
+
+    /// Descriptors needed when everything is full: two per flow, one per held SYN, the rest.
+    pub fn descriptors_needed(&self) -> u64 {
+        let limits = &self.limits;
+        2 * u64::from(limits.flows) + u64::from(self.held_most()) + u64::from(limits.descriptors)
+    }
+
     /// The line, from 1, on which the file sets a key (written as in [`ConfigError::key`]), or
     /// else of the section around it; 1 where the file has neither.
     pub fn line_of(&self, key: &str) -> usize {

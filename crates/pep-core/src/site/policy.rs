@@ -292,6 +292,11 @@ pub struct Site {
 }
 
 impl Site {
+    /// True where pepd holds SYNs of hosts until their servers have answered.
+    pub fn is_deferred(&self) -> bool {
+        self.mode == Mode::Split && self.syn == SynHandling::Defer
+    }
+
     /// A site of this name with every default, which matches every flow.
     pub fn with_defaults(name: &str, syn: SynHandling, timeouts: Timeouts) -> Self {
         Self {

@@ -213,12 +213,12 @@ fn start(
     let workers = Workers::start(&context, threads, listeners, split)
         .map_err(DaemonError::system("start the workers"))?;
     let others = descriptors::open() + later;
-    let cap = flow_cap(&config.limits, descriptors, others);
+    let cap = flow_cap(config, descriptors, others);
     let cap = cap.min(context.arena.layout().slots().saturating_sub(SLACK_FLOWS));
     let per_host = config.limits.flows_per_host(cap);
     context.admission.set_caps(cap, per_host);
     if cap < config.limits.flows {
-        descriptors::warn_of_few(&config.limits, cap, descriptors, others);
+        descriptors::warn_of_few(config, cap, descriptors, others);
     }
     Ok((context, defer, workers, tunnels))
 }
@@ -252,7 +252,7 @@ fn context(
 ) -> Result<(Arc<FlowContext>, Option<Legs>), DaemonError> {
     let limits = &config.limits;
     // What else needs descriptors is not known yet.
-    let cap = flow_cap(limits, descriptors, 0);
+    let cap = flow_cap(config, descriptors, 0);
     let geometry = Geometry {
         slots: cap.saturating_add(SLACK_FLOWS),
         extent: extent(config),

@@ -3,13 +3,10 @@
 use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use pep_core::{
-    config::{Config, Limits},
-    site::SynHandling,
-};
+use pep_core::config::Config;
 
 use super::{DaemonError, spare::Spare};
-use crate::{accept::Listener, intercept::setup, workers::Workers};
+use crate::{accept::Listener, intercept::setup, observe::counted, workers::Workers};
 
 /// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
 const OTHERS_LATER: usize = 8 + ADMIN;
@@ -67,9 +64,8 @@ fn least(config: &Config, workers: u64, families: u64) -> u64 {
     let sites = config.sites.iter().map(|(_, site)| site);
     let sites: Vec<_> = sites.filter(|site| site.mode.takes_flows()).collect();
     let listeners = sites.len() as u64 * workers * families;
-    let defers = sites.iter().any(|site| site.syn == SynHandling::Defer);
     let tunnels = if config.peers.is_empty() { 0 } else { TUNNELS };
-    let defer = if defers { DEFER } else { 0 };
+    let defer = if config.defers() { DEFER } else { 0 };
     let packets = PACKETS * config.packet_sites().count() as u64;
     // And the one for what passes, and for groups.
     let packets = packets + u64::from(packets > 0) * (1 + GROUPS);
@@ -93,15 +89,15 @@ pub(super) fn later(listeners: &[Vec<Listener>]) -> u64 {
     (reserves + Spare::COUNT + OTHERS_LATER) as u64
 }
 
-pub(super) fn warn_of_few(limits: &Limits, cap: u32, descriptors: u64, others: u64) {
-    let others = others.max(limits.descriptors.into());
-    let needed = 2 * u64::from(limits.flows) + u64::from(limits.held) + others;
+/// Warns that descriptors allow `cap` flows only: `available` in all, of which `others` are kept
+/// for what is no flow.
+pub(super) fn warn_of_few(config: &Config, cap: u32, available: u64, others: u64) {
+    let more = others.saturating_sub(config.limits.descriptors.into());
+    let needed = config.descriptors_needed() + more;
     tracing::warn!(
-        flows = cap,
-        descriptors,
-        needed,
-        "descriptors do not suffice for `limits.flows`: further flows will pass unaccelerated; \
-         raise the limit (LimitNOFILE=, ulimit -n)"
+        "not enough file descriptors: only {} can be accelerated ({available} available, {needed} needed \
+         for `limits.flows`), others pass by; raise the limit (LimitNOFILE=, ulimit -n)",
+        counted(cap.into(), "flow"),
     );
 }
 

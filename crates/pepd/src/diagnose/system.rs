@@ -186,7 +186,7 @@ fn forwarding(config: &Config, net: &Net) -> Finding {
 }
 
 fn descriptors(config: &Config) -> Finding {
-    let needed = config.limits.descriptors_needed();
+    let needed = config.descriptors_needed();
     let hard = getrlimit(Resource::RLIMIT_NOFILE).map(|(_, hard)| hard);
     descriptors_of(needed, hard.ok())
 }

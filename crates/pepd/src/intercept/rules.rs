@@ -33,7 +33,7 @@ use std::borrow::Cow;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
     config::Config,
-    site::{Mode, PortRange, Protocol, Site, SiteId, SynHandling},
+    site::{Mode, PortRange, Protocol, SiteId},
 };
 
 use crate::gate::Gate;
@@ -377,19 +377,10 @@ pub struct Ruleset {
     pub chains: Vec<Chain>,
 }
 
-/// Whether some site answers SYNs only when the server has.
-pub fn defers(config: &Config) -> bool {
-    config.sites.iter().any(|(_, site)| is_deferred(site))
-}
-
-fn is_deferred(site: &Site) -> bool {
-    site.mode == Mode::Split && site.syn == SynHandling::Defer
-}
-
 /// The LAN interfaces of the configuration with the names of their TUNs: the table's name
 /// and a number, within the 15 characters of an interface's name.
 pub fn lans(config: &Config) -> Vec<Lan> {
-    let defers = defers(config);
+    let defers = config.defers();
     let table = config.intercept.table.as_str();
     let prefix = &table[..table.len().min(12)];
     let name = |(index, interface): (usize, &pep_core::config::IfName)| Lan {

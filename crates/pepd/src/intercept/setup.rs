@@ -175,7 +175,7 @@ fn check_sysctls_with(
     let is = |path: &str, value: &str| sysctl(path).as_deref() == Some(value);
     let mut warnings = Vec::new();
     if is("net/ipv4/ip_forward", "0") {
-        let defers = rules::defers(config).then_some("`syn = \"defer\"`");
+        let defers = config.defers().then_some("`syn = \"defer\"`");
         let carries = (config.packet_sites().next()).map(|_| "`mode = \"packet\"`");
         if let Some(what) = defers.or(carries) {
             return Err(SetupError::Forwarding {

@@ -6,8 +6,8 @@ use pep_core::{
 };
 
 use super::{
-    Chain, Counter, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, defers,
-    gate, host_at_cap, is_deferred, lans,
+    Chain, Counter, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, gate,
+    host_at_cap, lans,
     packets::{PacketLane, lanes, takes_tcp},
     rule,
 };
@@ -56,7 +56,7 @@ impl Builder<'_> {
 
     /// The families whose hosts' SYNs are counted by the second.
     fn rates(&self) -> &'static [Family] {
-        if self.features.rate && defers(self.config) {
+        if self.features.rate && self.config.defers() {
             self.features.families()
         } else {
             &[]
@@ -308,7 +308,7 @@ impl Builder<'_> {
             rule(&comment, [conditions, &to, &self.deliver()].concat())
         };
         let (recent, families) = (self.recent().iter(), self.features.families().iter());
-        if is_deferred(site) || !self.features.recent {
+        if site.is_deferred() || !self.features.recent {
             // Those that have been held are to come in, remembered or not.
             let recent = recent.map(|family| rule(&comment, remember(family)));
             return recent
@@ -360,7 +360,7 @@ impl Builder<'_> {
             return vec![on(&anywhere, Term::Accept)];
         }
         let mut rules = Vec::new();
-        if is_deferred(site) {
+        if site.is_deferred() {
             rules.extend(self.interfaces(&site.matcher).map(|(index, lan)| {
                 let syn = [Term::From(vec![lan.interface.clone()]), Term::Syn];
                 on(&syn, Term::Goto(format!("hold_{index}")))
