@@ -79,6 +79,22 @@ fn two_with_keys_of_their_own_run_side_by_side_and_leave_each_other_alone() {
 }
 
 #[test]
+fn a_second_one_on_the_same_interface_is_warned_of() {
+    shared(|| {
+        let bed = Bed::new(Path::Spoof, Family::V4);
+        let first = bed.start().expect("a path with pepd");
+        let config = second(&bed, "").replace("lan = [\"lan1\"]", "lan = [\"lan0\"]");
+        let other = Pep::start(&bed.gateway, &config);
+        let warning = other.log().expect("another pepd");
+        let told = format!(
+            "another pepd (process {}) takes connections of lan0",
+            first.id()
+        );
+        assert!(warning.message().contains(&told), "{}", warning.message());
+    });
+}
+
+#[test]
 fn what_two_would_share_is_refused_by_the_name_of_its_key() {
     shared(|| {
         let bed = Bed::new(Path::Spoof, Family::V4);

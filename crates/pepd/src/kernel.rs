@@ -1,8 +1,9 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::{io, net::IpAddr, os::fd::AsFd, path::Path, time::Duration};
+use std::{env, io, net::IpAddr, os::fd::AsFd, path::Path, time::Duration};
 
 use bpf_cc::LoadError;
+use caps::{CapSet, Capability};
 use ipnet::IpNet;
 
 use nix::{
@@ -28,6 +29,25 @@ pub fn has_rto_max() -> bool {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
     let set = |socket: Socket| sys::socket::set_rto_max(socket.as_fd(), Duration::from_secs(2));
     socket.and_then(set).is_ok()
+}
+
+/// Environment variable with the id of the process that starts the next one, for the program that
+/// checks a configuration for a reload. A running pepd has given up capabilities which that has.
+pub(crate) const LOADER: &str = "PEPD_LOADER";
+
+/// True where another process loads programs, and has all of these capabilities.
+fn loader_has(capabilities: &[&str]) -> bool {
+    let loader = env::var(LOADER).ok().and_then(|number| number.parse().ok());
+    loader.is_some_and(|process| has_all(process, capabilities))
+}
+
+fn has_all(process: i32, capabilities: &[&str]) -> bool {
+    let has = |name: &&str| {
+        let capability = name.parse::<Capability>().ok();
+        let has = capability.map(|one| caps::has_cap(Some(process), CapSet::Effective, one));
+        has.is_some_and(|has| has.unwrap_or(false))
+    };
+    capabilities.iter().all(has)
 }
 
 /// What was found wrong or doubtful.
@@ -198,6 +218,8 @@ impl Findings {
         means: Means,
     ) {
         match (means, catalogue.obstacle()) {
+            (Means::Program(_), Some(LoadError::Capabilities(missing)))
+                if loader_has(&missing.0) => {}
             (Means::Program(_), Some(LoadError::Capabilities(missing))) => self.note(
                 config,
                 key,
@@ -344,6 +366,19 @@ mod tests {
             "[intercept]\nlan = [\"lo\"]\n[[site]]\nname = \"a\"\ncongestion = {congestion}\n"
         );
         pep_core::config::parse(&text).expect("valid")
+    }
+
+    #[test]
+    fn capabilities_of_another_process_are_known() {
+        let effective = caps::read(None, CapSet::Effective).unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let all = effective
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>();
+        let all: Vec<_> = all.iter().map(String::as_str).collect();
+        assert!(has_all(own, &all));
+        assert!(!has_all(own, &["CAP_NO_SUCH_THING"]));
     }
 
     #[test]

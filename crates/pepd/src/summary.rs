@@ -13,9 +13,9 @@ use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
     site::{Buffers, Class, DscpPolicy, LinkLeg, ReceiveBuffer, Site, SiteId, Source, SynHandling},
 };
-use units::{ByteSize, duration};
+use units::duration;
 
-use crate::{congestion::Catalogue, keys};
+use crate::{congestion::Catalogue, keys, observe::text};
 
 /// The effective values of a configuration, as a text of several lines.
 pub struct Summary<'a> {
@@ -104,7 +104,7 @@ impl Summary<'_> {
         };
         let bdp = link.bandwidth_delay_product();
         let bdp = bdp.map_or("bandwidth-delay product unknown".to_owned(), |bytes| {
-            format!("bandwidth-delay product {}", ByteSize(bytes))
+            format!("bandwidth-delay product {}", text::bytes(bytes))
         });
         line(
             f,
@@ -243,13 +243,13 @@ impl Summary<'_> {
 
 fn buffers(buffers: Buffers) -> String {
     let send = match buffers.send {
-        Some(bytes) => ByteSize(bytes).to_string(),
+        Some(bytes) => text::bytes(bytes),
         None => "autotuned".to_owned(),
     };
     let receive = match buffers.receive {
         ReceiveBuffer::System => "autotuned".to_owned(),
-        ReceiveBuffer::Fixed(bytes) => ByteSize(bytes).to_string(),
-        ReceiveBuffer::Grown(bytes) => format!("autotuned up to {}", ByteSize(bytes)),
+        ReceiveBuffer::Fixed(bytes) => text::bytes(bytes),
+        ReceiveBuffer::Grown(bytes) => format!("autotuned up to {}", text::bytes(bytes)),
     };
     format!("; send buffer {send}, receive buffer {receive}")
 }

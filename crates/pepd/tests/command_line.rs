@@ -123,10 +123,10 @@ fn a_valid_file_is_summed_up_with_buffers_from_the_link() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     for part in [
         "ports 5000 to 5001, one per site\n",
-        "bandwidth-delay product 750kB",
+        "bandwidth-delay product 732 KiB",
         "dport 80, 8000-8100",
         "reno (kernel; of nonesuch, reno)",
-        "buffers 1.5MB",
+        "buffers 1.43 MiB",
         "paced at 10Mbit/s",
         "  1. office",
         "  2. default",

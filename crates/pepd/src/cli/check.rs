@@ -8,18 +8,19 @@ use super::ConfigArgs;
 use crate::intercept::Format;
 
 pub(super) const CHECK_EXAMPLES: &str = "\
-Prints the sites and what each comes to, then exits 0; or prints every error as
-FILE:LINE: KEY: message and exits 3. Compares with this machine too, unless --no-kernel is given: a
+Prints findings on this machine, then the sites and what each comes to, and exits 0; or prints every error as
+FILE:LINE: KEY: message and exits 3. Compares with this machine, unless --no-kernel is given: a
 list of congestion controls of which none can be had is an error, an interface that is missing a warning,
 a privilege that this process lacks, and pepd run will need, a note. Changes nothing; needs no privileges.
 
-Then it looks at this machine, and asks the pepd that runs with this configuration, where one does: capabilities, interfaces, MTU,
+It looks at this machine, and asks the pepd that runs with this configuration, where one does: capabilities, interfaces, MTU,
 routes, settings of the kernel, limits; its rules, whether connections arrive and are intercepted, whether what hosts and servers
-answer comes back this way. Each finding is ok, warn, fail, or unknown where this user may not see it, with what to do. As the
+answer comes back this way. Each finding is fail, warn, unknown where this user may not see it, info or ok, with what to do, the worst first. As the
 configuration is right all the same, the exit code stays 0, unless --strict is given. docs/operating.md lists the findings.
 
 Examples:
   sudo pepd check                                     what is amiss?
+  sudo pepd check --quiet                             only what is not as it should be
   sudo pepd check --watch 10s                         the same, of what comes in now
   sudo pepd check --strict --json | jq '.findings[] | select(.state == \"fail\")'
   pepd check --config pepd.toml && systemctl restart pepd
@@ -57,6 +58,9 @@ pub struct CheckArgs {
     /// Only whether the configuration is right here: do not look at how this machine, and a pepd that runs, are
     #[arg(long)]
     pub config_only: bool,
+    /// Only what is not as it should be: neither findings that are ok nor the configuration
+    #[arg(short, long)]
+    pub quiet: bool,
     /// Exit with 7 where a finding fails
     #[arg(long)]
     pub strict: bool,

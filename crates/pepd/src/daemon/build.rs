@@ -18,7 +18,12 @@ use crate::{
     congestion::{Controls, privileges},
     flow::FlowContext,
     intercept::{
-        Interception, claim::Claim, defer::DeferTask, held::HeldLegs, neigh::NeighbourWatch, setup,
+        Interception,
+        claim::{self, Claim},
+        defer::DeferTask,
+        held::HeldLegs,
+        neigh::NeighbourWatch,
+        setup,
     },
     leg::{self, SiteRuntime},
     limits::{Admission, flow_cap},
@@ -43,6 +48,12 @@ pub(super) async fn build(
 ) -> Result<Daemon, DaemonError> {
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
     let (claim, predecessors) = Claim::take(config, keeper.as_ref().map(Keeper::id)).await?;
+    if let Ok(Some((process, interface))) = claim::rival(config) {
+        tracing::warn!(
+            "another pepd (process {process}) takes connections of {interface}, too, and which of the two gets one is \
+             a matter of chance: stop one, or give each interfaces of its own (`intercept.lan`)"
+        );
+    }
     let succeeds = !predecessors.is_empty();
     if !succeeds && matches!(role, Role::Worker { again: true, .. }) {
         tracing::error!(

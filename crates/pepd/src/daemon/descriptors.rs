@@ -15,9 +15,9 @@ const ADMIN: usize = 17;
 
 /// An event loop: two epoll descriptors, an eventfd, a copy of the pipe for signals.
 const EVENT_LOOP: u64 = 4;
-/// The claim, the memory of the rings, netlink, signals, the watch for neighbours; the supervisor, and in the keeper, this
-/// process.
-const ALWAYS: u64 = 12;
+/// The claim (two), the memory of the rings, netlink, signals, the watch for neighbours; the
+/// supervisor, and in the keeper, this process.
+const ALWAYS: u64 = 13;
 /// The TUN device, and sockets that forge answers.
 const DEFER: u64 = 8;
 /// An event loop, and the sockets and timer of tunnels.

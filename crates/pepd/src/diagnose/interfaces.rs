@@ -4,7 +4,7 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, L
 use pep_core::config::{Config, closest};
 
 use super::{Finding, Net};
-use crate::sys::ethtool;
+use crate::{intercept::claim, sys::ethtool};
 
 /// Every link has to carry as much of IPv6 (RFC 8200, section 5).
 const MTU_LEAST_V6: u32 = 1280;
@@ -185,6 +185,16 @@ fn offloads(name: &str, offloads: ethtool::Offloads) -> Option<Finding> {
         "GRO is off: that costs processor time on fast networks (ethtool -K ... gro on), and nothing else"
     };
     Some(Finding::ok(what, seen))
+}
+
+/// Another pepd that takes connections of the same interface.
+pub(super) fn rival(config: &Config) -> Option<Finding> {
+    let (process, interface) = claim::rival(config).ok()??;
+    Some(Finding::warn(
+        format!("interface {interface} (intercept.lan)"),
+        format!("another pepd (process {process}) takes its connections, too"),
+        "stop one, or give each interfaces of its own (`intercept.lan`)",
+    ))
 }
 
 #[cfg(test)]

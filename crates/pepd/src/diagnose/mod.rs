@@ -8,6 +8,7 @@
 //! - `listing`, what `nft` says of our table
 //! - `unit`, what systemd starts pepd with
 //! - `live`, what a running pepd does: connections that arrive, are intercepted, are answered; `half_open`, those that are not yet
+//! - `peers`, those that are down
 //!
 //! Looking changes nothing. What cannot be seen without privileges is `unknown`.
 
@@ -16,6 +17,7 @@ mod interfaces;
 mod listing;
 mod live;
 mod packets;
+mod peers;
 mod sockets;
 mod system;
 mod unit;
@@ -35,18 +37,20 @@ use interfaces::Interface;
 use live::Running;
 use unit::Unit;
 
-/// How something is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// State of something, in the order in which findings are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As it should be.
-    Ok,
-    /// It costs something, or may be meant so.
-    Warn,
     /// It keeps flows from being accelerated, or from working.
     Fail,
+    /// Harm that costs something, or is meant so.
+    Warn,
     /// It could not be seen.
     Unknown,
+    /// Nothing is wrong, but an operator may expect something else.
+    Info,
+    /// As it should be.
+    Ok,
 }
 
 impl State {
@@ -56,6 +60,7 @@ impl State {
             Self::Warn => "warn",
             Self::Fail => "fail",
             Self::Unknown => "unknown",
+            Self::Info => "info",
         }
     }
 }
@@ -106,6 +111,10 @@ impl Finding {
         Self::new(State::Fail, what, seen, remedy)
     }
 
+    fn info(what: impl Into<String>, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(State::Info, what, seen, remedy)
+    }
+
     fn unknown(
         what: impl Into<String>,
         seen: impl Into<String>,
@@ -125,15 +134,26 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All findings; displayed, a line each, and beneath it what to do.
+/// All findings, the worst first; displayed, a line each, and beneath it what to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// Whether nothing was looked at.
+    /// The worst first, and else in the order in which they were looked for.
+    fn sorted(mut all: Vec<Finding>) -> Self {
+        all.sort_by_key(|finding| finding.state);
+        Self(all)
+    }
+
+    /// True where there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Leaves out what is as it should be.
+    pub fn only_amiss(&mut self) {
+        self.0.retain(|finding| finding.state != State::Ok);
     }
 
     /// Whether something keeps flows from being accelerated, or from working.
@@ -175,7 +195,10 @@ impl fmt::Display for Report {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nthis machine:")?;
+        if self.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "this machine:")?;
         self.0.iter().try_for_each(|finding| finding.fmt(f))
     }
 }
@@ -202,8 +225,12 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     let mut findings = vec![system::capabilities(running.as_ref().ok(), unit.as_ref())];
     let net = runtime.block_on(Net::gather());
     findings.extend(interfaces::check(config, &net));
+    findings.extend(interfaces::rival(config));
     findings.push(runtime.block_on(system::kernel(config, running.is_ok())));
-    findings.extend(system::check(config, catalogue, &net));
+    findings.extend(system::check(config, catalogue));
+    let may = system::may_open(config, running.as_ref().ok(), unit.as_ref());
+    findings.push(system::descriptors(config, may));
+    findings.extend(ways::side(config));
     findings.extend(packets::refusals(config));
     findings.extend(runtime.block_on(ways::check(config, &net)));
     match running {
@@ -213,7 +240,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
             findings.push(failure.unwrap_or(finding));
         }
     }
-    Findings(findings)
+    Findings::sorted(findings)
 }
 
 fn live_findings(
@@ -224,6 +251,7 @@ fn live_findings(
     watch: Option<Duration>,
 ) -> Vec<Finding> {
     let mut findings = vec![before.finding()];
+    findings.extend(peers::check(&before.status));
     let (table, counted) = runtime.block_on(live::table(config));
     findings.push(table);
     findings.extend(runtime.block_on(ways::delivery(config, net)));
@@ -301,9 +329,14 @@ mod tests {
     fn a_finding_is_a_line_and_what_to_do_beneath() {
         let fine = Finding::ok("clock", "synchronised");
         let bad = Finding::fail("interface lan0", "is not there", "name another\nor make it");
-        let findings = Findings(vec![fine, bad]);
-        let expected = "\nthis machine:\n  ok       clock: synchronised\n  fail     interface lan0: is not there\n           \
+        let mut findings = Findings::sorted(vec![fine, bad]);
+        let expected = "this machine:\n  fail     interface lan0: is not there\n           \
                         -> name another\n           -> or make it\n";
+        assert_eq!(
+            findings.to_string(),
+            format!("{expected}  ok       clock: synchronised\n")
+        );
+        findings.only_amiss();
         assert_eq!(findings.to_string(), expected);
         assert!(findings.fails());
     }

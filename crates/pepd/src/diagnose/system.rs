@@ -2,21 +2,21 @@
 
 use caps::{CapSet, Capability};
 use nix::{
-    ifaddrs::getifaddrs,
     sys::resource::{Resource, getrlimit},
     unistd::geteuid,
 };
 use pep_core::config::Config;
 
-use super::{Finding, Net, State, live::Running, read, sockets, sysctl, unit::Unit};
+use super::{Finding, live::Running, read, sockets, sysctl, unit::Unit};
 use crate::{
     congestion::Catalogue,
     custody,
     intercept::{
         nft::{Nft, NftError},
         rules::Features,
-        setup,
+        setup::{self, SetupError},
     },
+    limits::flow_cap,
     observe::text,
     sys::clock,
 };
@@ -31,27 +31,52 @@ pub(super) fn capabilities(running: Option<&Running>, unit: Option<&Unit>) -> Fi
     if let Some(running) = running {
         let pid = running.status.pid;
         let effective = effective(&read(&format!("/proc/{pid}/status")));
-        return capabilities_of(
-            &format!("the running pepd (process {pid})"),
-            effective,
-            true,
-        );
+        return capabilities_of(&format!("the running pepd (process {pid})"), effective);
     }
     if let Some(unit) = unit {
         let (who, effective) = unit.capabilities();
-        return capabilities_of(who, Some(effective), true);
+        return capabilities_of(who, Some(effective));
     }
-    let effective = effective(&read("/proc/self/status"));
-    let who = if geteuid().is_root() {
-        "root here"
-    } else {
-        "this user"
+    own_capabilities(geteuid().is_root(), effective(&read("/proc/self/status")))
+}
+
+/// Capabilities of the user who checks, where those of pepd cannot be seen.
+fn own_capabilities(is_root: bool, effective: Option<u64>) -> Finding {
+    let what = "capabilities";
+    let who = if is_root { "you are root and" } else { "you" };
+    let Some(effective) = effective else {
+        return unreadable(what, "this process");
     };
-    capabilities_of(
-        &format!("{who}, as which no pepd runs yet,"),
-        effective,
-        false,
+    let missing = missing(effective);
+    if missing.is_empty() {
+        let seen = format!("{who} have all that pepd needs (no pepd is running)");
+        return Finding::ok(what, seen);
+    }
+    let seen = format!("{who} lack {}, and no pepd answers you", missing.join(" "));
+    if is_root {
+        let remedy = "in a container: --cap-add, for each of them; in a unit: not missing in CapabilityBoundingSet";
+        return Finding::fail(what, seen, remedy);
+    }
+    // Another user may run it.
+    Finding::unknown(
+        what,
+        seen,
+        "check as the user who runs it: `sudo pepd check`",
     )
+}
+
+fn unreadable(what: &str, who: &str) -> Finding {
+    Finding::unknown(
+        what,
+        format!("those of {who} cannot be read"),
+        "is /proc mounted here, with other processes shown (hidepid)?",
+    )
+}
+
+fn missing(effective: u64) -> Vec<String> {
+    let missing = setup::CAPABILITIES.into_iter();
+    let missing = missing.filter(|one| effective & one.bitmask() == 0);
+    missing.map(|one| one.to_string()).collect()
 }
 
 /// The bits of `CapEff` in a `/proc/PID/status`.
@@ -61,37 +86,21 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-fn capabilities_of(who: &str, effective: Option<u64>, runs: bool) -> Finding {
+fn capabilities_of(who: &str, effective: Option<u64>) -> Finding {
     let what = "capabilities";
     let Some(effective) = effective else {
-        let seen = format!("those of {who} cannot be read");
-        return Finding::unknown(
-            what,
-            seen,
-            "is /proc mounted here, with other processes shown (hidepid)?",
-        );
+        return unreadable(what, who);
     };
-    let missing = setup::CAPABILITIES.into_iter();
-    let missing: Vec<_> = missing
-        .filter(|one| effective & one.bitmask() == 0)
-        .map(|one| one.to_string())
-        .collect();
+    let missing = missing(effective);
     if missing.is_empty() {
         return Finding::ok(what, format!("{who} has all that pepd needs"));
     }
     let list = missing.join(" ");
-    let again = if runs {
-        "; then restart it"
-    } else {
-        "; or check as the user that it is to run as (`sudo pepd check`)"
-    };
     Finding::fail(
         what,
         format!("{who} lacks {list}"),
-        format!(
-            "run pepd as root; in a systemd unit: AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE (and none of \
-             them missing in CapabilityBoundingSet); in a container: --cap-add; by hand: setcap{again}"
-        ),
+        "run pepd as root; in a systemd unit: AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE (and none of \
+         them missing in CapabilityBoundingSet); in a container: --cap-add; by hand: setcap; then restart it",
     )
 }
 
@@ -132,7 +141,7 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
                 )
             }
         }
-        Err(err @ setup::SetupError::Kernel { .. }) => {
+        Err(err @ SetupError::Kernel { .. }) => {
             Finding::fail(what, "one is missing", err.to_string())
         }
         Err(err) => Finding::unknown(what, err.to_string(), "does `nft list tables` work?"),
@@ -140,8 +149,8 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
 }
 
 /// Settings, limits and the clock.
-pub(super) fn check(config: &Config, catalogue: Option<&Catalogue>, net: &Net) -> Vec<Finding> {
-    let mut findings = vec![forwarding(config, net)];
+pub(super) fn check(config: &Config, catalogue: Option<&Catalogue>) -> Vec<Finding> {
+    let mut findings = forwarding(config);
     findings.extend(catalogue.map(|catalogue| sockets::congestion(config, catalogue)));
     findings.push(sockets::buffers(config));
     findings.push(sockets::tcp(config));
@@ -150,63 +159,101 @@ pub(super) fn check(config: &Config, catalogue: Option<&Catalogue>, net: &Net) -
         sysctl("net/netfilter/nf_conntrack_max"),
         u64::from(config.limits.flows),
     ));
-    findings.push(descriptors(config));
     findings.push(memory(config.limits.memory.bytes(), &read("/proc/meminfo")));
     findings.extend(folder(config));
     findings.push(clock_of(clock::is_synchronised().ok()));
     findings
 }
 
-fn forwarding(config: &Config, net: &Net) -> Finding {
-    let what = "forwarding";
-    // Without addresses of IPv6 on the hosts' side nobody asks for it.
-    let has_v6 = |name: &str| {
-        let all = getifaddrs().into_iter().flatten();
-        let mut of = all.filter(|one| one.interface_name == name);
-        of.any(|one| {
-            let address = one
-                .address
-                .and_then(|address| Some(address.as_sockaddr_in6()?.ip()));
-            address.is_some_and(|address| !address.is_unicast_link_local())
-        })
+fn forwarding(config: &Config) -> Vec<Finding> {
+    let what = setup::FORWARDING;
+    let warnings = match setup::check_sysctls(config) {
+        Ok(warnings) => warnings,
+        Err(SetupError::Forwarding {
+            family,
+            key,
+            what: needs,
+        }) => {
+            let seen = format!("off for {family}, and {needs} needs it");
+            return vec![Finding::fail(what, seen, format!("sysctl -w {key}=1"))];
+        }
+        Err(err) => return vec![Finding::fail(what, "off", err.to_string())],
     };
-    let mut lan = config.intercept.lan.iter().map(AsRef::as_ref);
-    let ipv6 = setup::has_ipv6() && lan.any(|name: &str| net.named(name).is_some() && has_v6(name));
-    match setup::check_sysctls(config, ipv6) {
-        Err(err) => Finding::fail(what, "off", err.to_string()),
-        Ok(warnings) if warnings.is_empty() => {
-            let families = if ipv6 { "IPv4 and IPv6" } else { "IPv4" };
-            Finding::ok(what, format!("on for {families}"))
-        }
-        Ok(warnings) => {
-            let few = "not as it should be";
-            Finding::new(State::Warn, what, few, warnings.join("\n"))
-        }
-    }
+    let is_off = warnings.iter().any(|warning| warning.what == what);
+    let families = if setup::serves_ipv6(config) {
+        "IPv4 and IPv6"
+    } else {
+        "IPv4"
+    };
+    let fine = (!is_off).then(|| Finding::ok(what, format!("on for {families}")));
+    let warnings = warnings.into_iter();
+    let warnings =
+        warnings.map(|warning| Finding::warn(warning.what, warning.seen, warning.remedy));
+    fine.into_iter().chain(warnings).collect()
 }
 
-fn descriptors(config: &Config) -> Finding {
+/// Descriptors that a process may have, and the flows that these allow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct May {
+    who: String,
+    descriptors: u64,
+    flows: u64,
+}
+
+/// Limit of the running pepd, or of its unit, and else of this process.
+pub(super) fn may_open(
+    config: &Config,
+    running: Option<&Running>,
+    unit: Option<&Unit>,
+) -> Option<May> {
+    if let Some(Running { status, .. }) = running {
+        return Some(May {
+            who: format!("the running pepd (process {})", status.pid),
+            descriptors: status.limits.descriptors.most,
+            flows: status.limits.flows.most,
+        });
+    }
+    let of_unit = unit.and_then(|unit| unit.descriptors);
+    let (who, descriptors) = match of_unit {
+        Some(descriptors) => ("pepd.service", descriptors),
+        None => {
+            let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+            ("what is started from here", hard)
+        }
+    };
+    Some(May {
+        who: who.to_owned(),
+        descriptors,
+        flows: flow_cap(config, descriptors, 0).into(),
+    })
+}
+
+/// Compares the descriptors that pepd may have with `limits.flows`.
+pub(super) fn descriptors(config: &Config, may: Option<May>) -> Finding {
+    let what = "file descriptors";
     let needed = config.descriptors_needed();
-    let hard = getrlimit(Resource::RLIMIT_NOFILE).map(|(_, hard)| hard);
-    descriptors_of(needed, hard.ok())
-}
-
-fn descriptors_of(needed: u64, hard: Option<u64>) -> Finding {
-    let what = "descriptors";
-    match hard {
-        None => Finding::unknown(what, "their limit cannot be read", "`ulimit -Hn`"),
-        Some(hard) if hard < needed => Finding::warn(
-            what,
-            format!("this process gets {hard} (ulimit -Hn), and limits.flows needs {needed}"),
-            format!(
-                "a running pepd may have more (`pepd status`); in its unit: LimitNOFILE={needed}; or a lower limits.flows"
-            ),
-        ),
-        Some(hard) => Finding::ok(
-            what,
-            format!("{hard}, of which {needed} are needed at most"),
-        ),
+    let Some(May {
+        who,
+        descriptors,
+        flows,
+    }) = may
+    else {
+        return Finding::unknown(what, "their limit cannot be read", "`ulimit -Hn`");
+    };
+    if descriptors >= needed {
+        let seen = format!("{who} may have {descriptors}, and needs {needed} at most");
+        return Finding::ok(what, seen);
     }
+    Finding::warn(
+        what,
+        format!(
+            "not enough: only {} can be accelerated ({who} may have {descriptors}, {needed} needed)",
+            text::counted(flows, "flow")
+        ),
+        format!(
+            "LimitNOFILE={needed} in its unit, `ulimit -n {needed}` in a shell; or a lower limits.flows"
+        ),
+    )
 }
 
 /// A line of `/proc/meminfo`, in bytes.
@@ -278,6 +325,7 @@ fn clock_of(synchronised: Option<bool>) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnose::State;
 
     #[test]
     fn a_missing_capability_is_named() {
@@ -287,21 +335,55 @@ mod tests {
             .sum::<u64>();
         let status = format!("Name:\tpepd\nCapPrm:\t0\nCapEff:\t{all:016x}\n");
         assert_eq!(effective(&status), Some(all));
-        assert_eq!(capabilities_of("x", Some(all), true).state, State::Ok);
+        assert_eq!(capabilities_of("x", Some(all)).state, State::Ok);
         for one in setup::CAPABILITIES {
-            let found = capabilities_of("x", Some(all & !one.bitmask()), true);
+            let found = capabilities_of("x", Some(all & !one.bitmask()));
             assert_eq!(found.state, State::Fail);
             assert!(found.seen.contains(&format!("lacks {one}")), "{found}");
         }
         assert_eq!(effective("CapEff: xyz\n"), None);
-        assert_eq!(capabilities_of("x", None, false).state, State::Unknown);
+        assert_eq!(capabilities_of("x", None).state, State::Unknown);
+    }
+
+    #[test]
+    fn an_ordinary_user_says_nothing_of_what_pepd_will_have() {
+        let all = setup::CAPABILITIES;
+        let all = all.iter().map(Capability::bitmask).sum();
+        let root = own_capabilities(true, Some(all));
+        let seen = "you are root and have all that pepd needs (no pepd is running)";
+        assert_eq!((root.seen.as_str(), root.state), (seen, State::Ok));
+        let states = [true, false].map(|is_root| own_capabilities(is_root, Some(0)).state);
+        assert_eq!(states, [State::Fail, State::Unknown]);
+    }
+
+    #[test]
+    fn descriptors_are_those_of_who_runs() {
+        let text = "[intercept]\nlan = [\"eth0\"]\n";
+        let config = pep_core::config::parse(text).expect("valid");
+        let mut status = text::tests::status();
+        status.limits.descriptors.most = 1024;
+        status.limits.flows.most = 480;
+        let running = Running {
+            status,
+            flows: Vec::new(),
+        };
+        let few = descriptors(&config, may_open(&config, Some(&running), None));
+        let told = "not enough: only 480 flows can be accelerated \
+                    (the running pepd (process 4194304) may have 1024, 16448 needed)";
+        assert_eq!((few.seen.as_str(), few.state), (told, State::Warn));
+        let may = |descriptors| May {
+            who: "x".to_owned(),
+            descriptors,
+            flows: 1,
+        };
+        let state = |may| descriptors(&config, may).state;
+        assert_eq!(state(Some(may(16_448))), State::Ok);
+        assert_eq!(state(Some(may(16_447))), State::Warn);
+        assert_eq!(state(None), State::Unknown);
     }
 
     #[test]
     fn limits_are_compared_with_the_machine() {
-        assert_eq!(descriptors_of(10, Some(10)).state, State::Ok);
-        assert_eq!(descriptors_of(11, Some(10)).state, State::Warn);
-        assert_eq!(descriptors_of(11, None).state, State::Unknown);
         let meminfo = "MemTotal:        4096 kB\nMemFree: 1 kB\n";
         assert_eq!(memory(3 << 20, meminfo).state, State::Ok);
         assert_eq!(memory((3 << 20) + 1, meminfo).state, State::Warn);

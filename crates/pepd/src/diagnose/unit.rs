@@ -13,13 +13,15 @@ use crate::exit::ExitStatus;
 
 /// As the package calls it.
 const NAME: &str = "pepd.service";
-const PROPERTIES: &str = "LoadState,ActiveState,Result,ExecMainStatus,User,DynamicUser,AmbientCapabilities,CapabilityBoundingSet";
+const PROPERTIES: &str = "LoadState,ActiveState,Result,ExecMainStatus,User,DynamicUser,AmbientCapabilities,CapabilityBoundingSet,LimitNOFILE";
 
 /// The unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unit {
     /// What pepd has of capabilities, as a mask.
     effective: u64,
+    /// Descriptors that pepd may have, where the unit has a number.
+    pub descriptors: Option<u64>,
     /// It was started, and is not there any more: why.
     failed: Option<String>,
 }
@@ -54,6 +56,7 @@ impl Unit {
         let code = of.get("ExecMainStatus").and_then(|code| code.parse().ok());
         Some(Self {
             effective: ambient & bounding,
+            descriptors: of.get("LimitNOFILE").and_then(|most| most.parse().ok()),
             failed: (result != "success").then(|| why(result, code.unwrap_or(0))),
         })
     }
@@ -102,7 +105,7 @@ mod tests {
 
     const SHOWN: &str = "ExecMainStatus=0\nDynamicUser=yes\nUser=pepd\nLoadState=loaded\nActiveState=inactive\nResult=success\n\
                          CapabilityBoundingSet=cap_net_bind_service cap_net_admin cap_net_raw\n\
-                         AmbientCapabilities=cap_net_bind_service cap_net_admin cap_net_raw\n";
+                         AmbientCapabilities=cap_net_bind_service cap_net_admin cap_net_raw\nLimitNOFILE=65536\n";
 
     fn has(shown: &str, capability: Capability) -> bool {
         let unit = Unit::read(shown).expect("it is there");
@@ -121,6 +124,14 @@ mod tests {
                 "{set}"
             );
         }
+    }
+
+    #[test]
+    fn descriptors_of_a_unit_are_read_where_they_are_limited() {
+        let descriptors = |shown: &str| Unit::read(shown).and_then(|unit| unit.descriptors);
+        assert_eq!(descriptors(SHOWN), Some(65_536));
+        let infinite = SHOWN.replace("65536", "infinity");
+        assert_eq!(descriptors(&infinite), None);
     }
 
     #[test]

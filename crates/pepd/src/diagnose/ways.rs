@@ -6,7 +6,10 @@ use std::{
 };
 
 use ipnet::IpNet;
-use pep_core::config::Config;
+use pep_core::{
+    config::Config,
+    site::{LinkLeg, Mode},
+};
 
 use super::{Finding, Net, State, read, sysctl};
 use crate::{
@@ -51,6 +54,19 @@ pub(super) async fn check(config: &Config, net: &Net) -> Vec<Finding> {
     }
     findings.extend(to_link(config, net).await);
     findings
+}
+
+/// Note that pepd speeds one direction, where sites split flows and servers are beyond the link.
+pub(super) fn side(config: &Config) -> Option<Finding> {
+    let sites = || config.sites.iter().map(|(_, site)| site);
+    let split = sites().any(|site| site.mode == Mode::Split && site.link_leg == LinkLeg::Server);
+    // One in front of servers has the last site, which takes what no other does, all the same.
+    let serves = sites().any(|site| site.link_leg == LinkLeg::Client);
+    (split && !serves).then(|| Finding::info(
+        "direction",
+        "pepd speeds what it sends over the link (uploads); downloads keep the far server's congestion control",
+        "for faster downloads another pepd at the far end, or a tunnel to one (mode = \"tunnel\")",
+    ))
 }
 
 /// Whether what is redirected is delivered here: by a policy rule and a route of pepd's.
@@ -176,7 +192,7 @@ async fn to_link(config: &Config, net: &Net) -> Option<Finding> {
     let faces_clients = config
         .sites
         .iter()
-        .any(|(_, site)| site.link_leg == pep_core::site::LinkLeg::Client);
+        .any(|(_, site)| site.link_leg == LinkLeg::Client);
     (!faces_clients).then(|| link_of(link, way.as_deref(), is_strict(link)))
 }
 
@@ -271,6 +287,16 @@ mod tests {
         assert_eq!(dropped(""), None);
         assert_eq!(reverse_path_of(&["lan0"], 0).state, State::Ok);
         assert_eq!(reverse_path_of(&[], 5).state, State::Warn);
+    }
+
+    #[test]
+    fn one_pepd_in_front_of_hosts_does_not_speed_downloads() {
+        let found = |site: &str| {
+            let text = format!("[intercept]\nlan = [\"lan0\"]\n[[site]]\nname = \"a\"\n{site}");
+            side(&pep_core::config::parse(&text).unwrap()).map(|finding| finding.state)
+        };
+        assert_eq!(found(""), Some(State::Info));
+        assert_eq!(found("link_leg = \"client\"\n"), None);
     }
 
     #[test]

@@ -27,6 +27,10 @@ use crate::{survive::discovery::Predecessor, sys};
 
 /// What the names of claims begin with.
 const PREFIX: &str = "pepd/";
+/// Beginning of the names by which pepds say on which interfaces they take connections.
+const LAN_PREFIX: &str = "pepd-lan/";
+/// Room for the name of an abstract socket, in bytes.
+const NAME_MAX: usize = 107;
 
 /// Why nothing was claimed.
 #[derive(Debug, thiserror::Error)]
@@ -65,8 +69,9 @@ pub enum ClaimError {
 /// What a running pepd uses, for as long as this lives.
 #[derive(Debug)]
 pub struct Claim {
-    #[expect(dead_code, reason = "open for as long as the claim lives")]
     socket: UnixDatagram,
+    #[expect(dead_code, reason = "open for as long as the claim lives")]
+    lan: UnixDatagram,
     uses: Uses,
 }
 
@@ -91,7 +96,9 @@ impl Claim {
             }
         }
         let predecessors = uses.predecessors(&others()?)?;
-        Ok((Self::bind(uses)?, predecessors))
+        let lan = bind(&lan_name(process::id(), config))?;
+        let socket = bind(&uses.to_name())?;
+        Ok((Self { socket, lan, uses }, predecessors))
     }
 
     /// Says that another process keeps our sockets now.
@@ -99,16 +106,62 @@ impl Claim {
     /// # Errors
     /// When there is no descriptor for it; the claim is as it was.
     pub fn set_keeper(&mut self, keeper: u32) -> io::Result<()> {
-        let uses = self.uses.clone();
-        *self = Self::bind(Uses { keeper, ..uses })?;
+        let uses = Uses {
+            keeper,
+            ..self.uses.clone()
+        };
+        self.socket = bind(&uses.to_name())?;
+        self.uses = uses;
         Ok(())
     }
+}
 
-    fn bind(uses: Uses) -> io::Result<Self> {
-        let address = SocketAddr::from_abstract_name(uses.to_name())?;
-        let socket = UnixDatagram::bind_addr(&address)?;
-        Ok(Self { socket, uses })
+fn bind(name: &str) -> io::Result<UnixDatagram> {
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}
+
+/// The process and its LAN interfaces, or as many as fit: five of the longest names.
+fn lan_name(process: u32, config: &Config) -> String {
+    let mut name = format!("{LAN_PREFIX}{process}");
+    for interface in &config.intercept.lan {
+        let interface = interface.as_str();
+        if name.len() + 1 + interface.len() > NAME_MAX {
+            break;
+        }
+        name = name + "/" + interface;
     }
+    name
+}
+
+/// The process and the interfaces of such a name; `None` for the name of something else.
+fn parse_lan(name: &str) -> Option<(u32, Vec<&str>)> {
+    let (process, interfaces) = name.strip_prefix(LAN_PREFIX)?.split_once('/')?;
+    Some((process.parse().ok()?, interfaces.split('/').collect()))
+}
+
+/// A running pepd, with a configuration of its own, that takes connections of an interface of this
+/// configuration as well: its process and the interface.
+///
+/// # Errors
+/// When descriptors are short, or `/proc` is missing.
+pub fn rival(config: &Config) -> io::Result<Option<(u32, String)>> {
+    let uses = Uses::of(config, process::id(), 0);
+    let sockets = sockets()?;
+    let conflicts = |other: &Uses| uses.conflict(other).is_some();
+    let own: Vec<_> = names(&sockets)
+        .filter_map(Uses::parse)
+        .filter(conflicts)
+        .map(|other| other.process)
+        .collect();
+    let is_ours = |name: &&str| config.intercept.lan.iter().any(|lan| lan.as_str() == *name);
+    // The name of one that has ended lives as long as what keeps its sockets.
+    let runs = |process: u32| fs::exists(format!("/proc/{process}")).unwrap_or(false);
+    let mut others = names(&sockets).filter_map(parse_lan);
+    Ok(others.find_map(|(process, lan)| {
+        let shared = *lan.iter().find(|name| is_ours(name))?;
+        let is_other = process != uses.process && !own.contains(&process) && runs(process);
+        is_other.then(|| (process, shared.to_owned()))
+    }))
 }
 
 /// A process that uses something of what a configuration uses, or keeps its flows for the next one.
@@ -149,9 +202,17 @@ async fn end_of(process: u32) -> io::Result<()> {
 
 /// The claims in this network namespace.
 fn others() -> io::Result<Vec<Uses>> {
-    let sockets = fs::read_to_string("/proc/thread-self/net/unix")?;
+    Ok(names(&sockets()?).filter_map(Uses::parse).collect())
+}
+
+fn sockets() -> io::Result<String> {
+    fs::read_to_string("/proc/thread-self/net/unix")
+}
+
+/// The names of the abstract ones.
+fn names(sockets: &str) -> impl Iterator<Item = &str> {
     let names = sockets.lines().filter_map(|line| line.rsplit_once(" @"));
-    Ok(names.filter_map(|(_, name)| Uses::parse(name)).collect())
+    names.map(|(_, name)| name)
 }
 
 /// What a pepd uses that another in the same network namespace cannot use.
@@ -323,7 +384,7 @@ mod tests {
                 keeper: 4_194_303,
                 ..uses(keys)
             };
-            assert!(uses.to_name().len() <= 107, "{}", uses.to_name());
+            assert!(uses.to_name().len() <= NAME_MAX, "{}", uses.to_name());
             assert_eq!(Uses::parse(&uses.to_name()), Some(uses));
         }
         for name in [
@@ -335,6 +396,45 @@ mod tests {
         ] {
             assert_eq!(Uses::parse(name), None, "{name}");
         }
+    }
+
+    fn config(lan: &[String]) -> Config {
+        let text = format!("[intercept]\nlan = {lan:?}\n");
+        pep_core::config::parse(&text).expect("valid")
+    }
+
+    #[test]
+    fn interfaces_are_read_back_from_a_name_as_far_as_they_fit() {
+        let names: Vec<_> = (10..20)
+            .map(|number| format!("wlx00c0ca9a7{number}"))
+            .collect();
+        let name = lan_name(4_194_304, &config(&names));
+        assert!(name.len() <= NAME_MAX, "{name}");
+        let (process, read) = parse_lan(&name).expect("a name");
+        assert_eq!(process, 4_194_304);
+        assert_eq!(read, names[..read.len()]);
+        assert!(read.len() >= 5, "{read:?}");
+        for name in ["pepd-lan/1", "pepd-lan/x/eth0", "pepd/1/eth0", ""] {
+            assert_eq!(parse_lan(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn another_pepd_on_the_same_interface_is_found() {
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("cat");
+        let lan = [format!("test{}", process::id())];
+        let config = config(&lan);
+        assert_eq!(rival(&config).expect("a /proc"), None);
+        let socket = bind(&lan_name(child.id(), &config)).expect("a free name");
+        let found = rival(&config).expect("a /proc");
+        assert_eq!(found, Some((child.id(), lan[0].clone())));
+        drop(child.stdin.take());
+        child.wait().expect("our child");
+        assert_eq!(rival(&config).expect("a /proc"), None, "it has ended");
+        drop(socket);
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Interception {
     pub async fn install(config: &Config, succeeds: bool) -> Result<Self, InterceptError> {
         let nft = Nft::find().await.map_err(cannot("run nft"))?;
         let ipv6 = setup::has_ipv6();
-        for warning in setup::check_sysctls(config, ipv6)? {
+        for warning in setup::check_sysctls(config)? {
             warn!("{warning}");
         }
         let features = Features {

@@ -1,8 +1,9 @@
 //! What must hold before anything is installed: capabilities, kernel features and sysctls.
 
-use std::{env, fs, io, path::Path};
+use std::{env, fmt, fs, io, path::Path};
 
 use caps::{CapSet, Capability, errors::CapsError};
+use nix::ifaddrs::getifaddrs;
 use pep_core::{config::Config, site::Mode};
 
 use super::{
@@ -163,15 +164,52 @@ fn hand_down(capability: Capability) -> Result<(), CapsError> {
 ///
 /// # Errors
 /// [`SetupError::Forwarding`] when SYNs are to be held on a machine that does not forward.
-pub(crate) fn check_sysctls(config: &Config, ipv6: bool) -> Result<Vec<String>, SetupError> {
-    check_sysctls_with(config, ipv6, sysctl)
+pub(crate) fn check_sysctls(config: &Config) -> Result<Vec<SysctlWarning>, SetupError> {
+    check_sysctls_with(config, serves_ipv6(config), sysctl)
+}
+
+/// Setting of the kernel that harms what passes this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SysctlWarning {
+    /// Part of the kernel.
+    pub what: &'static str,
+    /// State that it is in, and the consequence.
+    pub seen: String,
+    /// Command that changes it.
+    pub remedy: String,
+}
+
+impl fmt::Display for SysctlWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { what, seen, remedy } = self;
+        write!(f, "{what}: {seen}; {remedy}")
+    }
+}
+
+/// Name of findings about forwarding.
+pub(crate) const FORWARDING: &str = "forwarding";
+
+/// True where hosts may use IPv6: a LAN interface has an address of it that is not link-local.
+pub(crate) fn serves_ipv6(config: &Config) -> bool {
+    let is_lan = |name: &str| config.intercept.lan.iter().any(|lan| lan.as_str() == name);
+    let mut addresses = getifaddrs().into_iter().flatten();
+    has_ipv6()
+        && addresses.any(|one| {
+            let address = one
+                .address
+                .and_then(|address| Some(address.as_sockaddr_in6()?.ip()));
+            is_lan(&one.interface_name)
+                && address.is_some_and(|address| {
+                    !address.is_unicast_link_local() && !address.is_loopback()
+                })
+        })
 }
 
 fn check_sysctls_with(
     config: &Config,
     ipv6: bool,
     sysctl: impl Fn(&str) -> Option<String>,
-) -> Result<Vec<String>, SetupError> {
+) -> Result<Vec<SysctlWarning>, SetupError> {
     let is = |path: &str, value: &str| sysctl(path).as_deref() == Some(value);
     let mut warnings = Vec::new();
     if is("net/ipv4/ip_forward", "0") {
@@ -198,20 +236,26 @@ fn check_sysctls_with(
         .chain(["all"])
     {
         if is(&format!("net/ipv4/conf/{name}/src_valid_mark"), "1") {
-            warnings.push(format!(
-                "net.ipv4.conf.{name}.src_valid_mark=1 lets the reverse path check see our \
-                 marks and drop what hosts send; set it to 0"
-            ));
+            let key = format!("net.ipv4.conf.{name}.src_valid_mark");
+            warnings.push(SysctlWarning {
+                what: "reverse path check",
+                seen: format!("{key}=1 lets it see the marks of pepd and drop what hosts send"),
+                remedy: format!("sysctl -w {key}=0"),
+            });
         }
     }
     Ok(warnings)
 }
 
-fn forwarding_warning(family: &str, key: &str) -> String {
-    format!(
-        "this machine does not forward {family} packets: what pepd does not carry (bypassed \
-         flows, UDP, flows beyond limits.flows) goes nowhere; sysctl -w {key}=1"
-    )
+fn forwarding_warning(family: &str, key: &str) -> SysctlWarning {
+    SysctlWarning {
+        what: FORWARDING,
+        seen: format!(
+            "off for {family}: everything that pepd does not carry is lost (UDP, bypassed flows, \
+             flows beyond limits.flows)"
+        ),
+        remedy: format!("sysctl -w {key}=1"),
+    }
 }
 
 /// Part of nftables: how to try it, and what it is called.

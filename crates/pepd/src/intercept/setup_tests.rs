@@ -21,7 +21,12 @@ fn every_missing_capability_is_named_as_operators_write_it() {
 fn a_machine_that_does_not_forward_cannot_defer() {
     let off = |path: &str| (path == "net/ipv4/ip_forward").then(|| "0".to_owned());
     let warnings = check_sysctls_with(&config("spoof"), true, off).expect("only a warning");
-    assert_eq!(warnings.len(), 1);
+    let [warning] = &warnings[..] else {
+        panic!("{warnings:?}")
+    };
+    let told = warning.to_string();
+    assert!(told.starts_with("forwarding: off for IPv4"), "{told}");
+    assert!(told.ends_with("sysctl -w net.ipv4.ip_forward=1"), "{told}");
     let err = check_sysctls_with(&config("defer"), true, off).expect_err("cannot work");
     assert!(
         err.to_string().ends_with("sysctl -w net.ipv4.ip_forward=1"),
@@ -37,7 +42,19 @@ fn a_reverse_path_check_that_sees_marks_is_warned_of() {
     };
     let warnings = check_sysctls_with(&config("spoof"), true, on).expect("only a warning");
     assert!(
-        warnings[0].contains("net.ipv4.conf.lan0.src_valid_mark"),
+        warnings[0]
+            .seen
+            .contains("net.ipv4.conf.lan0.src_valid_mark"),
         "{warnings:?}"
     );
+}
+
+#[test]
+fn forwarding_of_ipv6_matters_where_hosts_have_it() {
+    let off = |path: &str| (path == "net/ipv6/conf/all/forwarding").then(|| "0".to_owned());
+    let warned = |ipv6| check_sysctls_with(&config("spoof"), ipv6, off).expect("no error");
+    assert_eq!(warned(false), []);
+    assert_eq!(warned(true).len(), 1);
+    // No interface is called that.
+    assert!(!serves_ipv6(&config("spoof")));
 }

@@ -180,17 +180,19 @@ fn sum_up(args: &CheckArgs, loaded: &Loaded) -> ExitStatus {
         let (config, catalogue) = (&loaded.config, catalogue.as_ref());
         diagnose::look(config, catalogue, args.watch)
     });
-    let findings = findings.unwrap_or_default();
+    let mut findings = findings.unwrap_or_default();
+    if args.quiet {
+        findings.only_amiss();
+    }
     let printed = if args.json {
         let report = diagnose::Report::new(loaded, &findings);
         print(format_args!("{report}\n"))
-    } else if findings.is_empty() {
-        print(format_args!("{}: valid\n\n{summary}", path.display()))
+    } else if args.quiet {
+        print(format_args!("{findings}"))
     } else {
-        print(format_args!(
-            "{}: valid\n\n{summary}{findings}",
-            path.display()
-        ))
+        let gap = if findings.is_empty() { "" } else { "\n" };
+        let path = path.display();
+        print(format_args!("{path}: valid\n\n{findings}{gap}{summary}"))
     };
     if args.strict && findings.fails() && printed == ExitStatus::Success {
         return ExitStatus::Amiss;

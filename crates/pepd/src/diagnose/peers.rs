@@ -1,0 +1,108 @@
+//! Peers with which there is no session.
+
+use super::{Finding, State};
+use crate::observe::{
+    status::{PeerStatus, Status},
+    text,
+};
+
+/// A finding for each peer that is down, or one that all are up.
+pub(super) fn check(status: &Status) -> Vec<Finding> {
+    let down = status.peers.iter().filter(|peer| !is_up(peer));
+    let down: Vec<_> = down
+        .map(|peer| of_peer(peer, status.link.report.up))
+        .collect();
+    match status.peers.len() {
+        0 => Vec::new(),
+        all if down.is_empty() => {
+            let seen = format!("{} up", text::counted(all as u64, "peer"));
+            vec![Finding::ok("peers", seen)]
+        }
+        _ => down,
+    }
+}
+
+fn is_up(peer: &PeerStatus) -> bool {
+    peer.here && peer.session.is_some()
+}
+
+fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
+    let name = &peer.name;
+    let what = format!("peer {name}");
+    let why = peer.no_session.as_deref();
+    let told = why.map_or_else(String::new, |why| format!("; {}", text::no_session(why)));
+    let seen = format!("down, {}{told}", text::contact(peer).replace("\n  ", ", "));
+    let keys = || {
+        format!(
+            "`peer.{name}.psk_file` here and that of this pepd there have to have the same content"
+        )
+    };
+    let (state, remedy) = match why {
+        Some("keys" | "untaken") => (State::Fail, keys()),
+        Some("version") => (State::Fail, "update the older of the two pepds".to_owned()),
+        _ if !link_is_up => (
+            State::Warn,
+            "the link is down: the peer comes back with it".to_owned(),
+        ),
+        _ if peer.endpoint.is_none() => (
+            State::Warn,
+            "it calls this pepd: `pepd check` there; a firewall here has to let `identity.listen` in".to_owned(),
+        ),
+        _ => (
+            State::Fail,
+            format!(
+                "does pepd run there, does its firewall let the port in, is `peer.{name}.endpoint` \
+                 right? The log of both says where a key differs"
+            ),
+        ),
+    };
+    Finding::new(state, what, seen, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(peer: serde_json::Value, link_is_up: bool) -> Finding {
+        let peer = serde_json::from_value(peer).expect("a peer");
+        of_peer(&peer, link_is_up)
+    }
+
+    #[test]
+    fn peers_that_are_down_are_named_with_what_to_do() {
+        let hub = serde_json::json!({
+            "name": "hub", "endpoint": "192.0.2.1:5001", "remote": "192.0.2.1:5001", "here": false,
+            "flows": 0, "session": null, "heard_s": 300.0, "no_session": "unanswered",
+        });
+        let down = found(hub.clone(), true);
+        assert_eq!((down.what.as_str(), down.state), ("peer hub", State::Fail));
+        let seen = "down, at 192.0.2.1:5001, last heard 5min0s ago, received 0 B, sent 0 B; \
+                    does not answer our handshakes";
+        assert_eq!(down.seen, seen);
+        assert_eq!(found(hub.clone(), false).state, State::Warn);
+        let mut keys = hub.clone();
+        keys["no_session"] = "keys".into();
+        let remedy = found(keys, false).remedy.expect("there is one");
+        assert!(remedy.contains("`peer.hub.psk_file`"), "{remedy}");
+        let mut boat = hub;
+        for key in ["endpoint", "remote", "heard_s", "no_session"] {
+            boat[key] = serde_json::Value::Null;
+        }
+        let boat = found(boat, true);
+        assert_eq!(
+            (boat.seen.as_str(), boat.state),
+            ("down, never heard", State::Warn)
+        );
+    }
+
+    #[test]
+    fn peers_that_are_up_are_one_finding_together() {
+        let mut status = text::tests::status();
+        let down = check(&status);
+        assert_eq!(down.len(), 3);
+        status.peers.truncate(1);
+        assert_eq!(check(&status), [Finding::ok("peers", "1 peer up")]);
+        status.peers.clear();
+        assert_eq!(check(&status), []);
+    }
+}
