@@ -96,8 +96,8 @@ fn the_overview_shows_link_sites_peers_and_limits() {
             "outages 1234, 11d13h in all; last 22 Nov 14:02:11 for 1min1s",
             "down         123 kbit/s ",
             "loss              12.3% ",
-            "after                 - ",
-            "overcode           100% ",
+            "unrepaired            - ",
+            "FEC                100% ",
             "queue: pepd 1.00 GiB, disk 0 B, kernel 0 B; oldest 10d10h",
             "custody: memory 1 B of 2 B, no disk",
             "flows FULL 8192 of 8192, memory",
@@ -177,6 +177,24 @@ fn flows_are_in_the_order_that_was_asked_for() {
     assert_has(
         &shown(&refused, &ui, 0.0, SMALLEST),
         &["there is no site `x`"],
+    );
+}
+
+#[test]
+fn a_download_has_no_control_of_ours() {
+    let mut report = flows(&[("192.0.2.1:1", 1000)]);
+    report.flows[0].down_bytes = 1_000_000;
+    let history = seen(vec![Answer {
+        status: Ok(status()),
+        flows: Some(Ok(report)),
+    }]);
+    let ui = Ui {
+        view: View::Flows,
+        ..Ui::default()
+    };
+    assert_has(
+        &shown(&history, &ui, 0.0, SMALLEST),
+        &["1 flow, by bytes", "8 receives"],
     );
 }
 

@@ -93,11 +93,11 @@ const charts = {
     write: bits,
   }),
   loss: new Chart($("loss"), {
-    title: "Loss and overcode",
+    title: "Loss and FEC",
     lines: [
-      line("overcode", "overcode", "overcode"),
+      line("overcode", "FEC", "overcode"),
       line("loss", "loss", "loss"),
-      line("after", "after", "after"),
+      line("after", "unrepaired", "after"),
     ],
     unit: 0.01,
     least: 0.01,

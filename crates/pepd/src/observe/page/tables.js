@@ -114,7 +114,7 @@ export const peerColumns = [
   { name: "rate", text: ofSession((session) => bits(session.rate)) },
   { name: "link", title: "what the link is thought to carry for us", text: ofSession((session) => bits(session.link_rate)) },
   { name: "loss", title: "before error correction", text: ofSession((session) => percent(session.loss)) },
-  { name: "overcode", title: "repair packets per packet", text: ofSession((session) => percent(session.overcode)) },
+  { name: "FEC", title: "repair packets per packet", text: ofSession((session) => percent(session.overcode)) },
   { name: "resent", title: "segments that were lost in spite of it", text: ofSession((session) => count(session.segments_resent)) },
   {
     name: "lost by link / queue / outage",

@@ -79,7 +79,7 @@ impl fmt::Display for Look {
             ("down", down, ["server", "client"]),
         ] {
             if let Some(waits) = way.waits_for {
-                writeln!(f, "{INDENT}{name} waits for {}", waits.of(hosts, self))?;
+                writeln!(f, "{INDENT}{name} waits for {}", waits.of(hosts, way, self))?;
             }
         }
         Ok(())
@@ -123,8 +123,8 @@ fn brief(leg: &LegStatus) -> String {
 }
 
 impl WaitsFor {
-    /// In words, from one host to the other.
-    fn of(self, [from, to]: [&str; 2], look: &Look) -> String {
+    /// In words, from one host to the other, of a direction of the flow.
+    fn of(self, [from, to]: [&str; 2], way: &Way, look: &Look) -> String {
         let segments = match to {
             "client" => &look.client_leg,
             _ => &look.server_leg,
@@ -132,6 +132,10 @@ impl WaitsFor {
         let segments = segments.as_ref().map_or(0, |leg| leg.cwnd);
         match self {
             Self::Answer => "an answer of the server, or of the peer".to_owned(),
+            // What has come was passed on at once.
+            Self::Source if way.moved > 0 => {
+                format!("more from the {from}: what comes goes on at once")
+            }
             Self::Source => format!("the {from}, from which nothing comes"),
             Self::Link => "the link, which is away".to_owned(),
             Self::Peer => "the peer, which is away".to_owned(),
@@ -208,7 +212,12 @@ mod tests {
             resent\n\
             \x20             up waits for the path to the server: its congestion window (512 segments) is full\n\
             \x20             down waits for the server, from which nothing comes\n";
-        assert_eq!(shown(look), expected);
+        assert_eq!(shown(look.clone()), expected);
+        let mut moves = look;
+        moves["down"]["moved"] = 250_000.into();
+        let moves = shown(moves);
+        let waits = "down waits for more from the server: what comes goes on at once\n";
+        assert!(moves.ends_with(waits), "{moves}");
     }
 
     #[test]

@@ -110,6 +110,24 @@ fn slow_leg(flow: &FlowStatus) -> Option<&LegStatus> {
     legs(flow).max_by(|a, b| rtt(a).total_cmp(&rtt(b)))
 }
 
+/// Congestion control of a leg, unless it only receives: then the control of its other end counts.
+fn control<'a>(flow: &FlowStatus, leg: &'a LegStatus) -> &'a str {
+    let (up, down) = (flow.up_bytes, flow.down_bytes);
+    let client = flow.client_leg.as_ref();
+    let is_client = client.is_some_and(|client| std::ptr::eq(client, leg));
+    let (sent, received) = if is_client { (down, up) } else { (up, down) };
+    // Requests and the like beside a download.
+    let receives = sent < received / SENDS_LITTLE;
+    if receives {
+        "receives"
+    } else {
+        &leg.congestion
+    }
+}
+
+/// A leg only receives where it has sent less than this part of what it has received.
+const SENDS_LITTLE: u64 = 20;
+
 fn lines(status: &FlowStatus, rate: Option<f64>, width: usize) -> [Line<'static>; 2] {
     let flow = &status.flow;
     let slow = slow_leg(status);
@@ -126,7 +144,7 @@ fn lines(status: &FlowStatus, rate: Option<f64>, width: usize) -> [Line<'static>
         bytes(sum(status)),
         rate.map_or("-".to_owned(), bits),
         rtt.map_or("-".to_owned(), milliseconds),
-        slow.map_or("-", |leg| leg.congestion.as_str()),
+        slow.map_or("-", |leg| control(status, leg)),
     );
     let mut second = format!("   {} -> {}", flow.client, flow.destination);
     if let Some(peer) = &status.peer {

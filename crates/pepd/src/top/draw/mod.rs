@@ -204,9 +204,9 @@ const HELP: [&str; 13] = [
     "↑↓ PgUp PgDn   move the list; Home, End",
     "",
     "Graphs: ten minutes, each to its own height.",
-    "loss: of our packets, on the link; after: what",
-    "was lost in spite of error correction. delay:",
-    "round trip beyond the least one: queues.",
+    "loss: of our packets, on the link. unrepaired:",
+    "lost in spite of FEC. FEC: repair packets per",
+    "packet. delay: RTT beyond the minimum: queues.",
     "held: bytes hosts were told have arrived, and",
     "that the other end has not acknowledged.",
 ];

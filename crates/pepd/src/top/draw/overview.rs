@@ -88,15 +88,15 @@ fn graphs(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line
     if !status.peers.is_empty() {
         all.extend([
             ("loss", (|point| point.loss) as Value, percent as Show),
-            ("after", |point| point.after, percent),
-            ("overcode", |point| point.overcode, percent),
+            ("unrepaired", |point| point.after, percent),
+            ("FEC", |point| point.overcode, percent),
         ]);
     }
     let line = |(name, value, show): (&str, Value, Show)| {
         let columns = history.columns(width.saturating_sub(LABEL + HIGHEST), value);
         let last = history.last().and_then(value);
         let last = last.map_or("-".to_owned(), show);
-        let label = format!("{name:<8} {last:>14}");
+        let label = format!("{name:<10} {last:>12}");
         let most = highest(&columns).map_or("-".to_owned(), show);
         let most = format!("  most {most}");
         Line::from(vec![
@@ -209,7 +209,7 @@ fn peers(history: &History, status: &Status, ui: &Ui, width: usize) -> Vec<Line<
     let name = name_width(width);
     let head = format!(
         "{:<name$} {:<7} {:<3} {:>5} {:>8} {:>8} {:>11} {:>5} {:>5} {:>5}",
-        "peer", "is", "by", "flows", "rtt", "delay", "rate", "loss", "after", "over",
+        "peer", "is", "by", "flows", "rtt", "delay", "rate", "loss", "unrep", "FEC",
     );
     let mut lines = vec![Line::default(), Line::from(ui.span(Tone::Head, head))];
     let each = status
