@@ -124,7 +124,7 @@ u32 BPF_PROG(compound_undo_cwnd, struct sock *sk)
 }
 
 SEC(".struct_ops.link")
-struct tcp_congestion_ops compound = {
+struct tcp_congestion_ops pepd_compound = {
 	.init = (void *)compound_init,
 	.pkts_acked = (void *)compound_pkts_acked,
 	.set_state = (void *)compound_set_state,

@@ -100,7 +100,7 @@ u32 BPF_PROG(hybla_undo_cwnd, struct sock *sk)
 }
 
 SEC(".struct_ops.link")
-struct tcp_congestion_ops hybla = {
+struct tcp_congestion_ops pepd_hybla = {
 	.init = (void *)hybla_init,
 	.set_state = (void *)hybla_set_state,
 	.cong_avoid = (void *)hybla_cong_avoid,

@@ -15,6 +15,7 @@
  *
  * Recovery is by this program's window too (cong_control), not by proportional rate reduction.
  */
+#include "cong_control.h"
 #include "path.h"
 #include "rtt0.h"
 
@@ -262,9 +263,7 @@ void BPF_PROG(hybla_sat_init, struct sock *sk)
 	apply(sk, s);
 }
 
-SEC("struct_ops")
-void BPF_PROG(hybla_sat_cong_control, struct sock *sk, u32 ack, int flag,
-	      const struct rate_sample *rs)
+CONG_CONTROL(hybla_sat_cong_control, struct sock *sk, const struct rate_sample *rs)
 {
 	struct tcp_sock *tp = tcp_sk(sk);
 	struct sat *s = ca_state(sk);
@@ -327,7 +326,7 @@ u32 BPF_PROG(hybla_sat_sndbuf_expand, struct sock *sk)
 }
 
 SEC(".struct_ops.link")
-struct tcp_congestion_ops hybla_sat = {
+struct tcp_congestion_ops pepd_hybla_sat = {
 	.init = (void *)hybla_sat_init,
 	.cong_control = (void *)hybla_sat_cong_control,
 	.set_state = (void *)hybla_sat_set_state,

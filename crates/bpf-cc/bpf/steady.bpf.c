@@ -7,6 +7,7 @@
  * The rate is SO_MAX_PACING_RATE. A socket that states none gets no more than ten segments in a
  * round trip; the daemon does not let such a site start.
  */
+#include "cong_control.h"
 #include "path.h"
 
 /* Above the bandwidth-delay product, in 1/128: acknowledgements come in lots, and late. */
@@ -37,8 +38,7 @@ void BPF_PROG(steady_init, struct sock *sk)
 	hold(sk, p);
 }
 
-SEC("struct_ops")
-void BPF_PROG(steady_cong_control, struct sock *sk, u32 ack, int flag, const struct rate_sample *rs)
+CONG_CONTROL(steady_cong_control, struct sock *sk, const struct rate_sample *rs)
 {
 	struct path *p = ca_state(sk);
 
@@ -66,7 +66,7 @@ u32 BPF_PROG(steady_sndbuf_expand, struct sock *sk)
 }
 
 SEC(".struct_ops.link")
-struct tcp_congestion_ops steady = {
+struct tcp_congestion_ops pepd_steady = {
 	.init = (void *)steady_init,
 	.cong_control = (void *)steady_cong_control,
 	.ssthresh = (void *)steady_ssthresh,

@@ -100,7 +100,7 @@ u32 BPF_PROG(vegas_undo_cwnd, struct sock *sk)
 }
 
 SEC(".struct_ops.link")
-struct tcp_congestion_ops vegas = {
+struct tcp_congestion_ops pepd_vegas = {
 	.init = (void *)vegas_init,
 	.pkts_acked = (void *)vegas_pkts_acked,
 	.set_state = (void *)vegas_set_state,

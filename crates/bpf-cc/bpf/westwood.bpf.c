@@ -120,7 +120,7 @@ u32 BPF_PROG(westwood_undo_cwnd, struct sock *sk)
 }
 
 SEC(".struct_ops.link")
-struct tcp_congestion_ops westwood = {
+struct tcp_congestion_ops pepd_westwood = {
 	.init = (void *)westwood_init,
 	.pkts_acked = (void *)westwood_pkts_acked,
 	.cwnd_event = (void *)westwood_cwnd_event,

@@ -12,6 +12,19 @@ pub enum LoadError {
         "this kernel has no BTF (/sys/kernel/btf/vmlinux is missing): eBPF congestion controls need one built with CONFIG_DEBUG_INFO_BTF"
     )]
     NoBtf,
+    /// The kernel's BPF is that of an earlier version than the programs need.
+    #[error("eBPF congestion controls need Linux {needs} or later; this is {release}")]
+    TooOld {
+        /// The first version that has all of it.
+        needs: &'static str,
+        /// The kernel's own word for its version.
+        release: String,
+    },
+    /// The kernel's configuration leaves out what programs as congestion controls need.
+    #[error(
+        "this kernel takes no eBPF congestion controls: they need one built with CONFIG_BPF_SYSCALL and CONFIG_BPF_JIT"
+    )]
+    NotBuilt,
     /// The process may not load programs.
     #[error(
         "eBPF congestion controls need {0}, which this process lacks: run it as root, or add to its unit AmbientCapabilities={0}"

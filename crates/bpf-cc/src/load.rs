@@ -12,7 +12,11 @@ use libbpf_rs::{
     PrintLevel, get_print, set_print,
 };
 
-use crate::{Control, LoadError, kernel, requirements};
+use crate::{
+    Control, LoadError, kernel,
+    leftovers::{self, Unlinked},
+    requirements::{self, Abilities},
+};
 
 /// RTT0 of Hybla where none is stated: what its authors and the kernel's module use.
 pub const RTT0_DEFAULT: Duration = Duration::from_millis(25);
@@ -26,10 +30,13 @@ const NAME_MAX: usize = 16;
 /// The map of what is stated per socket, in the objects that have one.
 const PER_SOCKET: &str = "per_socket";
 
+/// The map of `two_arguments` (cong_control.h), in the objects that have one.
+const TWO_ARGUMENTS: &str = ".rodata.cc";
+
 /// Controls that are registered for as long as this lives.
 ///
-/// When it is dropped, or the process ends in whichever way, no socket can choose them any more; those
-/// that have keep them.
+/// When it is dropped no socket can choose them any more; those that have keep them. From Linux 6.4 on the end
+/// of the process does the same, before that only [`unregister`](Self::unregister).
 #[derive(Debug, Default)]
 pub struct Loaded {
     entries: Vec<Entry>,
@@ -40,7 +47,16 @@ struct Entry {
     control: Control,
     name: String,
     per_socket: Option<MapHandle>,
-    _link: Link,
+    /// From Linux 6.4 on: it is registered for as long as this is open.
+    _link: Option<Link>,
+    /// Before that.
+    unlinked: Option<Unlinked>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.unlinked.iter().for_each(Unlinked::unregister);
+    }
 }
 
 impl Loaded {
@@ -83,12 +99,18 @@ impl Loaded {
         let at = match self.entries.iter().position(|e| e.control == control) {
             Some(at) => at,
             None => {
-                requirements::check()?;
-                self.entries.push(register(control, names)?);
+                let abilities = requirements::abilities()?;
+                self.entries.push(register(control, names, abilities)?);
                 self.entries.len() - 1
             }
         };
         Ok(&self.entries[at].name)
+    }
+
+    /// Unregisters all controls, as dropping does: for a process that ends without dropping anything.
+    pub fn unregister(&self) {
+        let unlinked = self.entries.iter().filter_map(|e| e.unlinked.as_ref());
+        unlinked.for_each(Unlinked::unregister);
     }
 
     /// Under which name sockets can choose it; `None` if it was not asked for.
@@ -107,8 +129,7 @@ impl Loaded {
     /// listener. Controls without an RTT0 take no notice.
     ///
     /// # Errors
-    /// When the descriptor is no socket, or memory is short; PermissionDenied for a process without
-    /// CAP_BPF before Linux 5.19.
+    /// When the descriptor is no socket, or memory is short.
     pub fn set_rtt0(
         &self,
         control: Control,
@@ -121,10 +142,7 @@ impl Loaded {
         let us = u32::try_from(rtt0.as_micros()).unwrap_or(u32::MAX);
         let key = socket.as_raw_fd().to_ne_bytes();
         let set = map.update(&key, &us.to_ne_bytes(), MapFlags::ANY);
-        set.map_err(|err| match err.kind() {
-            ErrorKind::PermissionDenied => io::Error::new(io::ErrorKind::PermissionDenied, err),
-            _ => io::Error::other(err),
-        })
+        set.map_err(io::Error::other)
     }
 
     fn entry(&self, control: Control) -> Option<&Entry> {
@@ -153,13 +171,20 @@ pub fn free_name(control: Control, taken: &[String]) -> Result<String, LoadError
     })
 }
 
-fn register(control: Control, names: impl Iterator<Item = String>) -> Result<Entry, LoadError> {
+fn register(
+    control: Control,
+    names: impl Iterator<Item = String>,
+    abilities: Abilities,
+) -> Result<Entry, LoadError> {
+    if !abilities.links {
+        leftovers::remove_leftovers();
+    }
     let taken = kernel::available().unwrap_or_default();
     for name in names {
         if taken.contains(&name) {
             continue;
         }
-        match register_as(control, &name) {
+        match register_as(control, &name, abilities) {
             // Somebody was faster.
             Err((err, _)) if err.kind() == ErrorKind::AlreadyExists => {}
             Err((err, said)) => return Err(refused(control, &err, &said)),
@@ -172,16 +197,24 @@ fn register(control: Control, names: impl Iterator<Item = String>) -> Result<Ent
     })
 }
 
-fn register_as(control: Control, name: &str) -> Result<Entry, (libbpf_rs::Error, String)> {
+fn register_as(
+    control: Control,
+    name: &str,
+    abilities: Abilities,
+) -> Result<Entry, (libbpf_rs::Error, String)> {
     listening(|| {
         let mut object = ObjectBuilder::default().open_memory(control.object())?;
         rename(&mut object, control.name(), name)?;
+        fit(&mut object, abilities)?;
         let mut object = object.load()?;
+        let per_socket = per_socket(&object)?;
+        let (link, unlinked) = attach(&mut object, abilities)?;
         Ok(Entry {
             control,
             name: name.to_owned(),
-            per_socket: per_socket(&object)?,
-            _link: attach(&mut object)?,
+            per_socket,
+            _link: link,
+            unlinked,
         })
     })
 }
@@ -204,6 +237,20 @@ fn rename(object: &mut OpenObject, from: &str, to: &str) -> libbpf_rs::Result<()
     Ok(())
 }
 
+/// Fits the object to the kernel.
+fn fit(object: &mut OpenObject, abilities: Abilities) -> libbpf_rs::Result<()> {
+    for mut map in object.maps_mut() {
+        if map.map_type() == MapType::StructOps && !abilities.links {
+            map.set_map_flags(0)?;
+        } else if map.name() == TWO_ARGUMENTS
+            && let Some(value) = map.initial_value_mut()
+        {
+            value.fill(abilities.two_arguments.into());
+        }
+    }
+    Ok(())
+}
+
 fn per_socket(object: &Object) -> libbpf_rs::Result<Option<MapHandle>> {
     object
         .maps()
@@ -212,12 +259,22 @@ fn per_socket(object: &Object) -> libbpf_rs::Result<Option<MapHandle>> {
         .transpose()
 }
 
-fn attach(object: &mut Object) -> libbpf_rs::Result<Link> {
-    object
+fn attach(
+    object: &mut Object,
+    abilities: Abilities,
+) -> libbpf_rs::Result<(Option<Link>, Option<Unlinked>)> {
+    let mut map = object
         .maps_mut()
         .find(|map| map.map_type() == MapType::StructOps)
-        .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?
-        .attach_struct_ops()
+        .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
+    if abilities.links {
+        return Ok((Some(map.attach_struct_ops()?), None));
+    }
+    // Before it is registered: else another process might take it for one that is left over.
+    let unlinked = Unlinked::new(MapHandle::try_from(&map)?)?;
+    // libbpf's stand-in for a link would unregister by a descriptor that the object closes.
+    map.attach_struct_ops()?.disconnect();
+    Ok((None, Some(unlinked)))
 }
 
 fn refused(control: Control, err: &libbpf_rs::Error, said: &str) -> LoadError {
@@ -253,6 +310,8 @@ fn listening<T>(f: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, (libbpf_r
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
 
     #[test]
@@ -267,5 +326,54 @@ mod tests {
         }
         taken.extend(names(Control::HyblaSat));
         assert!(matches!(free(&taken), Err(LoadError::NamesTaken { .. })));
+    }
+
+    /// As on a kernel before 6.4, under a name that no other test has; needs root.
+    fn unlinked(test: char) -> Entry {
+        let mut abilities = requirements::abilities().unwrap();
+        abilities.links = false;
+        let name = format!("test{test}_{}", std::process::id());
+        register(Control::Compound, std::iter::once(name), abilities).unwrap()
+    }
+
+    fn is_registered(name: &str) -> bool {
+        kernel::available().unwrap().iter().any(|had| had == name)
+    }
+
+    #[test]
+    fn without_links_it_is_unregistered_when_dropped_and_when_told() {
+        let entry = unlinked('a');
+        let name = entry.name.clone();
+        leftovers::remove_leftovers();
+        assert!(is_registered(&name), "it has an owner");
+        drop(entry);
+        assert!(!is_registered(&name));
+        let loaded = Loaded {
+            entries: vec![unlinked('a')],
+        };
+        assert!(is_registered(&name));
+        loaded.unregister();
+        assert!(!is_registered(&name));
+    }
+
+    /// The end of a process closes what it has open, and nothing is unregistered.
+    fn killed(mut entry: Entry) -> (String, Unlinked) {
+        (entry.name.clone(), entry.unlinked.take().unwrap())
+    }
+
+    #[test]
+    fn without_links_what_a_killed_process_has_left_is_removed() {
+        let (name, unlinked) = killed(unlinked('b'));
+        drop(unlinked);
+        // Another test's process may do so, too.
+        leftovers::remove_leftovers();
+        assert!(!is_registered(&name));
+    }
+
+    #[test]
+    fn without_links_what_a_predecessor_had_open_is_removed() {
+        let (name, kept) = killed(unlinked('c'));
+        leftovers::remove_left_by(&[kept.map.as_fd().try_clone_to_owned().unwrap()]);
+        assert!(!is_registered(&name));
     }
 }

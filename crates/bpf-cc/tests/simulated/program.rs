@@ -79,7 +79,7 @@ fn compile(control: Control) -> sys::Library {
         .args(["-shared", "-fPIC", "-O2", "-Wno-unknown-pragmas", "-o"])
         .arg(&object)
         .arg(format!("-DPROGRAM=\"{control}.bpf.c\""))
-        .arg(format!("-DOPS={control}"))
+        .arg(format!("-DOPS=pepd_{control}"))
         .arg("-I")
         .arg(simulated.join("include"))
         .arg("-I")

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
+/* CONG_CONTROL: a control's cong_control, on kernels that call it with two arguments and with four. */
+#ifndef PEPD_BPF_CONG_CONTROL_H
+#define PEPD_BPF_CONG_CONTROL_H
+
+#include "tcp.h"
+
+#ifndef CONG_CONTROL
+
+/*
+ * Whether the kernel calls cong_control with the socket and the sample only, as before Linux 6.10:
+ * set by the loader, in a section of its own so that it is all that is in its map.
+ */
+const volatile bool two_arguments SEC(".rodata.cc");
+
+/* The verifier does not look at the branch that is not taken, and so not for an argument that is not there. */
+static __always_inline const struct rate_sample *sample_of(unsigned long long *ctx)
+{
+	const struct rate_sample *sample;
+
+	if (two_arguments) {
+		sample = (void *)ctx[1];
+		/* Or clang makes one load of both, by an address that is computed, which the verifier refuses. */
+		asm volatile("" : "+r"(sample));
+		return sample;
+	}
+	return (void *)ctx[3];
+}
+
+/* cong_control of the socket and the sample. */
+#define CONG_CONTROL(name, args...)                                \
+	static __always_inline void name##_by_sample(args);        \
+	SEC("struct_ops") void name(unsigned long long *ctx)       \
+	{                                                          \
+		name##_by_sample((void *)ctx[0], sample_of(ctx));  \
+	}                                                          \
+	static __always_inline void name##_by_sample(args)
+
+#endif
+
+#endif
