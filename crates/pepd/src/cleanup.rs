@@ -32,6 +32,8 @@ pub enum Leftovers {
         table: String,
         /// It was.
         was_there: bool,
+        /// Congestion controls of killed processes, also of other configurations.
+        controls: usize,
     },
 }
 
@@ -44,16 +46,27 @@ impl fmt::Display for Leftovers {
             ),
             Self::Removed {
                 table,
-                was_there: true,
-            } => writeln!(
-                f,
-                "removed the nft table `inet {table}`, policy rules and routes"
-            ),
-            Self::Removed { table, .. } => {
-                writeln!(
-                    f,
-                    "there was no nft table `inet {table}`; policy rules and routes are removed where there were any"
-                )
+                was_there,
+                controls,
+            } => {
+                if *was_there {
+                    writeln!(
+                        f,
+                        "removed the nft table `inet {table}`, policy rules and routes"
+                    )?;
+                } else {
+                    writeln!(
+                        f,
+                        "there was no nft table `inet {table}`; policy rules and routes are removed where there were any"
+                    )?;
+                }
+                match controls {
+                    0 => Ok(()),
+                    _ => writeln!(
+                        f,
+                        "removed congestion controls of processes that were killed: {controls}"
+                    ),
+                }
             }
         }
     }
@@ -68,19 +81,22 @@ pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
         return Ok(Leftovers::InUse(process));
     }
     let was_there = Interception::is_there(config).map_err(CleanupError::Look)?;
-    remove(config)?;
+    let controls = remove(config)?;
     Ok(Leftovers::Removed {
         table: config.intercept.table.to_string(),
         was_there,
+        controls,
     })
 }
 
-/// Removes them whoever uses them.
+/// Removes them whoever uses them, and the congestion controls of killed processes, whose number it gives.
 ///
 /// # Errors
 /// When nft cannot be run, or the kernel does not answer.
-pub fn remove(config: &Config) -> Result<(), CleanupError> {
+pub fn remove(config: &Config) -> Result<usize, CleanupError> {
+    let controls = bpf_cc::remove_leftovers();
     let runtime = runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(CleanupError::Runtime)?;
-    Ok(runtime.block_on(Interception::clear(config))?)
+    runtime.block_on(Interception::clear(config))?;
+    Ok(controls)
 }

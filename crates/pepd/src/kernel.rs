@@ -1,9 +1,7 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::{env, io, net::IpAddr, os::fd::AsFd, path::Path, time::Duration};
+use std::{io, net::IpAddr, os::fd::AsFd, path::Path, time::Duration};
 
-use bpf_cc::LoadError;
-use caps::{CapSet, Capability};
 use ipnet::IpNet;
 
 use nix::{
@@ -29,25 +27,6 @@ pub fn has_rto_max() -> bool {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
     let set = |socket: Socket| sys::socket::set_rto_max(socket.as_fd(), Duration::from_secs(2));
     socket.and_then(set).is_ok()
-}
-
-/// Environment variable with the id of the process that starts the next one, for the program that
-/// checks a configuration for a reload. A running pepd has given up capabilities which that has.
-pub(crate) const LOADER: &str = "PEPD_LOADER";
-
-/// True where another process loads programs, and has all of these capabilities.
-fn loader_has(capabilities: &[&str]) -> bool {
-    let loader = env::var(LOADER).ok().and_then(|number| number.parse().ok());
-    loader.is_some_and(|process| has_all(process, capabilities))
-}
-
-fn has_all(process: i32, capabilities: &[&str]) -> bool {
-    let has = |name: &&str| {
-        let capability = name.parse::<Capability>().ok();
-        let has = capability.map(|one| caps::has_cap(Some(process), CapSet::Effective, one));
-        has.is_some_and(|has| has.unwrap_or(false))
-    };
-    capabilities.iter().all(has)
 }
 
 /// What was found wrong or doubtful.
@@ -201,36 +180,15 @@ impl Findings {
             }),
             Some((name, means)) => {
                 for why in choice.passed_over {
-                    self.note(config, key, format!("passed over: {why}"));
+                    self.note(config, key, why.instead(name));
                 }
-                self.check_means(config, catalogue, key, name, means);
+                if means == Means::Foreign {
+                    let message = format!(
+                        "`{name}` is an eBPF program of another process, and gone with that"
+                    );
+                    self.note(config, key, message);
+                }
             }
-        }
-    }
-
-    /// What is not an error here may be one for `pepd run`.
-    fn check_means(
-        &mut self,
-        config: &Config,
-        catalogue: &Catalogue,
-        key: &str,
-        name: &CongestionName,
-        means: Means,
-    ) {
-        match (means, catalogue.obstacle()) {
-            (Means::Program(_), Some(LoadError::Capabilities(missing)))
-                if loader_has(&missing.0) => {}
-            (Means::Program(_), Some(LoadError::Capabilities(missing))) => self.note(
-                config,
-                key,
-                format!("to load `{name}`, pepd run needs {missing}, which this process lacks"),
-            ),
-            (Means::Foreign, _) => self.note(
-                config,
-                key,
-                format!("`{name}` is an eBPF program of another process, and gone with that"),
-            ),
-            _ => {}
         }
     }
 
@@ -369,19 +327,6 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_of_another_process_are_known() {
-        let effective = caps::read(None, CapSet::Effective).unwrap();
-        let own = i32::try_from(std::process::id()).unwrap();
-        let all = effective
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>();
-        let all: Vec<_> = all.iter().map(String::as_str).collect();
-        assert!(has_all(own, &all));
-        assert!(!has_all(own, &["CAP_NO_SUCH_THING"]));
-    }
-
-    #[test]
     fn a_missing_congestion_control_is_an_error_that_names_what_there_is() {
         let errors = check(&config(r#"["nonesuch", "neither"]"#)).errors;
         let [error] = errors.as_slice() else {
@@ -402,7 +347,10 @@ mod tests {
         let notes: Vec<_> = findings.notes.iter().map(ToString::to_string).collect();
         assert_eq!(
             notes,
-            ["5: site[1].congestion: passed over: `nonesuch` is not known"]
+            [
+                "5: site[1].congestion: congestion control nonesuch is not available, using reno instead: \
+              neither the kernel nor pepd has it"
+            ]
         );
     }
 

@@ -147,8 +147,8 @@ fn a_check_says_what_it_passes_over_and_how_the_chosen_one_is_had() {
     );
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let note = format!(
-        "note: {path}:5: site[1].congestion: passed over: `hylba` is not known (did you mean \
-         `hybla`?)"
+        "note: {path}:5: site[1].congestion: congestion control hylba is not available, using hybla_sat instead: \
+         neither the kernel nor pepd has it (did you mean hybla?)"
     );
     let notes = text(&output.stderr);
     assert!(notes.lines().any(|line| line == note), "{notes}");

@@ -218,7 +218,7 @@ fn with_a_fallback_a_missing_capability_is_a_warning() {
     let (code, log) = run_program(&program, &before, Path::new(NOWHERE), &config);
     assert_eq!(code, None, "{log}");
     let warnings: Vec<_> = log.lines().filter(|line| line.contains("WARN")).collect();
-    let expected = "passing over a congestion control: `vegas`: eBPF congestion controls need CAP_BPF \
+    let expected = "congestion control vegas is not available, using cubic instead: eBPF congestion controls need CAP_BPF \
                     CAP_PERFMON, which this process lacks";
     let found = warnings.iter().any(|line| line.contains(expected));
     assert!(found && log.contains("pepd is ready"), "{log}");
@@ -263,7 +263,7 @@ fn without_btf_the_next_of_the_list_is_taken_with_a_warning() {
     let config = with_congestion("[\"vegas\", \"reno\"]");
     let (code, log) = run(WITHOUT_BTF, Path::new(NOWHERE), &config);
     assert_eq!(code, None, "{log}");
-    let warned = "passing over a congestion control: `vegas`: this kernel has no BTF";
+    let warned = "congestion control vegas is not available, using reno instead: this kernel has no BTF";
     assert!(
         log.contains(warned) && log.contains("pepd is ready"),
         "{log}"

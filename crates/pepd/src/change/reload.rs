@@ -146,7 +146,7 @@ impl Reload {
         }
         let first = supervisor()?;
         let path = &self.source.path;
-        let remarks = check(path, first).await?;
+        let remarks = check(path).await?;
         let loaded = load::read(path).and_then(Source::load_alone);
         let loaded = loaded.map_err(|err| ReloadError::Wrong(err.to_string()))?;
         self.can_follow(&loaded.config)?;
@@ -288,9 +288,8 @@ pub(super) fn supervisor() -> Result<i32, ReloadError> {
     ))
 }
 
-/// Lets the program at our place, which may be a newer one, check the file for the process `first`,
-/// which starts the next one. Returns its remarks.
-async fn check(path: &Path, first: i32) -> Result<Vec<String>, ReloadError> {
+/// Lets the program at our place, which may be a newer one, check the file. Returns its remarks.
+async fn check(path: &Path) -> Result<Vec<String>, ReloadError> {
     let program = program().map_err(|err| not_now(format!("cannot find the program: {err}")))?;
     let cannot = |err: &dyn std::fmt::Display| {
         not_now(format!(
@@ -302,8 +301,6 @@ async fn check(path: &Path, first: i32) -> Result<Vec<String>, ReloadError> {
     config.push(path);
     let mut command = Command::new(&program);
     command.args(["check", "--config-only"]).arg(config);
-    // By the environment, which an older program ignores.
-    command.env(kernel::LOADER, first.to_string());
     command.kill_on_drop(true);
     command.stdin(Stdio::null());
     let checked = timeout(CHECK_TIME, command.output()).await;

@@ -60,6 +60,27 @@ pub enum WhyNot {
     },
 }
 
+impl WhyNot {
+    /// One line for `pepd run`, `check` and `reload` alike: `chosen` is used, and why.
+    pub fn instead(&self, chosen: &CongestionName) -> String {
+        let (name, why) = match self {
+            Self::Unknown { name, meant } => {
+                let meant = meant.as_ref();
+                let meant = meant.map_or(String::new(), |name| format!(" (did you mean {name}?)"));
+                (
+                    name.as_str(),
+                    format!("neither the kernel nor pepd has it{meant}"),
+                )
+            }
+            Self::Program { control, err } => (control.name(), err.to_string()),
+            Self::Refused { name, reason } => {
+                (name.as_str(), format!("the kernel refuses it: {reason}"))
+            }
+        };
+        format!("congestion control {name} is not available, using {chosen} instead: {why}")
+    }
+}
+
 /// One that sockets can choose now.
 #[derive(Debug, Clone)]
 struct Registered {
@@ -152,11 +173,12 @@ impl Catalogue {
             return Ok(Means::Module);
         }
         match (name.parse(), &self.obstacle) {
-            (Ok(control), Some(err @ LoadError::NoBtf)) => Err(WhyNot::Program {
+            // Another process may have what this one lacks.
+            (Ok(control), None | Some(LoadError::Capabilities(_))) => Ok(Means::Program(control)),
+            (Ok(control), Some(err)) => Err(WhyNot::Program {
                 control,
                 err: err.clone(),
             }),
-            (Ok(control), _) => Ok(Means::Program(control)),
             (Err(_), _) if registered.is_some() => Ok(Means::Foreign),
             (Err(_), _) => Err(self.unknown(name)),
         }

@@ -65,6 +65,26 @@ fn without_btf_ours_cannot_be_had_and_the_next_is_taken() {
 }
 
 #[test]
+fn a_kernel_that_is_too_old_is_named_wherever_a_control_is_asked_for() {
+    let obstacle = LoadError::TooOld {
+        needs: "6.1",
+        release: "5.15.0-91-generic".to_owned(),
+    };
+    let has = machine(&["reno", "bbr"], &[], &[], Some(obstacle));
+    let wanted = names(&["hybla_sat", "bbr"]);
+    let choice = has.choose(&wanted);
+    assert_eq!(choice.chosen, Some((&wanted[1], Means::Kernel)));
+    let [why] = choice.passed_over.as_slice() else {
+        panic!("one, not {:?}", choice.passed_over)
+    };
+    assert_eq!(
+        why.instead(&wanted[1]),
+        "congestion control hybla_sat is not available, using bbr instead: eBPF congestion controls need \
+         Linux 6.1 or later; this is 5.15.0-91-generic"
+    );
+}
+
+#[test]
 fn privileges_that_this_process_lacks_others_may_have() {
     let has = machine(&["reno"], &[], &[], Some(no_perfmon()));
     let program = Means::Program(Control::Steady);

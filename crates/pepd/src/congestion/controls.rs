@@ -93,6 +93,11 @@ impl Controls {
         })
     }
 
+    /// Unregisters ours. To be called before the process ends, which the kernel may not notice.
+    pub fn unregister(&self) {
+        self.loaded.unregister();
+    }
+
     /// What a site's link leg chooses; `None` leaves it the kernel's default.
     pub fn link(&self, site: SiteId) -> Option<&CongestionName> {
         self.of_sites.get(&site)?.link.name.as_ref()
@@ -112,11 +117,6 @@ impl Controls {
             control,
             rtt0: of_site.rtt0,
         })
-    }
-
-    /// All that is to be stated of link legs.
-    pub fn stated(&self) -> impl Iterator<Item = Rtt0> {
-        self.of_sites.keys().filter_map(|site| self.rtt0(*site))
     }
 }
 
@@ -190,7 +190,7 @@ impl Search {
         for name in wanted {
             match self.obtain(name) {
                 Ok(obtained) => {
-                    self.warn_of(&passed_over);
+                    self.warn_of(&passed_over, name);
                     return Ok(obtained);
                 }
                 Err(why) => passed_over.push(why),
@@ -254,9 +254,9 @@ impl Search {
         }
     }
 
-    fn warn_of(&mut self, passed_over: &[WhyNot]) {
+    fn warn_of(&mut self, passed_over: &[WhyNot], chosen: &CongestionName) {
         for why in passed_over {
-            self.warn_once(format!("passing over a congestion control: {why}"));
+            self.warn_once(why.instead(chosen));
         }
     }
 

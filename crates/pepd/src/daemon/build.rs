@@ -65,8 +65,10 @@ pub(super) async fn build(
     inheritance.end_keepers();
     // From here on our keeper has what was inherited: should we fail, it is left to the next.
     let ours = LeftIf(succeeds, Some((claim, keeper)));
+    // Before their names are wanted again.
+    bpf_cc::remove_left_by(&inheritance.take_maps());
     let controls = Controls::obtain(config)?;
-    privileges::drop_those_of_loading(&controls);
+    privileges::drop_those_of_loading();
     // They have the capabilities of who makes them.
     let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let sites = SiteRuntime::all(config, &controls);

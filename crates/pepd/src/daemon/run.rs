@@ -46,7 +46,6 @@ use crate::{
 pub(super) struct Daemon {
     /// Held until rules and routes are removed.
     pub(super) claim: Claim,
-    #[expect(dead_code, reason = "held as long as sockets may choose them")]
     pub(super) controls: Controls,
     pub(super) config: Arc<Config>,
     pub(super) context: Arc<FlowContext>,
@@ -263,6 +262,7 @@ impl Daemon {
         }
         let flows = counted(self.context.admission.open_flows().into(), "flow");
         tracing::info!("this process ends and leaves {flows} to the next one");
+        self.controls.unregister();
         process::exit(ExitStatus::Success.code().into());
     }
 
@@ -398,6 +398,7 @@ impl Daemon {
         }
         stats::log_counted(&collect(&self.context, &self.interception).await);
         self.interception.remove_or_warn().await;
+        self.controls.unregister();
         match status {
             ExitStatus::Success => tracing::info!("drained"),
             ExitStatus::AtOnce => tracing::warn!("ended at once: reset {flows}"),

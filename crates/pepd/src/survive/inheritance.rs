@@ -28,6 +28,8 @@ pub struct Inheritance {
     parts: Parts,
     /// Listeners that were given away as copies: these stay open should we fail to start.
     taken: Vec<Socket>,
+    /// Of eBPF programs.
+    maps: Vec<OwnedFd>,
     /// Processes that have ended and whose sockets these are.
     keepers: Vec<OwnedFd>,
     any: bool,
@@ -85,7 +87,8 @@ impl Inheritance {
                 link.is_some_and(|link| link.starts_with(name))
             };
             let (is_arena, is_paths) = (is_memory(Arena::NAME), is_memory(Paths::NAME));
-            if !is_arena && !is_paths && !link.starts_with("socket:") {
+            let is_map = link == "anon_inode:bpf-map";
+            if !is_arena && !is_paths && !is_map && !link.starts_with("socket:") {
                 continue;
             }
             let fd = process::pidfd_getfd(keeper_fd.as_fd(), number)?;
@@ -93,6 +96,8 @@ impl Inheritance {
                 self.parts.arena.get_or_insert(fd);
             } else if is_paths {
                 self.parts.paths.get_or_insert(fd);
+            } else if is_map {
+                self.maps.push(fd);
             } else {
                 self.sort(fd);
             }
@@ -117,6 +122,11 @@ impl Inheritance {
         } else {
             self.parts.legs.insert(cookie, socket.into());
         }
+    }
+
+    /// The maps of its eBPF programs, some of which may keep congestion controls registered.
+    pub fn take_maps(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.maps)
     }
 
     /// What was known of the ways to peers.
