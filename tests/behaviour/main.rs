@@ -27,6 +27,7 @@ mod limits;
 mod listening;
 mod loads;
 mod observing;
+mod old_nft;
 mod orders;
 mod other_kernel;
 mod outages;

@@ -135,7 +135,7 @@ fn assert_becomes(expected: &str) {
 }
 
 #[test]
-fn json_and_text_install_the_same_table() {
+fn every_rule_of_the_table_is_installed() {
     for (text, features) in [
         (SPOOF, Features::FULL),
         (RICH, Features::FULL),
@@ -155,17 +155,11 @@ fn json_and_text_install_the_same_table() {
     ] {
         in_namespace(move || async move {
             let ruleset = Ruleset::new(&config(text), features);
-            nft_from(
-                &nft::install_transaction(&ruleset).to_string(),
-                &["-j", "-f", "-"],
-            );
-            let by_json = run("nft", &["list", "table", "inet", "pepd"]);
-            nft_from(&nft::text(&ruleset), &["-f", "-"]);
-            let by_text = run("nft", &["list", "table", "inet", "pepd"]);
-            assert_eq!(by_json, by_text);
+            nft_from(&nft::install_transaction(&ruleset), &["-f", "-"]);
+            let listed = run("nft", &["list", "table", "inet", "pepd"]);
             // What nft lists must be what was meant, whole rules that it dropped included.
             let rules: usize = ruleset.chains.iter().map(|chain| chain.rules.len()).sum();
-            assert_eq!(by_json.matches("comment").count(), rules, "{by_json}");
+            assert_eq!(listed.matches("comment").count(), rules, "{listed}");
         });
     }
 }

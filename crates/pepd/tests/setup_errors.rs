@@ -92,14 +92,18 @@ fn says(before: &str, path: &Path, config: &str, expected: &str) {
 
 /// A directory with an `nft` that refuses whatever contains `word`.
 fn nft_without(word: &str) -> TempDir {
+    nft_by(&format!(
+        "input=$(cat)\ncase \"$input\" in *'{word}'*)\n\
+         echo 'Error: Could not process rule: No such file or directory' >&2; exit 1;; esac\n\
+         printf '%s\\n' \"$input\" | exec /usr/sbin/nft \"$@\"\n"
+    ))
+}
+
+/// A directory with an `nft` that does so.
+fn nft_by(script: &str) -> TempDir {
     let directory = TempDir::new().expect("a directory");
     let nft = directory.path().join("nft");
-    let script = format!(
-        "#!/bin/sh\ninput=$(cat)\ncase \"$input\" in *'{word}'*)\n\
-         echo 'Error: Could not process rule: No such file or directory' >&2; exit 1;; esac\n\
-         printf %s \"$input\" | exec /usr/sbin/nft \"$@\"\n"
-    );
-    fs::write(&nft, script).expect("written");
+    fs::write(&nft, format!("#!/bin/sh\n{script}")).expect("written");
     fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).expect("executable");
     directory
 }
@@ -263,7 +267,8 @@ fn without_btf_the_next_of_the_list_is_taken_with_a_warning() {
     let config = with_congestion("[\"vegas\", \"reno\"]");
     let (code, log) = run(WITHOUT_BTF, Path::new(NOWHERE), &config);
     assert_eq!(code, None, "{log}");
-    let warned = "congestion control vegas is not available, using reno instead: this kernel has no BTF";
+    let warned =
+        "congestion control vegas is not available, using reno instead: this kernel has no BTF";
     assert!(
         log.contains(warned) && log.contains("pepd is ready"),
         "{log}"
@@ -287,17 +292,87 @@ fn a_missing_nft_is_named() {
     says(before, Path::new(NOWHERE), CONFIG, "apt install nftables");
 }
 
+/// The only error in the log.
+fn the_error(path: &Path, before: &str, config: &str) -> String {
+    let (code, log) = run(before, path, config);
+    assert_eq!(code, Some(SETUP), "{log}");
+    let errors: Vec<_> = log.lines().filter(|line| line.contains("ERROR")).collect();
+    assert_eq!(errors.len(), 1, "{log}");
+    errors[0].to_owned()
+}
+
+#[test]
+fn an_nft_that_is_too_old_is_named_with_the_version_that_is_needed() {
+    let nft = nft_by("echo 'nftables v0.9.3 (Topsy)'\n");
+    let error = the_error(nft.path(), "exec", CONFIG);
+    assert!(
+        error.ends_with("this is nft 0.9.3; pepd needs 0.9.8 or later"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_kernel_without_nftables_is_named_in_the_words_of_nft() {
+    let nft = nft_by(
+        "[ \"$1\" = --version ] && echo 'nftables v1.0.6 (x)' && exit\n\
+         echo 'netlink: Error: cache initialization failed: Operation not supported' >&2; exit 1\n",
+    );
+    let error = the_error(nft.path(), "exec", CONFIG);
+    let expected = "nftables does not work here, as nft refused: cache initialization failed: Operation not supported";
+    assert!(
+        error.contains(expected) && error.contains("modprobe nf_tables"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_missing_tun_is_named() {
+    let config = format!("{CONFIG}syn = \"defer\"\n");
+    let before = "echo 1 >/proc/sys/net/ipv4/ip_forward; mount -t tmpfs none /dev/net; exec";
+    let error = the_error(Path::new(NOWHERE), before, &config);
+    assert!(
+        error.contains("cannot open /dev/net/tun") && error.contains("modprobe tun"),
+        "{error}"
+    );
+    let found = findings("mount -t tmpfs none /dev/net;", &config);
+    assert!(
+        found.contains("fail     TUN devices: there are none"),
+        "{found}"
+    );
+    let spoof = findings("mount -t tmpfs none /dev/net;", CONFIG);
+    assert!(!spoof.contains("TUN devices"), "{spoof}");
+}
+
+/// The output of `pepd check`, behind shell commands.
+fn findings(before: &str, config: &str) -> String {
+    let files = open_directory();
+    let file = files.path().join("pepd.toml");
+    fs::write(&file, config).expect("written");
+    let script = format!("{before} exec {PEPD} check --config {}", file.display());
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", "--mount", "sh", "-c", &script]);
+    let output = unshare.output().expect("unshare starts");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn neither_a_list_of_protocols_nor_dev_stdin_is_needed() {
+    let before = "mount --bind /dev/null /etc/protocols; mount -t tmpfs none /dev; mknod -m 666 /dev/null c 1 3; exec";
+    let (code, log) = run(before, Path::new(NOWHERE), CONFIG);
+    assert!(code.is_none() && log.contains("pepd is ready"), "{log}");
+}
+
 #[test]
 fn a_missing_kernel_part_is_named() {
-    let nft = nft_without("\"tproxy\"");
+    let nft = nft_without(" tproxy ");
     says("exec", nft.path(), CONFIG, "CONFIG_NFT_TPROXY");
-    let nft = nft_without("\"socket\"");
+    let nft = nft_without("socket transparent");
     says("exec", nft.path(), CONFIG, "modprobe nft_socket");
 }
 
 #[test]
 fn what_can_be_done_without_is_warned_of() {
-    for (word, expected) in [("\"update\"", "nft_dynset"), ("\"fib\"", "nft_fib")] {
+    for (word, expected) in [("update @", "nft_dynset"), ("fib ", "nft_fib")] {
         let nft = nft_without(word);
         let (code, log) = run("exec", nft.path(), CONFIG);
         assert_eq!(code, None, "{log}");

@@ -29,7 +29,6 @@ use crate::{
     admin,
     daemon::{SLACK_FLOWS, extent_least},
     flow::FlowContext,
-    kernel,
     load::{self, Source},
     observe::counted,
     survive::discovery::SUPERVISOR,

@@ -107,8 +107,6 @@ pub enum RulesFormat {
     /// For `nft -f -`
     #[default]
     Nft,
-    /// For `nft -j -f -`
-    Json,
     /// Commands of iptables and ip6tables
     Iptables,
 }
@@ -117,7 +115,6 @@ impl From<RulesFormat> for Format {
     fn from(format: RulesFormat) -> Self {
         match format {
             RulesFormat::Nft => Self::Nft,
-            RulesFormat::Json => Self::Json,
             RulesFormat::Iptables => Self::Iptables,
         }
     }

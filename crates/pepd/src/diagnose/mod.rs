@@ -222,11 +222,17 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     };
     let running = live::ask(config);
     let unit = running.is_err().then(Unit::here).flatten();
-    let mut findings = vec![system::capabilities(running.as_ref().ok(), unit.as_ref())];
+    let loads = catalogue.is_some_and(|catalogue| sockets::loads(config, catalogue));
+    let mut findings = vec![system::capabilities(
+        running.as_ref().ok(),
+        unit.as_ref(),
+        loads,
+    )];
     let net = runtime.block_on(Net::gather());
     findings.extend(interfaces::check(config, &net));
     findings.extend(interfaces::rival(config));
     findings.push(runtime.block_on(system::kernel(config, running.is_ok())));
+    findings.extend(system::tun(config, running.is_ok()));
     findings.extend(system::check(config, catalogue));
     let may = system::may_open(config, running.as_ref().ok(), unit.as_ref());
     findings.push(system::descriptors(config, may));

@@ -10,7 +10,7 @@ use units::duration;
 
 use super::{Finding, sysctl};
 use crate::{
-    congestion::Catalogue,
+    congestion::{Catalogue, Means},
     intercept::setup,
     observe::{
         flows::{FlowStatus, LegStatus},
@@ -30,6 +30,17 @@ fn sites(config: &Config) -> impl Iterator<Item = &Site> {
     sites.filter(|site| site.mode.takes_flows())
 }
 
+/// True where some site gets one of pepd's own controls.
+pub(super) fn loads(config: &Config, catalogue: &Catalogue) -> bool {
+    let mut lists = sites(config).flat_map(|site| [&site.congestion, &site.congestion_lan]);
+    lists.any(|wanted| {
+        matches!(
+            catalogue.choose(wanted).chosen,
+            Some((_, Means::Program(_)))
+        )
+    })
+}
+
 /// What is asked for and what is had. That none can be had is an error of the configuration, told before.
 pub(super) fn congestion(config: &Config, catalogue: &Catalogue) -> Finding {
     let what = "congestion controls";
@@ -47,7 +58,9 @@ pub(super) fn congestion(config: &Config, catalogue: &Catalogue) -> Finding {
                     .chosen
                     .map(|(name, means)| format!("{name} ({means})")),
             );
-            passed_over.extend(choice.passed_over.iter().map(ToString::to_string));
+            if let Some((name, _)) = choice.chosen {
+                passed_over.extend(choice.passed_over.iter().map(|why| why.instead(name)));
+            }
         }
     }
     for list in [&mut had, &mut passed_over] {
@@ -60,7 +73,7 @@ pub(super) fn congestion(config: &Config, catalogue: &Catalogue) -> Finding {
     }
     Finding::warn(
         what,
-        format!("{had}; passed over: {}", passed_over.join("; ")),
+        format!("{had}; {}", passed_over.join("; ")),
         "`pepd cc list` says what there is, and why one is missing",
     )
 }

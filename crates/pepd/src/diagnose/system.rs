@@ -12,13 +12,13 @@ use crate::{
     congestion::Catalogue,
     custody,
     intercept::{
-        nft::{Nft, NftError},
-        rules::Features,
+        nft::{Nft, NftError, install_transaction},
+        rules::{Features, Ruleset},
         setup::{self, SetupError},
     },
     limits::flow_cap,
     observe::text,
-    sys::clock,
+    sys::{self, clock},
 };
 
 /// Whether nft answers this process.
@@ -26,22 +26,32 @@ pub(super) fn may_ask_nft() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_ADMIN).unwrap_or(true)
 }
 
-/// Those of the running pepd, or that the unit has, and else of this process, which may stand for it.
-pub(super) fn capabilities(running: Option<&Running>, unit: Option<&Unit>) -> Finding {
+/// Capabilities of the running pepd, or of the unit, and else of this process, which may stand for it.
+/// Where it `loads` controls of ours, those for that too.
+pub(super) fn capabilities(running: Option<&Running>, unit: Option<&Unit>, loads: bool) -> Finding {
     if let Some(running) = running {
         let pid = running.status.pid;
         let effective = effective(&read(&format!("/proc/{pid}/status")));
-        return capabilities_of(&format!("the running pepd (process {pid})"), effective);
+        // It has loaded what it could, and given up what that took.
+        return capabilities_of(
+            &format!("the running pepd (process {pid})"),
+            effective,
+            false,
+        );
     }
     if let Some(unit) = unit {
         let (who, effective) = unit.capabilities();
-        return capabilities_of(who, Some(effective));
+        return capabilities_of(who, Some(effective), loads);
     }
-    own_capabilities(geteuid().is_root(), effective(&read("/proc/self/status")))
+    own_capabilities(
+        geteuid().is_root(),
+        effective(&read("/proc/self/status")),
+        loads,
+    )
 }
 
 /// Capabilities of the user who checks, where those of pepd cannot be seen.
-fn own_capabilities(is_root: bool, effective: Option<u64>) -> Finding {
+fn own_capabilities(is_root: bool, effective: Option<u64>, loads: bool) -> Finding {
     let what = "capabilities";
     let who = if is_root { "you are root and" } else { "you" };
     let Some(effective) = effective else {
@@ -50,7 +60,8 @@ fn own_capabilities(is_root: bool, effective: Option<u64>) -> Finding {
     let missing = missing(effective);
     if missing.is_empty() {
         let seen = format!("{who} have all that pepd needs (no pepd is running)");
-        return Finding::ok(what, seen);
+        return lacking_for_loading("this process", effective, loads)
+            .unwrap_or(Finding::ok(what, seen));
     }
     let seen = format!("{who} lack {}, and no pepd answers you", missing.join(" "));
     if is_root {
@@ -79,6 +90,9 @@ fn missing(effective: u64) -> Vec<String> {
     missing.map(|one| one.to_string()).collect()
 }
 
+/// Capabilities for loading congestion controls, beside those that pepd always needs.
+const LOADING: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_PERFMON];
+
 /// The bits of `CapEff` in a `/proc/PID/status`.
 fn effective(status: &str) -> Option<u64> {
     let mut lines = status.lines();
@@ -86,14 +100,38 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(mask.trim(), 16).ok()
 }
 
-fn capabilities_of(who: &str, effective: Option<u64>) -> Finding {
+/// Warns where capabilities are missing that only the loading of congestion controls takes.
+fn lacking_for_loading(who: &str, effective: u64, loads: bool) -> Option<Finding> {
+    let lacks = |capability: &Capability| {
+        // The former stands in for both.
+        let enough = Capability::CAP_SYS_ADMIN.bitmask() | capability.bitmask();
+        effective & enough == 0
+    };
+    let missing = LOADING.iter().filter(|one| loads && lacks(one));
+    let missing: Vec<_> = missing.map(ToString::to_string).collect();
+    let list = missing.join(" ");
+    (!missing.is_empty()).then(|| {
+        Finding::warn(
+            "capabilities",
+            format!(
+                "{who} lacks {list}, which eBPF congestion controls need: the next one of `congestion` is used"
+            ),
+            format!(
+                "run pepd as root, or add to its unit AmbientCapabilities={list} (and to its CapabilityBoundingSet)"
+            ),
+        )
+    })
+}
+
+fn capabilities_of(who: &str, effective: Option<u64>, loads: bool) -> Finding {
     let what = "capabilities";
     let Some(effective) = effective else {
         return unreadable(what, who);
     };
     let missing = missing(effective);
     if missing.is_empty() {
-        return Finding::ok(what, format!("{who} has all that pepd needs"));
+        let seen = format!("{who} has all that pepd needs");
+        return lacking_for_loading(who, effective, loads).unwrap_or(Finding::ok(what, seen));
     }
     let list = missing.join(" ");
     Finding::fail(
@@ -123,13 +161,21 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
     };
     let nft = match Nft::find().await {
         Ok(nft) => nft,
-        Err(err @ NftError::Missing) => {
+        Err(err @ (NftError::Missing | NftError::TooOld { .. })) => {
             return Finding::fail(what, "they are asked for by nft", err.to_string());
         }
         Err(err) => return Finding::unknown(what, err.to_string(), "does `nft list tables` work?"),
     };
     match setup::diagnose(&nft, full, config).await {
         Ok(can) => {
+            let rules = install_transaction(&Ruleset::new(config, can));
+            if let Err(err) = nft.check(&rules).await {
+                return Finding::fail(
+                    what,
+                    format!("each is there, and pepd's rules are refused: {err}"),
+                    "a newer nft, or another kernel (docs/install.md says which are known to work)",
+                );
+            }
             let lost = setup::degradations(can);
             if lost.is_empty() {
                 Finding::ok(what, "there")
@@ -141,11 +187,25 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
                 )
             }
         }
-        Err(err @ SetupError::Kernel { .. }) => {
+        Err(err @ (SetupError::Kernel { .. } | SetupError::Nftables(_))) => {
             Finding::fail(what, "one is missing", err.to_string())
         }
         Err(err) => Finding::unknown(what, err.to_string(), "does `nft list tables` work?"),
     }
+}
+
+/// TUN devices, where SYNs are held or sites have packets.
+pub(super) fn tun(config: &Config, runs: bool) -> Option<Finding> {
+    let is_needed = config.defers() || config.packet_sites().next().is_some();
+    let what = "TUN devices";
+    is_needed.then(|| match sys::tun::open() {
+        _ if runs => Finding::ok(what, "a pepd runs with them"),
+        Ok(_) => Finding::ok(what, "there"),
+        Err(err) => {
+            let remedy = SetupError::NoTun(err).to_string();
+            Finding::fail(what, "there are none", remedy)
+        }
+    })
 }
 
 /// Settings, limits and the clock.
@@ -335,24 +395,24 @@ mod tests {
             .sum::<u64>();
         let status = format!("Name:\tpepd\nCapPrm:\t0\nCapEff:\t{all:016x}\n");
         assert_eq!(effective(&status), Some(all));
-        assert_eq!(capabilities_of("x", Some(all)).state, State::Ok);
+        assert_eq!(capabilities_of("x", Some(all), false).state, State::Ok);
         for one in setup::CAPABILITIES {
-            let found = capabilities_of("x", Some(all & !one.bitmask()));
+            let found = capabilities_of("x", Some(all & !one.bitmask()), false);
             assert_eq!(found.state, State::Fail);
             assert!(found.seen.contains(&format!("lacks {one}")), "{found}");
         }
         assert_eq!(effective("CapEff: xyz\n"), None);
-        assert_eq!(capabilities_of("x", None).state, State::Unknown);
+        assert_eq!(capabilities_of("x", None, false).state, State::Unknown);
     }
 
     #[test]
     fn an_ordinary_user_says_nothing_of_what_pepd_will_have() {
         let all = setup::CAPABILITIES;
         let all = all.iter().map(Capability::bitmask).sum();
-        let root = own_capabilities(true, Some(all));
+        let root = own_capabilities(true, Some(all), false);
         let seen = "you are root and have all that pepd needs (no pepd is running)";
         assert_eq!((root.seen.as_str(), root.state), (seen, State::Ok));
-        let states = [true, false].map(|is_root| own_capabilities(is_root, Some(0)).state);
+        let states = [true, false].map(|is_root| own_capabilities(is_root, Some(0), false).state);
         assert_eq!(states, [State::Fail, State::Unknown]);
     }
 
@@ -380,6 +440,22 @@ mod tests {
         assert_eq!(state(Some(may(16_448))), State::Ok);
         assert_eq!(state(Some(may(16_447))), State::Warn);
         assert_eq!(state(None), State::Unknown);
+    }
+
+    #[test]
+    fn what_loading_takes_is_asked_for_only_where_something_is_loaded() {
+        let base = setup::CAPABILITIES
+            .iter()
+            .fold(0, |all, one| all | one.bitmask());
+        let found = capabilities_of("x", Some(base | LOADING[1].bitmask()), true);
+        assert_eq!(found.state, State::Warn);
+        assert!(found.seen.contains("lacks CAP_BPF, which"), "{found}");
+        let loading = LOADING.iter().fold(base, |all, one| all | one.bitmask());
+        let admin = base | Capability::CAP_SYS_ADMIN.bitmask();
+        for (effective, loads) in [(base, false), (loading, true), (admin, true)] {
+            let found = capabilities_of("x", Some(effective), loads);
+            assert_eq!(found.state, State::Ok, "{found}");
+        }
     }
 
     #[test]

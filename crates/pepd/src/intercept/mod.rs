@@ -43,7 +43,6 @@ use std::{
 };
 
 use pep_core::{config::Config, hosts::Host};
-use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
@@ -76,7 +75,7 @@ pub struct Interception {
     /// Numbers of TUNs as [`Routing`] counts them, and their interfaces' indices.
     tun_indices: Vec<(usize, u32)>,
     /// What has installed the table.
-    transaction: Value,
+    transaction: String,
     bypass: Bypass,
     hosts_at_cap: BTreeSet<Host>,
 }
@@ -90,8 +89,11 @@ impl Interception {
     pub async fn clear_leftovers(config: &Config) -> Result<(), InterceptError> {
         let nft = Nft::find().await.map_err(cannot("run nft"))?;
         let removal = nft::remove_transaction(config.intercept.table.as_ref());
-        let removed = nft.apply(&removal).await;
-        removed.map_err(cannot("remove the nft table of an earlier run"))
+        let Err(refused) = nft.apply(&removal).await else {
+            return Ok(());
+        };
+        setup::try_nftables(&nft).await?;
+        Err(cannot("remove the nft table of an earlier run")(refused))
     }
 
     /// Whether there is a table of its name.
@@ -141,7 +143,7 @@ impl Interception {
             tuns: Vec::new(),
             packet_tuns: PacketTuns::default(),
             tun_indices: Vec::new(),
-            transaction: Value::Null,
+            transaction: String::new(),
             bypass: Bypass::default(),
             hosts_at_cap: BTreeSet::new(),
         };

@@ -1,17 +1,15 @@
-//! The table as nft reads it, JSON and text, and the `nft` command that installs it.
+//! The table as nft reads it, and the `nft` command that installs it.
 
 mod ask;
 mod command;
-mod json;
 mod text;
 
 pub(super) use ask::table_exists;
 pub use command::{Nft, NftError};
-pub use json::{
-    chain_transaction, gate_transaction, hosts_transaction, install_transaction, probe_transaction,
-    remove_transaction,
+pub use text::{
+    chain_transaction, empty_transaction, gate_transaction, hosts_transaction, install_transaction,
+    probe_transaction, remove_transaction,
 };
-pub use text::ruleset as text;
 
 use super::rules::{Family, Hook};
 

@@ -15,8 +15,6 @@ use super::{
 pub enum Format {
     /// A file for `nft -f`, with the `ip` commands as comments.
     Nft,
-    /// The transaction that `pepd run` gives to `nft -j -f -`.
-    Json,
     /// A shell script of iptables, ip6tables and ip commands.
     Iptables,
 }
@@ -30,10 +28,6 @@ pub fn render(config: &Config, format: Format) -> String {
     let ruleset = Ruleset::new(config, features);
     match format {
         Format::Nft => nft_file(config, &ruleset),
-        Format::Json => {
-            let transaction = nft::install_transaction(&ruleset);
-            format!("{transaction:#}\n")
-        }
         Format::Iptables => script(config, &ruleset),
     }
 }
@@ -68,7 +62,7 @@ fn nft_file(config: &Config, ruleset: &Ruleset) -> String {
             "# {tun} is a TUN device of pepd: packets of these sites pass by it while their peer is gone."
         );
     }
-    text + "\n" + &nft::text(ruleset)
+    text + "\n" + &nft::install_transaction(ruleset)
 }
 
 fn script(config: &Config, ruleset: &Ruleset) -> String {

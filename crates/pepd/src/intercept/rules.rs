@@ -12,7 +12,7 @@
 //! chain site_N        a SYN goes to the listener of site N
 //! chain packet_N      a packet of the Nth site of mode packet goes into its TUN
 //! chain block_N       a packet of site N of mode block is refused
-//! chain packets       what is of no flow: one or more rules per site, where some site looks at packets
+//! chain packet_sites  what is of no flow: one or more rules per site, where some site looks at packets
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
 //! chain to_hosts      output, before conntrack: what we send to hosts
 //! chain errors        output: ICMP errors about packets of a peer go into the TUN out of which these came

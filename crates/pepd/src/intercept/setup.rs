@@ -8,7 +8,7 @@ use pep_core::{config::Config, site::Mode};
 
 use super::{
     netlink::RouteError,
-    nft::{Nft, NftError, probe_transaction},
+    nft::{Nft, NftError, empty_transaction, probe_transaction},
     rules::{self, Features, Term},
 };
 use crate::leg;
@@ -51,6 +51,12 @@ pub enum SetupError {
         /// The kernel option.
         option: &'static str,
     },
+    /// The kernel has no nftables, or nft cannot reach it.
+    #[error(
+        "nftables does not work here, as {0}: does `nft list tables`? The kernel needs nf_tables (modprobe nf_tables; \
+         CONFIG_NF_TABLES, CONFIG_NF_TABLES_INET)"
+    )]
+    Nftables(NftError),
     /// Held SYNs, and packets of sites, are routed into a TUN, which is forwarding.
     #[error(
         "this machine does not forward {family} packets, which {what} needs: sysctl -w {key}=1"
@@ -63,11 +69,14 @@ pub enum SetupError {
         /// What asks for it in the configuration.
         what: &'static str,
     },
-    /// A TUN cannot be made.
+    /// No TUN devices here.
     #[error(
-        "cannot create the TUN device {name} (is another pepd using the name? is there \
-         /dev/net/tun, modprobe tun, and may this user open it?)"
+        "cannot open /dev/net/tun, which `syn = \"defer\"` and `mode = \"packet\"` need ({0}): modprobe tun, or a kernel with \
+         CONFIG_TUN; in a container: --device /dev/net/tun"
     )]
+    NoTun(io::Error),
+    /// A TUN cannot be made.
+    #[error("cannot create the TUN device {name} (is another pepd using the name?)")]
     Tun {
         /// The interface's name.
         name: String,
@@ -335,6 +344,15 @@ fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
     asked.flat_map(|(_, parts)| parts)
 }
 
+/// After something was refused: whether nftables works at all.
+///
+/// # Errors
+/// What nft says, where it does not.
+pub(crate) async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
+    let tried = nft.check(&empty_transaction()).await;
+    tried.map_err(SetupError::Nftables)
+}
+
 /// After a table was refused: which part of it the kernel cannot do.
 ///
 /// # Errors
@@ -348,12 +366,14 @@ pub(crate) async fn diagnose(
         action: "ask nft what the kernel can do",
         err,
     };
+    try_nftables(nft).await?;
+    let can = async |terms: &[Term]| match nft.check(&probe_transaction(terms)).await {
+        Ok(()) => Ok(true),
+        Err(NftError::Refused(_)) => Ok(false),
+        Err(err) => Err(cannot(err)),
+    };
     for part in needed(config) {
-        if !nft
-            .check(&probe_transaction(part.terms))
-            .await
-            .map_err(cannot)?
-        {
+        if !can(part.terms).await? {
             return Err(SetupError::Kernel {
                 expression: part.expression,
                 module: part.module,
@@ -361,7 +381,6 @@ pub(crate) async fn diagnose(
             });
         }
     }
-    let can = async |terms: &[Term]| nft.check(&probe_transaction(terms)).await.map_err(cannot);
     Ok(Features {
         ipv6: full.ipv6 && can(&[Term::Tproxy(rules::Family::V6, 1)]).await?,
         recent: can(&[Term::Remember(rules::Family::V4)]).await?,

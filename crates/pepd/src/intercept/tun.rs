@@ -76,7 +76,8 @@ impl Tun {
             name: name.to_owned(),
             err,
         };
-        let device = sys::tun::create(name).map_err(failed)?;
+        let device = sys::tun::open().map_err(SetupError::NoTun)?;
+        let device = sys::tun::create(device, name).map_err(failed)?;
         configure(name, ipv6)?;
         Ok(Self {
             name: name.to_owned(),

@@ -1,7 +1,7 @@
 //! Making TUN devices.
 
 use std::{
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io,
     os::{
         fd::{AsRawFd as _, OwnedFd},
@@ -15,20 +15,26 @@ use super::interface::request;
 const FLAGS: libc::c_int =
     libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_TUN_EXCL;
 
-/// Creates a TUN device that vanishes when it is closed.
+/// Opens what TUN devices are made of.
+///
+/// # Errors
+/// `ENOENT`, `ENODEV` or `ENXIO` where the kernel, or the container, has no `/dev/net/tun`.
+pub fn open() -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+}
+
+/// Makes `device`, as [`open`] gives it, a TUN device that vanishes when it is closed.
 ///
 /// Reads and writes take one packet each, or several of a flow as one, behind the 10 bytes of a `virtio_net_hdr`
 /// (`linux/virtio_net.h`), and never wait. The kernel hands out whole packets only, as it is not told that more is understood.
 ///
 /// # Errors
-/// `EBUSY` when there is a device of that name, `ENOENT` without `/dev/net/tun`,
-/// `EPERM` without CAP_NET_ADMIN, `EINVAL` for a name of more than 15 bytes.
-pub fn create(name: &str) -> io::Result<OwnedFd> {
-    let device = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open("/dev/net/tun")?;
+/// `EBUSY` when there is a device of that name, `EPERM` without CAP_NET_ADMIN, `EINVAL` for a name of more than 15 bytes.
+pub fn create(device: File, name: &str) -> io::Result<OwnedFd> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = FLAGS as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes one `ifreq`, which `request` is and which outlives the

@@ -1,14 +1,15 @@
 //! Running `nft`.
 
 use std::{
-    io,
+    fs::File,
+    io::{self, Seek as _, Write as _},
     process::{Output, Stdio},
     time::Duration,
 };
 
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde_json::Value;
 use tokio::{
-    io::AsyncWriteExt,
     process::{Child, Command},
     time::timeout,
 };
@@ -20,6 +21,13 @@ const PLACES: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
 /// it, but not forever for one that hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Standard input of nft, from which it reads a transaction. It is a file, so that nft can show the wrong line.
+/// Not `-`, which nft takes for /dev/stdin: not every container has that.
+const INPUT: &str = "/proc/self/fd/0";
+
+/// The first version whose language is ours: that of Debian 11.
+const OLDEST: (u32, u32, u32) = (0, 9, 8);
+
 /// Why nft did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
@@ -28,6 +36,12 @@ pub enum NftError {
         "there is no `nft` command: install the package nftables (Debian: apt install nftables)"
     )]
     Missing,
+    /// Another language than ours.
+    #[error("this is nft {version}; pepd needs {} or later", dotted(OLDEST))]
+    TooOld {
+        /// As it has it.
+        version: String,
+    },
     /// The machine is out of processes, memory or descriptors.
     #[error("cannot run nft")]
     Run(#[source] io::Error),
@@ -52,13 +66,21 @@ impl Nft {
     /// Looks for nft.
     ///
     /// # Errors
-    /// [`NftError::Missing`] when it is nowhere.
+    /// [`NftError::Missing`] when it is nowhere, [`NftError::TooOld`].
     pub async fn find() -> Result<Self, NftError> {
         for path in PLACES {
             match run(path, &["--version"], None).await {
                 Err(NftError::Missing) => {}
                 Err(err) => return Err(err),
-                Ok(_) => return Ok(Self { path }),
+                Ok(said) => {
+                    // What does not say is tried.
+                    return match version(&said).filter(|(_, version)| *version < OLDEST) {
+                        Some((version, _)) => Err(NftError::TooOld {
+                            version: version.to_owned(),
+                        }),
+                        None => Ok(Self { path }),
+                    };
+                }
             }
         }
         Err(NftError::Missing)
@@ -68,21 +90,18 @@ impl Nft {
     ///
     /// # Errors
     /// When nft cannot be run or refuses.
-    pub async fn apply(&self, transaction: &Value) -> Result<(), NftError> {
-        run(self.path, &["-j", "-f", "-"], Some(transaction)).await?;
+    pub async fn apply(&self, transaction: &str) -> Result<(), NftError> {
+        run(self.path, &["-f", INPUT], Some(transaction)).await?;
         Ok(())
     }
 
     /// Whether nft and the kernel would take the transaction; nothing is changed.
     ///
     /// # Errors
-    /// When nft cannot be run.
-    pub async fn check(&self, transaction: &Value) -> Result<bool, NftError> {
-        match run(self.path, &["-j", "-c", "-f", "-"], Some(transaction)).await {
-            Ok(_) => Ok(true),
-            Err(NftError::Refused(_)) => Ok(false),
-            Err(err) => Err(err),
-        }
+    /// [`NftError::Refused`] where they would not, or when nft cannot be run.
+    pub async fn check(&self, transaction: &str) -> Result<(), NftError> {
+        run(self.path, &["-c", "-f", INPUT], Some(transaction)).await?;
+        Ok(())
     }
 
     /// What there is, as JSON: of a table without the elements of its sets, such as `["table", "inet", "pepd"]`.
@@ -117,9 +136,21 @@ fn packets(text: &str) -> Option<u64> {
     counter.get("packets")?.as_u64()
 }
 
-async fn run(path: &str, args: &[&str], input: Option<&Value>) -> Result<String, NftError> {
-    let child = spawn(path, args)?;
-    let output = output(child, input, PATIENCE).await?;
+/// `(1.0.6, its numbers)` of `nftables v1.0.6 (Lester Gooch #5)`.
+fn version(said: &str) -> Option<(&str, (u32, u32, u32))> {
+    let version = said.split_whitespace().nth(1)?.strip_prefix('v')?;
+    let mut numbers = version.split('.').map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    Some((version, (next()?, next()?, next().unwrap_or(0))))
+}
+
+fn dotted((major, minor, patch): (u32, u32, u32)) -> String {
+    format!("{major}.{minor}.{patch}")
+}
+
+async fn run(path: &str, args: &[&str], input: Option<&str>) -> Result<String, NftError> {
+    let child = spawn(path, args, input)?;
+    let output = output(child, PATIENCE).await?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
@@ -127,10 +158,14 @@ async fn run(path: &str, args: &[&str], input: Option<&Value>) -> Result<String,
     }
 }
 
-fn spawn(path: &str, args: &[&str]) -> Result<Child, NftError> {
+fn spawn(path: &str, args: &[&str], input: Option<&str>) -> Result<Child, NftError> {
+    let input = match input {
+        Some(text) => file(text).map_err(NftError::Run)?.into(),
+        None => Stdio::null(),
+    };
     Command::new(path)
         .args(args)
-        .stdin(Stdio::piped())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
@@ -138,22 +173,17 @@ fn spawn(path: &str, args: &[&str]) -> Result<Child, NftError> {
         .map_err(spawn_error)
 }
 
+/// In memory; who opens it anew reads it from its beginning.
+fn file(text: &str) -> io::Result<File> {
+    let mut file = File::from(memfd_create(c"nft", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(text.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
 /// What the child says until it ends. One that takes longer than `limit` is killed (when dropped).
-async fn output(
-    mut child: Child,
-    input: Option<&Value>,
-    limit: Duration,
-) -> Result<Output, NftError> {
-    let ended = async {
-        let mut stdin = child.stdin.take().expect("piped");
-        if let Some(input) = input {
-            // An nft that stops reading has something to say on its standard error.
-            let _ = stdin.write_all(input.to_string().as_bytes()).await;
-        }
-        drop(stdin);
-        child.wait_with_output().await
-    };
-    match timeout(limit, ended).await {
+async fn output(child: Child, limit: Duration) -> Result<Output, NftError> {
+    match timeout(limit, child.wait_with_output()).await {
         Ok(output) => output.map_err(NftError::Run),
         Err(_elapsed) => Err(NftError::Hangs(limit)),
     }
@@ -167,15 +197,25 @@ fn spawn_error(err: io::Error) -> NftError {
     }
 }
 
-/// The first lines of what nft says; for a JSON transaction it repeats all of it after that.
+/// Errors of nft, with the line that it shows of each, in one line.
 fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
-    let lines = text.lines().filter(|line| line.contains("rror"));
-    let lines: Vec<&str> = lines.take(3).map(str::trim).collect();
-    let message = if lines.is_empty() {
-        text.trim().to_owned()
-    } else {
-        lines.join("; ")
+    let mut lines = text.lines().map(str::trim).peekable();
+    let mut errors = Vec::new();
+    while let Some(line) = lines.next() {
+        let Some((_, error)) = line.split_once("Error: ") else {
+            continue;
+        };
+        let shown = lines.next_if(|line| !line.is_empty() && !line.contains("Error: "));
+        errors.push(match shown {
+            Some(shown) => format!("{error} (in: {shown})"),
+            None => error.to_owned(),
+        });
+    }
+    errors.truncate(3);
+    let message = match errors.as_slice() {
+        [] => text.trim().replace('\n', "; "),
+        errors => errors.join("; "),
     };
     message.chars().take(400).collect()
 }
@@ -196,10 +236,10 @@ mod tests {
 
     #[tokio::test]
     async fn one_that_hangs_is_killed() {
-        let child = spawn("sleep", &["1000"]).unwrap();
+        let child = spawn("sleep", &["1000"], None).unwrap();
         let stat = format!("/proc/{}/stat", child.id().unwrap());
         let limit = Duration::from_millis(20);
-        let answer = timeout(PATIENCE, output(child, None, limit)).await;
+        let answer = timeout(PATIENCE, output(child, limit)).await;
         assert!(matches!(answer, Ok(Err(NftError::Hangs(_)))), "{answer:?}");
         let gone = async {
             // A zombie waits to be reaped.
@@ -211,12 +251,25 @@ mod tests {
     }
 
     #[test]
-    fn complaint_is_short() {
-        let stderr = b"internal:0:0-0: Error: Could not process rule: No such file or directory\n\n{\"nftables\": ...";
+    fn a_complaint_is_one_line_with_what_is_wrong() {
+        let stderr = b"/proc/self/fd/0:4:1-10: Error: syntax error, unexpected string\n\
+                       \t\ttcp dport nonsense\n          ^^^^^^^^\n\
+                       netlink: Error: cache initialization failed: Operation not supported\n";
         assert_eq!(
             complaint(stderr),
-            "internal:0:0-0: Error: Could not process rule: No such file or directory"
+            "syntax error, unexpected string (in: tcp dport nonsense); \
+             cache initialization failed: Operation not supported"
         );
+        assert_eq!(complaint(b"nft: not\nhere\n"), "nft: not; here");
         assert_eq!(complaint(&vec![b'x'; 5000]).len(), 400);
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let of = |said| version(said).map(|(_, version)| version);
+        assert_eq!(of("nftables v1.0.6 (Lester Gooch #5)\n"), Some((1, 0, 6)));
+        assert_eq!(of("nftables v1.1 (x)"), Some((1, 1, 0)));
+        assert!(of("nftables v0.9.3 (Topsy)") < Some(OLDEST));
+        assert_eq!(of("something else"), None);
     }
 }

@@ -1,19 +1,27 @@
-//! The table in nft's own language.
+//! The table in nft's own language: installed, and printed by `pepd rules`. Not JSON, of which nft before 1.0.6
+//! silently ignores statements of sets, and before 1.0.0 refuses lists of flags.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
-use pep_core::site::PortRange;
+use pep_core::{hosts::Host, site::PortRange};
 
 use super::{
-    Family, HOST_MASK, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS,
-    SEEN_SECONDS, SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits,
+    Family, HOST_MASK, Hook, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS,
+    SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits,
 };
-use crate::intercept::rules::{Chain, Counter, Prefixes, Rule, Ruleset, Term};
+use crate::{
+    gate::Gate,
+    intercept::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term},
+};
 
-/// The table as a file for `nft -f`, which replaces any earlier one of that name.
-pub fn ruleset(ruleset: &Ruleset) -> String {
+/// A table of its own for what is to be checked, not carried out.
+const PROBE: &str = "pepd_probe";
+
+/// Replaces any earlier table of that name by this one, all at once or not at all.
+pub fn install_transaction(ruleset: &Ruleset) -> String {
     let table = &ruleset.table;
-    let mut text = format!("table inet {table}\ndelete table inet {table}\n\n");
+    // The first line so that the deletion finds one.
+    let mut text = remove_transaction(table) + "\n";
     let counter = |counter: Counter| format!("\tcounter {} {{\n\t}}\n", counter.name());
     let mut parts: Vec<_> = ruleset.counters.iter().copied().map(counter).collect();
     if ruleset.seen {
@@ -27,6 +35,73 @@ pub fn ruleset(ruleset: &Ruleset) -> String {
     parts.extend(ruleset.chains.iter().map(|part| chain(ruleset.mask, part)));
     let _ = write!(text, "table inet {table} {{\n{}}}\n", parts.join("\n"));
     text
+}
+
+/// Opens or closes the gate of an installed table.
+pub fn gate_transaction(table: &str, mask: u32, gate: Gate) -> String {
+    chain_transaction(table, mask, "gate", &rules::gate(gate))
+}
+
+/// Gives a chain of an installed table these rules instead of those that it has.
+pub fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rule]) -> String {
+    let mut text = format!("flush chain inet {table} {name}\n");
+    for rule in rules {
+        let _ = writeln!(text, "add rule inet {table} {name} {}", line(mask, rule));
+    }
+    text
+}
+
+/// Makes these hosts, and no others, those at their cap, in an installed table with sets for `families`.
+pub fn hosts_transaction(table: &str, families: &[Family], hosts: &BTreeSet<Host>) -> String {
+    let mut text = String::new();
+    for &family in families {
+        let name = family.hosts_set();
+        let _ = writeln!(text, "flush set inet {table} {name}");
+        let of_family = |host: &&Host| host.address().is_ipv4() == (family == Family::V4);
+        let hosts: Vec<_> = hosts.iter().filter(of_family).collect();
+        if !hosts.is_empty() {
+            let hosts = set(hosts.iter().map(|host| host.address().to_string()));
+            let _ = writeln!(text, "add element inet {table} {name} {hosts}");
+        }
+    }
+    text
+}
+
+/// Removes the table if it is there.
+pub fn remove_transaction(table: &str) -> String {
+    format!("table inet {table}\ndelete table inet {table}\n")
+}
+
+/// Asks for nothing but nftables itself; to be checked, not carried out.
+pub fn empty_transaction() -> String {
+    format!("table inet {PROBE}\n")
+}
+
+/// Tries a single rule in a table of its own; to be checked, not carried out.
+pub fn probe_transaction(terms: &[Term]) -> String {
+    let hook = match terms {
+        _ if terms.contains(&Term::ClampMss) => Hook::ForwardMangle,
+        [Term::IcmpError(_), ..] => Hook::OutputRoute,
+        _ => Hook::PreroutingRaw,
+    };
+    let rule = Rule {
+        terms: terms.to_vec(),
+        comment: "probe".to_owned(),
+    };
+    let probe = Chain {
+        name: "probe".to_owned(),
+        hook: Some(hook),
+        rules: vec![rule],
+    };
+    let sets = terms.iter().filter_map(|term| match term {
+        Term::Remember(family) | Term::Forget(family) => Some(recent_set(*family)),
+        Term::FasterPerHost(family, _) => Some(rates_set(*family)),
+        Term::Seen => Some(seen_set()),
+        Term::HasSpoken(family, lane) => Some(spoken_set(*family, *lane)),
+        _ => None,
+    });
+    let parts: String = sets.chain([chain(u32::MAX, &probe)]).collect();
+    format!("table inet {PROBE} {{\n{parts}}}\n")
 }
 
 fn seen_set() -> String {
@@ -83,7 +158,8 @@ fn line(mask: u32, rule: &Rule) -> String {
 }
 
 fn term(mask: u32, term: &Term) -> String {
-    let protocols = "{ icmp, tcp, ipv6-icmp }";
+    // By number: nft looks names up in /etc/protocols, which small images do not have.
+    let protocols = "{ 1, 6, 58 }";
     match term {
         Term::From(names) => format!("iifname {}", one_or_set(names.iter().map(quoted))),
         Term::To(names) => format!("oifname {}", one_or_set(names.iter().map(quoted))),
@@ -166,7 +242,8 @@ fn term(mask: u32, term: &Term) -> String {
             format!("@th,{},16 {ports}", family.quoted().destination)
         }
         Term::ClampMss => "tcp option maxseg size set rt mtu".to_owned(),
-        Term::Reject => "reject with icmpx port-unreachable".to_owned(),
+        // Later nft does without `type`, and takes it.
+        Term::Reject => "reject with icmpx type port-unreachable".to_owned(),
         Term::Drop => "drop".to_owned(),
         Term::Accept => "accept".to_owned(),
         Term::Return => "return".to_owned(),
@@ -254,5 +331,5 @@ fn tproxy(family: Family, port: u16) -> String {
         Family::V4 => format!("{}:{port}", family.listen_address()),
         Family::V6 => format!("[{}]:{port}", family.listen_address()),
     };
-    format!("meta nfproto {nfproto} meta l4proto tcp tproxy {ip} to {address}")
+    format!("meta nfproto {nfproto} meta l4proto 6 tproxy {ip} to {address}")
 }

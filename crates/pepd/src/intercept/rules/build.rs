@@ -340,7 +340,7 @@ impl Builder<'_> {
     }
 
     fn site(&self, id: SiteId, site: &Site) -> Vec<Rule> {
-        // What else a site takes comes by the chain `packets`.
+        // What else a site takes comes by the chain `packet_sites`.
         if !takes_tcp(&site.matcher) {
             return Vec::new();
         }

@@ -40,7 +40,7 @@ fn who_looks_at_no_packets_has_no_rule_for_them() {
         .into_iter()
         .filter(ends)
         .collect();
-    let packets = Term::Goto("packets".to_owned());
+    let packets = Term::Goto("packet_sites".to_owned());
     assert!(!leads.iter().any(|rule| rule.contains(&packets)));
 }
 
@@ -68,7 +68,7 @@ fn sites_decide_in_their_order_whatever_their_mode() {
     let udp = || Term::Protocol(vec![Protocol::UDP]);
     let port = |port| Term::TransportDestination(vec![PortRange::single(port)]);
     let prefix: Ipv4Net = "10.0.0.0/8".parse().unwrap();
-    let chain = rules_of(&ruleset, "packets");
+    let chain = rules_of(&ruleset, "packet_sites");
     let expected: [&[Term]; 7] = [
         &[Term::Protocol(vec![Protocol::TCP]), port(22), Term::Return],
         &[
@@ -112,7 +112,7 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
             .position(|terms| wanted(terms))
             .expect("a rule")
     };
-    let goes = |end: fn(String) -> Term| end("packets".to_owned());
+    let goes = |end: fn(String) -> Term| end("packet_sites".to_owned());
     let of_peers = || Term::From(vec!["pepd-0".to_owned()]);
     let to_us = position(&|terms| {
         terms.starts_with(&[of_peers(), Term::ForThisMachine]) && terms.ends_with(&[Term::Drop])
@@ -229,7 +229,7 @@ fn errors_about_a_peers_packets_go_the_way_of_answers() {
         own(of_b(Family::V6), 0x5700_0000),
     ];
     assert_eq!(rules_of(&ruleset, "errors"), expected);
-    let of_routers = rules_of(&ruleset, "packets")[2..6].to_vec();
+    let of_routers = rules_of(&ruleset, "packet_sites")[2..6].to_vec();
     let goes = |mut terms: Vec<Term>, lane: &str| {
         terms.push(Term::Goto(lane.to_owned()));
         terms
