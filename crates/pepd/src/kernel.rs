@@ -29,6 +29,18 @@ pub fn has_rto_max() -> bool {
     socket.and_then(set).is_ok()
 }
 
+/// Says once, at the start, that the kernel lacks what sites ask for and flows can do without.
+pub fn tell_what_is_missing(config: &Config) {
+    let mut sites = config.sites.iter();
+    let asks = sites.any(|(_, site)| site.timeouts.rto_max.is_some());
+    if asks && !has_rto_max() {
+        tracing::info!(
+            "this kernel lets pauses between retransmissions grow to 120 s, as it has no TCP_RTO_MAX_MS (Linux 6.15): \
+             `timeouts.rto_max` has no effect"
+        );
+    }
+}
+
 /// What was found wrong or doubtful.
 #[derive(Debug, Default)]
 pub struct Findings {

@@ -219,7 +219,8 @@ impl LegOptions {
     /// Caps the time between retransmissions of a leg that has connected.
     pub fn cap_retransmissions(&self, socket: BorrowedFd<'_>) {
         if let Some(rto_max) = self.rto_max.filter(|_| self.user_timeout.is_some()) {
-            or_warn("TCP_RTO_MAX_MS", sys::socket::set_rto_max(socket, rto_max));
+            // `pepd run` says at its start where the kernel has no such option.
+            let _ = sys::socket::set_rto_max(socket, rto_max);
         }
     }
 
@@ -232,8 +233,8 @@ impl LegOptions {
             socket.set_tcp_user_timeout(Some(user_timeout)),
         );
         let Some(rto_max) = rto_max else { return };
-        let capped = sys::socket::set_rto_max(socket.as_fd(), rto_max);
-        if or_warn("TCP_RTO_MAX_MS", capped) {
+        // `pepd run` says at its start where the kernel has no such option.
+        if sys::socket::set_rto_max(socket.as_fd(), rto_max).is_ok() {
             let retries = self.syn_retries(rto_max);
             let (fd, level) = (socket.as_fd(), libc::IPPROTO_TCP);
             let set = sys::socket::set_int(fd, level, libc::TCP_SYNCNT, retries);
@@ -262,13 +263,12 @@ pub fn set_pacing_or_warn(fd: BorrowedFd<'_>, bytes_per_second: u64) {
     or_warn("SO_MAX_PACING_RATE", result);
 }
 
-/// Warns, once per option and process, when the kernel refuses it. Returns whether it took it.
-pub(super) fn or_warn(name: &'static str, result: io::Result<()>) -> bool {
+/// Warns, once per option and process, when the kernel refuses it.
+pub(super) fn or_warn(name: &'static str, result: io::Result<()>) {
     static WARNED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    let Err(err) = result else { return true };
+    let Err(err) = result else { return };
     let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
     if warned.insert(name) {
         tracing::warn!(option = name, error = %err, "the kernel refuses a socket option");
     }
-    false
 }

@@ -35,12 +35,16 @@ pub fn spawn(patience: Duration) -> io::Result<Pid> {
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let name = prctl::get_name()?;
     prctl::set_name(NAME)?;
+    let flags = (libc::CLONE_FILES | libc::SIGCHLD) as libc::c_ulong;
+    // Everywhere else flags come first, and then the stack.
+    let (first, second) = if cfg!(target_arch = "s390x") {
+        (0, flags)
+    } else {
+        (flags, 0)
+    };
     // SAFETY: without a stack and without CLONE_VM this is fork(2), but for the table of descriptors. The arguments that
     // are 0 may come in any order, as they do. The child only makes system calls, and never returns.
-    let result = unsafe {
-        let flags = (libc::CLONE_FILES | libc::SIGCHLD) as libc::c_ulong;
-        libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0)
-    };
+    let result = unsafe { libc::syscall(libc::SYS_clone, first, second, 0, 0, 0) };
     if result == 0 {
         // SAFETY: this is the child of `clone`.
         unsafe { keep(parent, patience) }

@@ -20,7 +20,7 @@ use pepd::{
     diagnose,
     exit::ExitStatus,
     intercept,
-    kernel::has_rto_max,
+    kernel::{has_rto_max, tell_what_is_missing},
     load::{self, LoadError, Loaded, Source},
     log,
     summary::Summary,
@@ -65,6 +65,9 @@ fn run(args: &RunArgs) -> ExitStatus {
     log::init(args.log(loaded.config.log), args.log_level.is_some());
     if let Err(err) = daemon::leave_no_core() {
         tracing::warn!(error = %err, "a crash may leave a core dump, with keys and what hosts send in it");
+    }
+    if !args.worker && args.before.is_none() {
+        tell_what_is_missing(&loaded.config);
     }
     if loaded.config.custody.survive && !args.worker {
         // Before those that run pepd take some, and do not say what is missing.
