@@ -24,7 +24,10 @@ pub mod block;
 pub mod code;
 pub mod control;
 pub mod gf256;
-#[expect(unsafe_code, reason = "vectors are read and written through pointers")]
+#[cfg_attr(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    expect(unsafe_code, reason = "vectors are read and written through pointers")
+)]
 pub mod kernel;
 pub mod overcode;
 pub mod scheme;

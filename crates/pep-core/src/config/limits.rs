@@ -5,6 +5,7 @@ use std::time::Duration;
 use units::ByteSize;
 
 use super::{
+    addresses::{Addresses, TUNNEL_EXTENT_MIN},
     raw::Section,
     values::{Integer, PowerOfTwo, Size, Span},
 };
@@ -13,16 +14,17 @@ use super::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Flows at one time, 1 to 1,000,000. Further ones pass unaccelerated and are counted.
-    /// Default 8192: with all else at its default, what 20,000 descriptors carry. Costs two
-    /// descriptors and about 3 kB per flow, and address space, not memory, for its rings.
+    /// Default 8192: with all else at its default, what 20,000 descriptors carry; fewer where
+    /// [addresses](Addresses) are short. Costs two descriptors and about 3 kB per flow, and
+    /// address space, not memory, for its rings.
     pub flows: u32,
     /// Flows of one host (a client's IPv4 address, or its IPv6 /64) at one time, 1 to [`flows`](Self::flows). Further ones pass
     /// unaccelerated and are counted. `None`: a quarter of what there may be in all, but at least 256, so that
     /// three hosts can do their worst and there is still room. A NAT router is one host.
     pub flows_per_host: Option<u32>,
-    /// Bytes of all rings together. Default 1 GiB: room for the initial rings of
-    /// [`flows`](Self::flows), and for hundreds of full-sized ones when there are fewer. An upper
-    /// bound, not a reservation: a ring without data has no pages.
+    /// Bytes of all rings together. Default 1 GiB, but at most a quarter of the addresses: room for
+    /// the initial rings of [`flows`](Self::flows), and for hundreds of full-sized ones when there
+    /// are fewer. An upper bound, not a reservation: a ring without data has no pages.
     pub memory: ByteSize,
     /// The ring of one direction of a flow to begin with, a power of two from 4 KiB to
     /// [`ring_max`](Self::ring_max). Default 64 KiB: a web page or a keystroke never needs more.
@@ -105,13 +107,33 @@ impl Limits {
     }
 }
 
+/// Minimum buffer of each direction of a flow, in bytes: its ring, or more in a tunnel.
+fn extent_least(ring_initial: ByteSize, tunnels: bool) -> u64 {
+    let tunnel = if tunnels { TUNNEL_EXTENT_MIN } else { 0 };
+    ring_initial.bytes().max(tunnel)
+}
+
+/// Bytes that the buffer of each direction can grow to where [`Limits::flows`] is not stated.
+const EXTENT_FAIR: u64 = 256 << 10;
+
 const RING_MAX: std::ops::RangeInclusive<ByteSize> = ByteSize::kib(64)..=ByteSize::mib(16);
 
 impl Limits {
-    pub(super) fn read(mut section: Section<'_>) -> Self {
+    /// Reads them for a process that has these addresses, with or without flows in tunnels.
+    pub(super) fn read(mut section: Section<'_>, addresses: Addresses, tunnels: bool) -> Self {
         let d = Self::default();
         let s = &mut section;
-        let flows = s.read("flows", Integer(1..=1_000_000)).unwrap_or(d.flows);
+        let ring_initial = s
+            .read(
+                "ring_initial",
+                PowerOfTwo(ByteSize::kib(4)..=*RING_MAX.end()),
+            )
+            .unwrap_or(d.ring_initial);
+        let flows = s.read("flows", Integer(1..=1_000_000));
+        let flows = flows.unwrap_or_else(|| {
+            let extent = extent_least(ring_initial, tunnels).max(EXTENT_FAIR);
+            d.flows.min(addresses.flows(extent)).max(1)
+        });
         let held = s.read("held", Integer(1..=100_000)).unwrap_or(d.held);
         let held_rate = s
             .read("held_rate", Integer(1..=1_000_000))
@@ -121,13 +143,8 @@ impl Limits {
             flows_per_host: s.read("flows_per_host", Integer(1..=flows)),
             memory: s
                 .read("memory", Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)))
-                .unwrap_or(d.memory),
-            ring_initial: s
-                .read(
-                    "ring_initial",
-                    PowerOfTwo(ByteSize::kib(4)..=*RING_MAX.end()),
-                )
-                .unwrap_or(d.ring_initial),
+                .unwrap_or(d.memory.min(ByteSize(addresses.bytes / 4))),
+            ring_initial,
             ring_max: s
                 .read("ring_max", PowerOfTwo(RING_MAX))
                 .unwrap_or(d.ring_max),
@@ -154,8 +171,26 @@ impl Limits {
             backlog: s.read("backlog", Integer(1..=65_535)).unwrap_or(d.backlog),
         };
         limits.check(&section);
+        limits.check_addresses(&section, addresses, tunnels);
         section.finish();
         limits
+    }
+
+    /// Every flow needs addresses for its first buffers.
+    fn check_addresses(&self, section: &Section<'_>, addresses: Addresses, tunnels: bool) {
+        let least = extent_least(self.ring_initial, tunnels);
+        let most = addresses.flows(least);
+        if self.flows > most {
+            let (room, least) = (ByteSize(addresses.bytes), ByteSize(least));
+            section.error(
+                "flows",
+                format!(
+                    "{} flows with two buffers of at least {least} do not fit the {room} of addresses \
+                     that pepd has for them on this CPU; accepted: at most {most}",
+                    self.flows
+                ),
+            );
+        }
     }
 
     fn check(&self, section: &Section<'_>) {
@@ -200,7 +235,9 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use toml::de::DeTable;
+
+    use super::{super::findings::Findings, *};
 
     #[test]
     fn a_host_may_have_a_quarter_but_not_too_few() {
@@ -214,5 +251,43 @@ mod tests {
         };
         assert_eq!(stated.flows_per_host(8192), Some(100));
         assert_eq!(stated.flows_per_host(100), None);
+    }
+
+    /// Limits as a process with addresses of so many bits reads them; errors as text.
+    fn read(text: &str, bits: u32, tunnels: bool) -> Result<Limits, String> {
+        let findings = Findings::new(text);
+        let document = DeTable::parse(text).expect("TOML");
+        let section = Section::root(document.get_ref(), &findings);
+        let limits = Limits::read(section, Addresses::of_bits(bits), tunnels);
+        let errors = findings.finish().err().unwrap_or_default();
+        let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        errors.is_empty().then_some(limits).ok_or(errors.join("\n"))
+    }
+
+    #[test]
+    fn defaults_fit_the_addresses_with_tunnels_and_without() {
+        assert_eq!(read("", 64, true), Ok(Limits::default()));
+        for (tunnels, flows) in [(false, 1920), (true, 384)] {
+            let limits = read("", 32, tunnels).expect("defaults are accepted");
+            assert_eq!((limits.flows, limits.memory), (flows, ByteSize::mib(256)));
+        }
+        let fewer = read("ring_initial = \"512KiB\"\nmemory = \"1GiB\"", 32, false);
+        assert_eq!(fewer.expect("that fits too").flows, 1024 - 128);
+    }
+
+    #[test]
+    fn more_flows_than_addresses_hold_are_refused_with_the_most_that_fit() {
+        assert_eq!(
+            read("flows = 2000", 32, false).map(|limits| limits.flows),
+            Ok(2000)
+        );
+        for (text, tunnels, most) in [
+            ("flows = 400", true, "384"),
+            ("flows = 9000", false, "8064"),
+        ] {
+            let refused = read(text, 32, tunnels).expect_err("too many");
+            assert!(refused.contains("flows"), "{refused}");
+            assert!(refused.contains(&format!("at most {most}")), "{refused}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing past this module sees TOML. `docs/configuration.md` is the reference for operators;
 //! tests keep it and these types in agreement.
 
+mod addresses;
 mod admin;
 mod boost;
 mod congestion;
@@ -24,6 +25,7 @@ mod values;
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
+pub use addresses::{Addresses, TUNNEL_EXTENT_MIN};
 pub use admin::{Admin, AdminMode, AdminSocket};
 pub use boost::{
     AckFilter, AckReconstruction, Arq, Boost, Checksum, Compress, Congestion, CongestionMark,
@@ -127,7 +129,7 @@ impl Config {
                            `key_file`, which `pepd keygen` writes";
             findings.error(&format!("peer.{}", names[0]), message);
         }
-        let limits = Limits::read(root.section("limits"));
+        let limits = Limits::read(root.section("limits"), Addresses::HERE, !names.is_empty());
         let custody = Custody::read(root.section("custody"), &limits);
         if names.is_empty() && custody.folder.is_some() {
             let message =

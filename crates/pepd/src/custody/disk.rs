@@ -9,6 +9,7 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{FallocateFlags, fallocate},
+    libc::off_t,
 };
 
 /// A folder with files.
@@ -104,7 +105,7 @@ impl Disk for Folder {
 
     fn punch(&self, file: &fs::File, offset: u64, len: u64) -> bool {
         let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
-        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+        let (Ok(offset), Ok(len)) = (off_t::try_from(offset), off_t::try_from(len)) else {
             return false;
         };
         loop {

@@ -197,7 +197,7 @@ impl Look {
         let Ok(told) = statvfs::statvfs(path) else {
             return;
         };
-        let free = told.fragment_size().saturating_mul(told.blocks_available());
+        let free = (told.fragment_size() as u64).saturating_mul(told.blocks_available() as u64);
         // Whole MiB are read more easily.
         let shown = ByteSize(if free < 1 << 20 {
             free

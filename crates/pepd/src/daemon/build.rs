@@ -2,7 +2,11 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use pep_core::{budget::MemoryBudget, config::Config, relay::RelayLimits};
+use pep_core::{
+    budget::MemoryBudget,
+    config::{Addresses, Config, TUNNEL_EXTENT_MIN},
+    relay::RelayLimits,
+};
 
 use super::{
     DaemonError, Role,
@@ -36,9 +40,8 @@ use crate::{
     workers::{IdleThread, Workers},
 };
 
-/// Flows that the kernel had answered for us when the gate closed: until the rule is in place,
-/// at 10,000 a second, for 100 ms.
-pub(crate) const SLACK_FLOWS: u32 = 1024;
+/// Flows that the kernel had answered for us when the gate closed.
+pub(crate) const SLACK_FLOWS: u32 = Addresses::HERE.slack_flows;
 
 pub(super) async fn build(
     config: &Config,
@@ -268,7 +271,7 @@ fn context(
     let cap = flow_cap(config, descriptors, 0);
     let geometry = Geometry {
         slots: cap.saturating_add(SLACK_FLOWS),
-        extent: extent(config),
+        extent: Addresses::HERE.extent(cap, extent(config), extent_least(config)),
         initial: limits.ring_initial.bytes(),
     };
     let counters = Arc::new(Counters::default());
@@ -326,7 +329,7 @@ pub(crate) fn extent_least(config: &Config) -> u64 {
     if config.peers.is_empty() {
         initial
     } else {
-        initial.max(tunnel::setup::EXTENT_MIN)
+        initial.max(TUNNEL_EXTENT_MIN)
     }
 }
 

@@ -34,10 +34,10 @@ pub(super) fn raise() -> u64 {
     let limit = getrlimit(Resource::RLIMIT_NOFILE);
     let Ok((soft, hard)) = limit else { return 1024 };
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => hard,
+        Ok(()) => hard as u64,
         Err(err) => {
             tracing::warn!(error = %err, limit = soft, "cannot raise the limit of descriptors");
-            soft
+            soft as u64
         }
     }
 }

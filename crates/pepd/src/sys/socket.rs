@@ -37,8 +37,10 @@ pub fn set_ulong(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
     name: libc::c_int,
-    value: libc::c_ulong,
+    value: u64,
 ) -> io::Result<()> {
+    // An unsigned long has as many bits as an address.
+    let value = usize::try_from(value).unwrap_or(usize::MAX) as libc::c_ulong;
     set(fd, level, name, &value)
 }
 

@@ -38,7 +38,7 @@ use crate::{
 };
 
 pub(super) use kept::Kept;
-pub use room::{EXTENT_MIN, extent};
+pub use room::extent;
 
 /// Why there are no tunnels.
 #[derive(Debug, thiserror::Error)]

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use pep_core::{
     chunks,
-    config::{Config, Peer},
+    config::{Config, Peer, TUNNEL_EXTENT_MIN},
 };
 
 use super::{RTT_UNKNOWN, is_dedicated};
 use crate::tunnel::{credit, table::Sizes};
 
-/// What each direction of a flow may hold: the least and the most, and where nothing is known of the link.
-pub const EXTENT_MIN: u64 = 1 << 20;
+/// Buffer of each direction of a flow where nothing is known of the link, and its maximum; bytes.
 const EXTENT_UNKNOWN: u64 = 4 << 20;
 const EXTENT_MAX: u64 = 16 << 20;
 /// And what it may where there is memory for it: how fast the peer's way to us is only its own end states.
@@ -23,14 +22,14 @@ const AMPLE_FLOWS: u64 = 64;
 pub fn extent(config: &Config) -> u64 {
     let peers = config.peers.iter().enumerate();
     let extents = peers.map(|(index, peer)| extent_of(config, index, peer));
-    extents.max().unwrap_or(EXTENT_MIN)
+    extents.max().unwrap_or(TUNNEL_EXTENT_MIN)
 }
 
 /// Of a flow with that peer, of memory that is used when it is needed.
 pub(super) fn extent_of(config: &Config, index: usize, peer: &Peer) -> u64 {
     let (memory, peers) = (config.limits.memory.bytes(), config.peers.len() as u64);
     let part = memory / credit::ALL / AMPLE_FLOWS / peers.max(1);
-    let part = part.clamp(EXTENT_MIN, EXTENT_AMPLE);
+    let part = part.clamp(TUNNEL_EXTENT_MIN, EXTENT_AMPLE);
     let ample = 1 << part.ilog2();
     let needed = needed(config, index, peer).next_power_of_two();
     needed.max(ample).max(config.limits.ring_max.bytes())
@@ -48,7 +47,7 @@ fn needed(config: &Config, index: usize, peer: &Peer) -> u64 {
         (Some(rate), Some(rtt)) => 8 * rate.bandwidth_delay_product(rtt),
         _ => EXTENT_UNKNOWN,
     };
-    needed.clamp(EXTENT_MIN, EXTENT_MAX)
+    needed.clamp(TUNNEL_EXTENT_MIN, EXTENT_MAX)
 }
 
 /// What a flow takes from its leg ahead of what is sent: what the link takes in so long, but enough for the turns that flows and

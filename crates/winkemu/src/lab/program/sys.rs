@@ -7,7 +7,8 @@ use socket2::Socket;
 
 /// Bounds what a socket sends, in bytes of payload per second (SO_MAX_PACING_RATE).
 pub(super) fn set_pacing(socket: &Socket, bytes_per_second: u64) -> io::Result<()> {
-    let value: libc::c_ulong = bytes_per_second;
+    // An unsigned long has as many bits as an address.
+    let value = usize::try_from(bytes_per_second).unwrap_or(usize::MAX) as libc::c_ulong;
     // SAFETY: the descriptor is open while the socket is borrowed, and the kernel reads as many
     // bytes as an unsigned long has from a value that outlives the call.
     let outcome = unsafe {
