@@ -22,6 +22,7 @@ mod firewall;
 mod handshake;
 mod hanging;
 mod hostile;
+mod kernels;
 mod lab;
 mod limits;
 mod listening;
