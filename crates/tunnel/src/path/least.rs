@@ -19,8 +19,18 @@ impl Least {
 
     pub(crate) fn note(&mut self, at: f64, value: f64, half: f64) {
         if at - self.since > half {
-            (self.before, self.now, self.since) = (self.now, f64::INFINITY, at);
+            self.turn(at);
         }
+        self.keep(value);
+    }
+
+    /// Another half of the window begins.
+    fn turn(&mut self, at: f64) {
+        (self.before, self.now, self.since) = (self.now, f64::INFINITY, at);
+    }
+
+    /// Notes a value of the half that lasts.
+    fn keep(&mut self, value: f64) {
         self.now = self.now.min(value);
     }
 
@@ -62,8 +72,7 @@ impl QueueDelay {
 
     /// A round trip took so long.
     pub(crate) fn note_rtt(&mut self, at: f64, rtt: f64) {
-        self.rtt
-            .note(at, rtt, base_half(self.rtt_ever.get().min(rtt)));
+        self.rtt.keep(rtt);
         self.rtt_ever.note(at, rtt, RTT_HALF);
     }
 
@@ -71,7 +80,12 @@ impl QueueDelay {
     pub(crate) fn note(&mut self, sent: f64, received: f64) -> f64 {
         let rtt = self.rtt_ever.get();
         let half = base_half(if rtt.is_finite() { rtt } else { 0.0 });
-        self.delay.note(sent, received - sent, half);
+        // Both windows turn together: else a queue that stands would count twice in between.
+        if sent - self.delay.since > half {
+            self.delay.turn(sent);
+            self.rtt.turn(sent);
+        }
+        self.delay.keep(received - sent);
         let standing = self.rtt.get() - rtt;
         received - sent - self.delay.get()
             + if standing.is_finite() {
@@ -79,5 +93,27 @@ impl QueueDelay {
             } else {
                 0.0
             }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_stands_counts_once_whenever_its_window_ends() {
+        let mut delay = QueueDelay::new();
+        // Empty for 10 s; then 0.3 s of queue, but 0.12 s at times.
+        for tenth in 0..3000 {
+            let sent = f64::from(tenth) / 10.0;
+            let queue = match tenth {
+                0..100 => 0.0,
+                _ if tenth % 50 == 0 => 0.12,
+                _ => 0.3,
+            };
+            delay.note_rtt(sent + 0.6 + queue, 0.6 + queue);
+            let noted = delay.note(sent, sent + 0.3 + queue);
+            assert!((noted - queue).abs() < 1e-6, "{sent}: {noted}");
+        }
     }
 }
