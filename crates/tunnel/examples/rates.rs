@@ -1,6 +1,6 @@
 //! What the measured rate reaches over emulated links, in virtual time: `cargo run --release -p tunnel --example rates`.
 //!
-//! An argument picks a table (alone, steps, cubic); `trace` prints one run.
+//! An argument picks a table (alone, steps, cubic, stated, untrue, company); `trace` prints a run.
 
 #[path = "../tests/emulated/mod.rs"]
 mod emulated;
@@ -8,8 +8,9 @@ mod emulated;
 use std::time::Duration;
 
 use emulated::{Run, Setup};
+use tunnel::session::Rate;
 
-const SEEDS: u64 = 5;
+const SEEDS: u64 = 3;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +26,15 @@ fn main() {
     }
     if wanted("cubic") {
         cubic();
+    }
+    if wanted("stated") {
+        stated();
+    }
+    if wanted("untrue") {
+        untrue();
+    }
+    if wanted("company") {
+        company();
     }
 }
 
@@ -49,8 +59,9 @@ fn setup(rate: f64, rtt_ms: u64, buffer: f64, loss: f64) -> Setup {
         rtt: Duration::from_millis(rtt_ms),
         buffer,
         options: format!(",loss={loss}%"),
-        cubic: None,
-        start: 0.0,
+        cubic: vec![],
+        start: vec![0.0],
+        rate: Rate::Auto,
         rounds: 80.0,
     }
 }
@@ -81,7 +92,7 @@ fn alone() {
                 all(&|run| run.rate(0, 12.0, 80.0) / good),
                 all(&|run| run.queue(12.0, 80.0).0),
                 all(&|run| run.queue(12.0, 80.0).1),
-                all(&|run| 100.0 * run.overflow()),
+                all(&|run| 100.0 * run.overflow(0.0, 80.0)),
             );
         }
     }
@@ -113,6 +124,106 @@ fn steps() {
     }
 }
 
+/// A rate that is stated, and true.
+fn stated() {
+    println!("\n## A stated rate that is true; median (least to most) of {SEEDS} seeds\n");
+    println!("| Mbit/s | RTT ms | loss | use of rate x (1 - loss) | queue p95 RTT |");
+    println!("|---|---|---|---|---|");
+    for rate in [0.5, 2.0, 10.0, 50.0] {
+        for rtt in [20, 100, 600] {
+            for loss in ["0%", "2%", "8%"] {
+                let mut setup = setup(rate * 1e6, rtt, 1.0, 0.0);
+                setup.options = format!(",loss={loss}");
+                setup.rate = Rate::Stated((rate * 1e6) as u64);
+                setup.rounds = 200.0;
+                let good = rate * 1e6 * (1.0 - loss[..1].parse::<f64>().expect("digit") / 100.0);
+                println!(
+                    "| {rate} | {rtt} | {loss} | {} | {} |",
+                    over_seeds(&setup, |run| run.rate(0, 1.0, 200.0) / good),
+                    over_seeds(&setup, |run| run.queue(3.0, 200.0).1),
+                );
+            }
+        }
+    }
+}
+
+/// A stated rate that the link does not pass, for a while or always.
+fn untrue() {
+    println!("\n## 10, 6 and 5.1 stated on 5 Mbit/s; and 10, where there are 10, 3 and 10\n");
+    println!(
+        "| stated | RTT ms | loss % | buffer BDP | use of rate x (1 - loss) | p95 of the queue, ms | dropped by the queue after 3 RTT % | RTTs to 0.93 of what is stated |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for (told, rates) in [
+        (10.0, vec![(0.0, 5e6)]),
+        (6.0, vec![(0.0, 5e6)]),
+        (5.1, vec![(0.0, 5e6)]),
+        (10.0, vec![(0.0, 1e7), (100.0, 3e6), (200.0, 1e7)]),
+    ] {
+        for rtt in [40, 300, 600] {
+            for (loss, buffer) in [(0.0, 1.0), (2.0, 1.0), (0.0, 4.0), (0.0, 0.5)] {
+                let steps = rates.len() > 1;
+                let (rates, rate) = (rates.clone(), Rate::Stated((told * 1e6) as u64));
+                let setup = Setup {
+                    rates,
+                    rate,
+                    rounds: 300.0,
+                    ..setup(5e6, rtt, buffer, loss)
+                };
+                let (from, to) = if steps { (103.0, 200.0) } else { (3.0, 300.0) };
+                let good = setup.rate_at(from) * (1.0 - loss / 100.0);
+                let ms = |rounds: f64| rounds * rtt as f64;
+                let up = |run: &Run| run.reaches(200.0, 0.93 * 1e7 * (1.0 - loss / 100.0));
+                println!(
+                    "| {told}{} | {rtt} | {loss} | {buffer} | {} | {} | {} | {} |",
+                    if steps { ", steps" } else { "" },
+                    over_seeds(&setup, |run| run.rate(0, from, to) / good),
+                    over_seeds(&setup, |run| ms(run.queue(from + 3.0, to).1)),
+                    over_seeds(&setup, |run| 100.0 * run.overflow(from, to)),
+                    if steps {
+                        over_seeds(&setup, up)
+                    } else {
+                        String::new()
+                    },
+                );
+            }
+        }
+    }
+}
+
+/// Shares beside others, stated and measured.
+fn company() {
+    println!("\n## 10 Mbit/s and others on it; of a fair share, from 60 RTT and 30 s on\n");
+    println!("| ours | beside | RTT ms | buffer BDP | ours | the second | of all |");
+    println!("|---|---|---|---|---|---|---|");
+    for (name, rate) in [("stated", Rate::Stated(10_000_000)), ("auto", Rate::Auto)] {
+        for (beside, ours, others) in [("1 CUBIC", 1, 1), ("3 CUBIC", 1, 3), ("ours", 2, 0)] {
+            for rtt in [40, 100, 300, 600] {
+                for buffer in [0.5, 1.0, 4.0] {
+                    let from = 60_f64.max(30e3 / rtt as f64);
+                    let to = from + 600_f64.max(120e3 / rtt as f64);
+                    let setup = Setup {
+                        cubic: vec![(20.0, 1e6); others],
+                        start: vec![0.0, 20.0][..ours].to_vec(),
+                        rate,
+                        rounds: to,
+                        ..setup(1e7, rtt, buffer, 0.0)
+                    };
+                    let all = (ours + others) as f64;
+                    println!(
+                        "| {name} | {beside} | {rtt} | {buffer} | {} | {} | {} |",
+                        over_seeds(&setup, |run| all * run.rate(0, from, to) / 1e7),
+                        over_seeds(&setup, |run| all * run.rate(1, from, to) / 1e7),
+                        over_seeds(&setup, |run| (0..ours + others)
+                            .map(|flow| run.rate(flow, from, to) / 1e7)
+                            .sum()),
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Round trips after the step until the queue is short for two round trips.
 fn falls(run: &Run) -> f64 {
     let short = |quarter: &u32| {
@@ -133,13 +244,13 @@ fn cubic() {
     for rtt in [20, 100, 600] {
         for buffer in [0.25, 1.0, 4.0] {
             let first = Setup {
-                cubic: Some((30.0, 330.0)),
+                cubic: vec![(30.0, 330.0)],
                 rounds: 430.0,
                 ..setup(1e7, rtt, buffer, 0.0)
             };
             let second = Setup {
-                cubic: Some((0.0, 360.0)),
-                start: 60.0,
+                cubic: vec![(0.0, 360.0)],
+                start: vec![60.0],
                 rounds: 360.0,
                 ..first.clone()
             };
@@ -155,18 +266,27 @@ fn cubic() {
     }
 }
 
-/// `trace MBIT RTT BUFFER LOSS SEED [cubic | after | step]`: what happened at each report.
+/// `trace MBIT RTT BUFFER LOSS SEED [cubic | three | after | step | two | - [TOLD]]`: what happened at each report.
 fn trace(arguments: &[String]) {
     let number = |i: usize| arguments[i].parse::<f64>().expect("a number");
     let mut setup = setup(number(0) * 1e6, number(1) as u64, number(2), number(3));
+    if let Some(told) = arguments.get(6) {
+        setup.rate = Rate::Stated((told.parse::<f64>().expect("a number") * 1e6) as u64);
+    }
     match arguments.get(5).map(String::as_str) {
         Some("cubic") => {
-            setup.cubic = Some((30.0, 330.0));
+            setup.cubic = vec![(30.0, 330.0)];
             setup.rounds = 360.0;
         }
+        Some("three") => {
+            (setup.cubic, setup.rounds) = (vec![(20.0, 1e6); 3], 500.0);
+        }
+        Some("two") => {
+            (setup.start, setup.rounds) = (vec![0.0, 20.0], 400.0);
+        }
         Some("after") => {
-            setup.cubic = Some((0.0, 360.0));
-            (setup.start, setup.rounds) = (60.0, 360.0);
+            setup.cubic = vec![(0.0, 360.0)];
+            (setup.start, setup.rounds) = (vec![60.0], 360.0);
         }
         Some("step") => {
             setup.rates = vec![(0.0, 1e7), (60.0, 2e6), (120.0, 8e6)];

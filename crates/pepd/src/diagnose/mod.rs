@@ -18,6 +18,7 @@ mod listing;
 mod live;
 mod packets;
 mod peers;
+mod rates;
 mod sockets;
 mod system;
 mod unit;
@@ -279,6 +280,7 @@ fn live_findings(
     findings.extend(sockets::windows(&before.flows));
     findings.extend(sockets::stated_rate(config, &before.flows));
     findings.extend(packets::check(config, &before.status));
+    findings.extend(rates::check(&before.status));
     findings.extend(runtime.block_on(ways::of_flows(config, net, &before.flows, &halves)));
     findings
 }

@@ -46,7 +46,7 @@ use pep_core::{
     stats::EndReason,
 };
 use tokio::sync::Semaphore;
-use tunnel::outage;
+use tunnel::{outage, rate::Found};
 use units::Rate;
 
 pub use text::counted;
@@ -373,6 +373,16 @@ impl From<&SessionFacts> for SessionStatus {
             rtt_min_s: path.rtt_least.as_secs_f64(),
             rate: path.rate,
             link_rate: path.link_rate,
+            stated_rate: path.stated,
+            stated: path.found.map(|found| {
+                match found {
+                    Found::Unused => "unused",
+                    Found::Carried => "carried",
+                    Found::Less => "less",
+                    Found::Shared => "shared",
+                }
+                .to_owned()
+            }),
             loss: path.loss,
             overcode: path.overcode,
             packets_sent: stats.packets_sent,

@@ -225,6 +225,14 @@ pub struct SessionStatus {
     pub rate: u64,
     /// What the link is thought to carry for us, in bit/s.
     pub link_rate: u64,
+    /// The stated rate, in bit/s; nothing where none is.
+    #[serde(default)]
+    pub stated_rate: Option<u64>,
+    /// A word for what the stated rate has turned out to be. `unused`: never filled. `carried`: the link
+    /// passes that or more. `less`: the link has passed less for a while. `shared`: others fill the link.
+    /// Nothing where the link is `dedicated`, as nothing is measured then.
+    #[serde(default)]
+    pub stated: Option<String>,
     /// The share of our packets that the link loses, 0 to 1: before error correction.
     pub loss: f64,
     /// Repair packets per packet of normal streams.
@@ -245,6 +253,13 @@ pub struct SessionStatus {
     pub outages: u64,
     /// Packets that did not arrive there, by cause: lost by the link, dropped at a full queue, lost to outages.
     pub lost: Causes,
+}
+
+impl SessionStatus {
+    /// Whether the link has carried less than stated for a while.
+    pub fn passes_less(&self) -> bool {
+        self.stated.as_deref() == Some("less")
+    }
 }
 
 /// Packets that did not arrive, by cause.

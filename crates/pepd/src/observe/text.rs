@@ -163,7 +163,17 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
         percent(session.overcode),
         session.segments_resent,
         session.outages,
-    )
+    )?;
+    match session.stated_rate.filter(|_| session.passes_less()) {
+        Some(stated) => writeln!(f, "{:<NAME$} {}", "", passes(session.link_rate, stated)),
+        None => Ok(()),
+    }
+}
+
+/// What the link carries, and what is stated of it.
+pub(crate) fn passes(carried: u64, stated: u64) -> String {
+    let (carried, stated) = (bits(carried as f64), bits(stated as f64));
+    format!("link passes {carried} where its rate is stated as {stated}")
 }
 
 /// Address of a peer, time since it was last heard, bytes received and sent.

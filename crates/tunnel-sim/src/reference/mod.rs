@@ -55,7 +55,7 @@ pub struct Reference<const BUG: Bug> {
 impl<const BUG: Bug> Reference<BUG> {
     fn rate(&self) -> f64 {
         match self.config.rate {
-            Rate::Stated(rate) => rate as f64,
+            Rate::Dedicated(rate) | Rate::Stated(rate) => rate as f64,
             Rate::Auto => 1e6,
         }
     }

@@ -2,8 +2,6 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use tunnel::session::Rate;
-
 use super::{Task, World};
 use crate::{
     side::{End, Side},
@@ -45,7 +43,7 @@ impl<S: Side> World<S> {
         }
         let (seat, now) = (&mut self.seats[end], self.now);
         seat.sent += 1;
-        let Rate::Stated(rate) = session.rate else {
+        let Some(rate) = session.rate.stated() else {
             return Ok(());
         };
         let per_second = rate as f64 / 8.0;

@@ -1,6 +1,6 @@
 //! What the two sides tell each other in the handshake.
 
-use crate::session::{Rate, SessionConfig};
+use crate::session::SessionConfig;
 
 /// The protocol that is described in docs/tunnel.md.
 pub const VERSION: u8 = 1;
@@ -52,10 +52,7 @@ impl Terms {
             stream_credit: config.stream_credit,
             session_credit: config.session_credit,
             packets: config.packets,
-            rate: match config.rate {
-                Rate::Stated(rate) => Some(rate),
-                Rate::Auto => None,
-            },
+            rate: config.rate.stated(),
         }
     }
 

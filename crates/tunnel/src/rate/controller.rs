@@ -20,32 +20,45 @@ pub struct ControllerConfig {
     pub remembered: Option<u64>,
 }
 
+/// The truth of a stated rate, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Unknown: it has not been used up.
+    Unused,
+    /// All of it has been used, and no queue stood: the link carries that or more.
+    Carried,
+    /// The link carries less, and has for a while.
+    Less,
+    /// Others fill the link, and we have a share of it.
+    Shared,
+}
+
 /// Says how fast to send. Rates are bits a second on the link, all that is on it counted.
 #[derive(Clone, Debug)]
 pub enum Controller {
-    /// The rate is stated: nothing changes it.
-    Stated {
+    /// The link is ours alone: nothing changes its rate.
+    Dedicated {
         /// It.
         rate: u64,
     },
-    /// The rate is measured.
-    Auto(Box<Auto>),
+    /// The rate is measured, below the stated one if there is one.
+    Measured(Box<Auto>),
 }
 
 impl Controller {
     /// A controller that begins at `now`.
     pub fn new(config: &ControllerConfig, now: Duration) -> Self {
         match config.rate {
-            Rate::Stated(rate) => Self::Stated { rate: rate.max(1) },
-            Rate::Auto => Self::Auto(Box::new(Auto::new(config, now))),
+            Rate::Dedicated(rate) => Self::Dedicated { rate: rate.max(1) },
+            Rate::Stated(_) | Rate::Auto => Self::Measured(Box::new(Auto::new(config, now))),
         }
     }
 
     /// How fast to send now, in bits a second; never 0. May change after each of the calls below.
     pub fn rate(&self) -> u64 {
         match self {
-            Self::Stated { rate } => *rate,
-            Self::Auto(auto) => auto.rate(),
+            Self::Dedicated { rate } => *rate,
+            Self::Measured(auto) => auto.rate(),
         }
     }
 
@@ -53,43 +66,52 @@ impl Controller {
     /// is found out. For windows, for spacings, and to be remembered.
     pub fn link_rate(&self) -> u64 {
         match self {
-            Self::Stated { rate } => *rate,
-            Self::Auto(auto) => auto.link_rate(),
+            Self::Dedicated { rate } => *rate,
+            Self::Measured(auto) => auto.link_rate(),
         }
     }
 
-    /// What reports and beacons may reckon with, in bits a second: these go whatever the pacing.
+    /// The truth of the stated rate; nothing where none is stated, or none is measured.
+    pub fn found(&self) -> Option<Found> {
+        match self {
+            Self::Dedicated { .. } => None,
+            Self::Measured(auto) => auto.found(),
+        }
+    }
+
+    /// The rate with which reports and beacons may reckon, in bits a second: these go whatever the
+    /// pacing. The peer reckons with a stated rate, too.
     pub fn safe_rate(&self) -> u64 {
         match self {
-            Self::Stated { rate } => *rate,
-            Self::Auto(auto) => auto.safe_rate(),
+            Self::Dedicated { rate } => *rate,
+            Self::Measured(auto) => auto.safe_rate(),
         }
     }
 
     /// A packet has been sent that takes so many bytes on the link.
     pub fn on_sent(&mut self, now: Duration, _bytes: u64) {
-        if let Self::Auto(auto) = self {
+        if let Self::Measured(auto) = self {
             auto.on_sent(now);
         }
     }
 
     /// A report has come. `losses` are what was found lost since the last call.
     pub fn on_sample(&mut self, sample: &PathSample, losses: &[LossEvent]) {
-        if let Self::Auto(auto) = self {
+        if let Self::Measured(auto) = self {
             auto.on_sample(sample, losses);
         }
     }
 
     /// Nothing comes from the peer any more.
     pub fn on_outage(&mut self, now: Duration) {
-        if let Self::Auto(auto) = self {
+        if let Self::Measured(auto) = self {
             auto.on_outage(now);
         }
     }
 
     /// The peer is there again: at the remembered rate, and as attentive to queues as ever.
     pub fn on_resume(&mut self, now: Duration) {
-        if let Self::Auto(auto) = self {
+        if let Self::Measured(auto) = self {
             auto.on_resume(now);
         }
     }

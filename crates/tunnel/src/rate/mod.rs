@@ -5,7 +5,7 @@ mod controller;
 mod pacer;
 
 pub use auto::Auto;
-pub use controller::{Controller, ControllerConfig};
+pub use controller::{Controller, ControllerConfig, Found};
 pub use pacer::{Batch, Pacer};
 
 /// The time that so many bytes take at a rate in bits a second, which is taken for 1 if it is 0.

@@ -74,10 +74,23 @@ impl Default for SessionConfig {
 /// How fast to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// The link carries so many bits a second, all that is on it counted.
+    /// Bits a second that the link carries for us alone, all that is on it counted: the rate, always.
+    Dedicated(u64),
+    /// Bits a second that the link carries at most, all that is on it counted: the first rate, and a
+    /// ceiling below which it is measured.
     Stated(u64),
     /// Unknown: measured.
     Auto,
+}
+
+impl Rate {
+    /// The stated rate, in bits a second.
+    pub fn stated(self) -> Option<u64> {
+        match self {
+            Self::Dedicated(rate) | Self::Stated(rate) => Some(rate),
+            Self::Auto => None,
+        }
+    }
 }
 
 /// When to stop sending into silence, apart from gentle probing.

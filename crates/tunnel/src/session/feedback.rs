@@ -68,12 +68,12 @@ impl Session {
     /// Says of what has been found missing why it is.
     fn classify(&mut self, sample: &PathSample, report: &Report) {
         let packet = match self.config.rate {
-            // Who states the rate has the link for himself.
-            Rate::Stated(rate) => {
+            // The link is ours alone.
+            Rate::Dedicated(rate) => {
                 let bytes = self.mtu.size() + self.config.overhead;
                 Some(time_of(bytes as u64, rate))
             }
-            Rate::Auto => None,
+            Rate::Stated(_) | Rate::Auto => None,
         };
         let late = self.delivery.reorder_time().as_micros();
         let late = u64::try_from(late).unwrap_or(u64::MAX);

@@ -148,7 +148,7 @@ impl Session {
         );
         let rate = controller.safe_rate();
         let back = config.return_rate.unwrap_or(rate);
-        let stated = matches!(config.rate, Rate::Stated(_)) && config.return_rate.is_some();
+        let stated = config.rate.stated().is_some() && config.return_rate.is_some();
         let timing = |rate| Timing {
             rtt: config.rtt,
             rate: Some(rate),
@@ -212,6 +212,8 @@ impl Session {
         PathState {
             rate: self.controller.rate(),
             link_rate: self.controller.link_rate(),
+            stated: self.config.rate.stated(),
+            found: self.controller.found(),
             rtt: self.delivery.smoothed_rtt(),
             rtt_least: self.delivery.least_rtt(),
             loss: self.encoding.loss(),

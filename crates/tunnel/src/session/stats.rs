@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::outage::State;
+use crate::{outage::State, rate::Found};
 
 /// How things are on the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,6 +11,10 @@ pub struct PathState {
     pub rate: u64,
     /// What the link is thought to carry for us, in bits a second.
     pub link_rate: u64,
+    /// The stated rate, in bits a second, if there is one.
+    pub stated: Option<u64>,
+    /// The truth of that, where the link is measured below it.
+    pub found: Option<Found>,
     /// The round trip time, smoothed.
     pub rtt: Duration,
     /// The least round trip time of late.

@@ -28,9 +28,9 @@ pub struct Flow {
 }
 
 impl Flow {
-    pub fn new(rtt: Duration, start: Nanos) -> Self {
+    pub fn new(rate: Rate, rtt: Duration, start: Nanos) -> Self {
         let config = ControllerConfig {
-            rate: Rate::Auto,
+            rate,
             rtt,
             packet: PACKET as u64,
             overhead: 0,
@@ -116,7 +116,7 @@ impl Flow {
     }
 
     fn note(&mut self, now: Duration, losses: &[tunnel::cause::LossEvent]) {
-        let Controller::Auto(auto) = &self.controller else {
+        let Controller::Measured(auto) = &self.controller else {
             return;
         };
         let causes: Vec<_> = losses

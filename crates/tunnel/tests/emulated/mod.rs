@@ -1,4 +1,4 @@
-//! A measured flow over an emulated link in virtual time, alone or beside a TCP.
+//! Flows of ours over an emulated link in virtual time, alone, together or beside TCPs.
 
 mod cubic;
 mod flow;
@@ -8,6 +8,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use cubic::Cubic;
 use flow::Flow;
+use tunnel::session::Rate;
 use winkemu_link::{Direction, Engine, LinkConfig, LinkOptions, Nanos, RateModel, trace::Trace};
 
 /// Bytes of a packet on the link.
@@ -24,10 +25,12 @@ pub struct Setup {
     pub buffer: f64,
     /// Further options of the way there, as `loss=2%`.
     pub options: String,
-    /// When a CUBIC flow begins and ends, in round trips.
-    pub cubic: Option<(f64, f64)>,
-    /// When ours begins.
-    pub start: f64,
+    /// Beginnings and ends of CUBIC flows, in round trips.
+    pub cubic: Vec<(f64, f64)>,
+    /// Beginnings of ours.
+    pub start: Vec<f64>,
+    /// As what they know the link.
+    pub rate: Rate,
     /// How long all takes.
     pub rounds: f64,
 }
@@ -35,9 +38,14 @@ pub struct Setup {
 /// What has happened.
 pub struct Run {
     setup: Setup,
-    arrivals: [Vec<Nanos>; 2],
+    /// Times of arrivals: of each flow of ours, and of CUBIC's behind them.
+    arrivals: Vec<Vec<Nanos>>,
+    /// Times at which packets were dropped at the queue.
+    overflows: Vec<Nanos>,
+    /// Times at which packets were offered.
+    offers: Vec<Nanos>,
     engine: Engine,
-    /// When our rate changed, and to what; by what it is decided.
+    /// When the rate of our first flow changed, and to what; by what it is decided.
     pub log: Vec<(f64, String)>,
 }
 
@@ -52,19 +60,16 @@ impl Run {
     }
 
     fn delivered(&self, flow: usize, from: Nanos, to: Nanos) -> f64 {
-        let arrivals = &self.arrivals[flow];
-        let count =
-            arrivals.partition_point(|at| *at < to) - arrivals.partition_point(|at| *at < from);
-        (count * PACKET * 8) as f64
+        (within(&self.arrivals[flow], from, to) * PACKET * 8) as f64
     }
 
-    /// Bits a second of a flow (0 is ours, 1 CUBIC's) at the receiver, between two round trips.
+    /// Bits a second of a flow (ours first, then CUBIC's) at the receiver, between two round trips.
     pub fn rate(&self, flow: usize, from: f64, to: f64) -> f64 {
         let (from, to) = (self.at(from), self.at(to));
         self.delivered(flow, from, to) * 1e9 / (to - from) as f64
     }
 
-    /// The first moment after round trip `from`, in round trips since then, at which our flow's rate over the
+    /// The first moment after round trip `from`, in round trips since then, at which our first flow's rate over the
     /// last round trip (at least 10 packets) is at least `rate`.
     pub fn reaches(&self, from: f64, rate: f64) -> f64 {
         let window = nanos(self.setup.rtt).max((PACKET as f64 * 8e10 / rate) as Nanos);
@@ -89,11 +94,17 @@ impl Run {
         bytes.map_or((0.0, 0.0), |bytes| (bytes.p50 * share, bytes.p95 * share))
     }
 
-    /// The share of our packets and CUBIC's together that found the queue full.
-    pub fn overflow(&self) -> f64 {
-        let stats = self.engine.stats(Direction::AtoB);
-        stats.dropped.queue_full as f64 / stats.offered as f64
+    /// The share of all packets offered between two round trips that found the queue full.
+    pub fn overflow(&self, from: f64, to: f64) -> f64 {
+        let (from, to) = (self.at(from), self.at(to));
+        let offered = within(&self.offers, from, to);
+        within(&self.overflows, from, to) as f64 / offered.max(1) as f64
     }
+}
+
+/// The number of those moments, which rise, in that time.
+fn within(times: &[Nanos], from: Nanos, to: Nanos) -> usize {
+    times.partition_point(|at| *at < to) - times.partition_point(|at| *at < from)
 }
 
 impl Setup {
@@ -127,29 +138,43 @@ struct Emulation {
     setup: Setup,
     now: Nanos,
     engine: Engine,
-    flow: Flow,
-    cubic: Cubic,
-    /// CUBIC's acknowledgements on their way.
-    acks: VecDeque<(Nanos, u64)>,
-    arrivals: [Vec<Nanos>; 2],
+    flows: Vec<Flow>,
+    cubics: Vec<Cubic>,
+    /// CUBIC's acknowledgements on their way: when, whose, of what.
+    acks: VecDeque<(Nanos, usize, u64)>,
+    draws: u64,
+    arrivals: Vec<Vec<Nanos>>,
+    overflows: Vec<Nanos>,
+    offers: Vec<Nanos>,
     buffer: [u8; PACKET],
 }
 
 impl Emulation {
     fn new(setup: &Setup, seed: u64) -> Self {
         let at = |round: f64| nanos(setup.rtt.mul_f64(round));
-        let (from, to) = setup
-            .cubic
-            .map_or((Nanos::MAX, 0), |(from, to)| (at(from), at(to)));
+        // All would begin in step for every seed.
+        let apart = |i: usize| (seed + 3 * i as u64) * 7_000_003 % nanos(setup.rtt);
+        let cubics = setup.cubic.iter().enumerate();
+        let cubics = cubics.map(|(i, (from, to))| Cubic::new(at(*from) + apart(i), at(*to)));
+        let flows = setup.start.iter().enumerate().map(|(i, from)| {
+            Flow::new(
+                setup.rate,
+                setup.rtt,
+                at(*from) + apart(i) * u64::from(i > 0),
+            )
+        });
+        let (cubics, flows): (Vec<_>, Vec<_>) = (cubics.collect(), flows.collect());
         Self {
             setup: setup.clone(),
             now: 0,
             engine: Engine::new(&setup.config(), seed),
-            flow: Flow::new(setup.rtt, at(setup.start)),
-            // Both would begin in step for every seed.
-            cubic: Cubic::new(from.saturating_add(seed * 7_000_003 % nanos(setup.rtt)), to),
+            arrivals: vec![Vec::new(); cubics.len() + flows.len()],
+            flows,
+            cubics,
             acks: VecDeque::new(),
-            arrivals: [Vec::new(), Vec::new()],
+            draws: seed,
+            overflows: Vec::new(),
+            offers: Vec::new(),
             buffer: [0; PACKET],
         }
     }
@@ -159,20 +184,20 @@ impl Emulation {
         while self.now < end {
             self.deliver();
             self.send();
-            let next = [
-                self.engine.poll_timeout(),
-                self.flow.deadline(),
-                self.cubic.deadline(),
-                self.acks.front().map(|ack| ack.0),
-            ];
-            let next = next.into_iter().flatten().min().unwrap_or(end);
-            self.now = next.max(self.now + 1).min(end);
+            let engine = self.engine.poll_timeout();
+            let flows = self.flows.iter().filter_map(Flow::deadline);
+            let cubics = self.cubics.iter().filter_map(Cubic::deadline);
+            let ack = self.acks.front().map(|ack| ack.0);
+            let next = flows.chain(cubics).chain(engine).chain(ack).min();
+            self.now = next.unwrap_or(end).max(self.now + 1).min(end);
         }
         Run {
             setup: self.setup,
             arrivals: self.arrivals,
+            overflows: self.overflows,
+            offers: self.offers,
             engine: self.engine,
-            log: self.flow.log,
+            log: std::mem::take(&mut self.flows[0].log),
         }
     }
 
@@ -182,32 +207,59 @@ impl Emulation {
             let flow = usize::from(packet.bytes[0]);
             let number = u64::from_be_bytes(packet.bytes[1..9].try_into().expect("8 bytes"));
             self.arrivals[flow].push(packet.due);
-            if flow == 0 {
-                self.flow.on_arrival(packet.due, number, PACKET as u64);
+            if let Some(ours) = self.flows.get_mut(flow) {
+                ours.on_arrival(packet.due, number, PACKET as u64);
             } else {
-                self.acks.push_back((packet.due + back, number));
+                let whose = flow - self.flows.len();
+                let at = packet.due + back + self.busy();
+                let last = self.acks.back().map_or(0, |ack| ack.0);
+                self.acks.push_back((at.max(last), whose, number));
             }
             self.engine.recycle(packet);
         }
         while self.acks.front().is_some_and(|ack| ack.0 <= self.now) {
-            let (_, number) = self.acks.pop_front().expect("there is one");
-            self.cubic.on_ack(self.now, number);
+            let (_, whose, number) = self.acks.pop_front().expect("there is one");
+            self.cubics[whose].on_ack(self.now, number);
         }
+    }
+
+    /// The time that a machine takes to answer, by chance: up to a packet's time on the link. Else the
+    /// same of two flows would find the last place in a full queue each time (Floyd and Jacobson 1991).
+    fn busy(&mut self) -> Nanos {
+        self.draws = self
+            .draws
+            .wrapping_mul(0x5851_f42d_4c95_7f2d)
+            .wrapping_add(1);
+        let packet = (PACKET as f64 * 8e9 / self.setup.rates[0].1) as u64;
+        (self.draws >> 33) % packet.max(1)
     }
 
     fn send(&mut self) {
-        while let Some(number) = self.flow.poll(self.now) {
-            self.offer(0, number);
+        for flow in 0..self.flows.len() {
+            while let Some(number) = self.flows[flow].poll(self.now) {
+                self.offer(flow, number);
+            }
         }
-        while let Some(number) = self.cubic.poll(self.now) {
-            self.offer(1, number);
+        for cubic in 0..self.cubics.len() {
+            while let Some(number) = self.cubics[cubic].poll(self.now) {
+                self.offer(self.flows.len() + cubic, number);
+            }
         }
     }
 
-    fn offer(&mut self, flow: u8, number: u64) {
-        self.buffer[0] = flow;
+    fn offer(&mut self, flow: usize, number: u64) {
+        self.buffer[0] = flow as u8;
         self.buffer[1..9].copy_from_slice(&number.to_be_bytes());
+        let before = self.dropped();
         self.engine
             .handle_packet(Direction::AtoB, &self.buffer, self.now);
+        self.offers.push(self.now);
+        if self.dropped() > before {
+            self.overflows.push(self.now);
+        }
+    }
+
+    fn dropped(&self) -> u64 {
+        self.engine.stats(Direction::AtoB).dropped.queue_full
     }
 }

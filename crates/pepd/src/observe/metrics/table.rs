@@ -106,6 +106,10 @@ metrics! {
     Gauge peer_rate_bytes_per_second: Session(|session| session.rate as f64 / 8.0),
     /// What the link is thought to carry for us.
     Gauge peer_link_rate_bytes_per_second: Session(|session| session.link_rate as f64 / 8.0),
+    /// What has been stated of that; 0 where nothing is.
+    Gauge peer_stated_rate_bytes_per_second: Session(|session| session.stated_rate.unwrap_or(0) as f64 / 8.0),
+    /// 1 while the link carries less than what is stated, and has for a while.
+    Gauge peer_stated_rate_untrue: Session(|session| f64::from(session.passes_less())),
     /// The share of our packets that the link loses, before error correction.
     Gauge peer_loss_ratio: Session(|session| session.loss),
     /// Repair packets per packet of normal streams.

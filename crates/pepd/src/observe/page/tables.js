@@ -112,7 +112,12 @@ export const peerColumns = [
     text: ofSession((session) => milliseconds(Math.max(0, session.rtt_s - session.rtt_min_s))),
   },
   { name: "rate", text: ofSession((session) => bits(session.rate)) },
-  { name: "link", title: "what the link is thought to carry for us", text: ofSession((session) => bits(session.link_rate)) },
+  {
+    name: "link",
+    title: "what the link is thought to carry for us, of what is stated",
+    text: ofSession((session) => [session.link_rate, session.stated_rate].filter(Boolean).map(bits).join(" of ")),
+    look: (peer) => (peer.session?.stated === "less" ? "warn" : ""),
+  },
   { name: "loss", title: "before error correction", text: ofSession((session) => percent(session.loss)) },
   { name: "FEC", title: "repair packets per packet", text: ofSession((session) => percent(session.overcode)) },
   { name: "resent", title: "segments that were lost in spite of it", text: ofSession((session) => count(session.segments_resent)) },

@@ -340,9 +340,11 @@ fn session_config(
     let memory = config.limits.memory.bytes();
     SessionConfig {
         initiator: false,
-        rate: peer
-            .rate
-            .map_or(Rate::Auto, |rate| Rate::Stated(rate.bits_per_second())),
+        rate: match peer.rate.map(|rate| rate.bits_per_second()) {
+            Some(rate) if is_dedicated(config, index, peer) => Rate::Dedicated(rate),
+            Some(rate) => Rate::Stated(rate),
+            None => Rate::Auto,
+        },
         return_rate: None,
         rtt: peer.rtt.unwrap_or(RTT_UNKNOWN),
         packet_start: (IPV6_MTU_MIN - 40 - UDP - DATAGRAM_OVERHEAD).min(mtu - overhead),
@@ -425,6 +427,15 @@ mod tests {
         assert_eq!(session(stated, "dedicated = true").outages, Outages::Never);
         assert_eq!(session("", "").outages, Outages::AtOnce);
         assert_eq!(session("dedicated = true", "").outages, Outages::AtOnce);
+    }
+
+    #[test]
+    fn a_stated_rate_is_a_ceiling_unless_the_link_is_our_own() {
+        let stated = "rate = \"10Mbit/s\"";
+        assert_eq!(session(stated, "").rate, Rate::Stated(10_000_000));
+        let dedicated = Rate::Dedicated(10_000_000);
+        assert_eq!(session(stated, "dedicated = true").rate, dedicated);
+        assert_eq!(session("dedicated = true", "").rate, Rate::Auto);
     }
 
     #[test]

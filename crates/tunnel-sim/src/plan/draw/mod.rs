@@ -178,10 +178,10 @@ fn sessions(rng: &mut Rng, scope: &Scope, link: &Link) -> [SessionConfig; 2] {
         };
         SessionConfig {
             initiator: end == 0,
-            rate: if auto {
-                Rate::Auto
-            } else {
-                Rate::Stated((rates[0] as f64 * know) as u64)
+            rate: match ((rates[0] as f64 * know) as u64, outages) {
+                _ if auto => Rate::Auto,
+                (rate, Outages::Never) => Rate::Dedicated(rate),
+                (rate, _) => Rate::Stated(rate),
             },
             return_rate: known_back.then_some(rates[1]),
             rtt,

@@ -1,4 +1,4 @@
-//! The rate of a link whose rate nobody has stated.
+//! The measured rate of a link: any, or one below a stated rate.
 
 mod phases;
 mod signal;
@@ -10,7 +10,7 @@ mod window;
 use std::{collections::VecDeque, time::Duration};
 
 use self::{signal::Signal, train::Train, window::Window};
-use super::ControllerConfig;
+use super::{ControllerConfig, Found};
 use crate::{
     cause::{Cause, LossEvent},
     path::{PathMemory, PathSample},
@@ -46,9 +46,18 @@ const SAFE_MIN: u64 = 80_000;
 /// And at most that, as long as nothing has been measured.
 const GUESS_MAX: u64 = 200_000;
 
+/// A rate this close below the stated one is that: rates cannot be measured any better.
+const AS_STATED: f64 = 0.96;
+/// A sender of more than this share of the stated rate has a part in the queue that stands.
+const OURS: f64 = 0.5;
+/// Of a round trip's packets, those that may meet a full queue within two.
+const OVERFLOW: f64 = 0.02;
+
 /// What is being done. See docs/tunnel.md for the drawing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
+    /// As fast as has been stated; what was sent before `from` is not judged.
+    Stated { from: f64 },
     /// Twice as fast every round trip, until a queue is seen.
     Climb {
         best: f64,
@@ -64,6 +73,22 @@ enum Phase {
     /// With a window, as others do whose queue this is.
     Compete { trial_at: f64 },
 }
+
+impl Phase {
+    fn climb(best: f64, round_end: f64) -> Self {
+        let flat = 0;
+        Self::Climb {
+            best,
+            flat,
+            round_end,
+        }
+    }
+}
+
+/// The link carries less than stated if it has for so long, in round trips and seconds: a burst of
+/// another's is shorter.
+const LESS_ROUNDS: f64 = 10.0;
+const LESS_TIME: f64 = 5.0;
 
 /// Packets found lost since the last sample.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,6 +110,8 @@ pub struct Auto {
     phase: Phase,
     /// Bits a second that the link is thought to carry.
     rate: f64,
+    /// The stated rate; infinite if there is none.
+    ceiling: f64,
     highest: VecDeque<(f64, f64)>,
     sent: u64,
     /// A pulse whose outcome is not known: when it began and ended, the rate before it, whether there was no
@@ -117,6 +144,12 @@ pub struct Auto {
     memory: PathMemory,
     /// Something has been measured: the rate is no guess.
     measured: bool,
+    /// All that was stated has been used.
+    used: bool,
+    /// Since when less than stated has been carried.
+    less_since: Option<f64>,
+    /// The time of the last reading.
+    read: f64,
 }
 
 impl Auto {
@@ -125,17 +158,18 @@ impl Auto {
         let rtt = config.rtt.as_secs_f64().max(1e-3);
         let now = now.as_secs_f64();
         let first = train::PACKETS as f64 * config.packet as f64 * 8.0 / rtt / 4.0;
+        let stated = config.rate.stated().map(|rate| rate.max(1) as f64);
         Self {
             signal: Signal::new(config.packet, config.overhead, rtt),
-            train: Train::new(config.remembered.is_none()),
+            train: Train::new(config.remembered.is_none() && stated.is_none()),
             overhead: config.overhead,
             long: config.packet.max(1) as f64 * 8.0,
-            phase: Phase::Climb {
-                best: 0.0,
-                flat: 0,
-                round_end: now,
+            phase: match stated {
+                Some(_) => Phase::Stated { from: now },
+                None => Phase::climb(0.0, now),
             },
-            rate: config.remembered.map_or(first, |rate| rate as f64 / 2.0),
+            rate: stated.unwrap_or(config.remembered.map_or(first, |rate| rate as f64 / 2.0)),
+            ceiling: stated.unwrap_or(f64::INFINITY),
             highest: VecDeque::new(),
             sent: 0,
             judging: None,
@@ -153,7 +187,10 @@ impl Auto {
             trial_since: None,
             marked: 0,
             memory: PathMemory::default(),
-            measured: false,
+            measured: stated.is_some(),
+            used: false,
+            less_since: None,
+            read: now,
         }
     }
 
@@ -162,16 +199,20 @@ impl Auto {
         if self.train.is_leaving() {
             return u64::MAX;
         }
-        (self.rate * self.gain()).max(self.least()).min(1e12) as u64
+        let rate = (self.rate * self.gain()).max(self.least());
+        rate.min(self.ceiling).clamp(1.0, 1e12) as u64
     }
 
     /// What the link is thought to carry for us, in bits a second.
     pub fn link_rate(&self) -> u64 {
-        self.rate.clamp(1.0, 1e12) as u64
+        self.rate.min(self.ceiling).clamp(1.0, 1e12) as u64
     }
 
     /// What reports and beacons may reckon with.
     pub fn safe_rate(&self) -> u64 {
+        if self.ceiling.is_finite() {
+            return self.ceiling.min(1e12) as u64;
+        }
         let rate = self.link_rate().max(SAFE_MIN);
         if self.measured {
             rate
@@ -183,6 +224,20 @@ impl Auto {
     /// Whether we share the link with somebody who fills its queue.
     pub fn competes(&self) -> bool {
         matches!(self.phase, Phase::Compete { .. })
+    }
+
+    /// Says what the stated rate has turned out to be, if there is one.
+    pub fn found(&self) -> Option<Found> {
+        if !self.is_stated() {
+            return None;
+        }
+        let lasts = |since: f64| self.read - since > LESS_TIME.max(LESS_ROUNDS * self.signal.rtt());
+        Some(match self.less_since {
+            Some(_) if self.competes() || self.trial_since.is_some() => Found::Shared,
+            Some(since) if lasts(since) => Found::Less,
+            _ if self.used => Found::Carried,
+            _ => Found::Unused,
+        })
     }
 
     /// What it does and why, for people.
@@ -219,14 +274,13 @@ impl Auto {
         let rate = self.memory.rate_after_outage(now).unwrap_or(0) as f64;
         let rate = rate.max(self.least());
         let now = now.as_secs_f64();
-        if rate < 0.9 * self.rate {
+        if matches!(self.phase, Phase::Stated { .. }) || rate < 0.9 * self.rate && self.is_stated()
+        {
+            self.send_as_stated(now);
+        } else if rate < 0.9 * self.rate {
             self.highest.clear();
             self.rate = rate / 2.0;
-            self.phase = Phase::Climb {
-                best: 0.0,
-                flat: 0,
-                round_end: now,
-            };
+            self.phase = Phase::climb(0.0, now);
         } else if !matches!(self.phase, Phase::Compete { .. } | Phase::Climb { .. }) {
             self.phase = Phase::Cruise { from: now };
         }
@@ -296,17 +350,34 @@ impl Auto {
         match self.phase {
             Phase::Climb { .. } => 2.0,
             Phase::Drain { gain, .. } => gain,
-            Phase::Cruise { .. } | Phase::Compete { .. } => 1.0,
+            Phase::Stated { .. } | Phase::Cruise { .. } | Phase::Compete { .. } => 1.0,
             Phase::Pulse { .. } => self.pulse_gain(),
         }
     }
 
     fn pulse_gain(&self) -> f64 {
-        if self.rate * self.signal.rtt() < PULSE_PACKETS * self.signal.packet() {
+        let gain = if self.rate * self.signal.rtt() < PULSE_PACKETS * self.signal.packet() {
             PULSE_COARSE
         } else {
             PULSE
-        }
+        };
+        gain.min(self.ceiling / self.rate).max(1.0)
+    }
+
+    /// Tells whether a rate has been stated.
+    fn is_stated(&self) -> bool {
+        self.ceiling.is_finite()
+    }
+
+    /// From now on as fast as has been stated.
+    fn send_as_stated(&mut self, now: f64) {
+        self.highest.clear();
+        self.judging = None;
+        self.rate = self.ceiling;
+        self.less_since = None;
+        self.calm_since = now;
+        self.overflowed = 0;
+        self.phase = Phase::Stated { from: now };
     }
 
     /// A packet's time at the link's rate.
@@ -355,10 +426,15 @@ impl Auto {
             {
                 self.on_strange_congestion(now);
             }
+            Phase::Stated { .. }
+                if sent_at > self.calm_since && self.signal.queue() > self.queue_rise() =>
+            {
+                self.overflowed = self.overflowed.saturating_add(packets);
+            }
             Phase::Cruise { .. } | Phase::Drain { .. } | Phase::Pulse { .. } => {
                 self.overflowed = self.overflowed.saturating_add(packets);
             }
-            Phase::Climb { .. } => {}
+            Phase::Climb { .. } | Phase::Stated { .. } => {}
         }
     }
 

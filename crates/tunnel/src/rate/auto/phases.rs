@@ -1,13 +1,16 @@
 //! What a reading changes: from phase to phase.
 
 use super::{
-    Auto, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, Phase, SHARE_ALONE, TRAIN_SHARE, TRIAL_ROUNDS,
-    signal::Reading, window::Window,
+    AS_STATED, Auto, CRUISE_ROUNDS, DRAINED, KEEP_ROUNDS, OURS, OVERFLOW, Phase, SHARE_ALONE,
+    TRAIN_SHARE, TRIAL_ROUNDS, signal::Reading, window::Window,
 };
 
 impl Auto {
     pub(super) fn on_reading(&mut self, reading: &Reading) {
-        self.carried = reading.carried;
+        (self.carried, self.read) = (reading.carried, reading.now);
+        if self.is_stated() && !matches!(self.phase, Phase::Stated { .. }) {
+            self.less_since.get_or_insert(reading.now);
+        }
         self.remember(reading);
         self.judge_pulse(reading);
         if self.is_out_of_date(reading) {
@@ -15,6 +18,7 @@ impl Auto {
             return self.drain(reading.now, reading.queue);
         }
         match self.phase {
+            Phase::Stated { from } => self.stated(reading, from),
             Phase::Climb { .. } => self.climb(reading),
             Phase::Drain { .. } => self.drained(reading),
             Phase::Cruise { from } => self.cruise(reading, from),
@@ -26,14 +30,18 @@ impl Auto {
     /// Whether much less arrives than is sent while a long queue stands, though we are not draining yet from
     /// about that rate.
     fn is_out_of_date(&self, reading: &Reading) -> bool {
-        let free = !matches!(self.phase, Phase::Climb { .. } | Phase::Compete { .. });
+        let free = match self.phase {
+            Phase::Climb { .. } | Phase::Compete { .. } => false,
+            Phase::Stated { from } => reading.span_from >= from,
+            Phase::Drain { .. } | Phase::Cruise { .. } | Phase::Pulse { .. } => true,
+        };
         let less = reading.carried < 0.8 * reading.sent && reading.carried < 0.8 * self.rate;
         free && less && reading.queue > self.queue_high()
     }
 
     /// Keeps the highest rates of the last round trips; what was limited by the flows only raises.
     fn remember(&mut self, reading: &Reading) {
-        if matches!(self.phase, Phase::Compete { .. }) {
+        if matches!(self.phase, Phase::Compete { .. } | Phase::Stated { .. }) {
             return;
         }
         if reading.app_limited && reading.carried <= self.rate {
@@ -70,6 +78,38 @@ impl Auto {
         self.rate = rate;
     }
 
+    /// Goes on at the stated rate until a queue of ours stands or overflows.
+    fn stated(&mut self, reading: &Reading, from: f64) {
+        if reading.span_from < from {
+            return;
+        }
+        if reading.queue < self.queue_low() {
+            self.foreign = 0;
+        }
+        self.end_trial(reading);
+        self.used |= !reading.app_limited && reading.carried >= AS_STATED * self.ceiling;
+        // Beside a queue of others, who sends little changes nothing.
+        let ours = reading.sent > OURS * self.ceiling || reading.carried < 0.9 * reading.sent;
+        let stands = reading.queue_least > self.queue_high();
+        if ours && (stands || self.overflows()) {
+            return self.queue_stands(reading);
+        }
+        if reading.now - self.calm_since > 2.0 * self.signal.rtt() {
+            (self.calm_since, self.overflowed) = (reading.now, 0);
+        }
+    }
+
+    /// Tells whether much of what is sent as fast as stated meets a full queue.
+    fn overflows(&self) -> bool {
+        let round = self.ceiling * self.signal.rtt() / self.signal.packet();
+        self.overflowed as f64 > 2.0 + OVERFLOW * round
+    }
+
+    /// Tells whether the link carries what has been stated, as far as can be measured.
+    fn carries_stated(&self) -> bool {
+        self.is_stated() && self.rate >= AS_STATED * self.ceiling
+    }
+
     fn climb(&mut self, reading: &Reading) {
         let Phase::Climb {
             best,
@@ -88,6 +128,9 @@ impl Auto {
             };
             self.rate = self.best().max(reading.carried).max(least);
             return self.drain(reading.now, reading.queue);
+        }
+        if self.carries_stated() && reading.carried >= AS_STATED * self.ceiling {
+            return self.send_as_stated(reading.now);
         }
         if reading.now < round_end {
             return;
@@ -160,6 +203,9 @@ impl Auto {
             self.foreign = 0;
         }
         self.end_trial(reading);
+        if self.carries_stated() && reading.queue < self.queue_low() {
+            return self.send_as_stated(reading.now);
+        }
         if reading.span_from >= from && reading.queue_least > self.queue_high() {
             return self.queue_stands(reading);
         }
@@ -207,11 +253,7 @@ impl Auto {
         let more = 1.0 + 0.6 * (self.pulse_gain() - 1.0);
         if within && idle && reading.carried > more * rate && reading.queue < self.queue_rise() {
             self.judging = None;
-            self.phase = Phase::Climb {
-                best: reading.carried,
-                flat: 0,
-                round_end: reading.now + self.signal.rtt(),
-            };
+            self.phase = Phase::climb(reading.carried, reading.now + self.signal.rtt());
         } else if reading.sent_at > until + self.span() {
             self.judging = None;
             let sent = rate * (until - from) / self.signal.packet();
@@ -257,6 +299,9 @@ impl Auto {
         if !reading.app_limited {
             self.window.grow(reading.now, rtt);
         }
+        // Nothing would ever shrink it again.
+        let most = self.ceiling * rtt / self.signal.packet();
+        self.window.packets = self.window.packets.min(most.max(2.0));
         self.rate = self.window.packets * self.signal.packet() / rtt;
         if reading.now >= trial_at {
             self.trial_since = Some(reading.now);

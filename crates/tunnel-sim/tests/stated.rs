@@ -1,0 +1,106 @@
+//! Stated rates of sessions over emulated links in virtual time: true ones, and others.
+
+use std::time::Duration;
+
+use tunnel::{class::Class, session::Rate};
+use tunnel_sim::rig::{Rig, config};
+use winkemu_link::Direction;
+
+/// A link with a bulk stream from end to end.
+struct Cell<'a> {
+    link: &'a str,
+    stated: u64,
+    rtt: Duration,
+    /// Its rate less its loss, in bits a second.
+    passes: f64,
+}
+
+/// Goodput as a share of what passes, and the share of packets that the queue dropped, for `time`
+/// after `warm`.
+fn run(cell: &Cell<'_>, warm: Duration, time: Duration) -> (f64, f64) {
+    let sides = [true, false].map(|initiator| config(initiator, cell.stated, cell.rtt));
+    let mut rig = Rig::new(cell.link, 1, sides);
+    rig.upload(Class::Bulk, 1 << 40);
+    rig.run(warm, |_| false);
+    let (before, stats) = (rig.arrived(), rig.link.stats(Direction::AtoB));
+    let counts = (stats.offered, stats.dropped.queue_full);
+    rig.run(warm + time, |_| false);
+    let bits = (rig.arrived() - before) as f64 * 8.0 / time.as_secs_f64();
+    let stats = rig.link.stats(Direction::AtoB);
+    let dropped = stats.dropped.queue_full - counts.1;
+    (
+        bits / cell.passes,
+        dropped as f64 / (stats.offered - counts.0) as f64,
+    )
+}
+
+#[test]
+fn a_rate_that_is_true_is_used_whatever_is_lost() {
+    for (link, stated, rtt, loss) in [
+        (
+            "rate=500kbit,delay=264ms,queue=100%bdp,loss=2%",
+            500_000,
+            528,
+            0.02,
+        ),
+        (
+            "rate=10mbit,delay=300ms,queue=100%bdp",
+            10_000_000,
+            600,
+            0.0,
+        ),
+        (
+            "rate=10mbit,delay=300ms,queue=100%bdp,loss=8%",
+            10_000_000,
+            600,
+            0.08,
+        ),
+        (
+            "rate=10mbit,delay=20ms,queue=100%bdp,loss=2%",
+            10_000_000,
+            40,
+            0.02,
+        ),
+    ] {
+        let cell = Cell {
+            link,
+            stated,
+            rtt: Duration::from_millis(rtt),
+            passes: stated as f64 * (1.0 - loss),
+        };
+        let (share, dropped) = run(&cell, 5 * cell.rtt, Duration::from_secs(40));
+        assert!((0.94..0.97).contains(&share), "{link}: {share}");
+        assert!(dropped < 0.01, "{link}: {dropped}");
+    }
+}
+
+#[test]
+fn a_rate_that_is_not_true_costs_neither_goodput_nor_others() {
+    for (stated, rtt, loss) in [(10, 40, 0), (10, 600, 2), (6, 300, 2), (6, 40, 0)] {
+        let link = format!("rate=5mbit,delay={}ms,queue=100%bdp,loss={loss}%", rtt / 2);
+        let cell = Cell {
+            link: &link,
+            stated: stated * 1_000_000,
+            rtt: Duration::from_millis(rtt),
+            passes: 5e6 * (1.0 - loss as f64 / 100.0),
+        };
+        let (share, dropped) = run(&cell, 3 * cell.rtt, 100 * cell.rtt);
+        assert!(share > 0.93, "{stated}, {link}: {share}");
+        assert!(dropped < 0.01, "{stated}, {link}: {dropped}");
+    }
+}
+
+#[test]
+fn an_outage_leaves_the_rate_as_it_was() {
+    let link = "rate=10mbit,delay=300ms,queue=100%bdp,outages=10s+20s";
+    let sides = [true, false].map(|i| config(i, 10_000_000, Duration::from_millis(600)));
+    assert_eq!(sides[0].rate, Rate::Stated(10_000_000));
+    let mut rig = Rig::new(link, 1, sides);
+    rig.feed(Class::Bulk, 4 << 20);
+    rig.run(Duration::from_secs(30), |_| false);
+    rig.run(Duration::from_millis(31_300), |_| false);
+    let before = rig.arrived();
+    rig.run(Duration::from_millis(34_300), |_| false);
+    let bits = (rig.arrived() - before) as f64 * 8.0 / 3.0;
+    assert!(bits > 9.4e6, "{bits}");
+}
