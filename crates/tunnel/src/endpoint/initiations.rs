@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    PeerConfig,
+    Limits, PeerConfig,
     datagram::{self, INITIATION},
     local::Local,
     terms::Terms,
@@ -101,10 +101,10 @@ impl Initiations {
         terms: &Terms,
         peer: &PeerConfig,
         mac: &MacKey,
-        local: &mut Local,
+        (local, limits): (&mut Local, &Limits),
         out: &mut Vec<u8>,
     ) {
-        self.next = now + local.retry() * self.rest.unwrap_or(1);
+        self.next = now + local.retry(limits) * self.rest.unwrap_or(1);
         self.rest = self.rest.map(|pauses| (pauses * 2).min(REST_MAX));
         self.tries = self.tries.saturating_add(1);
         let seed = local.seed();

@@ -49,8 +49,8 @@ impl Local {
     }
 
     /// The time until the next initiation: both ends must not try in step for ever.
-    pub fn retry(&mut self) -> Duration {
+    pub fn retry(&mut self, limits: &Limits) -> Duration {
         let share = u32::from(u16::from_be_bytes(self.random()));
-        self.limits.retry * 4 / 5 + self.limits.retry * 2 / 5 * share / u32::from(u16::MAX)
+        limits.retry * 4 / 5 + limits.retry * 2 / 5 * share / u32::from(u16::MAX)
     }
 }

@@ -71,6 +71,21 @@ impl Default for SessionConfig {
     }
 }
 
+/// The time of the longest packet where the stated rate is low: what is urgent waits for it, bit
+/// errors find it, and reports come no sooner than packets.
+const PACKET_TIME: Duration = Duration::from_millis(2500);
+/// Headers take too much of shorter packets, in bytes of plain text.
+const PACKET_MIN: usize = 512;
+
+impl SessionConfig {
+    /// The longest packet that suits a low rate, in bytes of plain text.
+    pub(super) fn longest_packet(&self) -> usize {
+        let rate = self.rate.stated().unwrap_or(u64::MAX);
+        let bytes = (rate as f64 / 8.0 * PACKET_TIME.as_secs_f64()) as usize;
+        bytes.saturating_sub(self.overhead).max(PACKET_MIN)
+    }
+}
+
 /// How fast to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {

@@ -134,6 +134,7 @@ impl Session {
     /// A session that begins at `now`.
     pub fn new(config: SessionConfig, now: Duration) -> Self {
         let packet = (config.packet_max + config.overhead) as u64;
+        let longest = config.longest_packet();
         let controller = Controller::new(
             &ControllerConfig {
                 rate: config.rate,
@@ -176,7 +177,10 @@ impl Session {
             controller,
             classifier: Classifier::new(),
             losses: Vec::new(),
-            mtu: Mtu::new(config.packet_start, config.packet_max),
+            mtu: Mtu::new(
+                config.packet_start.min(longest),
+                config.packet_max.min(longest),
+            ),
             silence: Silence::new(config.outages, &expected, now),
             idle_since: None,
             unheard: false,
@@ -236,6 +240,11 @@ impl Session {
     /// How fast the peer says that it sends, in bits a second, if it knows.
     pub fn return_rate(&self) -> Option<u64> {
         self.config.return_rate
+    }
+
+    /// After how long without a packet of the peer's the link is taken to be silent.
+    pub fn silence_limit(&self) -> Duration {
+        self.silence.limit()
     }
 
     /// What has been measured of the path, unsmoothed.

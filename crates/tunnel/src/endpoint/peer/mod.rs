@@ -8,6 +8,7 @@ use super::{
     Carrier, DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote,
     Session,
     carriers::Ways,
+    datagram::INITIATION_LEN,
     initiations::Initiations,
     live::{Live, Opened, Refused, open},
     local::Local,
@@ -16,6 +17,7 @@ use super::{
 use crate::{
     crypto::{CookieKey, MacKey, Window},
     ecn::Ecn,
+    rate::time_of,
     session::Event,
     store::Store,
     wire::CloseCode,
@@ -24,6 +26,8 @@ pub(super) use pending::Pending;
 
 /// Calls to where a peer was heard by an endpoint before this one: about so many seconds. Then it is elsewhere, or calls itself.
 const LAST_CALLS: u32 = 60;
+/// The part of a stated rate that initiations take at most: they are rarer below 17 kbit/s.
+const HANDSHAKES: u64 = 10;
 
 pub(super) struct Peer {
     pub id: PeerId,
@@ -141,6 +145,7 @@ impl Peer {
     /// Whether, of two who initiate at the same time, it is we who wait for the answer, or have just got it. Not for
     /// long: perhaps we cannot be heard, or the peer is not what it was.
     pub fn takes_precedence(&self, now: Duration, limits: &Limits) -> bool {
+        let limits = self.limits(limits);
         let recent = |at: Duration| at + limits.retry * 2 > now;
         let keys = self.live.as_ref().map(Live::current);
         let agreed = keys.is_some_and(|keys| keys.ours && !keys.confirmed && recent(keys.since));
@@ -148,10 +153,27 @@ impl Peer {
         self.greater && (agreed || waits)
     }
 
+    /// The general limits; but on a slow link handshakes take little of the rate, and silence is what
+    /// the session takes for that.
+    pub fn limits(&self, limits: &Limits) -> Limits {
+        let silence = self
+            .live
+            .as_ref()
+            .map_or(Duration::ZERO, |live| live.session.silence_limit());
+        let rate = self.config.session.rate.stated().unwrap_or(u64::MAX) / HANDSHAKES;
+        let bytes = (INITIATION_LEN + self.config.session.overhead) as u64;
+        Limits {
+            retry: limits.retry.max(time_of(bytes, rate)),
+            silence: limits.silence.max(silence),
+            ..*limits
+        }
+    }
+
     // --- what arrives ---
 
     /// The peer has answered an initiation of ours.
     pub fn agreed(&mut self, from: Remote, agreed: Pending, rtt: Duration, limits: &Limits) {
+        let limits = &self.limits(limits);
         let now = agreed.generation.since;
         let goes_on = agreed.continues.is_some_and(|session| self.knows(session));
         if goes_on && !self.prefers(now, from, limits) {
@@ -182,6 +204,7 @@ impl Peer {
         self.renew(store);
         let opened = opened?;
         if opened.newest && self.says_where(arrival) {
+            let limits = &self.limits(limits);
             self.move_to(arrival.now, arrival.from, limits);
         }
         self.stir();
@@ -300,7 +323,7 @@ impl Peer {
     fn initiation_due(&self, local: &Local) -> Option<Duration> {
         self.remote.or(self.should_be()).filter(|_| !local.ending)?;
         let live = self.live.as_ref().filter(|_| !self.is_called_for());
-        let wanted = live.map(|live| live.wants_keys(&local.limits));
+        let wanted = live.map(|live| live.wants_keys(&self.limits(&local.limits)));
         Some(wanted.unwrap_or_default().max(self.initiations.next))
     }
 
@@ -312,14 +335,15 @@ impl Peer {
         out: &mut Vec<u8>,
         store: &mut impl Store,
     ) -> Option<(Remote, Ecn)> {
+        let limits = self.limits(&local.limits);
         if let Some(live) = &mut self.live
             && live.wants_to_confirm().is_some_and(|at| at <= now)
         {
-            live.confirm(now + local.limits.retry, out);
+            live.confirm(now + limits.retry, out);
             return self.remote.map(plainly);
         }
         if self.initiation_due(local).is_some_and(|at| at <= now) {
-            let to = self.number_to_call(now, &local.limits);
+            let to = self.number_to_call(now, &limits);
             self.initiate(now, local, out);
             self.doubt_last();
             return to.map(plainly);
@@ -359,8 +383,16 @@ impl Peer {
             None => (None, 0),
         };
         let terms = Terms::of(&self.config.session, continues, next);
-        self.initiations
-            .write(now, index, &terms, &self.config, &self.mac, local, out);
+        let limits = self.limits(&local.limits);
+        self.initiations.write(
+            now,
+            index,
+            &terms,
+            &self.config,
+            &self.mac,
+            (local, &limits),
+            out,
+        );
     }
 
     /// What has happened. `retry` is the pause between two calls.

@@ -320,3 +320,30 @@ impl Random {
         self.next() % limit
     }
 }
+
+#[test]
+fn on_a_slow_link_handshakes_take_a_tenth_of_it() {
+    let mut net = Net::pair(false);
+    // Short wave: an answer takes 10 s.
+    net.fate = Box::new(|_, _| vec![5 * S]);
+    for (node, host, calls) in [(0, 2, true), (1, 1, false)] {
+        let mut config = peer_config(host, calls);
+        config.session.rate = Rate::Stated(2400);
+        config.session.rtt = 10 * S;
+        net.nodes[node] = Node::new(node as u8 + 1, 1 + node as u8, Limits::default());
+        net.nodes[node].endpoint.add_peer(config).unwrap();
+    }
+    net.run(60 * S);
+    assert!(net.nodes.iter().all(Node::is_up));
+    let initiations = |net: &Net| net.log.iter().filter(|sent| sent.bytes[0] == 1).count();
+    assert!(initiations(&net) <= 3);
+    // Reports come half a minute apart: that is no silence.
+    let before = initiations(&net);
+    net.run(60 * S);
+    assert_eq!(initiations(&net), before);
+    // An hour without anything: a tenth of the rate is one in 7 s, of each end.
+    net.fate = Box::new(|_, _| vec![]);
+    net.run(3600 * S);
+    let calls = (initiations(&net) - before) / 2;
+    assert!((400..600).contains(&calls), "{calls}");
+}

@@ -81,6 +81,12 @@ impl Session {
         Ok(())
     }
 
+    /// As long as four beacons of 100 bytes that take a hundredth of the rate.
+    pub fn silence_limit(&self) -> Duration {
+        let rate = self.config.rate.stated().unwrap_or(u64::MAX) as f64;
+        Duration::from_secs_f64(4.0 * 800.0 / (rate / 100.0))
+    }
+
     pub fn set_reliable(&mut self, reliable: bool) {
         self.reliable = reliable;
     }
