@@ -7,11 +7,13 @@
  *
  * - Increments are multiplied by the segments that an acknowledgement covers, so that stretch
  *   acknowledgements do not slow growth (RFC 3465 does so for the standard increments).
- * - The window is bounded, by the rate that SO_MAX_PACING_RATE states or else by the rate
- *   that was seen to arrive, times the least round trip: 2^rho - 1 would put ten thousand segments
- *   into a queue in half a second.
+ * - The window is bounded, by the rate that SO_MAX_PACING_RATE states and by the rate that was
+ *   seen to arrive, times the round trip without a queue: 2^rho - 1 would put ten thousand
+ *   segments into a queue in half a second. What a busy return path adds is filled too.
  * - A loss that comes without a queue is the link's and takes nothing from the window. One that comes
  *   with a queue, or very many of them, are congestion and take a quarter, at most once in a round trip.
+ * - A queue that does not drain although the window has no room for it is others'. The window then is
+ *   CUBIC's (RFC 9438), so that it gets its share of the link.
  *
  * Recovery is by this program's window too (cong_control), not by proportional rate reduction.
  */
@@ -28,17 +30,24 @@
 #define HEADROOM_QUEUED 144
 #define HEADROOM_FREE 160
 #define HEADROOM_RISING 192
+/*
+ * Acknowledgements may fail to come for so long before sending stops: on a short path a burst of
+ * losses is longer than a round trip, and only what is sent after it shows what was lost.
+ */
+#define LULL_US 25000u
 /* Of segments, the window's smaller part. */
 #define FRACTION_BITS 16
 #define FRACTION_ONE (1u << FRACTION_BITS)
 /* Windows below this are not worth halving. */
 #define WINDOW_MIN 4u
 /*
- * More losses than a fifth of the window in one round are congestion even without a queue: a policer, or
- * a queue that others have kept full since before the flow began.
+ * More than a fifth lost is congestion even without a queue: a policer, or a queue that others have
+ * kept full since before the flow began. So much of four windows, and of so many segments at least:
+ * a radio loses whole windows in one burst.
  */
-#define LOSS_SHARE 5
-#define LOSS_MIN 8u
+#define LOSS_ONE (1u << 20)
+#define LOSS_SHARE (LOSS_ONE / 5)
+#define LOSS_SEGMENTS 256u
 /* In 1/128 of a segment: while nothing is known of the path, the window doubles in a round trip. */
 #define BLIND_INCREMENT 128
 /* A train of fewer segments says too little of the path's rate. */
@@ -52,24 +61,51 @@
 #define INITIAL_MAX 64u
 /* Full windows must have been delivered for this many rounds before the rate they had counts. */
 #define SETTLED_ROUNDS 3
+/*
+ * After so many rounds with a queue the window has no room for one any more; after so many the queue
+ * is others'.
+ */
+#define YIELD_ROUNDS 3
+#define RIVAL_ROUNDS 5
+/* So many rounds without a queue, and they may be gone; so many, and a loss is not theirs. */
+#define CALM_ROUNDS 8
+#define LOSS_CALM_ROUNDS 2
 
 struct train {
-	u64 began_us; /* when its first acknowledgement arrived */
-	u64 last_us;  /* when its last one so far did */
+	u32 began_us; /* when its first acknowledgement arrived */
+	u32 last_us;  /* when its last one so far did */
 	u32 began_at; /* segments delivered by then */
 	u32 length;   /* segments of the burst that are to be delivered; 0 when it is over */
 };
 
+/* The window that CUBIC would have (RFC 9438). */
+struct rival {
+	u32 most;     /* the window at the last loss */
+	u32 began_ms; /* when it began to grow */
+	u32 bend_ms;  /* from then on until it is at `most` again */
+	union {
+		u32 least; /* from which it grew */
+		u32 alone; /* without rivals: the rate at which a queue was ours, or 0 */
+	};
+};
+
 struct sat {
 	struct path path;
-	struct train train;
+	union {
+		struct train train; /* at first */
+		struct rival rival;
+	};
 	u32 rtt0_us;
 	u32 window;       /* in segments */
 	u32 threshold;    /* of slow start, in segments */
 	u32 fraction;     /* of a segment */
-	u32 lost;         /* in this round */
+	u32 lost;         /* share of late, of LOSS_ONE */
 	u8 full_rounds;   /* since the window has reached the threshold */
-	bool reduced;     /* in this round already */
+	u8 queued_rounds; /* in succession, at whose end there was a queue although we gave way */
+	u8 calm_rounds;   /* in succession, at whose end there was none */
+	u8 reduced : 2;   /* for so many rounds to come a loss is the same congestion */
+	bool rivals : 1;  /* the queue is not ours */
+	bool started : 1; /* the first flight is over, and `rival` counts */
 };
 
 /* Whether the rate that was seen says what the path can do: the window was not in its way. */
@@ -89,10 +125,103 @@ static __always_inline bool in_use(struct tcp_sock *tp, struct sat *s)
 	return 3 * s->window <= 4 * tp->max_packets_out;
 }
 
-static __always_inline void enter_round(struct sat *s, bool busy)
+/* The cube root of up to 2^46, by Newton's method from above. */
+static __noinline u32 cube_root(u64 of)
 {
-	s->reduced = 0;
-	s->lost = 0;
+	u64 root = 40000;
+
+#pragma unroll
+	for (int i = 0; i < 16; i++)
+		root = (2 * root + of / (root * root)) / 3 + 1;
+	return root;
+}
+
+/* CUBIC's window from `least`, with its bend at `most`. */
+static __noinline void rival_begin(struct tcp_sock *tp, struct sat *s, u32 least, u32 most)
+{
+	s->rival.least = least;
+	s->rival.most = max_u32(most, least);
+	s->rival.began_ms = now_ms(tp);
+	/* K = cbrt((most - least) / 0.4), in s. */
+	s->rival.bend_ms = cube_root((u64)(s->rival.most - least) * 2500000000);
+}
+
+/* What it is by now. */
+static __always_inline u64 rival_window(struct tcp_sock *tp, struct sat *s)
+{
+	struct rival *r = &s->rival;
+	u64 rtt = max_u32(tp->srtt_us >> 3, 1);
+	/* Not before the losses are over, a round trip after they were seen. */
+	u64 passed = max_u64(min_u32(now_ms(tp) - r->began_ms, 200000), rtt / 1000) - rtt / 1000;
+	u64 took = passed + s->path.least_rtt_us / 1000;
+	u64 beyond = took > r->bend_ms ? took - r->bend_ms : r->bend_ms - took;
+	u64 cube = beyond * beyond * beyond / 2500000000;
+	/* As Reno would with this decrease: 0.53 segments in a round trip. */
+	u64 linear = r->least + passed * 530 / rtt;
+	u64 window = took > r->bend_ms ? r->most + cube : r->most - min_u64(cube, r->most);
+
+	return min_u64(max_u64(window, linear), WINDOW_MAX);
+}
+
+/* The end of the first flight: from here on there may be rivals. */
+static __always_inline void start(struct sat *s)
+{
+	if (!s->started)
+		s->rival = (struct rival){};
+	s->started = 1;
+}
+
+static __always_inline void end_rivals(struct sat *s)
+{
+	s->rivals = 0;
+	s->queued_rounds = 0;
+	s->rival = (struct rival){};
+}
+
+/*
+ * Whose queue it is. Alone, a window without room for a queue drains it within two rounds, and the
+ * rate at which it does is the link's. Where it stands longer others fill it, who would leave us
+ * next to nothing.
+ */
+static __always_inline void note_rivals(struct tcp_sock *tp, struct sat *s)
+{
+	bool queue = path_queues(&s->path);
+	struct rival *r = &s->rival;
+	u32 most;
+
+	s->calm_rounds = queue ? 0 : min_u32(s->calm_rounds + 1, 255);
+	if (s->rivals) {
+		/* Beyond where the last loss was, and no queue: they are gone. */
+		if (s->calm_rounds >= CALM_ROUNDS && now_ms(tp) - r->began_ms >= r->bend_ms)
+			end_rivals(s);
+		return;
+	}
+	if (!settled(s))
+		return;
+	start(s);
+	if (!queue) {
+		if (s->queued_rounds >= YIELD_ROUNDS)
+			r->alone = path_rate(&s->path);
+		s->queued_rounds = 0;
+		return;
+	}
+	if (!s->queued_rounds)
+		r->most = s->window;
+	s->queued_rounds++;
+	if (r->alone && s->path.rate >= r->alone - (r->alone >> 2))
+		s->queued_rounds = min_u32(s->queued_rounds, YIELD_ROUNDS - 1);
+	if (s->queued_rounds < RIVAL_ROUNDS)
+		return;
+	most = r->most;
+	s->rivals = 1;
+	rival_begin(tp, s, s->window, most);
+}
+
+static __always_inline void enter_round(struct tcp_sock *tp, struct sat *s, bool busy)
+{
+	note_rivals(tp, s);
+	if (s->reduced)
+		s->reduced--;
 	if (busy && s->window >= s->threshold && !settled(s))
 		s->full_rounds++;
 }
@@ -105,29 +234,29 @@ static __always_inline void enter_round(struct sat *s, bool busy)
 static __always_inline void note_train(struct tcp_sock *tp, struct sat *s)
 {
 	struct train *t = &s->train;
-	u64 now = tp->tcp_mstamp;
-	u64 took = now - t->began_us;
-	u64 gap = now - t->last_us;
+	u32 now = tp->tcp_mstamp;
+	u32 took = now - t->began_us;
+	u32 gap = now - t->last_us;
 	u32 arrived = tp->delivered - t->began_at;
 	u64 segments;
 
-	if (!t->length)
+	if (s->started || !t->length)
 		return;
 	if (!t->began_us) {
-		t->began_us = now;
+		t->began_us = now | !now;
 		t->last_us = now;
 		t->began_at = tp->delivered;
 		t->length = min_u32(t->length, tp->packets_out);
 		return;
 	}
 	/* Half of the time for one acknowledgement: it was delayed, or the burst is over. */
-	if (took * 2 > s->path.least_rtt_us || (t->last_us != t->began_us && gap * 2 > took)) {
+	if (took > s->path.least_rtt_us / 2 || (t->last_us != t->began_us && gap > took / 2)) {
 		t->length = 0;
 		return;
 	}
 	t->last_us = now;
 	if (arrived >= TRAIN_MIN) {
-		took = max_u64(took, s->path.least_rtt_us / TRAIN_SHARE + 1);
+		took = max_u32(took, s->path.least_rtt_us / TRAIN_SHARE + 1);
 		segments = min_u64((u64)arrived * s->path.least_rtt_us / took + 1, WINDOW_MAX);
 		if (s->threshold == TCP_INFINITE_SSTHRESH || segments > s->threshold)
 			s->threshold = segments;
@@ -148,31 +277,56 @@ static __always_inline void state_threshold(struct sock *sk, struct sat *s)
 	s->threshold = max_u32(min_u64(segments, WINDOW_MAX), WINDOW_MIN);
 }
 
-/* Whether the losses that this acknowledgement shows, if any, are congestion. */
+/* The share that is lost, and whether the losses that this acknowledgement shows are congestion. */
 static __always_inline bool congested(struct sat *s, const struct rate_sample *rs)
 {
-	if (rs->losses <= 0)
+	u32 of = max_u32(4 * s->window, LOSS_SEGMENTS);
+	u32 acked = min_u32(rs->acked_sacked, of);
+	u32 losses = rs->losses > 0 ? min_u32(rs->losses, of) : 0;
+
+	s->lost -= (u64)s->lost * acked / of;
+	s->lost += (u64)(LOSS_ONE - s->lost) * losses / of;
+	if (!losses)
 		return 0;
-	s->lost += rs->losses;
-	return path_queues(&s->path) || s->lost >= max_u32(s->window / LOSS_SHARE, LOSS_MIN);
+	return path_queues(&s->path) || (s->rivals && s->calm_rounds <= LOSS_CALM_ROUNDS) ||
+	       s->lost > LOSS_SHARE;
 }
 
-static __always_inline void reduce(struct sat *s)
+/* A quarter less; under a stated rate no less than the path holds without its queue. */
+static __noinline void reduce(struct tcp_sock *tp, struct sat *s)
 {
+	u32 less = s->window - (s->window >> 2);
+
 	if (s->reduced)
 		return;
+	start(s);
 	s->reduced = 1;
+	if (s->rivals) {
+		/* CUBIC keeps 0.7 of it, but what is paced meets a full buffer less often. */
+		less = max_u32((u64)s->window * 3 / 5, WINDOW_MIN);
+		rival_begin(tp, s, less, s->window < s->rival.most ? (u64)s->window * 17 / 20 : s->window);
+		s->reduced = 2;
+	} else if (stated_rate((struct sock *)tp) && path_queues(&s->path) && settled(s) &&
+		   s->lost <= LOSS_SHARE) {
+		less = max_u64(less, min_u64(path_holds(&s->path, s->path.rate), s->window));
+	}
+	s->lost = 0;
 	s->full_rounds = SETTLED_ROUNDS;
-	s->window = max_u32(s->window - (s->window >> 2), WINDOW_MIN);
+	s->window = max_u32(less, WINDOW_MIN);
 	s->threshold = s->window;
 }
 
-static __always_inline void grow(struct sat *s, u32 acked)
+static __always_inline void grow(struct sock *sk, struct sat *s, u32 acked)
 {
 	u32 rho_8 = rho_eighths(s->path.least_rtt_us << 3, s->rtt0_us);
 	bool slow_start = s->window < s->threshold;
 	u64 increment;
 
+	if (s->rivals) {
+		increment = max_u64(rival_window(tcp_sk(sk), s), s->window) - s->window;
+		s->window += min_u64(increment, (acked + 1) >> 1);
+		return;
+	}
 	if (slow_start) {
 		increment = slow_start_increment(rho_8);
 		if (s->threshold == TCP_INFINITE_SSTHRESH && increment > BLIND_INCREMENT)
@@ -182,6 +336,9 @@ static __always_inline void grow(struct sat *s, u32 acked)
 		/* As avoidance_increment(), but nothing is lost in large windows. */
 		increment = (u64)rho_8 * rho_8 * acked << (FRACTION_BITS - 6);
 		increment /= s->window;
+		/* What is stated was so once: most() sees to it that each step is borne out. */
+		if (stated_rate(sk) && !path_queues(&s->path))
+			increment = max_u64(increment, (u64)acked << (FRACTION_BITS - 1));
 	} else {
 		/* First see what comes of the threshold. */
 		return;
@@ -196,23 +353,39 @@ static __always_inline void grow(struct sat *s, u32 acked)
 
 static __always_inline u64 headroom(struct path *p)
 {
-	if (path_queues(p))
-		return HEADROOM_QUEUED;
 	return path_rises(p) ? HEADROOM_RISING : HEADROOM_FREE;
+}
+
+/* A round trip and so many 1/128 of it, but a lull at least. */
+static __always_inline u64 widened(u32 span_us, u32 headroom)
+{
+	return max_u64((u64)span_us * headroom >> 7, (u64)span_us + LULL_US);
 }
 
 /* The most that may be in flight. */
 static __always_inline u64 most(struct sock *sk, struct sat *s)
 {
+	struct path *p = &s->path;
+	u32 span = path_span_us(p);
 	u64 rate = stated_rate(sk);
-	u64 seen = path_segments(&s->path);
+	u32 seen = path_rate(p);
 	u64 bound = WINDOW_MAX;
 
-	if (settled(s) && seen)
-		bound = (seen * headroom(&s->path) >> 7) + WINDOW_MIN;
-	if (rate && s->path.least_rtt_us)
-		bound = min_u64(bound, (segments_of(tcp_sk(sk), rate, s->path.least_rtt_us) *
-					HEADROOM_STATED >> 7) + WINDOW_MIN);
+	if (s->rivals) {
+		/* With room for a part of their queue. */
+		span += p->rtt_us > p->least_rtt_us ? p->rtt_us - p->least_rtt_us : 0;
+	} else if (settled(s) && seen) {
+		bound = segments_in(seen, widened(span, headroom(p))) + WINDOW_MIN;
+		/* What arrives while a queue stands is all that the path passes now. */
+		if (path_queues(p) && s->queued_rounds < YIELD_ROUNDS)
+			bound = min_u64(bound, (path_holds(p, p->rate) * HEADROOM_QUEUED >> 7) + WINDOW_MIN);
+		else if (path_queues(p))
+			bound = min_u64(bound, path_holds(p, p->rate) + 1);
+	}
+	if (rate && p->least_rtt_us)
+		bound = min_u64(bound, segments_of(tcp_sk(sk), rate,
+						   min_u64(widened(span, HEADROOM_STATED), 0xffffffffu)) +
+						   WINDOW_MIN);
 	return min_u64(bound, WINDOW_MAX);
 }
 
@@ -225,12 +398,12 @@ static __always_inline void pace(struct sock *sk, struct sat *s)
 	u64 stated = stated_rate(sk);
 	u64 rate = (u64)s->window * tcp_sk(sk)->mss_cache * 1000000;
 
-	rate /= max_u32(s->path.least_rtt_us, 1);
+	rate /= max_u32(path_span_us(&s->path), 1);
 	if (s->window >= s->threshold || settled(s))
 		rate += rate >> 4;
 	else if (stated)
 		rate = stated;
-	else if (s->train.length) /* the burst that is measured */
+	else if (!s->started && s->train.length) /* the burst that is measured */
 		rate = ~0ull;
 	else
 		rate *= 2;
@@ -242,8 +415,10 @@ static __always_inline void apply(struct sock *sk, struct sat *s)
 	u32 window;
 
 	s->window = max_u32(min_u64(s->window, most(sk, s)), WINDOW_MIN);
-	window = path_probes(&s->path) ? max_u32(s->window >> 1, WINDOW_MIN) : s->window;
-	tcp_sk(sk)->snd_cwnd = window;
+	window = s->window;
+	if (path_probes(&s->path))
+		window = min_u64(window, path_holds(&s->path, path_rate(&s->path)));
+	tcp_sk(sk)->snd_cwnd = max_u32(window, WINDOW_MIN);
 	pace(sk, s);
 }
 
@@ -270,33 +445,36 @@ CONG_CONTROL(hybla_sat_cong_control, struct sock *sk, const struct rate_sample *
 
 	bool busy = in_use(tp, s);
 
-	path_note_rtt(tp, &s->path, rs->rtt_us);
+	path_note_rtt(tp, &s->path, rs->rtt_us, 2);
+	if (s->path.clear && s->rivals)
+		end_rivals(s);
 	path_note_rate(tp, &s->path, rs, busy);
 	if (s->path.round_began)
-		enter_round(s, busy);
+		enter_round(tp, s, busy);
 	note_train(tp, s);
 	state_threshold(sk, s);
 	if (congested(s, rs))
-		reduce(s);
+		reduce(tp, s);
 	else if (s->threshold == TCP_INFINITE_SSTHRESH && path_queues(&s->path))
-		reduce(s); /* the end of a blind start */
+		reduce(tp, s); /* the end of a blind start */
 	else if (busy)
-		grow(s, rs->acked_sacked);
+		grow(sk, s, rs->acked_sacked);
 	apply(sk, s);
 }
 
 SEC("struct_ops")
 void BPF_PROG(hybla_sat_set_state, struct sock *sk, u8 state)
 {
+	struct tcp_sock *tp = tcp_sk(sk);
 	struct sat *s = ca_state(sk);
 
 	/* Explicit congestion notification, and drops in this machine's own queues. */
 	if (state == TCP_CA_CWR)
-		reduce(s);
+		reduce(tp, s);
 	/* Silence: what was seen before it says little of what comes after. */
 	if (state == TCP_CA_Loss) {
 		if (path_queues(&s->path))
-			reduce(s);
+			reduce(tp, s);
 		s->full_rounds = 0;
 		s->threshold = s->window;
 	}

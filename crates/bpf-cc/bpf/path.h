@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: (MIT OR Apache-2.0) OR GPL-2.0-only */
 /*
- * What a paced control knows of its path: the round trip without a queue, the rate at which
- * data arrives, and whether there is a queue now.
+ * What a paced control knows of its path: the round trip without a queue, what the return path adds
+ * to it now, the rate at which data arrives, and whether there is a queue in front of it.
+ *
+ * A round trip is longer for two reasons: data waits before the bottleneck, which a smaller window
+ * cures, or acknowledgements are late, which takes a larger one. Each acknowledgement bears the
+ * receiver's clock (RFC 7323): our clock less that is the delay of the return path and a constant.
+ * Its least value stands for an empty return path. Without time stamps all of it is queue.
  */
 #ifndef PEPD_BPF_PATH_H
 #define PEPD_BPF_PATH_H
@@ -12,68 +17,217 @@
 #define RATE_SHIFT 8
 /* Rounds of which the best rate counts: twice as many as the halves below. */
 #define RATE_ROUNDS 5
-/* So long without a round trip near the least one, and the least one is measured again. */
-#define FLOOR_STALE_US 10000000u
+/*
+ * So long without a round trip near the least one, and eight round trips more, and the least one is
+ * measured again; seldom where that has shown a queue of others.
+ */
+#define FLOOR_STALE_MS 8000u
+#define QUEUE_STALE_MS 32000u
 /* Round trips so much above the least one mean a queue, beside the noise of timers. */
 #define QUEUE_NOISE_US 4000u
+/* Clocks tick in milliseconds: two readings can be so far apart by that alone. */
+#define STAMP_NOISE_MS 2u
+/* The least return delay is forgotten by 1 ms in so long (122 ppm): clocks drift. */
+#define STAMP_LEAK_MS 8192u
+/* The receiver's clock does not tick in milliseconds if it explains so much more than there is. */
+#define STAMP_LIE_US 64000u
+
+/* What is thought of the receiver's time stamps. */
+enum { STAMPS_NONE, STAMPS_USED, STAMPS_REFUTED };
+
+/* Of `agreed`, which else counts measurements with about the same result. */
+#define QUEUE_MOVES 7
 
 struct path {
-	u64 floor_seen_us;  /* when a round trip near the least one was seen last */
-	u64 probe_until_us; /* the floor is being measured until then; 0 when it is not */
-	u32 least_rtt_us;   /* the round trip without a queue; 0 until there is a sample */
-	u32 probed_rtt_us;  /* the least round trip of the measurement so far */
-	u32 last_rtt_us;
-	u32 round_end;      /* count of delivered segments at which the round ends */
-	u32 best[2];        /* best rates of these and of the rounds before */
-	u8 rounds;          /* since best[0] began */
-	bool round_began;   /* with this acknowledgement */
+	u32 floor_seen_ms;   /* when a round trip near the least one was seen last */
+	u32 probe_until_ms;  /* the floor is being measured until then, if `probing` */
+	u32 least_rtt_us;    /* the round trip without a queue; 0 until there is a sample */
+	u32 probed_rtt_us;   /* the least round trip of the measurement so far */
+	u32 agreed_rtt_us;   /* that of the measurement before */
+	u32 rtt_us;          /* of late, without what the return path adds */
+	u32 mean_rtt_us;     /* of this round, with it */
+	u32 return_us[2];    /* most that the return path added in this round and in the one before */
+	u32 round_end;       /* count of delivered segments at which the round ends */
+	u32 best[2];         /* best rates of these and of the rounds before */
+	u32 rate;            /* the latest */
+	u32 stamp_least_ms;  /* least difference of the clocks */
+	u32 stamp_leaked_ms; /* when it was forgotten in part */
+	u8 stamps;
+	u8 samples;          /* in mean_rtt_us */
+	u8 rounds;           /* since best[0] began */
+	u8 agreed : 3;       /* measurements in succession that had about the same */
+	bool probing : 1;
+	bool clear : 1;      /* a measurement has ended, and there is no queue beyond the least one */
+	bool round_began : 1; /* with this acknowledgement */
+	bool measured : 1;    /* the least round trip is that of a round, not of the handshake */
 };
+
+static __always_inline u32 now_ms(struct tcp_sock *tp)
+{
+	return tp->tcp_mstamp / 1000;
+}
 
 static __always_inline void path_init(struct tcp_sock *tp, struct path *p)
 {
 	p->least_rtt_us = tp->srtt_us >> 3;
-	p->last_rtt_us = p->least_rtt_us;
-	p->floor_seen_us = tp->tcp_mstamp;
+	p->rtt_us = p->least_rtt_us;
+	p->floor_seen_ms = now_ms(tp);
 	p->round_end = tp->delivered;
 }
 
 /* Whether the floor is being measured, for which the queue must drain. */
 static __always_inline bool path_probes(struct path *p)
 {
-	return p->probe_until_us != 0;
+	return p->probing;
+}
+
+/* The round trip to fill: without a queue before us, but with what the return path adds. */
+static __always_inline u32 path_span_us(struct path *p)
+{
+	u64 span = (u64)p->least_rtt_us + max_u32(p->return_us[0], p->return_us[1]);
+
+	return min_u64(span, 0xffffffffu);
+}
+
+/* What the return path adds to a round trip of `rtt`, as the time stamps have it. */
+static __always_inline u32 path_returned(struct tcp_sock *tp, struct path *p, u32 rtt)
+{
+	u32 stamp = tp->rx_opt.rcv_tsval;
+	u32 now = now_ms(tp);
+	u32 late = now - stamp;
+	u32 beyond;
+	u64 returned;
+
+	if (!stamp || p->stamps == STAMPS_REFUTED)
+		return 0;
+	if (p->stamps == STAMPS_NONE || (s32)(late - p->stamp_least_ms) < 0) {
+		p->stamps = STAMPS_USED;
+		p->stamp_least_ms = late;
+		p->stamp_leaked_ms = now;
+	}
+	if (now - p->stamp_leaked_ms > STAMP_LEAK_MS) {
+		p->stamp_leaked_ms = now;
+		p->stamp_least_ms++;
+	}
+	beyond = late - p->stamp_least_ms;
+	if ((s32)beyond <= (s32)STAMP_NOISE_MS)
+		return 0;
+	returned = (u64)(beyond - STAMP_NOISE_MS) * 1000;
+	if (rtt <= p->least_rtt_us)
+		return 0;
+	if (returned > (u64)(rtt - p->least_rtt_us) + (p->least_rtt_us >> 2) + STAMP_LIE_US) {
+		p->stamps = STAMPS_REFUTED;
+		p->return_us[0] = 0;
+		p->return_us[1] = 0;
+		return 0;
+	}
+	return min_u64(returned, rtt - p->least_rtt_us);
+}
+
+/* Whether a round trip is about the least one. */
+static __always_inline bool path_near(struct path *p, u32 rtt)
+{
+	return rtt <= p->least_rtt_us + (p->least_rtt_us >> 3) + QUEUE_NOISE_US;
 }
 
 /*
- * The least round trip. When none near it was seen for long, either the path has become longer
- * or a queue stands; only less in flight for a round trip tells.
+ * The end of a measurement in which the queue did not drain. It is others', and then moves, or the
+ * path has become longer: then several measurements have the same.
  */
-static __always_inline void path_note_rtt(struct tcp_sock *tp, struct path *p, long rtt_us)
+static __always_inline void path_judge(struct path *p, u32 agree)
 {
-	u64 now = tp->tcp_mstamp;
-	u32 rtt;
+	u32 noise = (p->probed_rtt_us >> 6) + 1000;
+	u32 before = p->agreed_rtt_us ? p->agreed_rtt_us : p->probed_rtt_us;
 
-	if (rtt_us <= 0)
+	if (p->probed_rtt_us > before + noise || before > p->probed_rtt_us + noise)
+		p->agreed = QUEUE_MOVES;
+	else
+		p->agreed = p->agreed == QUEUE_MOVES ? 1 : p->agreed + 1;
+	p->agreed_rtt_us = p->probed_rtt_us;
+	if (p->agreed != QUEUE_MOVES && p->agreed > agree) {
+		p->least_rtt_us = p->probed_rtt_us;
+		p->agreed = 0;
+		p->agreed_rtt_us = 0;
+		p->clear = 1;
+	}
+}
+
+/*
+ * The least round trip, as the mean of a round: jitter belongs to it. When none near it was seen for
+ * long, either the path has become longer or a queue stands; only less in flight tells. `agree` is
+ * how many measurements more have to confirm that the path is longer.
+ */
+static __always_inline void path_note_rtt(struct tcp_sock *tp, struct path *p, long rtt_us, u32 agree)
+{
+	u32 now = now_ms(tp);
+	u32 stale = p->agreed == QUEUE_MOVES ? QUEUE_STALE_MS : FLOOR_STALE_MS;
+	u32 returned, forward, rtt;
+
+	p->clear = 0;
+	if (rtt_us <= 0 || rtt_us > 0x7fffffff)
 		return;
 	rtt = rtt_us;
-	p->last_rtt_us = rtt;
-	if (!p->least_rtt_us || rtt < p->least_rtt_us)
+	if (!p->least_rtt_us) {
 		p->least_rtt_us = rtt;
-	if (rtt <= p->least_rtt_us + (p->least_rtt_us >> 3) + QUEUE_NOISE_US) {
-		p->floor_seen_us = now;
-		p->probe_until_us = 0;
-	} else if (p->probe_until_us) {
-		if (!p->probed_rtt_us || rtt < p->probed_rtt_us)
-			p->probed_rtt_us = rtt;
-		if (now >= p->probe_until_us) {
-			p->least_rtt_us = p->probed_rtt_us;
-			p->floor_seen_us = now;
-			p->probe_until_us = 0;
+		p->rtt_us = rtt;
+	}
+	returned = path_returned(tp, p, rtt);
+	p->return_us[0] = max_u32(p->return_us[0], returned);
+	forward = rtt - returned;
+	p->rtt_us = mean_u32(p->rtt_us, forward, 4);
+	if (p->samples < 255)
+		p->samples++;
+	p->mean_rtt_us = mean_u32(p->mean_rtt_us, rtt, p->samples);
+	if (path_near(p, forward))
+		p->floor_seen_ms = now;
+	if (p->probing) {
+		if (!p->probed_rtt_us || forward < p->probed_rtt_us)
+			p->probed_rtt_us = forward;
+		if (path_near(p, p->rtt_us)) {
+			p->probing = 0;
+			p->agreed = 0;
+			p->agreed_rtt_us = 0;
+			p->clear = 1;
+		} else if ((s32)(now - p->probe_until_ms) >= 0) {
+			p->probing = 0;
+			p->floor_seen_ms = now;
+			path_judge(p, agree);
 		}
-	} else if (now - p->floor_seen_us > FLOOR_STALE_US) {
+	} else if (now - p->floor_seen_ms > stale + rtt / 125) {
 		p->probed_rtt_us = 0;
 		/* One round trip until the smaller window shows, one to see it. */
-		p->probe_until_us = now + 2 * (u64)rtt;
+		p->probe_until_ms = now + 2 * (rtt / 1000 + 1);
+		p->probing = 1;
 	}
+}
+
+static __always_inline void path_end_round(struct sock *sk, struct path *p)
+{
+	/* Where no rate is stated, the first flight is a burst, and waits for itself. */
+	bool first = !p->measured && stated_rate(sk);
+
+	if (p->samples && (first || p->mean_rtt_us < p->least_rtt_us))
+		p->least_rtt_us = p->mean_rtt_us;
+	if (p->samples)
+		p->measured = 1;
+	p->samples = 0;
+	p->mean_rtt_us = 0;
+	p->return_us[1] = p->return_us[0];
+	p->return_us[0] = 0;
+}
+
+/* The rate that the path was seen to have; 0 at first. */
+static __always_inline u32 path_rate(struct path *p)
+{
+	return max_u32(p->best[0], p->best[1]);
+}
+
+/* Whether a queue stands before us: then a loss is congestion. */
+static __always_inline bool path_queues(struct path *p)
+{
+	u32 slack = (p->least_rtt_us >> 4) + (p->least_rtt_us >> 3) + QUEUE_NOISE_US;
+
+	return p->rtt_us > p->least_rtt_us + slack;
 }
 
 /*
@@ -91,6 +245,7 @@ static __always_inline void path_note_rate(struct tcp_sock *tp, struct path *p,
 	if (!before(rs->prior_delivered, p->round_end)) {
 		p->round_end = tp->delivered;
 		p->round_began = 1;
+		path_end_round((struct sock *)tp, p);
 		if (in_use && ++p->rounds >= RATE_ROUNDS) {
 			p->rounds = 0;
 			p->best[1] = p->best[0];
@@ -98,31 +253,31 @@ static __always_inline void path_note_rate(struct tcp_sock *tp, struct path *p,
 		}
 	}
 	rate = ((u64)(u32)rs->delivered << RATE_SHIFT) * 1000000 / (u64)rs->interval_us;
-	if (rate > 0xffffffffull)
-		rate = 0xffffffffull;
-	p->best[0] = max_u32(p->best[0], rate);
+	p->rate = min_u64(rate, 0xffffffffull);
+	p->best[0] = max_u32(p->best[0], p->rate);
+	/* What arrives while a queue stands is all that the path passes now. */
+	if (p->round_began && path_queues(p)) {
+		p->best[0] = p->rate;
+		p->best[1] = p->rate;
+	}
 }
 
-/* Segments that the path holds without a queue, at the rate that it was seen to have; 0 at first. */
-static __always_inline u64 path_segments(struct path *p)
+/* Segments that arrive at a rate in so long. */
+static __always_inline u64 segments_in(u32 rate, u64 time_us)
 {
-	u64 best = max_u32(p->best[0], p->best[1]);
+	return ((u64)rate * min_u64(time_us, 0xffffffffu) / 1000000) >> RATE_SHIFT;
+}
 
-	return (best * p->least_rtt_us / 1000000) >> RATE_SHIFT;
+/* Segments that the path holds without a queue at a rate. */
+static __always_inline u64 path_holds(struct path *p, u32 rate)
+{
+	return segments_in(rate, path_span_us(p));
 }
 
 /* Whether the rate is higher than that of the rounds before, so that its end is not in sight. */
 static __always_inline bool path_rises(struct path *p)
 {
 	return p->best[0] > p->best[1] + (p->best[1] >> 3);
-}
-
-/* Whether the last round trip contained a queue: then a loss is congestion. */
-static __always_inline bool path_queues(struct path *p)
-{
-	u32 slack = (p->least_rtt_us >> 4) + (p->least_rtt_us >> 3) + QUEUE_NOISE_US;
-
-	return p->last_rtt_us > p->least_rtt_us + slack;
 }
 
 #endif

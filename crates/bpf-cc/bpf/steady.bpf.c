@@ -21,7 +21,7 @@ static __always_inline void hold(struct sock *sk, struct path *p)
 	u64 window = WINDOW_UNSTATED;
 
 	if (rate && p->least_rtt_us) {
-		window += segments_of(tp, rate, p->least_rtt_us) * HEADROOM >> 7;
+		window += segments_of(tp, rate, path_span_us(p)) * HEADROOM >> 7;
 		pace_at(sk, rate);
 	}
 	if (path_probes(p))
@@ -42,7 +42,8 @@ CONG_CONTROL(steady_cong_control, struct sock *sk, const struct rate_sample *rs)
 {
 	struct path *p = ca_state(sk);
 
-	path_note_rtt(tcp_sk(sk), p, rs->rtt_us);
+	path_note_rtt(tcp_sk(sk), p, rs->rtt_us, 0);
+	path_note_rate(tcp_sk(sk), p, rs, 1);
 	hold(sk, p);
 }
 

@@ -50,6 +50,10 @@ struct inet_connection_sock {
 	u64 icsk_ca_priv[13];
 };
 
+struct tcp_options_received {
+	u32 rcv_tsval; /* of the last packet; 0 where there are no time stamps */
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	u32 snd_cwnd;
@@ -63,6 +67,7 @@ struct tcp_sock {
 	u32 snd_nxt;
 	u32 snd_una;
 	u64 tcp_mstamp;
+	struct tcp_options_received rx_opt;
 	u8 is_cwnd_limited : 1;
 };
 
@@ -150,6 +155,12 @@ static __always_inline u64 max_u64(u64 a, u64 b)
 static __always_inline u64 min_u64(u64 a, u64 b)
 {
 	return a < b ? a : b;
+}
+
+/* A mean of which a new sample is one part in `parts`. */
+static __always_inline u32 mean_u32(u32 mean, u32 sample, u32 parts)
+{
+	return sample > mean ? mean + (sample - mean) / parts : mean - (mean - sample) / parts;
 }
 
 /* Whether sequence or delivery count a lies before b; both wrap. */

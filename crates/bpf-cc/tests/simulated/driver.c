@@ -70,6 +70,7 @@ struct view {
 	u32 lost;
 	u32 sent;
 	u32 state;
+	u32 stamp_ms; /* of the receiver's clock; 0 without time stamps */
 };
 
 static void put(struct tcp_sock *tp, const struct view *view)
@@ -90,6 +91,7 @@ static void put(struct tcp_sock *tp, const struct view *view)
 	tp->delivered = view->delivered;
 	tp->snd_nxt = view->sent;
 	tp->snd_una = view->delivered;
+	tp->rx_opt.rcv_tsval = view->stamp_ms;
 }
 
 static void take(const struct tcp_sock *tp, struct view *view)

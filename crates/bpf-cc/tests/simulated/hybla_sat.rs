@@ -94,9 +94,10 @@ proptest! {
         let mut flow = case.flow(0.0, 0.0);
         let share = share(&mut flow, 100.0);
         prop_assert!(share > 0.8, "{}", share);
-        // The start is Hoe's estimate, not an explosion.
+        // The start is Hoe's estimate, not an explosion; a buffer of five segments still overflows
+        // now and then.
         let drops = flow.link.dropped as f64;
-        prop_assert!(drops < flow.link.bdp() + 10.0, "{} of {}", drops, flow.link.bdp());
+        prop_assert!(drops < flow.link.bdp() + 20.0, "{} of {}", drops, flow.link.bdp());
     }
 
     #[test]

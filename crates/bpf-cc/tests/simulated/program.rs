@@ -119,6 +119,7 @@ mod sys {
         pub lost: u32,
         pub sent: u32,
         pub state: u32,
+        pub stamp_ms: u32,
     }
 
     type Step = unsafe extern "C" fn(*mut c_void, *mut View);

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use bpf_cc::Control;
 
 use crate::{
+    cubic::Cubic,
     link::{Link, Micros},
     program::Socket,
 };
@@ -20,6 +21,21 @@ struct Segment {
     arrives: Option<Micros>,
     delivered_before: u32,
     delivered_before_at: Micros,
+    first_sent_at: Micros,
+}
+
+/// An acknowledgement of all that has arrived until it left.
+struct Acknowledgement {
+    left: Micros,
+    heard: Micros,
+}
+
+enum Event {
+    Send,
+    Hear,
+    /// A segment beyond the window, whose acknowledgement shows what is lost (RFC 8985).
+    Probe,
+    TimeOut,
 }
 
 /// A flow over a link.
@@ -27,18 +43,31 @@ pub struct Flow {
     pub socket: Socket,
     pub link: Link,
     pub now: Micros,
+    /// Another control in the place of the socket's.
+    cubic: Option<Cubic>,
+    /// Set where acknowledgements have time stamps.
+    pub stamped: bool,
+    /// Of the receiver's clock, in a millisecond.
+    pub ticks: f64,
     /// One acknowledgement covers what arrives within so long, as with GRO.
     gathered: Micros,
     /// In the order of sending, which is that of arrival.
     flight: VecDeque<Segment>,
     /// Numbers of lost segments that were sent before all in `flight` and count as in flight, too.
     missing: VecDeque<u32>,
+    /// On their way, in the order of arrival; and when the last one left.
+    acknowledgements: VecDeque<Acknowledgement>,
+    left_last: Micros,
     next_send: Micros,
     srtt: Micros,
     most_in_round: [u32; 2],
     round_ends: u32,
     delivered_at: Micros,
+    first_sent_at: Micros,
     heard_at: Micros,
+    probed: bool,
+    /// Count of times at which all in flight was given up.
+    pub timeouts: u32,
 }
 
 impl Flow {
@@ -50,16 +79,33 @@ impl Flow {
             socket,
             link,
             now,
+            cubic: None,
+            stamped: true,
+            ticks: 1.0,
             gathered,
             flight: VecDeque::new(),
             missing: VecDeque::new(),
+            acknowledgements: VecDeque::new(),
+            left_last: 0.0,
             next_send: now,
             srtt,
             most_in_round: [0; 2],
             round_ends: 0,
             delivered_at: now,
+            first_sent_at: now,
             heard_at: now,
+            probed: false,
+            timeouts: 0,
         }
+    }
+
+    /// A flow with the kernel's own control.
+    pub fn cubic(link: Link) -> Self {
+        let mut flow = Self::new(Control::Hybla, link, 0, 0.0);
+        flow.cubic = Some(Cubic::default());
+        flow.socket.view.window = 10;
+        flow.socket.view.pacing_rate = u64::MAX;
+        flow
     }
 
     /// Segments delivered so far.
@@ -69,31 +115,39 @@ impl Flow {
 
     /// Lets so much time pass.
     pub fn run(&mut self, time: Micros) {
-        let end = self.now + time;
-        while self.now < end {
-            let send = self.may_send().then_some(self.next_send.max(self.now));
-            let hear = self.next_acknowledgement();
-            let give_up = self.heard_at + 2.0 * self.srtt + 200_000.0;
-            match (send, hear) {
-                (Some(at), None) => self.send(at.min(end)),
-                (Some(at), Some(heard)) if at <= heard => self.send(at),
-                (_, Some(heard)) => self.hear(heard),
-                (None, None) => self.time_out(give_up.max(self.now)),
-            }
-        }
+        run_together(std::slice::from_mut(self), time);
     }
 
     fn in_flight(&self) -> u32 {
         (self.flight.len() + self.missing.len()) as u32
     }
 
-    fn may_send(&self) -> bool {
-        self.in_flight() < self.socket.view.window
+    /// The next event and its time.
+    fn next(&self) -> (Micros, Event) {
+        let may_send = self.in_flight() < self.socket.view.window;
+        let send = may_send.then_some(self.next_send.max(self.now));
+        let hear = self.acknowledgements.front().map(|ack| ack.heard);
+        let silent = self.heard_at + 2.0 * self.srtt;
+        let give_up = (silent + if self.probed { 200e3 } else { 5e3 }).max(self.now);
+        match (send, hear) {
+            (Some(at), None) => (at, Event::Send),
+            (Some(at), Some(heard)) if at <= heard => (at, Event::Send),
+            (_, Some(heard)) if heard < give_up => (heard, Event::Hear),
+            _ if !self.probed => (give_up, Event::Probe),
+            _ => (give_up, Event::TimeOut),
+        }
     }
 
-    fn next_acknowledgement(&self) -> Option<Micros> {
-        let first = self.flight.iter().find_map(|segment| segment.arrives);
-        first.map(|at| at + self.gathered)
+    fn step(&mut self) {
+        match self.next() {
+            (at, Event::Send) => self.send(at),
+            (at, Event::Hear) => self.hear(at),
+            (at, Event::Probe) => {
+                self.probed = true;
+                self.send(at);
+            }
+            (at, Event::TimeOut) => self.time_out(at),
+        }
     }
 
     /// Sets aside what is lost at the head of the flight.
@@ -125,14 +179,27 @@ impl Flow {
 
     fn send(&mut self, at: Micros) {
         self.now = at;
-        let idle = self.in_flight() == 0;
+        if self.in_flight() == 0 {
+            (self.delivered_at, self.first_sent_at, self.heard_at) = (at, at, at);
+        }
+        let arrives = self.link.carry(at);
+        if let Some(arrived) = arrives.filter(|arrived| *arrived > self.left_last) {
+            self.left_last = arrived + self.gathered;
+            let heard = self.link.answer(self.left_last);
+            self.acknowledgements
+                .extend(heard.map(|heard| Acknowledgement {
+                    left: self.left_last,
+                    heard,
+                }));
+        }
         let view = &mut self.socket.view;
         self.flight.push_back(Segment {
             number: view.sent,
             sent_at: at,
-            arrives: self.link.carry(at),
+            arrives,
             delivered_before: view.delivered,
-            delivered_before_at: if idle { at } else { self.delivered_at },
+            delivered_before_at: self.delivered_at,
+            first_sent_at: self.first_sent_at,
         });
         view.sent += 1;
         let pace = view.mss as f64 * 1e6 / view.pacing_rate as f64;
@@ -144,8 +211,12 @@ impl Flow {
     fn hear(&mut self, at: Micros) {
         self.now = at;
         self.heard_at = at;
+        self.probed = false;
         let before = self.in_flight();
-        let (acked, Some(last)) = self.take_arrived(at) else {
+        let Some(acknowledgement) = self.acknowledgements.pop_front() else {
+            return;
+        };
+        let (acked, Some(last)) = self.take_arrived(acknowledgement.left) else {
             return;
         };
         let lost = self.find_missing(last.number);
@@ -154,6 +225,7 @@ impl Flow {
 
         self.srtt += (rtt - self.srtt) / 8.0;
         self.delivered_at = at;
+        self.first_sent_at = last.sent_at;
         let view = &mut self.socket.view;
         view.delivered += acked;
         (view.acked, view.lost) = (acked, lost);
@@ -161,13 +233,24 @@ impl Flow {
         view.rtt_us = rtt as u32;
         view.srtt_us = (self.srtt * 8.0) as u32;
         view.prior_delivered = last.delivered_before;
-        view.interval_us = (at - last.delivered_before_at) as u64;
+        let sending = last.sent_at - last.first_sent_at;
+        view.interval_us = sending.max(at - last.delivered_before_at) as u64;
         view.in_flight = in_flight;
+        // The receiver's clock began some time else.
+        view.stamp_ms = if self.stamped {
+            ((acknowledgement.left / 1e3 * self.ticks) as u64 + 0xffff_0000) as u32
+        } else {
+            0
+        };
         if last.delivered_before >= self.round_ends {
             self.round_ends = view.delivered;
             self.most_in_round = [before, self.most_in_round[0]];
         }
         view.most_in_flight = self.most_in_round[0].max(self.most_in_round[1]);
+        if let Some(cubic) = &mut self.cubic {
+            view.window = cubic.acknowledge(view);
+            return;
+        }
         if view.state == LOSS {
             self.socket.enter(OPEN);
         }
@@ -178,11 +261,43 @@ impl Flow {
     fn time_out(&mut self, at: Micros) {
         self.now = at;
         self.heard_at = at;
+        self.timeouts += 1;
         self.flight.clear();
         self.missing.clear();
         self.next_send = at;
         self.socket.view.now_us = at as u64;
-        self.socket.enter(LOSS);
+        if let Some(cubic) = &mut self.cubic {
+            cubic.time_out(&self.socket.view);
+        } else {
+            self.socket.enter(LOSS);
+        }
         self.socket.view.window = 1;
+    }
+}
+
+/// Lets so much time pass for flows that share the link of the first.
+pub fn run_together(flows: &mut [Flow], time: Micros) {
+    let end = flows[0].now + time;
+    loop {
+        let next = |flow: &Flow| flow.next().0;
+        let times = flows.iter().map(next).enumerate();
+        let Some((first, at)) = times.min_by(|a, b| a.1.total_cmp(&b.1)) else {
+            return;
+        };
+        if at >= end {
+            break;
+        }
+        let (owner, others) = flows.split_at_mut(1);
+        if first == 0 {
+            owner[0].step();
+        } else {
+            let flow = &mut others[first - 1];
+            std::mem::swap(&mut owner[0].link, &mut flow.link);
+            flow.step();
+            std::mem::swap(&mut owner[0].link, &mut flow.link);
+        }
+    }
+    for flow in flows {
+        flow.now = flow.now.max(end);
     }
 }

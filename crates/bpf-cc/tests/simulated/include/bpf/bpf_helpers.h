@@ -5,6 +5,7 @@
 #define SEC(name)
 #define __ksym
 #define __always_inline inline
+#define __noinline __attribute__((noinline))
 #define __uint(name, value) int(*name)[value]
 #define __type(name, type) type *name
 
