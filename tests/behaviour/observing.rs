@@ -88,6 +88,27 @@ fn status_counts_flows_and_bytes_by_site_and_knows_the_peer() {
 }
 
 #[test]
+fn a_hub_that_has_ended_is_shown_with_when_it_was_heard() {
+    let bed = TunnelBed::new(LINK);
+    let mut running = Running::start(&bed, "", &format!("{SITE}{ADMIN}"));
+    running.wait_for_session();
+    assert_eq!(running.hub.terminate(), 0);
+    wait_until("the peer is gone", || {
+        let shown = status(&running);
+        shown["peers"][0]["here"] == false && shown["link"]["by"] != "tunnel"
+    });
+    let shown = status(&running);
+    let peer = &shown["peers"][0];
+    assert!(peer["remote"].is_string(), "{peer}");
+    assert!(peer["heard_s"].as_f64() > Some(0.0), "{peer}");
+    for bytes in ["received_bytes", "sent_bytes"] {
+        assert!(peer[bytes].as_u64() > Some(0), "{peer}");
+    }
+    let text = running.boat.ask(&["status"]);
+    assert!(text.contains(" ago, received "), "{text}");
+}
+
+#[test]
 fn flows_are_listed_with_what_the_kernel_says_of_their_legs() {
     const PASSES: &str =
         "[[site]]\nname = \"voice\"\nmode = \"bypass\"\nmatch = { dport = [7999] }\n";

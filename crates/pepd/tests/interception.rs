@@ -220,7 +220,7 @@ fn the_iptables_script_sends_packets_into_their_tuns() {
         assert!(iptables_script_of(PACKETS, "", ""), "with nothing there");
         let installed = iptables_state();
         for part in [
-            "-A pepd_packets -i lan1 -p udp -m dscp --dscp 0x2e -m multiport --sports 5060",
+            "-A pepd_packet_sites -i lan1 -p udp -m dscp --dscp 0x2e -m multiport --sports 5060",
             "-g pepd_packet_0",
             "--set-xmark 0x57000000/0xff000000",
             "-o pepd-1 -p tcp -m tcp --tcp-flags SYN,RST SYN",

@@ -215,7 +215,7 @@ mod tests {
         let (dead, _file) = bind(&path("dead.sock"), 0o600).unwrap();
         drop(dead);
         fs::write(path("text"), "no socket").unwrap();
-        assert_eq!(answering_in(folder.path(), None), [PathBuf::new(); 0]);
+        assert!(answering_in(folder.path(), None).is_empty());
         let (_one, _file) = bind(&path("one.sock"), 0o600).unwrap();
         let one = [path("one.sock")];
         assert_eq!(answering_in(folder.path(), None), one);

@@ -245,7 +245,7 @@ pub fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let (report, _) = answer::<DrainReport>(&args.admin, Method::PUT, "/v1/drain", order)?;
     let left = change::wait_for_end(&socket, &report, since, |flows| {
         if !args.admin.json {
-            print(format_args!("{}\n", counted(flows.into(), "flow")));
+            print(format_args!("{}\n", counted(flows, "flow")));
         }
     })?;
     if left == 0 {
@@ -253,7 +253,7 @@ pub fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
     }
     complain(format_args!(
         "the timeout is over: pepd reset {}",
-        counted(left.into(), "flow")
+        counted(left, "flow")
     ));
     Ok(ExitStatus::FlowsReset)
 }
