@@ -132,3 +132,24 @@ fn an_outage_leaves_the_rate_as_it_was() {
     let bits = (rig.arrived() - before) as f64 * 8.0 / 3.0;
     assert!(bits > 9.4e6, "{bits}");
 }
+
+#[test]
+fn a_machine_that_is_late_is_no_queue() {
+    // Wi-Fi at the edge of its range: a twentieth is lost in bursts.
+    let link = "rate=20mbit,delay=5ms,jitter=2ms,queue=128p,gilbert=p=0.0087,q=0.1491";
+    let rtt = Duration::from_millis(10);
+    let share = |rate| {
+        let sides = [true, false].map(|initiator| {
+            let mut config = config(initiator, 20_000_000, rtt);
+            config.rate = rate;
+            config
+        });
+        let mut rig = Rig::new(link, 1, sides);
+        rig.keep_busy(1, Duration::from_millis(8), Duration::from_millis(60));
+        rig.upload(Class::Bulk, 1 << 40);
+        rig.run(Duration::from_secs(20), |_| false);
+        rig.arrived() as f64 * 8.0 / 20.0 / 20e6
+    };
+    let [stated, dedicated] = [Rate::Stated(20_000_000), Rate::Dedicated(20_000_000)].map(share);
+    assert!(stated > 0.985 * dedicated, "{stated}, {dedicated}");
+}
