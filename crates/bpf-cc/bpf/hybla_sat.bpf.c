@@ -108,6 +108,8 @@ struct sat {
 	bool started : 1; /* the first flight is over, and `rival` counts */
 };
 
+_Static_assert(sizeof(struct sat) <= 104, "more than icsk_ca_priv has");
+
 /* Whether the rate that was seen says what the path can do: the window was not in its way. */
 static __always_inline bool settled(struct sat *s)
 {
