@@ -14,6 +14,7 @@ use nix::{
 };
 use pepd_tests::{
     bed::Family, echo::EchoServer, pep_binary::pepd, screen::Screen, tunnel::TunnelBed,
+    wait::wait_for,
 };
 
 use crate::{
@@ -116,6 +117,16 @@ fn top_leaves_the_terminal_as_it_was_by_control_c_and_signals_and_has_no_colours
         kill(id, signal).expect("it runs");
         assert_eq!(screen.ended(), (Some(0), true), "{signal}");
     }
+    // Without its terminal it ends.
+    let tell = format!(
+        "sh -c 'echo $$ >\"$0\"; exec \"$@\"' '{}'",
+        number.display()
+    );
+    let screen = show(&bed, &socket, &tell);
+    let id = fs::read_to_string(&number).expect("it was told");
+    drop(screen);
+    let process = Path::new("/proc").join(id.trim());
+    wait_for("pepd top to end", || (!process.exists()).then_some(()));
     // Without a terminal it says what to do instead, and does that.
     let arguments =
         |word: &'static str| ["top", word, "--socket", socket.to_str().expect("a path")];

@@ -14,6 +14,8 @@ use nix::{
 };
 use units::ByteSize;
 
+use crate::sys;
+
 use super::{
     folder::{Fault, FolderError, check_mode, check_place, file_system},
     segments::{is_segment, of_this_version},
@@ -197,7 +199,8 @@ impl Look {
         let Ok(told) = statvfs::statvfs(path) else {
             return;
         };
-        let free = (told.fragment_size() as u64).saturating_mul(told.blocks_available() as u64);
+        let free =
+            sys::wide(told.fragment_size()).saturating_mul(sys::wide(told.blocks_available()));
         // Whole MiB are read more easily.
         let shown = ByteSize(if free < 1 << 20 {
             free

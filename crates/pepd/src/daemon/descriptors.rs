@@ -6,7 +6,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pep_core::config::Config;
 
 use super::{DaemonError, spare::Spare};
-use crate::{accept::Listener, intercept::setup, observe::counted, workers::Workers};
+use crate::{accept::Listener, intercept::setup, observe::counted, sys, workers::Workers};
 
 /// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
 const OTHERS_LATER: usize = 8 + ADMIN;
@@ -34,10 +34,10 @@ pub(super) fn raise() -> u64 {
     let limit = getrlimit(Resource::RLIMIT_NOFILE);
     let Ok((soft, hard)) = limit else { return 1024 };
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => hard as u64,
+        Ok(()) => sys::wide(hard),
         Err(err) => {
             tracing::warn!(error = %err, limit = soft, "cannot raise the limit of descriptors");
-            soft as u64
+            sys::wide(soft)
         }
     }
 }

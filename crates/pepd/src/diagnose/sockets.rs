@@ -363,7 +363,7 @@ mod tests {
             rate = \"10Mbit/s\"\n[[site]]\nname = \"all\"\n";
         let config = pep_core::config::parse(config).unwrap();
         let flow = |delivery_rate: u64, unacked: u32, retransmitted: u32| {
-            flow_with(serde_json::json!({
+            flow_with(&serde_json::json!({
                 "rtt_s": 0.6, "cwnd": 100, "unacked": unacked, "retransmitted": retransmitted,
                 "delivery_rate": delivery_rate, "busy_s": 60.0, "sndbuf_limited_s": 0.0,
             }))
@@ -385,7 +385,7 @@ mod tests {
         assert!(lossy.remedy.unwrap().contains("hybla_sat"));
     }
 
-    fn flow_with(leg: serde_json::Value) -> FlowStatus {
+    fn flow_with(leg: &serde_json::Value) -> FlowStatus {
         let mut whole = serde_json::json!({
             "state": "established", "congestion": "cubic", "cwnd": 10, "mss": 1448, "unacked": 0,
             "retransmitted": 0, "busy_s": 10.0, "rwnd_limited_s": 0.0,
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn flows_that_a_buffer_of_ours_limits_are_named() {
         let flow = |receive_limit: Option<u64>, sndbuf_limited_s: f64| {
-            flow_with(serde_json::json!({
+            flow_with(&serde_json::json!({
                 "sndbuf_limited_s": sndbuf_limited_s, "receive_limit": receive_limit,
             }))
         };

@@ -278,7 +278,7 @@ pub(super) fn may_open(
         Some(descriptors) => ("pepd.service", descriptors),
         None => {
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
-            ("what is started from here", hard as u64)
+            ("what is started from here", sys::wide(hard))
         }
     };
     Some(May {

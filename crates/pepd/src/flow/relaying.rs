@@ -90,7 +90,7 @@ impl Flow {
             Ok(count) => {
                 self.relay.handle_received(direction, count);
                 if side == self.ends.site.link_side {
-                    self.receive_window.on_received(leg.fd(), count as u64);
+                    self.receive_window.on_received(leg.fd(), count);
                 }
                 self.wakefulness.on_received(count);
                 moved = true;

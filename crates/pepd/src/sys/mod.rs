@@ -11,3 +11,8 @@ pub mod reactor;
 pub mod socket;
 pub mod sockets;
 pub mod tun;
+
+/// A number of the C library in 64 bits; on 32-bit CPUs it has 32.
+pub fn wide(number: impl Into<u64>) -> u64 {
+    number.into()
+}

@@ -16,7 +16,9 @@ mod ui;
 use std::{
     env,
     io::{self, IsTerminal as _},
+    os::fd::AsFd as _,
     path::{Path, PathBuf},
+    process,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
@@ -26,6 +28,7 @@ use std::{
 };
 
 use hyper::Method;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event},
@@ -274,12 +277,32 @@ fn watch_signals(tell: Sender<Told>) -> Result<(), TopError> {
                 _ = hangup.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
+                () = terminal_gone() => {}
             }
         });
         // It may have ended by itself.
         let _ = tell.send(Told::End);
+        if is_terminal_gone() {
+            // Nothing is left to restore, and crossterm reads the end of it for ever.
+            process::exit(128 + libc::SIGHUP);
+        }
     });
     watching.map(|_| ()).map_err(TopError::System)
+}
+
+/// Waits until the terminal has hung up, which a program outside its session is not signalled.
+async fn terminal_gone() {
+    while !is_terminal_gone() {
+        tokio::time::sleep(REDRAW).await;
+    }
+}
+
+fn is_terminal_gone() -> bool {
+    let stdout = io::stdout();
+    let mut fds = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let looked = poll(&mut fds, PollTimeout::ZERO);
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    looked.is_ok() && fds[0].revents().is_some_and(|is| is.intersects(gone))
 }
 
 #[cfg(test)]

@@ -340,7 +340,7 @@ fn session_config(
     let memory = config.limits.memory.bytes();
     SessionConfig {
         initiator: false,
-        rate: match peer.rate.map(|rate| rate.bits_per_second()) {
+        rate: match peer.rate.map(units::Rate::bits_per_second) {
             Some(rate) if is_dedicated(config, index, peer) => Rate::Dedicated(rate),
             Some(rate) => Rate::Stated(rate),
             None => Rate::Auto,
