@@ -39,11 +39,8 @@ fn version() -> (u32, u32) {
 
 /// The README's first configuration, with the interfaces of a bed.
 fn first_configuration() -> String {
-    const BEGINNING: &str = "    [intercept]\n";
-    let (_, rest) = README.split_once(BEGINNING).expect("it has one");
-    let indented = |line: &&str| line.is_empty() || line.starts_with("    ");
-    let lines: Vec<_> = rest.lines().take_while(indented).collect();
-    let config = format!("{BEGINNING}{}", lines.join("\n"));
+    let (_, rest) = README.split_once("```toml\n").expect("it has one");
+    let (config, _) = rest.split_once("```").expect("a block ends");
     assert!(config.contains(FIRST), "{config}");
     let config = config.replace("eth0", LAN).replace("sat0", WAN);
     format!("{config}\n[log]\nformat = \"json\"\n[admin]\nsocket = \"admin.sock\"\n")

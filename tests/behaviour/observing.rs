@@ -95,7 +95,9 @@ fn a_hub_that_has_ended_is_shown_with_when_it_was_heard() {
     assert_eq!(running.hub.terminate(), 0);
     wait_until("the peer is gone", || {
         let shown = status(&running);
-        shown["peers"][0]["here"] == false && shown["link"]["by"] != "tunnel"
+        let peer = &shown["peers"][0];
+        // pepd looks at its peers once a second.
+        peer["here"] == false && peer["heard_s"].is_number() && shown["link"]["by"] != "tunnel"
     });
     let shown = status(&running);
     let peer = &shown["peers"][0];

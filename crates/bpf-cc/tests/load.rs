@@ -5,6 +5,7 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     os::fd::AsFd,
+    sync::Mutex,
     thread,
     time::Duration,
 };
@@ -53,8 +54,12 @@ fn carry(mut from: TcpStream, mut to: TcpStream, bytes: usize) -> (TcpStream, Tc
     (sender.join().unwrap(), to)
 }
 
+/// Names are the machine's: one that a test has given back is not for another one meanwhile.
+static NAMES: Mutex<()> = Mutex::new(());
+
 #[test]
 fn every_control_loads_and_carries_bytes() {
+    let _alone = NAMES.lock();
     let loaded = Loaded::load(&Control::ALL).unwrap();
     for control in Control::ALL {
         let name = loaded.name_of(control).unwrap();
@@ -87,6 +92,7 @@ fn a_control_leaves_its_name_to_the_kernels() {
 
 #[test]
 fn sockets_outlive_what_loaded_their_control() {
+    let _alone = NAMES.lock();
     let loaded = Loaded::load(&[Control::HyblaSat]).unwrap();
     let name = loaded.name_of(Control::HyblaSat).unwrap().to_owned();
     let (client, server) = connected(&name);

@@ -126,7 +126,7 @@ fn a_valid_file_is_summed_up_with_buffers_from_the_link() {
         "bandwidth-delay product 732 KiB",
         "dport 80, 8000-8100",
         "reno (kernel; of nonesuch, reno)",
-        "buffers 1.43 MiB",
+        "send buffer 2.86 MiB, receive buffer autotuned up to 64.0 MiB",
         "paced at 10Mbit/s",
         "  1. office",
         "  2. default",

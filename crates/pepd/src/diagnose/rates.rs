@@ -56,7 +56,7 @@ mod tests {
         let less = found("less");
         assert_eq!(less.state, State::Warn);
         assert!(
-            less.seen.contains("4.9 Mbit/s") && less.seen.contains("10 Mbit/s"),
+            less.seen.contains("4.90 Mbit/s") && less.seen.contains("10.0 Mbit/s"),
             "{less}"
         );
         for (stated, word) in [

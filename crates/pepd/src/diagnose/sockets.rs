@@ -168,7 +168,7 @@ pub(super) fn windows(flows: &[FlowStatus]) -> Option<Finding> {
         return Some(Finding::warn(
             what,
             seen(found, "pepd's receive buffer"),
-            "remove `link_buffer` of its site, or raise `limits.memory`; before Linux 5.14 raise net.ipv4.tcp_rmem",
+            "remove `link_buffer` of its site, or raise `limits.memory`; or raise the third number of net.ipv4.tcp_rmem",
         ));
     }
     let found = limited(LegStatus::is_send_buffer_limited)?;

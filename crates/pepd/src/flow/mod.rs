@@ -22,7 +22,7 @@ mod watchers;
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -213,13 +213,6 @@ impl Flow {
     ) -> Option<Self> {
         let FlowMemory { slot, share } = memory;
         let relay = Relay::new(context.limits, share);
-        let leg = match ends.site.link_side {
-            Side::Client => &client,
-            Side::Server => &server,
-        };
-        ends.site
-            .link_leg()
-            .release_receive_buffer_or_warn(leg.as_fd());
         Self::with_relay(context, ends, slot, relay, [client, server])
     }
 

@@ -15,7 +15,7 @@ use pep_core::{
 use socket2::{Socket, TcpKeepalive};
 use units::Rate;
 
-use super::{Family, receive};
+use super::Family;
 use crate::{congestion::Rtt0, sys};
 
 /// A socket option that the kernel refused.
@@ -184,18 +184,12 @@ impl LegOptions {
             );
         }
         let set = match self.buffers.receive {
-            ReceiveBuffer::System => Ok(()),
+            ReceiveBuffer::System | ReceiveBuffer::Grown(_) => Ok(()),
             ReceiveBuffer::Fixed(bytes) => {
                 sys::socket::set_receive_buffer(fd, bytes.saturating_mul(2))
             }
-            ReceiveBuffer::Grown(_) => receive::reserve(fd, self.buffers),
         };
         or_warn("SO_RCVBUFFORCE", set);
-    }
-
-    /// Lets the kernel tune the receive buffer of a leg whose handshake has begun.
-    pub fn release_receive_buffer_or_warn(&self, fd: BorrowedFd<'_>) {
-        or_warn("SO_BUF_LOCK", receive::release(fd, self.buffers));
     }
 
     fn set_segments_or_warn(&self, socket: &Socket) {

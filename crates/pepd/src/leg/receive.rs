@@ -1,73 +1,27 @@
 //! Receive buffers of legs that grow beyond the kernel's own limit.
 //!
-//! A window of more than `65535 << scale` cannot be advertised, and the scale is part of the
-//! handshake. The kernel chooses it from the size that the buffer has at that time. So a leg whose
-//! buffer may grow has its largest size until its SYN is sent, and the kernel's first size, with
-//! autotuning, from then on:
-//!
-//! ```text
-//!   socket         connect() or accept()         tcp_rmem[2] is reached
-//!     | most, locked     | tcp_rmem[1], autotuned        | grown by pepd, locked
-//! ```
+//! A window of more than `65535 << scale` cannot be advertised, and the kernel fixes the scale by
+//! `net.ipv4.tcp_rmem` when the handshake begins: 8 MiB where its limit is 6 MiB. A larger buffer
+//! before the handshake would scale further, but be advertised whole from the first segment on.
 
 use std::{io, os::fd::BorrowedFd, sync::OnceLock};
 
-use pep_core::site::{Buffers, ReceiveBuffer};
-
 use crate::{intercept::setup, sys::socket};
 
-/// Sizes that the kernel gives a receive buffer where `net.ipv4.tcp_rmem` cannot be read.
-const SIZES: [u64; 2] = [128 << 10, 6 << 20];
-
-/// First and largest size that the kernel gives a receive buffer (`net.ipv4.tcp_rmem`).
-fn sizes() -> [u64; 2] {
-    static READ: OnceLock<[u64; 2]> = OnceLock::new();
-    *READ.get_or_init(|| {
-        let text = setup::sysctl("net/ipv4/tcp_rmem").unwrap_or_default();
-        let numbers: Vec<u64> = text.split_whitespace().flat_map(str::parse).collect();
-        match numbers[..] {
-            [_, first, most] => [first, most],
-            _ => SIZES,
-        }
-    })
-}
+/// Limit of the kernel's autotuning where `net.ipv4.tcp_rmem` cannot be read.
+const LIMIT: u64 = 6 << 20;
 
 /// Largest size in bytes to which the kernel's autotuning grows a receive buffer.
 pub fn autotuned_most() -> u64 {
-    sizes()[1]
-}
-
-/// Makes the coming handshake announce a window scale for the largest size.
-///
-/// Does nothing before Linux 5.14, which cannot give a buffer back to autotuning (SO_BUF_LOCK).
-///
-/// # Errors
-/// When the kernel refuses the size.
-pub(super) fn reserve(fd: BorrowedFd<'_>, buffers: Buffers) -> io::Result<()> {
-    let ReceiveBuffer::Grown(most) = buffers.receive else {
-        return Ok(());
-    };
-    if most.saturating_mul(2) > autotuned_most()
-        && socket::lock_buffers(fd, buffers.locks()).is_ok()
-    {
-        set_size(fd, most.saturating_mul(2))?;
-    }
-    Ok(())
-}
-
-/// Gives a buffer whose handshake has begun back to the kernel's autotuning.
-///
-/// # Errors
-/// When the kernel refuses it.
-pub fn release(fd: BorrowedFd<'_>, buffers: Buffers) -> io::Result<()> {
-    let ReceiveBuffer::Grown(most) = buffers.receive else {
-        return Ok(());
-    };
-    if socket::receive_buffer(fd)? < most.saturating_mul(2) {
-        return Ok(());
-    }
-    socket::set_receive_buffer(fd, sizes()[0])?;
-    socket::lock_buffers(fd, buffers.locks())
+    static READ: OnceLock<u64> = OnceLock::new();
+    *READ.get_or_init(|| {
+        let text = setup::sysctl("net/ipv4/tcp_rmem").unwrap_or_default();
+        let most = text
+            .split_whitespace()
+            .nth(2)
+            .and_then(|most| most.parse().ok());
+        most.unwrap_or(LIMIT)
+    })
 }
 
 /// Sets the size in bytes as the kernel counts it, and lets the window follow.
@@ -119,11 +73,6 @@ mod tests {
 
     use super::*;
 
-    const BUFFERS: Buffers = Buffers {
-        send: None,
-        receive: ReceiveBuffer::Grown(64 << 20),
-    };
-
     #[test]
     fn a_buffer_grows_beyond_the_kernels_limit_and_not_before_it_is_reached() {
         let state = |size, taken_in_a_round_trip| State {
@@ -139,22 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_buffer_is_released_to_autotuning_and_carries_bytes() {
+    fn a_buffer_of_a_connection_grows_and_carries_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        reserve(listener.as_fd(), BUFFERS).unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = listener.accept().unwrap();
-        let reserved = socket::receive_buffer(receiver.as_fd()).unwrap();
-        release(receiver.as_fd(), BUFFERS).unwrap();
-        let released = socket::receive_buffer(receiver.as_fd()).unwrap();
-        if reserved > autotuned_most() {
-            assert_eq!(released, sizes()[0].max(2048));
-        }
-        sender.write_all(&[7; 50_000]).unwrap();
-        let mut bytes = vec![0; 50_000];
-        receiver.read_exact(&mut bytes).unwrap();
         set_size(receiver.as_fd(), 16 << 20).unwrap();
         assert_eq!(socket::receive_buffer(receiver.as_fd()).unwrap(), 16 << 20);
+        sender.write_all(&[7; 50_000]).unwrap();
+        receiver.read_exact(&mut vec![0; 50_000]).unwrap();
         assert!(state(receiver.as_fd()).unwrap().taken_in_a_round_trip > 0);
     }
 }

@@ -83,17 +83,6 @@ pub fn receive_buffer(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::from(u32::from_ne_bytes(bytes)))
 }
 
-/// Says which buffers the kernel's autotuning leaves alone: bit 0 that for sending, bit 1 that for
-/// receiving (SO_BUF_LOCK, Linux 5.14).
-///
-/// # Errors
-/// ENOPROTOOPT where the kernel has no such option.
-pub fn lock_buffers(fd: BorrowedFd<'_>, which: u32) -> io::Result<()> {
-    /// `include/uapi/asm-generic/socket.h`; libc has no name for it.
-    const SO_BUF_LOCK: libc::c_int = 72;
-    set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &which)
-}
-
 /// Lets the advertised window be as large as the receive buffer allows (TCP_WINDOW_CLAMP).
 pub fn unclamp_window(fd: BorrowedFd<'_>) -> io::Result<()> {
     /// The largest window there is (RFC 7323, section 2.3).
