@@ -11,7 +11,7 @@ struct Cell<'a> {
     link: &'a str,
     stated: u64,
     rtt: Duration,
-    /// Its rate less its loss, in bits a second.
+    /// Rate of the link less its loss, in bit/s.
     passes: f64,
 }
 

@@ -256,7 +256,7 @@ pub struct SessionStatus {
 }
 
 impl SessionStatus {
-    /// Whether the link has carried less than stated for a while.
+    /// Tells whether the link has carried less than stated for a while.
     pub fn passes_less(&self) -> bool {
         self.stated.as_deref() == Some("less")
     }

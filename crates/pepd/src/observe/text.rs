@@ -170,7 +170,7 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
     }
 }
 
-/// What the link carries, and what is stated of it.
+/// Names the rate that the link carries beside the stated one.
 pub(crate) fn passes(carried: u64, stated: u64) -> String {
     let (carried, stated) = (bits(carried as f64), bits(stated as f64));
     format!("link passes {carried} where its rate is stated as {stated}")

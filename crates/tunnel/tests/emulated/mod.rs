@@ -45,7 +45,7 @@ pub struct Run {
     /// Times at which packets were offered.
     offers: Vec<Nanos>,
     engine: Engine,
-    /// When the rate of our first flow changed, and to what; by what it is decided.
+    /// Times at which the rate of our first flow changed, with the new rate and its reason.
     pub log: Vec<(f64, String)>,
 }
 
