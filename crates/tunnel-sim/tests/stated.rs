@@ -1,4 +1,5 @@
-//! Stated rates of sessions over emulated links in virtual time: true ones, others, and short wave.
+//! Stated rates of sessions over emulated links in virtual time: true ones, others, and short wave,
+//! stated and measured.
 
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use winkemu_link::Direction;
 struct Cell<'a> {
     link: &'a str,
     stated: u64,
+    /// Whether both ends measure all the same.
+    measured: bool,
     rtt: Duration,
     /// Rate of the link less its loss, in bit/s.
     passes: f64,
@@ -18,7 +21,13 @@ struct Cell<'a> {
 /// Goodput as a share of what passes, and the share of packets that the queue dropped, for `time`
 /// after `warm`.
 fn run(cell: &Cell<'_>, warm: Duration, time: Duration) -> (f64, f64) {
-    let sides = [true, false].map(|initiator| config(initiator, cell.stated, cell.rtt));
+    let sides = [true, false].map(|initiator| {
+        let mut config = config(initiator, cell.stated, cell.rtt);
+        if cell.measured {
+            config.rate = Rate::Auto;
+        }
+        config
+    });
     let mut rig = Rig::new(cell.link, 1, sides);
     rig.upload(Class::Bulk, 1 << 40);
     rig.run(warm, |_| false);
@@ -65,6 +74,7 @@ fn a_rate_that_is_true_is_used_whatever_is_lost() {
         let cell = Cell {
             link,
             stated,
+            measured: false,
             rtt: Duration::from_millis(rtt),
             passes: stated as f64 * (1.0 - loss),
         };
@@ -81,6 +91,7 @@ fn a_rate_that_is_not_true_costs_neither_goodput_nor_others() {
         let cell = Cell {
             link: &link,
             stated: stated * 1_000_000,
+            measured: false,
             rtt: Duration::from_millis(rtt),
             passes: 5e6 * (1.0 - loss as f64 / 100.0),
         };
@@ -94,16 +105,20 @@ fn a_rate_that_is_not_true_costs_neither_goodput_nor_others() {
 fn short_wave_is_used_as_other_links_are() {
     // 687 bytes a packet, 60 of them headers; one in 18 has a bit error at 1e-5.
     for (ber, passes) in [("", 1.0), (",ber=1e-5", 0.945)] {
-        let link = format!("rate=2400bit,delay=4800ms,queue=6kB{ber}");
-        let cell = Cell {
-            link: &link,
-            stated: 2400,
-            rtt: Duration::from_secs(10),
-            passes: 2400.0 * passes,
-        };
-        let (share, dropped) = run(&cell, Duration::from_secs(60), Duration::from_secs(1200));
-        assert!(share > 0.85, "{link}: {share}");
-        assert!(dropped < 0.01, "{link}: {dropped}");
+        for measured in [false, true] {
+            let link = format!("rate=2400bit,delay=4800ms,queue=6kB{ber}");
+            let cell = Cell {
+                link: &link,
+                stated: 2400,
+                measured,
+                rtt: Duration::from_secs(10),
+                passes: 2400.0 * passes,
+            };
+            let (share, dropped) = run(&cell, Duration::from_secs(60), Duration::from_secs(1200));
+            assert!(share > 0.85, "{link}, measured {measured}: {share}");
+            let most = if measured { 0.05 } else { 0.01 };
+            assert!(dropped < most, "{link}, measured {measured}: {dropped}");
+        }
     }
 }
 

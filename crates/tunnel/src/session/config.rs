@@ -71,16 +71,15 @@ impl Default for SessionConfig {
     }
 }
 
-/// The time of the longest packet where the stated rate is low: what is urgent waits for it, bit
+/// The time of the longest packet where the rate is low: what is urgent waits for it, bit
 /// errors find it, and reports come no sooner than packets.
 const PACKET_TIME: Duration = Duration::from_millis(2500);
 /// Headers take too much of shorter packets, in bytes of plain text.
 const PACKET_MIN: usize = 512;
 
 impl SessionConfig {
-    /// The longest packet that suits a low rate, in bytes of plain text.
-    pub(super) fn longest_packet(&self) -> usize {
-        let rate = self.rate.stated().unwrap_or(u64::MAX);
+    /// The longest packet that suits a rate in bits a second, in bytes of plain text.
+    pub(super) fn longest_packet(&self, rate: u64) -> usize {
         let bytes = (rate as f64 / 8.0 * PACKET_TIME.as_secs_f64()) as usize;
         bytes.saturating_sub(self.overhead).max(PACKET_MIN)
     }

@@ -91,7 +91,8 @@ impl Session {
         }
     }
 
-    /// The round trip or the rate may have changed: so does the pace of reports, and what is silence.
+    /// The round trip or the rate may have changed: so does the pace of reports, the length of
+    /// packets, and what is silence.
     pub(super) fn expect(&mut self) {
         let rtt = self.delivery.smoothed_rtt();
         let rate = self.controller.safe_rate();
@@ -105,6 +106,7 @@ impl Session {
             rate: Some(back),
         };
         self.arrivals.set_timing(ours);
+        self.mtu.suit(self.config.longest_packet(rate));
         self.spacing = reports.spacing();
         let bytes = (self.config.packet_max + self.config.overhead) as u64;
         self.silence.set_expected(&Expected {

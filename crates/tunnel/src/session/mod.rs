@@ -134,7 +134,6 @@ impl Session {
     /// A session that begins at `now`.
     pub fn new(config: SessionConfig, now: Duration) -> Self {
         let packet = (config.packet_max + config.overhead) as u64;
-        let longest = config.longest_packet();
         let controller = Controller::new(
             &ControllerConfig {
                 rate: config.rate,
@@ -148,6 +147,8 @@ impl Session {
             now,
         );
         let rate = controller.safe_rate();
+        let mut mtu = Mtu::new(config.packet_start, config.packet_max);
+        mtu.suit(config.longest_packet(rate));
         let back = config.return_rate.unwrap_or(rate);
         let stated = config.rate.stated().is_some() && config.return_rate.is_some();
         let timing = |rate| Timing {
@@ -177,10 +178,7 @@ impl Session {
             controller,
             classifier: Classifier::new(),
             losses: Vec::new(),
-            mtu: Mtu::new(
-                config.packet_start.min(longest),
-                config.packet_max.min(longest),
-            ),
+            mtu,
             silence: Silence::new(config.outages, &expected, now),
             idle_since: None,
             unheard: false,

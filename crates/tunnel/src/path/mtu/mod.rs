@@ -50,6 +50,8 @@ pub struct MtuProbe {
 pub struct Mtu {
     floor: usize,
     max: usize,
+    /// Longer ones do not suit the link's rate, though they may come through.
+    suits: usize,
     /// The longest that is known to come through.
     good: usize,
     /// The shortest that is known not to; above `max` if there is none.
@@ -84,6 +86,7 @@ impl Mtu {
         Self {
             floor: start.min(FLOOR),
             max,
+            suits: usize::MAX,
             good: start,
             bad: max + 1,
             expected: max,
@@ -102,14 +105,29 @@ impl Mtu {
 
     /// The longest packet to send, in bytes of plain text.
     pub fn size(&self) -> usize {
-        self.good
+        self.good.min(self.suits)
+    }
+
+    /// Sends and tries no packets longer than `longest` bytes of plain text from now on, whatever
+    /// the path carries; a later call may allow longer ones again.
+    pub fn suit(&mut self, longest: usize) {
+        if longest > self.suits && self.good >= self.top() {
+            // The search ended for want of rate, not of length.
+            self.raise_at = None;
+        }
+        self.suits = longest;
+    }
+
+    /// The longest size worth trying.
+    fn top(&self) -> usize {
+        self.max.min(self.suits)
     }
 
     /// The longest packet that the path is expected to carry, in bytes of plain text: [`size`](Self::size) once a search has ended, and
     /// what the last one ended with while another goes on. The first one begins with the longest. It is what others who remember it are
     /// to be told.
     pub fn expected(&self) -> usize {
-        self.expected
+        self.expected.min(self.suits)
     }
 
     /// What to try next, if anything. `timeout` is how long an answer may take: a few round trips. Not to
@@ -220,6 +238,7 @@ impl Mtu {
             floor: self.floor,
             since: self.since,
             expected: self.expected,
+            suits: self.suits,
             ..Self::new(self.floor, self.max)
         };
     }
@@ -240,11 +259,11 @@ impl Mtu {
     }
 
     fn candidate(&self) -> Option<usize> {
-        if self.raise_at.is_some() || self.good >= self.max {
+        if self.raise_at.is_some() || self.good >= self.top() {
             return None;
         }
-        if self.bad > self.max {
-            return Some(self.max);
+        if self.bad > self.top() {
+            return Some(self.top());
         }
         let middle = self.good + (self.bad - self.good) / 2;
         (self.bad - self.good > STEP_MIN).then_some(middle)

@@ -52,6 +52,23 @@ fn the_longest_is_tried_first() {
 }
 
 #[test]
+fn no_packet_is_longer_than_suits_the_rate() {
+    let (mut mtu, mut now) = (Mtu::new(1200, 1472), at_first());
+    mtu.suit(700);
+    assert_eq!(search(&mut mtu, &mut now, 1500, |_| false), 0);
+    assert_eq!((mtu.size(), mtu.expected()), (700, 700));
+    // A faster link has longer ones searched for at once, a slower one takes them away.
+    mtu.suit(1300);
+    assert_eq!(search(&mut mtu, &mut now, 1500, |_| false), 1);
+    assert_eq!(mtu.size(), 1300);
+    mtu.suit(9000);
+    assert_eq!(search(&mut mtu, &mut now, 1500, |_| false), 1);
+    assert_eq!(mtu.size(), 1472);
+    mtu.suit(700);
+    assert_eq!(mtu.size(), 700);
+}
+
+#[test]
 fn what_others_are_told_waits_for_the_end_of_the_search() {
     let (mut mtu, mut now) = (Mtu::new(1200, 1472), Duration::ZERO);
     let mut told = Vec::new();

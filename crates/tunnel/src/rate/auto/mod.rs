@@ -45,6 +45,12 @@ const PACKET_TIME_MAX: f64 = 1.0;
 const SAFE_MIN: u64 = 80_000;
 /// And at most that, as long as nothing has been measured.
 const GUESS_MAX: u64 = 200_000;
+/// Round trips longer than this, in seconds, are those of radios with long interleavers, which may be
+/// as slow as [`SLOW_RATE`].
+const SLOW_RTT: f64 = 2.5;
+/// Stands for [`SAFE_MIN`] and [`GUESS_MAX`] there, in bits a second: 80 kbit/s of beacons would be
+/// all of such a link. The rate is that of the preset `hf`.
+const SLOW_RATE: u64 = 2400;
 
 /// A rate this close below the stated one is that: rates cannot be measured any better.
 const AS_STATED: f64 = 0.96;
@@ -157,11 +163,20 @@ impl Auto {
     pub fn new(config: &ControllerConfig, now: Duration) -> Self {
         let rtt = config.rtt.as_secs_f64().max(1e-3);
         let now = now.as_secs_f64();
-        let first = train::PACKETS as f64 * config.packet as f64 * 8.0 / rtt / 4.0;
+        let packets = if rtt > SLOW_RTT {
+            train::PACKETS_SLOW
+        } else {
+            train::PACKETS
+        };
+        let first = packets as f64 * config.packet as f64 * 8.0 / rtt / 4.0;
         let stated = config.rate.stated().map(|rate| rate.max(1) as f64);
         Self {
             signal: Signal::new(config.packet, config.overhead, rtt),
-            train: Train::new(config.remembered.is_none() && stated.is_none()),
+            train: if config.remembered.is_none() && stated.is_none() {
+                Train::of(packets)
+            } else {
+                Train::none()
+            },
             overhead: config.overhead,
             long: config.packet.max(1) as f64 * 8.0,
             phase: match stated {
@@ -213,12 +228,13 @@ impl Auto {
         if self.ceiling.is_finite() {
             return self.ceiling.min(1e12) as u64;
         }
-        let rate = self.link_rate().max(SAFE_MIN);
-        if self.measured {
-            rate
+        let (least, guess) = if self.signal.rtt() > SLOW_RTT {
+            (SLOW_RATE, SLOW_RATE)
         } else {
-            rate.min(GUESS_MAX)
-        }
+            (SAFE_MIN, GUESS_MAX)
+        };
+        let rate = self.link_rate().max(least);
+        if self.measured { rate } else { rate.min(guess) }
     }
 
     /// Whether we share the link with somebody who fills its queue.
@@ -419,7 +435,8 @@ impl Auto {
                 self.drain(now, self.signal.queue());
             }
             Phase::Compete { .. } => {
-                self.window.congestion(now, sent_at);
+                let rtt = self.signal.rtt_last();
+                self.window.congestion(now, sent_at, rtt);
             }
             Phase::Cruise { .. } | Phase::Drain { .. }
                 if sent_at > self.calm_since && self.signal.queue() > self.queue_rise() =>

@@ -285,19 +285,19 @@ impl Auto {
             );
         }
         if congested {
-            self.window.congestion(now, now);
+            self.window.congestion(now, now, rtt);
         }
         self.foreign = 0;
         self.judging = None;
         self.phase = Phase::Compete {
-            trial_at: now + self.trial_rounds * self.signal.rtt(),
+            trial_at: now + self.trial_rounds * rtt,
         };
     }
 
     fn keep_up(&mut self, reading: &Reading, trial_at: f64) {
         let rtt = self.signal.rtt_last();
         if !reading.app_limited {
-            self.window.grow(reading.now, rtt);
+            self.window.grow(reading.now, rtt, self.signal.rtt());
         }
         // Nothing would ever shrink it again.
         let most = self.ceiling * rtt / self.signal.packet();

@@ -4,15 +4,16 @@ use crate::path::PathSample;
 
 /// Packets of the train.
 pub(super) const PACKETS: u64 = 16;
-/// What comes behind it may still be read with it.
-const FOLLOWING: u64 = PACKETS;
+/// And where the link may be so slow that each takes seconds: the least that can be read.
+pub(super) const PACKETS_SLOW: u64 = 6;
 /// Seconds between two packets that are of one train.
 const TOGETHER: f64 = 0.005;
 
-/// Reads the spread of the train: the first [`PACKETS`] packets that left together. Before, there was little
+/// Reads the spread of the train: the first packets that left together. Before, there was little
 /// to send.
 #[derive(Clone, Debug)]
 pub(super) struct Train {
+    packets: u64,
     /// Packets sent before it.
     before: u64,
     sent: u64,
@@ -29,15 +30,21 @@ struct Point {
 }
 
 impl Train {
-    /// It is about to leave; or, if something is known already, there is none.
-    pub(super) fn new(wanted: bool) -> Self {
+    /// A train of so many packets that is about to leave.
+    pub(super) fn of(packets: u64) -> Self {
         Self {
+            packets,
             before: 0,
-            sent: if wanted { 0 } else { PACKETS },
+            sent: 0,
             last: 0.0,
             first: None,
             said: 0.0,
         }
+    }
+
+    /// No train: the rate is known already.
+    pub(super) fn none() -> Self {
+        Self::of(0)
     }
 
     /// The most that it has said, in bits a second; 0 if it has said nothing.
@@ -47,7 +54,7 @@ impl Train {
 
     /// Whether the next packet belongs to it.
     pub(super) fn is_leaving(&self) -> bool {
-        self.sent < PACKETS
+        self.sent < self.packets
     }
 
     /// After which number packets are not of it.
@@ -70,7 +77,7 @@ impl Train {
     /// it says less than the link carries; it counts where reports are too rare for two within.
     pub(super) fn note(&mut self, sample: &PathSample, overhead: u64) -> Option<f64> {
         let within = sample.sent_packets <= self.end();
-        let follows = self.first.is_some() && sample.sent_packets <= self.end() + FOLLOWING;
+        let follows = self.first.is_some() && sample.sent_packets <= self.end() + self.packets;
         if sample.sent_packets <= self.before || !(within || follows) {
             return None;
         }

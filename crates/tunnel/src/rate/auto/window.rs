@@ -16,6 +16,7 @@ pub(super) struct Window {
     k: f64,
     /// Where Reno would be.
     reno: f64,
+    /// When growth began, or will: after a decrease a round trip goes by, as a TCP's recovery does.
     epoch: f64,
     last: f64,
     /// What was sent before this has been answered for by a decrease.
@@ -36,12 +37,15 @@ impl Window {
         }
     }
 
-    /// Time has passed; `rtt` with the queue.
-    pub(super) fn grow(&mut self, now: f64, rtt: f64) {
-        let rounds = ((now - self.last) / rtt).clamp(0.0, 1.0);
+    /// Time has passed; `rtt` with the queue, `least` without.
+    pub(super) fn grow(&mut self, now: f64, rtt: f64, least: f64) {
+        let rounds = ((now - self.last.max(self.epoch)) / rtt).clamp(0.0, 1.0);
         self.last = now;
+        if now <= self.epoch {
+            return;
+        }
         self.reno += ALPHA * rounds;
-        let t = now - self.epoch + rtt;
+        let t = now - self.epoch + least;
         let target = C * (t - self.k).powi(3) + self.most;
         // At most half as much again per round trip (RFC 9438 §4.4).
         let target = target.clamp(self.packets, 1.5 * self.packets);
@@ -51,12 +55,12 @@ impl Window {
 
     /// Goes on where it was, after a while in which it was not used.
     pub(super) fn resume(&mut self, now: f64) {
-        self.epoch += now - self.last;
+        self.epoch += (now - self.last).max(0.0);
         (self.last, self.answered) = (now, now);
     }
 
-    /// Something that was sent at `sent_at` met a full queue.
-    pub(super) fn congestion(&mut self, now: f64, sent_at: f64) -> bool {
+    /// Something that was sent at `sent_at` met a full queue; `rtt` with the queue.
+    pub(super) fn congestion(&mut self, now: f64, sent_at: f64, rtt: f64) -> bool {
         if sent_at <= self.answered {
             return false;
         }
@@ -66,7 +70,7 @@ impl Window {
         self.packets = (self.packets * BETA).max(2.0);
         self.reno = self.packets;
         self.k = ((self.most - self.packets).max(0.0) / C).cbrt();
-        (self.epoch, self.last, self.answered) = (now, now, now);
+        (self.epoch, self.last, self.answered) = (now + rtt, now, now);
         true
     }
 }
