@@ -8,7 +8,7 @@ use std::{
 use pep_core::{
     arena::{Identity, Kind, Record, name_hash},
     config::Config,
-    relay::Direction,
+    relay::{Direction, Side},
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub struct SiteCustody {
     pub memory: u64,
     /// Bytes on disk.
     pub disk: u64,
-    /// Bytes in the kernel, which has them to send or to be acknowledged.
+    /// Bytes in the kernel: acknowledged and not taken by pepd, to be sent, or to be acknowledged.
     pub kernel: u64,
     /// The age of the oldest flow that holds something.
     pub oldest_s: u64,
@@ -180,9 +180,11 @@ fn flow(
         let held = half.tail.saturating_sub(half.head);
         held.saturating_sub(disk[direction as usize])
     };
+    let socket = |side: Side| sockets.get(&record.cookies[side as usize]);
     let queued = |direction: Direction| {
-        let cookie = record.cookies[direction.sink() as usize];
-        sockets.get(&cookie).map_or(0, |socket| socket.queue)
+        let unread = socket(direction.source()).map_or(0, |socket| socket.unread);
+        let unsent = socket(direction.sink()).map_or(0, |socket| socket.queue);
+        unread + unsent
     };
     let kind = match identity.kind {
         Kind::Split => "split",

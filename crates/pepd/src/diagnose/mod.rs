@@ -278,7 +278,11 @@ fn live_findings(
     findings.push(live::interception(config, &traffic, halves.len()));
     findings.push(live::servers(&traffic));
     findings.extend(sockets::windows(&before.flows));
-    findings.extend(sockets::stated_rate(config, &before.flows));
+    findings.extend(sockets::stated_rate(
+        config,
+        &before.status.link.report,
+        &before.flows,
+    ));
     findings.extend(packets::check(config, &before.status));
     findings.extend(rates::check(&before.status));
     findings.extend(runtime.block_on(ways::of_flows(config, net, &before.flows, &halves)));

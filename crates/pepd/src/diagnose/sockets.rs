@@ -16,6 +16,7 @@ use crate::{
         flows::{FlowStatus, LegStatus},
         text,
     },
+    outage::LinkReport,
 };
 
 /// Probes that send the last packet again gain nothing where a round trip takes longer (docs/custody.md).
@@ -181,6 +182,8 @@ pub(super) fn windows(flows: &[FlowStatus]) -> Option<Finding> {
 
 /// Less than this part of the stated rate is a link that passes less, or a control that yields.
 const RATE_TRUE: f64 = 0.85;
+/// Seconds after an outage in which flows may still be getting back to their rate.
+const SETTLED_S: f64 = 60.0;
 /// A leg with so much of its window in flight sends as much as its control allows.
 const WINDOW_FULL: f64 = 0.7;
 /// Packets on the link for each byte of payload: full segments with time stamps over IPv4.
@@ -189,12 +192,20 @@ const PACKETS: f64 = 1500.0 / 1448.0;
 /// Judges `link.rate` by what the split flows get that have enough to send.
 ///
 /// `None` where none has, or where they fill the stated rate. A link that passes more than is stated
-/// cannot be seen: pepd does not send beyond it.
-pub(super) fn stated_rate(config: &Config, flows: &[FlowStatus]) -> Option<Finding> {
+/// cannot be seen: pepd does not send beyond it. Nor does it show soon after an outage, while windows
+/// grow again.
+pub(super) fn stated_rate(
+    config: &Config,
+    link: &LinkReport,
+    flows: &[FlowStatus],
+) -> Option<Finding> {
     let stated = config.link.as_ref()?.rate?.bits_per_second() as f64;
+    if !link.up || link.outages > 0 && link.for_s < SETTLED_S {
+        return None;
+    }
     let is_full = |leg: &&LegStatus| {
         let window = f64::from(leg.cwnd.max(1));
-        f64::from(leg.unacked) >= WINDOW_FULL * window
+        f64::from(leg.in_flight) >= WINDOW_FULL * window
             && leg.busy_s > 20.0 * leg.rtt_s.unwrap_or(1.0)
     };
     let legs: Vec<_> = sites(config)
@@ -220,7 +231,9 @@ pub(super) fn stated_rate(config: &Config, flows: &[FlowStatus]) -> Option<Findi
     if sent >= RATE_TRUE * stated || !legs.iter().any(is_full) {
         return None;
     }
-    let resent = legs.iter().any(|leg| leg.retransmitted > 0);
+    let resent = legs
+        .iter()
+        .any(|leg| leg.retransmitted > 0 && leg.congestion != "hybla_sat");
     let remedy = if resent {
         "the link passes less than `link.rate`: state what it passes; or losses slow a control that yields to them: `congestion = [\"hybla_sat\"]`"
     } else {
@@ -362,13 +375,19 @@ mod tests {
         let config = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"sat0\"\n\
             rate = \"10Mbit/s\"\n[[site]]\nname = \"all\"\n";
         let config = pep_core::config::parse(config).unwrap();
-        let flow = |delivery_rate: u64, unacked: u32, retransmitted: u32| {
+        let flow = |delivery_rate: u64, in_flight: u32, retransmitted: u32| {
             flow_with(&serde_json::json!({
-                "rtt_s": 0.6, "cwnd": 100, "unacked": unacked, "retransmitted": retransmitted,
+                "rtt_s": 0.6, "cwnd": 100, "in_flight": in_flight, "retransmitted": retransmitted,
                 "delivery_rate": delivery_rate, "busy_s": 60.0, "sndbuf_limited_s": 0.0,
             }))
         };
-        let found = |flows: &[FlowStatus]| stated_rate(&config, flows);
+        let link = |up: bool, for_s: f64, outages: u64| LinkReport {
+            up,
+            for_s,
+            outages,
+            ..LinkReport::default()
+        };
+        let found = |flows: &[FlowStatus]| stated_rate(&config, &link(true, 5.0, 0), flows);
         assert_eq!(found(&[flow(9_600_000, 100, 0)]), None, "it is true");
         assert_eq!(found(&[flow(4_800_000, 20, 0)]), None, "little is sent");
         assert_eq!(
@@ -383,6 +402,19 @@ mod tests {
         );
         let lossy = found(&[flow(4_800_000, 90, 7)]).unwrap();
         assert!(lossy.remedy.unwrap().contains("hybla_sat"));
+        let mut already = flow(4_800_000, 90, 7);
+        already.server_leg.as_mut().unwrap().congestion = "hybla_sat".to_owned();
+        assert!(
+            !found(&[already])
+                .unwrap()
+                .remedy
+                .unwrap()
+                .contains("hybla_sat")
+        );
+        let after = |link| stated_rate(&config, &link, &[flow(4_800_000, 90, 0)]);
+        assert_eq!(after(link(true, 5.0, 1)), None, "windows grow again");
+        assert_eq!(after(link(false, 90.0, 1)), None);
+        assert!(after(link(true, 90.0, 1)).is_some());
     }
 
     fn flow_with(leg: &serde_json::Value) -> FlowStatus {

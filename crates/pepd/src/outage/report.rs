@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// How the link is, for programs as JSON and for people as text. Times are seconds, of Unix time where they are an
 /// instant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LinkReport {
     /// Whether it is there.
     pub up: bool,

@@ -22,6 +22,8 @@ pub struct Found {
     cookie: u64,
     /// Bytes that it has to send, or to be acknowledged.
     pub queue: u64,
+    /// Bytes that it has acknowledged, and that pepd has not taken.
+    pub unread: u64,
 }
 
 /// The TCP sockets of this process, by their cookies (SO_COOKIE). Those that are made or closed meanwhile may be missing.
@@ -42,10 +44,13 @@ fn find(fd: RawFd) -> io::Result<Found> {
     // anew, is only asked.
     let result = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
     check(result)?;
+    // SAFETY: a descriptor that another thread has closed, or opened anew, is only asked, and not kept.
+    let unread = unread(unsafe { BorrowedFd::borrow_raw(fd) })?;
     Ok(Found {
         fd,
         cookie,
         queue: u64::try_from(bytes).unwrap_or(0),
+        unread,
     })
 }
 
@@ -72,8 +77,10 @@ pub struct Facts {
     pub window: u32,
     /// Bytes of payload in a segment.
     pub segment: u32,
-    /// Segments sent of which it is not known that they have arrived.
+    /// Segments sent that are not acknowledged up to; some behind a gap may have arrived.
     pub unacked: u32,
+    /// Segments in flight: sent, and neither known to have arrived nor taken for lost.
+    pub in_flight: u32,
     /// Segments sent again since it was opened.
     pub resent: u32,
     /// How fast it may send, in bytes per second; none where it may at any rate.
@@ -196,6 +203,10 @@ impl Facts {
             window: word(80),
             segment: word(16),
             unacked: word(24),
+            // As `tcp_packets_in_flight()` of the kernel counts.
+            in_flight: word(24)
+                .saturating_add(word(36))
+                .saturating_sub(word(28).saturating_add(word(32))),
             resent: word(100),
             pacing: (long(104) != u64::MAX).then(|| long(104)),
             delivery: (long(160) != 0).then(|| long(160)),
@@ -232,6 +243,11 @@ mod tests {
         let cookie = SockRef::from(&sender).cookie().unwrap();
         let found = all()[&cookie];
         assert_eq!(found.fd, sender.as_raw_fd());
+        sender.write_all(&[2; 500]).unwrap();
+        receiver.peek(&mut [0]).unwrap();
+        let receiving = SockRef::from(&receiver).cookie().unwrap();
+        assert_eq!(all()[&receiving].unread, 500);
+        receiver.read_exact(&mut [0; 500]).unwrap();
         let facts = found.facts().unwrap();
         let ends = [sender.local_addr(), sender.peer_addr()].map(Result::ok);
         assert_eq!(facts.ends, ends);
@@ -285,11 +301,15 @@ mod tests {
         info[104..112].copy_from_slice(&u64::MAX.to_ne_bytes());
         info[80..84].copy_from_slice(&10_u32.to_ne_bytes());
         info[176..184].copy_from_slice(&1_500_000_u64.to_ne_bytes());
+        for (at, segments) in [(24, 953_u32), (28, 443), (32, 6), (36, 6)] {
+            info[at..at + 4].copy_from_slice(&segments.to_ne_bytes());
+        }
         let facts = Facts::read(&info, b"cubic\0\0\0");
         assert_eq!(facts.congestion, "cubic");
         assert_eq!((facts.rtt, facts.rtt_min), (None, None));
         assert_eq!((facts.pacing, facts.delivery), (None, None));
         assert_eq!(facts.window, 10);
+        assert_eq!((facts.unacked, facts.in_flight), (953, 510));
         assert_eq!(facts.window_limited, Duration::from_millis(1500));
     }
 }

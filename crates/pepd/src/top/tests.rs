@@ -30,7 +30,7 @@ pub(super) fn flows(each: &[(&str, u64)]) -> FlowsReport {
     let leg = |rtt: f64| {
         json!({
             "state": "established", "congestion": "hybla", "rtt_s": rtt, "rtt_min_s": rtt, "cwnd": 10, "mss": 1448,
-            "unacked": 3, "retransmitted": 4, "pacing_rate": null, "delivery_rate": null, "busy_s": 10.0,
+            "unacked": 3, "in_flight": 3, "retransmitted": 4, "pacing_rate": null, "delivery_rate": null, "busy_s": 10.0,
             "rwnd_limited_s": 4.5, "sndbuf_limited_s": 0.0,
         })
     };

@@ -107,8 +107,11 @@ pub struct LegStatus {
     pub cwnd: u32,
     /// Bytes of payload in a segment.
     pub mss: u32,
-    /// Segments sent of which it is not known that they have arrived.
+    /// Segments sent that are not acknowledged up to; some behind a gap may have arrived.
     pub unacked: u32,
+    /// Segments in flight: sent, and neither known to have arrived nor taken for lost.
+    #[serde(default)]
+    pub in_flight: u32,
     /// Segments sent again.
     pub retransmitted: u32,
     /// How fast it may send; none where it may at any rate.
@@ -269,6 +272,7 @@ impl From<&Facts> for LegStatus {
             cwnd: facts.window,
             mss: facts.segment,
             unacked: facts.unacked,
+            in_flight: facts.in_flight,
             retransmitted: facts.resent,
             pacing_rate: facts.pacing.map(|bytes| bytes.saturating_mul(8)),
             delivery_rate: facts.delivery.map(|bytes| bytes.saturating_mul(8)),

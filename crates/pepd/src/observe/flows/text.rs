@@ -76,8 +76,8 @@ impl fmt::Display for LegStatus {
         if let Some(least) = self.rtt_min_s {
             write!(f, " (least {})", milliseconds(least))?;
         }
-        let (unacked, cwnd) = (self.unacked, self.cwnd);
-        write!(f, ", {unacked} of {cwnd} segments under way")?;
+        let (in_flight, cwnd) = (self.in_flight, self.cwnd);
+        write!(f, ", {in_flight} of {cwnd} segments under way")?;
         if let Some(rate) = self.delivery_rate {
             write!(f, ", {}", bits(rate as f64))?;
         }
@@ -173,6 +173,7 @@ mod tests {
             cwnd: 120,
             mss: 1448,
             unacked: 88,
+            in_flight: 88,
             retransmitted: 3,
             pacing_rate: None,
             delivery_rate: Some(1_500_000),

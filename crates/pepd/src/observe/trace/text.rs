@@ -114,7 +114,7 @@ fn brief(leg: &LegStatus) -> String {
     }
     parts.push(format!(
         "{} of {} segments under way",
-        leg.unacked, leg.cwnd
+        leg.in_flight, leg.cwnd
     ));
     if leg.retransmitted > 0 {
         parts.push(format!("{} resent", leg.retransmitted));
@@ -190,10 +190,10 @@ mod tests {
 
     #[test]
     fn a_look_says_what_moves_what_is_held_and_what_it_waits_for() {
-        let leg = |rtt: f64, unacked: u32, resent: u32| {
+        let leg = |rtt: f64, in_flight: u32, resent: u32| {
             json!({
                 "state": "established", "congestion": "hybla", "rtt_s": rtt, "rtt_min_s": rtt, "cwnd": 512, "mss": 1448,
-                "unacked": unacked, "retransmitted": resent, "pacing_rate": null, "delivery_rate": null, "busy_s": 1.0,
+                "unacked": in_flight, "in_flight": in_flight, "retransmitted": resent, "pacing_rate": null, "delivery_rate": null, "busy_s": 1.0,
                 "rwnd_limited_s": 0.0, "sndbuf_limited_s": 0.0,
             })
         };

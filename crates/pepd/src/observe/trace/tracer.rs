@@ -205,7 +205,7 @@ impl Tracer {
             bytes: half.tail,
             moved: 0,
             held: half.tail.saturating_sub(half.head),
-            kernel: self.queue(direction),
+            kernel: self.queue(direction) + self.unread(direction),
             source_ended: half.fin_in,
             ended: half.fin_out,
             waits_for,
@@ -216,6 +216,12 @@ impl Tracer {
     fn queue(&self, direction: Direction) -> u64 {
         let leg = &self.legs[direction.sink() as usize];
         leg.as_ref().map_or(0, |leg| leg.queue)
+    }
+
+    /// Bytes that the leg from which they come has acknowledged, and pepd has not taken.
+    fn unread(&self, direction: Direction) -> u64 {
+        let leg = &self.legs[direction.source() as usize];
+        leg.as_ref().map_or(0, |leg| leg.unread)
     }
 
     fn waits_for(

@@ -85,7 +85,7 @@ fn leg_waits_for(before: Option<&LegStatus>, now: &LegStatus, queue: u64) -> Wai
         WaitsFor::ReceiverWindow
     } else if mostly(since(|leg| leg.sndbuf_limited_s)) {
         WaitsFor::SendBuffer
-    } else if now.unacked >= now.cwnd {
+    } else if now.in_flight >= now.cwnd {
         WaitsFor::CongestionWindow
     } else if now.pacing_rate.is_some() && queue > under_way + u64::from(now.mss) {
         WaitsFor::Pacing
@@ -101,7 +101,7 @@ mod tests {
     fn leg() -> LegStatus {
         serde_json::from_value(serde_json::json!({
             "state": "established", "congestion": "cubic", "rtt_s": 0.6, "rtt_min_s": 0.6, "cwnd": 10, "mss": 1000,
-            "unacked": 4, "retransmitted": 0, "pacing_rate": null, "delivery_rate": null, "busy_s": 5.0,
+            "unacked": 4, "in_flight": 4, "retransmitted": 0, "pacing_rate": null, "delivery_rate": null, "busy_s": 5.0,
             "rwnd_limited_s": 0.0, "sndbuf_limited_s": 0.0,
         }))
         .expect("a leg")
@@ -144,7 +144,7 @@ mod tests {
                 WaitsFor::SendBuffer,
                 later(|leg| leg.sndbuf_limited_s = 0.2),
             ),
-            (WaitsFor::CongestionWindow, later(|leg| leg.unacked = 10)),
+            (WaitsFor::CongestionWindow, later(|leg| leg.in_flight = 10)),
             (WaitsFor::Pacing, later(|leg| leg.pacing_rate = Some(8))),
             (WaitsFor::Acknowledgements, later(|_| ())),
         ] {
