@@ -112,7 +112,7 @@ fn where_all_is_well_nothing_fails() {
             checked.assert("connections arrive", "ok", &["by lan0"]);
             checked.assert("handshakes with clients", "ok", &["1 flow accepted"]);
             checked.assert("return path of servers", "ok", &["1 SYN-ACK came back"]);
-            checked.assert("way back to clients", "ok", &["lan0"]);
+            checked.assert("route to clients", "ok", &["lan0"]);
             drop(stream);
             pep.wait_idle();
             pep.stop();
@@ -194,10 +194,10 @@ fn answers_that_do_not_reach_clients_are_found() {
         let _waits = bed.client.enter(|| dial.begin_here()).expect("it begins");
         let way = wait_for("a handshake that does not end", || {
             let checked = check(&bed, &pep);
-            let fails = checked.failing().contains(&"way back to clients");
+            let fails = checked.failing().contains(&"route to clients");
             fails.then_some(checked)
         });
-        way.assert("way back to clients", "fail", &["10.1.0.2 by wan0"]);
+        way.assert("route to clients", "fail", &["10.1.0.2 by wan0"]);
         let more: Vec<_> = (0..3)
             .map(|_| bed.client.enter(|| dial.begin_here()).expect("it begins"))
             .collect();

@@ -370,7 +370,7 @@ fn a_wrong_key_never_connects_and_flows_are_split() {
         End::Boat,
         &bed.config(End::Boat, STATED, "", &format!("{SITE}\n{ADMIN}")),
     );
-    hub.log().expect("by a key that is no peer's");
+    hub.log().expect("comes from a key that is no peer's");
     boat.log().expect("peer does not answer our handshakes");
     assert!(
         boat.ask(&["status"])
@@ -398,7 +398,7 @@ fn a_wrong_key_of_the_far_end_is_told_at_both_ends() {
     let right = bed.config(End::Boat, STATED, "", SITE);
     let wrong = right.replace(&bed.public_key("hub"), &bed.public_key("stranger"));
     let boat = bed.start(End::Boat, &wrong);
-    hub.log().expect("and not with us");
+    hub.log().expect("is meant for another key");
     let told = boat.log().expect("peer does not answer our handshakes");
     assert!(told.message().contains("`peer.hub.public_key`"), "{told:?}");
     for pep in [boat, hub] {
@@ -413,11 +413,9 @@ fn secrets_that_differ_are_told_at_both_ends() {
     let shared = bed.config(End::Boat, STATED, "", &format!("{SITE}\n{ADMIN}"));
     let alone = shared.lines().filter(|line| !line.starts_with("psk_file"));
     let boat = bed.start(End::Boat, &alone.collect::<Vec<_>>().join("\n"));
-    let told = boat
-        .log()
-        .expect("peer answers, and its answer does not fit");
+    let told = boat.log().expect("peer's answer does not fit");
     assert!(told.message().contains("`peer.hub.psk_file`"), "{told:?}");
-    let told = hub.log().expect("takes none of our answers");
+    let told = hub.log().expect("takes none of this pepd's answers");
     assert!(told.message().contains("`peer.boat.psk_file`"), "{told:?}");
     assert!(boat.ask(&["status"]).contains("its answers do not fit"));
     assert!(hub.ask(&["status"]).contains("takes none of our answers"));

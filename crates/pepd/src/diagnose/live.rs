@@ -52,7 +52,7 @@ pub(super) fn ask(config: &Config) -> Result<Running, Finding> {
         return Err(Finding::unknown(
             what,
             "cannot be asked: `admin.socket` is \"off\"",
-            "name a socket to have rules, connections and the way back looked at",
+            "name a socket to have rules, connections and return paths looked at",
         ));
     };
     let answer = |target: &str| client::ask_within(PATIENCE, &socket, target);
@@ -90,7 +90,7 @@ fn unanswered(err: &AskError) -> Finding {
         AskError::NotRunning(path) | AskError::Unreachable(path, _) => Finding::unknown(
             what,
             format!("none answers at {}", path.display()),
-            "start it, and run `pepd check` again: then rules, arriving connections and the way back are looked at",
+            "start it, and run `pepd check` again: then rules, arriving connections and return paths are looked at",
         ),
         other => Finding::unknown(
             what,
@@ -169,8 +169,8 @@ pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
 }
 
 fn rules_finding(what: &str, listing: &Listing, differences: &[Vec<String>; 2]) -> Finding {
-    const REMEDY: &str = "`pepd reload` puts them in place, with all flows. If the file was changed since pepd began, that is why; else \
-                          somebody else changes pepd's table: it is to be left alone";
+    const REMEDY: &str = "either the configuration changed since pepd started, or another program \
+        edits pepd's table. `pepd reload` reinstalls the rules; flows go on";
     let [missing, more] = differences;
     let few = |list: &[String]| {
         let first = list.iter().take(3).cloned().collect::<Vec<_>>().join("; ");
@@ -404,7 +404,8 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
             (passed, _) => Finding::fail(
                 what,
                 format!(
-                    "{passed} SYNs passed unaccelerated {since}, as the gate is closed, or their hosts have as many flows as one may"
+                    "{passed} SYNs passed unaccelerated {since}: the gate is closed, or their \
+                     hosts reached `limits.flows_per_host`"
                 ),
                 "a limit is reached: `pepd status`, and the log, say which key of [limits]",
             ),
@@ -430,7 +431,7 @@ fn never(config: &Config, what: &str, counts: &str) -> Finding {
         format!("{counts}: no handshake has ended"),
         format!(
             "our SYN-ACKs do not reach clients, or their answers go another way (asymmetric): both have to pass this machine; see \
-             the way back below\n\
+             the route to clients below\n\
              or the firewall's `input` drops what is redirected: nft ... meta mark & {:#010x} == {:#010x} accept\n\
              or the reverse path check does (see above)",
             marks.mask(),
@@ -464,7 +465,10 @@ pub(super) fn servers(traffic: &Traffic) -> Finding {
     if answered + refused == 0 && *foreign > 0 {
         return Finding::fail(
             what,
-            format!("{counts}; {foreign} packets of peers were dropped as no site takes them"),
+            format!(
+                "{counts}; pepd dropped {foreign} packets of peers: no local site carries their \
+                 answers"
+            ),
             "what servers answer may come by the tunnel: a peer has a site of mode \"packet\" for it that is missing here. See packets below",
         );
     }

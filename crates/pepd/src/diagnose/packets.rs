@@ -32,13 +32,16 @@ fn of_peer(peer: &PeerStatus) -> Finding {
         return Finding::ok(what, seen + hint(taken, given));
     }
     let last = peer.foreign_last.as_ref();
-    let last = last.map_or(String::new(), |last| format!(", the last one {last}"));
+    let last = last.map_or(String::new(), |last| format!(" (the last: {last})"));
     Finding::warn(
         what,
-        format!("{seen}; {foreign} of the peer's are dropped as no site takes them{last}"),
         format!(
-            "the peer's configuration has a site of mode \"packet\" that this one lacks: give this one such a site with peer = \"{name}\" that \
-             takes what is sent back (`src` and `dst`, `sport` and `dport` the other way round), or take that one away there"
+            "{seen}; pepd dropped {foreign} packets of peer {name}: no local site carries their \
+             answers{last}"
+        ),
+        format!(
+            "add a site with mode = \"packet\" and peer = \"{name}\" that matches the answers \
+             (`src` and `dst`, `sport` and `dport` swapped), or remove the peer's site"
         ),
     )
 }
@@ -83,7 +86,8 @@ fn refusals_of(v4: Option<u64>, v6: Option<u64>) -> Finding {
     Finding::warn(
         what,
         format!(
-            "the kernel tells a host of a few at once, then of one in so many milliseconds ({}): of others it does not hear, and browsers wait",
+            "the kernel limits ICMP errors ({}): refused packets beyond that get no answer, so \
+             browsers wait instead of falling back to TCP",
             seen.join(", ")
         ),
         format!(
@@ -142,7 +146,7 @@ mod tests {
         });
         let found = check(&config("packet"), &status).remove(0);
         assert_eq!(found.state, State::Warn);
-        assert!(found.seen.contains("3 of the peer's") && found.seen.contains("192.0.2.9:22"));
+        assert!(found.seen.contains("dropped 3 packets") && found.seen.contains("192.0.2.9:22"));
         let remedy = found.remedy.expect("what to do");
         assert!(remedy.contains("peer = \"deaf\""), "{remedy}");
     }

@@ -34,7 +34,8 @@ fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
     let seen = format!("down, {}{told}", text::contact(peer).replace("\n  ", ", "));
     let keys = || {
         format!(
-            "`peer.{name}.psk_file` here and that of this pepd there have to have the same content"
+            "the psk_file for this tunnel (`peer.{name}.psk_file` here) differs between the two \
+             pepds, or one of them has none: compare both files"
         )
     };
     let (state, remedy) = match why {

@@ -112,17 +112,16 @@ fn buffers_of(
             ReceiveBuffer::Fixed(bytes) => Some(bytes),
             ReceiveBuffer::System | ReceiveBuffer::Grown(_) => None,
         };
-        for (direction, bytes, flight) in [
-            ("sends", buffers.send, sent),
-            ("receives", receive, received),
-        ] {
+        for (direction, bytes, flight) in
+            [("send", buffers.send, sent), ("receive", receive, received)]
+        {
             if let Some((bytes, flight)) = bytes.zip(flight)
                 && bytes.min(BUFFERS_MOST) < flight
             {
                 return Finding::warn(
                     what,
                     format!(
-                        "site {site} {direction} by buffers of {}, and {} are in flight on the full link",
+                        "site {site}: the {direction} buffer is {}, but the full link holds {}",
                         text::bytes(bytes),
                         text::bytes(flight)
                     ),
@@ -354,12 +353,12 @@ mod tests {
         assert_eq!(of(mib(1, 10), 1 << 20, grown).state, State::Ok);
         let small = of(mib(1, 10), (1 << 20) - 1, grown);
         assert!(
-            small.state == State::Warn && small.seen.contains("a sends"),
+            small.state == State::Warn && small.seen.contains("a: the send buffer"),
             "{small}"
         );
         let small = of(mib(1, 10), 1 << 20, ReceiveBuffer::Fixed(1 << 20));
         assert!(
-            small.state == State::Warn && small.seen.contains("a receives"),
+            small.state == State::Warn && small.seen.contains("a: the receive buffer"),
             "{small}"
         );
         let second = Some(Duration::from_secs(1));

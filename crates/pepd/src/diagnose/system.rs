@@ -65,7 +65,8 @@ fn own_capabilities(is_root: bool, effective: Option<u64>, loads: bool) -> Findi
     }
     let seen = format!("{who} lack {}, and no pepd answers you", missing.join(" "));
     if is_root {
-        let remedy = "in a container: --cap-add, for each of them; in a unit: not missing in CapabilityBoundingSet";
+        let remedy = "in a unit, list them in AmbientCapabilities and CapabilityBoundingSet; in a \
+            container, pass --cap-add for each";
         return Finding::fail(what, seen, remedy);
     }
     // Another user may run it.
@@ -137,8 +138,9 @@ fn capabilities_of(who: &str, effective: Option<u64>, loads: bool) -> Finding {
     Finding::fail(
         what,
         format!("{who} lacks {list}"),
-        "run pepd as root; in a systemd unit: AmbientCapabilities=CAP_NET_ADMIN CAP_NET_RAW CAP_NET_BIND_SERVICE (and none of \
-         them missing in CapabilityBoundingSet); in a container: --cap-add; by hand: setcap; then restart it",
+        "run pepd as root, or grant them: in a unit, list them in AmbientCapabilities and \
+         CapabilityBoundingSet; in a container, pass --cap-add for each; elsewhere use setcap. \
+         Then restart pepd",
     )
 }
 

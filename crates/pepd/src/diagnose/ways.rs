@@ -1,4 +1,4 @@
-//! By which interfaces hosts and servers are reached: the way back has to be the way there.
+//! By which interfaces hosts and servers are reached: packets have to leave where they came in.
 
 use std::{
     collections::BTreeSet,
@@ -87,7 +87,8 @@ fn delivery_of(delivers: bool, priority: u32) -> Finding {
     }
     Finding::fail(
         what,
-        "what is redirected is not delivered here: pepd's policy rule or route is not there, or another rule comes before it",
+        "the kernel does not deliver redirected packets to pepd: pepd's policy rule or route is \
+         missing or overridden",
         format!(
             "pepd puts them back within a second or two: look again. If it stays: `ip rule` shows which one has a priority below \
              {priority}; a lower `intercept.rule_priority`, or a higher one for the other"
@@ -120,7 +121,7 @@ fn reverse_path_of(strict: &[&str], dropped: u64) -> Finding {
             "{where_}; it has dropped {dropped} packets since the machine, or the namespace, came up"
         ),
         "if that number grows while connections hang: packets come in by an interface by which their sender is not \
-         reached. Mend the routes, or `sysctl -w net.ipv4.conf.IFACE.rp_filter=2` (the greater of IFACE and `all` counts)",
+         reached. Fix the routes, or `sysctl -w net.ipv4.conf.IFACE.rp_filter=2` (the greater of IFACE and `all` counts)",
     )
 }
 
@@ -162,7 +163,7 @@ fn hosts_of(
     if way.is_some_and(|way| lan.contains(&way)) {
         return None;
     }
-    let what = format!("way to the hosts of site {site}");
+    let what = format!("route to the hosts of site {site}");
     let list = lan.join(", ");
     let seen = match way {
         Some("lo") => return None,
@@ -170,8 +171,9 @@ fn hosts_of(
         None => format!("there is no route to {prefix}"),
     };
     let remedy = format!(
-        "what these hosts get comes from elsewhere than they send to: route {prefix} by the router on {list} (`ip route`), or \
-         name the interface by which they come in `intercept.lan`"
+        "packets for these hosts leave by another interface than the one they send to: route \
+         {prefix} by the router on {list} (`ip route`), or name the interface by which they come \
+         in `intercept.lan`"
     );
     let is_dropped = prefix.addr().is_ipv4() && lan.iter().all(|lan| strict(lan));
     let state = if is_dropped { State::Fail } else { State::Warn };
@@ -197,7 +199,7 @@ async fn to_link(config: &Config, net: &Net) -> Option<Finding> {
 }
 
 fn link_of(link: &str, way: Option<&str>, strict: bool) -> Finding {
-    let what = "way to the link";
+    let what = "route to the link";
     match way {
         Some(way) if way == link => Finding::ok(what, format!("the default route leads by {link}")),
         Some(way) => {
@@ -251,7 +253,7 @@ pub(super) async fn of_flows(
 }
 
 fn clients_of(all: usize, astray: &[(IpAddr, Option<String>)], lan: &str) -> Option<Finding> {
-    let what = "way back to clients";
+    let what = "route to clients";
     let Some((client, way)) = astray.first() else {
         return (all > 0).then(|| {
             Finding::ok(
@@ -270,7 +272,7 @@ fn clients_of(all: usize, astray: &[(IpAddr, Option<String>)], lan: &str) -> Opt
             astray.len()
         ),
         format!(
-            "our answers go astray: mend the route to {client} (`ip route get {client}`), such that it leads by {lan}"
+            "our answers go astray: fix the route to {client} (`ip route get {client}`), such that it leads by {lan}"
         ),
     ))
 }

@@ -110,14 +110,15 @@ fn tell(name: &str, found: NoSession, failed: Option<HandshakeError>, state: &Pe
         NoSession::Untaken => tracing::warn!(
             peer = name,
             tries = state.untaken,
-            "peer calls, and takes none of our answers: `peer.{name}.psk_file` here and that of us there are not of the same content (or \
-             one of them is missing), or our answers do not get there"
+            "peer takes none of this pepd's answers: the psk_file for this tunnel differs between \
+             the two pepds, or one of them has none, or the answers do not get there. Compare \
+             both files (`peer.{name}.psk_file` here)"
         ),
         NoSession::Keys => tracing::warn!(
             peer = name,
             address,
-            "peer answers, and its answer does not fit: `peer.{name}.psk_file` here and that of us there are not of the same content (or \
-             one of them is missing)"
+            "peer's answer does not fit: the psk_file for this tunnel differs between the two \
+             pepds, or one of them has none. Compare both files (`peer.{name}.psk_file` here)"
         ),
         NoSession::Version => {
             let error = failed.map_or(String::new(), |error| error.to_string());
@@ -135,14 +136,14 @@ fn tell_of_stranger(kind: Stranger, address: &str, carrier: Carrier) {
         Stranger::NotForUs => tracing::warn!(
             address,
             %carrier,
-            "somebody wants to begin a session, and not with us: where that is a peer, the `public_key` of us that it has is not what \
-             `pepd keygen --public` prints for our `identity.key_file`"
+            "a handshake is meant for another key. If it is your peer, correct this pepd's \
+             `public_key` in the peer's configuration: `pepd keygen --public` prints it here"
         ),
         Stranger::UnknownKey => tracing::warn!(
             address,
             %carrier,
-            "somebody wants to begin a session, by a key that is no peer's: where that is a peer, its `peer.NAME.public_key` here is \
-             not what `pepd keygen --public` prints there"
+            "a handshake comes from a key that is no peer's. If it is your peer, correct its \
+             `peer.NAME.public_key` here: `pepd keygen --public` prints it there"
         ),
     }
 }
