@@ -10,8 +10,9 @@ use crate::intercept::Format;
 pub(super) const CHECK_EXAMPLES: &str = "\
 Prints findings on this machine, then the sites and what each comes to, and exits 0; or prints every error as
 FILE:LINE: KEY: message and exits 3. Compares with this machine, unless --no-kernel is given: a
-list of congestion controls of which none can be had is an error, an interface that is missing a warning,
-a privilege that this process lacks, and pepd run will need, a note. Changes nothing; needs no privileges.
+list of congestion controls of which none can be had is an error, a missing interface a warning. A
+missing capability is `fail` for pepd or root, `unknown` for another user. Changes nothing; needs
+no privileges.
 
 It looks at this machine, and asks the pepd that runs with this configuration, where one does: capabilities, interfaces, MTU,
 routes, settings of the kernel, limits; its rules, whether connections arrive and are intercepted, whether what hosts and servers
@@ -55,7 +56,7 @@ pub struct CheckArgs {
     /// Do not compare with this machine: the file is meant for another
     #[arg(long)]
     pub no_kernel: bool,
-    /// Only whether the configuration is right here: do not look at how this machine, and a pepd that runs, are
+    /// Check only the configuration
     #[arg(long)]
     pub config_only: bool,
     /// Only what is not as it should be: neither findings that are ok nor the configuration
@@ -96,7 +97,7 @@ pub struct RulesArgs {
     /// Where the configuration is.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// For which tool
+    /// Output format
     #[arg(long, value_enum, default_value_t)]
     pub format: RulesFormat,
 }

@@ -14,10 +14,9 @@ use crate::{
 };
 
 pub(super) const LINK_EXAMPLES: &str = "\
-Says how the link is, or is told by one who knows: an operator's word goes before all else that pepd can find out, until
-it ends or another is given. While the link is down, new flows go as their site's `while_down` says, and tunnels stop
-sending. Talks to the running pepd through its admin socket: that of the one that runs here, unless --config or --socket
-says which.
+Shows or sets the link's state. An operator's `up` or `down` overrides what pepd detects, until
+`auto` or the end of `--for`. While the link is down, new flows go as their site's `while_down`
+says, and tunnels stop sending.
 
 Examples:
   pepd link status                     how it is, who says so, the last outages
@@ -88,8 +87,9 @@ pub(super) const RELOAD_EXAMPLES: &str = "\
 The running pepd reads its file again, and checks it whole. Where anything is wrong, every error is printed and nothing
 changes (exit code 3). Otherwise what differs is printed, and another process takes over all flows; the process id of the first
 one stays. Returns when the next process is ready; should that not come up, as a port is taken perhaps, the configuration before
-is in use again (exit code 1). The log says the same after SIGHUP. What the flows that there are depend on
-(`intercept.table`, marks, larger limits of memory) needs a stop and a start, and so does everything where `custody.survive` is off.
+is in use again (exit code 1). The log says the same after SIGHUP. Changes to settings that open
+flows depend on (`intercept.table`, marks, larger memory limits) need a stop and a start, and so
+does everything where `custody.survive` is off.
 
 Examples:
   pepd reload --dry-run                what would change?
@@ -120,7 +120,7 @@ Examples:
 /// Which running pepd is meant.
 #[derive(Debug, Args)]
 pub struct SocketArgs {
-    /// The configuration that it runs with (TOML); without, the pepd that runs here
+    /// Configuration of the pepd to ask (default: the pepd running here)
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Admin socket of that pepd; overrides --config, whose file is not read then
@@ -142,7 +142,7 @@ pub struct AdminArgs {
 /// Options of `pepd link`.
 #[derive(Debug, Args)]
 pub struct LinkArgs {
-    /// How it is
+    /// Link state to set, or `status`
     #[arg(value_enum, default_value_t)]
     pub state: LinkWord,
     /// For so long, such as 5min; without, until further notice
@@ -182,14 +182,14 @@ impl LinkWord {
 /// Options of `pepd flows`.
 #[derive(Debug, Args)]
 pub struct FlowsArgs {
-    /// Of this site only
+    /// Show only this site
     #[arg(long, value_name = "NAME")]
     pub site: Option<String>,
     /// So many at most, up to 10,000
     #[arg(long, value_name = "N", default_value_t = LISTED as u64,
         value_parser = clap::value_parser!(u64).range(..=LISTED_MAX as u64))]
     pub limit: u64,
-    /// Which come first
+    /// Sort order
     #[arg(long, value_enum, default_value_t)]
     pub sort: Sort,
     /// Which pepd.
@@ -208,7 +208,7 @@ pub struct ProbeArgs {
     /// Bytes of both directions together at most, from 10k to 20G; headers and what is sent again come on top
     #[arg(long, value_name = "SIZE", value_parser = probed, default_value = "50M")]
     pub bytes: u64,
-    /// Before which flows it goes
+    /// Class of the probe's traffic
     #[arg(long, value_enum, default_value_t)]
     pub load: probe::Load,
     /// Which pepd.
@@ -271,9 +271,9 @@ pub struct SiteArgs {
 pub enum SiteCommand {
     /// List them
     List(AdminArgs),
-    /// Take its new flows again
+    /// Accelerate the site's new flows again
     On(NamedSite),
-    /// Leave its new flows to the kernel
+    /// Forward the site's new flows unaccelerated
     Off(NamedSite),
 }
 
@@ -309,7 +309,7 @@ fn grace(text: &str) -> Result<Duration, String> {
 /// Options of `pepd custody`.
 #[derive(Debug, Args)]
 pub struct CustodyArgs {
-    /// Of this site only
+    /// Show only this site
     #[arg(long, value_name = "NAME")]
     pub site: Option<String>,
     /// Which pepd.
@@ -323,7 +323,7 @@ pub struct ReloadArgs {
     /// Only check the file and say what would change
     #[arg(long)]
     pub dry_run: bool,
-    /// Even where a peer is removed that has flows, which are reset then
+    /// Reload although it removes a peer and resets its flows
     #[arg(long)]
     pub reset_flows: bool,
     /// Which pepd.
