@@ -146,7 +146,8 @@ counters! {
     flows_recovered,
     /// Flows of the process before that could not be taken over, and were reset.
     flows_lost_at_restart,
-    /// Bytes by which what was written down of flows that were taken over lagged behind what had really moved.
+    /// Bytes by which pepd's records lagged behind the sockets, corrected when a process took over
+    /// flows.
     bytes_repaired,
     /// Bytes relayed from clients to servers.
     up_bytes,
@@ -169,9 +170,10 @@ counters! {
     syns_passed_rate,
     /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further ones pass unaccelerated.
     hosts_at_cap,
-    /// Times a host came to have as many.
+    /// Times a host reached `limits.flows_per_host`.
     host_cap_reached,
-    /// Flows beyond that, which were served as the kernel had answered them already.
+    /// Flows above `limits.flows_per_host` that pepd served because the kernel had already answered
+    /// their SYN.
     host_cap_exceeded,
     /// Times a descriptor was wanted and there was none.
     descriptors_short,
@@ -183,9 +185,9 @@ counters! {
     ring_growth_denied,
     /// Bytes of all rings now, with what peers of tunnels were granted.
     ring_bytes,
-    /// Flows that send into a link whose rate they share now; the last one is told until another comes.
+    /// Flows now sharing the link's rate; keeps its last value while none sends.
     link_senders,
-    /// The rate at which each of them may send now, in bit/s of IP packets.
+    /// Rate at which each flow that shares the link may send now, in bit/s of IP packets.
     link_level_bits,
     /// Flows that waited for the link before they connected.
     link_waited,
@@ -193,17 +195,17 @@ counters! {
     link_probes,
     /// Flows whose server leg got another source port because the client's was taken.
     source_port_changed,
-    /// Peers of tunnels that are there now.
+    /// Tunnel peers that are up.
     tunnel_peers_here,
-    /// Of these, those that are reached by TCP, as UDP does not get through.
+    /// Peers reached by TCP: UDP does not get through, or `carrier` is `"tcp"`.
     tunnel_peers_by_tcp,
-    /// Connections by which peers are reached now, or by which somebody may turn out to be one.
+    /// TCP connections of peers, and of senders not yet proved to be peers.
     tunnel_tcp_connections,
-    /// Connections that ended before anybody had shown to be a peer.
+    /// TCP connections that ended before their sender had proved to be a peer.
     tunnel_tcp_strangers,
     /// Flows that went into a tunnel here.
     tunnel_flows_near,
-    /// Flows that came out of one here.
+    /// Flows that came out of a tunnel here.
     tunnel_flows_far,
     /// Flows of peers that were reset as their peer had as many as it may, or there was no memory for them.
     tunnel_flows_refused,
@@ -211,11 +213,11 @@ counters! {
     tunnel_flows_resumed,
     /// Bytes of hosts that went into compressed streams here.
     tunnel_plain_bytes,
-    /// What these streams carry for them.
+    /// Bytes that compressed streams sent, after compression.
     tunnel_packed_bytes,
-    /// Parcels in which they went.
+    /// Compression blocks sent.
     tunnel_parcels,
-    /// Of these, those that are as they were, since they did not shrink or were not tried.
+    /// Compression blocks stored uncompressed.
     tunnel_parcels_stored,
     /// Flows that were reset as what came for them could not be unpacked.
     tunnel_parcels_refused,
@@ -223,7 +225,7 @@ counters! {
     tunnel_datagrams_sent,
     /// Datagrams of tunnels that the kernel did not take.
     tunnel_datagrams_unsent,
-    /// System calls that sent these: the fewer, the more went at once.
+    /// System calls that sent tunnel datagrams.
     tunnel_send_calls,
     /// System calls that received something of tunnels by UDP.
     tunnel_receive_calls,
@@ -231,17 +233,17 @@ counters! {
     tunnel_datagrams_dropped,
     /// Datagrams that arrived on the port of tunnels, from whomever.
     tunnel_datagrams_received,
-    /// Of these, those that were not a peer's: damaged, repeated, forged, or not meant for us.
+    /// Tunnel datagrams rejected: damaged, repeated, forged or unmatched.
     tunnel_datagrams_refused,
     /// Packets of hosts that were taken to be carried beside flows (mode `packet`).
     packets_taken,
-    /// The same that the kernel forwarded as they were, as the peer was gone or takes none.
+    /// Host packets the kernel forwarded because the peer was down or takes none.
     packets_passed,
-    /// The same that were dropped, as the peer was gone (`packet.on_peer_loss`).
+    /// Host packets dropped because the peer was down (`packet.on_peer_loss`).
     packets_dropped,
     /// Packets of peers that were given to the kernel for hosts.
     packets_delivered,
-    /// The same that the kernel did not take.
+    /// Peer packets the kernel did not accept.
     packets_undeliverable,
     /// Packets of peers that were dropped: they answer nothing that a site takes.
     packets_foreign,
@@ -249,7 +251,7 @@ counters! {
     packets_martian,
     /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial buffers.
     custody_memory_bytes,
-    /// Bytes that they take on disk now.
+    /// Bytes that flows in tunnels hold on disk now.
     custody_disk_bytes,
     /// Bytes that left memory for the disk.
     custody_spilled_bytes,

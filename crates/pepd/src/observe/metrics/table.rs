@@ -54,11 +54,11 @@ metrics! {
     Gauge start_time_seconds: Whole(|all| all.started),
     /// 1 while no new flows are taken, as pepd is to end.
     Gauge draining: Whole(|all| f64::from(all.draining)),
-    /// 1 while the link is there, 0 while it is known to be away.
+    /// 1 while the link is up.
     Gauge link_up: Whole(|all| f64::from(all.link.report.up)),
-    /// Outages of the link, and those known from before a restart.
+    /// Link outages, including those known from before a restart.
     Total link_outages: Whole(|all| all.link.report.outages as f64),
-    /// How long all of them were together.
+    /// Total seconds of all link outages, including those known from before a restart.
     Total link_down_seconds: Whole(|all| all.link.report.down_s),
     /// The rate at which each flow that shares the link may send now, in IP packets.
     Gauge link_share_bytes_per_second: Whole(|all| counter(all, "link_level_bits") / 8.0),
@@ -94,21 +94,21 @@ metrics! {
     /// 1 while the kernel forwards new flows of the site.
     Gauge site_bypassed: Site(|site| f64::from(site.bypassed.is_some())),
 
-    /// 1 while the peer is there.
+    /// 1 while the peer is up.
     Gauge peer_up: Peer(|peer| f64::from(peer.here)),
     /// Flows in the tunnel, from here and from there.
     Gauge peer_flows: Peer(|peer| peer.flows as f64),
     /// The smoothed round-trip time.
     Gauge peer_rtt_seconds: Session(|session| session.rtt_s),
-    /// The least round-trip time of late.
+    /// Lowest recent round-trip time.
     Gauge peer_rtt_min_seconds: Session(|session| session.rtt_min_s),
-    /// How fast we send.
+    /// Rate at which pepd sends to the peer.
     Gauge peer_rate_bytes_per_second: Session(|session| session.rate as f64 / 8.0),
-    /// What the link is thought to carry for us.
+    /// Link rate estimated for pepd.
     Gauge peer_link_rate_bytes_per_second: Session(|session| session.link_rate as f64 / 8.0),
-    /// What has been stated of that; 0 where nothing is.
+    /// Rate stated in the configuration; 0 if none.
     Gauge peer_stated_rate_bytes_per_second: Session(|session| session.stated_rate.unwrap_or(0) as f64 / 8.0),
-    /// 1 while the link carries less than what is stated, and has for a while.
+    /// 1 while the link passes less than the stated rate.
     Gauge peer_stated_rate_untrue: Session(|session| f64::from(session.passes_less())),
     /// The share of our packets that the link loses, before error correction.
     Gauge peer_loss_ratio: Session(|session| session.loss),
@@ -118,7 +118,7 @@ metrics! {
     Total peer_sent_bytes: Session(|session| session.bytes_sent as f64),
     /// Packets sent in this session.
     Total peer_packets_sent: Session(|session| session.packets_sent as f64),
-    /// Repair packets among them.
+    /// Repair packets sent in this session.
     Total peer_repairs_sent: Session(|session| session.repairs_sent as f64),
     /// Segments lost in spite of error correction, which went again.
     Total peer_segments_resent: Session(|session| session.segments_resent as f64),
@@ -145,12 +145,12 @@ metrics! {
         ("dropped_late", packets.dropped_late),
         ("dropped_long", packets.dropped_long),
     ])),
-    /// The bytes of the packets of hosts, and of the messages.
+    /// Bytes of the host packets of sites in mode `packet`, and of the messages sent for them.
     Total packets_bytes: PacketsBy("what", |packets| named([
         ("packets", packets.bytes),
         ("messages", packets.message_bytes),
     ])),
-    /// Each count of each booster; `on` is 1 while it is.
+    /// Counters of one booster of a site, named by `what`; `on` is 1 while it is active.
     Gauge booster: Boosters,
     /// What the sites of a peer in mode `packet` have sent in this session, by their number there: messages, packets that came of them, messages
     /// that could not be read or put together (given_up), packets dropped as the link was congested.
@@ -161,7 +161,7 @@ metrics! {
         ("given_up", chain.given_up),
         ("dropped_congested", chain.dropped_congested),
     ])),
-    /// Each count of each booster that takes what these have sent.
+    /// Counters of one booster that receives this peer's packets, named by `what`.
     Gauge booster_received: ReceivedBoosters,
     /// Messages of packets of the peer that made no sense.
     Total peer_packets_refused: Peer(|peer| peer.packets_refused as f64),
