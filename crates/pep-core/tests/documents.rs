@@ -101,7 +101,7 @@ fn every_configuration_in_the_documents_loads() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(loaded >= 15, "only {loaded} were found");
+    assert!(loaded >= 14, "only {loaded} were found");
 }
 
 #[test]

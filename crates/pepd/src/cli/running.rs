@@ -28,7 +28,7 @@ Examples:
 
 pub(super) const STATUS_EXAMPLES: &str = "\
 Says how a running pepd is: the link and its outages; flows, rates and what is held, by site; peers with round trip, rate,
-loss and overcode; what is used of the limits. Rates are means of the last five seconds, what is held is at most ten
+loss and FEC; what is used of the limits. Rates are means of the last five seconds, what is held is at most ten
 seconds old, counts are since the process that carries flows began. docs/operating.md says what each means.
 
 Examples:
@@ -50,8 +50,8 @@ Examples:
 ";
 
 pub(super) const TOP_EXAMPLES: &str = "\
-Shows a running pepd in the terminal, live: the link and its outages; rates, what is held, loss before and after error
-correction over the last ten minutes; sites, peers, what is used of the limits; and, by `f`, flows. `?` shows all keys, `q` ends it.
+Shows a running pepd in the terminal, live: the link and its outages; rates, what is held, loss before and after
+FEC over the last ten minutes; sites, peers, what is used of the limits; and, by `f`, flows. `?` shows all keys, `q` ends it.
 Where pepd goes away it says so, and goes on when there is one again. It needs 80 columns and 24 lines. NO_COLOR is
 honoured. docs/operating.md says what each means.
 

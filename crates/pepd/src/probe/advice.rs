@@ -228,8 +228,8 @@ fn losses(report: &Report, remarks: &mut Vec<String>) {
         ", one by one"
     };
     remarks.push(format!(
-        "loss: the link loses packets by itself{bursts}. Overcode follows it by itself ({:.1} % now, for `class = \"normal\"`); `class = \
-         \"bulk\"` sends lost packets again instead, which costs less and takes a round trip. `mode = \"tunnel\"` is what mends this, \
+        "loss: the link loses packets by itself{bursts}. FEC follows it by itself ({:.1} % now, for `class = \"normal\"`); `class = \
+         \"bulk\"` sends lost packets again instead, which costs less and takes a round trip. `mode = \"tunnel\"` repairs this, \
          `\"split\"` would slow down",
         report.overcode * 100.0
     ));

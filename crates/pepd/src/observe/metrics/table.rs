@@ -110,7 +110,7 @@ metrics! {
     Gauge peer_stated_rate_bytes_per_second: Session(|session| session.stated_rate.unwrap_or(0) as f64 / 8.0),
     /// 1 while the link passes less than the stated rate.
     Gauge peer_stated_rate_untrue: Session(|session| f64::from(session.passes_less())),
-    /// The share of our packets that the link loses, before error correction.
+    /// The share of our packets that the link loses, before FEC.
     Gauge peer_loss_ratio: Session(|session| session.loss),
     /// Repair packets per packet of normal streams.
     Gauge peer_overcode_ratio: Session(|session| session.overcode),
@@ -120,11 +120,11 @@ metrics! {
     Total peer_packets_sent: Session(|session| session.packets_sent as f64),
     /// Repair packets sent in this session.
     Total peer_repairs_sent: Session(|session| session.repairs_sent as f64),
-    /// Segments lost in spite of error correction, which went again.
+    /// Segments lost in spite of FEC, which went again.
     Total peer_segments_resent: Session(|session| session.segments_resent as f64),
     /// Packets received in this session.
     Total peer_packets_received: Session(|session| session.packets_received as f64),
-    /// Segments that error correction restored here.
+    /// Segments that FEC restored here.
     Total peer_segments_restored: Session(|session| session.segments_restored as f64),
     /// Times in this session that nothing came from the peer for long.
     Total peer_outages: Session(|session| session.outages as f64),

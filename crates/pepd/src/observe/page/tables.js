@@ -118,7 +118,7 @@ export const peerColumns = [
     text: ofSession((session) => [session.link_rate, session.stated_rate].filter(Boolean).map(bits).join(" of ")),
     look: (peer) => (peer.session?.stated === "less" ? "warn" : ""),
   },
-  { name: "loss", title: "before error correction", text: ofSession((session) => percent(session.loss)) },
+  { name: "loss", title: "before FEC", text: ofSession((session) => percent(session.loss)) },
   { name: "FEC", title: "repair packets per packet", text: ofSession((session) => percent(session.overcode)) },
   { name: "resent", title: "segments that were lost in spite of it", text: ofSession((session) => count(session.segments_resent)) },
   {
