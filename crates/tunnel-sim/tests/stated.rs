@@ -11,7 +11,7 @@ use winkemu_link::Direction;
 struct Cell<'a> {
     link: &'a str,
     stated: u64,
-    /// Whether both ends measure all the same.
+    /// Makes both ends measure all the same.
     measured: bool,
     rtt: Duration,
     /// Rate of the link less its loss, in bit/s.

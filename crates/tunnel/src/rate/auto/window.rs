@@ -16,7 +16,7 @@ pub(super) struct Window {
     k: f64,
     /// Where Reno would be.
     reno: f64,
-    /// When growth began, or will: after a decrease a round trip goes by, as a TCP's recovery does.
+    /// Time at which growth began, or will: a round trip after a decrease, as a TCP recovers first.
     epoch: f64,
     last: f64,
     /// What was sent before this has been answered for by a decrease.
