@@ -38,8 +38,8 @@ pub(in crate::lab) struct Window {
 /// What the links on the way of a workload's data were like, in the direction of the data.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LinkUse {
-    /// The goodput that they could carry while it was measured: the least rate, less headers, what is lost
-    /// on the way, and outages. `None` where no rate is stated, or it varies.
+    /// Goodput that they could carry while it was measured: the least rate, less headers, what is
+    /// lost on the way, and outages. Of a rate that varies the mean counts. `None` without a rate.
     pub ceiling_bps: Option<f64>,
     /// The same with headers.
     pub available_bps: Option<f64>,
@@ -222,6 +222,7 @@ impl Crossed<'_> {
         let path = config(configs, self.name)?.path(self.direction);
         let always = Way {
             path,
+            rate: path.rate.mean().map(|rate| rate.bits_per_second() as f64),
             up: 1.0,
             outage: None,
         };
@@ -238,6 +239,7 @@ impl Crossed<'_> {
         let outage = available.last_outage(at(window.began), at(window.ended));
         let since = |ns: Nanos| seconds(ns - at(window.began));
         Some(Way {
+            rate: rate_within(&path.rate, from, to),
             up: available.up_within(from, to) as f64 / (to - from).max(1) as f64,
             outage: outage.map(|(began, ended)| OutageUse {
                 began_s: since(began),
@@ -248,10 +250,27 @@ impl Crossed<'_> {
     }
 }
 
+/// Mean rate from one instant to another, in bit/s; `None` without a limit.
+fn rate_within(rate: &RateModel, from: Nanos, to: Nanos) -> Option<f64> {
+    let RateModel::Trace(trace) = rate else {
+        return rate.mean().map(|rate| rate.bits_per_second() as f64);
+    };
+    let (mut now, mut bits) = (from, 0.0);
+    while now < to {
+        let (rate, until) = trace.at(now);
+        let until = until.min(to);
+        bits += rate as f64 * (until - now) as f64;
+        now = until;
+    }
+    Some(bits / (to - from).max(1) as f64)
+}
+
 /// A direction of a link, and the share of the time for which it was up.
 #[derive(Debug)]
 struct Way<'a> {
     path: &'a PathConfig,
+    /// Mean rate while it was measured, in bit/s; `None` without a limit.
+    rate: Option<f64>,
     up: f64,
     outage: Option<OutageUse>,
 }
@@ -266,13 +285,9 @@ fn headers(family: Family) -> u32 {
 /// The goodput that links in a row carry when they are never idle.
 fn ceiling(ways: &[Way<'_>], family: Family, mtu: u32) -> Option<f64> {
     let mut carried = f64::INFINITY;
-    for Way { path, up, .. } in ways {
+    for Way { path, rate, up, .. } in ways {
         let wire = f64::from(mtu) + f64::from(path.overhead_bytes);
-        let rate = match &path.rate {
-            RateModel::Unlimited => f64::INFINITY,
-            RateModel::Fixed(rate) => rate.bits_per_second() as f64,
-            RateModel::Trace(_) => return None,
-        };
+        let rate = rate.unwrap_or(f64::INFINITY);
         carried = carried.min(rate * f64::from(mtu - headers(family)) / wire);
         carried *= up * survival(&path.loss, wire) * (1.0 - path.corrupt.get());
     }
@@ -347,7 +362,10 @@ fn series(history: &QueueHistory, from: Nanos, to: Nanos, interval: Nanos) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{link::LinkOptions, shell::MTU};
+    use crate::{
+        link::{LinkOptions, trace::Trace},
+        shell::MTU,
+    };
 
     fn way(options: &str) -> PathConfig {
         let options: LinkOptions = options.parse().unwrap();
@@ -358,6 +376,7 @@ mod tests {
         let paths: Vec<_> = ways.iter().map(|options| way(options)).collect();
         let up = |path| Way {
             path,
+            rate: rate_within(&path.rate, 0, 1),
             up: 1.0,
             outage: None,
         };
@@ -388,6 +407,17 @@ mod tests {
         assert_carried(&["rate=10mbit,loss=1%,corrupt=1%"], full * 0.99 * 0.99);
         let ipv6 = carried(&["rate=10mbit"], Family::Ipv6);
         assert_eq!(ipv6, Some(10e6 * 1428.0 / 1500.0));
+    }
+
+    #[test]
+    fn of_a_rate_that_varies_the_mean_over_the_measured_time_counts() {
+        let steps = [(0, 10_000_000), (40, 3_000_000), (80, 10_000_000)];
+        let forever = RateModel::Trace(Trace::new(&steps, None).unwrap());
+        assert_eq!(rate_within(&forever, 20, 60), Some(6.5e6));
+        assert_eq!(rate_within(&forever, 100, 900), Some(1e7));
+        let again = RateModel::Trace(Trace::new(&steps, Some(120)).unwrap());
+        assert_eq!(rate_within(&again, 120, 240), rate_within(&again, 0, 120));
+        assert_eq!(rate_within(&RateModel::Unlimited, 0, 10), None);
     }
 
     #[test]
