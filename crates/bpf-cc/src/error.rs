@@ -30,6 +30,11 @@ pub enum LoadError {
         "eBPF congestion controls need {0}, which this process lacks: run it as root, or add to its unit AmbientCapabilities={0}"
     )]
     Capabilities(Missing),
+    /// A filter of system calls, or a security module, refuses `bpf(2)`.
+    #[error(
+        "this process has the capabilities for eBPF congestion controls, and is refused bpf() all the same ({0}): allow that system call in the container's seccomp profile, or in SystemCallFilter= of the unit"
+    )]
+    Forbidden(String),
     /// The kernel may not have what the program needs, or refuses it for another reason.
     #[error("the kernel refuses the eBPF congestion control `{control}`: {reason}")]
     Refused {

@@ -3,9 +3,13 @@
 use std::{fs, sync::OnceLock};
 
 use caps::{CapSet, Capability};
-use libbpf_rs::btf::{
-    Btf, ReferencesType as _,
-    types::{Enum, FuncProto, Ptr, Struct},
+use libbpf_rs::{
+    MapHandle, MapType,
+    btf::{
+        Btf, ReferencesType as _,
+        types::{Enum, FuncProto, Ptr, Struct},
+    },
+    libbpf_sys::bpf_map_create_opts,
 };
 
 use crate::{LoadError, error::Missing};
@@ -40,7 +44,8 @@ pub(crate) struct Abilities {
 ///
 /// # Errors
 /// [`LoadError::NoBtf`], [`LoadError::TooOld`], [`LoadError::NotBuilt`], and then
-/// [`LoadError::Capabilities`]: the kernel's reasons hold for other processes, too.
+/// [`LoadError::Capabilities`] and [`LoadError::Forbidden`]: the kernel's reasons hold for other
+/// processes, too.
 pub fn check() -> Result<(), LoadError> {
     abilities().map(drop)
 }
@@ -50,8 +55,24 @@ pub(crate) fn abilities() -> Result<Abilities, LoadError> {
     static OF_KERNEL: OnceLock<Result<Abilities, LoadError>> = OnceLock::new();
     let abilities = OF_KERNEL.get_or_init(of_kernel).clone()?;
     match missing_capabilities() {
-        missing if missing.is_empty() => Ok(abilities),
+        missing if missing.is_empty() => may_call().map(|()| abilities),
         missing => Err(LoadError::Capabilities(Missing(missing))),
+    }
+}
+
+/// Asks for a small map, which nothing but a filter of system calls refuses to who has the
+/// capabilities.
+fn may_call() -> Result<(), LoadError> {
+    let opts = bpf_map_create_opts {
+        sz: size_of::<bpf_map_create_opts>() as _,
+        ..bpf_map_create_opts::default()
+    };
+    let map = MapHandle::create(MapType::Array, Some("pepd_probe"), 4, 4, 1, &opts);
+    match map {
+        Err(err) if err.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
+            Err(LoadError::Forbidden(err.to_string()))
+        }
+        _ => Ok(()),
     }
 }
 
