@@ -3,7 +3,8 @@
 //! Every configuration key and command line option of this project that has a unit is
 //! read by this crate, so that `10Mbit/s`, `660kB`, `264ms` and `1%` mean the same
 //! everywhere. Prefixes: `k`, `M`, `G`, `T` are powers of 1000 and `Ki`, `Mi`, `Gi`,
-//! `Ti` powers of 1024; their case does not matter (`10mbit` is ten megabit).
+//! `Ti` powers of 1024; their case does not matter (`10mbit` is ten megabit). That of a lone `b`
+//! does in a rate: `b` is a bit, and a rate in bytes (`20MB/s`) is refused.
 #![forbid(unsafe_code)]
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -34,6 +35,8 @@ enum Problem {
     Negative,
     #[error("too large")]
     TooLarge,
+    #[error("in bytes, and rates are in bits: write \"{0}\"")]
+    InBytes(Rate),
 }
 
 impl UnitError {
@@ -47,6 +50,14 @@ impl UnitError {
         Self {
             text: text.to_owned(),
             problem,
+        }
+    }
+
+    /// The text is a rate in bytes; `rate` is the same in bits.
+    fn in_bytes(text: &str, rate: Rate) -> Self {
+        Self {
+            text: text.to_owned(),
+            problem: Problem::InBytes(rate),
         }
     }
 

@@ -8,6 +8,12 @@ use serde::de::{Error, Visitor};
 ///
 /// `None` when there is no finite, non-negative number in front.
 pub(crate) fn split(text: &str) -> Option<(f64, String)> {
+    let (value, suffix) = split_as_written(text)?;
+    Some((value, suffix.to_ascii_lowercase()))
+}
+
+/// As [`split`], with the suffix in the case in which it was written.
+pub(crate) fn split_as_written(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_')
@@ -15,9 +21,7 @@ pub(crate) fn split(text: &str) -> Option<(f64, String)> {
     // `1e-6` is how error rates are written; a suffix never begins with e and a digit or sign.
     let end = exponent_end(text, end).unwrap_or(end);
     let value: f64 = text[..end].replace('_', "").parse().ok()?;
-    value
-        .is_finite()
-        .then(|| (value, text[end..].trim().to_ascii_lowercase()))
+    value.is_finite().then(|| (value, text[end..].trim()))
 }
 
 fn exponent_end(text: &str, end: usize) -> Option<usize> {

@@ -37,12 +37,12 @@ impl FromStr for Rate {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
+        if let Some(rate) = in_bytes(text) {
+            return Err(UnitError::in_bytes(text, rate));
+        }
         let parse = || {
             let (value, suffix) = number::split(text)?;
-            let unit = suffix
-                .strip_suffix("/s")
-                .or(suffix.strip_suffix("ps"))
-                .unwrap_or(&suffix);
+            let unit = per_second(&suffix);
             let prefix = unit
                 .strip_suffix("bit")
                 .or(unit.strip_suffix('b'))
@@ -54,6 +54,29 @@ impl FromStr for Rate {
         let bits = number::to_u64(bits).ok_or_else(|| UnitError::too_large(text))?;
         Self::from_bits_per_second(bits).ok_or_else(unlike)
     }
+}
+
+/// The unit without its `/s` or `ps`.
+fn per_second(suffix: &str) -> &str {
+    let unit = ["/s", "/S", "ps", "pS", "Ps", "PS"];
+    let unit = unit.iter().find_map(|end| suffix.strip_suffix(end));
+    unit.unwrap_or(suffix)
+}
+
+/// The rate that is meant by a text in bytes; `None` for any other.
+///
+/// A capital `B` is a byte, as in `20MB/s`; so are `byte` and `bytes` in any case. `b` is a bit,
+/// as in `20mbps`, and so is `bit` in any case.
+fn in_bytes(text: &str) -> Option<Rate> {
+    let (value, suffix) = number::split_as_written(text)?;
+    let unit = per_second(suffix);
+    let lower = unit.to_ascii_lowercase();
+    let word = lower.strip_suffix("bytes").or(lower.strip_suffix("byte"));
+    let letter = || unit.strip_suffix('B').map(str::to_ascii_lowercase);
+    let prefix = word.map(str::to_owned).or_else(letter)?;
+    let bits = value * number::prefix(&prefix)? * 8.0;
+    let bits = number::to_u64(bits).unwrap_or(u64::MAX);
+    Rate::from_bits_per_second(bits)
 }
 
 impl fmt::Display for Rate {

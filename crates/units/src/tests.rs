@@ -37,6 +37,30 @@ fn rates_are_read_in_every_common_spelling() {
 }
 
 #[test]
+fn a_rate_in_bytes_is_refused_with_the_same_in_bits() {
+    for (text, bits) in [
+        ("20MB/s", "160Mbit/s"),
+        ("20MBps", "160Mbit/s"),
+        ("20MBPS", "160Mbit/s"),
+        ("20 MB", "160Mbit/s"),
+        ("20MiB/s", "167772.16kbit/s"),
+        ("1.25kB/s", "10kbit/s"),
+        ("1200B/s", "9.6kbit/s"),
+        ("20Mbyte/s", "160Mbit/s"),
+    ] {
+        let message = text.parse::<Rate>().expect_err(text).to_string();
+        let expected = format!("`{text}` is in bytes, and rates are in bits: write \"{bits}\"");
+        assert_eq!(message, expected);
+        assert!(bits.parse::<Rate>().is_ok(), "{bits}");
+    }
+    for text in [
+        "20mb/s", "20mbps", "20Mb/s", "20Mbps", "20MBIT/S", "20mBit/s",
+    ] {
+        assert_eq!(rate(text), Some(20_000_000), "{text}");
+    }
+}
+
+#[test]
 fn sizes_keep_decimal_and_binary_prefixes_apart() {
     let size = |text: &str| text.parse().ok().map(ByteSize::bytes);
     assert_eq!(size("660kB"), Some(660_000));
