@@ -9,6 +9,71 @@ use toml::{
 
 use super::{findings::Findings, values::Reading};
 
+/// Sections with keys of theirs that operators look for in another section.
+///
+/// Of a key that several sections have, the first is named.
+const HOMES: [(&str, &[&str]); 5] = [
+    (
+        "[link]",
+        &[
+            "interface",
+            "rate",
+            "rate_down",
+            "rtt",
+            "contacts",
+            "gateway",
+            "gateway_every",
+        ],
+    ),
+    (
+        "[intercept]",
+        &[
+            "lan",
+            "listen_port",
+            "table",
+            "mark",
+            "mark_mask",
+            "route_table",
+            "rule_priority",
+        ],
+    ),
+    (
+        "[[site]]",
+        &[
+            "congestion",
+            "congestion_lan",
+            "link_leg",
+            "mss",
+            "pacing",
+            "share",
+            "while_down",
+        ],
+    ),
+    (
+        "[timeouts]",
+        &[
+            "connect",
+            "idle",
+            "user_timeout",
+            "rto_max",
+            "keepalive",
+            "orphan",
+            "drain",
+        ],
+    ),
+    (
+        "[limits]",
+        &[
+            "flows",
+            "flows_per_host",
+            "held",
+            "memory",
+            "ring_max",
+            "descriptors",
+        ],
+    ),
+];
+
 /// One table of the file.
 pub(super) struct Section<'a> {
     path: String,
@@ -193,6 +258,9 @@ impl<'a> Section<'a> {
     }
 
     fn unknown(&self, name: &str) -> String {
+        if let Some((home, _)) = HOMES.iter().find(|(_, keys)| keys.contains(&name)) {
+            return format!("unknown key; `{name}` belongs to {home}");
+        }
         match closest(name, self.known.iter().copied()) {
             Some(meant) => format!("unknown key; did you mean `{meant}`?"),
             None => format!("unknown key; accepted here: {}", self.known.join(", ")),
@@ -263,7 +331,36 @@ pub fn closest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use super::closest;
+    use super::{super::parse, HOMES, closest};
+
+    /// What is wrong with a file with this key in this section.
+    fn errors(section: &str, key: &str) -> Vec<String> {
+        let errors = parse(&format!("{section}\n{key} = 2020-01-01\n")).expect_err("a date");
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_key_of_another_section_is_sent_home() {
+        for (section, keys) in HOMES {
+            for key in keys {
+                let errors = errors(section, key);
+                let is_unknown = errors.iter().any(|error| error.contains("unknown key"));
+                assert!(!is_unknown, "{section} {key}: {errors:?}");
+            }
+        }
+        for (section, key, home) in [
+            ("[[site]]", "rate", "[link]"),
+            ("[link]", "congestion", "[[site]]"),
+            ("[timeouts]", "memory", "[limits]"),
+        ] {
+            let expected = format!("unknown key; `{key}` belongs to {home}");
+            let errors = errors(section, key);
+            assert!(
+                errors.iter().any(|error| error.ends_with(&expected)),
+                "{errors:?}"
+            );
+        }
+    }
 
     #[test]
     fn slips_are_recognised_and_other_words_are_not() {
