@@ -17,6 +17,11 @@ use crate::kernel;
 /// No configuration is longer: 4 KiB for each of as many sites as there may be.
 const LENGTH_MAX: u64 = 4 << 20;
 
+/// Where operators without a configuration find one: in the package, and in the source.
+const EXAMPLE: &str = "an example is /usr/share/doc/pepd/config/pepd.example.toml (of the \
+                       package), or config/pepd.example.toml (of the source); `--config FILE` \
+                       names another file";
+
 /// What a configuration was made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
@@ -94,7 +99,13 @@ pub enum LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unreadable(path, err) => write!(f, "{}: cannot be read: {err}", path.display()),
+            Self::Unreadable(path, err) => {
+                write!(f, "{}: cannot be read: {err}", path.display())?;
+                if self.is_missing() {
+                    write!(f, "; {EXAMPLE}")?;
+                }
+                Ok(())
+            }
             Self::TooLong(path) => write!(
                 f,
                 "{}: is longer than {}; no configuration needs as much",
@@ -110,6 +121,13 @@ impl fmt::Display for LoadError {
 }
 
 impl std::error::Error for LoadError {}
+
+impl LoadError {
+    /// Whether there is no such file.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Unreadable(_, err) if err.kind() == io::ErrorKind::NotFound)
+    }
+}
 
 /// `FILE:LINE: KEY: message`.
 pub fn located(path: &Path, finding: &dyn fmt::Display) -> String {
@@ -179,5 +197,21 @@ fn not_text(err: &FromUtf8Error) -> ConfigError {
         message: format!(
             "byte {found:#04x} is not UTF-8; a configuration is a text file (TOML) in UTF-8"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_missing_is_told_with_an_example() {
+        let folder = tempfile::tempdir().unwrap();
+        let err = read(&folder.path().join("pepd.toml")).unwrap_err();
+        assert!(err.is_missing());
+        assert!(err.to_string().contains("/pepd.example.toml"), "{err}");
+        let err = read(folder.path()).unwrap_err();
+        assert!(!err.is_missing());
+        assert!(!err.to_string().contains("pepd.example.toml"), "{err}");
     }
 }
