@@ -1,8 +1,11 @@
 //! The command line: the tree of commands here, the options of each where it is.
 
-use std::path::PathBuf;
+use std::{env, ffi::OsString, path::PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Error, Parser, Subcommand,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::exit::ExitStatus;
 
@@ -56,6 +59,36 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// The command line of this process. One that is wrong, or asks for help, ends the process.
+    pub fn of_process() -> Self {
+        let words: Vec<_> = env::args_os().collect();
+        Self::of(&words).unwrap_or_else(|err| err.exit())
+    }
+
+    fn of(words: &[OsString]) -> Result<Self, Error> {
+        let command = words.get(1).and_then(|word| word.to_str());
+        let takes_config = command.is_some_and(|word| BY_CONFIG.contains(&word));
+        Self::try_parse_from(words).map_err(|err| if takes_config { with_tip(err) } else { err })
+    }
+}
+
+/// Commands that are about a configuration, which is often given without its option.
+const BY_CONFIG: [&str; 4] = ["run", "check", "rules", "cleanup"];
+
+/// Adds how a file is given, where one was given without `--config`.
+fn with_tip(mut err: Error) -> Error {
+    let Some(ContextValue::String(word)) = err.get(ContextKind::InvalidArg) else {
+        return err;
+    };
+    if err.kind() == ErrorKind::UnknownArgument && !word.starts_with('-') {
+        let tip = format!("name the configuration by its option: `--config {word}`");
+        let tip = ContextValue::StyledStrs(vec![tip.into()]);
+        err.insert(ContextKind::Suggested, tip);
+    }
+    err
 }
 
 /// What to do.
@@ -176,6 +209,22 @@ mod tests {
             level: LogLevel::Warn,
         };
         assert_eq!(run.log(file), expected);
+    }
+
+    #[test]
+    fn a_file_without_its_option_is_told_with_it() {
+        let told = |words: &str| {
+            let words: Vec<_> = words.split(' ').map(OsString::from).collect();
+            Cli::of(&words).expect_err("wrong").to_string()
+        };
+        for words in ["pepd check x.toml", "pepd run --log-level debug x.toml"] {
+            let told = told(words);
+            assert!(told.contains("`--config x.toml`"), "{told}");
+        }
+        for words in ["pepd check --x.toml", "pepd status x.toml", "pepd"] {
+            let told = told(words);
+            assert!(!told.contains("`--config "), "{told}");
+        }
     }
 
     #[test]

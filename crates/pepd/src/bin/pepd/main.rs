@@ -9,7 +9,6 @@ mod trace;
 
 use std::{path::Path, process::ExitCode};
 
-use clap::Parser;
 use pep_core::config::Config;
 use pepd::{
     cleanup,
@@ -31,7 +30,7 @@ use asking::asking;
 use output::{chain, complain, fail, print, refuse};
 
 fn main() -> ExitCode {
-    let status = match Cli::parse().command {
+    let status = match Cli::of_process().command {
         Command::Run(args) => run(&args),
         Command::Check(args) => check(&args),
         Command::Rules(args) => rules(&args),
