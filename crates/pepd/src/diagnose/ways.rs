@@ -195,13 +195,21 @@ async fn to_link(config: &Config, net: &Net) -> Option<Finding> {
         .sites
         .iter()
         .any(|(_, site)| site.link_leg == LinkLeg::Client);
-    (!faces_clients).then(|| link_of(link, way.as_deref(), is_strict(link)))
+    (!faces_clients).then(|| link_of(link, way.as_deref(), &names(config), is_strict(link)))
 }
 
-fn link_of(link: &str, way: Option<&str>, strict: bool) -> Finding {
+fn link_of(link: &str, way: Option<&str>, lan: &[&str], strict: bool) -> Finding {
     let what = "route to the link";
     match way {
         Some(way) if way == link => Finding::ok(what, format!("the default route leads by {link}")),
+        Some(way) if lan.contains(&way) => Finding::fail(
+            what,
+            format!("{way} is in intercept.lan, but the default route leads by it, not by {link}"),
+            format!(
+                "are the two swapped? Then write intercept.lan = [\"{link}\"] and \
+                 link.interface = \"{way}\". If they are not, route servers by {link} (`ip route`)"
+            ),
+        ),
         Some(way) => {
             let dropped = if strict {
                 "; the strict reverse path check of the link drops what comes back by it"
@@ -325,11 +333,29 @@ mod tests {
 
     #[test]
     fn the_default_route_leads_over_the_link_or_that_is_said() {
-        assert_eq!(link_of("sat0", Some("sat0"), true).state, State::Ok);
-        let other = link_of("sat0", Some("lte0"), true);
+        let of = |way, strict| link_of("sat0", way, &["eth0"], strict);
+        assert_eq!(of(Some("sat0"), true).state, State::Ok);
+        let other = of(Some("lte0"), true);
         assert_eq!(other.state, State::Warn);
         assert!(other.seen.contains("leads by lte0") && other.seen.contains("reverse path"));
-        assert_eq!(link_of("sat0", None, false).state, State::Warn);
+        assert_eq!(of(None, false).state, State::Warn);
+    }
+
+    #[test]
+    fn lan_and_link_that_are_swapped_fail() {
+        let swapped = link_of("eth0", Some("sat0"), &["sat0"], false);
+        assert_eq!(swapped.state, State::Fail);
+        assert!(
+            swapped.seen.contains("sat0 is in intercept.lan"),
+            "{swapped}"
+        );
+        let remedy = swapped.remedy.unwrap();
+        assert!(
+            remedy.contains("intercept.lan = [\"eth0\"] and link.interface = \"sat0\""),
+            "{remedy}"
+        );
+        let one_armed = link_of("eth0", Some("eth0"), &["eth0"], false);
+        assert_eq!(one_armed.state, State::Ok);
     }
 
     #[test]
