@@ -90,12 +90,13 @@ fn what_was_left_is_removed_once_nobody_uses_it() {
         let bed = Bed::new(Path::Spoof, Family::V4);
         let mut pep = bed.start().expect("not direct");
         let config = pep.path("pepd.toml");
-        let clean = || {
+        let says = |command: &str, config: &std::path::Path| {
             let config = config.to_str().expect("a path");
             let pepd = pepd();
             let program = pepd.to_str().expect("a path");
-            bed.gateway.run(program, &["cleanup", "--config", config])
+            bed.gateway.run(program, &[command, "--config", config])
         };
+        let clean = || says("cleanup", &config);
         let in_use = clean();
         assert!(in_use.contains("nothing was removed: process"), "{in_use}");
         let (_echo, mut open) = talking(&bed);
@@ -105,12 +106,18 @@ fn what_was_left_is_removed_once_nobody_uses_it() {
         pep.kill();
         assert!(!pep.leftovers().is_empty());
         // The names of their claims go a moment after the processes.
+        wait_until("leftovers to be told", || {
+            says("check", &config).contains("`pepd cleanup` removes them")
+        });
         wait_until("rules to be removed", || {
             clean().starts_with("removed the nft table")
         });
         pep.assert_nothing_left();
         let again = clean();
         assert!(again.starts_with("there was no nft table"), "{again}");
+        assert!(!says("check", &config).contains("leftovers"));
+        let gone = says("cleanup", std::path::Path::new("/nonexistent/pepd.toml"));
+        assert!(gone.contains("no nft table `inet pepd`"), "{gone}");
     });
 }
 

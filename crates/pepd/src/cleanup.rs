@@ -1,11 +1,14 @@
 //! Removing what a pepd that was killed has left in the kernel.
 
-use std::{fmt, io};
+use std::{fmt, io, path::PathBuf};
 
 use pep_core::config::Config;
 use tokio::runtime;
 
-use crate::intercept::{InterceptError, Interception, claim};
+use crate::{
+    admin,
+    intercept::{InterceptError, Interception, claim},
+};
 
 /// Why nothing could be removed.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +19,9 @@ pub enum CleanupError {
     /// Descriptors are short.
     #[error("cannot start an event loop")]
     Runtime(#[source] io::Error),
+    /// The folder is another user's, or can only be read.
+    #[error("cannot remove the socket {0}")]
+    Socket(PathBuf, #[source] io::Error),
     /// Nft is missing, or a capability.
     #[error(transparent)]
     Intercept(#[from] InterceptError),
@@ -34,6 +40,8 @@ pub enum Leftovers {
         was_there: bool,
         /// Congestion controls of killed processes, also of other configurations.
         controls: usize,
+        /// The socket at which it was asked, if that was there.
+        socket: Option<PathBuf>,
     },
 }
 
@@ -48,6 +56,7 @@ impl fmt::Display for Leftovers {
                 table,
                 was_there,
                 controls,
+                socket,
             } => {
                 if *was_there {
                     writeln!(
@@ -59,6 +68,9 @@ impl fmt::Display for Leftovers {
                         f,
                         "there was no nft table `inet {table}`; policy rules and routes are removed where there were any"
                     )?;
+                }
+                if let Some(path) = socket {
+                    writeln!(f, "removed the socket {}", path.display())?;
                 }
                 match controls {
                     0 => Ok(()),
@@ -72,10 +84,19 @@ impl fmt::Display for Leftovers {
     }
 }
 
-/// Removes the rules and routes of a configuration unless a process uses them.
+/// A configuration of defaults, for leftovers of one whose file is gone.
+///
+/// # Panics
+/// Never: it is valid.
+pub fn defaults() -> Config {
+    let text = "[intercept]\nlan = [\"lo\"]\n";
+    pep_core::config::parse(text).expect("it is valid")
+}
+
+/// Removes rules, routes and the socket of a configuration unless a process uses them.
 ///
 /// # Errors
-/// When that cannot be found out, or nft cannot be run.
+/// When that cannot be found out, nft cannot be run, or the socket cannot be removed.
 pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
     if let Some(process) = claim::user_of(config).map_err(CleanupError::Look)? {
         return Ok(Leftovers::InUse(process));
@@ -86,7 +107,19 @@ pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
         table: config.intercept.table.to_string(),
         was_there,
         controls,
+        socket: remove_socket(config)?,
     })
+}
+
+/// Removes the socket at which nobody answers any more, and returns where it was.
+fn remove_socket(config: &Config) -> Result<Option<PathBuf>, CleanupError> {
+    let Some(path) = admin::socket_path(config) else {
+        return Ok(None);
+    };
+    match admin::remove_dead(&path) {
+        Ok(removed) => Ok(removed.then_some(path)),
+        Err(err) => Err(CleanupError::Socket(path, err)),
+    }
 }
 
 /// Removes them whoever uses them, and the congestion controls of killed processes, whose number it gives.
@@ -99,4 +132,36 @@ pub fn remove(config: &Config) -> Result<usize, CleanupError> {
     let runtime = runtime.map_err(CleanupError::Runtime)?;
     runtime.block_on(Interception::clear(config))?;
     Ok(controls)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn defaults_name_the_usual_table() {
+        assert_eq!(defaults().intercept.table.as_str(), "pepd");
+    }
+
+    #[test]
+    fn the_socket_goes_once_nobody_answers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        let text = format!("[intercept]\nlan = [\"lo\"]\n[admin]\nsocket = {path:?}\n");
+        let config = pep_core::config::parse(&text).expect("valid");
+        let listener = UnixListener::bind(&path).unwrap();
+        assert_eq!(remove_socket(&config).unwrap(), None);
+        drop(listener);
+        assert_eq!(remove_socket(&config).unwrap(), Some(path.clone()));
+        let removed = Leftovers::Removed {
+            table: "pepd".to_owned(),
+            was_there: true,
+            controls: 0,
+            socket: Some(path.clone()),
+        };
+        let line = format!("removed the socket {}\n", path.display());
+        assert!(removed.to_string().ends_with(&line), "{removed}");
+    }
 }

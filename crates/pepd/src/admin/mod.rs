@@ -151,6 +151,25 @@ pub fn look(path: &Path) -> Result<(), BindError> {
     }
 }
 
+/// Whether a socket is there at which nobody answers: that of a process that was killed.
+pub fn is_dead(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+    let is_refused = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
+    is_socket && UnixStream::connect(path).is_err_and(is_refused)
+}
+
+/// Removes a socket at which nobody answers; false where there is none.
+///
+/// # Errors
+/// When the system does not let us.
+pub fn remove_dead(path: &Path) -> io::Result<bool> {
+    let is_dead = is_dead(path);
+    if is_dead {
+        fs::remove_file(path)?;
+    }
+    Ok(is_dead)
+}
+
 /// Makes a socket with this mode. That of a process that is gone is replaced.
 ///
 /// # Errors
@@ -254,6 +273,19 @@ mod tests {
         fs::write(&other, "precious").unwrap();
         assert!(matches!(bind(&other, 0o600), Err(BindError::NoSocket(_))));
         assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    }
+
+    #[test]
+    fn only_a_socket_of_the_dead_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.sock");
+        assert!(!remove_dead(&path).unwrap(), "there is none");
+        let (listener, _file) = bind(&path, 0o600).unwrap();
+        assert!(!remove_dead(&path).unwrap() && path.exists(), "it answers");
+        drop(listener);
+        assert!(remove_dead(&path).unwrap() && !path.exists());
+        fs::write(&path, "precious").unwrap();
+        assert!(!remove_dead(&path).unwrap() && path.exists(), "no socket");
     }
 
     #[test]

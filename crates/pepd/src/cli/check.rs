@@ -29,9 +29,10 @@ Examples:
 ";
 
 pub(super) const CLEANUP_EXAMPLES: &str = "\
-Removes the nft table, policy rules and routes that `pepd run` installs, where no process uses them any more: pepd was killed, with all of
+Removes the nft table, policy rules, routes and socket of `pepd run`, where no process uses them any more: pepd was killed, with all of
 its processes, and is not to be started again (the next `pepd run` replaces them anyway). While pepd runs, or a process keeps flows for the next
-one, nothing is removed, and the exit code is 0 as well. The unit for systemd calls it when pepd has ended, however it did.
+one, nothing is removed, and the exit code is 0 as well. Where the configuration is gone, the defaults are used, with a note.
+The unit for systemd calls it when pepd has ended, however it did.
 
 Examples:
   pepd cleanup                         what /etc/pepd/pepd.toml names

@@ -9,11 +9,13 @@
 //! - `unit`, what systemd starts pepd with
 //! - `live`, what a running pepd does: connections that arrive, are intercepted, are answered; `half_open`, those that are not yet
 //! - `peers`, those that are down
+//! - `leftovers`, what a pepd that was killed has left
 //!
 //! Looking changes nothing. What cannot be seen without privileges is `unknown`.
 
 mod half_open;
 mod interfaces;
+mod leftovers;
 mod listing;
 mod live;
 mod packets;
@@ -245,6 +247,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
         Err(finding) => {
             let failure = unit.and_then(|unit| unit.failure());
             findings.push(failure.unwrap_or(finding));
+            findings.extend(runtime.block_on(leftovers::check(config, &net)));
         }
     }
     Findings::sorted(findings)

@@ -71,13 +71,20 @@ pub(super) fn side(config: &Config) -> Option<Finding> {
 
 /// Whether what is redirected is delivered here: by a policy rule and a route of pepd's.
 pub(super) async fn delivery(config: &Config, net: &Net) -> Option<Finding> {
+    let delivers = delivers(config, net).await?;
+    Some(delivery_of(delivers, config.intercept.rule_priority))
+}
+
+/// Whether packets with the mark of redirected ones are delivered here.
+///
+/// `None` where that cannot be asked.
+pub(super) async fn delivers(config: &Config, net: &Net) -> Option<bool> {
     let families = Features {
         ipv6: setup::has_ipv6(),
         ..Features::FULL
     };
     let routing = Routing::new(config, families.families());
-    let delivers = routing.delivers(net.netlink.as_ref()?).await.ok()?;
-    Some(delivery_of(delivers, config.intercept.rule_priority))
+    routing.delivers(net.netlink.as_ref()?).await.ok()
 }
 
 fn delivery_of(delivers: bool, priority: u32) -> Finding {

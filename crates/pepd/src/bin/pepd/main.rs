@@ -221,11 +221,19 @@ fn rules(args: &RulesArgs) -> ExitStatus {
 }
 
 fn remove_leftovers(args: &CleanupArgs) -> ExitStatus {
-    let loaded = match load::read(&args.config.config).and_then(Source::load_alone) {
-        Ok(loaded) => loaded,
+    let path = &args.config.config;
+    let config = match load::read(path).and_then(Source::load_alone) {
+        Ok(loaded) => loaded.config,
+        Err(err) if err.is_missing() => {
+            let path = path.display();
+            complain(format_args!(
+                "note: there is no {path}: looks for what a pepd with default settings has left"
+            ));
+            cleanup::defaults()
+        }
         Err(err) => return refuse(&err),
     };
-    match cleanup::run(&loaded.config) {
+    match cleanup::run(&config) {
         Ok(leftovers) => print(format_args!("{leftovers}")),
         Err(err) => {
             fail(format_args!("pepd: {}", chain(&err)));

@@ -1,0 +1,51 @@
+//! What a pepd that was killed has left, where none runs: rules, routes and its socket.
+
+use pep_core::config::Config;
+
+use super::{Finding, Net, ways};
+use crate::{
+    admin,
+    intercept::{Interception, claim},
+};
+
+/// Looks for leftovers that nobody uses, or keeps for the next `pepd run`.
+pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {
+    if claim::user_of(config).ok()?.is_some() {
+        return None;
+    }
+    let mut left = Vec::new();
+    if Interception::is_there(config).unwrap_or(false) {
+        left.push(format!("the nft table inet {}", config.intercept.table));
+    }
+    if ways::delivers(config, net).await == Some(true) {
+        left.push("policy rules and routes".to_owned());
+    }
+    let socket = admin::socket_path(config).filter(|path| admin::is_dead(path));
+    left.extend(socket.map(|path| format!("the socket {}", path.display())));
+    leftovers_of(&left)
+}
+
+fn leftovers_of(left: &[String]) -> Option<Finding> {
+    (!left.is_empty()).then(|| {
+        Finding::info(
+            "leftovers",
+            format!("a pepd that was killed has left {}", left.join(", ")),
+            "`pepd cleanup` removes them; the next `pepd run` replaces them",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::State, *};
+
+    #[test]
+    fn leftovers_are_listed_with_the_command_that_removes_them() {
+        assert_eq!(leftovers_of(&[]), None);
+        let left = ["the nft table inet pepd", "the socket /run/pepd/pepd.sock"];
+        let found = leftovers_of(&left.map(str::to_owned)).unwrap();
+        assert_eq!(found.state, State::Info);
+        assert!(found.seen.ends_with(&left.join(", ")), "{found}");
+        assert!(found.remedy.unwrap().contains("`pepd cleanup`"));
+    }
+}
