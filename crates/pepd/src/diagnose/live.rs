@@ -432,7 +432,8 @@ fn never(config: &Config, what: &str, counts: &str) -> Finding {
         format!(
             "our SYN-ACKs do not reach clients, or their answers go another way (asymmetric): both have to pass this machine; see \
              the route to clients below\n\
-             or the firewall's `input` drops what is redirected: nft ... meta mark & {:#010x} == {:#010x} accept\n\
+             or the firewall's `input` drops what is redirected. Where it has the usual names: \
+             nft insert rule inet filter input meta mark and {:#010x} == {:#010x} accept\n\
              or the reverse path check does (see above)",
             marks.mask(),
             marks.local()
