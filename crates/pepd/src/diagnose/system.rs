@@ -163,9 +163,7 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
     };
     let nft = match Nft::find().await {
         Ok(nft) => nft,
-        Err(err @ (NftError::Missing | NftError::TooOld { .. })) => {
-            return Finding::fail(what, "they are asked for by nft", err.to_string());
-        }
+        Err(err @ (NftError::Missing | NftError::TooOld { .. })) => return unasked(what, &err),
         Err(err) => return Finding::unknown(what, err.to_string(), "does `nft list tables` work?"),
     };
     match setup::diagnose(&nft, full, config).await {
@@ -194,6 +192,15 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
         }
         Err(err) => Finding::unknown(what, err.to_string(), "does `nft list tables` work?"),
     }
+}
+
+/// Why nft cannot be used to ask for them.
+fn unasked(what: &str, err: &NftError) -> Finding {
+    let seen = match err {
+        NftError::Missing => "cannot be asked: nft is not installed",
+        _ => "cannot be asked: nft is too old",
+    };
+    Finding::fail(what, seen, err.to_string())
 }
 
 /// TUN devices, where SYNs are held or sites have packets.
@@ -388,6 +395,17 @@ fn clock_of(synchronised: Option<bool>) -> Finding {
 mod tests {
     use super::*;
     use crate::diagnose::State;
+
+    #[test]
+    fn a_missing_nft_is_named() {
+        let missing = unasked("parts of the kernel", &NftError::Missing);
+        assert_eq!(missing.state, State::Fail);
+        assert!(missing.seen.contains("nft is not installed"), "{missing}");
+        assert!(missing.remedy.unwrap().contains("apt install nftables"));
+        let version = "0.9.0".to_owned();
+        let old = unasked("parts of the kernel", &NftError::TooOld { version });
+        assert!(old.seen.contains("nft is too old"), "{old}");
+    }
 
     #[test]
     fn a_missing_capability_is_named() {
