@@ -46,29 +46,25 @@ pub(super) fn loads(config: &Config, catalogue: &Catalogue) -> bool {
 pub(super) fn congestion(config: &Config, catalogue: &Catalogue) -> Finding {
     let what = "congestion controls";
     let mut had = Vec::new();
+    let mut takes_default = false;
     let mut passed_over = Vec::new();
     for site in sites(config) {
         for wanted in [&site.congestion, &site.congestion_lan] {
             if wanted.is_empty() {
-                had.push(format!("{} (this kernel's default)", catalogue.default()));
+                takes_default = true;
                 continue;
             }
             let choice = catalogue.choose(wanted);
-            had.extend(
-                choice
-                    .chosen
-                    .map(|(name, means)| format!("{name} ({means})")),
-            );
-            if let Some((name, _)) = choice.chosen {
+            if let Some((name, means)) = choice.chosen {
+                had.push((name.to_string(), means.to_string()));
                 passed_over.extend(choice.passed_over.iter().map(|why| why.instead(name)));
             }
         }
     }
-    for list in [&mut had, &mut passed_over] {
-        list.sort();
-        list.dedup();
-    }
-    let had = had.join(", ");
+    passed_over.sort();
+    passed_over.dedup();
+    let default = takes_default.then(|| catalogue.default());
+    let had = each_once(had, default).join(", ");
     if passed_over.is_empty() {
         return Finding::ok(what, had);
     }
@@ -77,6 +73,21 @@ pub(super) fn congestion(config: &Config, catalogue: &Catalogue) -> Finding {
         format!("{had}; {}", passed_over.join("; ")),
         "`pepd cc list` says what there is, and why one is missing",
     )
+}
+
+/// Every control once, with how it is had: those that sites name, and the kernel's default.
+fn each_once(mut had: Vec<(String, String)>, default: Option<&str>) -> Vec<String> {
+    const DEFAULT: &str = "this kernel's default";
+    had.sort();
+    had.dedup();
+    let named = had.iter_mut().find(|(name, _)| default == Some(name));
+    match (named, default) {
+        (Some((_, means)), _) => *means = format!("{means}, {DEFAULT}"),
+        (None, Some(default)) => had.push((default.to_owned(), DEFAULT.to_owned())),
+        (None, None) => {}
+    }
+    let entries = had.iter().map(|(name, means)| format!("{name} ({means})"));
+    entries.collect()
 }
 
 /// Judges whether the link legs' buffers hold what is in flight in each direction.
@@ -338,6 +349,23 @@ pub(super) fn conntrack(count: Option<u64>, most: Option<u64>, flows: u64) -> Op
 #[cfg(test)]
 mod tests {
     use super::{super::State, *};
+
+    #[test]
+    fn each_congestion_control_is_named_once() {
+        let had = || {
+            let all = ["bbr", "reno", "bbr"].map(|name| (name.to_owned(), "kernel".to_owned()));
+            all.to_vec()
+        };
+        assert_eq!(each_once(had(), None), ["bbr (kernel)", "reno (kernel)"]);
+        assert_eq!(
+            each_once(had(), Some("bbr")),
+            ["bbr (kernel, this kernel's default)", "reno (kernel)"]
+        );
+        assert_eq!(
+            each_once(Vec::new(), Some("cubic")),
+            ["cubic (this kernel's default)"]
+        );
+    }
 
     #[test]
     fn buffers_hold_what_is_in_flight() {
