@@ -7,6 +7,7 @@ use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
 };
+use units::duration;
 
 use super::{
     Role,
@@ -357,7 +358,8 @@ impl Daemon {
     async fn drained(&self, grace: Duration) -> ExitStatus {
         let admission = &self.context.admission;
         let closed = self.close_gate().await;
-        tracing::info!(flows = admission.open_flows(), "draining");
+        let flows = admission.open_flows();
+        tracing::info!(flows, "{}", draining(flows.into(), grace));
         tokio::select! {
             ended = timeout(grace, admission.all_ended()) => match ended {
                 Ok(()) => ExitStatus::Success,
@@ -409,6 +411,15 @@ impl Daemon {
     }
 }
 
+/// What the log says when a drain begins: operators who wait see for how long.
+fn draining(flows: u64, grace: Duration) -> String {
+    if flows == 0 {
+        return "draining".to_owned();
+    }
+    let grace = duration::format(grace);
+    format!("draining: flows may take {grace} to end; another signal (Ctrl-C) resets them at once")
+}
+
 /// The service manager hears of us.
 async fn tell_service(admission: Arc<Admission>) {
     let mut service = Service::default();
@@ -446,4 +457,16 @@ async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
         Err(err) => tracing::warn!(error = %err, "cannot read the counters of passed SYNs"),
     }
     stats
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_says_for_how_long_and_how_to_cut_it_short() {
+        let text = draining(1, Duration::from_secs(10));
+        assert!(text.contains("10s") && text.contains("Ctrl-C"), "{text}");
+        assert_eq!(draining(0, Duration::from_secs(10)), "draining");
+    }
 }
