@@ -1,5 +1,5 @@
-//! Behaviour that depends on the running kernel. `scripts/kernels` runs these tests, and some of other modules, on
-//! Debian's kernels.
+//! Behaviour that depends on the running kernel. `scripts/kernels` runs these tests, and some of
+//! other modules, on Debian's kernels.
 
 use std::{fs, thread};
 

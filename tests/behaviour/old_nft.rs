@@ -10,8 +10,8 @@ use pepd_tests::{bed::Place, echo::EchoServer, matrix::matrix_pepd_only, pep::Pe
 
 use crate::support::{PORT, connect, echo_once};
 
-/// In JSON, nft before 1.0.6 silently ignores statements of sets, and before 1.0.0 refuses lists of flags. In text, the
-/// latter wants a `type` behind `icmpx`.
+/// In JSON, nft before 1.0.6 silently ignores statements of sets, and before 1.0.0 refuses lists of
+/// flags. In text, the latter wants a `type` behind `icmpx`.
 const OLD_NFT: &str = r#"#!/bin/sh
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 [ "$1" = --version ] && echo 'nftables v0.9.8 (E.D.S.)' && exit

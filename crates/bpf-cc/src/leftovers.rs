@@ -1,8 +1,8 @@
 //! Controls that stay registered when their process is killed: before Linux 6.4 no link holds them.
 //!
-//! Each such control has a second map, its owner, which no program uses: only descriptors of its process, or of the
-//! keeper, hold it. The owner's name is the control's id. A control of ours without an owner is left over, as all
-//! namespaces see alike.
+//! Each such control has a second map, its owner, which no program uses: only descriptors of its
+//! process, or of the keeper, hold it. The owner's name is the control's id. A control of ours
+//! without an owner is left over, as all namespaces see alike.
 
 use std::{
     ffi::CStr,
@@ -48,8 +48,8 @@ fn owner_of(id: u32) -> String {
     format!("{PREFIX}{id}")
 }
 
-/// Removes the controls of killed processes, of whichever namespace; sockets that use them keep them.
-/// Gives their number: 0 for a process without CAP_SYS_ADMIN, which may not list them.
+/// Removes the controls of killed processes, of whichever namespace; sockets that use them keep
+/// them. Gives their number: 0 for a process without CAP_SYS_ADMIN, which may not list them.
 pub fn remove_leftovers() -> usize {
     let maps: Vec<_> = MapInfoIter::default().collect();
     let has_owner = |id: u32| {
@@ -105,7 +105,8 @@ pub(crate) mod sys {
     /// When it is not registered, or the descriptor is no map of operations.
     pub fn unregister(map: BorrowedFd<'_>) -> io::Result<()> {
         let key = 0u32;
-        // SAFETY: the kernel reads the key, which has the length of such maps' keys and outlives the call.
+        // SAFETY: the kernel reads the key, which has the length of such maps' keys and outlives
+        // the call.
         let result =
             unsafe { libbpf_sys::bpf_map_delete_elem(map.as_raw_fd(), (&raw const key).cast()) };
         match result {

@@ -4,9 +4,9 @@
 //! this crate needs clang. [`Loaded::load`] registers what is asked for, and the kernel forgets it
 //! when the [`Loaded`] is dropped or its process ends; sockets that use it go on doing so.
 //!
-//! They need Linux 6.1. Before Linux 6.4 the kernel does not notice the end of a process. One that ends without
-//! dropping the [`Loaded`] calls [`Loaded::unregister`] first. Controls of a killed process are removed before the
-//! next control is registered, or by [`remove_leftovers`].
+//! They need Linux 6.1. Before Linux 6.4 the kernel does not notice the end of a process. One that
+//! ends without dropping the [`Loaded`] calls [`Loaded::unregister`] first. Controls of a killed
+//! process are removed before the next control is registered, or by [`remove_leftovers`].
 //!
 //! ```no_run
 //! use bpf_cc::{Control, Loaded};

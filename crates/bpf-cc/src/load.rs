@@ -35,8 +35,8 @@ const TWO_ARGUMENTS: &str = ".rodata.cc";
 
 /// Controls that are registered for as long as this lives.
 ///
-/// When it is dropped no socket can choose them any more; those that have keep them. From Linux 6.4 on the end
-/// of the process does the same, before that only [`unregister`](Self::unregister).
+/// When it is dropped no socket can choose them any more; those that have keep them. From Linux 6.4
+/// on the end of the process does the same, before that only [`unregister`](Self::unregister).
 #[derive(Debug, Default)]
 pub struct Loaded {
     entries: Vec<Entry>,
@@ -107,7 +107,8 @@ impl Loaded {
         Ok(&self.entries[at].name)
     }
 
-    /// Unregisters all controls, as dropping does: for a process that ends without dropping anything.
+    /// Unregisters all controls, as dropping does: for a process that ends without dropping
+    /// anything.
     pub fn unregister(&self) {
         let unlinked = self.entries.iter().filter_map(|e| e.unlinked.as_ref());
         unlinked.for_each(Unlinked::unregister);

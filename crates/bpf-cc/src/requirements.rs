@@ -24,11 +24,12 @@ const NEEDED: [(Capability, &str); 3] = [
     (Capability::CAP_NET_ADMIN, "CAP_NET_ADMIN"),
 ];
 
-/// The first version that was tried. 6.0 let programs write pacing rates, and do without `cong_avoid`.
+/// The first version that was tried. 6.0 let programs write pacing rates, and do without
+/// `cong_avoid`.
 const OLDEST: &str = "6.1";
 
-/// A function that programs may call since [`OLDEST`]. Vendors backport BPF as a whole, so that it tells
-/// more than a version's number does.
+/// A function that programs may call since [`OLDEST`]. Vendors backport BPF as a whole, so that it
+/// tells more than a version's number does.
 const OF_OLDEST: &str = "BPF_FUNC_user_ringbuf_drain";
 
 /// Differences between the kernels that take our programs.

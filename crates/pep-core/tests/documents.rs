@@ -34,7 +34,8 @@ fn documents() -> Vec<PathBuf> {
     [root.join("README.md")].into_iter().chain(pages).collect()
 }
 
-/// Blocks between fences that say so, and blocks set off by four spaces or more that begin with a section.
+/// Blocks between fences that say so, and blocks set off by four spaces or more that begin with a
+/// section.
 fn blocks(document: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     // How what belongs to the last one begins.
@@ -65,8 +66,8 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// The whole configuration that a block is, or is a part of; none where it is of another program, or has the
-/// keys of a peer whose own is left out.
+/// The whole configuration that a block is, or is a part of; none where it is of another program,
+/// or has the keys of a peer whose own is left out.
 fn whole(block: &str) -> Option<String> {
     let has = |section: &str| block.lines().any(|line| line.starts_with(section));
     if has("[Service]") || (has("[peer.") && !block.contains("public_key")) {

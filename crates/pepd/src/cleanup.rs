@@ -122,7 +122,8 @@ fn remove_socket(config: &Config) -> Result<Option<PathBuf>, CleanupError> {
     }
 }
 
-/// Removes them whoever uses them, and the congestion controls of killed processes, whose number it gives.
+/// Removes them whoever uses them, and the congestion controls of killed processes, whose number it
+/// gives.
 ///
 /// # Errors
 /// When nft cannot be run, or the kernel does not answer.

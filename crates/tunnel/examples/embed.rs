@@ -1,8 +1,9 @@
-//! Two endpoints in one process: a megabyte through a stream, over a link that loses one datagram in twenty.
-//! `cargo run -p tunnel --example embed`
+//! Two endpoints in one process: a megabyte through a stream, over a link that loses one datagram
+//! in twenty. `cargo run -p tunnel --example embed`
 //!
-//! There is no socket and no clock: the loop in `main` stands for both. A program with sockets has the same three
-//! calls: `handle_datagram` for what arrives, `poll_transmit` for what is to be sent, `deadline` for how long to wait.
+//! There is no socket and no clock: the loop in `main` stands for both. A program with sockets has
+//! the same three calls: `handle_datagram` for what arrives, `poll_transmit` for what is to be
+//! sent, `deadline` for how long to wait.
 #![expect(clippy::unwrap_used, reason = "an example may panic")]
 
 use std::{

@@ -266,7 +266,8 @@ fn cubic() {
     }
 }
 
-/// `trace MBIT RTT BUFFER LOSS SEED [cubic | three | after | step | two | - [TOLD]]`: what happened at each report.
+/// `trace MBIT RTT BUFFER LOSS SEED [cubic | three | after | step | two | - [TOLD]]`: what happened
+/// at each report.
 fn trace(arguments: &[String]) {
     let number = |i: usize| arguments[i].parse::<f64>().expect("a number");
     let mut setup = setup(number(0) * 1e6, number(1) as u64, number(2), number(3));

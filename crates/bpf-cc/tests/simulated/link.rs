@@ -28,7 +28,8 @@ pub struct Link {
     pub noise: Micros,
     /// Acknowledgements' path.
     pub back: Back,
-    /// Count of acknowledgements; times of the return path's next free moment and of the last arrival.
+    /// Count of acknowledgements; times of the return path's next free moment and of the last
+    /// arrival.
     answers: u64,
     back_free_at: Micros,
     answered_last: Micros,
@@ -51,8 +52,8 @@ pub struct Link {
 #[derive(Debug, Clone, Copy)]
 pub enum Back {
     Free,
-    /// A queue of others' data: its minimum and maximum delay, and the time it grows from one to the
-    /// other before it shrinks at once, as that of a loss-based sender does.
+    /// A queue of others' data: its minimum and maximum delay, and the time it grows from one to
+    /// the other before it shrinks at once, as that of a loss-based sender does.
     Sawtooth(Micros, Micros, Micros),
     /// Acknowledgements leave in bunches, so often.
     Bunched(Micros),
@@ -140,7 +141,8 @@ impl Link {
         ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Time at which an acknowledgement that leaves the receiver now is back; `None` if it is dropped.
+    /// Time at which an acknowledgement that leaves the receiver now is back; `None` if it is
+    /// dropped.
     pub fn answer(&mut self, now: Micros) -> Option<Micros> {
         self.answers += 1;
         let at = match self.back {

@@ -232,7 +232,8 @@ fn missing_coefficients_are_refused() {
     Kernel::detect().combine(&[1], &[&[0; 64], &[0; 64]], &mut [&mut [0; 64]]);
 }
 
-/// Guard for `scripts/fec-miri` and `scripts/test-on aarch64`: without a kernel its tests test nothing.
+/// Guard for `scripts/fec-miri` and `scripts/test-on aarch64`: without a kernel its tests test
+/// nothing.
 #[test]
 fn the_kernels_that_shall_be_tested_are_there() {
     if let Some(expected) = option_env!("FEC_KERNELS") {

@@ -8,8 +8,9 @@ pub const TUNNEL_EXTENT_MIN: u64 = 1 << 20;
 pub struct Addresses {
     /// Bytes of addresses for all buffers.
     pub bytes: u64,
-    /// Flows beyond `limits.flows` that there is room for: those that the kernel had answered for us when
-    /// the gate closed. Until the rule is in place, for 100 ms, at 10,000 a second on a large machine.
+    /// Flows beyond `limits.flows` that there is room for: those that the kernel had answered for
+    /// us when the gate closed. Until the rule is in place, for 100 ms, at 10,000 a second on a
+    /// large machine.
     pub slack_flows: u32,
 }
 

@@ -43,7 +43,8 @@ impl Link {
         Some(self.rate?.bandwidth_delay_product(self.rtt?))
     }
 
-    /// Bytes in flight on the faster of its directions, where `rate_down` and `rtt` are both stated.
+    /// Bytes in flight on the faster of its directions, where `rate_down` and `rtt` are both
+    /// stated.
     ///
     /// `rate` alone says nothing of what comes from the link: terminals receive 5 to 20 times as
     /// fast as they send.

@@ -156,7 +156,8 @@ pub enum Close {
     Early,
 }
 
-/// Socket buffers of a leg, in bytes as SO_SNDBUF and SO_RCVBUF take them (the kernel doubles them).
+/// Socket buffers of a leg, in bytes as SO_SNDBUF and SO_RCVBUF take them (the kernel doubles
+/// them).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Buffers {
     /// For SO_SNDBUF; `None` leaves it to the kernel's autotuning.

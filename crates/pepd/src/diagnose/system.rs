@@ -26,8 +26,8 @@ pub(super) fn may_ask_nft() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_NET_ADMIN).unwrap_or(true)
 }
 
-/// Capabilities of the running pepd, or of the unit, and else of this process, which may stand for it.
-/// Where it `loads` controls of ours, those for that too.
+/// Capabilities of the running pepd, or of the unit, and else of this process, which may stand for
+/// it. Where it `loads` controls of ours, those for that too.
 pub(super) fn capabilities(running: Option<&Running>, unit: Option<&Unit>, loads: bool) -> Finding {
     if let Some(running) = running {
         let pid = running.status.pid;

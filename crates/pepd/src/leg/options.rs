@@ -103,8 +103,8 @@ pub struct LegOptions {
 
 /// Time after which the kernel repeats a SYN for the first time (TCP_TIMEOUT_INIT).
 const SYN_RTO: Duration = Duration::from_secs(1);
-/// Longest wait between SYNs, where `rto_max` is shorter. A server may be dead, so that they back off
-/// as those of hosts do; but a flow is not to miss the end of an outage by much.
+/// Longest wait between SYNs, where `rto_max` is shorter. A server may be dead, so that they back
+/// off as those of hosts do; but a flow is not to miss the end of an outage by much.
 const SYN_RTO_MAX: Duration = Duration::from_secs(16);
 
 impl LegOptions {

@@ -228,9 +228,9 @@ pub struct SessionStatus {
     /// The stated rate, in bit/s; nothing where none is.
     #[serde(default)]
     pub stated_rate: Option<u64>,
-    /// A word for what the stated rate has turned out to be. `unused`: never filled. `carried`: the link
-    /// passes that or more. `less`: the link has passed less for a while. `shared`: others fill the link.
-    /// Nothing where the link is `dedicated`, as nothing is measured then.
+    /// A word for what the stated rate has turned out to be. `unused`: never filled. `carried`: the
+    /// link passes that or more. `less`: the link has passed less for a while. `shared`: others
+    /// fill the link. Nothing where the link is `dedicated`, as nothing is measured then.
     #[serde(default)]
     pub stated: Option<String>,
     /// The share of our packets that the link loses, 0 to 1: before error correction.

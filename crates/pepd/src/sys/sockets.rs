@@ -167,7 +167,8 @@ impl Found {
         let ends = self.ends();
         let mut buffer = [0; size_of::<u32>()];
         get_of(self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &mut buffer).ok()?;
-        // SAFETY: a descriptor that another thread has closed, or opened anew, is only asked, and not kept.
+        // SAFETY: a descriptor that another thread has closed, or opened anew, is only asked, and
+        // not kept.
         let unread = unread(unsafe { BorrowedFd::borrow_raw(self.fd) }).ok()?;
         // The descriptor may have been another socket's by then. A cookie is never given twice.
         let same = cookie(self.fd).is_ok_and(|cookie| cookie == self.cookie);

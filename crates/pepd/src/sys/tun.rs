@@ -29,11 +29,13 @@ pub fn open() -> io::Result<File> {
 
 /// Makes `device`, as [`open`] gives it, a TUN device that vanishes when it is closed.
 ///
-/// Reads and writes take one packet each, or several of a flow as one, behind the 10 bytes of a `virtio_net_hdr`
-/// (`linux/virtio_net.h`), and never wait. The kernel hands out whole packets only, as it is not told that more is understood.
+/// Reads and writes take one packet each, or several of a flow as one, behind the 10 bytes of a
+/// `virtio_net_hdr` (`linux/virtio_net.h`), and never wait. The kernel hands out whole packets
+/// only, as it is not told that more is understood.
 ///
 /// # Errors
-/// `EBUSY` when there is a device of that name, `EPERM` without CAP_NET_ADMIN, `EINVAL` for a name of more than 15 bytes.
+/// `EBUSY` when there is a device of that name, `EPERM` without CAP_NET_ADMIN, `EINVAL` for a name
+/// of more than 15 bytes.
 pub fn create(device: File, name: &str) -> io::Result<OwnedFd> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = FLAGS as libc::c_short;

@@ -88,10 +88,11 @@ impl SessionConfig {
 /// How fast to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
-    /// Bits a second that the link carries for us alone, all that is on it counted: the rate, always.
+    /// Bits a second that the link carries for us alone, all that is on it counted: the rate,
+    /// always.
     Dedicated(u64),
-    /// Bits a second that the link carries at most, all that is on it counted: the first rate, and a
-    /// ceiling below which it is measured.
+    /// Bits a second that the link carries at most, all that is on it counted: the first rate, and
+    /// a ceiling below which it is measured.
     Stated(u64),
     /// Unknown: measured.
     Auto,

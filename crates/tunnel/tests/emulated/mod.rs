@@ -69,8 +69,8 @@ impl Run {
         self.delivered(flow, from, to) * 1e9 / (to - from) as f64
     }
 
-    /// The first moment after round trip `from`, in round trips since then, at which our first flow's rate over the
-    /// last round trip (at least 10 packets) is at least `rate`.
+    /// The first moment after round trip `from`, in round trips since then, at which our first
+    /// flow's rate over the last round trip (at least 10 packets) is at least `rate`.
     pub fn reaches(&self, from: f64, rate: f64) -> f64 {
         let window = nanos(self.setup.rtt).max((PACKET as f64 * 8e10 / rate) as Nanos);
         let start = self.at(from);
@@ -223,8 +223,9 @@ impl Emulation {
         }
     }
 
-    /// The time that a machine takes to answer, by chance: up to a packet's time on the link. Else the
-    /// same of two flows would find the last place in a full queue each time (Floyd and Jacobson 1991).
+    /// The time that a machine takes to answer, by chance: up to a packet's time on the link. Else
+    /// the same of two flows would find the last place in a full queue each time (Floyd and
+    /// Jacobson 1991).
     fn busy(&mut self) -> Nanos {
         self.draws = self
             .draws

@@ -21,8 +21,8 @@ const PLACES: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
 /// it, but not forever for one that hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Standard input of nft, from which it reads a transaction. It is a file, so that nft can show the wrong line.
-/// Not `-`, which nft takes for /dev/stdin: not every container has that.
+/// Standard input of nft, from which it reads a transaction. It is a file, so that nft can show the
+/// wrong line. Not `-`, which nft takes for /dev/stdin: not every container has that.
 const INPUT: &str = "/proc/self/fd/0";
 
 /// The first version whose language is ours: that of Debian 11.

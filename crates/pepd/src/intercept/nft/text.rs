@@ -1,5 +1,5 @@
-//! The table in nft's own language: installed, and printed by `pepd rules`. Not JSON, of which nft before 1.0.6
-//! silently ignores statements of sets, and before 1.0.0 refuses lists of flags.
+//! The table in nft's own language: installed, and printed by `pepd rules`. Not JSON, of which nft
+//! before 1.0.6 silently ignores statements of sets, and before 1.0.0 refuses lists of flags.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -51,7 +51,8 @@ pub fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rule]) -> 
     text
 }
 
-/// Makes these hosts, and no others, those at their cap, in an installed table with sets for `families`.
+/// Makes these hosts, and no others, those at their cap, in an installed table with sets for
+/// `families`.
 pub fn hosts_transaction(table: &str, families: &[Family], hosts: &BTreeSet<Host>) -> String {
     let mut text = String::new();
     for &family in families {

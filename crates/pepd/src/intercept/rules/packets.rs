@@ -61,7 +61,8 @@ pub fn looks_at_packets(config: &Config) -> bool {
         .any(|(_, site)| site.mode.takes_packets())
 }
 
-/// The chain through which packets go that are of no flow. `packets` is a word of nft's own language.
+/// The chain through which packets go that are of no flow. `packets` is a word of nft's own
+/// language.
 const PACKETS: &str = "packet_sites";
 
 impl Builder<'_> {

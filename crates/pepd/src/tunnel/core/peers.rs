@@ -29,7 +29,8 @@ pub(in crate::tunnel) struct PeerShell {
     pub(in crate::tunnel) local: Option<IpAddr>,
     /// By what it is reached.
     pub(super) carrier: Option<Carrier>,
-    /// Time by [`Core::now`](super::Core::now) at which a packet of it last arrived, in any session.
+    /// Time by [`Core::now`](super::Core::now) at which a packet of it last arrived, in any
+    /// session.
     pub(super) heard: Option<Duration>,
     /// Bytes of datagrams sent to it and received from it, since this process began.
     pub(super) sent_bytes: u64,

@@ -153,8 +153,8 @@ impl Peer {
         self.greater && (agreed || waits)
     }
 
-    /// The general limits; but on a slow link handshakes take little of the rate, and silence is what
-    /// the session takes for that.
+    /// The general limits; but on a slow link handshakes take little of the rate, and silence is
+    /// what the session takes for that.
     pub fn limits(&self, limits: &Limits) -> Limits {
         let silence = self
             .live
