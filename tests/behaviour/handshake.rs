@@ -17,8 +17,8 @@ use pepd_tests::{
     measure::ping_pong,
     outcome::{Connected, Ended, reset},
     pep::Pep,
-    raw::{self, Wire},
-    wait::{PATIENCE, wait_until},
+    raw::{self, Segment, Wire},
+    wait::{PATIENCE, wait_for, wait_until},
 };
 
 use crate::{
@@ -117,6 +117,46 @@ fn unreachable_neighbour(bed: &Bed, host: IpAddr) {
         let outcome = Connected::of(&connect);
         assert_eq!(outcome, Connected::No(Errno::EHOSTUNREACH), "{host}");
     }
+}
+
+/// Their ends check what only the other end can have sent: a signature, or how many hops are left.
+#[test]
+fn a_connection_that_is_not_to_be_split_passes_as_it_is() {
+    /// TCP-MD5 and TCP-AO.
+    const SIGNATURES: [u8; 2] = [19, 29];
+    /// BGP and LDP.
+    const GUARDED: [u16; 2] = [179, 646];
+    matrix(|bed| {
+        let pep = bed.start();
+        let mut wire = Wire::of(&bed.server);
+        let opening = |from, to| {
+            let to = bed.at(Place::Server, to);
+            Segment::opening(bed.client_at(from), to)
+        };
+        let signed = SIGNATURES.map(|kind| Segment {
+            option: Some(kind),
+            ..opening(40_000 + u16::from(kind), PORT)
+        });
+        let guarded = GUARDED.map(|port| Segment {
+            hops: 255,
+            ..opening(41_000 + port, port)
+        });
+        for segment in [signed, guarded].concat() {
+            raw::send(&bed.client, bed.family.address(1, 1), &segment);
+            let arrives = Segment {
+                hops: segment.hops - 1,
+                ..segment
+            };
+            wait_for("the SYN at the server", || {
+                wire.find(|found| *found == arrives)
+            });
+        }
+        if let Some(mut pep) = pep {
+            assert_eq!(pep.counter("syns_passed_end_to_end"), 4);
+            assert_eq!(pep.counter("flows_accepted"), 0);
+            pep.assert_healthy();
+        }
+    });
 }
 
 /// The client's SYN is given up by the client's own kernel after two tries, some 3 s; pepd

@@ -26,7 +26,14 @@ pub struct Segment {
     pub ack: Option<u32>,
     /// Whether it opens a connection, or answers such a packet.
     pub syn: bool,
+    /// The kind of its first option, where it has any.
+    pub option: Option<u8>,
+    /// Its TTL or hop limit.
+    pub hops: u8,
 }
+
+/// The TTL of what says nothing else.
+const HOPS: u8 = 64;
 
 impl Segment {
     /// A SYN.
@@ -37,6 +44,8 @@ impl Segment {
             sequence: 1,
             ack: None,
             syn: true,
+            option: None,
+            hops: HOPS,
         }
     }
 
@@ -53,6 +62,8 @@ impl Segment {
             sequence: expected,
             ack: Some(self.sequence.wrapping_add(1)),
             syn: false,
+            option: None,
+            hops: HOPS,
         }
     }
 
@@ -65,6 +76,10 @@ impl Segment {
         if let Some(ack) = self.ack {
             step = step.ack(ack);
         }
+        if let Some(kind) = self.option {
+            let option = step.options_raw(&[kind, 4, 0, 0]);
+            step = option.expect("four bytes fit");
+        }
         let mut bytes = Vec::new();
         let written = step.write(&mut bytes, &[]);
         written.expect("a packet without data is short enough");
@@ -74,10 +89,10 @@ impl Segment {
     fn ip(&self) -> PacketBuilderStep<IpHeaders> {
         match (self.from.ip(), self.to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                PacketBuilder::ipv4(from.octets(), to.octets(), 64)
+                PacketBuilder::ipv4(from.octets(), to.octets(), self.hops)
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                PacketBuilder::ipv6(from.octets(), to.octets(), 64)
+                PacketBuilder::ipv6(from.octets(), to.octets(), self.hops)
             }
             (from, to) => panic!("from {from} to {to}"),
         }
@@ -86,16 +101,16 @@ impl Segment {
     /// `None` for anything but TCP, packets with data included.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let packet = SlicedPacket::from_ip(bytes).ok()?;
-        let (source, destination): (IpAddr, IpAddr) = match packet.net? {
+        let (source, destination, hops): (IpAddr, IpAddr, u8) = match packet.net? {
             NetSlice::Ipv4(ip) => {
                 let header = ip.header();
                 let addresses = (header.source_addr(), header.destination_addr());
-                (addresses.0.into(), addresses.1.into())
+                (addresses.0.into(), addresses.1.into(), header.ttl())
             }
             NetSlice::Ipv6(ip) => {
                 let header = ip.header();
                 let addresses = (header.source_addr(), header.destination_addr());
-                (addresses.0.into(), addresses.1.into())
+                (addresses.0.into(), addresses.1.into(), header.hop_limit())
             }
             _ => return None,
         };
@@ -108,6 +123,8 @@ impl Segment {
             sequence: tcp.sequence_number(),
             ack: tcp.ack().then(|| tcp.acknowledgment_number()),
             syn: tcp.syn(),
+            option: tcp.options().first().copied(),
+            hops,
         })
     }
 }

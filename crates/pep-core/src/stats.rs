@@ -168,6 +168,9 @@ counters! {
     /// SYNs that passed unaccelerated because more came within a second than are to be held (`limits.held_rate`,
     /// `limits.held_rate_per_source`).
     syns_passed_rate,
+    /// SYNs that passed unaccelerated because their connections are not to be split: signed (TCP-MD5, TCP-AO) or guarded by
+    /// their TTL (GTSM).
+    syns_passed_end_to_end,
     /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further ones pass unaccelerated.
     hosts_at_cap,
     /// Times a host reached `limits.flows_per_host`.

@@ -448,11 +448,12 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     let mut stats = stats::gather(context);
     match interception.passed().await {
-        Ok([gate, hosts, recent, rate]) => {
+        Ok([gate, hosts, recent, rate, end_to_end]) => {
             stats.syns_passed_gate = gate;
             stats.syns_passed_hosts = hosts;
             stats.syns_passed_recent = recent;
             stats.syns_passed_rate = rate;
+            stats.syns_passed_end_to_end = end_to_end;
         }
         Err(err) => tracing::warn!(error = %err, "cannot read the counters of passed SYNs"),
     }

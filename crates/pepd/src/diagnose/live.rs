@@ -246,15 +246,7 @@ impl Traffic {
             pid: running.status.pid,
             syns: listing.counter(Counter::Syns),
             intercepted: counter(Counter::Intercepted),
-            passed: [
-                Counter::Passed,
-                Counter::PassedHosts,
-                Counter::PassedRecent,
-                Counter::PassedRate,
-            ]
-            .map(counter)
-            .iter()
-            .sum(),
+            passed: Counter::PASSED.map(counter).iter().sum(),
             called: counter(Counter::Called),
             answered: counter(Counter::Answered),
             held: running.sum(&[

@@ -19,7 +19,7 @@ const HEADER: &str = "\
 #   sh FILE remove      removes, whatever is left of it
 #
 # It is to be run as root, and needs ip, iptables and ip6tables, with xt_TPROXY, xt_socket, xt_CT,
-# xt_MARK, xt_comment and, where sites ask for them, xt_dscp, xt_addrtype, xt_multiport and xt_TCPMSS. Lost against the nft table:
+# xt_MARK, xt_comment, xt_hl and, where sites ask for them, xt_dscp, xt_addrtype, xt_multiport and xt_TCPMSS. Lost against the nft table:
 # - when pepd ends, TPROXY drops what the rules redirect: remove them then (nft lets it pass)
 # - no limits of rates: a flood of SYNs keeps others from being held
 # - no gate: when limits.flows is reached, new flows wait instead of passing; a host may have all of them
@@ -286,6 +286,11 @@ impl Writer<'_> {
                 Family::V6 => vec![" -p tcp".to_owned(), " -p ipv6-icmp".to_owned()],
             }),
             Term::Syn => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN"),
+            Term::TcpOption(kind) => Some(vec![format!(" -p tcp -m tcp --tcp-option {kind}")]),
+            Term::HopsAbove(family, hops) => (*family == self.family).then(|| match family {
+                Family::V4 => vec![format!(" -m ttl --ttl-gt {hops}")],
+                Family::V6 => vec![format!(" -m hl --hl-gt {hops}")],
+            }),
             Term::Ack => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK ACK"),
             Term::SynAck => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN,ACK"),
             Term::Fin => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK FIN,ACK"),

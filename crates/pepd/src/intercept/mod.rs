@@ -270,24 +270,15 @@ impl Interception {
         applied.map_err(cannot("open or close the gate"))
     }
 
-    /// SYNs that passed unaccelerated while the gate was closed, as their hosts had too many flows, as too many had come of late,
-    /// and as they came faster than they are to be held;
-    /// repeated ones included.
+    /// SYNs that passed unaccelerated, repeated ones included, by why: as [`Counter::PASSED`].
     ///
     /// # Errors
     /// When nft cannot be run, or the table is gone.
-    pub async fn passed(&self) -> Result<[u64; 4], InterceptError> {
-        Ok([
-            self.packets(Counter::Passed).await?,
-            self.packets(Counter::PassedHosts).await?,
-            self.packets(Counter::PassedRecent).await?,
-            self.packets(Counter::PassedRate).await?,
-        ])
-    }
-
-    async fn packets(&self, counter: Counter) -> Result<u64, InterceptError> {
-        let packets = self.nft.counter(&self.table, &counter.name()).await;
-        packets.map_err(cannot("read the counter of passed flows"))
+    pub async fn passed(&self) -> Result<[u64; Counter::PASSED.len()], InterceptError> {
+        let counters = self.nft.counters(&self.table).await;
+        let counters = counters.map_err(cannot("read the counters of passed flows"))?;
+        let of = |counter: Counter| counters.get(counter.name().as_ref()).copied();
+        Ok(Counter::PASSED.map(|counter| of(counter).unwrap_or(0)))
     }
 
     /// As [`remove`](Self::remove); what fails is a warning.

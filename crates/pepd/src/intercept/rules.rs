@@ -135,6 +135,10 @@ pub enum Term {
     SocketTransparent,
     /// The packet's mark is this one, within the mask.
     Mark(u32),
+    /// TCP with an option of this kind.
+    TcpOption(u8),
+    /// The TTL or hop limit of a packet of the family is above this.
+    HopsAbove(Family, u8),
     /// The four addresses of the packet are those of a SYN we took in lately.
     IsRecent(Family),
     /// Remember the four addresses for [`Term::IsRecent`].
@@ -199,6 +203,8 @@ pub enum Counter {
     PassedRecent,
     /// SYNs that passed unaccelerated, as more came within a second than are to be held.
     PassedRate,
+    /// SYNs that passed unaccelerated, as their connections are not to be split.
+    PassedEndToEnd,
     /// SYNs that came in by LAN interfaces.
     Syns,
     /// Packets that listeners were given: SYNs, and answers to SYN cookies.
@@ -219,15 +225,25 @@ pub enum Counter {
 
 impl Counter {
     /// Those that are in every table.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
         Self::PassedRate,
+        Self::PassedEndToEnd,
         Self::Syns,
         Self::Intercepted,
         Self::Called,
         Self::Answered,
+    ];
+
+    /// Those of SYNs that passed unaccelerated.
+    pub const PASSED: [Self; 5] = [
+        Self::Passed,
+        Self::PassedHosts,
+        Self::PassedRecent,
+        Self::PassedRate,
+        Self::PassedEndToEnd,
     ];
 
     /// As it is called in the table.
@@ -237,6 +253,7 @@ impl Counter {
             Self::PassedHosts => "passed_hosts",
             Self::PassedRecent => "passed_recent",
             Self::PassedRate => "passed_rate",
+            Self::PassedEndToEnd => "passed_end_to_end",
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Called => "called",

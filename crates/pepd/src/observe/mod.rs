@@ -174,6 +174,7 @@ impl Observer {
                         "syns_passed_hosts",
                         "syns_passed_recent",
                         "syns_passed_rate",
+                        "syns_passed_end_to_end",
                     ]
                     .contains(name)
                 })

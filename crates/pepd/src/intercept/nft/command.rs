@@ -1,6 +1,7 @@
 //! Running `nft`.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, Seek as _, Write as _},
     process::{Output, Stdio},
@@ -118,22 +119,26 @@ impl Nft {
         serde_json::from_str(&text).map_err(|err| NftError::Answer(err.to_string()))
     }
 
-    /// Packets that a named counter of a table has seen.
+    /// Packets that the named counters of a table have seen.
     ///
     /// # Errors
-    /// When nft cannot be run, there is no such counter or the answer makes no sense.
-    pub async fn counter(&self, table: &str, counter: &str) -> Result<u64, NftError> {
-        let args = ["-j", "list", "counter", "inet", table, counter];
+    /// When nft cannot be run, there is no such table or the answer makes no sense.
+    pub async fn counters(&self, table: &str) -> Result<BTreeMap<String, u64>, NftError> {
+        let args = ["-j", "list", "counters", "table", "inet", table];
         let text = run(self.path, &args, None).await?;
         packets(&text).ok_or(NftError::Answer(text))
     }
 }
 
-fn packets(text: &str) -> Option<u64> {
+fn packets(text: &str) -> Option<BTreeMap<String, u64>> {
     let answer: Value = serde_json::from_str(text).ok()?;
     let objects = answer.get("nftables")?.as_array()?;
-    let counter = objects.iter().find_map(|object| object.get("counter"))?;
-    counter.get("packets")?.as_u64()
+    let counters = objects.iter().filter_map(|object| object.get("counter"));
+    let entry = |counter: &Value| {
+        let name = counter.get("name")?.as_str()?.to_owned();
+        Some((name, counter.get("packets")?.as_u64()?))
+    };
+    counters.map(entry).collect()
 }
 
 /// `(1.0.6, its numbers)` of `nftables v1.0.6 (Lester Gooch #5)`.
@@ -225,11 +230,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counter_is_read_from_a_listing() {
+    fn counters_are_read_from_a_listing() {
         let text = r#"{"nftables": [{"metainfo": {"json_schema_version": 1}},
             {"counter": {"family": "inet", "name": "passed", "table": "pepd", "handle": 7,
-             "packets": 42, "bytes": 2520}}]}"#;
-        assert_eq!(packets(text), Some(42));
+             "packets": 42, "bytes": 2520}},
+            {"counter": {"family": "inet", "name": "syns", "table": "pepd", "handle": 8,
+             "packets": 1, "bytes": 60}}]}"#;
+        let expected = [("passed".to_owned(), 42), ("syns".to_owned(), 1)];
+        assert_eq!(packets(text), Some(BTreeMap::from(expected)));
         assert_eq!(packets("{}"), None);
         assert_eq!(packets("nonsense"), None);
     }

@@ -172,6 +172,10 @@ fn term(mask: u32, term: &Term) -> String {
         Term::NotFrom(names) => format!("iifname != {}", set(names.iter().map(quoted))),
         Term::TcpOrIcmp => format!("meta l4proto {protocols}"),
         Term::NotTcpOrIcmp => format!("meta l4proto != {protocols}"),
+        // By number: nft before 1.0.2 has no names for these.
+        Term::TcpOption(kind) => format!("tcp option {kind} exists"),
+        Term::HopsAbove(Family::V4, hops) => format!("ip ttl > {hops}"),
+        Term::HopsAbove(Family::V6, hops) => format!("ip6 hoplimit > {hops}"),
         Term::Syn => "tcp flags & (fin|syn|rst|ack) == syn".to_owned(),
         Term::Ack => "tcp flags & (fin|syn|rst|ack) == ack".to_owned(),
         Term::Fin => "tcp flags & (fin|syn|rst|ack) == fin|ack".to_owned(),

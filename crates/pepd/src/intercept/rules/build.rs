@@ -333,10 +333,32 @@ impl Builder<'_> {
                 [Term::ForThisMachine, Term::Accept],
             ));
         }
+        rules.extend(self.end_to_end());
         for (id, site) in self.config.sites.iter() {
             rules.extend(self.site(id, site));
         }
         rules
+    }
+
+    /// What lets SYNs pass whose connections would not survive being split: their ends check what
+    /// only the other end can have sent.
+    fn end_to_end(&self) -> Vec<Rule> {
+        let passes = |comment: &str, conditions: &[Term]| {
+            let pass = [Term::Count(Counter::PassedEndToEnd), Term::Accept];
+            rule(comment, [&[Term::Syn], conditions, &pass].concat())
+        };
+        let signed = |kind| passes("signed (TCP-MD5, TCP-AO)", &[Term::TcpOption(kind)]);
+        let ports = GTSM_PORTS.map(PortRange::single).to_vec();
+        let from_nearby = self.features.families().iter().map(|&family| {
+            let hops = Term::HopsAbove(family, GTSM_HOPS_ABOVE);
+            let ports = Term::DestinationPort(ports.clone());
+            passes("guarded by its TTL (GTSM)", &[ports, hops])
+        });
+        TCP_SIGNATURES
+            .map(signed)
+            .into_iter()
+            .chain(from_nearby)
+            .collect()
     }
 
     fn site(&self, id: SiteId, site: &Site) -> Vec<Rule> {
@@ -410,6 +432,16 @@ impl Builder<'_> {
 
 /// Where connections arrive, for `pepd check`.
 const ARRIVES: &str = "connections arrive by this interface";
+
+/// The TCP options by which segments are signed: MD5 (RFC 2385) and AO (RFC 5925).
+const TCP_SIGNATURES: [u8; 2] = [19, 29];
+
+/// The ports of protocols whose ends may check the TTL (RFC 5082): BGP, MSDP and LDP. Others are not
+/// taken for guarded, as whole operating systems for small devices send everything with 255.
+const GTSM_PORTS: [u16; 3] = [179, 639, 646];
+
+/// Who guards a connection sends 255, of which few hops have been taken. Hosts begin with 64 or 128.
+const GTSM_HOPS_ABOVE: u8 = 128;
 
 /// The chain that held SYNs go through first.
 const RATE: &str = "held_rate";

@@ -97,7 +97,9 @@ fn sites_decide_in_their_order_whatever_their_mode() {
     );
     // Only what takes TCP is asked of SYNs.
     let sites = rules_of(&ruleset, "sites");
-    let ends: Vec<_> = sites[1..].iter().map(|rule| rule.last().unwrap()).collect();
+    let passes = |rule: &&&[Term]| rule.contains(&Term::Count(Counter::PassedEndToEnd));
+    let sites = sites[1..].iter().skip_while(passes);
+    let ends: Vec<_> = sites.map(|rule| rule.last().unwrap()).collect();
     let goto = |id| Term::Goto(format!("site_{id}"));
     assert_eq!(ends, [&goto(0), &Term::Accept, &Term::Accept, &goto(6)]);
 }

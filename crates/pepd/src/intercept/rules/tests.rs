@@ -10,12 +10,19 @@ fn terms_of<'a>(ruleset: &'a Ruleset, chain: &str) -> Vec<&'a [Term]> {
     rules.iter().map(|rule| rule.terms.as_slice()).collect()
 }
 
+/// The rules by which sites are chosen, without those of connections that are not split.
+fn sites_of(ruleset: &Ruleset) -> Vec<&[Term]> {
+    let mut rules = terms_of(ruleset, "sites");
+    rules.retain(|terms| !terms.contains(&Term::Count(Counter::PassedEndToEnd)));
+    rules
+}
+
 const PLAIN: &str = "[intercept]\nlan = [\"lan0\"]\n";
 
 #[test]
 fn the_smallest_configuration_takes_everything_but_what_is_for_us() {
     let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
-    let sites = terms_of(&ruleset, "sites");
+    let sites = sites_of(&ruleset);
     let expected: [&[Term]; 2] = [
         &[Term::ForThisMachine, Term::Accept],
         &[Term::Goto("site_0".to_owned())],
@@ -89,7 +96,7 @@ fn a_prefix_of_one_family_makes_rules_of_that_family_only() {
         "{PLAIN}[[site]]\nname = \"a\"\nmatch = {{ src = [\"10.0.0.0/9\", \"10.128.0.0/9\"], dport = [443, 80, \"81-90\"] }}\n"
     );
     let ruleset = Ruleset::new(&config(&text), Features::FULL);
-    let rule = terms_of(&ruleset, "sites")[1];
+    let rule = sites_of(&ruleset)[1];
     let net: Ipv4Net = "10.0.0.0/8".parse().unwrap();
     let ports = vec![PortRange::new(80, 90).unwrap(), PortRange::single(443)];
     let expected = [
@@ -106,7 +113,7 @@ fn prefixes_of_both_families_never_meet() {
         "{PLAIN}[[site]]\nname = \"a\"\nmatch = {{ src = [\"10.0.0.0/8\"], dst = [\"fd00::/8\"] }}\n"
     );
     let ruleset = Ruleset::new(&config(&text), Features::FULL);
-    assert_eq!(terms_of(&ruleset, "sites").len(), 2, "no rule for site a");
+    assert_eq!(sites_of(&ruleset).len(), 2, "no rule for site a");
 }
 
 #[test]
@@ -120,7 +127,7 @@ fn a_bypassed_site_is_never_redirected() {
         Term::DestinationPort(vec![PortRange::single(22)]),
         Term::Accept,
     ];
-    assert_eq!(terms_of(&ruleset, "sites")[1], expected);
+    assert_eq!(sites_of(&ruleset)[1], expected);
     assert!(ruleset.chains.iter().all(|chain| chain.name != "site_0"));
 }
 
@@ -130,7 +137,7 @@ fn a_deferred_site_holds_what_comes_from_the_lan_and_takes_what_comes_from_the_t
                 match = { interface = [\"lan1\"] }\n";
     let ruleset = Ruleset::new(&config(text), Features::FULL);
     let names = |names: &[&str]| Term::From(names.iter().map(|&name| name.into()).collect());
-    let sites = terms_of(&ruleset, "sites");
+    let sites = sites_of(&ruleset);
     let hold = [names(&["lan1"]), Term::Syn, Term::Goto("hold_1".to_owned())];
     assert_eq!(sites[1], hold);
     let take = [names(&["lan1", "pepd1"]), Term::Goto("site_0".to_owned())];
@@ -217,6 +224,18 @@ fn the_end_of_a_flow_is_seen_before_it_is_delivered() {
     };
     let ruleset = Ruleset::new(&config(PLAIN), old);
     assert!(!terms_of(&ruleset, "from_hosts").iter().any(forgets));
+}
+
+#[test]
+fn what_is_not_to_be_split_passes_before_any_site_has_it() {
+    let ruleset = Ruleset::new(&config(PLAIN), Features::FULL);
+    let rules = terms_of(&ruleset, "sites");
+    let passes = [Term::Count(Counter::PassedEndToEnd), Term::Accept];
+    let (passing, rest) = rules[1..].split_at(4);
+    assert!(passing.iter().all(|terms| terms.ends_with(&passes)));
+    assert_eq!(passing[1][1], Term::TcpOption(29));
+    assert_eq!(passing[3][2], Term::HopsAbove(Family::V6, 128));
+    assert_eq!(rest.len(), 1);
 }
 
 #[test]

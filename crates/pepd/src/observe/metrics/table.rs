@@ -197,6 +197,7 @@ fn told_otherwise(name: &str) -> bool {
         "syns_passed_hosts",
         "syns_passed_recent",
         "syns_passed_rate",
+        "syns_passed_end_to_end",
     ];
     name.starts_with("ended_") || others.contains(&name)
 }
