@@ -2,7 +2,8 @@
 
 use std::{
     io::{Read as _, Write as _},
-    sync::mpsc,
+    net::Shutdown,
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -12,6 +13,7 @@ use pepd_tests::{
     echo::EchoServer,
     matrix::{matrix, matrix_pepd_only},
     outcome::Ended,
+    payload::{self, Payload},
     serve::Server,
     wait::PATIENCE,
 };
@@ -119,6 +121,46 @@ fn data_that_is_never_acknowledged_ends_the_flow() {
         stream.write_all(b"into the void").expect("connected");
         assert_eq!(Ended::of(&stream), Ended::RESET);
         pep.wait_flow_end(|end| end.reason == "user_timeout");
+    });
+}
+
+/// A printer without paper: it takes nothing, but answers whoever asks whether it would.
+#[test]
+fn a_receiver_that_pauses_keeps_its_flow() {
+    const LEN: u64 = 8 << 20;
+    matrix(|bed| {
+        let (resume, resumed) = mpsc::channel();
+        let (result, received) = mpsc::channel();
+        let resumed = Mutex::new(resumed);
+        let listener = bed.server.listen(bed.at(Place::Server, PORT));
+        let _server = Server::start(listener, move |mut stream, _| {
+            let resumed = resumed.lock().expect("one flow");
+            resumed.recv().expect("the test goes on");
+            result
+                .send(payload::receive(&mut stream).ok())
+                .expect("the test waits");
+        });
+        let pep = bed.start_with("[timeouts]\nuser_timeout = \"3s\"\nrto_max = \"1s\"");
+        let mut stream = connect(bed);
+        let mut bytes = Payload::new(7, LEN);
+        let sum = bytes.sum();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                bytes.send(&mut stream).expect("the receiver is there");
+                stream
+                    .shutdown(Shutdown::Write)
+                    .expect("the receiver is there");
+            });
+            // The length of the pause.
+            thread::sleep(Duration::from_secs(8));
+            resume.send(()).expect("the server waits");
+            let all = received.recv_timeout(PATIENCE).expect("it goes on");
+            assert_eq!(all, Some((LEN, sum)));
+        });
+        if let Some(mut pep) = pep {
+            pep.wait_flow_end(|end| end.reason == "closed");
+            pep.assert_healthy();
+        }
     });
 }
 

@@ -13,6 +13,7 @@
 //! of another time. Nobody knows anything: the link is there.
 
 mod contacts;
+pub mod patience;
 pub mod probing;
 pub mod revival;
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub struct Vitals {
     pub acked: u64,
     /// Packets of which it is not known that they have arrived.
     pub unacked: u32,
+    /// Whether bytes wait to be sent though none are under way: the far end's window is closed.
+    pub waits_for_window: bool,
 }
 
 impl Vitals {
@@ -128,6 +130,7 @@ mod tests {
             rtt: ms(600),
             acked,
             unacked: 7,
+            waits_for_window: false,
         }
     }
 

@@ -233,9 +233,8 @@ impl Flow {
                 return None;
             }
         };
-        if let Some(rto_max) = ends.site.timeouts.rto_max {
-            revive::watch(legs[ends.site.link_side as usize].shared(), rto_max);
-        }
+        let link_leg = &legs[ends.site.link_side as usize];
+        revive::watch(link_leg.shared(), &ends.site.timeouts);
         Some(Self {
             relay,
             wakefulness: Wakefulness::new(context.busy_poll),

@@ -1,4 +1,5 @@
-//! Legs over the link that are stuck, as it is away most likely: what [`revival`](pep_core::outage::revival) decides.
+//! Legs over the link on which nothing moves: what [`revival`](pep_core::outage::revival) decides for those that are stuck, as the
+//! link is away most likely, and [`patience`](pep_core::outage::patience) for those whose receiver pauses.
 //!
 //! Each worker cares for its own, since nobody else may use a socket while it is made to send a probe.
 
@@ -9,7 +10,14 @@ use std::{
     time::Duration,
 };
 
-use pep_core::outage::revival::{Care, Revival, Vitals};
+use pep_core::{
+    config::Timeouts,
+    outage::{
+        patience::Patience,
+        revival::{Care, Revival, Vitals},
+    },
+};
+use socket2::SockRef;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep},
@@ -19,7 +27,7 @@ use super::FlowContext;
 use crate::sys::socket;
 
 /// How often each leg is looked at.
-const SCAN: Duration = Duration::from_secs(1);
+const SCAN: Duration = Patience::LOOK;
 /// With many legs that are stuck, a probe is sent so often, and no oftener, by each worker.
 const BETWEEN_PROBES: Duration = Duration::from_millis(5);
 
@@ -38,8 +46,10 @@ struct Legs {
 #[derive(Debug)]
 struct Leg {
     socket: Weak<OwnedFd>,
-    /// Its cap on retransmissions, while all is well.
-    rto_max: Duration,
+    /// Its cap on retransmissions, while all is well; without one it is not revived.
+    rto_max: Option<Duration>,
+    /// Where it has a user timeout.
+    patience: Option<Patience>,
     /// What was acknowledged a scan ago, where more was under way.
     acked: Option<u64>,
     /// Where it seems stuck.
@@ -50,8 +60,12 @@ struct Leg {
 /// but what is stuck has none to wait in, and when it is heard of again this is how soon what is lost is found out.
 const RTO_MAX_STUCK: Duration = Duration::from_secs(1);
 
-/// From now on the worker that calls this cares for a leg of a flow of its own, which has this cap on retransmissions.
-pub(super) fn watch(socket: &Arc<OwnedFd>, rto_max: Duration) {
+/// From now on the worker that calls this cares for a leg of a flow of its own, which has these timeouts.
+pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts) {
+    let (rto_max, user_timeout) = (timeouts.rto_max, timeouts.user_timeout);
+    if rto_max.is_none() && user_timeout.is_none() {
+        return;
+    }
     LEGS.with_borrow_mut(|legs| {
         if legs.list.is_empty() {
             legs.some.notify_one();
@@ -59,6 +73,7 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, rto_max: Duration) {
         legs.list.push(Leg {
             socket: Arc::downgrade(socket),
             rto_max,
+            patience: user_timeout.map(Patience::new),
             acked: None,
             revival: None,
         });
@@ -105,13 +120,20 @@ impl Legs {
             let Ok(vitals) = socket::vitals(socket.as_fd()) else {
                 return false;
             };
+            if scan && let Some(timeout) = leg.user_timeout(now, &vitals) {
+                let socket = SockRef::from(&socket);
+                let _ = socket.set_tcp_user_timeout(Some(timeout));
+            }
+            let Some(rto_max) = leg.rto_max else {
+                return true;
+            };
             let was_stuck = leg.revival.is_some();
             let care = leg.care(now, &vitals, period);
             if care == Care::Probe && socket::send_probe(socket.as_fd()).is_ok() {
                 probes += 1;
             }
             if was_stuck != leg.revival.is_some() {
-                leg.cap_retransmissions(socket.as_fd());
+                leg.cap_retransmissions(socket.as_fd(), rto_max);
             }
             stuck += u32::from(leg.revival.is_some());
             true
@@ -125,9 +147,14 @@ impl Legs {
 
 impl Leg {
     /// As tightly as its state asks for. A kernel that has no such cap was complained of when the leg was made.
-    fn cap_retransmissions(&self, socket: BorrowedFd<'_>) {
-        let stuck = self.revival.map(|_| RTO_MAX_STUCK.min(self.rto_max));
-        let _ = socket::set_rto_max(socket, stuck.unwrap_or(self.rto_max));
+    fn cap_retransmissions(&self, socket: BorrowedFd<'_>, rto_max: Duration) {
+        let stuck = self.revival.map(|_| RTO_MAX_STUCK.min(rto_max));
+        let _ = socket::set_rto_max(socket, stuck.unwrap_or(rto_max));
+    }
+
+    /// The user timeout that it needs from now on, if it is another one.
+    fn user_timeout(&mut self, now: Duration, vitals: &Vitals) -> Option<Duration> {
+        self.patience.as_mut()?.care(now, vitals)
     }
 
     /// What to do for it.

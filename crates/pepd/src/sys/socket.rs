@@ -318,6 +318,7 @@ pub fn vitals(fd: BorrowedFd<'_>) -> io::Result<Vitals> {
         silent: Duration::from_millis(word(56).into()),
         rtt: Duration::from_micros(word(68).into()),
         acked: u64::from_ne_bytes(array(&info, 120)),
+        waits_for_window: word(24) == 0 && word(144) > 0,
     })
 }
 

@@ -1,0 +1,98 @@
+//! How long a connection that has bytes to send may hear nothing.
+//!
+//! The kernel's TCP_USER_TIMEOUT means two things. While bytes are under way it bounds the silence. While the far end's
+//! window is closed it bounds how long that may be so, however often the far end answers probes. That ends connections
+//! whose receiver pauses: a printer out of paper, a film on pause. So while a window is closed the timeout is moved on
+//! with each answer, and bounds the silence there, too.
+
+use std::time::Duration;
+
+use super::revival::Vitals;
+
+/// The timeout of one connection, which is to be looked at regularly.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    limit: Duration,
+    /// Since when the window is closed, as far as anybody has looked.
+    closed: Option<Duration>,
+    set: Duration,
+}
+
+impl Patience {
+    /// How much longer than its limit a connection may live that falls silent with a closed window, as that was noticed
+    /// late.
+    pub const LOOK: Duration = Duration::from_secs(1);
+
+    /// Of a connection whose timeout was set to `limit`.
+    pub const fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            closed: None,
+            set: limit,
+        }
+    }
+
+    /// The timeout to set now, if it is another one. `now` counts from any moment, the same each time.
+    pub fn care(&mut self, now: Duration, vitals: &Vitals) -> Option<Duration> {
+        let timeout = if vitals.waits_for_window {
+            let closed = *self.closed.get_or_insert(now);
+            let heard = now.saturating_sub(vitals.silent);
+            match heard.checked_sub(closed) {
+                Some(open_for) => self.limit + open_for + Self::LOOK,
+                None => self.limit,
+            }
+        } else {
+            self.closed = None;
+            self.limit
+        };
+        let is_other = timeout != self.set;
+        self.set = timeout;
+        is_other.then_some(timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(6);
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn vitals(silent: u64, waits_for_window: bool) -> Vitals {
+        Vitals {
+            silent: s(silent),
+            waits_for_window,
+            ..Vitals::default()
+        }
+    }
+
+    #[test]
+    fn a_closed_window_lasts_as_long_as_it_is_answered_for() {
+        let mut patience = Patience::new(LIMIT);
+        assert_eq!(patience.care(s(10), &vitals(0, false)), None);
+        assert_eq!(patience.care(s(20), &vitals(1, true)), None);
+        let answered = patience.care(s(23), &vitals(1, true));
+        assert_eq!(answered, Some(LIMIT + s(2) + Patience::LOOK));
+        // Silence moves nothing on.
+        assert_eq!(patience.care(s(25), &vitals(3, true)), None);
+        let answered = patience.care(s(100), &vitals(0, true));
+        assert_eq!(answered, Some(LIMIT + s(80) + Patience::LOOK));
+    }
+
+    #[test]
+    fn an_open_window_has_the_usual_limit_again() {
+        let mut patience = Patience::new(LIMIT);
+        patience.care(s(20), &vitals(0, true));
+        assert!(patience.care(s(50), &vitals(0, true)).is_some());
+        assert_eq!(patience.care(s(51), &vitals(0, false)), Some(LIMIT));
+        assert_eq!(patience.care(s(52), &vitals(0, false)), None);
+        // The next pause counts from its own beginning.
+        assert_eq!(
+            patience.care(s(60), &vitals(0, true)),
+            Some(LIMIT + Patience::LOOK)
+        );
+    }
+}
