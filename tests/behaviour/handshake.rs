@@ -72,9 +72,19 @@ fn a_router_prohibits() {
     fails_as_without_us(Place::Prohibited, "unreachable");
 }
 
+/// Nobody answers for such a host, so that programs try another address at once.
 #[test]
 fn the_gateway_has_no_route() {
-    fails_as_without_us(Place::NoRoute, "unreachable");
+    matrix(|bed| {
+        let pep = bed.start();
+        let connect = bed.client.connect(bed.at(Place::NoRoute, PORT));
+        let expected = expected(bed.family, Place::NoRoute);
+        assert_eq!(Connected::of(&connect), expected);
+        let Some(mut pep) = pep else { return };
+        let passed = u64::from(bed.path == Path::Spoof);
+        assert_eq!(pep.counter("syns_passed_no_route"), passed);
+        pep.assert_healthy();
+    });
 }
 
 /// The kernel tells nobody but the client, who in `spoof` no longer believes it.

@@ -171,6 +171,8 @@ counters! {
     /// SYNs that passed unaccelerated because their connections are not to be split: signed (TCP-MD5, TCP-AO) or guarded by
     /// their TTL (GTSM).
     syns_passed_end_to_end,
+    /// SYNs that passed unaccelerated because no route leads to their destination (`spoof`).
+    syns_passed_no_route,
     /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further ones pass unaccelerated.
     hosts_at_cap,
     /// Times a host reached `limits.flows_per_host`.

@@ -319,7 +319,7 @@ fn the_gate_opens_and_closes() {
         interception.set_gate(Gate::Closed).await.unwrap();
         interception.set_gate(Gate::Closed).await.unwrap();
         assert_eq!(gate().matches("accept").count(), 1, "{}", gate());
-        assert_eq!(interception.passed().await.unwrap(), [0; 5]);
+        assert_eq!(interception.passed().await.unwrap(), [0; 6]);
         interception.set_gate(Gate::Open).await.unwrap();
         assert_eq!(gate(), open);
         interception.remove().await.unwrap();

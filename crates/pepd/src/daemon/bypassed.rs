@@ -1,4 +1,4 @@
-//! Sites whose flows the kernel is to forward: their peer or the link is away, or an operator has switched them off.
+//! Flows that the kernel is to forward: their site's peer or the link is away, or an operator has switched it off.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use crate::{
+    intercept::LeftAlone,
     outage::LinkWatch,
     switches::{Off, Switches},
 };
@@ -51,7 +52,7 @@ impl Bypassed {
     }
 
     /// When they have changed, or could not be told to the kernel before. May be dropped at any time.
-    pub(super) async fn next(&mut self) -> BTreeSet<SiteId> {
+    pub(super) async fn next(&mut self) -> LeftAlone {
         let tunnels = async {
             if let Some(tunnels) = &mut self.tunnels
                 && tunnels.changed().await.is_ok()
@@ -80,7 +81,10 @@ impl Bypassed {
         let off = self.off.borrow_and_update();
         sites.extend(&off.sites);
         self.changes = off.changes;
-        sites
+        LeftAlone {
+            sites,
+            is_link_down: *self.link.borrow(),
+        }
     }
 
     /// The kernel was told what was [next](Self::next), or could not be.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::Duration};
 
-use pep_core::{config::Config, hosts::Host, site::SiteId, stats::Stats};
+use pep_core::{config::Config, hosts::Host, stats::Stats};
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
@@ -24,7 +24,7 @@ use crate::{
     exit::ExitStatus,
     flow::FlowContext,
     gate::Gate,
-    intercept::{Interception, claim::Claim, defer::DeferTask, neigh::NeighbourWatch},
+    intercept::{Interception, LeftAlone, claim::Claim, defer::DeferTask, neigh::NeighbourWatch},
     leg::SiteRuntime,
     limits::Admission,
     load::Source,
@@ -72,7 +72,7 @@ enum Event {
     Reload,
     Unguarded,
     Gate(Gate),
-    Bypassed(BTreeSet<SiteId>),
+    Bypassed(LeftAlone),
     HostsAtCap(BTreeSet<Host>),
     Tick,
 }
@@ -187,8 +187,8 @@ impl Daemon {
         let tunnels = tunnels.map(|tunnels| tunnels.statuses().bypassed());
         let mut bypassed = Bypassed::new(tunnels, &self.context.outage, switches);
         // What the process before had left to the kernel.
-        let sites = bypassed.next().await;
-        bypassed.are(self.set_bypassed(sites).await);
+        let left = bypassed.next().await;
+        bypassed.are(self.set_bypassed(left).await);
         self.log_ready();
         let mut hosts = HostsAtCap::new(&self.context.admission);
         let mut failed = None;
@@ -205,7 +205,7 @@ impl Daemon {
                 _ = signals.reload.recv() => Event::Reload,
                 () = Guard::ended(&mut guard) => Event::Unguarded,
                 gate = changed(&mut gate) => Event::Gate(gate),
-                sites = bypassed.next() => Event::Bypassed(sites),
+                left = bypassed.next() => Event::Bypassed(left),
                 at_cap = hosts.next() => Event::HostsAtCap(at_cap),
                 _ = tick.tick() => Event::Tick,
             };
@@ -222,8 +222,8 @@ impl Daemon {
                      this one; `pepd run` takes them over"
                 ),
                 Event::Gate(gate) => failed = self.set_gate(gate).await.err(),
-                Event::Bypassed(sites) => {
-                    bypassed.are(self.set_bypassed(sites).await);
+                Event::Bypassed(left) => {
+                    bypassed.are(self.set_bypassed(left).await);
                 }
                 Event::HostsAtCap(at_cap) => self.set_hosts_at_cap(&mut hosts, at_cap).await,
                 Event::Tick => {
@@ -299,9 +299,9 @@ impl Daemon {
     }
 
     /// Whether that succeeded.
-    async fn set_bypassed(&mut self, sites: BTreeSet<SiteId>) -> bool {
+    async fn set_bypassed(&mut self, left: LeftAlone) -> bool {
         self.spare.release();
-        let result = self.interception.set_bypassed(sites).await;
+        let result = self.interception.set_bypassed(left).await;
         self.spare.fill();
         if let Err(err) = &result {
             let error = err as &dyn std::error::Error;
@@ -448,12 +448,13 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     let mut stats = stats::gather(context);
     match interception.passed().await {
-        Ok([gate, hosts, recent, rate, end_to_end]) => {
+        Ok([gate, hosts, recent, rate, end_to_end, no_route]) => {
             stats.syns_passed_gate = gate;
             stats.syns_passed_hosts = hosts;
             stats.syns_passed_recent = recent;
             stats.syns_passed_rate = rate;
             stats.syns_passed_end_to_end = end_to_end;
+            stats.syns_passed_no_route = no_route;
         }
         Err(err) => tracing::warn!(error = %err, "cannot read the counters of passed SYNs"),
     }

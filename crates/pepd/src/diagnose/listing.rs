@@ -81,14 +81,13 @@ impl Listing {
         let mut there = self.rules.clone();
         there.retain(|(chain, _)| chain != "gate");
         for chain in ruleset.chains.iter().filter(|chain| chain.name != "gate") {
-            // While a peer or the link is away, a site's chain has other rules.
             let count = there.iter().filter(|(name, _)| *name == chain.name).count();
             let is_there =
                 |rule: &Rule| there.contains(&(chain.name.clone(), rule.comment.clone()));
-            let bypassed = rules::left_alone(&chain.name);
-            let bypassed =
-                bypassed.filter(|rules| count == rules.len() && rules.iter().all(is_there));
-            let rules = bypassed.as_ref().unwrap_or(&chain.rules);
+            let instead = rules::instead(&chain.name);
+            let instead =
+                instead.filter(|rules| count == rules.len() && rules.iter().all(is_there));
+            let rules = instead.as_ref().unwrap_or(&chain.rules);
             for rule in rules {
                 let place = (chain.name.clone(), rule.comment.clone());
                 match there.iter().position(|one| *one == place) {

@@ -1,4 +1,5 @@
 //! Leaving the flows, or the packets, of a site to the kernel for a while: its peer is gone, the link is away, or it is switched off.
+//! And those to where no route leads, but while the link is down.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,14 +7,26 @@ use pep_core::{config::Config, site::SiteId};
 
 use super::{
     InterceptError, Interception, cannot, nft,
-    rules::{self, Chain, Ruleset},
+    rules::{self, Chain, NO_ROUTE, Ruleset},
 };
+
+/// What is left to the kernel now.
+#[derive(Debug, Clone, Default)]
+pub struct LeftAlone {
+    /// All new flows, and all packets, of these sites.
+    pub sites: BTreeSet<SiteId>,
+    /// Not even flows to where no route leads: that may be as the link is down.
+    pub is_link_down: bool,
+}
 
 /// The chains of sites, and which of them are not as they were installed.
 #[derive(Debug, Default)]
 pub(super) struct Bypass {
     installed: BTreeMap<SiteId, Chain>,
     bypassed: BTreeSet<SiteId>,
+    /// Whether there is the chain that asks for a route, and whether it is empty.
+    asks_for_route: bool,
+    is_link_down: bool,
 }
 
 impl Bypass {
@@ -26,17 +39,26 @@ impl Bypass {
         let sites = config.sites.iter();
         Self {
             installed: sites.filter_map(|(id, _)| chain(id)).collect(),
-            bypassed: BTreeSet::new(),
+            asks_for_route: ruleset.chains.iter().any(|chain| chain.name == NO_ROUTE),
+            ..Self::default()
         }
     }
 }
 
 impl Interception {
-    /// From now on the kernel forwards new flows, and all packets, of these sites, and of no others; flows that are open go on.
+    /// From now on the kernel forwards what `left` says, and nothing else; flows that are open go on.
     ///
     /// # Errors
     /// When nft cannot be run, or the table is gone. Chains that were not changed are the next time.
-    pub async fn set_bypassed(&mut self, sites: BTreeSet<SiteId>) -> Result<(), InterceptError> {
+    pub async fn set_bypassed(&mut self, left: LeftAlone) -> Result<(), InterceptError> {
+        let LeftAlone {
+            sites,
+            is_link_down,
+        } = left;
+        if is_link_down != self.bypass.is_link_down {
+            self.set_no_route(is_link_down).await?;
+            self.bypass.is_link_down = is_link_down;
+        }
         let changed = sites.symmetric_difference(&self.bypass.bypassed);
         for site in changed.copied().collect::<Vec<_>>() {
             let is_bypassed = sites.contains(&site);
@@ -55,7 +77,22 @@ impl Interception {
         for site in &self.bypass.bypassed {
             self.set_site(*site, true).await?;
         }
-        Ok(())
+        match self.bypass.is_link_down {
+            true => self.set_no_route(true).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn set_no_route(&self, is_link_down: bool) -> Result<(), InterceptError> {
+        if !self.bypass.asks_for_route {
+            return Ok(());
+        }
+        let (mask, rules) = (self.marks.mask(), rules::no_route(is_link_down));
+        let transaction = nft::chain_transaction(&self.table, mask, NO_ROUTE, &rules);
+        let applied = self.nft.apply(&transaction).await;
+        applied.map_err(cannot(
+            "hold flows to where no route leads, or let them pass again",
+        ))
     }
 
     async fn set_site(&self, site: SiteId, is_bypassed: bool) -> Result<(), InterceptError> {

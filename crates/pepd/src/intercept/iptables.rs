@@ -22,6 +22,7 @@ const HEADER: &str = "\
 # xt_MARK, xt_comment, xt_hl and, where sites ask for them, xt_dscp, xt_addrtype, xt_multiport and xt_TCPMSS. Lost against the nft table:
 # - when pepd ends, TPROXY drops what the rules redirect: remove them then (nft lets it pass)
 # - no limits of rates: a flood of SYNs keeps others from being held
+# - hosts' connections to where no route leads are answered, and then reset
 # - no gate: when limits.flows is reached, new flows wait instead of passing; a host may have all of them
 # - mode packet: what hosts of several LAN interfaces send to each other goes into the tunnel, too
 # - mode packet: ICMP errors about a peer's packets go out by the link, and not back through the tunnel
@@ -255,6 +256,7 @@ impl Writer<'_> {
             // Sorted out where the chain is hooked in; cannot be said; the gate is open.
             Term::NotFrom(_)
             | Term::RoutedToAny(_)
+            | Term::NoRoute
             | Term::NotTcpOrIcmp
             | Term::IsRecent(_)
             | Term::Forget(_)

@@ -47,6 +47,7 @@ use tracing::{debug, warn};
 
 use crate::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
 use bypass::Bypass;
+pub use bypass::LeftAlone;
 use defer::DeferTask;
 use netlink::Netlink;
 use nft::{Nft, NftError};

@@ -5,6 +5,7 @@
 //! chain from_hosts    prerouting, before conntrack: packets from hosts and out of our TUNs
 //! chain elsewhere     what comes in by other interfaces: which
 //! chain gate          empty, or what lets new flows pass unaccelerated
+//! chain no_route      lets new flows pass to where no route leads; empty while the link is down
 //! chain host_at_cap   lets new flows of hosts pass that have as many as one may have
 //! chain held_rate     lets SYNs pass that come faster than they are to be held
 //! chain sites         one or more rules per site, in the order of the configuration
@@ -125,6 +126,8 @@ pub enum Term {
     ForThisMachine,
     /// The source is this machine, or not a single machine.
     AsThisMachine,
+    /// No route leads to the packet's destination, or one that refuses.
+    NoRoute,
     /// With its present mark, the packet would leave by this interface.
     RoutedTo(String),
     /// With its present mark, the packet would leave by one of these.
@@ -205,6 +208,8 @@ pub enum Counter {
     PassedRate,
     /// SYNs that passed unaccelerated, as their connections are not to be split.
     PassedEndToEnd,
+    /// SYNs that passed unaccelerated, as no route leads to their destination.
+    PassedNoRoute,
     /// SYNs that came in by LAN interfaces.
     Syns,
     /// Packets that listeners were given: SYNs, and answers to SYN cookies.
@@ -225,12 +230,13 @@ pub enum Counter {
 
 impl Counter {
     /// Those that are in every table.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
         Self::PassedRate,
         Self::PassedEndToEnd,
+        Self::PassedNoRoute,
         Self::Syns,
         Self::Intercepted,
         Self::Called,
@@ -238,12 +244,13 @@ impl Counter {
     ];
 
     /// Those of SYNs that passed unaccelerated.
-    pub const PASSED: [Self; 5] = [
+    pub const PASSED: [Self; 6] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
         Self::PassedRate,
         Self::PassedEndToEnd,
+        Self::PassedNoRoute,
     ];
 
     /// As it is called in the table.
@@ -254,6 +261,7 @@ impl Counter {
             Self::PassedRecent => "passed_recent",
             Self::PassedRate => "passed_rate",
             Self::PassedEndToEnd => "passed_end_to_end",
+            Self::PassedNoRoute => "passed_no_route",
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Called => "called",
@@ -431,6 +439,25 @@ fn goes_on() -> Rule {
     )
 }
 
+/// The chain that new flows go through which would otherwise be answered at once.
+pub(super) const NO_ROUTE: &str = "no_route";
+
+/// The rules of the chain [`NO_ROUTE`]. While the link is down its routes may be gone: flows wait for it.
+pub(super) fn no_route(is_link_down: bool) -> Vec<Rule> {
+    if is_link_down {
+        return Vec::new();
+    }
+    let passes = [
+        Term::NoRoute,
+        Term::Count(Counter::PassedNoRoute),
+        Term::Accept,
+    ];
+    vec![
+        goes_on(),
+        rule("no route leads there: the kernel says so", passes),
+    ]
+}
+
 /// The rules of the chain `host_at_cap`.
 fn host_at_cap() -> Vec<Rule> {
     vec![
@@ -468,6 +495,14 @@ pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
             [Term::Accept],
         )]),
         _ => None,
+    }
+}
+
+/// The rules that a chain of this name may have instead of its own: while a peer or the link is down, or its site off.
+pub fn instead(chain: &str) -> Option<Vec<Rule>> {
+    match chain {
+        NO_ROUTE => Some(no_route(true)),
+        _ => left_alone(chain),
     }
 }
 

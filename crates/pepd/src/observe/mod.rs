@@ -175,6 +175,7 @@ impl Observer {
                         "syns_passed_recent",
                         "syns_passed_rate",
                         "syns_passed_end_to_end",
+                        "syns_passed_no_route",
                     ]
                     .contains(name)
                 })

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use pepd::intercept::{Interception, PacketTun, netlink::Netlink};
+use pepd::intercept::{Interception, LeftAlone, PacketTun, netlink::Netlink};
 
 use bed::{
     CONFIG, HOST_V4, HOST_V6, counter, firewall, in_place, in_place_for, ip, next, run,
@@ -107,12 +107,15 @@ fn a_site_that_is_off_takes_no_packets_and_refuses_none() {
             .sites
             .iter()
             .filter(|(_, site)| site.mode.takes_packets());
-        let all = sites.map(|(id, _)| id).collect();
-        interception.set_bypassed(all).await.expect("switched off");
+        let off = LeftAlone {
+            sites: sites.map(|(id, _)| id).collect(),
+            is_link_down: false,
+        };
+        interception.set_bypassed(off).await.expect("switched off");
         assert!(!host.is_refused(443) && !host.is_refused(5060));
         assert_eq!(next(&tuns.sites[0]), None);
         interception
-            .set_bypassed(Default::default())
+            .set_bypassed(LeftAlone::default())
             .await
             .expect("switched on");
         assert!(host.is_refused(443) && !host.is_refused(5060));

@@ -200,6 +200,7 @@ fn term(mask: u32, term: &Term) -> String {
             "fib daddr type { local, broadcast, anycast, multicast }".to_owned()
         }
         Term::AsThisMachine => "fib saddr type { local, broadcast, anycast, multicast }".to_owned(),
+        Term::NoRoute => "fib daddr . mark oif missing".to_owned(),
         Term::RoutedTo(name) => format!("fib daddr . mark oifname \"{name}\""),
         Term::RoutedToAny(names) => {
             let names = one_or_set(names.iter().map(quoted));

@@ -2,12 +2,12 @@
 
 use pep_core::{
     config::{Config, IfName},
-    site::{Matcher, PortRange, Site, SiteId},
+    site::{Matcher, Mode, PortRange, Site, SiteId},
 };
 
 use super::{
-    Chain, Counter, Family, Features, Hook, Lan, Prefixes, Rule, Ruleset, Term, chain, gate,
-    host_at_cap, lans,
+    Chain, Counter, Family, Features, Hook, Lan, NO_ROUTE, Prefixes, Rule, Ruleset, Term, chain,
+    gate, host_at_cap, lans, no_route,
     packets::{PacketLane, lanes, takes_tcp},
     rule,
 };
@@ -81,6 +81,9 @@ impl Builder<'_> {
             chain("gate", None, gate(Gate::Open)),
             chain("host_at_cap", None, host_at_cap()),
         ];
+        if self.features.fib {
+            chains.push(chain(NO_ROUTE, None, no_route(false)));
+        }
         chains.extend(self.rate_chain());
         chains.extend(self.hold_chains());
         chains.extend(self.site_chains());
@@ -307,11 +310,17 @@ impl Builder<'_> {
             ];
             rule(&comment, [conditions, &to, &self.deliver()].concat())
         };
+        let is_answered_at_once = site.mode == Mode::Split && !site.is_deferred();
+        let asks_for_route = self.features.fib && is_answered_at_once;
+        let may_pass = [Term::Syn, Term::Jump(NO_ROUTE.to_owned())];
+        let may_pass = asks_for_route.then(|| rule("if there is a route", may_pass));
+        let may_pass = may_pass.into_iter();
         let (recent, families) = (self.recent().iter(), self.features.families().iter());
         if site.is_deferred() || !self.features.recent {
             // Those that have been held are to come in, remembered or not.
             let recent = recent.map(|family| rule(&comment, remember(family)));
-            return recent
+            return may_pass
+                .chain(recent)
                 .chain(families.map(|family| tproxy(family, &[])))
                 .collect();
         }
@@ -322,7 +331,11 @@ impl Builder<'_> {
             "too many of late to know it by its cookie: it passes",
             [Term::Syn, Term::Count(Counter::PassedRecent), Term::Accept],
         );
-        syns.chain(cookies).chain([passes]).collect()
+        may_pass
+            .chain(syns)
+            .chain(cookies)
+            .chain([passes])
+            .collect()
     }
 
     fn sites(&self) -> Vec<Rule> {

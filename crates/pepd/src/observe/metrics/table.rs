@@ -198,6 +198,7 @@ fn told_otherwise(name: &str) -> bool {
         "syns_passed_recent",
         "syns_passed_rate",
         "syns_passed_end_to_end",
+        "syns_passed_no_route",
     ];
     name.starts_with("ended_") || others.contains(&name)
 }
