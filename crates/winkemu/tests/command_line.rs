@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::{
+    collections::BTreeSet,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, UdpSocket},
     os::fd::{AsFd as _, AsRawFd as _},
@@ -139,6 +140,21 @@ fn a_link_ends_by_itself_after_its_duration() {
 }
 
 #[test]
+fn what_an_interface_that_is_down_refuses_is_not_delivered() {
+    let link = Link::start(&["--duration", "3s", "--late-after", "10s"]);
+    link.b.set_down("l0").unwrap();
+    let socket = link.a.enter(|| UdpSocket::bind("10.0.0.1:0"));
+    let socket = socket.unwrap().unwrap();
+    for _ in 0..5 {
+        socket.send_to(b"into the void", "10.0.0.2:9").unwrap();
+    }
+    let (code, text, report) = link.end();
+    assert_eq!(code, 0, "{text}");
+    assert_eq!((report.ab.refused, report.ab.packets.delivered), (5, 0));
+    assert!(text.contains("refused by the interface 5"), "{text}");
+}
+
+#[test]
 fn a_run_that_was_too_late_exits_with_3_and_says_why() {
     // No machine delivers within a nanosecond.
     let link = Link::start(&["--late-after", "1ns", "--late-share", "10%"]);
@@ -192,6 +208,23 @@ fn mistakes_have_their_exit_codes() {
     );
     let (number, text) = code(&["link", "--a", &a, "--b", &b, "--loss", "@/no/such/file"]);
     assert!(number == 4 && text.contains("/no/such/file"), "{text}");
+    let machine = Netns::new().unwrap();
+    machine.add_veth("l1", &machine, "l2").unwrap();
+    let taken = format!("{}/l1", path(&machine));
+    let (number, text) = code(&["link", "--a", &a, "--b", &taken]);
+    assert!(
+        number == 4 && text.contains("l1: the name is taken"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_trace_may_begin_with_a_byte_order_mark() {
+    let trace = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(trace.path(), "\u{feff}1\r\n2\r\n3\r\n").unwrap();
+    let rate = format!("@{}", trace.path().display());
+    let output = run_on(&Netns::new().unwrap(), &["--rate", &rate], &["true"]);
+    assert!(output.status.success(), "{}", text(&output));
 }
 
 /// A machine for `winkemu run` to run on: a namespace, so that tests leave the host alone.
@@ -251,6 +284,50 @@ fn addresses_in_use_are_left_alone() {
         &["sh", "-c", "echo $WINKEMU_HOST $WINKEMU_HOST6"],
     );
     assert_eq!(text(&output), "10.0.2.1 fd77:3::1\n");
+}
+
+#[test]
+fn each_of_several_commands_has_a_subnet_of_its_own() {
+    const MANY: usize = 6;
+    let machine = Netns::new().unwrap();
+    // All of them are there before any ends.
+    let barrier = tempfile::tempdir().unwrap();
+    let script = format!(
+        "cd {}; touch here.$$; while [ $(ls | wc -l) -lt {MANY} ]; do sleep 0.05; done; echo $WINKEMU_HOST",
+        barrier.path().display()
+    );
+    let run = || text(&run_on(&machine, &[], &["sh", "-c", &script]));
+    let hosts: BTreeSet<String> = thread::scope(|scope| {
+        let runs: Vec<_> = (0..MANY).map(|_| scope.spawn(run)).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    let expected = (0..MANY).map(|number| format!("10.0.{number}.1\n"));
+    assert_eq!(hosts, expected.collect());
+}
+
+#[test]
+fn a_command_does_not_outlive_its_link() {
+    let machine = Netns::new().unwrap();
+    let mut program = machine.command(PROGRAM);
+    program.args(["run", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
+    let mut winkemu = program.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut stdout = BufReader::new(winkemu.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    winkemu.kill().unwrap();
+    winkemu.wait().unwrap();
+    let command = Pid::from_raw(line.trim().parse().unwrap());
+    let deadline = Instant::now() + PATIENCE;
+    while is_running(command) {
+        assert!(Instant::now() < deadline, "it still runs");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a process is there and no zombie.
+fn is_running(process: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 #[test]

@@ -383,7 +383,9 @@ fn read<T>(
         error,
     };
     let text = load(path).map_err(file)?;
-    parse(&text).map_err(|error| OptionError::Trace {
+    // Some editors begin with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    parse(text).map_err(|error| OptionError::Trace {
         key,
         path: path.to_owned(),
         error,

@@ -4,7 +4,13 @@ use std::{
     ffi::OsString,
     fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::unix::process::ExitStatusExt as _,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::{
+            net::{SocketAddr, UnixListener},
+            process::ExitStatusExt as _,
+        },
+    },
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -21,7 +27,7 @@ use signal_hook::{
     iterator::Signals,
 };
 use winkemu::{
-    netns::{Netns, NetnsError, Process, ensure_privileges},
+    netns::{self, Netns, NetnsError, Process, ensure_privileges},
     presets::Preset,
     shell::{LinkHandle, Tun, TunError},
 };
@@ -67,6 +73,43 @@ pub(super) struct RunCommand {
     command: Vec<OsString>,
 }
 
+/// A subnet that no other `winkemu run` of this machine has while this lives: the first of us to bind a name has it, and such
+/// names are those of the network namespace.
+#[derive(Debug)]
+struct Reserved {
+    subnet: Subnet,
+    _name: UnixListener,
+}
+
+impl Reserved {
+    /// `None` where another has it.
+    fn new(subnet: Subnet) -> io::Result<Option<Self>> {
+        let name = SocketAddr::from_abstract_name(format!("winkemu/run/{}", subnet.0))?;
+        match UnixListener::bind_addr(&name) {
+            Ok(name) => Ok(Some(Self {
+                subnet,
+                _name: name,
+            })),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The first that overlaps with no address of this machine.
+    fn free() -> io::Result<Self> {
+        for subnet in (0..=255).map(Subnet) {
+            // Before the addresses: whoever had it gives them up first.
+            if let Some(reserved) = Self::new(subnet)?
+                && !subnet.is_taken()?
+            {
+                return Ok(reserved);
+            }
+        }
+        let all = "all of 10.0.0.0/16 is in use on this machine";
+        Err(io::Error::other(all))
+    }
+}
+
 /// The addresses of a link's ends: host 1 is the far end, host 2 the command's.
 #[derive(Debug, Clone, Copy)]
 struct Subnet(u8);
@@ -81,19 +124,17 @@ impl Subnet {
         ]
     }
 
-    /// The first that overlaps with no address of this machine.
-    fn free() -> io::Result<Self> {
-        let taken: Vec<IpNet> = nix::ifaddrs::getifaddrs()?
-            .filter_map(|address| network(&address))
-            .collect();
-        let overlaps = |ours: IpNet| {
-            let shares = |other: &IpNet| other.contains(&ours) || ours.contains(other);
-            taken.iter().any(shares)
+    /// Whether it overlaps with an address of this machine.
+    fn is_taken(self) -> io::Result<bool> {
+        let ours = self.addresses(1);
+        let shares = |other: IpNet| {
+            let with = |ours: &IpNet| other.contains(ours) || ours.contains(&other);
+            ours.iter().any(with)
         };
-        let free = (0..=255)
-            .map(Self)
-            .find(|subnet| !subnet.addresses(1).into_iter().any(overlaps));
-        free.ok_or_else(|| io::Error::other("all of 10.0.0.0/16 is in use on this machine"))
+        let addresses = nix::ifaddrs::getifaddrs()?;
+        Ok(addresses
+            .filter_map(|address| network(&address))
+            .any(shares))
     }
 }
 
@@ -114,7 +155,8 @@ impl RunCommand {
             ensure_privileges()?;
         }
         let signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
-        let subnet = Subnet::free()?;
+        let reserved = Reserved::free()?;
+        let subnet = reserved.subnet;
         let far = if self.server.is_some() {
             Netns::new()?
         } else {
@@ -130,7 +172,10 @@ impl RunCommand {
         let server = self.start_server(&far, subnet)?;
         let status = self.run_command(&near, subnet, signals)?;
         drop(server);
-        let counts = self.common.conclude(&link.stop())?;
+        let report = link.stop();
+        // Its addresses are gone.
+        drop(reserved);
+        let counts = self.common.conclude(&report)?;
         Ok(exit_code(status, counts))
     }
 
@@ -169,11 +214,9 @@ impl RunCommand {
         subnet: Subnet,
         signals: Signals,
     ) -> Result<ExitStatus, Failure> {
-        let mut command = Command::new(&self.command[0]);
+        let mut command = near.foreground_command(&self.command[0]);
         command.args(&self.command[1..]);
-        // A child is born where its parent's thread stands, and stays in our session: a shell
-        // keeps its terminal.
-        let child = near.enter(|| with_hosts(&mut command, subnet).spawn())?;
+        let child = netns::spawn(with_hosts(&mut command, subnet));
         let mut child = child.map_err(|source| Failure::Command {
             command: self.command[0].to_string_lossy().into_owned(),
             source,

@@ -152,7 +152,14 @@ impl Netns {
     /// this process does, unless the calling thread is known to outlive it.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
-        sys::before_exec(&mut command, Arc::clone(&self.fd));
+        sys::before_exec(&mut command, Arc::clone(&self.fd), sys::Session::Own);
+        command
+    }
+
+    /// The same in the caller's session: a shell keeps its terminal.
+    pub fn foreground_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        sys::before_exec(&mut command, Arc::clone(&self.fd), sys::Session::Callers);
         command
     }
 

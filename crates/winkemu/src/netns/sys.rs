@@ -24,12 +24,23 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 /// Commands of `linux/ethtool.h` that switch TSO, GSO and GRO.
 const ETHTOOL_SET_SEGMENTATION: [u32; 3] = [0x1f, 0x24, 0x2c];
 
-/// Makes a command join a namespace, lead a session of its own, and die with the spawning thread.
-pub fn before_exec(command: &mut Command, netns: Arc<OwnedFd>) {
+/// The session of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Session {
+    /// One that it leads.
+    Own,
+    /// That of who spawns it.
+    Callers,
+}
+
+/// Makes a command join a namespace, choose its session, and die with the spawning thread.
+pub fn before_exec(command: &mut Command, netns: Arc<OwnedFd>, session: Session) {
     let us = getpid();
     let hook = move || {
         setns(&*netns, CloneFlags::CLONE_NEWNET)?;
-        setsid()?;
+        if session == Session::Own {
+            setsid()?;
+        }
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         // The parent may have died before the line above: then nobody would send the signal.
         if getppid() != us {

@@ -32,6 +32,7 @@ struct End {
     tun: Tun,
     ignored: u64,
     refused: u64,
+    refused_bytes: u64,
 }
 
 impl End {
@@ -40,6 +41,7 @@ impl End {
             tun,
             ignored: 0,
             refused: 0,
+            refused_bytes: 0,
         }
     }
 }
@@ -210,6 +212,7 @@ impl Pump {
             // Not an IP packet any more, or the interface was switched off, or out of memory.
             Err(Errno::EINVAL | Errno::EIO | Errno::ENOMEM | Errno::ENOBUFS | Errno::EAGAIN) => {
                 end.refused += 1;
+                end.refused_bytes += packet.bytes.len() as u64;
                 Ok(())
             }
             Err(error) => Err(error.into()),
@@ -256,8 +259,12 @@ impl Pump {
             &self.ends[1 - direction as usize],
         );
         let history = self.engine.queue_history(direction);
+        let mut packets = self.engine.stats(direction);
+        // For the engine they have come out.
+        packets.delivered -= to.refused;
+        packets.delivered_bytes -= to.refused_bytes;
         DirectionReport {
-            packets: self.engine.stats(direction),
+            packets,
             queue_bytes: history.over(0, Nanos::MAX).unwrap_or_default(),
             history,
             // Zero where the namespace is gone: then nobody can send either.

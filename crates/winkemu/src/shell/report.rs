@@ -73,7 +73,7 @@ pub struct DirectionReport {
     /// Packets lost ahead of the link, because the emulator did not read them in time.
     pub tun_drops: u64,
     /// Packets that came out but that the kernel did not take (corrupted beyond being IP, or the
-    /// interface was down).
+    /// interface was down); these are not among the delivered ones.
     pub refused: u64,
     /// Multicast housekeeping of the kernel's IPv6 that was not forwarded.
     pub ignored: u64,
@@ -86,10 +86,13 @@ impl LinkReport {
             let packets = &report.packets;
             let drops = serde_json::to_value(packets.dropped).expect("plain numbers");
             let drops = drops.as_object().into_iter().flatten();
-            let drops: Vec<_> = drops
+            let mut drops: Vec<_> = drops
                 .filter(|(_, count)| count.as_u64() != Some(0))
                 .map(|(cause, count)| format!("{} {count}", cause.replace('_', " ")))
                 .collect();
+            if report.refused > 0 {
+                drops.push(format!("refused by the interface {}", report.refused));
+            }
             let drops = if drops.is_empty() {
                 "none".to_owned()
             } else {

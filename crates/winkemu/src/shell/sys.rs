@@ -10,6 +10,8 @@ use std::{
     },
 };
 
+use nix::net::if_::if_nametoindex;
+
 /// Creates a TUN interface in the calling thread's namespace; it is gone with the descriptor.
 ///
 /// Packets are bare IP, one to a read or write, never longer than the MTU: without offloads
@@ -26,7 +28,13 @@ pub(super) fn create_tun(name: &str) -> io::Result<(OwnedFd, String)> {
     // SAFETY: TUNSETIFF reads and writes an ifreq, which this is, and which outlives the call.
     let outcome = unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     if outcome < 0 {
-        return Err(io::Error::last_os_error());
+        let error = io::Error::last_os_error();
+        // As the kernel puts it where the interface of that name is no TUN.
+        let is_taken = error.raw_os_error() == Some(libc::EINVAL) && if_nametoindex(name).is_ok();
+        return Err(match is_taken {
+            true => io::Error::from_raw_os_error(libc::EEXIST),
+            false => error,
+        });
     }
     let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
     let name = name.map(|byte| char::from(*byte as u8)).collect();
