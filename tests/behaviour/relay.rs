@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{PORT, connected};
+use crate::support::{PORT, connected, counter};
 use pepd_tests::{
     bed::Place,
     echo::EchoServer,
@@ -197,7 +197,7 @@ fn a_close_without_a_byte_is_a_close() {
 fn bytes_marked_urgent_arrive_in_their_place() {
     matrix(|bed| {
         let (result, received) = mpsc::channel();
-        let (client, _running) = connected(bed, move |stream| {
+        let (client, running) = connected(bed, move |stream| {
             let socket = socket2::SockRef::from(&stream);
             socket.set_out_of_band_inline(true).expect("a TCP socket");
             let mut all = Vec::new();
@@ -211,6 +211,9 @@ fn bytes_marked_urgent_arrive_in_their_place() {
         drop(client);
         let received = received.recv_timeout(PATIENCE).expect("the server reads");
         assert_eq!(received.expect("no error"), b"before ! after");
+        if running.pep.is_some() {
+            assert!(counter(&bed.gateway, "pepd", "urgent") > 0);
+        }
     });
 }
 

@@ -217,6 +217,8 @@ pub(super) struct Traffic {
     passed: u64,
     called: u64,
     answered: u64,
+    /// Packets with urgent data.
+    urgent: u64,
     /// SYNs that were held.
     held: u64,
     accepted: u64,
@@ -249,6 +251,7 @@ impl Traffic {
             passed: Counter::PASSED.map(counter).iter().sum(),
             called: counter(Counter::Called),
             answered: counter(Counter::Answered),
+            urgent: counter(Counter::Urgent),
             held: running.sum(&[
                 "syns_held",
                 "syns_released",
@@ -287,6 +290,7 @@ impl Traffic {
             passed: more(self.passed, before.passed),
             called: more(self.called, before.called),
             answered: more(self.answered, before.answered),
+            urgent: more(self.urgent, before.urgent),
             held: more(self.held, before.held),
             accepted: more(self.accepted, before.accepted),
             refused: more(self.refused, before.refused),
@@ -484,6 +488,22 @@ pub(super) fn servers(traffic: &Traffic) -> Finding {
         );
     }
     Finding::ok(what, counts)
+}
+
+/// Whether some host has marked bytes as urgent.
+pub(super) fn urgent(traffic: &Traffic) -> Option<Finding> {
+    let Traffic { urgent, since, .. } = traffic;
+    let seen = || {
+        let packets = counted(*urgent, "packet");
+        format!("{packets} {since}; pepd delivers the bytes in the stream, no longer marked")
+    };
+    (*urgent > 0).then(|| {
+        Finding::warn(
+            "urgent data",
+            seen(),
+            "a protocol that needs the mark (rlogin, an Oracle client that interrupts) needs a site with `mode = \"bypass\"`",
+        )
+    })
 }
 
 #[cfg(test)]

@@ -196,3 +196,14 @@ fn answers_that_come_by_a_tunnel_that_nobody_takes_are_no_asymmetric_path() {
     };
     assert_eq!(servers(&answered).state, State::Ok, "of something else");
 }
+
+#[test]
+fn urgent_data_is_told_of_where_there_was_any() {
+    assert!(urgent(&traffic()).is_none());
+    let some = Traffic {
+        urgent: 3,
+        ..traffic()
+    };
+    let found = urgent(&some).expect("a finding");
+    assert_eq!(found.state, State::Warn);
+}

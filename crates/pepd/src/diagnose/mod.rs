@@ -280,6 +280,7 @@ fn live_findings(
     findings.push(live::arrivals(config, &traffic));
     findings.push(live::interception(config, &traffic, halves.len()));
     findings.push(live::servers(&traffic));
+    findings.extend(live::urgent(&traffic));
     findings.extend(sockets::windows(&before.flows));
     findings.extend(sockets::stated_rate(
         config,

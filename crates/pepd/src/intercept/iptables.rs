@@ -294,6 +294,7 @@ impl Writer<'_> {
                 Family::V6 => vec![format!(" -m hl --hl-gt {hops}")],
             }),
             Term::Ack => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK ACK"),
+            Term::Urgent => one(" -p tcp --tcp-flags URG URG"),
             Term::SynAck => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN,ACK"),
             Term::Fin => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK FIN,ACK"),
             Term::Source(nets) => self.prefixes("-s", nets),

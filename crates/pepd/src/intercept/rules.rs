@@ -106,6 +106,8 @@ pub enum Term {
     Ack,
     /// TCP that ends one direction: of FIN, SYN, RST and ACK only FIN and ACK are set.
     Fin,
+    /// TCP with urgent data.
+    Urgent,
     /// TCP that answers a SYN: of FIN, SYN, RST and ACK only SYN and ACK are set.
     SynAck,
     /// The source address lies in one of the prefixes.
@@ -218,6 +220,8 @@ pub enum Counter {
     Called,
     /// SYN-ACKs of servers that found the socket they are for.
     Answered,
+    /// Packets of flows with urgent data, which arrives in the stream.
+    Urgent,
     /// Packets that went into the TUN of the site of mode `packet` with this number.
     IntoTunnel(usize),
     /// Packets that were refused.
@@ -230,7 +234,7 @@ pub enum Counter {
 
 impl Counter {
     /// Those that are in every table.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
@@ -241,6 +245,7 @@ impl Counter {
         Self::Intercepted,
         Self::Called,
         Self::Answered,
+        Self::Urgent,
     ];
 
     /// Those of SYNs that passed unaccelerated.
@@ -266,6 +271,7 @@ impl Counter {
             Self::Intercepted => "intercepted",
             Self::Called => "called",
             Self::Answered => "answered",
+            Self::Urgent => "urgent",
             Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
             Self::Refused => "packets_refused",
             Self::NotForHosts => "packets_not_for_hosts",

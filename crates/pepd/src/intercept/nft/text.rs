@@ -179,6 +179,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Syn => "tcp flags & (fin|syn|rst|ack) == syn".to_owned(),
         Term::Ack => "tcp flags & (fin|syn|rst|ack) == ack".to_owned(),
         Term::Fin => "tcp flags & (fin|syn|rst|ack) == fin|ack".to_owned(),
+        Term::Urgent => "tcp flags & urg == urg".to_owned(),
         Term::SynAck => "tcp flags & (fin|syn|rst|ack) == syn|ack".to_owned(),
         Term::Source(nets) => prefixes("saddr", nets),
         Term::Destination(nets) => prefixes("daddr", nets),

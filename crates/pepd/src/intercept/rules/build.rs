@@ -159,6 +159,8 @@ impl Builder<'_> {
                 conditions,
             )
         }));
+        let urgent = [&[Term::Urgent], &full[..], &[Count(Counter::Urgent)]].concat();
+        rules.push(rule("urgent data, which arrives in the stream", urgent));
         rules.push(rule("a flow we have", deliver(&full)));
         if self.features.seen {
             // Of its own: where the set is full, a rule ends there.
@@ -203,6 +205,14 @@ impl Builder<'_> {
                     Term::SynAck,
                     Term::SocketMark(self.marks.server_leg()),
                     Term::Count(Counter::Answered),
+                ],
+            ),
+            rule(
+                "urgent data, which arrives in the stream",
+                [
+                    Term::Urgent,
+                    Term::SocketMark(self.marks.server_leg()),
+                    Term::Count(Counter::Urgent),
                 ],
             ),
             rule(
