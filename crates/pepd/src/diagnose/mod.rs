@@ -13,6 +13,7 @@
 //!
 //! Looking changes nothing. What cannot be seen without privileges is `unknown`.
 
+mod cgroup;
 mod half_open;
 mod interfaces;
 mod leftovers;
@@ -236,7 +237,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.extend(interfaces::rival(config));
     findings.push(runtime.block_on(system::kernel(config, running.is_ok())));
     findings.extend(system::tun(config, running.is_ok()));
-    findings.extend(system::check(config, catalogue));
+    findings.extend(system::check(config, catalogue, running.as_ref().ok()));
     let may = system::may_open(config, running.as_ref().ok(), unit.as_ref());
     findings.push(system::descriptors(config, may));
     findings.extend(ways::side(config));

@@ -7,7 +7,7 @@ use nix::{
 };
 use pep_core::config::Config;
 
-use super::{Finding, live::Running, read, sockets, sysctl, unit::Unit};
+use super::{Finding, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
 use crate::{
     congestion::Catalogue,
     custody,
@@ -218,7 +218,11 @@ pub(super) fn tun(config: &Config, runs: bool) -> Option<Finding> {
 }
 
 /// Settings, limits and the clock.
-pub(super) fn check(config: &Config, catalogue: Option<&Catalogue>) -> Vec<Finding> {
+pub(super) fn check(
+    config: &Config,
+    catalogue: Option<&Catalogue>,
+    running: Option<&Running>,
+) -> Vec<Finding> {
     let mut findings = forwarding(config);
     findings.extend(catalogue.map(|catalogue| sockets::congestion(config, catalogue)));
     findings.push(sockets::buffers(config));
@@ -228,7 +232,13 @@ pub(super) fn check(config: &Config, catalogue: Option<&Catalogue>) -> Vec<Findi
         sysctl("net/netfilter/nf_conntrack_max"),
         u64::from(config.limits.flows),
     ));
-    findings.push(memory(config.limits.memory.bytes(), &read("/proc/meminfo")));
+    // Who asks is in another cgroup, most likely, but may be in the same container.
+    let process = running.map_or("self".to_owned(), |running| running.status.pid.to_string());
+    findings.push(memory(
+        config.limits.memory.bytes(),
+        &read("/proc/meminfo"),
+        cgroup::memory_limit(&read(&format!("/proc/{process}/cgroup"))),
+    ));
     findings.extend(folder(config));
     findings.push(clock_of(clock::is_synchronised().ok()));
     findings
@@ -334,16 +344,31 @@ fn amount(meminfo: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-fn memory(limit: u64, meminfo: &str) -> Finding {
+/// `cgroup` is what the process may have, where that is limited.
+fn memory(limit: u64, meminfo: &str, cgroup: Option<u64>) -> Finding {
     let what = "memory";
     let Some(total) = amount(meminfo, "MemTotal") else {
         return Finding::unknown(what, "/proc/meminfo cannot be read", "is /proc mounted?");
     };
-    let seen = format!(
+    let mut seen = format!(
         "limits.memory is {}, the machine has {}",
         text::bytes(limit),
         text::bytes(total)
     );
+    let cgroup = cgroup.filter(|cgroup| *cgroup < total);
+    if let Some(cgroup) = cgroup {
+        seen += &format!(
+            ", the cgroup (container, unit) may have {}",
+            text::bytes(cgroup)
+        );
+        if limit > cgroup / 4 * 3 {
+            return Finding::warn(
+                what,
+                seen,
+                "a lower limits.memory, or more for the container or unit: before the kernel ends pepd",
+            );
+        }
+    }
     if limit > total / 4 * 3 {
         return Finding::warn(
             what,
@@ -481,9 +506,13 @@ mod tests {
     #[test]
     fn limits_are_compared_with_the_machine() {
         let meminfo = "MemTotal:        4096 kB\nMemFree: 1 kB\n";
-        assert_eq!(memory(3 << 20, meminfo).state, State::Ok);
-        assert_eq!(memory((3 << 20) + 1, meminfo).state, State::Warn);
-        assert_eq!(memory(1, "").state, State::Unknown);
+        assert_eq!(memory(3 << 20, meminfo, None).state, State::Ok);
+        assert_eq!(memory((3 << 20) + 1, meminfo, None).state, State::Warn);
+        assert_eq!(memory(1, "", None).state, State::Unknown);
+        let limited = |cgroup| memory(3 << 19, meminfo, Some(cgroup)).state;
+        assert_eq!(limited(2 << 20), State::Ok);
+        assert_eq!(limited(1 << 20), State::Warn);
+        assert_eq!(limited(u64::MAX), State::Ok, "no limit of cgroup v1");
     }
 
     #[test]
