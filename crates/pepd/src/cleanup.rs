@@ -111,7 +111,7 @@ pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
     })
 }
 
-/// Removes the socket at which nobody answers any more, and returns where it was.
+/// Removes the socket at which no process answers any more, and returns its path.
 fn remove_socket(config: &Config) -> Result<Option<PathBuf>, CleanupError> {
     let Some(path) = admin::socket_path(config) else {
         return Ok(None);

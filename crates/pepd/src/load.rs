@@ -17,7 +17,7 @@ use crate::kernel;
 /// No configuration is longer: 4 KiB for each of as many sites as there may be.
 const LENGTH_MAX: u64 = 4 << 20;
 
-/// Where operators without a configuration find one: in the package, and in the source.
+/// Places where operators find an example: in the package, and in the source.
 const EXAMPLE: &str = "an example is /usr/share/doc/pepd/config/pepd.example.toml (of the \
                        package), or config/pepd.example.toml (of the source); `--config FILE` \
                        names another file";
@@ -123,7 +123,7 @@ impl fmt::Display for LoadError {
 impl std::error::Error for LoadError {}
 
 impl LoadError {
-    /// Whether there is no such file.
+    /// True where there is no such file.
     pub fn is_missing(&self) -> bool {
         matches!(self, Self::Unreadable(_, err) if err.kind() == io::ErrorKind::NotFound)
     }

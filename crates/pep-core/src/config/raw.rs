@@ -333,7 +333,7 @@ pub fn closest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
 mod tests {
     use super::{super::parse, HOMES, closest};
 
-    /// What is wrong with a file with this key in this section.
+    /// Error for a file that has this key in this section.
     fn errors(section: &str, key: &str) -> Vec<String> {
         let errors = parse(&format!("{section}\n{key} = 2020-01-01\n")).expect_err("a date");
         errors.iter().map(ToString::to_string).collect()

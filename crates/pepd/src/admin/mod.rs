@@ -151,14 +151,14 @@ pub fn look(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Whether a socket is there at which nobody answers: that of a process that was killed.
+/// True where a socket is left of a process that was killed, and no process answers at it.
 pub fn is_dead(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     let is_refused = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
     is_socket && UnixStream::connect(path).is_err_and(is_refused)
 }
 
-/// Removes a socket at which nobody answers; false where there is none.
+/// Removes a socket at which no process answers; false where there is none.
 ///
 /// # Errors
 /// When the system does not let us.

@@ -411,7 +411,7 @@ impl Daemon {
     }
 }
 
-/// What the log says when a drain begins: operators who wait see for how long.
+/// Line of the log at the beginning of a drain: operators who wait see for how long.
 fn draining(flows: u64, grace: Duration) -> String {
     if flows == 0 {
         return "draining".to_owned();

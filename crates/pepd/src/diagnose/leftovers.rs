@@ -1,4 +1,4 @@
-//! What a pepd that was killed has left, where none runs: rules, routes and its socket.
+//! Leftovers of a pepd that was killed, where none runs: rules, routes and its socket.
 
 use pep_core::config::Config;
 
@@ -8,7 +8,7 @@ use crate::{
     intercept::{Interception, claim},
 };
 
-/// Looks for leftovers that nobody uses, or keeps for the next `pepd run`.
+/// Looks for leftovers that no pepd uses, or keeps for the next `pepd run`.
 pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {
     if claim::user_of(config).ok()?.is_some() {
         return None;

@@ -194,7 +194,7 @@ pub(super) async fn kernel(config: &Config, runs: bool) -> Finding {
     }
 }
 
-/// Why nft cannot be used to ask for them.
+/// Reason for which nft cannot be asked for them.
 fn unasked(what: &str, err: &NftError) -> Finding {
     let seen = match err {
         NftError::Missing => "cannot be asked: nft is not installed",

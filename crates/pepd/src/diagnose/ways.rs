@@ -75,7 +75,7 @@ pub(super) async fn delivery(config: &Config, net: &Net) -> Option<Finding> {
     Some(delivery_of(delivers, config.intercept.rule_priority))
 }
 
-/// Whether packets with the mark of redirected ones are delivered here.
+/// True where the kernel delivers packets with the mark of redirected ones here.
 ///
 /// `None` where that cannot be asked.
 pub(super) async fn delivers(config: &Config, net: &Net) -> Option<bool> {
