@@ -47,6 +47,12 @@ impl MemoryBudget {
         self.try_take_up_to(bytes, self.limit - self.limit / 4)
     }
 
+    /// As [`try_take`](Self::try_take), but leaves half of it untouched.
+    #[must_use]
+    fn try_take_of_half(&self, bytes: u64) -> bool {
+        self.try_take_up_to(bytes, self.limit / 2)
+    }
+
     fn try_take_up_to(&self, bytes: u64, limit: u64) -> bool {
         self.taken
             .fetch_update(Relaxed, Relaxed, |taken| {
@@ -117,6 +123,15 @@ impl Share {
         taken
     }
 
+    /// Takes `bytes` more while less than half of the budget is taken: for what only makes a flow
+    /// faster.
+    #[must_use]
+    pub fn try_grow_in_plenty(&mut self, bytes: u64) -> bool {
+        let taken = self.budget.try_take_of_half(bytes);
+        self.bytes += if taken { bytes } else { 0 };
+        taken
+    }
+
     /// Takes `bytes` more whatever is left: for what has arrived already, which was bounded
     /// when it was allowed.
     pub fn grow(&mut self, bytes: u64) {
@@ -146,6 +161,16 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_only_makes_faster_leaves_half() {
+        let budget = Arc::new(MemoryBudget::new(10));
+        let mut share = Share::none(&budget);
+        assert!(share.try_grow_in_plenty(5));
+        assert!(!share.try_grow_in_plenty(1));
+        assert!(share.try_grow(2));
+        assert_eq!((share.bytes(), budget.taken()), (7, 7));
+    }
 
     #[test]
     fn takes_up_to_the_limit_and_no_further() {

@@ -102,6 +102,21 @@ fn a_rate_that_is_not_true_costs_neither_goodput_nor_others() {
 }
 
 #[test]
+fn a_stated_rate_of_a_few_kbit_that_is_not_true_fills_no_queue() {
+    let cell = Cell {
+        link: "rate=4800bit,delay=300ms,queue=6kB",
+        stated: 9600,
+        measured: false,
+        rtt: Duration::from_millis(600),
+        passes: 4800.0,
+    };
+    let (share, dropped) = run(&cell, Duration::from_secs(120), Duration::from_secs(600));
+    assert!(share > 0.85, "{share}");
+    // A pulse of a packet is a quarter of this queue.
+    assert!(dropped < 0.08, "{dropped}");
+}
+
+#[test]
 fn short_wave_is_used_as_other_links_are() {
     // 687 bytes a packet, 60 of them headers; one in 18 has a bit error at 1e-5.
     for (ber, passes) in [("", 1.0), (",ber=1e-5", 0.945)] {

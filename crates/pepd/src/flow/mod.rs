@@ -235,15 +235,17 @@ impl Flow {
         };
         let link_leg = &legs[ends.site.link_side as usize];
         revive::watch(link_leg.shared(), &ends.site.timeouts);
+        let receive_window = ReceiveWindow::new(
+            ends.site.link_leg().buffers.receive,
+            Share::none(&context.budget),
+            link_leg.fd(),
+        );
         Some(Self {
             relay,
             wakefulness: Wakefulness::new(context.busy_poll),
             slot,
             share: context.share_of(&ends),
-            receive_window: ReceiveWindow::new(
-                ends.site.link_leg().buffers.receive,
-                Share::none(&context.budget),
-            ),
+            receive_window,
             context,
             ends,
             legs,

@@ -25,15 +25,30 @@ pub(super) struct ReceiveWindow {
 }
 
 impl ReceiveWindow {
-    pub(super) fn new(buffer: ReceiveBuffer, extra: Share) -> Self {
+    /// Counts what the buffer of a flow that was taken over has grown by already.
+    pub(super) fn new(buffer: ReceiveBuffer, mut extra: Share, fd: BorrowedFd<'_>) -> Self {
+        let most = match buffer {
+            ReceiveBuffer::Grown(bytes) => bytes.saturating_mul(2),
+            ReceiveBuffer::System | ReceiveBuffer::Fixed(_) => 0,
+        };
+        if most > 0 {
+            let size = receive::size(fd).unwrap_or(0);
+            extra.grow(size.saturating_sub(receive::autotuned_most()));
+        }
         Self {
-            most: match buffer {
-                ReceiveBuffer::Grown(bytes) => bytes.saturating_mul(2),
-                ReceiveBuffer::System | ReceiveBuffer::Fixed(_) => 0,
-            },
+            most,
             until_look: LOOK_EVERY,
             extra,
         }
+    }
+
+    /// Shrinks a buffer that has grown to the kernel's limit: the flow is quiet.
+    pub(super) fn on_quiet(&mut self, fd: BorrowedFd<'_>) {
+        let bytes = self.extra.bytes();
+        if bytes == 0 || receive::set_size(fd, receive::autotuned_most()).is_err() {
+            return;
+        }
+        self.extra.give_back(bytes);
     }
 
     /// Grows the buffer where what arrives asks for it.
@@ -54,13 +69,44 @@ impl ReceiveWindow {
         let Some(wanted) = receive::state(fd)?.wanted(limit, self.most) else {
             return Ok(());
         };
-        let extra = wanted.saturating_sub(limit);
-        if self
-            .extra
-            .try_grow(extra.saturating_sub(self.extra.bytes()))
-        {
-            receive::set_size(fd, wanted)?;
+        let extra = wanted
+            .saturating_sub(limit)
+            .saturating_sub(self.extra.bytes());
+        if self.extra.try_grow_in_plenty(extra) {
+            receive::set_size(fd, wanted).inspect_err(|_| self.extra.give_back(extra))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{TcpListener, TcpStream},
+        os::fd::AsFd as _,
+        sync::Arc,
+    };
+
+    use pep_core::budget::MemoryBudget;
+
+    use super::*;
+
+    #[test]
+    fn what_a_buffer_has_grown_by_is_counted_and_given_back_when_quiet() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (receiver, _) = listener.accept().unwrap();
+        let (fd, limit) = (receiver.as_fd(), receive::autotuned_most());
+        let budget = Arc::new(MemoryBudget::new(1 << 30));
+        let window = |buffer| ReceiveWindow::new(buffer, Share::none(&budget), fd);
+        let fresh = window(ReceiveBuffer::Grown(limit));
+        assert_eq!(budget.taken(), 0, "of a new connection");
+        drop(fresh);
+        receive::set_size(fd, limit + (4 << 20)).unwrap();
+        let mut taken_over = window(ReceiveBuffer::Grown(2 * limit));
+        assert_eq!(budget.taken(), 4 << 20);
+        taken_over.on_quiet(fd);
+        assert_eq!(budget.taken(), 0);
+        assert_eq!(receive::size(fd).unwrap(), limit);
     }
 }

@@ -268,6 +268,8 @@ impl Flow {
         if let Some(share) = &mut self.share {
             share.on_quiet();
         }
+        let link_leg = &self.legs[self.ends.site.link_side as usize];
+        self.receive_window.on_quiet(link_leg.fd());
         for (direction, empty) in self.relay.handle_idle() {
             if empty {
                 self.publish_half(direction);

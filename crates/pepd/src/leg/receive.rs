@@ -33,6 +33,14 @@ pub fn set_size(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     socket::unclamp_window(fd)
 }
 
+/// Size in bytes as the kernel counts it.
+///
+/// # Errors
+/// When the socket cannot be asked.
+pub fn size(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    socket::receive_buffer(fd)
+}
+
 /// State of a receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {

@@ -5,6 +5,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
+use pep_core::site::{Buffers, ReceiveBuffer};
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
@@ -23,12 +24,12 @@ pub(in super::super) struct Options {
 }
 
 impl Options {
-    fn socket(&self, to: &SocketAddr) -> io::Result<Socket> {
+    fn socket(leg: &LegOptions, to: &SocketAddr) -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(*to), Type::STREAM.nonblocking(), None)?;
         if to.is_ipv6() {
             socket.set_only_v6(true)?;
         }
-        self.leg.apply(&socket, Family::of(to))?;
+        leg.apply(&socket, Family::of(to))?;
         Ok(socket)
     }
 
@@ -40,7 +41,7 @@ impl Options {
         &self,
         to: SocketAddr,
     ) -> io::Result<impl Future<Output = io::Result<TcpStream>> + use<>> {
-        let socket = self.socket(&to)?;
+        let socket = Self::socket(&self.leg, &to)?;
         if let Some(from) = self.from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
@@ -83,8 +84,17 @@ impl Listeners {
     }
 }
 
+/// The kernel sizes what comes in: a stranger that calls must not hold memory before it has shown
+/// that it is a peer.
 fn listener(address: SocketAddr, options: &Options) -> io::Result<Socket> {
-    let socket = options.socket(&address)?;
+    let leg = LegOptions {
+        buffers: Buffers {
+            receive: ReceiveBuffer::System,
+            ..options.leg.buffers
+        },
+        ..options.leg.clone()
+    };
+    let socket = Options::socket(&leg, &address)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket)

@@ -259,11 +259,14 @@ impl Mtu {
     }
 
     fn candidate(&self) -> Option<usize> {
-        if self.raise_at.is_some() || self.good >= self.top() {
+        let top = self.top();
+        // A rate that varies must not have each few bytes more tried.
+        let gain = if top < self.max { STEP_MIN } else { 0 };
+        if self.raise_at.is_some() || self.good + gain >= top {
             return None;
         }
-        if self.bad > self.top() {
-            return Some(self.top());
+        if self.bad > top {
+            return Some(top);
         }
         let middle = self.good + (self.bad - self.good) / 2;
         (self.bad - self.good > STEP_MIN).then_some(middle)

@@ -357,9 +357,17 @@ impl Auto {
         self.link_loss += (share - self.link_loss) * (sent / 1000.0).min(1.0);
     }
 
-    /// Bits a second below which nothing could be measured.
+    /// Bits a second below which nothing could be measured: never more than a quarter of what is
+    /// stated, so that a queue can drain.
     fn least(&self) -> f64 {
-        self.long / self.signal.rtt().max(PACKET_TIME_MAX)
+        let rtt = self.signal.rtt();
+        // Packets of slow links are shortened.
+        let packet = if rtt > SLOW_RTT {
+            self.signal.packet().min(self.long)
+        } else {
+            self.long
+        };
+        (packet / rtt.max(PACKET_TIME_MAX)).min(self.ceiling / 4.0)
     }
 
     fn gain(&self) -> f64 {
