@@ -247,7 +247,7 @@ fn what_the_drawings_of_deployments_say_is_accepted() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/deployment.md");
     let page = fs::read_to_string(path).unwrap();
     let blocks: Vec<_> = page.split("```toml\n").skip(1).collect();
-    assert_eq!(blocks.len(), 4);
+    assert_eq!(blocks.len(), 3);
     for block in blocks {
         let (text, _) = block.split_once("```").unwrap();
         assert!(valid(text).warnings.is_empty(), "{text}");
