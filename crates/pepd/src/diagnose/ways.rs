@@ -209,7 +209,7 @@ fn link_of(link: &str, way: Option<&str>, lan: &[&str], strict: bool) -> Finding
     let what = "route to the link";
     match way {
         Some(way) if way == link => Finding::ok(what, format!("the default route leads by {link}")),
-        Some(way) if lan.contains(&way) => Finding::fail(
+        Some(way) if lan.contains(&way) => Finding::warn(
             what,
             format!("{way} is in intercept.lan, but the default route leads by it, not by {link}"),
             format!(
@@ -349,9 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn lan_and_link_that_are_swapped_fail() {
+    fn lan_and_link_that_are_swapped_are_warned_of() {
         let swapped = link_of("eth0", Some("sat0"), &["sat0"], false);
-        assert_eq!(swapped.state, State::Fail);
+        assert_eq!(swapped.state, State::Warn);
         assert!(
             swapped.seen.contains("sat0 is in intercept.lan"),
             "{swapped}"
