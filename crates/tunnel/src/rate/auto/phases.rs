@@ -297,7 +297,7 @@ impl Auto {
     fn keep_up(&mut self, reading: &Reading, trial_at: f64) {
         let rtt = self.signal.rtt_last();
         if !reading.app_limited {
-            self.window.grow(reading.now, rtt);
+            self.window.grow(reading.now, rtt, self.signal.rtt());
         }
         // Nothing would ever shrink it again.
         let most = self.ceiling * rtt / self.signal.packet();

@@ -129,7 +129,7 @@ fn a_window_grows_as_cubic_does() {
         let mut now = 1.0;
         while now < 1.0 + seconds {
             now += 0.01;
-            grown.grow(now, 0.1);
+            grown.grow(now, 0.1, 0.1);
         }
         grown.packets
     };
