@@ -1,4 +1,4 @@
-//! How long a connection that has bytes to send may hear nothing.
+//! Time for which a connection that has bytes to send may hear nothing.
 //!
 //! The kernel's TCP_USER_TIMEOUT means two things. While bytes are under way it bounds the silence. While the far end's
 //! window is closed it bounds how long that may be so, however often the far end answers probes. That ends connections
@@ -19,7 +19,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// How much longer than its limit a connection may live that falls silent with a closed window, as that was noticed
+    /// Time beyond its limit for which a connection may live that falls silent with a closed window, as that was noticed
     /// late.
     pub const LOOK: Duration = Duration::from_secs(1);
 

@@ -21,7 +21,7 @@ pub struct Vitals {
     pub acked: u64,
     /// Packets of which it is not known that they have arrived.
     pub unacked: u32,
-    /// Whether bytes wait to be sent though none are under way: the far end's window is closed.
+    /// True where bytes wait to be sent though none are under way: the far end's window is closed.
     pub waits_for_window: bool,
 }
 

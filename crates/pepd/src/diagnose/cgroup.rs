@@ -1,4 +1,4 @@
-//! How much memory a process may have, by its cgroups.
+//! Memory that a process may have, by its cgroups.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ fn least(cgroups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     path.ancestors().filter_map(limit).min()
 }
 
-/// Where the limits of memory are, if this line of `/proc/PID/cgroup` says so: `ID:CONTROLLERS:PATH`. Of version 2 there
+/// Folder of the limits of memory, if this line of `/proc/PID/cgroup` says so: `ID:CONTROLLERS:PATH`. Of version 2 there
 /// are no controllers, and version 1 comes first where it has memory.
 fn of_memory(line: &str) -> Option<(&'static str, &'static str, &str)> {
     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;

@@ -46,9 +46,9 @@ struct Legs {
 #[derive(Debug)]
 struct Leg {
     socket: Weak<OwnedFd>,
-    /// Its cap on retransmissions, while all is well; without one it is not revived.
+    /// Cap on its retransmissions, while all is well; without one it is not revived.
     rto_max: Option<Duration>,
-    /// Where it has a user timeout.
+    /// Patience, where it has a user timeout.
     patience: Option<Patience>,
     /// What was acknowledged a scan ago, where more was under way.
     acked: Option<u64>,

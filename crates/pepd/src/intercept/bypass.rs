@@ -10,7 +10,7 @@ use super::{
     rules::{self, Chain, NO_ROUTE, Ruleset},
 };
 
-/// What is left to the kernel now.
+/// Flows that are left to the kernel now.
 #[derive(Debug, Clone, Default)]
 pub struct LeftAlone {
     /// All new flows, and all packets, of these sites.
@@ -24,7 +24,7 @@ pub struct LeftAlone {
 pub(super) struct Bypass {
     installed: BTreeMap<SiteId, Chain>,
     bypassed: BTreeSet<SiteId>,
-    /// Whether there is the chain that asks for a route, and whether it is empty.
+    /// True where there is the chain that asks for a route, and whether it is empty.
     asks_for_route: bool,
     is_link_down: bool,
 }

@@ -156,7 +156,7 @@ impl Netns {
         command
     }
 
-    /// The same in the caller's session: a shell keeps its terminal.
+    /// Spawns it in the caller's session: a shell keeps its terminal.
     pub fn foreground_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         sys::before_exec(&mut command, Arc::clone(&self.fd), sys::Session::Callers);

@@ -29,7 +29,7 @@ const ETHTOOL_SET_SEGMENTATION: [u32; 3] = [0x1f, 0x24, 0x2c];
 pub enum Session {
     /// One that it leads.
     Own,
-    /// That of who spawns it.
+    /// Process that spawns it.
     Callers,
 }
 
