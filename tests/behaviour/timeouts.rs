@@ -151,7 +151,7 @@ fn a_receiver_that_pauses_keeps_its_flow() {
                     .shutdown(Shutdown::Write)
                     .expect("the receiver is there");
             });
-            // The length of the pause.
+            // The length of the pause: more than the user timeout, by the kernel's clock.
             thread::sleep(Duration::from_secs(8));
             resume.send(()).expect("the server waits");
             let all = received.recv_timeout(PATIENCE).expect("it goes on");

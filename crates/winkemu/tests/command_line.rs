@@ -320,6 +320,7 @@ fn a_command_does_not_outlive_its_link() {
     let deadline = Instant::now() + PATIENCE;
     while is_running(command) {
         assert!(Instant::now() < deadline, "it still runs");
+        // It is no child of ours: there is nothing to wait for.
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,9 +1,10 @@
 //! Time for which a connection that has bytes to send may hear nothing.
 //!
-//! The kernel's TCP_USER_TIMEOUT means two things. While bytes are under way it bounds the silence. While the far end's
-//! window is closed it bounds how long that may be so, however often the far end answers probes. That ends connections
-//! whose receiver pauses: a printer out of paper, a film on pause. So while a window is closed the timeout is moved on
-//! with each answer, and bounds the silence there, too.
+//! The kernel's TCP_USER_TIMEOUT means two things. While bytes are under way it bounds the silence.
+//! While the far end's window is closed it bounds how long that may be so, however often the far end
+//! answers probes. That ends connections whose receiver pauses: a printer out of paper, a film on
+//! pause. So while a window is closed pepd moves the timeout on with each answer: it then bounds the
+//! silence there, too.
 
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use super::revival::Vitals;
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     limit: Duration,
-    /// Since when the window is closed, as far as anybody has looked.
+    /// First look at which the window was closed.
     closed: Option<Duration>,
     set: Duration,
 }
 
 impl Patience {
-    /// Time beyond its limit for which a connection may live that falls silent with a closed window, as that was noticed
-    /// late.
+    /// Time beyond its limit for which a connection may live that falls silent with a closed window,
+    /// as that was noticed late.
     pub const LOOK: Duration = Duration::from_secs(1);
 
-    /// Of a connection whose timeout was set to `limit`.
+    /// Patience with a connection whose timeout was set to `limit`.
     pub const fn new(limit: Duration) -> Self {
         Self {
             limit,

@@ -214,7 +214,10 @@ pub(super) struct Traffic {
     /// `None` where the table has no such counter.
     syns: Option<u64>,
     intercepted: u64,
+    /// SYNs that passed because a limit was reached.
     passed: u64,
+    /// SYNs that passed because of what they are, or where they go.
+    left_alone: u64,
     called: u64,
     answered: u64,
     /// Packets with urgent data.
@@ -248,7 +251,8 @@ impl Traffic {
             pid: running.status.pid,
             syns: listing.counter(Counter::Syns),
             intercepted: counter(Counter::Intercepted),
-            passed: Counter::PASSED.map(counter).iter().sum(),
+            passed: Counter::PASSED_LIMITS.map(counter).iter().sum(),
+            left_alone: counter(Counter::PassedEndToEnd) + counter(Counter::PassedNoRoute),
             called: counter(Counter::Called),
             answered: counter(Counter::Answered),
             urgent: counter(Counter::Urgent),
@@ -288,6 +292,7 @@ impl Traffic {
             syns: self.syns.map(|syns| more(syns, before.syns.unwrap_or(0))),
             intercepted: more(self.intercepted, before.intercepted),
             passed: more(self.passed, before.passed),
+            left_alone: more(self.left_alone, before.left_alone),
             called: more(self.called, before.called),
             answered: more(self.answered, before.answered),
             urgent: more(self.urgent, before.urgent),
@@ -378,6 +383,7 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
         intercepted,
         held,
         passed,
+        left_alone,
         accepted,
         since,
         ..
@@ -390,6 +396,16 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
     );
     if intercepted + held == 0 {
         return match (*passed, syns) {
+            (0, _) if *left_alone > 0 => Finding::info(
+                what,
+                format!(
+                    "{} passed unaccelerated {since}",
+                    counted(*left_alone, "SYN")
+                ),
+                "no route of this machine's own leads to where they go, or they are signed or \
+                 guarded by their TTL: docs/interception.md; `nft list counters table inet` and \
+                 the table's name tell which",
+            ),
             (0, 0..SOME) => Finding::ok(what, counts),
             (0, _) => Finding::warn(
                 what,
@@ -490,7 +506,7 @@ pub(super) fn servers(traffic: &Traffic) -> Finding {
     Finding::ok(what, counts)
 }
 
-/// Whether some host has marked bytes as urgent.
+/// Warns where a host has marked bytes as urgent.
 pub(super) fn urgent(traffic: &Traffic) -> Option<Finding> {
     let Traffic { urgent, since, .. } = traffic;
     let seen = || {

@@ -110,6 +110,13 @@ fn connections_that_nothing_is_done_with_are_told_apart() {
     assert_eq!(of(SOME, 0, 0), State::Warn);
     assert_eq!(of(SOME, 1, 0), State::Fail);
     assert_eq!(of(SOME, 0, 1), State::Ok);
+    let left_alone = Traffic {
+        syns: Some(SOME),
+        left_alone: SOME,
+        ..traffic()
+    };
+    let finding = interception(&plain(), &left_alone, 0);
+    assert_eq!(finding.state, State::Info, "{finding}");
 }
 
 #[test]

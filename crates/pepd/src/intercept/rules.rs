@@ -233,7 +233,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// Those that are in every table.
+    /// Counters that are in every table.
     pub const ALL: [Self; 11] = [
         Self::Passed,
         Self::PassedHosts,
@@ -248,15 +248,11 @@ impl Counter {
         Self::Urgent,
     ];
 
-    /// Those of SYNs that passed unaccelerated.
-    pub const PASSED: [Self; 6] = [
-        Self::Passed,
-        Self::PassedHosts,
-        Self::PassedRecent,
-        Self::PassedRate,
-        Self::PassedEndToEnd,
-        Self::PassedNoRoute,
-    ];
+    /// SYNs that passed unaccelerated, by why.
+    pub const PASSED: [Self; 6] = *Self::ALL.first_chunk().expect("they come first");
+
+    /// SYNs that passed because a limit was reached, by which.
+    pub const PASSED_LIMITS: [Self; 4] = *Self::ALL.first_chunk().expect("they come first");
 
     /// As it is called in the table.
     pub fn name(self) -> Cow<'static, str> {

@@ -363,7 +363,7 @@ impl Builder<'_> {
         rules
     }
 
-    /// What lets SYNs pass whose connections would not survive being split: their ends check what
+    /// Rules that let SYNs pass whose connections would not survive being split: their ends check what
     /// only the other end can have sent.
     fn end_to_end(&self) -> Vec<Rule> {
         let passes = |comment: &str, conditions: &[Term]| {
