@@ -17,6 +17,7 @@ mod compression;
 mod congestion;
 mod custody;
 mod diagnose;
+mod elsewhere;
 mod ending;
 mod firewall;
 mod handshake;

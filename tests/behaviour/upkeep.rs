@@ -1,12 +1,14 @@
-//! What others do to the machine while pepd runs.
+//! What other programs do to the machine while pepd runs.
+
+use std::{path::Path, time::Duration};
 
 use pepd_tests::{
-    bed::{Bed, Family, Place},
+    bed::{Bed, Family, LAN, Place},
     echo::EchoServer,
-    host::Host,
+    host::{Dial, Host},
     matrix::matrix_pepd_only,
     pep::Pep,
-    wait::PATIENCE,
+    wait::{PATIENCE, wait_until},
 };
 
 use crate::support::{PORT, connect, echo_once};
@@ -72,6 +74,245 @@ fn a_closed_gate_is_put_back_closed() {
         echo_once(&mut only, b"still accelerated");
         assert_eq!(pep.counter("flows_accepted"), 1);
         drop(only);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+/// Another way out, by which policy rules of other programs lead.
+const OTHER_TABLE: u32 = 77;
+
+#[test]
+fn policy_rules_that_come_later_do_not_take_what_is_redirected() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let pep = bed.start().expect("not direct");
+        let mut open = connect(bed);
+        echo_once(&mut open, b"before");
+        let server = bed.at(Place::Server, PORT).ip();
+        ip(
+            bed,
+            &format!("route add {server} dev wan0 table {OTHER_TABLE}"),
+        );
+        // Without a priority each comes before all that there are; the third as in a full tunnel of wg-quick.
+        let rules = [
+            format!("iif lan0 table {OTHER_TABLE}"),
+            format!("to {server} table {OTHER_TABLE}"),
+            format!("not fwmark 51820 table {OTHER_TABLE}"),
+        ];
+        for (number, rule) in rules.iter().enumerate() {
+            let position = pep.log().position();
+            ip(bed, &format!("rule add {rule}"));
+            let told = pep.log().find(position, PATIENCE, |event| {
+                event.message().contains("moved pepd's ahead of it")
+            });
+            assert!(told.is_some(), "pepd's rules stay behind: {rule}");
+            echo_once(&mut connect(bed), b"new");
+            echo_once(&mut open, b"open");
+            assert_eq!(pep.counter("flows_accepted"), number as u64 + 2);
+        }
+        for rule in &rules {
+            ip(bed, &format!("rule del {rule}"));
+        }
+        ip(bed, &format!("route flush table {OTHER_TABLE}"));
+        drop(open);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn marks_that_others_set_keep_nothing_from_pepd() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let pep = bed.start().expect("not direct");
+        let at = |from: &str, priority: i32| {
+            format!(
+                "table inet others {{\nchain marks {{\ntype filter hook prerouting priority {priority}\n\
+                 iifname \"{from}\" meta mark set 1\n}}\n}}"
+            )
+        };
+        // Before, between and after pepd's own chains, on packets of hosts and on answers of servers.
+        let rules = [-310, -200, -100, 0, 500]
+            .map(|priority| ["lan0", "wan0"].map(|from| at(from, priority)));
+        for (number, rules) in rules.iter().flatten().enumerate() {
+            bed.gateway.nft(rules);
+            echo_once(&mut connect(bed), b"accelerated");
+            bed.gateway.nft("delete table inet others");
+            assert_eq!(pep.counter("flows_accepted"), number as u64 + 1, "{rules}");
+        }
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn reverse_path_filters_that_look_at_marks_drop_nothing() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        bed.gateway.sysctl("net/ipv4/conf/all/src_valid_mark", "1");
+        let pep = bed.start().expect("not direct");
+        let filter = |priority: i32| {
+            format!(
+                "table inet others {{\nchain filter {{\ntype filter hook prerouting priority {priority}\n\
+                 icmpv6 type {{ nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert }} accept\n\
+                 fib saddr . mark . iif oif missing drop\n}}\n}}"
+            )
+        };
+        // Those of firewalld (10) and NixOS (-140).
+        for (number, priority) in [-140, 10].into_iter().enumerate() {
+            bed.gateway.nft(&filter(priority));
+            echo_once(&mut connect(bed), b"accelerated");
+            bed.gateway.nft("delete table inet others");
+            assert_eq!(
+                pep.counter("flows_accepted"),
+                number as u64 + 1,
+                "{priority}"
+            );
+        }
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+/// A firewall that lets nothing in.
+const CLOSED: &str = "table inet others {
+chain input {
+type filter hook input priority 0
+iifname \"lan0\" tcp flags & (syn|ack) == syn drop
+iifname \"pepd0\" tcp flags & (syn|ack) == syn drop
+}
+}";
+
+/// Longer than pepd waits for a redirected SYN to arrive, and than the host's next SYN after that takes.
+const LOST: Duration = Duration::from_secs(40);
+
+#[test]
+fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let pep = bed.start().expect("not direct");
+        bed.gateway.nft(CLOSED);
+        // As hosts have it.
+        bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
+        let server = bed.at(Place::Server, PORT);
+        let mut passed = bed
+            .client
+            .dial(&Dial::to(server).limit(LOST))
+            .expect("the kernel forwards it");
+        echo_once(&mut passed, b"not accelerated");
+        let told = pep.log().expect("drops what pepd redirects");
+        assert_eq!(told.level(), "ERROR");
+        assert!(
+            told.message().contains("pass unaccelerated"),
+            "{}",
+            told.message()
+        );
+        assert_eq!(pep.counter("flows_accepted"), 0);
+        pep.wait_counter("syns_passed_lost", |syns| syns > 0);
+        assert_eq!(pep.counter("interception_losses"), 1);
+
+        bed.gateway.nft("delete table inet others");
+        // Whatever is mended gives reason to try again at once.
+        removed_and_put_back(bed, &pep, |_| ip(bed, "rule del table 5000"));
+        pep.log().expect("connections are redirected again");
+        echo_once(&mut connect(bed), b"accelerated");
+        pep.log()
+            .expect("connections that are redirected arrive again");
+        assert_eq!(pep.counter("flows_accepted"), 1);
+        drop(passed);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn a_site_may_block_what_would_go_unprotected() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let site = "[[site]]\nname = \"all\"\non_interception_loss = \"block\"\n";
+        let pep = bed.start_with(site).expect("not direct");
+        bed.gateway.nft(CLOSED);
+        // As hosts have it.
+        bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
+        let server = bed.at(Place::Server, PORT);
+        let blocked = bed
+            .client
+            .dial(&Dial::to(server).limit(Duration::from_secs(20)));
+        assert!(blocked.is_err(), "it went out of this machine unprotected");
+        let told = pep.log().expect("drops what pepd redirects");
+        assert!(told.message().contains("are blocked"), "{}", told.message());
+        pep.wait_counter("syns_blocked_lost", |syns| syns > 0);
+        assert_eq!(pep.counter("syns_passed_lost"), 0);
+        bed.gateway.nft("delete table inet others");
+        pep.stop();
+    });
+}
+
+#[test]
+fn switching_ipv6_off_leaves_ipv4_alone() {
+    matrix_pepd_only(|bed| {
+        if bed.family == Family::V6 {
+            return;
+        }
+        let _echo = echo_server(bed);
+        let pep = bed.start().expect("not direct");
+        let mut open = connect(bed);
+        echo_once(&mut open, b"before");
+        bed.gateway.sysctl("net/ipv6/conf/lo/disable_ipv6", "1");
+        pep.log().expect("IPv6 is switched off");
+        echo_once(&mut open, b"open");
+        echo_once(&mut connect(bed), b"new");
+        bed.gateway.sysctl("net/ipv6/conf/lo/disable_ipv6", "0");
+        pep.log().expect("IPv6 is switched on again");
+        echo_once(&mut open, b"open");
+        echo_once(&mut connect(bed), b"new");
+        assert_eq!(pep.counter("flows_accepted"), 3);
+        drop(open);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn a_bridge_that_is_filtered_too_early_is_named_and_hosts_get_on() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let gateway = &bed.gateway;
+        let (address, key) = match bed.family {
+            Family::V4 => ("10.1.0.1/24", "net.bridge.bridge-nf-call-iptables"),
+            Family::V6 => ("fd01::1/64", "net.bridge.bridge-nf-call-ip6tables"),
+        };
+        if !gateway.enter(|| Path::new("/proc/sys/net/bridge").exists()) {
+            eprintln!("not tried: this kernel has no br_netfilter");
+            return;
+        }
+        gateway.ip("link add br0 type bridge");
+        gateway.ip(&format!("address del {address} dev {LAN}"));
+        gateway.ip(&format!("link set {LAN} master br0"));
+        gateway.ip(&format!("address add {address} dev br0 nodad"));
+        gateway.ip("link set br0 up");
+        wait_until("the bridge to have its own address", || {
+            let routes = gateway.ip("-6 route show table local");
+            routes.contains("anycast fe80:: dev br0 ")
+        });
+        gateway.sysctl(key, "1");
+        bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
+        let config = bed.config("").expect("not direct").replace(LAN, "br0");
+        let pep = Pep::start(gateway, &config);
+        let server = bed.at(Place::Server, PORT);
+        let mut stream = bed
+            .client
+            .dial(&Dial::to(server).limit(LOST))
+            .expect("hosts get on");
+        echo_once(&mut stream, b"hello");
+        if bed.path == pepd_tests::bed::Path::Spoof {
+            pep.log().expect(&format!("br0 is a bridge, and {key}"));
+            assert_eq!(pep.counter("flows_accepted"), 0);
+        } else {
+            assert_eq!(pep.counter("flows_accepted"), 1);
+        }
+        drop(stream);
         pep.wait_idle();
         pep.stop();
     });

@@ -10,6 +10,7 @@
 //! - [`hosts`], how many flows each host has
 //! - [`key`], keys of tunnels as text
 //! - [`outage`], whether the link is there
+//! - [`redirection`], whether SYNs that rules redirect arrive
 //! - [`relay`], what to do next with the two legs of a flow
 //! - [`ring`], where the bytes of a half are
 //! - [`share`], at which rate each flow may send into the link
@@ -29,6 +30,7 @@ pub mod history;
 pub mod hosts;
 pub mod key;
 pub mod outage;
+pub mod redirection;
 pub mod relay;
 pub mod ring;
 pub mod share;

@@ -173,6 +173,14 @@ counters! {
     syns_passed_end_to_end,
     /// SYNs that passed unaccelerated because no route leads to their destination (`spoof`).
     syns_passed_no_route,
+    /// SYNs that passed unaccelerated because those that pepd redirects did not arrive (`on_interception_loss`).
+    syns_passed_lost,
+    /// SYNs that were dropped because those that pepd redirects did not arrive (`on_interception_loss = "block"`).
+    syns_blocked_lost,
+    /// SYNs that passed unaccelerated because their route does not lead by the link (`link.elsewhere`).
+    syns_passed_elsewhere,
+    /// Times that redirected SYNs of a site did not arrive, by family: another program's rule dropped them.
+    interception_losses,
     /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further ones pass unaccelerated.
     hosts_at_cap,
     /// Times a host reached `limits.flows_per_host`.

@@ -169,6 +169,7 @@ impl Acceptor {
     }
 
     fn begin(&self, fd: OwnedFd, client: SocketAddr, reserve: Reserve) -> io::Result<()> {
+        self.site.tally.arrive(self.family);
         let destination = SockRef::from(&fd).local_addr()?.as_socket();
         let destination = destination.ok_or(io::ErrorKind::InvalidData)?;
         let ends = Ends {

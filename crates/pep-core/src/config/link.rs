@@ -8,7 +8,7 @@ use super::{
     IfName,
     raw::Section,
     timeouts::KERNEL_RTO_MAX,
-    values::{BitRate, Map, NonEmpty, Span, Switch, WordOr, text},
+    values::{BitRate, Map, NonEmpty, OneOf, Span, Switch, WordOr, text},
 };
 
 /// `[link]`: the bad hop. Optional; what it states is used to size buffers and pace senders.
@@ -26,12 +26,24 @@ pub struct Link {
     pub rtt: Option<Duration>,
     /// Nobody else uses it; default false. What sites and peers say goes before.
     pub dedicated: bool,
+    /// What becomes of new flows of mode `split` whose route leads by another interface; default [`Elsewhere::Pass`].
+    pub elsewhere: Elsewhere,
     /// The file that says when it is there (a contact plan, [`units::contacts`]). Default none.
     pub contacts: Option<PathBuf>,
     /// Who beyond the link is asked whether it is there. Default nobody.
     pub gateway: Option<IpAddr>,
     /// How often, 100 ms to 1 h; default [`Link::GATEWAY_EVERY`].
     pub gateway_every: Duration,
+}
+
+/// What becomes of new flows that do not cross the link, as their route leads by another interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Elsewhere {
+    /// The kernel forwards them (default).
+    #[default]
+    Pass,
+    /// pepd carries them as if they crossed it: the route leads by an interface above the link's, a VPN's for example.
+    Split,
 }
 
 impl Link {
@@ -69,6 +81,8 @@ impl Link {
             Span(Duration::from_micros(1)..=Duration::from_secs(600)),
         );
         let dedicated = section.read("dedicated", Switch).unwrap_or(false);
+        let words = OneOf(&[("pass", Elsewhere::Pass), ("split", Elsewhere::Split)]);
+        let elsewhere = section.read("elsewhere", words);
         let contacts = section.read("contacts", NonEmpty("the path of a contact plan"));
         let gateway = section.read("gateway", text("an address"));
         if let Some(why) = gateway.and_then(why_no_gateway) {
@@ -98,6 +112,7 @@ impl Link {
             dedicated,
             contacts: contacts.map(PathBuf::from),
             gateway,
+            elsewhere: elsewhere.unwrap_or_default(),
             gateway_every: gateway_every.unwrap_or(Self::GATEWAY_EVERY),
         })
     }

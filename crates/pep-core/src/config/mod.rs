@@ -35,7 +35,7 @@ pub use custody::Custody;
 pub use error::{ConfigError, ConfigWarning};
 pub use intercept::{Intercept, Marks};
 pub use limits::Limits;
-pub use link::Link;
+pub use link::{Elsewhere, Link};
 pub use log::{LogConfig, LogFormat, LogLevel};
 pub use names::{CongestionName, IfName, NameError, TableName};
 pub use peers::{Carrier, Endpoint, Identity, OnPeerLoss, Peer};

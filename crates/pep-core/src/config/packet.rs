@@ -17,7 +17,7 @@ use crate::site::{Matcher, Mode, PacketPolicy, Protocol, Site, WithoutPeer};
 pub(super) const SITES_MAX: usize = 16;
 
 /// Keys that are of TCP legs.
-const OF_LEGS: [&str; 18] = [
+const OF_LEGS: [&str; 19] = [
     "congestion",
     "congestion_lan",
     "dedicated",
@@ -36,6 +36,7 @@ const OF_LEGS: [&str; 18] = [
     "link_buffer",
     "lan_buffer",
     "while_down",
+    "on_interception_loss",
 ];
 
 const WITHOUT_PEER: OneOf<WithoutPeer> =

@@ -23,6 +23,7 @@ const HOMES: [(&str, &[&str]); 5] = [
             "contacts",
             "gateway",
             "gateway_every",
+            "elsewhere",
         ],
     ),
     (
@@ -47,6 +48,7 @@ const HOMES: [(&str, &[&str]); 5] = [
             "pacing",
             "share",
             "while_down",
+            "on_interception_loss",
         ],
     ),
     (

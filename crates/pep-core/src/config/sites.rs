@@ -17,8 +17,8 @@ use super::{
     },
 };
 use crate::site::{
-    Buffer, Class, Close, DscpPolicy, KeepWhen, LinkLeg, Lowat, Matcher, Mode, Pacing, Sharing,
-    Site, SiteTable, Source, SynHandling, WhileDown,
+    Buffer, Class, Close, DscpPolicy, InterceptionLoss, KeepWhen, LinkLeg, Lowat, Matcher, Mode,
+    Pacing, Sharing, Site, SiteTable, Source, SynHandling, WhileDown,
 };
 
 /// The name of the built-in last site.
@@ -110,6 +110,9 @@ impl Context<'_> {
             disk: s.read("disk", custody::disk()),
             close: s.read("close", CLOSES).unwrap_or(d.close),
             while_down: s.read("while_down", WHILE_DOWN).unwrap_or(d.while_down),
+            on_interception_loss: s
+                .read("on_interception_loss", INTERCEPTION_LOSS)
+                .unwrap_or(d.on_interception_loss),
             packet: None,
         };
         let by_class = match site.class {
@@ -315,11 +318,10 @@ fn check_tunnel(section: &Section<'_>, site: &mut Site) {
 
 /// What is only of use to some.
 fn check_while_down(section: &Section<'_>, site: &Site) {
-    if site.mode == Mode::Bypass && section.has("while_down") {
-        section.warning(
-            "while_down",
-            "has no effect: mode \"bypass\" takes no flows",
-        );
+    for key in ["while_down", "on_interception_loss"] {
+        if site.mode == Mode::Bypass && section.has(key) {
+            section.warning(key, "has no effect: mode \"bypass\" takes no flows");
+        }
     }
     if site.while_down == WhileDown::Refuse && site.syn == SynHandling::Defer {
         section.error(
@@ -334,6 +336,10 @@ const WHILE_DOWN: OneOf<WhileDown> = OneOf(&[
     ("custody", WhileDown::Custody),
     ("refuse", WhileDown::Refuse),
     ("bypass", WhileDown::Bypass),
+]);
+const INTERCEPTION_LOSS: OneOf<InterceptionLoss> = OneOf(&[
+    ("pass", InterceptionLoss::Pass),
+    ("block", InterceptionLoss::Block),
 ]);
 const CLASSES: OneOf<Class> = OneOf(&[
     ("interactive", Class::Interactive),

@@ -14,8 +14,9 @@ pub use martian::{is_martian, may_be_host};
 pub use matcher::{FlowKey, Matcher, PortRange};
 pub use packet::{PacketPolicy, WithoutPeer};
 pub use policy::{
-    Buffer, Buffers, Class, Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Lowat, Mode, Pacing,
-    RTT0_DEFAULT, ReceiveBuffer, Sharing, Site, Source, SynHandling, WhileDown,
+    Buffer, Buffers, Class, Close, DscpPolicy, InterceptionLoss, IpVersion, KeepWhen, LinkLeg,
+    Lowat, Mode, Pacing, RTT0_DEFAULT, ReceiveBuffer, Sharing, Site, Source, SynHandling,
+    WhileDown,
 };
 pub use protocol::{Protocol, ProtocolError};
 pub use table::{SiteId, SiteTable};

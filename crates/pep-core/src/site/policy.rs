@@ -216,6 +216,17 @@ pub enum WhileDown {
     Bypass,
 }
 
+/// What becomes of new flows of a site whose SYNs pepd's rules redirect and the machine drops, by
+/// another program's firewall for example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InterceptionLoss {
+    /// The kernel forwards them, unaccelerated and outside of any tunnel (default).
+    #[default]
+    Pass,
+    /// Their SYNs are dropped: nothing leaves the machine outside of the tunnel.
+    Block,
+}
+
 /// A named policy and what it matches.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
@@ -288,6 +299,9 @@ pub struct Site {
     pub close: Close,
     /// What becomes of new flows while the link is known to be away; default [`WhileDown::Custody`].
     pub while_down: WhileDown,
+    /// What becomes of new flows while pepd's rules redirect SYNs that never arrive; default
+    /// [`InterceptionLoss::Pass`].
+    pub on_interception_loss: InterceptionLoss,
     /// How packets are carried, in [`Mode::Packet`]; there alone it is `Some`.
     pub packet: Option<PacketPolicy>,
 }
@@ -334,6 +348,7 @@ impl Site {
             disk: None,
             close: Close::default(),
             while_down: WhileDown::default(),
+            on_interception_loss: InterceptionLoss::default(),
             packet: None,
         }
     }

@@ -1,12 +1,13 @@
 //! What is looked after every second.
 
-use std::error::Error;
+use std::{collections::BTreeSet, error::Error};
 
 use super::spare::Spare;
 use crate::{
     flow::FlowContext,
     gate::Gate,
-    intercept::{InterceptError, Interception, upkeep::Missing},
+    intercept::{InterceptError, Interception, upkeep::Trouble},
+    leg::Family,
     log, sys,
 };
 
@@ -25,10 +26,19 @@ pub(super) struct Chores {
     accepted: Option<u64>,
     /// Nothing but waiting was done since idle code was last unmapped.
     code_unmapped: bool,
-    /// It was told that what somebody removed cannot be put back.
-    told_of_missing: bool,
+    /// Troubles that last, of which the log has a line.
+    told: BTreeSet<Trouble>,
     /// Lines of the log known to be lost.
     lost_lines: u64,
+}
+
+/// What a look at all that was installed has come to.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    /// Something was mended: what is redirected may arrive again.
+    pub mended: bool,
+    /// Families of which SYNs that listeners answer at once cannot arrive.
+    pub undelivered: BTreeSet<Family>,
 }
 
 impl Chores {
@@ -65,44 +75,71 @@ impl Chores {
         self.code_unmapped = quiet;
     }
 
-    /// Others flush rulesets and delete rules that they do not know: hosts would be without
-    /// acceleration, or without connections.
-    pub(super) async fn put_back(
+    /// Looks after what was installed, against other programs: hosts would be without acceleration, or without
+    /// connections.
+    pub(super) async fn look_after(
         &mut self,
-        interception: &Interception,
+        interception: &mut Interception,
         gate: Gate,
         spare: &mut Spare,
-    ) {
-        match interception.missing().await {
-            Ok(Some(missing)) => {
-                spare.release();
-                let result = interception.put_back(missing, gate).await;
-                spare.fill();
-                self.tell_of_missing(missing, result);
-            }
-            Ok(None) => self.told_of_missing = false,
+    ) -> Looked {
+        let troubles = match interception.troubles().await {
+            Ok(troubles) => BTreeSet::from_iter(troubles),
             Err(err) => {
                 let error = &err as &dyn Error;
                 tracing::debug!(error, "cannot see whether all rules are in place");
+                return Looked::default();
             }
+        };
+        let is_on_again = self.told.contains(&Trouble::Off) && !troubles.contains(&Trouble::Off);
+        self.told.retain(|trouble| troubles.contains(trouble));
+        let mut troubles = troubles;
+        if is_on_again {
+            // All of IPv6 that is missing went with it.
+            troubles.retain(|trouble| !matches!(trouble, Trouble::Undelivered(Family::V6, _)));
+            troubles.insert(Trouble::Routing(Family::V6));
         }
+        let mut looked = Looked::default();
+        for trouble in troubles {
+            spare.release();
+            let result = interception.mend(&trouble, gate).await;
+            spare.fill();
+            looked.mended |= result.is_ok() && !trouble.is_for_operators();
+            if let Trouble::Bridge(family, _) = trouble {
+                looked.undelivered.insert(family);
+            }
+            self.tell_of(trouble, result, is_on_again);
+        }
+        looked
     }
 
-    fn tell_of_missing(&mut self, missing: Missing, put_back: Result<(), InterceptError>) {
-        match put_back {
-            Ok(()) => tracing::warn!(
-                "somebody has removed {missing}: put back; until then hosts went without acceleration, \
-                 or without connections"
-            ),
-            Err(err) if !self.told_of_missing => {
-                self.told_of_missing = true;
-                let error = &err as &dyn Error;
-                tracing::error!(
-                    error,
-                    "somebody has removed {missing}: cannot put back, trying again every second"
-                );
+    fn tell_of(
+        &mut self,
+        trouble: Trouble,
+        result: Result<&'static str, InterceptError>,
+        is_on_again: bool,
+    ) {
+        match result {
+            Ok(_) if trouble.is_for_operators() => {
+                if self.told.insert(trouble.clone()) {
+                    tracing::warn!("{trouble}");
+                }
             }
-            Err(_) => {}
+            Ok(_) if is_on_again && trouble == Trouble::Routing(Family::V6) => {
+                tracing::info!("IPv6 is switched on again: pepd takes IPv6 connections again");
+            }
+            Ok(done) => tracing::warn!(
+                "{trouble}: {done}; until then hosts went without acceleration, or without connections"
+            ),
+            Err(err) => {
+                let error = &err as &dyn Error;
+                if self.told.insert(trouble.clone()) {
+                    tracing::error!(
+                        error,
+                        "{trouble}: cannot mend it, trying again every second"
+                    );
+                }
+            }
         }
     }
 }

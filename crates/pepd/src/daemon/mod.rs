@@ -5,6 +5,7 @@ mod bypassed;
 mod chores;
 pub(crate) mod descriptors;
 mod hosts;
+mod redirected;
 mod run;
 mod signals;
 mod spare;

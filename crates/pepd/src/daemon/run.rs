@@ -14,6 +14,7 @@ use super::{
     bypassed::Bypassed,
     chores::{self, Chores},
     hosts::HostsAtCap,
+    redirected::Redirected,
     signals::{Guard, Signals},
     spare::Spare,
 };
@@ -60,6 +61,7 @@ pub(super) struct Daemon {
     pub(super) descriptors: u64,
     pub(super) spare: Spare,
     pub(super) chores: Chores,
+    pub(super) redirected: Redirected,
     /// Where flows outlive this process.
     pub(super) keeper: Option<Keeper>,
 }
@@ -189,6 +191,9 @@ impl Daemon {
         // What the process before had left to the kernel.
         let left = bypassed.next().await;
         bypassed.are(self.set_bypassed(left).await);
+        // What other programs have set up before is known before any connection comes.
+        let now = *gate.borrow();
+        self.tick(now).await;
         self.log_ready();
         let mut hosts = HostsAtCap::new(&self.context.admission);
         let mut failed = None;
@@ -247,8 +252,16 @@ impl Daemon {
     async fn tick(&mut self, gate: Gate) {
         self.spare.fill();
         self.renew_keeper();
-        self.chores
-            .put_back(&self.interception, gate, &mut self.spare)
+        let interception = &mut self.interception;
+        let looked = self.chores.look_after(interception, gate, &mut self.spare);
+        let looked = looked.await;
+        if looked.mended {
+            self.redirected.hurry();
+        }
+        self.redirected.cannot_arrive(looked.undelivered);
+        let (context, sites) = (&self.context, &self.sites);
+        self.redirected
+            .look(&mut self.interception, context, sites)
             .await;
         self.chores.tidy(&self.context);
     }
@@ -447,14 +460,22 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
 /// All counters.
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     let mut stats = stats::gather(context);
-    match interception.passed().await {
-        Ok([gate, hosts, recent, rate, end_to_end, no_route]) => {
-            stats.syns_passed_gate = gate;
-            stats.syns_passed_hosts = hosts;
-            stats.syns_passed_recent = recent;
-            stats.syns_passed_rate = rate;
-            stats.syns_passed_end_to_end = end_to_end;
-            stats.syns_passed_no_route = no_route;
+    match interception.passed() {
+        Ok(passed) => {
+            let fields = [
+                &mut stats.syns_passed_gate,
+                &mut stats.syns_passed_hosts,
+                &mut stats.syns_passed_recent,
+                &mut stats.syns_passed_rate,
+                &mut stats.syns_passed_end_to_end,
+                &mut stats.syns_passed_no_route,
+                &mut stats.syns_passed_lost,
+                &mut stats.syns_blocked_lost,
+                &mut stats.syns_passed_elsewhere,
+            ];
+            for (field, count) in fields.into_iter().zip(passed) {
+                *field = count;
+            }
         }
         Err(err) => tracing::warn!(error = %err, "cannot read the counters of passed SYNs"),
     }

@@ -4,7 +4,10 @@ use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, L
 use pep_core::config::{Config, closest};
 
 use super::{Finding, Net};
-use crate::{intercept::claim, sys::ethtool};
+use crate::{
+    intercept::{claim, netlink::is_bridge, setup},
+    sys::ethtool,
+};
 
 /// Every link has to carry as much of IPv6 (RFC 8200, section 5).
 const MTU_LEAST_V6: u32 = 1280;
@@ -28,6 +31,8 @@ pub struct Interface {
     pub port_of: Option<u32>,
     /// A bridge or a bond: packets arrive by it, not by its ports.
     pub has_ports: bool,
+    /// A bridge.
+    pub is_bridge: bool,
 }
 
 impl Interface {
@@ -42,6 +47,7 @@ impl Interface {
             mtu: 0,
             port_of: None,
             has_ports: false,
+            is_bridge: is_bridge(message),
         };
         for attribute in &message.attributes {
             match attribute {
@@ -84,7 +90,31 @@ pub(super) fn check(config: &Config, net: &Net) -> Vec<Finding> {
         offloads(name.as_str(), ethtool::offloads(name.as_str()).ok()?)
     });
     findings.extend(offloads);
+    findings.extend(bridges(config, net));
     findings
+}
+
+/// Bridges whose packets the kernel looks at too early to redirect them.
+fn bridges(config: &Config, net: &Net) -> Vec<Finding> {
+    if !setup::answers_at_once(config) {
+        return Vec::new();
+    }
+    let lans = config.intercept.lan.iter();
+    let bridges = lans.filter(|name| net.named(name.as_str()).is_some_and(|one| one.is_bridge));
+    let findings = bridges.flat_map(|name| {
+        setup::bridge_filters().map(move |family| {
+            let key = setup::bridge_filter(family);
+            Finding::fail(
+                format!("bridge {name}, {family}"),
+                format!(
+                    "{key}=1 (Docker, Kubernetes) has the kernel look at its packets too early: connections of \
+                     `syn = \"spoof\"` and of tunnels are not accepted"
+                ),
+                format!("`syn = \"defer\"`, or sysctl -w {key}=0"),
+            )
+        })
+    });
+    findings.collect()
 }
 
 fn there(key: &str, name: &str, all: &[Interface]) -> Finding {
@@ -210,6 +240,7 @@ mod tests {
             mtu: 1500,
             port_of: None,
             has_ports: false,
+            is_bridge: false,
         }
     }
 

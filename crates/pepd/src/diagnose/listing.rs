@@ -68,9 +68,11 @@ impl Listing {
 
     /// Rules that the configuration asks for and that are not there, as `chain: comment`; and those that are there and that nobody
     /// asked for.
-    pub fn differences(&self, config: &Config, ipv6: bool) -> [Vec<String>; 2] {
+    pub fn differences(&self, config: &Config) -> [Vec<String>; 2] {
         let features = Features {
-            ipv6,
+            // Switched off or on since the table was installed.
+            ipv6: self.sets.contains("hosts6"),
+            tags: self.rules.iter().any(|(chain, _)| chain == "marks_again"),
             recent: self.sets.iter().any(|set| set.starts_with("recent")),
             errors: self.sets.iter().any(|set| set.starts_with("peers")),
             seen: self.sets.contains(crate::intercept::nft::SEEN_SET),
@@ -79,7 +81,8 @@ impl Listing {
         let ruleset = Ruleset::new(config, features);
         let mut missing: Vec<Place> = Vec::new();
         let mut there = self.rules.clone();
-        there.retain(|(chain, _)| chain != "gate");
+        // What they have follows from how pepd fares, not from the configuration.
+        there.retain(|(chain, _)| chain != "gate" && !rules::is_lost_chain(chain));
         for chain in ruleset.chains.iter().filter(|chain| chain.name != "gate") {
             let count = there.iter().filter(|(name, _)| *name == chain.name).count();
             let is_there =
@@ -135,6 +138,7 @@ mod tests {
             json!({"metainfo": {"version": "1.0.6"}}),
             json!({"set": {"name": "recent4"}}),
             json!({"set": {"name": "recent6"}}),
+            json!({"set": {"name": "hosts6"}}),
             json!({"set": {"name": "seen"}}),
             json!({"counter": {"name": "syns", "packets": 7, "bytes": 420}}),
         ];
@@ -164,13 +168,13 @@ mod tests {
     fn what_was_installed_differs_in_nothing_whether_the_gate_is_open_or_closed() {
         let mut table = table();
         let none: [Vec<String>; 2] = Default::default();
-        assert_eq!(Listing::of(&table, None).differences(&config(), true), none);
+        assert_eq!(Listing::of(&table, None).differences(&config()), none);
         assert!(!Listing::of(&table, None).gate_is_closed());
         let closed = json!({"rule": {"chain": "gate", "comment": "x", "expr": []}});
         table["nftables"].as_array_mut().unwrap().push(closed);
         let listing = Listing::of(&table, None);
         assert!(listing.gate_is_closed());
-        assert_eq!(listing.differences(&config(), true), none);
+        assert_eq!(listing.differences(&config()), none);
     }
 
     #[test]
@@ -184,7 +188,7 @@ mod tests {
         for (position, rule) in rules {
             let mut table = whole.clone();
             table["nftables"].as_array_mut().unwrap().remove(position);
-            let [missing, more] = Listing::of(&table, None).differences(&config(), true);
+            let [missing, more] = Listing::of(&table, None).differences(&config());
             assert_eq!(missing.len(), 1, "{rule}");
             assert!(missing[0].ends_with(rule["rule"]["comment"].as_str().unwrap()));
             assert!(more.is_empty());
@@ -192,7 +196,7 @@ mod tests {
         let mut table = whole.clone();
         let other = json!({"rule": {"chain": "sites", "expr": []}});
         table["nftables"].as_array_mut().unwrap().push(other);
-        let [missing, more] = Listing::of(&table, None).differences(&config(), true);
+        let [missing, more] = Listing::of(&table, None).differences(&config());
         assert_eq!(
             (missing.len(), more.as_slice()),
             (0, ["sites: ".to_owned()].as_slice())
@@ -210,7 +214,7 @@ mod tests {
         let site = &site.unwrap().name;
         let objects = table["nftables"].as_array_mut().unwrap();
         objects.retain(|one| one["rule"]["chain"] != json!(site));
-        let [missing, _] = Listing::of(&table, None).differences(&config(), true);
+        let [missing, _] = Listing::of(&table, None).differences(&config());
         assert!(!missing.is_empty());
         let objects = table["nftables"].as_array_mut().unwrap();
         objects.extend(
@@ -220,6 +224,6 @@ mod tests {
                 .map(|rule| json!({"rule": {"chain": site, "comment": rule.comment, "expr": []}})),
         );
         let none: [Vec<String>; 2] = Default::default();
-        assert_eq!(Listing::of(&table, None).differences(&config(), true), none);
+        assert_eq!(Listing::of(&table, None).differences(&config()), none);
     }
 }

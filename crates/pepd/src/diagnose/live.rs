@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use pep_core::config::Config;
+use pep_core::{config::Config, site::InterceptionLoss};
 use units::duration;
 
 use super::{Finding, listing::Listing, system};
@@ -14,12 +14,11 @@ use crate::{
     intercept::{
         nft::{Nft, NftError, SEEN_SET},
         rules::{self, Counter},
-        setup,
     },
     marks::MarkSet,
     observe::{
         flows::{FlowStatus, FlowsReport},
-        status::Status,
+        status::{SiteStatus, Status},
         text::{counted, span},
     },
 };
@@ -150,7 +149,7 @@ pub(super) async fn table(config: &Config) -> (Finding, Option<Listing>) {
     };
     match listed.await {
         Ok(listing) => {
-            let differences = listing.differences(config, setup::has_ipv6());
+            let differences = listing.differences(config);
             (rules_finding(&what, &listing, &differences), Some(listing))
         }
         Err(NftError::Refused(why)) if why.contains("No such file") => {
@@ -203,6 +202,34 @@ fn rules_finding(what: &str, listing: &Listing, differences: &[Vec<String>; 2]) 
     Finding::ok(what, seen)
 }
 
+/// Sites of which SYNs that pepd redirects do not arrive.
+pub(super) fn losses(config: &Config, status: &Status) -> Vec<Finding> {
+    let lost = status
+        .sites
+        .iter()
+        .filter(|site| !site.interception_lost.is_empty());
+    let finding = |site: &SiteStatus| {
+        let mut sites = config.sites.iter().map(|(_, site)| site);
+        let blocks = sites
+            .any(|of| of.name == site.name && of.on_interception_loss == InterceptionLoss::Block);
+        let fate = match (blocks, site.mode.as_str()) {
+            (true, _) => "are blocked",
+            (false, "tunnel") => "pass unprotected, outside of the tunnel",
+            (false, _) => "pass unaccelerated",
+        };
+        Finding::fail(
+            format!("redirection of site {}", site.name),
+            format!(
+                "{}: the machine drops what pepd redirects; new connections {fate}",
+                site.interception_lost.join(", ")
+            ),
+            "a firewall's `input` or a reverse path filter of another program: docs/interception.md, \"Beside your \
+             firewall\"; pepd tries again by itself, and at once when it is restarted",
+        )
+    };
+    lost.map(finding).collect()
+}
+
 /// What has come of connections.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Traffic {
@@ -252,7 +279,14 @@ impl Traffic {
             syns: listing.counter(Counter::Syns),
             intercepted: counter(Counter::Intercepted),
             passed: Counter::PASSED_LIMITS.map(counter).iter().sum(),
-            left_alone: counter(Counter::PassedEndToEnd) + counter(Counter::PassedNoRoute),
+            left_alone: [
+                Counter::PassedEndToEnd,
+                Counter::PassedNoRoute,
+                Counter::PassedElsewhere,
+            ]
+            .map(counter)
+            .iter()
+            .sum(),
             called: counter(Counter::Called),
             answered: counter(Counter::Answered),
             urgent: counter(Counter::Urgent),
@@ -402,8 +436,8 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
                     "{} passed unaccelerated {since}",
                     counted(*left_alone, "SYN")
                 ),
-                "no route of this machine's own leads to where they go, or they are signed or \
-                 guarded by their TTL: docs/interception.md; `nft list counters table inet` and \
+                "no route of this machine's own leads to where they go, or one by another interface than \
+                 the link's (`link.elsewhere`), or they are signed or guarded by their TTL: docs/interception.md; `nft list counters table inet` and \
                  the table's name tell which",
             ),
             (0, 0..SOME) => Finding::ok(what, counts),

@@ -269,6 +269,7 @@ fn live_findings(
     let Some(counted) = counted else {
         return findings;
     };
+    findings.extend(live::losses(config, &before.status));
     let mut traffic = live::Traffic::of(before, &counted);
     if let Some(watch) = watch {
         std::thread::sleep(watch);

@@ -84,7 +84,7 @@ pub(super) async fn delivers(config: &Config, net: &Net) -> Option<bool> {
         ..Features::FULL
     };
     let routing = Routing::new(config, families.families());
-    routing.delivers(net.netlink.as_ref()?).await.ok()
+    routing.works(net.netlink.as_ref()?).await.ok()
 }
 
 fn delivery_of(delivers: bool, priority: u32) -> Finding {
@@ -97,8 +97,8 @@ fn delivery_of(delivers: bool, priority: u32) -> Finding {
         "the kernel does not deliver redirected packets to pepd: pepd's policy rule or route is \
          missing or overridden",
         format!(
-            "pepd puts them back within a second or two: look again. If it stays: `ip rule` shows which one has a priority below \
-             {priority}; a lower `intercept.rule_priority`, or a higher one for the other"
+            "pepd puts them back, and ahead of others', within a second or two: look again. If it stays: its log, and \
+             `ip rule`, which shows those with a priority of {priority} or less"
         ),
     )
 }
@@ -320,7 +320,7 @@ mod tests {
     fn what_is_redirected_has_to_be_delivered() {
         assert_eq!(delivery_of(true, 100).state, State::Ok);
         let other = delivery_of(false, 100);
-        assert!(other.state == State::Fail && other.remedy.unwrap().contains("below 100"));
+        assert!(other.state == State::Fail && other.remedy.unwrap().contains("100 or less"));
     }
 
     #[test]

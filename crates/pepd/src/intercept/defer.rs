@@ -156,6 +156,7 @@ impl DeferTask {
                 break;
             };
             let packet = &buffer[..length];
+            self.held.arrive(packet);
             self.held.input(&mut self.actions, |holder, now| {
                 holder.handle_packet(packet, number, now);
             });

@@ -15,6 +15,8 @@ use pep_core::{
     syn::{Action, FlowTuple, Holder, HolderConfig, HolderStats},
 };
 
+use crate::leg::Family;
+
 /// A server leg whose server has answered.
 #[derive(Debug)]
 pub struct ConnectedLeg {
@@ -33,6 +35,8 @@ pub struct HeldLegs {
     shared: Mutex<Shared>,
     epoch: Instant,
     source_port_changed: AtomicU64,
+    /// Packets of each family that have come by the TUNs.
+    arrived: [AtomicU64; Family::ALL.len()],
     /// A process before this one held SYNs, too.
     succeeds: AtomicBool,
 }
@@ -52,6 +56,7 @@ impl HeldLegs {
             }),
             epoch: Instant::now(),
             source_port_changed: AtomicU64::new(0),
+            arrived: Default::default(),
             succeeds: AtomicBool::new(false),
         }
     }
@@ -89,6 +94,20 @@ impl HeldLegs {
     /// Server legs that got another source port because the client's was taken.
     pub fn source_port_changed(&self) -> u64 {
         self.source_port_changed.load(Ordering::Relaxed)
+    }
+
+    /// A packet has come by a TUN.
+    pub(super) fn arrive(&self, packet: &[u8]) {
+        let version = packet.first().map(|byte| byte >> 4);
+        let is_of = |family: &Family| version == Some(family.number());
+        if let Some(family) = Family::ALL.into_iter().find(is_of) {
+            self.arrived[family as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Packets of this family that have come by the TUNs.
+    pub fn arrived(&self, family: Family) -> u64 {
+        self.arrived[family as usize].load(Ordering::Relaxed)
     }
 
     pub(super) fn count_source_port_changed(&self) {

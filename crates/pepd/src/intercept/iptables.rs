@@ -7,7 +7,7 @@
 
 use pep_core::site::PortRange;
 
-use super::rules::{Chain, Counter, Family, Hook, Prefixes, Ruleset, Term};
+use super::rules::{Chain, Counter, Family, Hook, Prefixes, Ruleset, Term, is_lost_chain};
 
 /// What the script is for, and what is lost against our own nft table.
 const HEADER: &str = "\
@@ -140,7 +140,10 @@ impl Writer<'_> {
     fn raw(&self) -> Table {
         let actions = |term: &Term| self.raw_action(term);
         let chains = self.ruleset.chains.iter();
-        let is_of_raw = |chain: &&Chain| !of_mangle(chain) && chain.hook != Some(Hook::OutputRoute);
+        let is_of_raw = |chain: &&Chain| {
+            let is_said = chain.hook != Some(Hook::OutputRoute) && !is_lost_chain(&chain.name);
+            is_said && !of_mangle(chain)
+        };
         let chains: Vec<&Chain> = chains.filter(is_of_raw).collect();
         self.table("raw", &chains, &actions)
     }
@@ -213,7 +216,7 @@ impl Writer<'_> {
             Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
             Some(Hook::ForwardMangle) => vec![format!("FORWARD -j {name}")],
             // Cannot be said.
-            Some(Hook::OutputRoute) | None => Vec::new(),
+            Some(Hook::OutputRoute | Hook::PreroutingLast) | None => Vec::new(),
         }
     }
 
@@ -257,6 +260,7 @@ impl Writer<'_> {
             Term::NotFrom(_)
             | Term::RoutedToAny(_)
             | Term::NoRoute
+            | Term::RoutedElsewhere(_)
             | Term::NotTcpOrIcmp
             | Term::IsRecent(_)
             | Term::Forget(_)
@@ -274,6 +278,13 @@ impl Writer<'_> {
                 | Counter::PassedRecent
                 | Counter::PassedRate,
             ) => None,
+            Term::IcmpRedirect(family) => (*family == self.family).then(|| match family {
+                Family::V4 => vec![" -p icmp --icmp-type redirect".to_owned()],
+                Family::V6 => vec![" -p ipv6-icmp --icmpv6-type redirect".to_owned()],
+            }),
+            // Empty, as nothing is lost.
+            Term::Jump(chain) if is_lost_chain(chain) => None,
+            Term::Of(family) => (*family == self.family).then(|| vec![String::new()]),
             Term::To(names) => Some(each(names, |name| format!(" -o {name}"))),
             Term::Protocol(all) => Some(each(all, |protocol| format!(" -p {}", protocol.0))),
             Term::TransportSource(ranges) => Some(each(ranges, |range| {
@@ -294,6 +305,7 @@ impl Writer<'_> {
                 Family::V6 => vec![format!(" -m hl --hl-gt {hops}")],
             }),
             Term::Ack => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK ACK"),
+            Term::Rst => one(" -p tcp --tcp-flags SYN,RST RST"),
             Term::Urgent => one(" -p tcp --tcp-flags URG URG"),
             Term::SynAck => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK SYN,ACK"),
             Term::Fin => one(" -p tcp --tcp-flags FIN,SYN,RST,ACK FIN,ACK"),

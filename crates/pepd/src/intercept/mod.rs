@@ -7,6 +7,7 @@
 //! - [`tun`], devices into which held SYNs are routed
 //! - `bypass`, leaving the flows of a site to the kernel for a while
 //! - `full_hosts`, leaving to it those of hosts that have as many as one may have
+//! - [`lost`], leaving to it those whose SYNs do not arrive though they are redirected
 //! - [`upkeep`], putting back what others have removed
 //! - [`setup`], what must hold before, and what to do when it does not; [`claim`], whether
 //!   another pepd is in the way
@@ -21,6 +22,7 @@ pub mod held;
 mod hop;
 mod icmp;
 pub mod iptables;
+pub mod lost;
 pub mod neigh;
 pub mod netlink;
 pub mod nft;
@@ -49,11 +51,12 @@ use crate::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
 use bypass::Bypass;
 pub use bypass::LeftAlone;
 use defer::DeferTask;
+use lost::Lost;
 use netlink::Netlink;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
 use route::Routing;
-use rules::{Counter, Features, Lan, Ruleset};
+use rules::{Counter, Family, Features, Lan, Ruleset};
 pub use setup::SetupError as InterceptError;
 use tun::Tun;
 pub use tun::{PacketTun, PacketTuns};
@@ -79,6 +82,13 @@ pub struct Interception {
     transaction: String,
     bypass: Bypass,
     hosts_at_cap: BTreeSet<Host>,
+    /// Some flows are, for which their SYNs have to find the listener.
+    answers_at_once: bool,
+    lost: Lost,
+    /// Transaction that says so to a table as it was installed.
+    lost_again: String,
+    /// Families of which the table can forget recent SYNs.
+    forgotten: Vec<Family>,
 }
 
 impl Interception {
@@ -147,6 +157,10 @@ impl Interception {
             transaction: String::new(),
             bypass: Bypass::default(),
             hosts_at_cap: BTreeSet::new(),
+            answers_at_once: setup::answers_at_once(config),
+            lost: Lost::new(),
+            lost_again: String::new(),
+            forgotten: Vec::new(),
         };
         match interception.build(config, features, succeeds).await {
             Ok(()) => Ok(interception),
@@ -174,8 +188,10 @@ impl Interception {
             self.tuns.push((lan, tun));
         }
         self.create_packet_tuns(config, features).await?;
-        let indices = &self.tun_indices;
-        self.routing.install(&self.netlink, indices).await?;
+        for &family in self.routing.families() {
+            let tuns = &self.tun_indices;
+            self.routing.install(&self.netlink, family, tuns).await?;
+        }
         if succeeds {
             self.routing.remove_surplus(&self.netlink).await?;
         }
@@ -205,6 +221,7 @@ impl Interception {
         let ruleset = Ruleset::new(config, features);
         self.transaction = nft::install_transaction(&ruleset);
         self.bypass = Bypass::new(config, &ruleset);
+        self.forgotten.clone_from(&ruleset.forgotten);
         self.nft.apply(&self.transaction).await
     }
 
@@ -271,13 +288,12 @@ impl Interception {
         applied.map_err(cannot("open or close the gate"))
     }
 
-    /// SYNs that passed unaccelerated, repeated ones included, by why: as [`Counter::PASSED`].
+    /// SYNs that pepd did not take, repeated ones included, by why: as [`Counter::PASSED`].
     ///
     /// # Errors
-    /// When nft cannot be run, or the table is gone.
-    pub async fn passed(&self) -> Result<[u64; Counter::PASSED.len()], InterceptError> {
-        let counters = self.nft.counters(&self.table).await;
-        let counters = counters.map_err(cannot("read the counters of passed flows"))?;
+    /// When descriptors are short, or the table is gone.
+    pub fn passed(&self) -> Result<[u64; Counter::PASSED.len()], InterceptError> {
+        let counters = self.counters()?;
         let of = |counter: Counter| counters.get(counter.name().as_ref()).copied();
         Ok(Counter::PASSED.map(|counter| of(counter).unwrap_or(0)))
     }

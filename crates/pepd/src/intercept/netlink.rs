@@ -8,11 +8,13 @@ use std::{
 use futures_util::TryStreamExt as _;
 use netlink_packet_route::{
     address::AddressScope,
-    link::LinkMessage,
+    link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage},
     route::{RouteAttribute, RouteMessage},
 };
 use rtnetlink::{Error, Handle, LinkUnspec, RouteMessageBuilder};
 use tokio::task::JoinHandle;
+
+use super::route::LanHost;
 
 /// IPv4's dummy address (RFC 7600, section 6), of no use to anybody, for TUN devices: on an
 /// interface without any address the loose reverse path check drops everything
@@ -29,9 +31,9 @@ pub(super) const PACKET_QUEUE: u32 = 1024;
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct RouteError {
-    what: String,
+    pub(super) what: String,
     #[source]
-    err: io::Error,
+    pub(super) err: io::Error,
 }
 
 impl RouteError {
@@ -127,6 +129,39 @@ impl Netlink {
                 .mark(mark)
                 .build(),
         };
+        self.route(query).await
+    }
+
+    /// The route of a packet with this mark that comes from a host. `None` when there is none, or the kernel would not
+    /// believe that the packet is the host's.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn look_up_from(
+        &self,
+        destination: IpAddr,
+        mark: u32,
+        host: &LanHost,
+    ) -> Result<Option<RouteMessage>, RouteError> {
+        let query = match (destination, host.address) {
+            (IpAddr::V4(address), IpAddr::V4(source)) => RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(address, 32)
+                .source_prefix(source, 32)
+                .input_interface(host.index)
+                .mark(mark)
+                .build(),
+            (IpAddr::V6(address), IpAddr::V6(source)) => RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(address, 128)
+                .source_prefix(source, 128)
+                .input_interface(host.index)
+                .mark(mark)
+                .build(),
+            _ => return Ok(None),
+        };
+        self.route(query).await
+    }
+
+    async fn route(&self, query: RouteMessage) -> Result<Option<RouteMessage>, RouteError> {
         let mut routes = self.handle.route().get(query).execute();
         match routes.try_next().await {
             Ok(route) => Ok(route),
@@ -142,6 +177,19 @@ impl Netlink {
     pub async fn links(&self) -> Result<Vec<LinkMessage>, RouteError> {
         let links = self.handle.link().get().execute().try_collect().await;
         links.map_err(|err| RouteError::new("cannot list interfaces", err))
+    }
+
+    /// Whether an interface is a bridge; not, where there is none of that name.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn is_bridge(&self, name: &str) -> Result<bool, RouteError> {
+        let links = self.handle.link().get().match_name(name.to_owned());
+        match links.execute().try_next().await {
+            Ok(link) => Ok(link.is_some_and(|link| is_bridge(&link))),
+            Err(Error::NetlinkError(_)) => Ok(false),
+            Err(err) => Err(RouteError::new("cannot look at an interface", err)),
+        }
     }
 
     async fn index(&self, name: &str) -> Result<u32, RouteError> {
@@ -162,6 +210,19 @@ impl Netlink {
                 err: io::ErrorKind::NotFound.into(),
             })
     }
+}
+
+/// Whether an interface is a bridge.
+pub(crate) fn is_bridge(link: &LinkMessage) -> bool {
+    let infos = link
+        .attributes
+        .iter()
+        .filter_map(|attribute| match attribute {
+            LinkAttribute::LinkInfo(infos) => Some(infos),
+            _ => None,
+        });
+    let mut infos = infos.flatten();
+    infos.any(|info| matches!(info, LinkInfo::Kind(InfoKind::Bridge)))
 }
 
 /// The interface that a route leads to.

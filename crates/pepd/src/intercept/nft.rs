@@ -4,7 +4,7 @@ mod ask;
 mod command;
 mod text;
 
-pub(super) use ask::table_exists;
+pub(super) use ask::{counters, table_exists};
 pub use command::{Nft, NftError};
 pub use text::{
     chain_transaction, empty_transaction, gate_transaction, hosts_transaction, install_transaction,
@@ -121,6 +121,14 @@ impl Family {
         }
     }
 
+    /// The type of redirects.
+    const fn icmp_redirect(self) -> &'static str {
+        match self {
+            Self::V4 => "redirect",
+            Self::V6 => "nd-redirect",
+        }
+    }
+
     fn icmp_not_carried(self) -> Vec<&'static str> {
         [self.icmp_errors(), self.icmp_of_routers()].concat()
     }
@@ -189,7 +197,7 @@ impl Hook {
 
     const fn name(self) -> &'static str {
         match self {
-            Self::PreroutingRaw | Self::PreroutingDnat => "prerouting",
+            Self::PreroutingRaw | Self::PreroutingDnat | Self::PreroutingLast => "prerouting",
             Self::OutputRaw | Self::OutputRoute => "output",
             Self::ForwardMangle => "forward",
         }
@@ -199,6 +207,7 @@ impl Hook {
         match self {
             Self::PreroutingRaw | Self::OutputRaw | Self::OutputRoute => -300,
             Self::PreroutingDnat => -99,
+            Self::PreroutingLast => 1000,
             Self::ForwardMangle => -150,
         }
     }

@@ -23,6 +23,7 @@ pub enum Format {
 pub fn render(config: &Config, format: Format) -> String {
     let features = Features {
         seen: format != Format::Iptables,
+        tags: format != Format::Iptables,
         ..Features::FULL
     };
     let ruleset = Ruleset::new(config, features);

@@ -1,21 +1,37 @@
 //! Policy rules and routes, over rtnetlink.
 //!
 //! ```text
-//! rule  fwmark LOCAL/mask  lookup T      T:      local default dev lo
-//! rule  fwmark HOLD_k/mask lookup T+1+k  T+1+k:  default dev TUN_k
+//! P-1  rule  iif lo fwmark LOCAL/mask  lookup main
+//! P    rule  fwmark LOCAL/mask         lookup T      T:      local default dev lo
+//! P    rule  fwmark HOLD_k/mask        lookup T+1+k  T+1+k:  default dev TUN_k
 //! ```
 //!
-//! The TUNs of packets have the numbers behind those of LAN interfaces.
+//! for IPv4 and IPv6. The TUNs of packets have the numbers behind those of LAN interfaces. A table
+//! without its TUN is empty, and the look-up goes on to the main table.
 //!
-//! for IPv4 and IPv6. A table without its TUN is empty, and the look-up goes on to the main table.
+//! The first rule is for look-ups in reverse: whether a packet's sender may be behind the interface
+//! by which it came. The kernel (`src_valid_mark`) and rules of others (`fib saddr . mark`) ask so
+//! with the packet's mark, as if the packet came from `lo`, and would hear that every host is local.
+//!
+//! P is `intercept.rule_priority`, or less: rules without a priority of their own (`ip rule add`) get
+//! one before all others, and would take the packets that are for pepd. So pepd's rules move on.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use futures_util::TryStreamExt as _;
+use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily,
     route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
     rule::{RuleAction, RuleAttribute, RuleMessage},
+};
+use nix::{
+    ifaddrs::getifaddrs,
+    net::if_::{InterfaceFlags, if_nametoindex},
+    sys::socket::SockaddrStorage,
 };
 use pep_core::config::{Config, Intercept};
 use rtnetlink::{Error, IpVersion, RouteMessageBuilder};
@@ -33,6 +49,9 @@ const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 /// What our rules have, and no others.
 const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
 
+/// The kernel's main table (`RT_TABLE_MAIN`).
+const MAIN: u32 = 254;
+
 /// TUNs of any configuration at most: of LAN interfaces, and of sites of mode `packet`.
 const TUNS_MAX: u32 = 64 + 16;
 
@@ -47,6 +66,7 @@ pub struct Routing {
     table: u32,
     tables: u32,
     priority: u32,
+    lans: Vec<String>,
 }
 
 impl Routing {
@@ -59,7 +79,51 @@ impl Routing {
             table: intercept.route_table,
             tables: 1 + (intercept.lan.len() + config.packet_sites().count()) as u32,
             priority: intercept.rule_priority,
+            lans: intercept.lan.iter().map(ToString::to_string).collect(),
         }
+    }
+
+    /// Whether the rules are there, and the kernel would deliver what they redirect of hosts of each LAN interface that is up.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn works(&self, netlink: &Netlink) -> Result<bool, RouteError> {
+        for &family in self.families {
+            if self.rules_of(netlink, family, &[]).await? == Rules::Missing {
+                return Ok(false);
+            }
+        }
+        let hosts = LanHost::all(&self.lans).map_err(|err| RouteError {
+            what: "cannot list addresses".to_owned(),
+            err,
+        })?;
+        for host in hosts
+            .iter()
+            .filter(|host| self.families.contains(&host.family()))
+        {
+            if !self.delivers(netlink, host).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// LAN hosts of the machine's networks, as which routes can be looked up.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub fn lan_hosts(&self) -> io::Result<Vec<LanHost>> {
+        LanHost::all(&self.lans)
+    }
+
+    /// The names of the LAN interfaces.
+    pub fn lans(&self) -> &[String] {
+        &self.lans
+    }
+
+    /// The families in use.
+    pub fn families(&self) -> &'static [Family] {
+        self.families
     }
 
     /// The table by which a TUN is reached.
@@ -86,6 +150,10 @@ impl Routing {
             let table = self.table;
             commands.push(format!(
                 "{ip} route add local default dev lo table {table} protocol {protocol}"
+            ));
+            commands.push(format!(
+                "{ip} rule add iif lo fwmark {:#010x}/{:#010x} lookup main priority {} protocol {protocol}",
+                self.marks.local(), self.marks.mask(), priority - 1,
             ));
             commands.push(rule(ip, self.marks.local(), table));
             for (lan, tun) in tuns {
@@ -119,63 +187,140 @@ impl Routing {
         families.flat_map(both).collect()
     }
 
-    /// Installs local delivery, and the way into each TUN: (its number, its interface index). What is there already stays as it is.
+    /// Installs for one family local delivery, and the way into each TUN: (its number, its interface index). What is there
+    /// already stays as it is, but for rules that others' come before: these move.
     ///
     /// # Errors
     /// At the first rule or route that the kernel refuses; what is there already stays.
     pub async fn install(
         &self,
         netlink: &Netlink,
+        family: Family,
         tuns: &[(usize, u32)],
     ) -> Result<(), RouteError> {
-        for &family in self.families {
-            let local = (RouteType::Local, RouteScope::Host);
-            self.add_route(netlink, family, self.table, LOOPBACK, local)
+        let local = (RouteType::Local, RouteScope::Host);
+        self.add_route(netlink, family, self.table, LOOPBACK, local)
+            .await?;
+        for &(lan, index) in tuns {
+            let plain = (RouteType::Unicast, RouteScope::Universe);
+            self.add_route(netlink, family, self.tun_table(lan), index, plain)
                 .await?;
-            self.add_rule(netlink, family, self.marks.local(), self.table)
-                .await?;
-            for &(lan, index) in tuns {
-                let table = self.tun_table(lan);
-                let plain = (RouteType::Unicast, RouteScope::Universe);
-                self.add_route(netlink, family, table, index, plain).await?;
-                self.add_rule(netlink, family, self.marks.hold(lan), table)
-                    .await?;
+        }
+        let all = all_rules(netlink, family).await?;
+        let priority = self.priority_before(&all);
+        for wanted in self.rules(tuns, priority) {
+            self.add_rule(netlink, family, wanted).await?;
+        }
+        // The others before ours have been there before; nothing was without a rule meanwhile.
+        for rule in all {
+            let is_old = self.is_our_rule(&rule) && !self.is_wanted(&rule, tuns, priority);
+            if is_old {
+                remove_rule(netlink, rule).await?;
             }
         }
         Ok(())
     }
 
-    /// Whether all that [`install`](Self::install) installs for these TUNs has its effect.
-    ///
-    /// # Errors
-    /// When the kernel does not answer.
-    pub async fn is_in_place(
-        &self,
-        netlink: &Netlink,
-        tuns: &[(usize, u32)],
-    ) -> Result<bool, RouteError> {
-        if !self.delivers(netlink).await? {
-            return Ok(false);
-        }
-        for &family in self.families {
-            for &(lan, index) in tuns {
-                let way = way(netlink, family, self.marks.hold(lan)).await?;
-                if way.is_none_or(|(_, interface)| interface != Some(index)) {
-                    return Ok(false);
-                }
-            }
-        }
-        Ok(true)
+    /// The rules that there are to be.
+    fn rules(&self, tuns: &[(usize, u32)], priority: u32) -> Vec<Wanted> {
+        let mut rules = vec![
+            Wanted {
+                mark: self.marks.local(),
+                table: MAIN,
+                priority: priority.saturating_sub(1),
+            },
+            Wanted {
+                mark: self.marks.local(),
+                table: self.table,
+                priority,
+            },
+        ];
+        rules.extend(tuns.iter().map(|&(lan, _)| Wanted {
+            mark: self.marks.hold(lan),
+            table: self.tun_table(lan),
+            priority,
+        }));
+        rules
     }
 
-    /// Whether packets that are redirected are delivered.
+    /// The priority at which our rules come before all rules of others, if there is one.
+    fn priority_before(&self, all: &[RuleMessage]) -> u32 {
+        let others = all.iter().filter(|rule| self.is_ahead(rule));
+        let first = others.map(priority_of).min();
+        first.map_or(self.priority, |first| first.saturating_sub(1))
+    }
+
+    /// Whether a rule is another program's and comes before where ours are to be. The rule of the local table is always
+    /// first, and another pepd's rules are for other marks.
+    fn is_ahead(&self, rule: &RuleMessage) -> bool {
+        let is_before = (1..=self.priority).contains(&priority_of(rule));
+        is_before && !rule.attributes.contains(&OURS)
+    }
+
+    /// Whether a rule is one of those [wanted](Self::rules) at this priority or an earlier one.
+    fn is_wanted(&self, rule: &RuleMessage, tuns: &[(usize, u32)], priority: u32) -> bool {
+        self.rules(tuns, priority)
+            .iter()
+            .any(|wanted| wanted.is(rule, self.marks.mask()))
+    }
+
+    /// How far the rules of a family are as [`install`](Self::install) leaves them.
     ///
     /// # Errors
     /// When the kernel does not answer.
-    pub async fn delivers(&self, netlink: &Netlink) -> Result<bool, RouteError> {
-        for &family in self.families {
-            let way = way(netlink, family, self.marks.local()).await?;
-            if way.is_none_or(|(kind, _)| kind != RouteType::Local) {
+    pub async fn rules_of(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+        tuns: &[(usize, u32)],
+    ) -> Result<Rules, RouteError> {
+        let all = all_rules(netlink, family).await?;
+        let mask = self.marks.mask();
+        let ours: Vec<_> = all.iter().filter(|rule| self.is_our_rule(rule)).collect();
+        let is_there = |wanted: &Wanted| {
+            ours.iter()
+                .any(|rule| wanted.is_but_for_priority(rule, mask))
+        };
+        let last = ours.iter().map(|rule| priority_of(rule)).max();
+        let mut ahead = all.iter().filter(|rule| self.is_ahead(rule));
+        Ok(match last {
+            Some(last) if self.rules(tuns, 0).iter().all(is_there) => {
+                match ahead.find(|rule| priority_of(rule) <= last && last > 0) {
+                    Some(rule) => Rules::Behind(describe(rule)),
+                    None => Rules::InPlace,
+                }
+            }
+            _ => Rules::Missing,
+        })
+    }
+
+    /// Whether the kernel would deliver to pepd what its rules redirect, of hosts of a LAN interface.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn delivers(&self, netlink: &Netlink, host: &LanHost) -> Result<bool, RouteError> {
+        let nobody = nobody(host.family());
+        let route = netlink
+            .look_up_from(nobody, self.marks.local(), host)
+            .await?;
+        Ok(route.is_some_and(|route| route.header.kind == RouteType::Local))
+    }
+
+    /// Whether held SYNs of a family go into their TUNs.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn leads_into_tuns(
+        &self,
+        netlink: &Netlink,
+        family: Family,
+        tuns: &[(usize, u32)],
+    ) -> Result<bool, RouteError> {
+        for &(lan, index) in tuns {
+            let route = netlink
+                .look_up(nobody(family), self.marks.hold(lan))
+                .await?;
+            if route.is_none_or(|route| interface(&route) != Some(index)) {
                 return Ok(false);
             }
         }
@@ -201,13 +346,9 @@ impl Routing {
         which: impl Fn(&RuleMessage) -> bool,
     ) -> Result<(), RouteError> {
         for rule in all_rules(netlink, family).await? {
-            if !which(&rule) {
-                continue;
+            if which(&rule) {
+                remove_rule(netlink, rule).await?;
             }
-            let removed = netlink.handle.rule().del(rule).execute().await;
-            removed
-                .or_else(ignore_missing)
-                .map_err(|err| RouteError::new("cannot remove a policy rule", err))?;
         }
         Ok(())
     }
@@ -234,24 +375,26 @@ impl Routing {
         &self,
         netlink: &Netlink,
         family: Family,
-        mark: u32,
-        table: u32,
+        wanted: Wanted,
     ) -> Result<(), RouteError> {
         let mut request = netlink
             .handle
             .rule()
             .add()
-            .table_id(table)
+            .table_id(wanted.table)
             .action(RuleAction::ToTable)
-            .priority(self.priority)
-            .fw_mark(mark);
+            .priority(wanted.priority)
+            .fw_mark(wanted.mark);
+        if wanted.table == MAIN {
+            request = request.input_interface("lo");
+        }
         let message = request.message_mut();
         message.header.family = address_family(family);
         message.attributes.extend([
             RuleAttribute::FwMask(self.marks.mask()),
             RuleAttribute::Protocol(PROTOCOL),
         ]);
-        let what = || format!("cannot add a policy rule for table {table}");
+        let what = || format!("cannot add a policy rule for table {}", wanted.table);
         let added = request.execute().await;
         let added = added.or_else(|err| ignore(err, &[libc::EEXIST]));
         added.map_err(|err| RouteError::new(what(), err))
@@ -286,7 +429,9 @@ impl Routing {
     }
 
     fn is_our_rule(&self, rule: &RuleMessage) -> bool {
-        self.is_our_table(table_of(rule)) && rule.attributes.contains(&OURS)
+        let has = |attribute| rule.attributes.contains(&attribute);
+        let is_reverse = table_of(rule) == MAIN && has(RuleAttribute::FwMark(self.marks.local()));
+        has(OURS) && (self.is_our_table(table_of(rule)) || is_reverse)
     }
 
     /// Whether a rule is as one of ours for a TUN beyond those that there are. Another pepd has other marks.
@@ -380,17 +525,161 @@ fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
     }
 }
 
-/// Where a packet with this mark goes whose address is nobody's (one for documentation: RFC 5737,
-/// RFC 3849): the type of the route and the interface. `None` when it goes nowhere.
-async fn way(
-    netlink: &Netlink,
-    family: Family,
-    mark: u32,
-) -> Result<Option<(RouteType, Option<u32>)>, RouteError> {
-    let nobody = match family {
+/// An address that is nobody's: one for documentation (RFC 5737, RFC 3849).
+fn nobody(family: Family) -> IpAddr {
+    match family {
         Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
-    };
-    let route = netlink.look_up(nobody, mark).await?;
-    Ok(route.map(|route| (route.header.kind, interface(&route))))
+    }
+}
+
+/// A rule that there is to be: packets with `mark` are routed by `table`.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    mark: u32,
+    table: u32,
+    priority: u32,
+}
+
+impl Wanted {
+    fn is(self, rule: &RuleMessage, mask: u32) -> bool {
+        priority_of(rule) == self.priority && self.is_but_for_priority(rule, mask)
+    }
+
+    fn is_but_for_priority(self, rule: &RuleMessage, mask: u32) -> bool {
+        let has = |attribute| rule.attributes.contains(&attribute);
+        table_of(rule) == self.table
+            && has(RuleAttribute::FwMark(self.mark))
+            && has(RuleAttribute::FwMask(mask))
+    }
+}
+
+/// How the rules of a family are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rules {
+    /// As they should be.
+    InPlace,
+    /// Not all there.
+    Missing,
+    /// Behind this rule of another program.
+    Behind(String),
+}
+
+/// A host of a LAN interface, as whose packet a route is looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LanHost {
+    /// The interface.
+    pub interface: String,
+    /// Its index.
+    pub index: u32,
+    /// An address that a host there may have; no host needs to have it.
+    pub address: IpAddr,
+}
+
+impl LanHost {
+    /// Its family.
+    pub fn family(&self) -> Family {
+        match self.address {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+
+    /// One for each network of these interfaces that are up: a neighbour of an address that the machine has there.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    fn all(lans: &[String]) -> io::Result<Vec<Self>> {
+        let mut hosts: Vec<Self> = Vec::new();
+        for address in getifaddrs()? {
+            let (name, flags) = (address.interface_name, address.flags);
+            if !lans.contains(&name)
+                || !flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING)
+            {
+                continue;
+            }
+            let own = address.address.as_ref().and_then(ip);
+            let mask = address.netmask.as_ref().and_then(ip);
+            let Some(neighbour) = own.zip(mask).and_then(|(own, mask)| neighbour(own, mask)) else {
+                continue;
+            };
+            // One of each family is enough.
+            let family = |host: &Self| {
+                (host.interface == name) && host.address.is_ipv4() == neighbour.is_ipv4()
+            };
+            if !hosts.iter().any(family) {
+                let index = if_nametoindex(name.as_str())?;
+                hosts.push(Self {
+                    interface: name,
+                    index,
+                    address: neighbour,
+                });
+            }
+        }
+        Ok(hosts)
+    }
+}
+
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
+}
+
+/// Another address of the same network, where there is one for a host.
+fn neighbour(own: IpAddr, mask: IpAddr) -> Option<IpAddr> {
+    if own.is_loopback() || matches!(own, IpAddr::V6(own) if own.is_unicast_link_local()) {
+        return None;
+    }
+    let net = IpNet::with_netmask(own, mask).ok()?;
+    net.hosts()
+        .take(3)
+        .find(|host| *host != own && *host != net.network())
+}
+
+fn priority_of(rule: &RuleMessage) -> u32 {
+    let mut attributes = rule.attributes.iter();
+    let priority = attributes.find_map(|attribute| match attribute {
+        RuleAttribute::Priority(priority) => Some(*priority),
+        _ => None,
+    });
+    priority.unwrap_or(0)
+}
+
+/// What an operator needs to find the rule in `ip rule`.
+fn describe(rule: &RuleMessage) -> String {
+    format!("priority {}, table {}", priority_of(rule), table_of(rule))
+}
+
+async fn remove_rule(netlink: &Netlink, rule: RuleMessage) -> Result<(), RouteError> {
+    let removed = netlink.handle.rule().del(rule).execute().await;
+    removed
+        .or_else(ignore_missing)
+        .map_err(|err| RouteError::new("cannot remove a policy rule", err))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(own: &str, mask: &str) -> Option<String> {
+        let parse = |text: &str| text.parse().expect("an address");
+        neighbour(parse(own), parse(mask)).map(|host| host.to_string())
+    }
+
+    #[test]
+    fn a_neighbour_is_another_host_of_the_network() {
+        let found = |own, mask| found(own, mask).expect("a neighbour");
+        assert_eq!(found("10.71.1.1", "255.255.255.0"), "10.71.1.2");
+        assert_eq!(found("10.71.1.9", "255.255.255.0"), "10.71.1.1");
+        assert_eq!(found("10.0.0.1", "255.255.255.252"), "10.0.0.2");
+        assert_eq!(found("fd71:1::1", "ffff:ffff:ffff:ffff::"), "fd71:1::2");
+    }
+
+    #[test]
+    fn there_is_none_where_an_address_stands_alone_or_is_of_the_link() {
+        let all = "255.255.255.255";
+        assert_eq!(found("10.0.0.1", all), None);
+        assert_eq!(found("fe80::1", "ffff:ffff:ffff:ffff::"), None);
+        assert_eq!(found("127.0.0.1", "255.0.0.0"), None);
+    }
 }

@@ -3,10 +3,12 @@
 //!
 //! ```text
 //! chain from_hosts    prerouting, before conntrack: packets from hosts and out of our TUNs
-//! chain elsewhere     what comes in by other interfaces: which
+//! chain not_from_lan  what comes in by other interfaces: which
 //! chain gate          empty, or what lets new flows pass unaccelerated
 //! chain no_route      lets new flows pass to where no route leads; empty while the link is down
+//! chain elsewhere     lets new flows pass whose route does not lead by the link
 //! chain host_at_cap   lets new flows of hosts pass that have as many as one may have
+//! chain lost_N         empty, or what becomes of the flows of site N while SYNs that are redirected do not arrive
 //! chain held_rate     lets SYNs pass that come faster than they are to be held
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
@@ -15,6 +17,7 @@
 //! chain block_N       a packet of site N of mode block is refused
 //! chain packet_sites  what is of no flow: one or more rules per site, where some site looks at packets
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
+//! chain marks_again   prerouting, last: puts back marks that another program's rules have changed
 //! chain to_hosts      output, before conntrack: what we send to hosts
 //! chain errors        output: ICMP errors about packets of a peer go into the TUN out of which these came
 //! chain into_tunnels  forward: connections whose packets go into a TUN
@@ -34,7 +37,7 @@ use std::borrow::Cow;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use pep_core::{
     config::Config,
-    site::{Mode, PortRange, Protocol, SiteId},
+    site::{InterceptionLoss, Mode, PortRange, Protocol, SiteId},
 };
 
 use crate::gate::Gate;
@@ -106,6 +109,8 @@ pub enum Term {
     Ack,
     /// TCP that ends one direction: of FIN, SYN, RST and ACK only FIN and ACK are set.
     Fin,
+    /// TCP that aborts: of SYN and RST only RST is set.
+    Rst,
     /// TCP with urgent data.
     Urgent,
     /// TCP that answers a SYN: of FIN, SYN, RST and ACK only SYN and ACK are set.
@@ -134,12 +139,16 @@ pub enum Term {
     RoutedTo(String),
     /// With its present mark, the packet would leave by one of these.
     RoutedToAny(Vec<String>),
+    /// With its present mark, the packet has a route, and it leads by another interface than this one.
+    RoutedElsewhere(String),
     /// A full socket (no handshake, no TIME_WAIT) with this mark takes the packet.
     SocketMark(u32),
     /// A transparent socket takes the packet, in whatever state.
     SocketTransparent,
     /// The packet's mark is this one, within the mask.
     Mark(u32),
+    /// The packet is of the family.
+    Of(Family),
     /// TCP with an option of this kind.
     TcpOption(u8),
     /// The TTL or hop limit of a packet of the family is above this.
@@ -158,6 +167,10 @@ pub enum Term {
     Faster(u32),
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
+    /// Set the packet's priority to 5045:N, by which the packet is known again whatever becomes of its mark.
+    Tag(u16),
+    /// The packet's priority is 5045:N.
+    Tagged(u16),
     /// Keep the packet out of conntrack.
     Notrack,
     /// Give the packet to the loopback listener on this port; a condition too: false when
@@ -173,6 +186,8 @@ pub enum Term {
     Count(Counter),
     /// Remember by which interface the packet came in.
     Seen,
+    /// A redirect: a router tells a host of a shorter way.
+    IcmpRedirect(Family),
     /// An ICMP error of the family: unreachable, too big, no hop left, a bad header.
     IcmpError(Family),
     /// What no peer takes of another's ICMP of the family: errors, and what routers say to hosts of their own link.
@@ -212,6 +227,12 @@ pub enum Counter {
     PassedEndToEnd,
     /// SYNs that passed unaccelerated, as no route leads to their destination.
     PassedNoRoute,
+    /// SYNs that passed unaccelerated, as those that are redirected do not arrive.
+    PassedLost,
+    /// SYNs that were dropped for the same reason.
+    BlockedLost,
+    /// SYNs that passed unaccelerated, as their route does not lead by the link.
+    PassedElsewhere,
     /// SYNs that came in by LAN interfaces.
     Syns,
     /// Packets that listeners were given: SYNs, and answers to SYN cookies.
@@ -222,6 +243,12 @@ pub enum Counter {
     Answered,
     /// Packets of flows with urgent data, which arrives in the stream.
     Urgent,
+    /// Packets of a family that the listener of a site was given.
+    Redirected(Family, SiteId),
+    /// SYNs of a family that went into the TUNs of LAN interfaces.
+    Held(Family),
+    /// Packets of a family by which hosts have aborted a handshake with a listener.
+    Aborted(Family),
     /// Packets that went into the TUN of the site of mode `packet` with this number.
     IntoTunnel(usize),
     /// Packets that were refused.
@@ -234,13 +261,16 @@ pub enum Counter {
 
 impl Counter {
     /// Counters that are in every table.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Passed,
         Self::PassedHosts,
         Self::PassedRecent,
         Self::PassedRate,
         Self::PassedEndToEnd,
         Self::PassedNoRoute,
+        Self::PassedLost,
+        Self::BlockedLost,
+        Self::PassedElsewhere,
         Self::Syns,
         Self::Intercepted,
         Self::Called,
@@ -248,8 +278,8 @@ impl Counter {
         Self::Urgent,
     ];
 
-    /// SYNs that passed unaccelerated, by why.
-    pub const PASSED: [Self; 6] = *Self::ALL.first_chunk().expect("they come first");
+    /// SYNs that pepd did not take, by why.
+    pub const PASSED: [Self; 9] = *Self::ALL.first_chunk().expect("they come first");
 
     /// SYNs that passed because a limit was reached, by which.
     pub const PASSED_LIMITS: [Self; 4] = *Self::ALL.first_chunk().expect("they come first");
@@ -263,11 +293,19 @@ impl Counter {
             Self::PassedRate => "passed_rate",
             Self::PassedEndToEnd => "passed_end_to_end",
             Self::PassedNoRoute => "passed_no_route",
+            Self::PassedLost => "passed_lost",
+            Self::BlockedLost => "blocked_lost",
+            Self::PassedElsewhere => "passed_elsewhere",
             Self::Syns => "syns",
             Self::Intercepted => "intercepted",
             Self::Called => "called",
             Self::Answered => "answered",
             Self::Urgent => "urgent",
+            Self::Redirected(family, site) => {
+                return format!("redirected{}_{site}", family.number()).into();
+            }
+            Self::Held(family) => return format!("held{}", family.number()).into(),
+            Self::Aborted(family) => return format!("aborted{}", family.number()).into(),
             Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
             Self::Refused => "packets_refused",
             Self::NotForHosts => "packets_not_for_hosts",
@@ -301,6 +339,8 @@ pub enum Hook {
     PreroutingRaw,
     /// Incoming packets after conntrack and de-NAT (priority dstnat + 1, -99).
     PreroutingDnat,
+    /// Incoming packets after all other programs' rules, before the kernel routes them (priority 1000).
+    PreroutingLast,
     /// Our own packets before conntrack (priority raw, -300).
     OutputRaw,
     /// The same, which then go where their mark leads (a chain of type `route`).
@@ -346,6 +386,8 @@ pub struct Features {
     pub rate: bool,
     /// Sets of the names of interfaces filled by rules: without, `pepd check` cannot tell where connections arrive.
     pub seen: bool,
+    /// Setting and matching the priority of packets; iptables cannot, before routing.
+    pub tags: bool,
     /// Chains of type `route` in a table of both families (5.2), and sets filled by rules: without, ICMP errors about a peer's packets go out by the link.
     pub errors: bool,
 }
@@ -359,6 +401,7 @@ impl Features {
         fib: true,
         rate: true,
         seen: true,
+        tags: true,
         errors: true,
     };
 
@@ -390,6 +433,8 @@ pub struct Ruleset {
     pub mask: u32,
     /// Families for which there is a set of recent SYNs; empty without nft_dynset.
     pub recent: Vec<Family>,
+    /// Those of which it can be forgotten again.
+    pub forgotten: Vec<Family>,
     /// Families for which there is a set of hosts that have as many flows as one may have.
     pub hosts: Vec<Family>,
     /// Families for which there is a set of hosts by how fast their SYNs come; empty where none are held.
@@ -457,6 +502,56 @@ pub(super) fn no_route(is_link_down: bool) -> Vec<Rule> {
     vec![
         goes_on(),
         rule("no route leads there: the kernel says so", passes),
+    ]
+}
+
+/// The chain by which new flows of a site do not go further while redirected SYNs do not arrive.
+pub(super) fn lost_chain(id: SiteId) -> String {
+    format!("lost_{id}")
+}
+
+/// Whether a chain of this name is one of [those](lost_chain).
+pub fn is_lost_chain(name: &str) -> bool {
+    name.starts_with("lost_")
+}
+
+/// The rules of the chain [`lost_chain`] while SYNs of these families do not arrive.
+pub(super) fn lost<'a>(
+    families: impl IntoIterator<Item = &'a Family>,
+    instead: InterceptionLoss,
+    forgotten: &[Family],
+) -> Vec<Rule> {
+    let rules = families.into_iter().flat_map(|&family| {
+        let (comment, counter, end) = match instead {
+            InterceptionLoss::Pass => (LOST_PASS, Counter::PassedLost, Term::Accept),
+            InterceptionLoss::Block => (LOST_BLOCK, Counter::BlockedLost, Term::Drop),
+        };
+        let forget = forgotten.contains(&family).then(|| {
+            let forget = [Term::Of(family), Term::Forget(family)];
+            rule("an answer to its server is none to a SYN cookie", forget)
+        });
+        let end = rule(comment, [Term::Of(family), Term::Count(counter), end]);
+        forget.into_iter().chain([end])
+    });
+    rules.collect()
+}
+
+const LOST_PASS: &str = "redirected SYNs do not arrive: new flows pass";
+const LOST_BLOCK: &str = "redirected SYNs do not arrive: new flows are blocked";
+
+/// The chain that new flows of split sites go through where the link is known.
+pub(super) const ELSEWHERE: &str = "elsewhere";
+
+/// The rules of the chain [`ELSEWHERE`].
+fn elsewhere(link: &str) -> Vec<Rule> {
+    let passes = [
+        Term::RoutedElsewhere(link.to_owned()),
+        Term::Count(Counter::PassedElsewhere),
+        Term::Accept,
+    ];
+    vec![
+        goes_on(),
+        rule("its route leads by another interface than the link", passes),
     ]
 }
 

@@ -96,6 +96,17 @@ pub enum SetupError {
     /// Sockets cannot be made: descriptors are short.
     #[error("cannot open the sockets that answer for held SYNs")]
     Sockets(#[source] io::Error),
+    /// Another program's policy rule or a reverse path filter is in the way.
+    #[error(
+        "the kernel drops the {family} connections of {interface} that pepd redirects: look for a rule of another program \
+         in `ip rule`, and for strict reverse path filters (`sysctl -a -r rp_filter`)"
+    )]
+    Undelivered {
+        /// Of which connections.
+        family: rules::Family,
+        /// By which they come.
+        interface: String,
+    },
     /// Descriptors are short.
     #[error("cannot ask the kernel whether the nft table is there")]
     Ask(#[source] io::Error),
@@ -116,6 +127,28 @@ pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
 pub(crate) fn sysctl(path: &str) -> Option<String> {
     let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
     Some(value.trim().to_owned())
+}
+
+/// The families of which the kernel looks at packets of bridges before they come to the bridge's own interface
+/// (br_netfilter). What is redirected there does not find its listener.
+pub(crate) fn bridge_filters() -> impl Iterator<Item = leg::Family> {
+    leg::Family::ALL
+        .into_iter()
+        .filter(|family| sysctl(&bridge_filter(*family).replace('.', "/")).as_deref() == Some("1"))
+}
+
+/// The sysctl that says so.
+pub(crate) const fn bridge_filter(family: leg::Family) -> &'static str {
+    match family {
+        leg::Family::V4 => "net.bridge.bridge-nf-call-iptables",
+        leg::Family::V6 => "net.bridge.bridge-nf-call-ip6tables",
+    }
+}
+
+/// Whether some flows are answered at once, for which their SYNs have to find the listener.
+pub(crate) fn answers_at_once(config: &Config) -> bool {
+    let mut sites = config.sites.iter();
+    sites.any(|(_, site)| site.mode.takes_flows() && !site.is_deferred())
 }
 
 /// The versions of IP for which we listen.
@@ -237,19 +270,31 @@ fn check_sysctls_with(
     if ipv6 && is("net/ipv6/conf/all/forwarding", "0") {
         warnings.push(forwarding_warning("IPv6", "net.ipv6.conf.all.forwarding"));
     }
+    // What is held waits behind a TUN, by its mark; a strict check looks for hosts there, and they are not.
+    let defers = config.defers();
+    let of = |name: &str, key: &str| {
+        let values = ["all", name].map(|name| sysctl(&format!("net/ipv4/conf/{name}/{key}")));
+        let values = values
+            .into_iter()
+            .flatten()
+            .filter_map(|value| value.parse::<u8>().ok());
+        values.max().unwrap_or(0)
+    };
     for name in config
         .intercept
         .lan
         .iter()
         .map(AsRef::as_ref)
-        .chain(["all"])
+        .filter(|_| defers)
     {
-        if is(&format!("net/ipv4/conf/{name}/src_valid_mark"), "1") {
-            let key = format!("net.ipv4.conf.{name}.src_valid_mark");
+        if of(name, "src_valid_mark") == 1 && of(name, "rp_filter") == 1 {
             warnings.push(SysctlWarning {
                 what: "reverse path check",
-                seen: format!("{key}=1 lets it see the marks of pepd and drop what hosts send"),
-                remedy: format!("sysctl -w {key}=0"),
+                seen: format!(
+                    "strict on {name}, and src_valid_mark=1 lets it see pepd's marks: the kernel drops SYNs that are held \
+                     (`syn = \"defer\"`)"
+                ),
+                remedy: format!("sysctl -w net.ipv4.conf.{name}.rp_filter=2, or `syn = \"spoof\"`"),
             });
         }
     }
@@ -388,6 +433,7 @@ pub(crate) async fn diagnose(
         fib: can(&[Term::ForThisMachine]).await?,
         rate: can(&[Term::FasterPerHost(rules::Family::V4, 1)]).await?,
         seen: can(&[Term::Seen]).await?,
+        tags: can(&[Term::Tagged(0), Term::Tag(0)]).await?,
         // Nobody who has no such site is to hear of it.
         errors: rules::lanes(config).is_empty() || can(ERRORS).await?,
     })
@@ -423,6 +469,11 @@ pub(crate) fn degradations(features: Features) -> Vec<&'static str> {
     if !features.seen {
         lost.push(
             "the kernel cannot keep the names of interfaces in nft sets: `pepd check` cannot tell by which connections arrive",
+        );
+    }
+    if !features.tags {
+        lost.push(
+            "the kernel cannot set the priority of packets by nft rules: rules of others that set marks, and reverse path filters, may break connections",
         );
     }
     if !features.errors {

@@ -1,78 +1,175 @@
-//! Putting back what others have removed: `nft flush ruleset` (which reloading nftables.service
-//! begins with) takes our table, network managers delete policy rules that are not theirs, and
-//! switching `lo` off deletes IPv6 routes.
+//! Looking after what was installed, against other programs of the machine.
 //!
-//! Without the table connections pass unaccelerated and nobody would know; without the way to
-//! local delivery the kernel drops what the table redirects.
+//! `nft flush ruleset` (with which reloading nftables.service begins) removes pepd's table. Network
+//! managers delete policy rules that are not theirs. Rules without a priority (`ip rule add from ...`)
+//! come before pepd's. Switching `lo` off deletes IPv6 routes. Without the table connections pass
+//! unaccelerated; without the way to local delivery the kernel drops what the table redirects.
 
 use std::fmt;
 
-use super::{InterceptError, Interception, cannot, nft};
+use super::{
+    InterceptError, Interception, cannot, nft,
+    route::{LanHost, Rules},
+    rules::Family,
+    setup,
+};
 use crate::gate::Gate;
 
-/// What is not there any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Missing {
-    /// Policy rules, or routes in our tables.
-    routing: bool,
-    /// The nft table.
-    table: bool,
+/// Something that is not as it was installed, or has not the effect that it should have.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// The nft table is gone.
+    Table,
+    /// Policy rules, or routes in pepd's tables, of the family are gone.
+    Routing(Family),
+    /// pepd's policy rules of the family come after this one of another program.
+    Behind(Family, String),
+    /// All is there, and the kernel would not deliver what is redirected of this interface's hosts.
+    Undelivered(Family, String),
+    /// The kernel looks at packets of this bridge too early to redirect them.
+    Bridge(Family, String),
+    /// IPv6 was switched off.
+    Off,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.routing, self.table) {
-            (true, true) => "pepd's policy rules or routes and its nft table",
-            (true, false) => "pepd's policy rules or routes",
-            (false, _) => "pepd's nft table",
-        })
+        match self {
+            Self::Table => f.write_str("pepd's nft table was removed by another program"),
+            Self::Routing(family) => write!(
+                f,
+                "pepd's policy rules or routes for {family} were removed by another program"
+            ),
+            Self::Behind(family, rule) => write!(
+                f,
+                "a policy rule of another program for {family} ({rule}) came before pepd's"
+            ),
+            Self::Undelivered(family, interface) => write!(
+                f,
+                "the kernel did not deliver the {family} connections of {interface} that pepd redirects"
+            ),
+            Self::Bridge(family, name) => {
+                let key = setup::bridge_filter(*family);
+                write!(
+                    f,
+                    "{name} is a bridge, and {key}=1 (Docker, Kubernetes) has the kernel look at its packets too early: \
+                     {family} connections of `syn = \"spoof\"` and of tunnels are not accepted; `syn = \"defer\"`, or \
+                     sysctl -w {key}=0"
+                )
+            }
+            Self::Off => f.write_str(
+                "IPv6 is switched off on this machine (net.ipv6.conf.lo.disable_ipv6): pepd takes IPv4 only \
+                 until it is on",
+            ),
+        }
+    }
+}
+
+impl Trouble {
+    /// Whether it lasts until an operator does something about it.
+    pub fn is_for_operators(&self) -> bool {
+        matches!(self, Self::Bridge(..) | Self::Off)
     }
 }
 
 impl Interception {
-    /// What somebody has removed since it was installed, if anything. Cheap enough for every
-    /// second.
+    /// What other programs have changed since all was installed. Cheap enough for every second.
     ///
     /// # Errors
     /// When the kernel cannot be asked: descriptors are short.
-    pub async fn missing(&self) -> Result<Option<Missing>, InterceptError> {
-        let missing = Missing {
-            routing: !self
-                .routing
-                .is_in_place(&self.netlink, &self.tun_indices)
-                .await?,
-            table: !nft::table_exists(&self.table).map_err(InterceptError::Ask)?,
-        };
-        Ok((missing.routing || missing.table).then_some(missing))
+    pub async fn troubles(&mut self) -> Result<Vec<Trouble>, InterceptError> {
+        let mut troubles = Vec::new();
+        if !nft::table_exists(&self.table).map_err(InterceptError::Ask)? {
+            troubles.push(Trouble::Table);
+        }
+        if self.answers_at_once {
+            for family in setup::bridge_filters() {
+                for name in self.routing.lans() {
+                    if self.netlink.is_bridge(name).await? {
+                        troubles.push(Trouble::Bridge(family, name.clone()));
+                    }
+                }
+            }
+        }
+        let hosts = self.routing.lan_hosts().map_err(InterceptError::Ask)?;
+        for &family in self.routing.families() {
+            if family == Family::V6 && !setup::has_ipv6() {
+                troubles.push(Trouble::Off);
+                continue;
+            }
+            let hosts = hosts.iter().filter(|host| host.family() == family);
+            troubles.extend(self.trouble_of(family, hosts).await?);
+        }
+        Ok(troubles)
     }
 
-    /// Puts it back, with the gate as it should be.
+    async fn trouble_of(
+        &self,
+        family: Family,
+        hosts: impl Iterator<Item = &LanHost>,
+    ) -> Result<Option<Trouble>, InterceptError> {
+        let (netlink, tuns) = (&self.netlink, &self.tun_indices);
+        match self.routing.rules_of(netlink, family, tuns).await? {
+            Rules::Missing => return Ok(Some(Trouble::Routing(family))),
+            Rules::Behind(rule) => return Ok(Some(Trouble::Behind(family, rule))),
+            Rules::InPlace => {}
+        }
+        if !self.routing.leads_into_tuns(netlink, family, tuns).await? {
+            return Ok(Some(Trouble::Routing(family)));
+        }
+        for host in hosts {
+            if !self.routing.delivers(netlink, host).await? {
+                return Ok(Some(Trouble::Undelivered(family, host.interface.clone())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Puts things as they should be, with the gate as it should be. Says what was done.
     ///
     /// # Errors
-    /// When that does not work. What the table redirects would be lost where local delivery is not
-    /// to be had: the table is removed then, and connections pass.
-    pub async fn put_back(&self, missing: Missing, gate: Gate) -> Result<(), InterceptError> {
-        if missing.routing {
-            self.put_back_routing().await?;
+    /// When that does not work, or has no effect.
+    pub async fn mend(
+        &self,
+        trouble: &Trouble,
+        gate: Gate,
+    ) -> Result<&'static str, InterceptError> {
+        let (netlink, tuns) = (&self.netlink, &self.tun_indices);
+        match trouble {
+            Trouble::Table => {
+                self.put_table_back(gate).await?;
+                Ok("put back")
+            }
+            Trouble::Routing(family) => {
+                self.routing.install(netlink, *family, tuns).await?;
+                Ok("put back")
+            }
+            Trouble::Behind(family, _) => {
+                self.routing.install(netlink, *family, tuns).await?;
+                Ok("moved pepd's ahead of it")
+            }
+            Trouble::Undelivered(family, interface) => {
+                self.routing.install(netlink, *family, tuns).await?;
+                let hosts = self.routing.lan_hosts().map_err(InterceptError::Ask)?;
+                let hosts = hosts.iter().filter(|host| host.family() == *family);
+                match self.trouble_of(*family, hosts).await? {
+                    None => Ok("put back the route"),
+                    Some(_) => Err(InterceptError::Undelivered {
+                        family: *family,
+                        interface: interface.clone(),
+                    }),
+                }
+            }
+            Trouble::Bridge(..) | Trouble::Off => Ok("waiting"),
         }
-        if missing.table {
-            let installed = self.nft.apply(&self.transaction).await;
-            installed.map_err(cannot("install the nft table"))?;
-            self.set_gate(gate).await?;
-            self.put_back_bypassed().await?;
-            self.put_back_hosts_at_cap().await?;
-        }
-        Ok(())
     }
 
-    async fn put_back_routing(&self) -> Result<(), InterceptError> {
-        let Err(err) = self.routing.install(&self.netlink, &self.tun_indices).await else {
-            return Ok(());
-        };
-        if !self.routing.delivers(&self.netlink).await? {
-            let removed = self.nft.apply(&nft::remove_transaction(&self.table)).await;
-            removed.map_err(cannot("remove the nft table"))?;
-        }
-        Err(err.into())
+    async fn put_table_back(&self, gate: Gate) -> Result<(), InterceptError> {
+        let installed = self.nft.apply(&self.transaction).await;
+        installed.map_err(cannot("install the nft table"))?;
+        self.set_gate(gate).await?;
+        self.put_back_bypassed().await?;
+        self.put_back_lost().await?;
+        self.put_back_hosts_at_cap().await
     }
 }

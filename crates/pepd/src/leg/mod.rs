@@ -11,7 +11,7 @@ mod site;
 pub(crate) mod tests;
 
 use std::{
-    io,
+    fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
@@ -29,7 +29,7 @@ pub use site::SiteRuntime;
 use crate::sys;
 
 /// IPv4 or IPv6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
     V4,
@@ -37,9 +37,23 @@ pub enum Family {
     V6,
 }
 
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IPv{}", self.number())
+    }
+}
+
 impl Family {
     /// Both.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// 4 or 6.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::V4 => 4,
+            Self::V6 => 6,
+        }
+    }
 
     /// The family of an address.
     pub fn of(address: &SocketAddr) -> Self {

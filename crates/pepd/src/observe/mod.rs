@@ -176,6 +176,9 @@ impl Observer {
                         "syns_passed_rate",
                         "syns_passed_end_to_end",
                         "syns_passed_no_route",
+                        "syns_passed_lost",
+                        "syns_blocked_lost",
+                        "syns_passed_elsewhere",
                     ]
                     .contains(name)
                 })
@@ -223,6 +226,11 @@ impl Observer {
             congestion: site.congestion.iter().map(ToString::to_string).collect(),
             peer: site.peer.clone(),
             bypassed: why(id, site).map(ToOwned::to_owned),
+            interception_lost: tally
+                .iter()
+                .flat_map(|tally| tally.lost())
+                .map(|family| family.to_string())
+                .collect(),
             traffic: tally.as_ref().map_or_else(Traffic::default, |tally| {
                 self.traffic(id.index(), tally, Some(&site.name))
             }),

@@ -102,6 +102,9 @@ pub struct SiteStatus {
     /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), as an `operator` has switched it off,
     /// or as the `link` or the `peer` is away.
     pub bypassed: Option<String>,
+    /// Families of which SYNs that pepd redirects do not arrive: `IPv4`, `IPv6`.
+    #[serde(default)]
+    pub interception_lost: Vec<String>,
     /// What its flows have come to.
     #[serde(flatten)]
     pub traffic: Traffic,

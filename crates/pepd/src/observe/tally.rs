@@ -2,10 +2,12 @@
 
 use std::{
     array,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 use pep_core::stats::EndReason;
+
+use crate::leg::Family;
 
 /// Counts of the flows of one site, or of those that peers have sent. All threads add to it, without a lock: when a flow
 /// begins, when it ends, and of its bytes once a second.
@@ -15,6 +17,8 @@ pub struct Tally {
     open: AtomicU64,
     ended: [AtomicU64; EndReason::ALL.len()],
     bytes: [AtomicU64; 2],
+    arrived: [AtomicU64; Family::ALL.len()],
+    lost: [AtomicBool; Family::ALL.len()],
 }
 
 /// A [`Tally`] at one moment. Flows begin and end meanwhile: its parts may differ by these.
@@ -54,6 +58,27 @@ impl Tally {
                 sum.fetch_add(bytes, Relaxed);
             }
         }
+    }
+
+    /// A listener has accepted a connection of this family.
+    pub fn arrive(&self, family: Family) {
+        self.arrived[family as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Connections of this family that listeners have accepted.
+    pub fn arrived(&self, family: Family) -> u64 {
+        self.arrived[family as usize].load(Relaxed)
+    }
+
+    /// Says whether SYNs of this family that are redirected do not arrive.
+    pub fn set_lost(&self, family: Family, is_lost: bool) {
+        self.lost[family as usize].store(is_lost, Relaxed);
+    }
+
+    /// Families of which SYNs that are redirected do not arrive.
+    pub fn lost(&self) -> impl Iterator<Item = Family> {
+        let is_lost = |family: &Family| self.lost[*family as usize].load(Relaxed);
+        Family::ALL.into_iter().filter(is_lost)
     }
 
     /// All of it now.

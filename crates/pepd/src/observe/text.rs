@@ -87,6 +87,9 @@ impl Status {
             // Its mode stands there already.
             let why = site.bypassed.as_ref().filter(|why| *why != "mode");
             let note = match why.map(String::as_str) {
+                None if !site.interception_lost.is_empty() => {
+                    format!("{} lost", site.interception_lost.join(", "))
+                }
                 None => String::new(),
                 Some("operator") => "off".to_owned(),
                 Some(why) => format!("no {why}"),

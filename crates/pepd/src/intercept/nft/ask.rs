@@ -1,6 +1,10 @@
-//! Asking the kernel without running `nft`.
+//! Questions to nf_tables over netlink, without a process of `nft`.
 
-use std::{io, os::fd::AsRawFd as _};
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
@@ -12,92 +16,252 @@ const SUBSYSTEM: u16 = 10 << 8;
 const NEW_TABLE: u16 = SUBSYSTEM;
 /// `NFT_MSG_GETTABLE`: is there one?
 const GET_TABLE: u16 = SUBSYSTEM + 1;
-/// `NFTA_TABLE_NAME`.
+/// `NFT_MSG_NEWOBJ`: a counter.
+const NEW_OBJECT: u16 = SUBSYSTEM + 18;
+/// `NFT_MSG_GETOBJ`: which counters are there?
+const GET_OBJECT: u16 = SUBSYSTEM + 19;
+/// `NFTA_TABLE_NAME`, `NFTA_OBJ_TABLE`.
 const TABLE_NAME: u16 = 1;
+/// `NFTA_OBJ_NAME`.
+const OBJECT_NAME: u16 = 2;
+/// `NFTA_OBJ_TYPE`.
+const OBJECT_TYPE: u16 = 3;
+/// `NFTA_OBJ_DATA`.
+const OBJECT_DATA: u16 = 4;
+/// `NFT_OBJECT_COUNTER`.
+const COUNTER: u32 = 1;
+/// `NFTA_COUNTER_PACKETS`.
+const COUNTER_PACKETS: u16 = 2;
+/// `NLA_TYPE_MASK`: without the flags of nested attributes.
+const ATTRIBUTE_TYPE: u16 = 0x3fff;
 /// `NFPROTO_INET`: tables for IPv4 and IPv6.
 const INET: u8 = 1;
 
-/// `struct nlmsghdr` and, behind it, `struct nfgenmsg`.
-const HEADERS_BYTES: usize = 16 + 4;
+/// Bytes of a `struct nlmsghdr`.
+const HEADER_BYTES: usize = 16;
+/// Bytes of the `struct nfgenmsg` behind it.
+const GENERIC_BYTES: usize = 4;
+/// Bytes of one answer, as the kernel makes them (`NLMSG_GOODSIZE`) at most.
+const ANSWER_BYTES: usize = 32 * 1024;
 
 /// Whether there is an `inet` table of that name.
 ///
 /// # Errors
 /// When descriptors or memory are short, or the kernel's answer makes no sense.
 pub fn table_exists(name: &str) -> io::Result<bool> {
-    let protocol = SockProtocol::NetlinkNetFilter;
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-    send(fd.as_raw_fd(), &query(name), MsgFlags::empty())?;
+    let flags = libc::NLM_F_REQUEST as u16;
+    let fd = ask(&query(GET_TABLE, flags, &[(TABLE_NAME, &terminated(name))]))?;
     let mut answer = [0; 1024];
     // The kernel has answered before send() returns.
     let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
     exists(&answer[..length])
 }
 
-fn query(name: &str) -> Vec<u8> {
-    let attribute = 4 + name.len() + 1;
-    let length = HEADERS_BYTES + attribute.next_multiple_of(4);
-    let mut query = Vec::with_capacity(length);
-    query.extend((length as u32).to_ne_bytes());
-    query.extend(GET_TABLE.to_ne_bytes());
-    query.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    // Sequence number and port, of which the kernel needs none.
-    query.extend([0; 8]);
+/// Packets that the named counters of an `inet` table have seen.
+///
+/// # Errors
+/// When descriptors or memory are short, there is no such table (`NotFound`), or the kernel's answer makes no sense.
+pub fn counters(table: &str) -> io::Result<BTreeMap<String, u64>> {
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    let attributes = [
+        (TABLE_NAME, &terminated(table)[..]),
+        (OBJECT_TYPE, &COUNTER.to_be_bytes()),
+    ];
+    let fd = ask(&query(GET_OBJECT, flags, &attributes))?;
+    let mut counters = BTreeMap::new();
+    let mut answer = vec![0; ANSWER_BYTES];
+    loop {
+        let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+        if take_counters(&answer[..length], &mut counters)? {
+            break;
+        }
+    }
+    match counters.is_empty() {
+        // Our tables always have some; a dump of none does not fail.
+        true => Err(io::ErrorKind::NotFound.into()),
+        false => Ok(counters),
+    }
+}
+
+fn ask(query: &[u8]) -> io::Result<OwnedFd> {
+    let protocol = SockProtocol::NetlinkNetFilter;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
+    send(fd.as_raw_fd(), query, MsgFlags::empty())?;
+    Ok(fd)
+}
+
+fn terminated(text: &str) -> Vec<u8> {
+    [text.as_bytes(), &[0]].concat()
+}
+
+fn query(kind: u16, flags: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    // The length is known last. Sequence number and port, of which the kernel needs none.
+    let mut query = vec![0; HEADER_BYTES];
+    query[4..6].copy_from_slice(&kind.to_ne_bytes());
+    query[6..8].copy_from_slice(&flags.to_ne_bytes());
     query.extend([INET, libc::NFNETLINK_V0 as u8, 0, 0]);
-    query.extend((attribute as u16).to_ne_bytes());
-    query.extend(TABLE_NAME.to_ne_bytes());
-    query.extend(name.as_bytes());
-    query.resize(length, 0);
+    for (attribute, value) in attributes {
+        let length = (4 + value.len()) as u16;
+        query.extend(length.to_ne_bytes());
+        query.extend(attribute.to_ne_bytes());
+        query.extend(*value);
+        query.resize(query.len().next_multiple_of(4), 0);
+    }
+    let length = query.len() as u32;
+    query[..4].copy_from_slice(&length.to_ne_bytes());
     query
 }
 
 fn exists(answer: &[u8]) -> io::Result<bool> {
-    let kind = answer.get(4..6).and_then(|kind| kind.try_into().ok());
-    match kind.map(u16::from_ne_bytes) {
-        Some(NEW_TABLE) => Ok(true),
-        Some(kind) if i32::from(kind) == libc::NLMSG_ERROR => match error(answer) {
-            Some(libc::ENOENT) => Ok(false),
-            Some(code) => Err(io::Error::from_raw_os_error(code)),
-            None => Err(io::ErrorKind::InvalidData.into()),
+    match messages(answer).next() {
+        Some((NEW_TABLE, _)) => Ok(true),
+        Some((kind, body)) if i32::from(kind) == libc::NLMSG_ERROR => match error(body)? {
+            libc::ENOENT => Ok(false),
+            code => Err(io::Error::from_raw_os_error(code)),
         },
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
-/// The code behind the header of an error message, there negative.
-fn error(answer: &[u8]) -> Option<i32> {
-    let code = answer.get(16..20)?.try_into().ok()?;
-    i32::from_ne_bytes(code).checked_neg()
+/// Takes the counters of one part of a dump. True when it was the last.
+fn take_counters(answer: &[u8], counters: &mut BTreeMap<String, u64>) -> io::Result<bool> {
+    let mut is_empty = true;
+    for (kind, body) in messages(answer) {
+        is_empty = false;
+        match i32::from(kind) {
+            libc::NLMSG_DONE => return Ok(true),
+            libc::NLMSG_ERROR => return Err(io::Error::from_raw_os_error(error(body)?)),
+            _ if kind == NEW_OBJECT => counters.extend(counter(body)),
+            _ => {}
+        }
+    }
+    match is_empty {
+        true => Err(io::ErrorKind::InvalidData.into()),
+        false => Ok(false),
+    }
+}
+
+fn counter(body: &[u8]) -> Option<(String, u64)> {
+    let find = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted);
+    let object = body.get(GENERIC_BYTES..)?;
+    let (_, name) = find(object, OBJECT_NAME)?;
+    let (_, data) = find(object, OBJECT_DATA)?;
+    let (_, packets) = find(data, COUNTER_PACKETS)?;
+    let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
+    Some((
+        name.to_owned(),
+        u64::from_be_bytes(packets.try_into().ok()?),
+    ))
+}
+
+/// The code of an error message, there negative.
+fn error(body: &[u8]) -> io::Result<i32> {
+    let code = body.first_chunk().map(|code| i32::from_ne_bytes(*code));
+    let code = code.and_then(i32::checked_neg);
+    code.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The messages in these bytes: each one's type and what is behind its header. What is cut off ends them.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+        let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+        let body = bytes.get(HEADER_BYTES..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+/// The attributes in these bytes, likewise.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?);
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & ATTRIBUTE_TYPE, value))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn answer(kind: u16, code: i32) -> Vec<u8> {
-        let mut answer = vec![0; 36];
-        answer[4..6].copy_from_slice(&kind.to_ne_bytes());
-        answer[16..20].copy_from_slice(&code.to_ne_bytes());
-        answer
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let mut message = vec![0; HEADER_BYTES];
+        message[..4].copy_from_slice(&((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
+        message[4..6].copy_from_slice(&kind.to_ne_bytes());
+        message.extend(body);
+        message.resize(message.len().next_multiple_of(4), 0);
+        message
+    }
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn object(name: &str, packets: u64) -> Vec<u8> {
+        const NESTED: u16 = 0x8000;
+        let data = [
+            attribute(1, &0_u64.to_be_bytes()),
+            attribute(COUNTER_PACKETS, &packets.to_be_bytes()),
+        ]
+        .concat();
+        let body = [
+            vec![INET, 0, 0, 0],
+            attribute(TABLE_NAME, b"pepd\0"),
+            attribute(OBJECT_NAME, &terminated(name)),
+            attribute(OBJECT_DATA | NESTED, &data),
+        ];
+        message(NEW_OBJECT, &body.concat())
     }
 
     #[test]
-    fn what_the_kernel_says_is_understood() {
+    fn what_the_kernel_says_of_a_table_is_understood() {
         let error = libc::NLMSG_ERROR as u16;
-        assert!(exists(&answer(NEW_TABLE, 0)).expect("an answer"));
-        assert!(!exists(&answer(error, -libc::ENOENT)).expect("an answer"));
-        let refused = exists(&answer(error, -libc::EPERM)).expect_err("no answer");
+        let answer = |code: i32| message(error, &code.to_ne_bytes());
+        assert!(exists(&message(NEW_TABLE, &[0; 20])).expect("an answer"));
+        assert!(!exists(&answer(-libc::ENOENT)).expect("an answer"));
+        let refused = exists(&answer(-libc::EPERM)).expect_err("no answer");
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
         for length in [0, 5, 18] {
-            assert!(exists(&answer(error, -libc::ENOENT)[..length]).is_err());
+            assert!(exists(&answer(-libc::ENOENT)[..length]).is_err());
         }
+    }
+
+    #[test]
+    fn counters_come_in_several_parts() {
+        let mut counters = BTreeMap::new();
+        let first = [object("syns", 7), object("passed", 0)].concat();
+        assert!(!take_counters(&first, &mut counters).expect("a part"));
+        let last = [object("redirected4_0", u64::MAX), message(3, &[0; 4])].concat();
+        assert!(take_counters(&last, &mut counters).expect("a part"));
+        let expected = [("passed", 0), ("redirected4_0", u64::MAX), ("syns", 7)];
+        let expected = expected.map(|(name, packets)| (name.to_owned(), packets));
+        assert_eq!(counters, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn bytes_that_are_cut_off_are_no_counters() {
+        let whole = object("syns", 7);
+        for length in 0..whole.len() {
+            let mut counters = BTreeMap::new();
+            let taken = take_counters(&whole[..length], &mut counters);
+            assert!(counters.is_empty() && taken.is_err(), "{length}");
+        }
+        let mut counters = BTreeMap::new();
+        assert!(take_counters(&[], &mut counters).is_err());
     }
 
     #[test]
     fn a_query_is_as_long_as_it_says() {
         for name in ["a", "pepd", "pepd_roof"] {
-            let query = query(name);
+            let query = query(GET_TABLE, 1, &[(TABLE_NAME, &terminated(name))]);
             assert_eq!(query[..4], (query.len() as u32).to_ne_bytes());
             assert_eq!(query.len() % 4, 0);
         }

@@ -1,7 +1,6 @@
 //! Running `nft`.
 
 use std::{
-    collections::BTreeMap,
     fs::File,
     io::{self, Seek as _, Write as _},
     process::{Output, Stdio},
@@ -118,27 +117,6 @@ impl Nft {
         let text = run(self.path, &args, None).await?;
         serde_json::from_str(&text).map_err(|err| NftError::Answer(err.to_string()))
     }
-
-    /// Packets that the named counters of a table have seen.
-    ///
-    /// # Errors
-    /// When nft cannot be run, there is no such table or the answer makes no sense.
-    pub async fn counters(&self, table: &str) -> Result<BTreeMap<String, u64>, NftError> {
-        let args = ["-j", "list", "counters", "table", "inet", table];
-        let text = run(self.path, &args, None).await?;
-        packets(&text).ok_or(NftError::Answer(text))
-    }
-}
-
-fn packets(text: &str) -> Option<BTreeMap<String, u64>> {
-    let answer: Value = serde_json::from_str(text).ok()?;
-    let objects = answer.get("nftables")?.as_array()?;
-    let counters = objects.iter().filter_map(|object| object.get("counter"));
-    let entry = |counter: &Value| {
-        let name = counter.get("name")?.as_str()?.to_owned();
-        Some((name, counter.get("packets")?.as_u64()?))
-    };
-    counters.map(entry).collect()
 }
 
 /// `(1.0.6, its numbers)` of `nftables v1.0.6 (Lester Gooch #5)`.
@@ -228,35 +206,6 @@ fn complaint(stderr: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counters_are_read_from_a_listing() {
-        let text = r#"{"nftables": [{"metainfo": {"json_schema_version": 1}},
-            {"counter": {"family": "inet", "name": "passed", "table": "pepd", "handle": 7,
-             "packets": 42, "bytes": 2520}},
-            {"counter": {"family": "inet", "name": "syns", "table": "pepd", "handle": 8,
-             "packets": 1, "bytes": 60}}]}"#;
-        let expected = [("passed".to_owned(), 42), ("syns".to_owned(), 1)];
-        assert_eq!(packets(text), Some(BTreeMap::from(expected)));
-        assert_eq!(packets("{}"), None);
-        assert_eq!(packets("nonsense"), None);
-    }
-
-    #[tokio::test]
-    async fn one_that_hangs_is_killed() {
-        let child = spawn("sleep", &["1000"], None).unwrap();
-        let stat = format!("/proc/{}/stat", child.id().unwrap());
-        let limit = Duration::from_millis(20);
-        let answer = timeout(PATIENCE, output(child, limit)).await;
-        assert!(matches!(answer, Ok(Err(NftError::Hangs(_)))), "{answer:?}");
-        let gone = async {
-            // A zombie waits to be reaped.
-            while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        timeout(PATIENCE, gone).await.expect("it was killed");
-    }
 
     #[test]
     fn a_complaint_is_one_line_with_what_is_wrong() {

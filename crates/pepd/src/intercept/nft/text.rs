@@ -14,6 +14,9 @@ use crate::{
     intercept::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term},
 };
 
+/// Upper half of the priorities that are tags of pepd's, in hexadecimal as in the language of nft: "PE" in ASCII.
+const TAGS: &str = "5045";
+
 /// A table of its own for what is to be checked, not carried out.
 const PROBE: &str = "pepd_probe";
 
@@ -179,7 +182,11 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Syn => "tcp flags & (fin|syn|rst|ack) == syn".to_owned(),
         Term::Ack => "tcp flags & (fin|syn|rst|ack) == ack".to_owned(),
         Term::Fin => "tcp flags & (fin|syn|rst|ack) == fin|ack".to_owned(),
+        Term::Rst => "tcp flags & (syn|rst) == rst".to_owned(),
         Term::Urgent => "tcp flags & urg == urg".to_owned(),
+        Term::Of(family) => format!("meta nfproto {}", family.nfproto()),
+        Term::Tag(tag) => format!("meta priority set {TAGS}:{tag:x}"),
+        Term::Tagged(tag) => format!("meta priority {TAGS}:{tag:x}"),
         Term::SynAck => "tcp flags & (fin|syn|rst|ack) == syn|ack".to_owned(),
         Term::Source(nets) => prefixes("saddr", nets),
         Term::Destination(nets) => prefixes("daddr", nets),
@@ -207,6 +214,9 @@ fn term(mask: u32, term: &Term) -> String {
             let names = one_or_set(names.iter().map(quoted));
             format!("fib daddr . mark oifname {names}")
         }
+        Term::RoutedElsewhere(name) => {
+            format!("fib daddr . mark oif exists fib daddr . mark oifname != \"{name}\"")
+        }
         Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
@@ -227,6 +237,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::Tproxy(family, port) => tproxy(*family, *port),
         Term::Count(counter) => format!("counter name {}", counter.name()),
         Term::Seen => format!("update @{SEEN_SET} {{ iifname }}"),
+        Term::IcmpRedirect(family) => icmp_types(*family, vec![family.icmp_redirect()]),
         Term::IcmpError(family) => icmp_types(*family, family.icmp_errors().to_vec()),
         Term::IcmpNotCarried(family) => icmp_types(*family, family.icmp_not_carried()),
         Term::RememberPeer(family, lane) => {

@@ -1,13 +1,13 @@
 //! From the configuration to chains.
 
 use pep_core::{
-    config::{Config, IfName},
+    config::{Config, Elsewhere, IfName},
     site::{Matcher, Mode, PortRange, Site, SiteId},
 };
 
 use super::{
-    Chain, Counter, Family, Features, Hook, Lan, NO_ROUTE, Prefixes, Rule, Ruleset, Term, chain,
-    gate, host_at_cap, lans, no_route,
+    Chain, Counter, ELSEWHERE, Family, Features, Hook, Lan, NO_ROUTE, Prefixes, Rule, Ruleset,
+    Term, chain, elsewhere, gate, host_at_cap, lans, lost_chain, no_route,
     packets::{PacketLane, lanes, takes_tcp},
     rule,
 };
@@ -27,6 +27,7 @@ impl Ruleset {
             table: config.intercept.table.to_string(),
             mask: config.intercept.marks.mask(),
             recent: builder.recent().to_vec(),
+            forgotten: builder.forgotten().to_vec(),
             hosts: features.families().to_vec(),
             rates: builder.rates().to_vec(),
             seen: features.seen,
@@ -73,7 +74,27 @@ impl Builder<'_> {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        [&Counter::ALL[..], &self.packet_counters()].concat()
+        let redirection = self.redirection_counters();
+        [&Counter::ALL[..], &redirection, &self.packet_counters()].concat()
+    }
+
+    /// Counters by which the loss of redirected SYNs is noticed.
+    fn redirection_counters(&self) -> Vec<Counter> {
+        let families = self.features.families().iter().copied();
+        let of_family = |family| {
+            let sites = self
+                .flow_sites()
+                .map(move |(id, _)| Counter::Redirected(family, id));
+            let held = self.config.defers().then_some(Counter::Held(family));
+            sites.chain(held).chain([Counter::Aborted(family)])
+        };
+        families.flat_map(of_family).collect()
+    }
+
+    /// Sites that take flows.
+    fn flow_sites(&self) -> impl Iterator<Item = (SiteId, &Site)> {
+        let sites = self.config.sites.iter();
+        sites.filter(|(_, site)| site.mode.takes_flows())
     }
 
     fn chains(&self) -> Vec<Chain> {
@@ -84,13 +105,17 @@ impl Builder<'_> {
         if self.features.fib {
             chains.push(chain(NO_ROUTE, None, no_route(false)));
         }
+        let elsewhere = self.link_alone().map(elsewhere);
+        chains.extend(elsewhere.map(|rules| chain(ELSEWHERE, None, rules)));
+        let lost = self.flow_sites().map(|(id, _)| lost_chain(id));
+        chains.extend(lost.map(|name| chain(&name, None, Vec::new())));
         chains.extend(self.rate_chain());
         chains.extend(self.hold_chains());
         chains.extend(self.site_chains());
         chains.push(chain("sites", None, self.sites()));
         chains.extend(self.packet_chains());
         if self.features.seen {
-            chains.push(chain("elsewhere", None, elsewhere()));
+            chains.push(chain(NOT_FROM_LAN, None, not_from_lan()));
         }
         let from_hosts = self.host_rules();
         chains.push(chain("from_hosts", Some(Hook::PreroutingRaw), from_hosts));
@@ -100,6 +125,7 @@ impl Builder<'_> {
             Some(Hook::PreroutingDnat),
             from_servers,
         ));
+        chains.extend(self.marks_chain());
         chains.push(chain(
             "to_hosts",
             Some(Hook::OutputRaw),
@@ -108,6 +134,53 @@ impl Builder<'_> {
         chains.extend(self.error_chain());
         chains.extend(self.clamp_chain());
         chains
+    }
+
+    /// The link's interface, where what leads by another does not cross the link.
+    fn link_alone(&self) -> Option<&str> {
+        let link = self.config.link.as_ref()?;
+        let name = link.interface.as_str();
+        // One-armed, what is routed to the LAN crosses the link.
+        let is_armed = self.lans.iter().any(|lan| lan.interface == name);
+        let passes = link.elsewhere == Elsewhere::Pass && self.features.fib && !is_armed;
+        passes.then_some(name)
+    }
+
+    /// The interfaces behind which there are other hosts of this side; the rest may lead to the link.
+    ///
+    /// One-armed, the way to the link leads by a LAN interface; where the link is not known, any might.
+    pub(super) fn hosts_only(&self) -> Vec<String> {
+        let link = self.config.link.as_ref();
+        let link = link.map(|link| link.interface.as_str());
+        let mut names = self.lan_names();
+        names.retain(|name| link.is_some_and(|link| link != name));
+        names
+    }
+
+    /// Flows between hosts of this side are none of the link's, in no mode.
+    fn between_hosts(&self) -> Vec<Rule> {
+        let passes = |from: Option<Term>, to: Vec<String>| {
+            let on = from.into_iter().chain([Term::Syn, Term::RoutedToAny(to)]);
+            let on = on.chain([Term::Count(Counter::PassedElsewhere), Term::Accept]);
+            rule("between hosts of this side", on.collect::<Vec<_>>())
+        };
+        if !self.features.fib {
+            return Vec::new();
+        }
+        let hosts = self.hosts_only();
+        if !hosts.is_empty() {
+            return vec![passes(None, hosts)];
+        }
+        if self.config.link.is_some() {
+            return Vec::new();
+        }
+        // Into the interface by which they came they may go to the link.
+        let names = self.lan_names();
+        let from_one = names.iter().filter_map(|from| {
+            let to: Vec<_> = names.iter().filter(|to| *to != from).cloned().collect();
+            (!to.is_empty()).then(|| passes(Some(Term::From(vec![from.clone()])), to))
+        });
+        from_one.collect()
     }
 
     pub(super) fn lan_names(&self) -> Vec<String> {
@@ -120,15 +193,78 @@ impl Builder<'_> {
         self.lan_names().into_iter().chain(tuns).collect()
     }
 
-    fn deliver(&self) -> [Term; 3] {
+    /// Terms that have the kernel deliver a packet to pepd.
+    fn to_local(&self) -> Vec<Term> {
         let mark = Term::SetMark(self.marks.local());
-        [mark, Term::Notrack, Term::Accept]
+        [mark].into_iter().chain(self.tag(LOCAL_TAG)).collect()
+    }
+
+    fn deliver(&self) -> Vec<Term> {
+        [&self.to_local()[..], &[Term::Notrack, Term::Accept]].concat()
+    }
+
+    fn tag(&self, tag: u16) -> Option<Term> {
+        self.features.tags.then_some(Term::Tag(tag))
+    }
+
+    /// Terms by which reverse path filters of other programs take the sender of a packet to be behind the TUN of this
+    /// number, out of which the packet comes. Nothing where the mark could not be taken back.
+    pub(super) fn behind_tun(&self, number: usize) -> Vec<Term> {
+        let mark = Term::SetMark(self.marks.hold(number));
+        let tag = self.tag(CLEAR_TAG);
+        tag.into_iter()
+            .flat_map(|tag| [mark.clone(), tag])
+            .collect()
+    }
+
+    /// Terms that have the kernel route a packet into the TUN of this number, if there is a way into it.
+    ///
+    /// The mark itself is set by the chain `marks_again`: reverse path filters, of the kernel and of
+    /// other programs, would look for the packet's sender behind the TUN.
+    pub(super) fn into_tun(&self, number: usize, tun: &str) -> Vec<Term> {
+        let mut terms = vec![Term::SetMark(self.marks.hold(number))];
+        if self.features.fib {
+            terms.push(Term::RoutedTo(tun.to_owned()));
+        }
+        let tag = self.tag(tun_tag(number)).into_iter();
+        terms.extend(tag.flat_map(|tag| [Term::SetMark(0), tag]));
+        terms
+    }
+
+    /// The hook at which no other program's rules come any more.
+    fn marks_chain(&self) -> Option<Chain> {
+        let again =
+            |tag, mark, comment: &str| rule(comment, [Term::Tagged(tag), Term::SetMark(mark)]);
+        let local = again(
+            LOCAL_TAG,
+            self.marks.local(),
+            "to pepd, whatever mark others have set",
+        );
+        let tuns = self.lans.len() + self.lanes.len();
+        let has_tun = |number: &usize| match self.lans.get(*number) {
+            Some(lan) => lan.tun.is_some(),
+            None => true,
+        };
+        let tuns = (0..tuns).filter(has_tun).map(|number| {
+            let mark = self.marks.hold(number);
+            again(
+                tun_tag(number),
+                mark,
+                "into a TUN, past reverse path filters",
+            )
+        });
+        let clear = again(CLEAR_TAG, 0, "out of a TUN, past reverse path filters");
+        let rules = [local, clear].into_iter().chain(tuns).collect();
+        let hook = Some(Hook::PreroutingLast);
+        self.features
+            .tags
+            .then(|| chain("marks_again", hook, rules))
     }
 
     fn host_rules(&self) -> Vec<Rule> {
         use Term::{
             Accept, Ack, AtCap, Count, Fin, Forget, From, Goto, IsRecent, Jump, NotFrom,
-            NotTcpOrIcmp, Seen, SocketMark, SocketTransparent, Syn,
+            NotTcpOrIcmp, Of, Rst, Seen, SocketMark, SocketTransparent, Syn,
         };
         let lan = || From(self.lan_names());
         let goto = |chain: &str| Goto(chain.to_owned());
@@ -136,10 +272,11 @@ impl Builder<'_> {
         let deliver = |conditions: &[Term]| [conditions, &self.deliver()].concat();
         let full = [SocketTransparent, SocketMark(self.marks.client_leg())];
         let elsewhere = match self.features.seen {
-            true => goto("elsewhere"),
+            true => goto(NOT_FROM_LAN),
             false => Accept,
         };
         let mut rules = self.out_of_lanes();
+        rules.extend(self.released());
         rules.push(rule(
             "not from hosts",
             [NotFrom(self.host_names()), elsewhere],
@@ -177,16 +314,24 @@ impl Builder<'_> {
                 [lan(), Syn, AtCap(family), jump("host_at_cap")],
             )
         }));
-        rules.extend([
-            rule(
-                "a new flow; before the next rule, since it may meet a TIME_WAIT",
-                [Syn, jump("sites")],
-            ),
-            rule(
-                "a handshake that has begun, or a TIME_WAIT",
-                deliver(&[SocketTransparent]),
-            ),
-        ]);
+        rules.push(rule(
+            "a new flow; before the next rule, since it may meet a TIME_WAIT",
+            [Syn, jump("sites")],
+        ));
+        rules.extend(self.features.families().iter().map(|&family| {
+            let aborts = [
+                lan(),
+                Rst,
+                Of(family),
+                SocketTransparent,
+                Count(Counter::Aborted(family)),
+            ];
+            rule("a host aborts a handshake", aborts)
+        }));
+        rules.extend([rule(
+            "a handshake that has begun, or a TIME_WAIT",
+            deliver(&[SocketTransparent]),
+        )]);
         rules.extend(self.recent().iter().map(|&family| {
             rule(
                 "answer to a SYN cookie: there is no socket to know it by",
@@ -197,8 +342,22 @@ impl Builder<'_> {
         rules
     }
 
+    /// Held SYNs come out of their TUN again.
+    fn released(&self) -> impl Iterator<Item = Rule> {
+        let tuns = self.lans.iter().enumerate();
+        let tuns = tuns.filter_map(|(number, lan)| Some((number, lan.tun.clone()?)));
+        let tuns = tuns.filter(|_| self.features.tags);
+        tuns.map(|(number, tun)| {
+            let terms = [&[Term::From(vec![tun])], &self.behind_tun(number)[..]].concat();
+            rule("held before: not to be taken for a forged one", terms)
+        })
+    }
+
     fn server_rules(&self) -> Vec<Rule> {
-        vec![
+        let known = [Term::Tagged(LOCAL_TAG), Term::Accept];
+        let known = rule("from hosts, and on its way already", known);
+        let mut rules: Vec<_> = self.tag(LOCAL_TAG).map(|_| known).into_iter().collect();
+        rules.extend([
             rule(
                 "a server answers, and the answer comes back to us",
                 [
@@ -218,17 +377,18 @@ impl Builder<'_> {
             rule(
                 "an answer to one of our server legs, or an ICMP error about it",
                 [
-                    Term::TcpOrIcmp,
-                    Term::SocketTransparent,
-                    Term::SetMark(self.marks.local()),
-                    Term::Accept,
-                ],
+                    &[Term::TcpOrIcmp, Term::SocketTransparent],
+                    &self.to_local()[..],
+                    &[Term::Accept],
+                ]
+                .concat(),
             ),
-        ]
+        ]);
+        rules
     }
 
     fn output_rules(&self) -> Vec<Rule> {
-        vec![
+        let mut rules = vec![
             rule(
                 "both legs have the same four addresses: only the server leg is tracked",
                 [Term::Mark(self.marks.client_leg()), Term::Notrack],
@@ -241,7 +401,13 @@ impl Builder<'_> {
                     Term::Count(Counter::Called),
                 ],
             ),
-        ]
+        ];
+        rules.extend(self.features.families().iter().map(|&family| {
+            let to = Term::To(self.lan_names());
+            let redirect = [to, Term::IcmpRedirect(family), Term::Drop];
+            rule("hosts are not to find a way past pepd", redirect)
+        }));
+        rules
     }
 
     /// The TUNs' queues, and the one task that empties them, are for all hosts: what is too much goes by before.
@@ -270,40 +436,38 @@ impl Builder<'_> {
         let tuns = self.lans.iter().enumerate();
         let tuns = tuns.filter_map(|(index, lan)| Some((index, lan.tun.clone()?)));
         tuns.map(|(index, tun)| {
-            let rules = self.hold_rules(self.marks.hold(index), tun);
+            let rules = self.hold_rules(index, &tun);
             chain(&format!("hold_{index}"), None, rules)
         })
     }
 
-    fn hold_rules(&self, mark: u32, tun: String) -> Vec<Rule> {
-        use Term::{Accept, Jump, Notrack, RoutedTo, SetMark};
+    fn hold_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
+        use Term::{Accept, Count, Jump, Notrack, Of, SetMark};
         let mut rules = Vec::new();
         if !self.rates().is_empty() {
             rules.push(rule("not too many at a time", [Jump(RATE.to_owned())]));
         }
-        if !self.features.fib {
-            rules.push(rule("into the TUN", [SetMark(mark), Notrack, Accept]));
-            return rules;
-        }
-        rules.extend([
-            rule(
-                "into the TUN, which is there as long as pepd is",
-                [SetMark(mark), RoutedTo(tun), Notrack, Accept],
-            ),
-            rule(
+        rules.extend(self.features.families().iter().map(|&family| {
+            let held = Count(Counter::Held(family));
+            let comment = "into the TUN, which is there as long as pepd is";
+            let into = [
+                &[Of(family)],
+                &self.into_tun(number, tun)[..],
+                &[held, Notrack, Accept],
+            ];
+            rule(comment, into.concat())
+        }));
+        if self.features.fib {
+            rules.push(rule(
                 "pepd is gone: forward, tracked as ever",
                 [SetMark(0), Accept],
-            ),
-        ]);
+            ));
+        }
         rules
     }
 
     fn site_chains(&self) -> impl Iterator<Item = Chain> + '_ {
-        let split = self
-            .config
-            .sites
-            .iter()
-            .filter(|(_, site)| site.mode.takes_flows());
+        let split = self.flow_sites();
         split.map(|(id, site)| chain(&site_chain(id), None, self.listener(id, site)))
     }
 
@@ -313,12 +477,18 @@ impl Builder<'_> {
         let comment = format!("site {}", site.name);
         let remember = |family: &Family| [Term::Syn, Term::Remember(*family)];
         // The listener first: without one the packet must stay tracked and unmarked.
+        let deliver = match self.tag(LOCAL_TAG) {
+            // The mark of its TUN stays until other programs' rules have seen it.
+            Some(tag) if site.is_deferred() => vec![tag, Term::Notrack, Term::Accept],
+            _ => self.deliver(),
+        };
         let tproxy = |family: &Family, conditions: &[Term]| {
             let to = [
                 Term::Tproxy(*family, port),
                 Term::Count(Counter::Intercepted),
+                Term::Count(Counter::Redirected(*family, id)),
             ];
-            rule(&comment, [conditions, &to, &self.deliver()].concat())
+            rule(&comment, [conditions, &to, &deliver].concat())
         };
         let is_answered_at_once = site.mode == Mode::Split && !site.is_deferred();
         let asks_for_route = self.features.fib && is_answered_at_once;
@@ -357,6 +527,7 @@ impl Builder<'_> {
             ));
         }
         rules.extend(self.end_to_end());
+        rules.extend(self.between_hosts());
         for (id, site) in self.config.sites.iter() {
             rules.extend(self.site(id, site));
         }
@@ -404,7 +575,16 @@ impl Builder<'_> {
         if !site.mode.takes_flows() {
             return vec![on(&anywhere, Term::Accept)];
         }
-        let mut rules = Vec::new();
+        let syn = [&anywhere[..], &[Term::Syn]].concat();
+        let mut rules = vec![on(&syn, Term::Jump(lost_chain(id)))];
+        // In a tunnel they are protected, wherever their route leads.
+        if site.mode == Mode::Split && self.link_alone().is_some() {
+            // Not what comes out of a TUN, which was asked before it went in, and has the TUN's mark.
+            let lans = self.interfaces(&site.matcher);
+            let lans = lans.map(|(_, lan)| lan.interface.clone()).collect();
+            let syn = [Term::From(lans), Term::Syn];
+            rules.push(on(&syn, Term::Jump(ELSEWHERE.to_owned())));
+        }
         if site.is_deferred() {
             rules.extend(self.interfaces(&site.matcher).map(|(index, lan)| {
                 let syn = [Term::From(vec![lan.interface.clone()]), Term::Syn];
@@ -453,6 +633,17 @@ impl Builder<'_> {
     }
 }
 
+/// Tag of packets that the kernel is to deliver to pepd.
+const LOCAL_TAG: u16 = 0;
+
+/// Tag of packets that are to have none of pepd's marks.
+const CLEAR_TAG: u16 = u16::MAX;
+
+/// Tag of packets that go into the TUN of this number.
+fn tun_tag(number: usize) -> u16 {
+    u16::try_from(number + 1).expect("a mask has room for some hundred TUNs at most")
+}
+
 /// Where connections arrive, for `pepd check`.
 const ARRIVES: &str = "connections arrive by this interface";
 
@@ -469,8 +660,11 @@ const GTSM_HOPS_ABOVE: u8 = 128;
 /// The chain that held SYNs go through first.
 const RATE: &str = "held_rate";
 
+/// The chain of packets that come in by other interfaces.
+const NOT_FROM_LAN: &str = "not_from_lan";
+
 /// What is not from hosts passes.
-fn elsewhere() -> Vec<Rule> {
+fn not_from_lan() -> Vec<Rule> {
     vec![
         rule(ARRIVES, [Term::Syn, Term::Seen]),
         rule("forwarded", [Term::Accept]),

@@ -105,10 +105,14 @@ impl Builder<'_> {
             ),
         ];
         rules.extend(self.remember_peers());
-        rules.extend([rule(
-            "from a peer: as little tracked as what goes to it",
-            [from(), Term::Notrack, Term::Accept],
-        )]);
+        rules.extend(self.lanes.iter().enumerate().map(|(number, lane)| {
+            let from = Term::From(vec![lane.tun.clone()]);
+            let behind = self.behind_tun(self.lans.len() + number);
+            rule(
+                "from a peer: as little tracked as what goes to it",
+                [&[from], &behind[..], &[Term::Notrack, Term::Accept]].concat(),
+            )
+        }));
         rules.extend(passing_tun(self.config).map(|tun| {
             rule(
                 "the peer is gone: never into a TUN again, tracked as ever",
@@ -156,14 +160,11 @@ impl Builder<'_> {
 
     /// As for held SYNs, a packet goes into the TUN only while there is a way into it.
     fn lane_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
-        use Term::{Accept, Count, Notrack, RoutedTo, SetMark};
-        let mark = self.marks.packet(self.lans.len(), number);
+        use Term::{Accept, Count, Notrack, SetMark};
+        let into = self.into_tun(self.lans.len() + number, tun);
+        let counted = Count(Counter::IntoTunnel(number));
         let mut rules = Vec::new();
-        // One-armed, the way to the link leads by a LAN interface; where the link is not known, any might.
-        let link = self.config.link.as_ref();
-        let link = link.map(|link| link.interface.as_str());
-        let mut between = self.lan_names();
-        between.retain(|name| link.is_some_and(|link| link != name));
+        let between = self.hosts_only();
         if !between.is_empty() {
             rules.push(rule(
                 "between hosts of this side",
@@ -173,13 +174,7 @@ impl Builder<'_> {
         rules.extend([
             rule(
                 "into the TUN, which is there as long as pepd is",
-                [
-                    SetMark(mark),
-                    RoutedTo(tun.to_owned()),
-                    Notrack,
-                    Count(Counter::IntoTunnel(number)),
-                    Accept,
-                ],
+                [&into[..], &[Notrack, counted, Accept]].concat(),
             ),
             rule(
                 "pepd is gone: forward, tracked as ever",

@@ -34,7 +34,9 @@ fn who_looks_at_no_packets_has_no_rule_for_them() {
         !names.iter().any(|name| name.contains("packet")),
         "{names:?}"
     );
-    assert_eq!(plain.counters, Counter::ALL);
+    assert!(plain.counters.starts_with(&Counter::ALL));
+    let of_packets = |counter: &Counter| counter.name().contains("packets");
+    assert!(!plain.counters.iter().any(of_packets));
     let ends = |rule: &&[Term]| matches!(rule.last(), Some(Term::Goto(_) | Term::Jump(_)));
     let leads: Vec<_> = rules_of(&plain, "from_hosts")
         .into_iter()
@@ -97,8 +99,11 @@ fn sites_decide_in_their_order_whatever_their_mode() {
     );
     // Only what takes TCP is asked of SYNs.
     let sites = rules_of(&ruleset, "sites");
-    let passes = |rule: &&&[Term]| rule.contains(&Term::Count(Counter::PassedEndToEnd));
+    let passing = [Counter::PassedEndToEnd, Counter::PassedElsewhere].map(Term::Count);
+    let passes = |rule: &&&[Term]| rule.iter().any(|term| passing.contains(term));
     let sites = sites[1..].iter().skip_while(passes);
+    let goes_on = |rule: &&&[Term]| !matches!(rule.last(), Some(Term::Jump(_)));
+    let sites = sites.filter(goes_on);
     let ends: Vec<_> = sites.map(|rule| rule.last().unwrap()).collect();
     let goto = |id| Term::Goto(format!("site_{id}"));
     assert_eq!(ends, [&goto(0), &Term::Accept, &Term::Accept, &goto(6)]);
@@ -122,7 +127,9 @@ fn packets_of_flows_that_there_are_never_come_to_the_chain() {
     let as_us = position(&|terms| {
         terms.starts_with(&[of_peers(), Term::AsThisMachine]) && terms.ends_with(&[Term::Drop])
     });
-    let own = position(&|terms| terms == [of_peers(), Term::Notrack, Term::Accept]);
+    let own = position(&|terms| {
+        terms.starts_with(&[of_peers()]) && terms.ends_with(&[Term::Notrack, Term::Accept])
+    });
     let passing = Term::From(vec!["pepd-p".to_owned()]);
     let passing = position(&|terms| terms == [passing.clone(), Term::Accept]);
     let others = position(&|terms| terms.contains(&Term::NotTcpOrIcmp));
@@ -157,6 +164,8 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
             // Behind those of the two LAN interfaces.
             Term::SetMark(0x5700_0000),
             Term::RoutedTo("pepd-1".to_owned()),
+            Term::SetMark(0),
+            Term::Tag(4),
             Term::Notrack,
             Term::Count(Counter::IntoTunnel(1)),
             Term::Accept,
@@ -170,7 +179,7 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
         Counter::NotForHosts,
         Counter::NotFromHosts,
     ];
-    assert_eq!(ruleset.counters[Counter::ALL.len()..], counters);
+    assert!(ruleset.counters.ends_with(&counters));
     let clamp = [
         Term::To(vec!["pepd-0".to_owned()]),
         Term::Opens,
@@ -246,6 +255,7 @@ fn an_older_kernel_has_no_rules_for_errors() {
     let text = format!("{HEAD}{}", site("a", "packet", ""));
     let config = pep_core::config::parse(&text).expect("valid");
     let older = Features {
+        tags: false,
         errors: false,
         ..Features::FULL
     };

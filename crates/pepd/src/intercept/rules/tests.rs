@@ -10,10 +10,15 @@ fn terms_of<'a>(ruleset: &'a Ruleset, chain: &str) -> Vec<&'a [Term]> {
     rules.iter().map(|rule| rule.terms.as_slice()).collect()
 }
 
-/// The rules by which sites are chosen, without those of connections that are not split.
+/// The rules by which sites are chosen, without those of connections that are left to the kernel.
 fn sites_of(ruleset: &Ruleset) -> Vec<&[Term]> {
     let mut rules = terms_of(ruleset, "sites");
-    rules.retain(|terms| !terms.contains(&Term::Count(Counter::PassedEndToEnd)));
+    let passes = [Counter::PassedEndToEnd, Counter::PassedElsewhere].map(Term::Count);
+    let leaves = |term: &Term| match term {
+        Term::Jump(chain) => is_lost_chain(chain) || chain == ELSEWHERE,
+        term => passes.contains(term),
+    };
+    rules.retain(|terms| !terms.iter().any(leaves));
     rules
 }
 
@@ -145,8 +150,131 @@ fn a_deferred_site_holds_what_comes_from_the_lan_and_takes_what_comes_from_the_t
     let hold = terms_of(&ruleset, "hold_1");
     let tun = Term::RoutedTo("pepd1".to_owned());
     assert_eq!(hold[0], [Term::Jump("held_rate".to_owned())]);
-    assert!(hold[1].contains(&tun) && hold[1].contains(&Term::Notrack));
-    assert_eq!(hold[2], [Term::SetMark(0), Term::Accept]);
+    for (terms, family) in hold[1..3].iter().zip(Family::ALL) {
+        assert_eq!(terms[0], Term::Of(family));
+        assert!(terms.contains(&tun) && terms.contains(&Term::Notrack));
+    }
+    assert_eq!(hold[3], [Term::SetMark(0), Term::Accept]);
+}
+
+#[test]
+fn marks_are_set_again_behind_all_other_programs() {
+    let text = format!("{PLAIN}syn = \"defer\"\n");
+    let ruleset = Ruleset::new(&config(&text), Features::FULL);
+    let again = ruleset
+        .chains
+        .iter()
+        .find(|chain| chain.name == "marks_again");
+    assert_eq!(again.expect("it is there").hook, Some(Hook::PreroutingLast));
+    let (local, tun, none) = (0x5300_0000, 0x5400_0000, 0);
+    let expected = [(0, local), (u16::MAX, none), (1, tun)];
+    let expected = expected.map(|(tag, mark)| vec![Term::Tagged(tag), Term::SetMark(mark)]);
+    assert_eq!(terms_of(&ruleset, "marks_again"), expected);
+    // Its mark leads into the TUN only once it has passed the others' filters.
+    let into = terms_of(&ruleset, "hold_0")[1];
+    let marks = into.iter().filter(|term| matches!(term, Term::SetMark(_)));
+    let marks: Vec<_> = marks.collect();
+    assert_eq!(marks, [&Term::SetMark(tun), &Term::SetMark(0)]);
+    let without = Features {
+        tags: false,
+        ..Features::FULL
+    };
+    let ruleset = Ruleset::new(&config(&text), without);
+    assert!(
+        ruleset
+            .chains
+            .iter()
+            .all(|chain| chain.name != "marks_again")
+    );
+    let mut rules = ruleset.chains.iter().flat_map(|chain| &chain.rules);
+    let tags = |term: &Term| matches!(term, Term::Tag(_) | Term::Tagged(_));
+    assert!(!rules.any(|rule| rule.terms.iter().any(tags)));
+}
+
+#[test]
+fn what_does_not_cross_the_link_is_left_to_the_kernel() {
+    let lans = "[intercept]\nlan = [\"lan0\", \"lan1\"]\n";
+    let link = |name: &str| format!("[link]\ninterface = \"{name}\"\n");
+    let of_site = |more: &str, site: &str| {
+        let ruleset = Ruleset::new(&config(&format!("{lans}{more}{site}")), Features::FULL);
+        let rules = terms_of(&ruleset, "sites");
+        let passes = rules
+            .iter()
+            .filter(|terms| terms.contains(&Term::Count(Counter::PassedElsewhere)));
+        let sites = ruleset.chains.iter().find(|chain| chain.name == "sites");
+        // Of the first site.
+        let mut rules_of_first = sites
+            .unwrap()
+            .rules
+            .iter()
+            .take_while(|rule| rule.comment != "default");
+        let jump = Term::Jump(ELSEWHERE.to_owned());
+        let jumps = rules_of_first.any(|rule| rule.terms.contains(&jump));
+        (
+            passes.map(|terms| terms.to_vec()).collect::<Vec<_>>(),
+            jumps,
+        )
+    };
+    let of = |more: &str| of_site(more, "[[site]]\nname = \"all\"\n");
+    let names = |names: &[&str]| {
+        names
+            .iter()
+            .map(|&name| name.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let passes = |from: Option<&str>, to: &[&str]| {
+        let from = from.map(|from| Term::From(names(&[from])));
+        let rest = [
+            Term::Syn,
+            Term::RoutedToAny(names(to)),
+            Term::Count(Counter::PassedElsewhere),
+            Term::Accept,
+        ];
+        from.into_iter().chain(rest).collect::<Vec<_>>()
+    };
+    let unknown = vec![
+        passes(Some("lan0"), &["lan1"]),
+        passes(Some("lan1"), &["lan0"]),
+    ];
+    assert_eq!(of(""), (unknown, false));
+    assert_eq!(
+        of(&link("sat0")),
+        (vec![passes(None, &["lan0", "lan1"])], true)
+    );
+    assert_eq!(
+        of(&link("lan1")),
+        (vec![passes(None, &["lan0"])], false),
+        "one-armed"
+    );
+    let split = format!("{}elsewhere = \"split\"\n", link("sat0"));
+    assert!(!of(&split).1);
+    let hub = "[identity]\nkey_file = \"k\"\n[peer.hub]\nendpoint = \"192.0.2.1:5001\"\n\
+               public_key = \"q7zRcAbzlP1ZFUyaGWaLZjVvJtO8JLAqxvrvdNnIhzI=\"\n";
+    let tunnel = "[[site]]\nname = \"all\"\nmode = \"tunnel\"\npeer = \"hub\"\n";
+    let (_, jumps) = of_site(&format!("{}{hub}", link("sat0")), tunnel);
+    assert!(!jumps, "it might leave the tunnel");
+}
+
+#[test]
+fn a_loss_is_of_a_family_and_forgets_what_looks_like_an_answer_to_a_cookie() {
+    let forgotten = [Family::V4];
+    let of = |families: &[Family], instead| {
+        let rules = lost(families, instead, &forgotten);
+        rules.into_iter().map(|rule| rule.terms).collect::<Vec<_>>()
+    };
+    assert!(of(&[], InterceptionLoss::Pass).is_empty());
+    let v4 = Term::Of(Family::V4);
+    let expected = [
+        vec![v4.clone(), Term::Forget(Family::V4)],
+        vec![v4, Term::Count(Counter::PassedLost), Term::Accept],
+    ];
+    assert_eq!(of(&[Family::V4], InterceptionLoss::Pass), expected);
+    let blocked = vec![
+        Term::Of(Family::V6),
+        Term::Count(Counter::BlockedLost),
+        Term::Drop,
+    ];
+    assert_eq!(of(&[Family::V6], InterceptionLoss::Block), [blocked]);
 }
 
 #[test]
@@ -187,6 +315,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
         fib: false,
         rate: false,
         seen: false,
+        tags: false,
         errors: false,
     };
     let ruleset = Ruleset::new(&config(PLAIN), poor);
@@ -235,7 +364,8 @@ fn what_is_not_to_be_split_passes_before_any_site_has_it() {
     assert!(passing.iter().all(|terms| terms.ends_with(&passes)));
     assert_eq!(passing[1][1], Term::TcpOption(29));
     assert_eq!(passing[3][2], Term::HopsAbove(Family::V6, 128));
-    assert_eq!(rest.len(), 1);
+    let lost = [Term::Syn, Term::Jump("lost_0".to_owned())];
+    assert_eq!(rest, [&lost[..], &[Term::Goto("site_0".to_owned())]]);
 }
 
 #[test]

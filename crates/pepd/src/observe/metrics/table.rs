@@ -93,6 +93,8 @@ metrics! {
     Gauge site_held_oldest_seconds: Flows(|flows| flows.held.oldest_s as f64),
     /// 1 while the kernel forwards new flows of the site.
     Gauge site_bypassed: Site(|site| f64::from(site.bypassed.is_some())),
+    /// Families, IPv4 and IPv6, of which SYNs that pepd redirects do not arrive: 0 to 2.
+    Gauge site_interception_lost: Site(|site| site.interception_lost.len() as f64),
 
     /// 1 while the peer is up.
     Gauge peer_up: Peer(|peer| f64::from(peer.here)),
@@ -199,6 +201,9 @@ fn told_otherwise(name: &str) -> bool {
         "syns_passed_rate",
         "syns_passed_end_to_end",
         "syns_passed_no_route",
+        "syns_passed_lost",
+        "syns_blocked_lost",
+        "syns_passed_elsewhere",
     ];
     name.starts_with("ended_") || others.contains(&name)
 }

@@ -195,6 +195,9 @@ fn site_line(site: &str, mode: &str, traffic: &Traffic, name: usize) -> String {
 /// Why new flows are not ours, unless that is in the column beside already.
 fn passes(site: &SiteStatus) -> String {
     match site.bypassed.as_deref() {
+        None | Some("mode") if !site.interception_lost.is_empty() => {
+            format!("{} lost", site.interception_lost.join(", "))
+        }
         None | Some("mode") => String::new(),
         Some("link") => "link away".to_owned(),
         Some("peer") => "peer away".to_owned(),

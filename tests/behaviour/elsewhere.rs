@@ -1,0 +1,131 @@
+//! Connections that do not cross the link: to another network of this side, and by another uplink.
+
+use std::net::{IpAddr, SocketAddr};
+
+use pepd_tests::{
+    bed::{Bed, Family, LAN, Place, add_addresses, add_route, forward, join},
+    echo::EchoServer,
+    host::Host,
+    matrix::matrix_pepd_only,
+    pep::Pep,
+};
+
+use crate::support::{PORT, connect, echo_once};
+
+const LINK: &str = "[link]\ninterface = \"wan0\"\nrate = \"2Mbit/s\"\nrtt = \"600ms\"\n";
+
+/// A machine behind another interface of the gateway, in a network of its own.
+struct Other {
+    host: Host,
+    address: SocketAddr,
+    _echo: EchoServer,
+}
+
+fn other(bed: &Bed, interface: &str, net: u8) -> Other {
+    let host = Host::new();
+    join(&bed.gateway, interface, &host, "eth0");
+    add_addresses(&bed.gateway, interface, bed.family, &[(net, 1)]);
+    add_addresses(&host, "eth0", bed.family, &[(net, 2)]);
+    let everything = match bed.family {
+        Family::V4 => "0.0.0.0/0",
+        Family::V6 => "::/0",
+    };
+    add_route(&host, everything, bed.family.address(net, 1));
+    let address = SocketAddr::new(bed.family.address(net, 2), PORT);
+    let echo = EchoServer::start(host.listen(address));
+    Other {
+        host,
+        address,
+        _echo: echo,
+    }
+}
+
+fn echo_at(bed: &Bed, address: SocketAddr) {
+    let mut stream = bed.client.connect(address).expect("it is there");
+    echo_once(&mut stream, b"hello");
+}
+
+fn ip(bed: &Bed, words: &str) {
+    let version = match bed.family {
+        Family::V4 => "-4",
+        Family::V6 => "-6",
+    };
+    bed.gateway.ip(&format!("{version} {words}"));
+}
+
+/// Passed, and accepted.
+fn counts(pep: &Pep) -> [u64; 2] {
+    ["syns_passed_elsewhere", "flows_accepted"].map(|name| pep.counter(name))
+}
+
+#[test]
+fn only_what_the_route_takes_over_the_link_is_carried() {
+    matrix_pepd_only(|bed| {
+        let _echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let uplink = other(bed, "wan1", 8);
+        let pep = bed.start_with(LINK).expect("not direct");
+        echo_at(bed, uplink.address);
+        assert_eq!(counts(&pep), [1, 0], "by another uplink");
+        echo_once(&mut connect(bed), b"hello");
+        assert_eq!(counts(&pep), [1, 1], "by the link");
+
+        // The other uplink leads to the server, too, and the link has failed.
+        let server: IpAddr = bed.at(Place::Server, PORT).ip();
+        join(&uplink.host, "eth1", &bed.server, "eth1");
+        add_addresses(&uplink.host, "eth1", bed.family, &[(9, 1)]);
+        add_addresses(&bed.server, "eth1", bed.family, &[(9, 2)]);
+        forward(&uplink.host);
+        let whole = |address: IpAddr| match bed.family {
+            Family::V4 => format!("{address}/32"),
+            Family::V6 => format!("{address}/128"),
+        };
+        add_route(&uplink.host, &whole(server), bed.family.address(9, 2));
+        let client = bed.client_at(0).ip();
+        add_route(&bed.server, &whole(client), bed.family.address(9, 1));
+        ip(
+            bed,
+            &format!("route add {} via {}", whole(server), uplink.address.ip()),
+        );
+        // Its far end is off: the gateway's own addresses and routes stay as they are. The server would lose
+        // its IPv6 address with the interface.
+        bed.server
+            .ip(&format!("address add {} dev eth1 nodad", whole(server)));
+        bed.server.ip("link set eth0 down");
+        pep.log().expect("the link is away");
+        echo_once(&mut connect(bed), b"hello");
+        assert_eq!(counts(&pep), [2, 1], "by the uplink that is up");
+        ip(bed, &format!("route del {}", whole(server)));
+        bed.server.ip("link set eth0 up");
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn the_operator_may_have_everything_carried() {
+    matrix_pepd_only(|bed| {
+        let uplink = other(bed, "wan1", 8);
+        let all = format!("{LINK}elsewhere = \"split\"\n");
+        let pep = bed.start_with(&all).expect("not direct");
+        echo_at(bed, uplink.address);
+        assert_eq!(counts(&pep), [0, 1]);
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+#[test]
+fn networks_of_this_side_reach_each_other_without_pepd() {
+    matrix_pepd_only(|bed| {
+        let other = other(bed, "lan1", 8);
+        for (more, mode) in [("", "link unknown"), (LINK, "link known")] {
+            let config = bed.config(more).expect("not direct");
+            let lans = format!("[\"{LAN}\", \"lan1\"]");
+            let config = config.replace(&format!("[\"{LAN}\"]"), &lans);
+            let pep = Pep::start(&bed.gateway, &config);
+            echo_at(bed, other.address);
+            assert_eq!(counts(&pep), [1, 0], "{mode}");
+            pep.stop();
+        }
+    });
+}
