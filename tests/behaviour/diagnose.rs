@@ -302,7 +302,7 @@ fn rules_that_somebody_has_taken_out_are_named() {
         checked.assert(
             "rules",
             "fail",
-            &["2 of", "to_hosts: both legs", "pepd reload"],
+            &["4 of", "to_hosts: both legs", "pepd reload"],
         );
         assert_eq!(checked.code, Some(7));
         pep.ask(&["reload"]);

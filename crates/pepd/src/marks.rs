@@ -54,6 +54,12 @@ impl MarkSet {
         self.nth(Marks::FIXED as usize + lans + number)
     }
 
+    /// A number for one of our marks, other than those for the marks of other pepds on the machine, which have other marks
+    /// within a mask of at most 16 bits.
+    pub const fn number(self, mark: u32) -> u16 {
+        (mark >> self.mask().trailing_zeros()) as u16
+    }
+
     /// The bits of a mark that are ours.
     pub const fn mask(self) -> u32 {
         self.0.mask()

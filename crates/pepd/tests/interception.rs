@@ -16,6 +16,7 @@ use pepd::{
     intercept::{
         Format, Interception, nft, render,
         rules::{Features, Ruleset},
+        upkeep::Trouble,
     },
 };
 
@@ -149,6 +150,7 @@ fn every_rule_of_the_table_is_installed() {
                 fib: false,
                 rate: false,
                 seen: false,
+                tags: false,
                 errors: false,
             },
         ),
@@ -319,7 +321,7 @@ fn the_gate_opens_and_closes() {
         interception.set_gate(Gate::Closed).await.unwrap();
         interception.set_gate(Gate::Closed).await.unwrap();
         assert_eq!(gate().matches("accept").count(), 1, "{}", gate());
-        assert_eq!(interception.passed().await.unwrap(), [0; 6]);
+        assert_eq!(interception.passed().unwrap(), [0; 9]);
         interception.set_gate(Gate::Open).await.unwrap();
         assert_eq!(gate(), open);
         interception.remove().await.unwrap();
@@ -347,8 +349,12 @@ fn hosts_at_their_cap_are_in_the_sets_and_come_back_with_the_table() {
         interception.set_hosts_at_cap(other).await.unwrap();
         assert!(!set("hosts6").contains("fd00"), "{}", set("hosts6"));
         run("nft", &["delete", "table", "inet", "pepd"]);
-        let missing = interception.missing().await.unwrap().expect("the table");
-        interception.put_back(missing, Gate::Open).await.unwrap();
+        let troubles = interception.troubles().await.unwrap();
+        assert_eq!(troubles, [Trouble::Table]);
+        interception
+            .mend(&Trouble::Table, Gate::Open)
+            .await
+            .unwrap();
         assert!(set("hosts4").contains("{ 10.0.0.2 }"), "{}", set("hosts4"));
         interception.remove().await.unwrap();
     });

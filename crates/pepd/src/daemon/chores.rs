@@ -105,17 +105,17 @@ impl Chores {
             let result = interception.mend(&trouble, gate).await;
             spare.fill();
             looked.mended |= result.is_ok() && !trouble.is_for_operators();
-            if let Trouble::Bridge(family, _) = trouble {
-                looked.undelivered.insert(family);
+            if let Trouble::Bridge(family, _) = &trouble {
+                looked.undelivered.insert(*family);
             }
-            self.tell_of(trouble, result, is_on_again);
+            self.tell_of(&trouble, result, is_on_again);
         }
         looked
     }
 
     fn tell_of(
         &mut self,
-        trouble: Trouble,
+        trouble: &Trouble,
         result: Result<&'static str, InterceptError>,
         is_on_again: bool,
     ) {
@@ -125,7 +125,7 @@ impl Chores {
                     tracing::warn!("{trouble}");
                 }
             }
-            Ok(_) if is_on_again && trouble == Trouble::Routing(Family::V6) => {
+            Ok(_) if is_on_again && *trouble == Trouble::Routing(Family::V6) => {
                 tracing::info!("IPv6 is switched on again: pepd takes IPv6 connections again");
             }
             Ok(done) => tracing::warn!(

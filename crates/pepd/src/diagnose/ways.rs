@@ -53,7 +53,25 @@ pub(super) async fn check(config: &Config, net: &Net) -> Vec<Finding> {
         }
     }
     findings.extend(to_link(config, net).await);
+    findings.extend(policy(config, net).await);
     findings
+}
+
+/// Policy rules that route hosts' packets and not what pepd sends for these.
+async fn policy(config: &Config, net: &Net) -> Option<Finding> {
+    let routing = Routing::new(config, Features::FULL.families());
+    let rules = routing.for_hosts_only(net.netlink.as_ref()?).await.ok()?;
+    (!rules.is_empty()).then(|| {
+        Finding::warn(
+            "policy routing",
+            format!(
+                "{}: for packets of hosts, and not for pepd's connections to servers, which go by the other rules",
+                rules.join("; ")
+            ),
+            "the same rule for pepd's mark of server legs (`ip rule add fwmark 0x51000000/0xff000000 lookup TABLE` by \
+             default), or a site with mode = \"bypass\" for such hosts: docs/interception.md",
+        )
+    })
 }
 
 /// Note that pepd speeds one direction, where sites split flows and servers are beyond the link.

@@ -26,7 +26,7 @@ use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily,
     route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
-    rule::{RuleAction, RuleAttribute, RuleMessage},
+    rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 use nix::{
     ifaddrs::getifaddrs,
@@ -116,6 +116,44 @@ impl Routing {
         LanHost::all(&self.lans)
     }
 
+    /// Policy rules of other programs by which hosts' packets are routed and pepd's own are not: by a LAN interface, or by a
+    /// mark that is none of pepd's. As `ip rule` names them.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn for_hosts_only(&self, netlink: &Netlink) -> Result<Vec<String>, RouteError> {
+        let mut found = Vec::new();
+        for &family in self.families {
+            for rule in all_rules(netlink, family).await? {
+                found.extend(self.why_for_hosts_only(&rule));
+            }
+        }
+        Ok(found)
+    }
+
+    fn why_for_hosts_only(&self, rule: &RuleMessage) -> Option<String> {
+        let leads = rule.header.action == RuleAction::ToTable;
+        if !leads
+            || rule.attributes.contains(&OURS)
+            || rule.header.flags.contains(RuleFlags::Invert)
+        {
+            return None;
+        }
+        let selector = rule
+            .attributes
+            .iter()
+            .find_map(|attribute| match attribute {
+                RuleAttribute::Iifname(name) if self.lans.contains(name) => {
+                    Some(format!("iif {name}"))
+                }
+                RuleAttribute::FwMark(mark) if mark & !self.marks.mask() != 0 => {
+                    Some(format!("fwmark {mark:#x}"))
+                }
+                _ => None,
+            });
+        Some(format!("{} ({})", selector?, describe(rule)))
+    }
+
     /// The names of the LAN interfaces.
     pub fn lans(&self) -> &[String] {
         &self.lans
@@ -183,8 +221,18 @@ impl Routing {
             Family::V4 => "ip -4",
             Family::V6 => "ip -6",
         });
-        let both = |ip| tables.clone().flat_map(move |table| of_table(ip, table));
-        families.flat_map(both).collect()
+        let reverse = |ip: &str| {
+            let (mark, mask) = (self.marks.local(), self.marks.mask());
+            let rule = format!(
+                "{ip} rule del fwmark {mark:#010x}/{mask:#010x} lookup main protocol {protocol}"
+            );
+            format!("while {rule}; do :; done")
+        };
+        let all = |ip| {
+            let of_tables = tables.clone().flat_map(move |table| of_table(ip, table));
+            of_tables.chain([reverse(ip)])
+        };
+        families.flat_map(all).collect()
     }
 
     /// Installs for one family local delivery, and the way into each TUN: (its number, its interface index). What is there

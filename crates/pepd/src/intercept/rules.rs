@@ -167,7 +167,7 @@ pub enum Term {
     Faster(u32),
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
-    /// Set the packet's priority to 5045:N, by which the packet is known again whatever becomes of its mark.
+    /// Set the packet's priority to 5045:N, N being [the number](crate::marks::MarkSet::number) of a mark, by which the packet is known again whatever becomes of its mark.
     Tag(u16),
     /// The packet's priority is 5045:N.
     Tagged(u16),

@@ -158,29 +158,17 @@ impl Builder<'_> {
     }
 
     /// Flows between hosts of this side are none of the link's, in no mode.
-    fn between_hosts(&self) -> Vec<Rule> {
-        let passes = |from: Option<Term>, to: Vec<String>| {
-            let on = from.into_iter().chain([Term::Syn, Term::RoutedToAny(to)]);
-            let on = on.chain([Term::Count(Counter::PassedElsewhere), Term::Accept]);
-            rule("between hosts of this side", on.collect::<Vec<_>>())
-        };
-        if !self.features.fib {
-            return Vec::new();
-        }
+    fn between_hosts(&self) -> Option<Rule> {
         let hosts = self.hosts_only();
-        if !hosts.is_empty() {
-            return vec![passes(None, hosts)];
-        }
-        if self.config.link.is_some() {
-            return Vec::new();
-        }
-        // Into the interface by which they came they may go to the link.
-        let names = self.lan_names();
-        let from_one = names.iter().filter_map(|from| {
-            let to: Vec<_> = names.iter().filter(|to| *to != from).cloned().collect();
-            (!to.is_empty()).then(|| passes(Some(Term::From(vec![from.clone()])), to))
-        });
-        from_one.collect()
+        let passes = [
+            Term::From(hosts.clone()),
+            Term::Syn,
+            Term::RoutedToAny(hosts.clone()),
+            Term::Count(Counter::PassedElsewhere),
+            Term::Accept,
+        ];
+        let is_known = self.features.fib && !hosts.is_empty();
+        is_known.then(|| rule("between hosts of this side", passes))
     }
 
     pub(super) fn lan_names(&self) -> Vec<String> {
@@ -196,22 +184,32 @@ impl Builder<'_> {
     /// Terms that have the kernel deliver a packet to pepd.
     fn to_local(&self) -> Vec<Term> {
         let mark = Term::SetMark(self.marks.local());
-        [mark].into_iter().chain(self.tag(LOCAL_TAG)).collect()
+        [mark]
+            .into_iter()
+            .chain(self.tag(self.marks.local()))
+            .collect()
     }
 
     fn deliver(&self) -> Vec<Term> {
         [&self.to_local()[..], &[Term::Notrack, Term::Accept]].concat()
     }
 
-    fn tag(&self, tag: u16) -> Option<Term> {
-        self.features.tags.then_some(Term::Tag(tag))
+    /// The term by which a packet is known as one that will have this mark.
+    fn tag(&self, mark: u32) -> Option<Term> {
+        let number = self.marks.number(mark);
+        self.features.tags.then_some(Term::Tag(number))
+    }
+
+    /// The mark that stands for none among tags: no packet that comes in has it.
+    fn no_mark(&self) -> u32 {
+        self.marks.client_leg()
     }
 
     /// Terms by which reverse path filters of other programs take the sender of a packet to be behind the TUN of this
     /// number, out of which the packet comes. Nothing where the mark could not be taken back.
     pub(super) fn behind_tun(&self, number: usize) -> Vec<Term> {
         let mark = Term::SetMark(self.marks.hold(number));
-        let tag = self.tag(CLEAR_TAG);
+        let tag = self.tag(self.no_mark());
         tag.into_iter()
             .flat_map(|tag| [mark.clone(), tag])
             .collect()
@@ -221,25 +219,24 @@ impl Builder<'_> {
     ///
     /// The mark itself is set by the chain `marks_again`: reverse path filters, of the kernel and of
     /// other programs, would look for the packet's sender behind the TUN.
-    pub(super) fn into_tun(&self, number: usize, tun: &str) -> Vec<Term> {
+    pub(super) fn way_into_tun(&self, number: usize, tun: &str) -> Vec<Term> {
         let mut terms = vec![Term::SetMark(self.marks.hold(number))];
         if self.features.fib {
             terms.push(Term::RoutedTo(tun.to_owned()));
         }
-        let tag = self.tag(tun_tag(number)).into_iter();
+        let tag = self.tag(self.marks.hold(number)).into_iter();
         terms.extend(tag.flat_map(|tag| [Term::SetMark(0), tag]));
         terms
     }
 
     /// The hook at which no other program's rules come any more.
     fn marks_chain(&self) -> Option<Chain> {
-        let again =
-            |tag, mark, comment: &str| rule(comment, [Term::Tagged(tag), Term::SetMark(mark)]);
-        let local = again(
-            LOCAL_TAG,
-            self.marks.local(),
-            "to pepd, whatever mark others have set",
-        );
+        let again = |tag, mark, comment: &str| {
+            let tagged = Term::Tagged(self.marks.number(tag));
+            rule(comment, [tagged, Term::SetMark(mark)])
+        };
+        let local = self.marks.local();
+        let local = again(local, local, "to pepd, whatever mark others have set");
         let tuns = self.lans.len() + self.lanes.len();
         let has_tun = |number: &usize| match self.lans.get(*number) {
             Some(lan) => lan.tun.is_some(),
@@ -247,13 +244,9 @@ impl Builder<'_> {
         };
         let tuns = (0..tuns).filter(has_tun).map(|number| {
             let mark = self.marks.hold(number);
-            again(
-                tun_tag(number),
-                mark,
-                "into a TUN, past reverse path filters",
-            )
+            again(mark, mark, "into a TUN, past reverse path filters")
         });
-        let clear = again(CLEAR_TAG, 0, "out of a TUN, past reverse path filters");
+        let clear = again(self.no_mark(), 0, "out of a TUN, past reverse path filters");
         let rules = [local, clear].into_iter().chain(tuns).collect();
         let hook = Some(Hook::PreroutingLast);
         self.features
@@ -354,9 +347,14 @@ impl Builder<'_> {
     }
 
     fn server_rules(&self) -> Vec<Rule> {
-        let known = [Term::Tagged(LOCAL_TAG), Term::Accept];
+        let known = Term::Tagged(self.marks.number(self.marks.local()));
+        let known = [known, Term::Accept];
         let known = rule("from hosts, and on its way already", known);
-        let mut rules: Vec<_> = self.tag(LOCAL_TAG).map(|_| known).into_iter().collect();
+        let mut rules: Vec<_> = self
+            .tag(self.marks.local())
+            .map(|_| known)
+            .into_iter()
+            .collect();
         rules.extend([
             rule(
                 "a server answers, and the answer comes back to us",
@@ -452,7 +450,7 @@ impl Builder<'_> {
             let comment = "into the TUN, which is there as long as pepd is";
             let into = [
                 &[Of(family)],
-                &self.into_tun(number, tun)[..],
+                &self.way_into_tun(number, tun)[..],
                 &[held, Notrack, Accept],
             ];
             rule(comment, into.concat())
@@ -477,7 +475,7 @@ impl Builder<'_> {
         let comment = format!("site {}", site.name);
         let remember = |family: &Family| [Term::Syn, Term::Remember(*family)];
         // The listener first: without one the packet must stay tracked and unmarked.
-        let deliver = match self.tag(LOCAL_TAG) {
+        let deliver = match self.tag(self.marks.local()) {
             // The mark of its TUN stays until other programs' rules have seen it.
             Some(tag) if site.is_deferred() => vec![tag, Term::Notrack, Term::Accept],
             _ => self.deliver(),
@@ -631,17 +629,6 @@ impl Builder<'_> {
             })
             .collect()
     }
-}
-
-/// Tag of packets that the kernel is to deliver to pepd.
-const LOCAL_TAG: u16 = 0;
-
-/// Tag of packets that are to have none of pepd's marks.
-const CLEAR_TAG: u16 = u16::MAX;
-
-/// Tag of packets that go into the TUN of this number.
-fn tun_tag(number: usize) -> u16 {
-    u16::try_from(number + 1).expect("a mask has room for some hundred TUNs at most")
 }
 
 /// Where connections arrive, for `pepd check`.

@@ -161,7 +161,7 @@ impl Builder<'_> {
     /// As for held SYNs, a packet goes into the TUN only while there is a way into it.
     fn lane_rules(&self, number: usize, tun: &str) -> Vec<Rule> {
         use Term::{Accept, Count, Notrack, SetMark};
-        let into = self.into_tun(self.lans.len() + number, tun);
+        let into = self.way_into_tun(self.lans.len() + number, tun);
         let counted = Count(Counter::IntoTunnel(number));
         let mut rules = Vec::new();
         let between = self.hosts_only();

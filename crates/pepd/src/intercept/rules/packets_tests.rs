@@ -165,7 +165,7 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
             Term::SetMark(0x5700_0000),
             Term::RoutedTo("pepd-1".to_owned()),
             Term::SetMark(0),
-            Term::Tag(4),
+            Term::Tag(0x57),
             Term::Notrack,
             Term::Count(Counter::IntoTunnel(1)),
             Term::Accept,
