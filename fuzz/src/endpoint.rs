@@ -113,7 +113,7 @@ fn end(of: usize) -> (Endpoint, PeerId) {
     let peer = endpoint.add_peer(PeerConfig {
         public_key: public_key(&[2 - of as u8; 32]),
         psk: [5; 32],
-        address: (of == 0).then(|| address(1)),
+        addresses: (of == 0).then(|| address(1)).into_iter().collect(),
         // Both call: each the other.
         last: (of == 1).then(|| address(0)),
         carriers: Carriers::Udp,

@@ -9,6 +9,7 @@
 //! - [`history`], what was seen over the last hours
 //! - [`hosts`], how many flows each host has
 //! - [`key`], keys of tunnels as text
+//! - [`lookups`], when to ask again for the addresses of a name
 //! - [`outage`], whether the link is there
 //! - [`redirection`], whether SYNs that rules redirect arrive
 //! - [`relay`], what to do next with the two legs of a flow
@@ -29,6 +30,7 @@ pub mod greeting;
 pub mod history;
 pub mod hosts;
 pub mod key;
+pub mod lookups;
 pub mod outage;
 pub mod redirection;
 pub mod relay;

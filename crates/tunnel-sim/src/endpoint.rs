@@ -65,7 +65,7 @@ impl Side for Sealed {
         let peer = endpoint.add_peer(PeerConfig {
             public_key: public_key(&private(1 - setup.end)),
             psk: key(setup.seed ^ 3),
-            address: setup.peer.map(socket),
+            addresses: setup.peer.map(socket).into_iter().collect(),
             last: None,
             carriers: Carriers::Udp,
             session: setup.session.clone(),

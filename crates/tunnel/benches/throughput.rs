@@ -111,7 +111,7 @@ fn end(key: u8, other: u8, port: u16) -> End {
     let peer = endpoint.add_peer(PeerConfig {
         public_key: public_key(&[other; 32]),
         psk: [7; 32],
-        address: Some(SocketAddr::from(([127, 0, 0, 1], 3 - port))),
+        addresses: vec![SocketAddr::from(([127, 0, 0, 1], 3 - port))],
         last: None,
         carriers: Carriers::Udp,
         session,

@@ -291,6 +291,7 @@ impl Observer {
                 name: peer.name.clone(),
                 endpoint: peer.endpoint.as_ref().map(ToString::to_string),
                 remote: contact.remote.map(|remote| remote.address.to_string()),
+                addresses: status.addresses().iter().map(ToString::to_string).collect(),
                 heard_s: contact.silence.map(|silence| silence.as_secs_f64()),
                 sent_bytes: contact.sent_bytes,
                 received_bytes: contact.received_bytes,

@@ -120,6 +120,10 @@ pub struct PeerStatus {
     /// Address and port where it was last heard, or else is to be called.
     #[serde(default)]
     pub remote: Option<String>,
+    /// Addresses and ports at which it is called, in that order, but for `remote` first; none where it
+    /// calls us, or where the name in `endpoint` has had no address yet.
+    #[serde(default)]
+    pub addresses: Vec<String>,
     /// Seconds since a packet of it last arrived; none where this process has had none.
     #[serde(default)]
     pub heard_s: Option<f64>,

@@ -181,8 +181,7 @@ pub(crate) fn passes(carried: u64, stated: u64) -> String {
 
 /// Address of a peer, time since it was last heard, bytes received and sent.
 pub(crate) fn contact(peer: &PeerStatus) -> String {
-    let place = peer.remote.as_ref().or(peer.endpoint.as_ref());
-    let place = place.map_or_else(String::new, |place| format!("at {place}, "));
+    let place = place(peer);
     let Some(heard) = peer.heard_s else {
         return format!("{place}never heard");
     };
@@ -193,6 +192,24 @@ pub(crate) fn contact(peer: &PeerStatus) -> String {
     let fits = heard.chars().count() + moved.chars().count() <= 96;
     let gap = if fits { ", " } else { "\n  " };
     format!("{heard}{gap}{moved}")
+}
+
+/// The address in use, and the name that leads there.
+fn place(peer: &PeerStatus) -> String {
+    let Some(place) = peer.remote.as_ref().or(peer.endpoint.as_ref()) else {
+        return String::new();
+    };
+    let count = peer.addresses.len();
+    // An endpoint that is stated by its address is no news beside that.
+    let name = peer
+        .endpoint
+        .as_ref()
+        .filter(|endpoint| *endpoint != place && !peer.addresses.contains(endpoint));
+    match name {
+        Some(name) if count > 1 => format!("at {place} ({name}, {count} addresses), "),
+        Some(name) => format!("at {place} ({name}), "),
+        None => format!("at {place}, "),
+    }
 }
 
 /// Why there is no session, in words.
@@ -357,6 +374,7 @@ pub(crate) mod tests {
             }]},
             {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
             {"name": "lost", "endpoint": "hub.example:5001", "remote": "192.0.2.1:5001", "here": false,
+              "addresses": ["[2001:db8::1]:5001", "192.0.2.1:5001"],
               "flows": 0, "session": null, "heard_s": 3700.0, "received_bytes": 1024, "sent_bytes": 2048},
             {"name": "deaf", "endpoint": "hub.example:5001", "here": false, "flows": 8192, "session": null, "no_session": "untaken"},
         ]);
@@ -397,7 +415,8 @@ pub(crate) mod tests {
             ":65535, last heard 1s ago\n  received 1.00 TiB, sent 1.00 GiB\n",
             "away",
             "\n  never heard\n",
-            "  at 192.0.2.1:5001, last heard 1h1min ago, received 1.00 KiB, sent 2.00 KiB\n",
+            "  at 192.0.2.1:5001 (hub.example:5001, 2 addresses), last heard 1h1min ago\n  \
+             received 1.00 KiB, sent 2.00 KiB\n",
             "  at hub.example:5001, never heard\n",
             "psk_file?",
             "pass by: 12345",

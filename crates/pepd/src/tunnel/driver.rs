@@ -117,9 +117,10 @@ pub(super) async fn run(
         tokio::task::spawn_local(paths::keep(Rc::clone(&core), Rc::clone(paths)));
     }
     for (index, (peer, config)) in prepared.peers.into_iter().enumerate() {
-        if let (Some(endpoint), None) = (peer.endpoint, config.address) {
+        // Without an address in the configuration it is a name.
+        if let (Some(endpoint), true) = (peer.endpoint, config.addresses.is_empty()) {
             let core = Rc::clone(&core);
-            tokio::task::spawn_local(super::name::resolve(core, index, endpoint, config));
+            tokio::task::spawn_local(super::name::resolve(core, index, endpoint));
         }
     }
     tokio::select! {

@@ -1,70 +1,88 @@
-//! Peers that are called by name: their addresses are asked for until they are there.
+//! Peers that are called by name: pepd asks for their addresses until they are heard, and again when they
+//! are silent.
 
-use std::{io, time::Duration};
+use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 
-use pep_core::config::Endpoint;
+use pep_core::{config::Endpoint, lookups::Lookups};
 use tokio::{net::lookup_host, time::sleep};
-use tunnel::endpoint::PeerConfig;
 
 use super::core::Shared;
 
-/// Between two questions.
-const AGAIN: Duration = Duration::from_secs(5);
+/// Time between two looks at whether the peer is heard.
+const LOOK: Duration = Duration::from_millis(500);
 
-/// How often the log tells of it.
-const TOLD: Duration = Duration::from_secs(60);
-
-/// Asks for the address of a peer, and again as long as there is no session with it.
-pub(super) async fn resolve(core: Shared, peer: usize, endpoint: Endpoint, config: PeerConfig) {
-    let mut config = config;
-    let mut complaint = Complaint::default();
+/// Asks for the addresses of a peer at first, and whenever it is not heard. A session goes on where it is.
+pub(super) async fn resolve(core: Shared, peer: usize, endpoint: Endpoint) {
+    let mut lookups = Lookups::default();
     loop {
-        if !core.borrow_mut().has_session(peer) {
+        let (now, is_settled) = {
+            let core = core.borrow();
+            (core.now(), core.is_settled(peer))
+        };
+        if lookups.is_due(now, is_settled) {
             let answer = lookup_host((endpoint.host.as_str(), endpoint.port)).await;
-            match answer.map(|mut addresses| addresses.next()) {
-                Ok(Some(address)) if config.address != Some(address) => {
-                    config.address = Some(address);
-                    core.borrow_mut().replace_peer(peer, &config);
-                    complaint.over();
-                }
-                Ok(Some(_)) => complaint.over(),
-                Ok(None) => complaint.tell(&core, peer, &endpoint, None),
-                Err(err) => complaint.tell(&core, peer, &endpoint, Some(&err)),
-            }
+            take(
+                &core,
+                peer,
+                &endpoint,
+                &mut lookups,
+                answer.map(Vec::from_iter),
+            );
         }
-        sleep(AGAIN).await;
+        sleep(LOOK).await;
     }
 }
 
-/// Tells at most once a minute that a name has no address.
-#[derive(Debug, Default)]
-struct Complaint {
-    /// Not before.
-    again: Option<Duration>,
-}
-
-impl Complaint {
-    fn over(&mut self) {
-        self.again = None;
-    }
-
-    fn tell(&mut self, core: &Shared, peer: usize, endpoint: &Endpoint, err: Option<&io::Error>) {
-        let core = core.borrow();
-        if !self.is_due(core.now()) {
+/// Takes note of an answer. Without an address in it, those of before are good until there are others.
+fn take(
+    core: &Shared,
+    peer: usize,
+    endpoint: &Endpoint,
+    lookups: &mut Lookups,
+    answer: io::Result<Vec<SocketAddr>>,
+) {
+    let core = &mut *core.borrow_mut();
+    let addresses = match &answer {
+        Ok(addresses) if !addresses.is_empty() => addresses,
+        _ => {
+            if lookups.on_failure(core.now()) {
+                let error = answer.as_ref().err().map(tracing::field::display);
+                let (name, before) = (core.peer_name(peer), listed(core.addresses(peer)));
+                tracing::warn!(
+                    peer = name, %endpoint, before, error,
+                    "the name of a peer's endpoint has no address now: pepd asks again, and calls the \
+                     peer where it was. Correct `peer.{name}.endpoint`, or this machine's resolver"
+                );
+            }
             return;
         }
-        let peer = core.peer_name(peer);
-        let error = err.map(tracing::field::display);
-        tracing::warn!(peer, %endpoint, error, "the name of a peer's endpoint has no address; asking again");
+    };
+    if lookups.on_answer() {
+        let name = core.peer_name(peer);
+        tracing::info!(peer = name, %endpoint, "the name of a peer's endpoint has an address again");
     }
+    let set = |addresses: &[SocketAddr]| addresses.iter().copied().collect::<BTreeSet<_>>();
+    // Many resolvers turn the order with each answer.
+    if set(addresses) == set(core.addresses(peer)) {
+        return;
+    }
+    let before = listed(core.addresses(peer));
+    core.set_addresses(peer, addresses);
+    let (name, now) = (core.peer_name(peer), listed(core.addresses(peer)));
+    if before.is_empty() {
+        tracing::info!(peer = name, %endpoint, addresses = now, "pepd calls the peer at these addresses");
+    } else {
+        tracing::info!(
+            peer = name, %endpoint, addresses = now, before,
+            "the name of a peer's endpoint leads elsewhere: pepd calls the silent peer there, too"
+        );
+    }
+}
 
-    fn is_due(&mut self, now: Duration) -> bool {
-        let is_due = self.again.is_none_or(|again| now >= again);
-        if is_due {
-            self.again = Some(now + TOLD);
-        }
-        is_due
-    }
+/// Addresses for the log.
+pub(super) fn listed(addresses: &[SocketAddr]) -> String {
+    let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    addresses.join(", ")
 }
 
 #[cfg(test)]
@@ -77,17 +95,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::tunnel::rig::{Rig, listener, peer_config};
-
-    #[test]
-    fn a_name_without_an_address_is_told_of_once_a_minute_while_it_lasts() {
-        let mut complaint = Complaint::default();
-        let mut due = |seconds| complaint.is_due(Duration::from_secs(seconds));
-        let told: Vec<_> = [0, 5, 59, 60, 65, 119, 121].map(&mut due).into();
-        assert_eq!(told, [true, false, false, true, false, false, true]);
-        complaint.over();
-        assert!(complaint.is_due(Duration::from_secs(122)));
-    }
+    use crate::tunnel::rig::{Rig, listener};
 
     #[test]
     fn a_peer_is_called_where_its_name_leads_and_flows_that_waited_go_on() {
@@ -100,8 +108,7 @@ mod tests {
                 host: "localhost".to_owned(),
                 port: 2,
             };
-            let config = peer_config(2, None);
-            spawn_local(resolve(Rc::clone(&rig.near), 0, endpoint, config));
+            spawn_local(resolve(Rc::clone(&rig.near), 0, endpoint));
             let (mut server, _) = listener.accept().await.unwrap();
             let mut bytes = [0; 5];
             server.read_exact(&mut bytes).await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -86,6 +87,7 @@ pub struct PeerStatus {
     known: Mutex<(Option<SessionFacts>, Contact, u64)>,
     trouble: Mutex<Option<NoSession>>,
     packets: Mutex<PacketFacts>,
+    addresses: Mutex<Vec<SocketAddr>>,
 }
 
 impl PeerStatus {
@@ -109,6 +111,24 @@ impl PeerStatus {
 
     pub(super) fn set_packets(&self, packets: PacketFacts) {
         *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = packets;
+    }
+
+    /// Addresses at which it is called, in the order of RFC 8305; not older than a second.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(super) fn set_addresses(&self, addresses: &[SocketAddr]) {
+        let mut known = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *known != addresses {
+            *known = addresses.to_vec();
+        }
     }
 
     /// Why there is no session, as far as known.
@@ -172,6 +192,7 @@ impl Statuses {
                     known: Mutex::default(),
                     trouble: Mutex::default(),
                     packets: Mutex::default(),
+                    addresses: Mutex::default(),
                 })
             })
             .collect();

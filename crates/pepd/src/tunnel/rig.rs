@@ -130,7 +130,7 @@ pub(super) fn peer_config(other: u8, address: Option<SocketAddr>) -> PeerConfig 
     PeerConfig {
         public_key: public_key(&[other; 32]),
         psk: [7; 32],
-        address,
+        addresses: address.into_iter().collect(),
         last: None,
         carriers: Carriers::Udp,
         session: SessionConfig {

@@ -110,6 +110,8 @@ pub(super) struct Ways {
     probing: bool,
     /// Probes answered in a row.
     answers: u32,
+    /// Rows of probes that an answer was missing to, since the carrier changed.
+    rows: usize,
     /// When it was last seen that the peer does not hear us.
     deaf: Option<Duration>,
     /// When the first answer by TCP came to somebody who would rather have one by UDP.
@@ -140,15 +142,18 @@ impl Ways {
             self.wait = wait.clamp(WAIT_MIN, WAIT_MAX);
         }
         (self.since, self.probe) = (now, now + self.wait);
-        (self.probing, self.answers) = (false, 0);
+        (self.probing, self.answers, self.rows) = (false, 0, 0);
     }
 
-    fn on_probe(&mut self, now: Duration) {
+    /// UDP is probed. Returns how many rows of probes have ended without success.
+    fn on_probe(&mut self, now: Duration) -> usize {
         if self.probing {
             self.answers = 0;
+            self.rows += 1;
         }
         self.probing = true;
         self.probe = now + self.wait;
+        self.rows
     }
 
     /// A probe is answered. Whether these are enough.
@@ -187,24 +192,21 @@ impl Ways {
 }
 
 impl Peer {
-    fn by_udp(&self) -> Option<Remote> {
-        let there = self.config.address.map(Remote::from);
-        there.filter(|_| self.config.carriers.include(Carrier::Udp))
-    }
-
-    pub fn by_tcp(&self) -> Option<Remote> {
-        let there = self.config.address.map(Remote::tcp);
-        there.filter(|_| self.config.carriers.include(Carrier::Tcp))
+    /// Where it may be, by that carrier.
+    fn by(&self, carrier: Carrier) -> impl Iterator<Item = Remote> {
+        let includes = self.config.carriers.include(carrier);
+        let addresses = self.addresses.in_order().filter(move |_| includes);
+        addresses.map(move |address| Remote { address, carrier })
     }
 
     /// Where it should be, or may be.
     pub fn should_be(&self) -> Option<Remote> {
-        self.by_udp().or(self.by_tcp())
+        self.by(Carrier::Udp).chain(self.by(Carrier::Tcp)).next()
     }
 
     /// Whether both ways are open to us.
     fn has_choice(&self) -> bool {
-        self.by_udp().is_some() && self.by_tcp().is_some()
+        self.config.carriers == Carriers::Both && !self.addresses.list().is_empty()
     }
 
     pub fn is_by(&self, carrier: Carrier) -> bool {
@@ -212,7 +214,7 @@ impl Peer {
     }
 
     /// Whether the way that we send is one that the peer hears us by, and we it.
-    fn is_well(&self, now: Duration, limits: &Limits) -> bool {
+    pub fn is_well(&self, now: Duration, limits: &Limits) -> bool {
         let heard = self.live.as_ref().map(|live| live.heard);
         let heard = heard.is_some_and(|heard| heard + limits.silence > now);
         heard && !self.ways.lost && !self.ways.is_deaf(now)
@@ -233,7 +235,19 @@ impl Peer {
         u128::from(self.ways.calls) >= tries
     }
 
-    /// Where to call the peer: in turn where it was and where it should be, and by TCP between if UDP does not do.
+    /// It may be called at these addresses.
+    pub fn set_addresses(&mut self, now: Duration, addresses: &[SocketAddr], limits: &Limits) {
+        let is_news = self.addresses.replace(addresses);
+        let is_well = self.is_well(now, &self.limits(limits));
+        if is_news && !is_well && !self.initiations.is_resting() {
+            // By UDP first: of a new address it is not known that UDP does not get there.
+            self.ways.calls = 0;
+            self.initiations.restart(now);
+        }
+    }
+
+    /// Where to call the peer. A round of calls goes to where it was and to where it should be; if UDP does not do,
+    /// by TCP every other time.
     pub fn number_to_call(&mut self, now: Duration, limits: &Limits) -> Option<Remote> {
         let number = self.next_number(now, limits);
         self.ways.called = number.map(|number| number.carrier);
@@ -246,22 +260,34 @@ impl Peer {
     }
 
     fn next_number(&mut self, now: Duration, limits: &Limits) -> Option<Remote> {
+        let is_well = self.is_well(now, limits);
+        let last = self.initiations.last();
+        // What is left of a round of long ago is not gone on with.
+        let recent = limits.silence.max(limits.retry * 2);
+        let goes_on = last.is_some_and(|sent| sent + recent > now);
+        if !goes_on || is_well {
+            self.initiations.round.clear();
+        } else if let Some(next) = self.initiations.round.pop_front() {
+            return Some(next);
+        }
         let wants_tcp = self.has_choice() && self.wants_tcp(now, limits);
-        let call = self.ways.on_call(self.is_well(now, limits));
-        let (was, should) = (self.remote, self.should_be());
-        if !wants_tcp {
-            return if call % 2 == 1 {
-                should.or(was)
-            } else {
-                was.or(should)
-            };
+        let call = self.ways.on_call(is_well);
+        let was = self.remote;
+        if is_well {
+            // New keys are wanted, and no other way.
+            return was.or(self.should_be());
         }
-        let was = was.filter(|was| was.carrier == Carrier::Udp);
-        match call % 4 {
-            1 | 3 => self.by_tcp(),
-            2 => should,
-            _ => was.or(should),
-        }
+        let round: Vec<_> = if wants_tcp && call % 2 == 1 {
+            self.by(Carrier::Tcp).collect()
+        } else {
+            let should = self.should_be().map(|remote| remote.carrier);
+            let should = should.into_iter().flat_map(|carrier| self.by(carrier));
+            let was = was.filter(|was| !wants_tcp || was.carrier == Carrier::Udp);
+            let others = should.filter(|remote| Some(*remote) != was);
+            was.into_iter().chain(others).collect()
+        };
+        self.initiations.round = round.into();
+        self.initiations.round.pop_front()
     }
 
     /// When UDP is to be probed.
@@ -271,10 +297,11 @@ impl Peer {
         probes.then_some(self.ways.probe)
     }
 
-    /// UDP is probed now: where.
+    /// UDP is probed now: where. After a row of probes in vain it is another of the addresses.
     pub fn number_to_probe(&mut self, now: Duration) -> Option<Remote> {
-        self.ways.on_probe(now);
-        self.by_udp()
+        let rows = self.ways.on_probe(now);
+        let count = self.addresses.list().len().max(1);
+        self.by(Carrier::Udp).nth(rows % count)
     }
 
     /// The session would go on with keys that were agreed by that way. Whether it should: not by TCP while
@@ -320,6 +347,7 @@ impl Peer {
         self.ways.deaf = None;
         self.held = false;
         self.remote = Some(from);
+        self.addresses.on_answer(from.address);
         self.tell_carrier();
         self.events.push_back(PeerEvent::Roamed(from));
     }
@@ -334,7 +362,8 @@ impl Peer {
 
     /// Of two connections, each called by one of the ends, that of the greater key is used by both.
     fn stays(&self, now: Duration, from: Remote, limits: &Limits) -> bool {
-        let ours = self.remote.is_some() && self.remote == self.by_tcp();
+        let is = |remote: Remote| self.by(Carrier::Tcp).any(|called| called == remote);
+        let ours = self.remote.is_some_and(is);
         let good = !self.ways.lost && self.ways.heard + limits.silence > now;
         self.greater && ours && from.carrier == Carrier::Tcp && good
     }

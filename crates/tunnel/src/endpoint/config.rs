@@ -30,8 +30,10 @@ pub struct PeerConfig {
     pub public_key: Key,
     /// What only the two ends know, besides their private keys; zeros if there is nothing.
     pub psk: Key,
-    /// Where it is, if it can be called; else it calls us.
-    pub address: Option<SocketAddr>,
+    /// Where it may be, if it can be called; else it calls us. The first of these is tried first, and
+    /// the other family second (RFC 8305, section 4); those beyond [`ADDRESSES`](super::ADDRESSES)
+    /// are not tried.
+    pub addresses: Vec<SocketAddr>,
     /// Where an endpoint before this one last heard it by UDP, if that is not long ago: there it is called, too, so that it need not
     /// find out by silence that there is a new one here.
     pub last: Option<SocketAddr>,
@@ -44,7 +46,7 @@ pub struct PeerConfig {
 impl fmt::Debug for PeerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = &mut f.debug_struct("PeerConfig");
-        shown.field("address", &self.address);
+        shown.field("addresses", &self.addresses);
         shown.field("last", &self.last);
         shown.field("carriers", &self.carriers);
         shown.field("session", &self.session);
@@ -69,6 +71,9 @@ pub struct Limits {
     pub rekey_after: Duration,
     /// Between two initiations without an answer, give or take a fifth. A second.
     pub retry: Duration,
+    /// Time between calls to two addresses of a peer, at least; a round trip where that is longer, but
+    /// not more than `retry`. 250 ms (RFC 8305, section 8).
+    pub stagger: Duration,
     /// An initiation is sent when nothing has come from the peer for so long. Three seconds.
     pub silence: Duration,
 }
@@ -83,6 +88,7 @@ impl Default for Limits {
             rekey_packets: 1 << 23,
             rekey_after: Duration::from_secs(600),
             retry: Duration::from_secs(1),
+            stagger: Duration::from_millis(250),
             silence: Duration::from_secs(3),
         }
     }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    Limits, PeerConfig,
+    Limits, PeerConfig, Remote,
     datagram::{self, INITIATION},
     local::Local,
     terms::Terms,
@@ -28,9 +28,11 @@ pub(super) struct Initiations {
     outstanding: VecDeque<Outstanding>,
     /// Not before.
     pub next: Duration,
-    /// Without success.
+    /// Rounds without success.
     pub tries: u32,
     cookie: Option<(Mac, Duration)>,
+    /// Where it is still to be called in this round.
+    pub round: VecDeque<Remote>,
     /// The peer said that it ends: so many times the usual pause before it is called again.
     rest: Option<u32>,
 }
@@ -66,6 +68,7 @@ impl Initiations {
     /// There are new keys.
     pub fn succeeded(&mut self, now: Duration) {
         self.outstanding.clear();
+        self.round.clear();
         self.tries = 0;
         self.next = now;
         self.rest = None;
@@ -74,8 +77,20 @@ impl Initiations {
     /// The peer does not want to be called for a while.
     pub fn rest(&mut self, now: Duration, retry: Duration) {
         self.outstanding.clear();
+        self.round.clear();
         self.next = now + retry * REST;
         self.rest = Some(2 * REST);
+    }
+
+    /// Another round begins at once.
+    pub fn restart(&mut self, now: Duration) {
+        self.round.clear();
+        self.next = now;
+    }
+
+    /// Tells whether the peer has said that it ends, and is left alone.
+    pub fn is_resting(&self) -> bool {
+        self.rest.is_some()
     }
 
     /// The responder wants a cookie with the next initiation, which is then due at once.
@@ -104,9 +119,13 @@ impl Initiations {
         (local, limits): (&mut Local, &Limits),
         out: &mut Vec<u8>,
     ) {
-        self.next = now + local.retry(limits) * self.rest.unwrap_or(1);
-        self.rest = self.rest.map(|pauses| (pauses * 2).min(REST_MAX));
-        self.tries = self.tries.saturating_add(1);
+        if self.round.is_empty() {
+            self.next = now + local.retry(limits) * self.rest.unwrap_or(1);
+            self.rest = self.rest.map(|pauses| (pauses * 2).min(REST_MAX));
+            self.tries = self.tries.saturating_add(1);
+        } else {
+            self.next = now + limits.stagger;
+        }
         let seed = local.seed();
         let (us, start) = (&local.identity, out.len());
         datagram::begin(INITIATION, index, out);

@@ -8,6 +8,7 @@
 //!      +------------------------  keys that both have  <----------+
 //! ```
 
+mod addresses;
 mod carriers;
 mod config;
 mod datagram;
@@ -30,6 +31,7 @@ use std::{
 };
 
 pub use crate::wire::DATAGRAM_OVERHEAD;
+pub use addresses::ADDRESSES;
 pub use carriers::{Carrier, Carriers, Remote};
 pub use config::{EndpointConfig, Limits, PeerConfig};
 pub use event::{AddPeerError, DownReason, HandshakeError, PeerEvent, Stranger};
@@ -84,8 +86,6 @@ pub struct Transmit {
 pub struct PeerState {
     /// Where it is, or should be.
     pub remote: Option<Remote>,
-    /// Where it may be called by TCP.
-    pub called_at: Option<SocketAddr>,
     /// The round trip that was stated.
     pub rtt: Duration,
     /// There is a session.
@@ -94,7 +94,7 @@ pub struct PeerState {
     pub heard: Option<Duration>,
     /// Since when the keys are used.
     pub keys_since: Option<Duration>,
-    /// Initiations without success.
+    /// Rounds of initiations, one to each of its addresses, without success.
     pub unanswered: u32,
     /// Initiations of the peer's that were answered without success, since there were keys.
     pub untaken: u32,
@@ -240,9 +240,35 @@ impl Endpoint {
 
     /// How a peer is.
     pub fn peer_state(&self, peer: PeerId) -> Option<PeerState> {
+        self.there(peer).map(Peer::state)
+    }
+
+    /// Addresses at which a peer is called, in the order of RFC 8305; none if it calls us, or if there
+    /// is no such peer.
+    pub fn addresses(&self, peer: PeerId) -> &[SocketAddr] {
+        self.there(peer).map_or(&[], |there| there.addresses.list())
+    }
+
+    /// Calls a peer at these addresses from now on, in place of those before; those beyond
+    /// [`ADDRESSES`] are not tried. A session goes on where it is. A peer that is not heard is called
+    /// at once if any of them is new.
+    pub fn set_addresses(&mut self, now: Duration, peer: PeerId, addresses: &[SocketAddr]) {
+        let limits = self.local.limits;
+        if let Some(peer) = self.peer(peer) {
+            peer.set_addresses(now, addresses, &limits);
+        }
+    }
+
+    /// Tells whether a peer is heard, and hears us, in a session; never of one that is none.
+    pub fn is_well(&self, now: Duration, peer: PeerId) -> bool {
+        let limits = &self.local.limits;
+        self.there(peer)
+            .is_some_and(|there| there.is_well(now, &there.limits(limits)))
+    }
+
+    fn there(&self, peer: PeerId) -> Option<&Peer> {
         let slot = self.slots.get(usize::from(peer.slot()))?;
-        let peer_there = slot.peer.as_ref().filter(|there| there.id == peer);
-        peer_there.map(|peer| peer.state())
+        slot.peer.as_deref().filter(|there| there.id == peer)
     }
 
     /// The session with a peer, if there is one. Ask for [datagrams](Self::poll_transmit) and

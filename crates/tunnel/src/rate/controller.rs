@@ -54,7 +54,8 @@ impl Controller {
         }
     }
 
-    /// How fast to send now, in bits a second; never 0. May change after each of the calls below.
+    /// How fast to send now, in bits a second; never 0, and `u64::MAX` while the first packets leave
+    /// without pacing. May change after each of the calls below.
     pub fn rate(&self) -> u64 {
         match self {
             Self::Dedicated { rate } => *rate,

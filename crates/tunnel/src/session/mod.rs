@@ -211,9 +211,14 @@ impl Session {
 
     /// How things are on the path.
     pub fn path(&self) -> PathState {
+        let link_rate = self.controller.link_rate();
         PathState {
-            rate: self.controller.rate(),
-            link_rate: self.controller.link_rate(),
+            // The first packets of a link of unknown rate leave unpaced: that is not a rate.
+            rate: match self.controller.rate() {
+                u64::MAX => link_rate,
+                rate => rate,
+            },
+            link_rate,
             stated: self.config.rate.stated(),
             found: self.controller.found(),
             rtt: self.delivery.smoothed_rtt(),

@@ -298,6 +298,7 @@ impl Core {
             let flows = peer.table.len() as u64;
             let status = self.statuses.of(index);
             status.set_known(facts, contact, flows);
+            status.set_addresses(self.endpoint.addresses(peer.id));
             if let Some(packets) = &peer.packets {
                 status.set_packets(packets.facts(now, takes));
             }

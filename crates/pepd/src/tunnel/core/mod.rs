@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tunnel::{
     class::Class,
     ecn::Ecn,
-    endpoint::{Carrier, Endpoint, PeerConfig, PeerId, Remote, Transmit},
+    endpoint::{Carrier, Endpoint, PeerId, Remote, Transmit},
     path::PathMemory,
     session::{LinkHint, Session, TooManyStreams},
     wire::{ResetCode, StreamId},
@@ -304,8 +304,26 @@ impl Core {
         self.wake_driver();
     }
 
-    /// A peer has another address, or has one at last. It has no session.
-    pub(super) fn replace_peer(&mut self, index: usize, config: &PeerConfig) {
+    /// Whether there is no need to know where else a peer may be: it is heard, or nothing is sent.
+    pub(super) fn is_settled(&self, index: usize) -> bool {
+        self.off || self.endpoint.is_well(self.now(), self.peers.list[index].id)
+    }
+
+    /// Addresses at which a peer is called.
+    pub(super) fn addresses(&self, index: usize) -> &[SocketAddr] {
+        self.endpoint.addresses(self.peers.list[index].id)
+    }
+
+    /// Calls a peer at these addresses from now on.
+    pub(super) fn set_addresses(&mut self, index: usize, addresses: &[SocketAddr]) {
+        let (now, id) = (self.now(), self.peers.list[index].id);
+        self.endpoint.set_addresses(now, id, addresses);
+        self.wake_driver();
+    }
+
+    /// A peer is as if it had just been added, without a session.
+    #[cfg(test)]
+    pub(super) fn replace_peer(&mut self, index: usize, config: &tunnel::endpoint::PeerConfig) {
         let old = self.peers.list[index].id;
         self.endpoint.remove_peer(old);
         match self.endpoint.add_peer(config.clone()) {

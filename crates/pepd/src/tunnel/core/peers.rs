@@ -80,6 +80,7 @@ impl Peers {
     }
 
     /// The endpoint knows a peer by another number now.
+    #[cfg(test)]
     pub(super) fn rename(&mut self, index: usize, id: PeerId) {
         let peer = &mut self.list[index];
         self.by_id.remove(&peer.id);

@@ -1,11 +1,11 @@
 //! Sessions that do not begin, told at both ends: who is silent, and who does not understand whom.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use tunnel::endpoint::{Carrier, HandshakeError, PeerState, Stranger};
 
 use super::Core;
-use crate::tunnel::peers::NoSession;
+use crate::tunnel::{name::listed, peers::NoSession};
 
 /// So many handshakes without success are no lost packets.
 const TRIES: u32 = 5;
@@ -87,16 +87,34 @@ impl Core {
                 continue;
             };
             if peer.trouble.pauses[found as usize].is_over(now) {
-                tell(&peer.config.name, found, peer.trouble.failed, &state);
+                let address = called_at(&state, self.endpoint.addresses(peer.id));
+                tell(
+                    &peer.config.name,
+                    found,
+                    peer.trouble.failed,
+                    &state,
+                    &address,
+                );
             }
         }
     }
 }
 
-fn tell(name: &str, found: NoSession, failed: Option<HandshakeError>, state: &PeerState) {
-    let address = state
-        .remote
-        .map_or(String::new(), |remote| remote.address.to_string());
+/// Addresses at which a peer is called.
+fn called_at(state: &PeerState, addresses: &[SocketAddr]) -> String {
+    let was = state.remote.map(|remote| remote.address);
+    let was = was.filter(|was| !addresses.contains(was));
+    let all: Vec<_> = was.into_iter().chain(addresses.iter().copied()).collect();
+    listed(&all)
+}
+
+fn tell(
+    name: &str,
+    found: NoSession,
+    failed: Option<HandshakeError>,
+    state: &PeerState,
+    address: &str,
+) {
     let tries = state.unanswered;
     match found {
         NoSession::Unanswered => tracing::warn!(

@@ -140,7 +140,7 @@ impl Prepared {
             let memory = |paths: &Paths| paths.get(&peer.public_key, BEGINNING, paths::today());
             known.session.memory = paths.as_ref().and_then(memory);
             let last = |paths: &Paths| paths.address(&peer.public_key, paths::today());
-            let calls_us = known.address.is_none();
+            let calls_us = known.addresses.is_empty();
             known.last = paths.as_ref().and_then(last).filter(|_| calls_us);
             Ok((peer.clone(), known))
         });
@@ -300,7 +300,7 @@ fn peer_config(config: &Config, index: usize, peer: &Peer) -> Result<PeerConfig,
     Ok(PeerConfig {
         public_key: peer.public_key.0,
         psk: psk.as_ref().map_or([0; 32], |psk: &SecretKey| *psk.bytes()),
-        address,
+        addresses: address.into_iter().collect(),
         last: None,
         carriers: match peer.carrier {
             Carrier::Auto => Carriers::Both,

@@ -205,8 +205,10 @@ impl Core {
 
     /// Whether there is no connection, or one that is stuck, and the peer may be called there.
     fn wants_call(&self, now: Duration, peer: Option<PeerId>, to: SocketAddr) -> bool {
-        let state = peer.and_then(|peer| self.endpoint.peer_state(peer));
-        let Some(state) = state.filter(|state| state.called_at == Some(to)) else {
+        let Some(peer) = peer.filter(|peer| self.endpoint.addresses(*peer).contains(&to)) else {
+            return false;
+        };
+        let Some(state) = self.endpoint.peer_state(peer) else {
             return false;
         };
         let stuck = STUCK + 4 * state.rtt;

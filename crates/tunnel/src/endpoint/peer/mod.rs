@@ -7,6 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 use super::{
     Carrier, DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote,
     Session,
+    addresses::Addresses,
     carriers::Ways,
     datagram::INITIATION_LEN,
     initiations::Initiations,
@@ -32,6 +33,8 @@ const HANDSHAKES: u64 = 10;
 pub(super) struct Peer {
     pub id: PeerId,
     pub config: PeerConfig,
+    /// Where it may be called.
+    pub addresses: Addresses,
     /// Our public key is the greater one.
     pub greater: bool,
     /// Of messages to the peer.
@@ -67,6 +70,7 @@ impl Peer {
             mac: MacKey::of_recipient(&config.public_key),
             cookie: CookieKey::of_responder(&config.public_key),
             remote: last(&config),
+            addresses: Addresses::new(&config.addresses),
             config,
             held: false,
             ways: Ways::default(),
@@ -92,7 +96,6 @@ impl Peer {
     pub fn state(&self) -> PeerState {
         PeerState {
             remote: self.remote.or(self.should_be()),
-            called_at: self.by_tcp().map(|there| there.address),
             rtt: self.config.session.rtt,
             up: self.live.is_some(),
             heard: self.live.as_ref().map(|live| live.heard),
@@ -160,10 +163,13 @@ impl Peer {
             .live
             .as_ref()
             .map_or(Duration::ZERO, |live| live.session.silence_limit());
+        let rtt = self.config.session.rtt;
         let rate = self.config.session.rate.stated().unwrap_or(u64::MAX) / HANDSHAKES;
         let bytes = (INITIATION_LEN + self.config.session.overhead) as u64;
+        let least = time_of(bytes, rate);
         Limits {
-            retry: limits.retry.max(time_of(bytes, rate)),
+            retry: limits.retry.max(least),
+            stagger: limits.stagger.max(rtt).min(limits.retry).max(least),
             silence: limits.silence.max(silence),
             ..*limits
         }
@@ -181,7 +187,7 @@ impl Peer {
             return;
         }
         if self.doubts(now, from, now.saturating_sub(rtt), limits) {
-            self.initiations.next = now;
+            self.initiations.restart(now);
             return;
         }
         if self.install(agreed, rtt, true) {
@@ -370,8 +376,15 @@ impl Peer {
 
     /// It is not called for ever where it has not been heard here.
     fn doubt_last(&mut self) {
-        let last = self.config.last.map(Remote::from);
-        if self.live.is_none() && self.initiations.tries >= LAST_CALLS && self.remote == last {
+        if self.live.is_some() || self.initiations.tries < LAST_CALLS {
+            return;
+        }
+        let is_last = self.remote == self.config.last.map(Remote::from);
+        let addresses = self.addresses.list();
+        let is_one = |remote: Remote| addresses.contains(&remote.address);
+        // Its name has led elsewhere for long: what is there now is somebody else's.
+        let has_left = !addresses.is_empty() && !self.remote.is_some_and(is_one);
+        if is_last || has_left {
             self.remote = None;
         }
     }

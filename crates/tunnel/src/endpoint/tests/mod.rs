@@ -1,5 +1,6 @@
 //! Two endpoints, or more, over a network that does what a test wants, in virtual time.
 
+mod addresses;
 mod attack;
 mod begin;
 mod carriers;
@@ -130,7 +131,7 @@ pub(super) fn peer_config(host: u8, calls: bool) -> PeerConfig {
     PeerConfig {
         public_key: public_key(&private(host)),
         psk: [7; 32],
-        address: calls.then_some(address(host)),
+        addresses: calls.then_some(address(host)).into_iter().collect(),
         last: None,
         carriers: Carriers::Udp,
         session: session_config(),

@@ -1,0 +1,150 @@
+//! When to ask again for the addresses of a name, and what of the answers is worth a line in the log.
+
+use std::time::Duration;
+
+/// Time between two questions, at least.
+const PAUSE_MIN: Duration = Duration::from_secs(5);
+/// Time between two questions, at most: a resolver across a link that is down is asked in vain.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Time after which a name without an answer is told of, where its addresses are known from before:
+/// in a short outage no answer is no news.
+const FAILS_FOR: Duration = Duration::from_secs(60);
+
+/// Questions for the addresses of one name. Times are of one clock that never goes back.
+#[derive(Debug, Default)]
+pub struct Lookups {
+    asked: Option<Duration>,
+    /// Time from the last question to the next.
+    pause: Duration,
+    /// An answer has come before.
+    known: bool,
+    /// Time of the first of the questions without an answer.
+    failing: Option<Duration>,
+    told: bool,
+}
+
+impl Lookups {
+    /// Whether to ask now. `heard`: whoever has the name is heard, so that nobody needs to know where
+    /// else it may be. Without that, a first question comes at once and others 5 s to 60 s apart, twice
+    /// as long each time; 5 s until there is a first answer. True also counts as having asked.
+    pub fn is_due(&mut self, now: Duration, heard: bool) -> bool {
+        if heard {
+            // The next silence is another one.
+            self.pause = PAUSE_MIN;
+            return false;
+        }
+        if self.asked.is_some_and(|asked| now < asked + self.pause) {
+            return false;
+        }
+        let pause = if self.known {
+            self.pause * 2
+        } else {
+            PAUSE_MIN
+        };
+        self.pause = pause.clamp(PAUSE_MIN, PAUSE_MAX);
+        self.asked = Some(now);
+        true
+    }
+
+    /// There is an address. Returns whether the log should say so, as it has said that there is none.
+    pub fn on_answer(&mut self) -> bool {
+        self.known = true;
+        self.failing = None;
+        std::mem::take(&mut self.told)
+    }
+
+    /// There is none. Returns whether the log should say so: once until there is one, and where
+    /// addresses are known only when it has lasted for a minute.
+    pub fn on_failure(&mut self, now: Duration) -> bool {
+        let since = *self.failing.get_or_insert(now);
+        let lasts = !self.known || since + FAILS_FOR <= now;
+        lasts && !std::mem::replace(&mut self.told, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Duration = Duration::from_secs(1);
+
+    /// The seconds from `from` to `until` in which it asks. Each question is answered, or none is.
+    fn asks(
+        lookups: &mut Lookups,
+        (from, until): (u32, u32),
+        heard: bool,
+        answer: bool,
+    ) -> Vec<u32> {
+        let due = |second: &u32| {
+            let due = lookups.is_due(*second * S, heard);
+            if due && answer {
+                lookups.on_answer();
+            } else if due {
+                lookups.on_failure(*second * S);
+            }
+            due
+        };
+        (from..until).filter(due).collect()
+    }
+
+    #[test]
+    fn without_an_address_it_asks_every_five_seconds() {
+        let mut lookups = Lookups::default();
+        let asked = asks(&mut lookups, (100, 120), false, false);
+        assert_eq!(asked, [100, 105, 110, 115]);
+    }
+
+    #[test]
+    fn in_a_silence_it_asks_at_once_and_then_more_and_more_seldom() {
+        let mut lookups = Lookups::default();
+        assert_eq!(asks(&mut lookups, (0, 3), false, true), [0]);
+        assert_eq!(asks(&mut lookups, (3, 1000), true, true), [0; 0]);
+        let asked = asks(&mut lookups, (1000, 1300), false, true);
+        assert_eq!(asked, [1000, 1010, 1030, 1070, 1130, 1190, 1250]);
+        let later = asks(&mut lookups, (1300, 1400), true, true);
+        assert_eq!(later, [0; 0]);
+        // Answers or not: its addresses are known.
+        let asked = asks(&mut lookups, (1400, 1500), false, false);
+        assert_eq!(asked, [1400, 1410, 1430, 1470]);
+    }
+
+    #[test]
+    fn a_peer_that_comes_and_goes_is_asked_for_every_five_seconds_at_most() {
+        let mut lookups = Lookups::default();
+        let due = |second: &u32| {
+            let due = lookups.is_due(*second * S, second % 2 == 0);
+            if due {
+                lookups.on_answer();
+            }
+            due
+        };
+        let asked: Vec<_> = (0..60).filter(due).collect();
+        assert!(asked.len() >= 8, "{asked:?}");
+        assert!(
+            asked.windows(2).all(|pair| pair[1] >= pair[0] + 5),
+            "{asked:?}"
+        );
+    }
+
+    #[test]
+    fn a_name_that_never_had_an_address_is_told_of_at_once_and_once() {
+        let mut lookups = Lookups::default();
+        assert!(lookups.on_failure(S));
+        assert!(!lookups.on_failure(1000 * S));
+        assert!(lookups.on_answer());
+        assert!(!lookups.on_answer());
+    }
+
+    #[test]
+    fn a_name_that_had_one_is_told_of_after_a_minute_without() {
+        let mut lookups = Lookups::default();
+        assert!(!lookups.on_answer());
+        assert!(!lookups.on_failure(10 * S));
+        assert!(!lookups.on_failure(69 * S));
+        assert!(!lookups.on_answer(), "nothing was told");
+        assert!(!lookups.on_failure(100 * S));
+        assert!(lookups.on_failure(160 * S));
+        assert!(!lookups.on_failure(300 * S));
+        assert!(lookups.on_answer());
+    }
+}
