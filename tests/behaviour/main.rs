@@ -28,6 +28,7 @@ mod lab;
 mod limits;
 mod listening;
 mod loads;
+mod names;
 mod observing;
 mod old_nft;
 mod orders;

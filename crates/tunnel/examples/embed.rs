@@ -72,7 +72,7 @@ impl End {
         let peer = endpoint.add_peer(PeerConfig {
             public_key: public_key(&peer),
             psk: [0; 32],
-            address,
+            addresses: address.into_iter().collect(),
             last: None,
             carriers: Carriers::Udp,
             session: SessionConfig {

@@ -221,7 +221,7 @@ fn initiation(stranger: u64, target: Target) -> Result<Vec<u8>> {
     endpoint.add_peer(PeerConfig {
         public_key: target.key,
         psk: [0; 32],
-        address: Some(target.address),
+        addresses: vec![target.address],
         last: None,
         carriers: Carriers::Udp,
         session: tunnel_sim::rig::config(true, 100_000_000, Duration::from_millis(1)),

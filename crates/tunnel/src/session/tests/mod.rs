@@ -235,3 +235,15 @@ impl Pair {
         }
     }
 }
+
+/// The first packets leave unpaced where no rate is known: nobody is shown that as a rate.
+#[test]
+fn a_session_that_has_sent_nothing_has_a_rate_that_can_be_shown() {
+    let config = SessionConfig {
+        rate: Rate::Auto,
+        ..config(true)
+    };
+    let path = Session::new(config, Duration::ZERO).path();
+    assert_eq!(path.rate, path.link_rate);
+    assert!(path.rate < 1_000_000_000, "{}", path.rate);
+}
