@@ -1,4 +1,4 @@
-//! When to ask again for the addresses of a name, and what of the answers is worth a line in the log.
+//! Questions for the addresses of a name: when to ask again, and which answers the log tells of.
 
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Whether to ask now. `heard`: whoever has the name is heard, so that nobody needs to know where
-    /// else it may be. Without that, a first question comes at once and others 5 s to 60 s apart, twice
-    /// as long each time; 5 s until there is a first answer. True also counts as having asked.
+    /// Tells whether to ask now, and counts that as asked. `heard` says that whoever has the name is
+    /// heard: then there is no need to ask. In a silence the first question comes at once. Pauses between
+    /// the next ones double, from 10 s to 60 s; until there is a first answer they are 5 s.
     pub fn is_due(&mut self, now: Duration, heard: bool) -> bool {
         if heard {
             // The next silence is another one.
@@ -46,15 +46,15 @@ impl Lookups {
         true
     }
 
-    /// There is an address. Returns whether the log should say so, as it has said that there is none.
+    /// Notes an answer with an address. Returns whether the log should say so, as it has said that there is none.
     pub fn on_answer(&mut self) -> bool {
         self.known = true;
         self.failing = None;
         std::mem::take(&mut self.told)
     }
 
-    /// There is none. Returns whether the log should say so: once until there is one, and where
-    /// addresses are known only when it has lasted for a minute.
+    /// Notes an answer without one. Returns whether the log should say so: once until there is one, and
+    /// where addresses are known only when it has lasted for a minute.
     pub fn on_failure(&mut self, now: Duration) -> bool {
         let since = *self.failing.get_or_insert(now);
         let lasts = !self.known || since + FAILS_FOR <= now;
@@ -112,7 +112,7 @@ mod tests {
     fn a_peer_that_comes_and_goes_is_asked_for_every_five_seconds_at_most() {
         let mut lookups = Lookups::default();
         let due = |second: &u32| {
-            let due = lookups.is_due(*second * S, second % 2 == 0);
+            let due = lookups.is_due(*second * S, second.is_multiple_of(2));
             if due {
                 lookups.on_answer();
             }

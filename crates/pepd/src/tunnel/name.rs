@@ -6,76 +6,83 @@ use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 use pep_core::{config::Endpoint, lookups::Lookups};
 use tokio::{net::lookup_host, time::sleep};
 
-use super::core::Shared;
+use super::core::{Core, Shared};
 
 /// Time between two looks at whether the peer is heard.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Asks for the addresses of a peer at first, and whenever it is not heard. A session goes on where it is.
 pub(super) async fn resolve(core: Shared, peer: usize, endpoint: Endpoint) {
-    let mut lookups = Lookups::default();
+    let mut name = Name {
+        peer,
+        endpoint,
+        lookups: Lookups::default(),
+        known: BTreeSet::new(),
+    };
     loop {
         let (now, is_settled) = {
             let core = core.borrow();
             (core.now(), core.is_settled(peer))
         };
-        if lookups.is_due(now, is_settled) {
-            let answer = lookup_host((endpoint.host.as_str(), endpoint.port)).await;
-            take(
-                &core,
-                peer,
-                &endpoint,
-                &mut lookups,
-                answer.map(Vec::from_iter),
-            );
+        if name.lookups.is_due(now, is_settled) {
+            let asked = (name.endpoint.host.as_str(), name.endpoint.port);
+            let answer = lookup_host(asked).await.map(Vec::from_iter);
+            name.take(&mut core.borrow_mut(), &answer);
         }
         sleep(LOOK).await;
     }
 }
 
-/// Takes note of an answer. Without an address in it, those of before are good until there are others.
-fn take(
-    core: &Shared,
+/// A peer's name, and what it has led to.
+struct Name {
     peer: usize,
-    endpoint: &Endpoint,
-    lookups: &mut Lookups,
-    answer: io::Result<Vec<SocketAddr>>,
-) {
-    let core = &mut *core.borrow_mut();
-    let addresses = match &answer {
-        Ok(addresses) if !addresses.is_empty() => addresses,
-        _ => {
-            if lookups.on_failure(core.now()) {
-                let error = answer.as_ref().err().map(tracing::field::display);
-                let (name, before) = (core.peer_name(peer), listed(core.addresses(peer)));
-                tracing::warn!(
-                    peer = name, %endpoint, before, error,
-                    "the name of a peer's endpoint has no address now: pepd asks again, and calls the \
-                     peer where it was. Correct `peer.{name}.endpoint`, or this machine's resolver"
-                );
+    endpoint: Endpoint,
+    lookups: Lookups,
+    /// The last answer that had any.
+    known: BTreeSet<SocketAddr>,
+}
+
+impl Name {
+    /// Takes note of an answer. Without an address in it, those of before are good until there are others.
+    fn take(&mut self, core: &mut Core, answer: &io::Result<Vec<SocketAddr>>) {
+        let endpoint = &self.endpoint;
+        let addresses = match answer {
+            Ok(addresses) if !addresses.is_empty() => addresses,
+            _ => {
+                if self.lookups.on_failure(core.now()) {
+                    let error = answer.as_ref().err().map(tracing::field::display);
+                    let name = core.peer_name(self.peer);
+                    tracing::warn!(
+                        peer = name, %endpoint, error,
+                        "the name of a peer's endpoint has no address now: pepd asks again, and ends no \
+                         session meanwhile. Correct `peer.{name}.endpoint`, or this machine's resolver"
+                    );
+                }
+                return;
             }
+        };
+        if self.lookups.on_answer() {
+            let peer = core.peer_name(self.peer);
+            tracing::info!(peer, %endpoint, "the name of a peer's endpoint has an address again");
+        }
+        // Many resolvers turn the order with each answer: that is no change.
+        let now: BTreeSet<_> = addresses.iter().copied().collect();
+        if now == self.known {
             return;
         }
-    };
-    if lookups.on_answer() {
-        let name = core.peer_name(peer);
-        tracing::info!(peer = name, %endpoint, "the name of a peer's endpoint has an address again");
-    }
-    let set = |addresses: &[SocketAddr]| addresses.iter().copied().collect::<BTreeSet<_>>();
-    // Many resolvers turn the order with each answer.
-    if set(addresses) == set(core.addresses(peer)) {
-        return;
-    }
-    let before = listed(core.addresses(peer));
-    core.set_addresses(peer, addresses);
-    let (name, now) = (core.peer_name(peer), listed(core.addresses(peer)));
-    if before.is_empty() {
-        tracing::info!(peer = name, %endpoint, addresses = now, "pepd calls the peer at these addresses");
-    } else {
-        tracing::info!(
-            peer = name, %endpoint, addresses = now, before,
-            "the name of a peer's endpoint leads elsewhere: pepd calls the silent peer there, too"
-        );
+        let is_first = std::mem::replace(&mut self.known, now).is_empty();
+        let before = listed(core.addresses(self.peer));
+        core.set_addresses(self.peer, addresses);
+        let addresses = listed(core.addresses(self.peer));
+        let peer = core.peer_name(self.peer);
+        if is_first {
+            tracing::info!(peer, %endpoint, addresses, "pepd calls the peer at these addresses");
+        } else {
+            tracing::info!(
+                peer, %endpoint, addresses, before,
+                "the name of a peer's endpoint leads elsewhere: pepd calls the silent peer there, too"
+            );
+        }
     }
 }
 

@@ -38,7 +38,7 @@ impl Addresses {
         }
     }
 
-    /// All, in the order in which they are tried.
+    /// Addresses in the order in which they are tried.
     pub fn in_order(&self) -> impl Iterator<Item = SocketAddr> {
         let first = self.answered.filter(|first| self.list.contains(first));
         let others = self.list.iter().copied();

@@ -145,7 +145,7 @@ impl Ways {
         (self.probing, self.answers, self.rows) = (false, 0, 0);
     }
 
-    /// UDP is probed. Returns how many rows of probes have ended without success.
+    /// Notes that UDP is probed. Returns how many rows of probes have ended without success.
     fn on_probe(&mut self, now: Duration) -> usize {
         if self.probing {
             self.answers = 0;
@@ -192,7 +192,7 @@ impl Ways {
 }
 
 impl Peer {
-    /// Where it may be, by that carrier.
+    /// Places where it may be, by that carrier.
     fn by(&self, carrier: Carrier) -> impl Iterator<Item = Remote> {
         let includes = self.config.carriers.include(carrier);
         let addresses = self.addresses.in_order().filter(move |_| includes);
@@ -235,7 +235,7 @@ impl Peer {
         u128::from(self.ways.calls) >= tries
     }
 
-    /// It may be called at these addresses.
+    /// Takes other addresses at which it may be called.
     pub fn set_addresses(&mut self, now: Duration, addresses: &[SocketAddr], limits: &Limits) {
         let is_news = self.addresses.replace(addresses);
         let is_well = self.is_well(now, &self.limits(limits));

@@ -82,7 +82,7 @@ impl Initiations {
         self.rest = Some(2 * REST);
     }
 
-    /// Another round begins at once.
+    /// Begins another round at once.
     pub fn restart(&mut self, now: Duration) {
         self.round.clear();
         self.next = now;

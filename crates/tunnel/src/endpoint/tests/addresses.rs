@@ -14,7 +14,7 @@ fn calling(addresses: &[SocketAddr], carriers: Carriers) -> Net {
     calling_with(addresses, |config| config.carriers = carriers)
 }
 
-/// The same where what both know of each other is changed.
+/// A pair as [`calling`] makes it, with what both know of each other changed.
 fn calling_with(addresses: &[SocketAddr], change: impl Fn(&mut PeerConfig)) -> Net {
     let mut net = Net::pair(false);
     for (host, other, addresses) in [(1, 2, addresses), (2, 1, &[])] {
@@ -39,7 +39,7 @@ impl Net {
         state.expect("added")
     }
 
-    /// Where the first one has called, and when, in milliseconds since the beginning.
+    /// Calls of the first one: when, in milliseconds from now, and where to. Nothing arrives.
     fn calls(&mut self, time: Duration) -> Vec<(u128, Remote)> {
         let (calls, began) = (std::rc::Rc::default(), self.now);
         let noted: std::rc::Rc<std::cell::RefCell<Vec<_>>> = std::rc::Rc::clone(&calls);
@@ -218,7 +218,7 @@ fn a_session_that_works_is_not_disturbed_by_other_addresses() {
     assert!(keys >= 1, "new keys were agreed on");
 }
 
-/// What the name of a peer leads to for a while, or no more, ends nothing.
+/// A name that has no address for a while ends nothing.
 #[test]
 fn a_session_outlives_the_loss_of_all_addresses() {
     let mut net = Net::up();
@@ -232,7 +232,7 @@ fn a_session_outlives_the_loss_of_all_addresses() {
     assert!(!net.one().take_events().contains(&PeerEvent::Up));
 }
 
-/// Its name leads elsewhere, and there is no session: nobody is called for ever who is there now.
+/// A name that leads elsewhere, and no session: who is there now is not called for ever.
 #[test]
 fn where_a_peer_was_it_is_not_called_for_ever() {
     let mut net = Net::up();
@@ -243,7 +243,7 @@ fn where_a_peer_was_it_is_not_called_for_ever() {
     net.one().endpoint.set_addresses(now, id, &[address(8)]);
     let calls = net.calls(1200 * S);
     let was = |(_, to): &&(u128, Remote)| to.address == address(2);
-    let last = calls.iter().filter(was).next_back().expect("at first").0;
+    let last = calls.iter().rfind(was).expect("at first").0;
     // Sixty rounds, and who has said good-bye is called every eight seconds.
     assert!((300_000..700_000).contains(&last), "{last} ms");
     assert!(calls.last().expect("some").0 > 1_180_000);
