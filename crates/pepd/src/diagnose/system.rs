@@ -259,7 +259,7 @@ fn forwarding(config: &Config) -> Vec<Finding> {
         Err(err) => return vec![Finding::fail(what, "off", err.to_string())],
     };
     let is_off = warnings.iter().any(|warning| warning.what == what);
-    let families = if setup::serves_ipv6(config) {
+    let families = if setup::serves(config, crate::leg::Family::V6) {
         "IPv4 and IPv6"
     } else {
         "IPv4"

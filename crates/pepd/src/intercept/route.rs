@@ -471,9 +471,15 @@ impl Routing {
                 .protocol(PROTOCOL)
                 .build(),
         };
-        let what = || format!("cannot add the route of table {table}");
         let added = netlink.handle.route().add(route).replace().execute().await;
-        added.map_err(|err| RouteError::new(what(), err))
+        added.map_err(|err| {
+            let is_down = matches!(&err, Error::NetlinkError(message) if -message.raw_code() == libc::ENETDOWN);
+            let what = match is_down && interface == LOOPBACK {
+                true => "the interface lo is down, and packets for pepd come by it: ip link set lo up".to_owned(),
+                false => format!("cannot add the route of table {table}"),
+            };
+            RouteError::new(what, err)
+        })
     }
 
     fn is_our_rule(&self, rule: &RuleMessage) -> bool {

@@ -3,7 +3,7 @@
 use std::{env, fmt, fs, io, path::Path};
 
 use caps::{CapSet, Capability, errors::CapsError};
-use nix::ifaddrs::getifaddrs;
+use nix::{ifaddrs::getifaddrs, sys::socket::SockaddrStorage};
 use pep_core::{config::Config, site::Mode};
 
 use super::{
@@ -207,7 +207,8 @@ fn hand_down(capability: Capability) -> Result<(), CapsError> {
 /// # Errors
 /// [`SetupError::Forwarding`] when SYNs are to be held on a machine that does not forward.
 pub(crate) fn check_sysctls(config: &Config) -> Result<Vec<SysctlWarning>, SetupError> {
-    check_sysctls_with(config, serves_ipv6(config), sysctl)
+    let serves = leg::Family::ALL.map(|family| serves(config, family));
+    check_sysctls_with(config, serves, sysctl)
 }
 
 /// Setting of the kernel that harms what passes this machine.
@@ -231,25 +232,26 @@ impl fmt::Display for SysctlWarning {
 /// Name of findings about forwarding.
 pub(crate) const FORWARDING: &str = "forwarding";
 
-/// True where hosts may use IPv6: a LAN interface has an address of it that is not link-local.
-pub(crate) fn serves_ipv6(config: &Config) -> bool {
+/// True where hosts may use a family: a LAN interface has an address of it that is not link-local.
+pub(crate) fn serves(config: &Config, family: leg::Family) -> bool {
     let is_lan = |name: &str| config.intercept.lan.iter().any(|lan| lan.as_str() == name);
+    let is_of_hosts = |address: &SockaddrStorage| match family {
+        leg::Family::V4 => address.as_sockaddr_in().is_some(),
+        leg::Family::V6 => address.as_sockaddr_in6().is_some_and(|address| {
+            let ip = address.ip();
+            !ip.is_unicast_link_local() && !ip.is_loopback()
+        }),
+    };
     let mut addresses = getifaddrs().into_iter().flatten();
-    has_ipv6()
-        && addresses.any(|one| {
-            let address = one
-                .address
-                .and_then(|address| Some(address.as_sockaddr_in6()?.ip()));
-            is_lan(&one.interface_name)
-                && address.is_some_and(|address| {
-                    !address.is_unicast_link_local() && !address.is_loopback()
-                })
-        })
+    let is_there = family == leg::Family::V4 || has_ipv6();
+    is_there
+        && addresses
+            .any(|one| is_lan(&one.interface_name) && one.address.as_ref().is_some_and(is_of_hosts))
 }
 
 fn check_sysctls_with(
     config: &Config,
-    ipv6: bool,
+    [ipv4, ipv6]: [bool; 2],
     sysctl: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<SysctlWarning>, SetupError> {
     let is = |path: &str, value: &str| sysctl(path).as_deref() == Some(value);
@@ -257,7 +259,9 @@ fn check_sysctls_with(
     if is("net/ipv4/ip_forward", "0") {
         let defers = config.defers().then_some("`syn = \"defer\"`");
         let carries = (config.packet_sites().next()).map(|_| "`mode = \"packet\"`");
-        if let Some(what) = defers.or(carries) {
+        // A gateway of IPv6 alone may do without.
+        let is_needed = ipv4 || !ipv6;
+        if let Some(what) = defers.or(carries).filter(|_| is_needed) {
             return Err(SetupError::Forwarding {
                 family: "IPv4",
                 key: "net.ipv4.ip_forward",

@@ -20,18 +20,20 @@ fn every_missing_capability_is_named_as_operators_write_it() {
 #[test]
 fn a_machine_that_does_not_forward_cannot_defer() {
     let off = |path: &str| (path == "net/ipv4/ip_forward").then(|| "0".to_owned());
-    let warnings = check_sysctls_with(&config("spoof"), true, off).expect("only a warning");
+    let warnings = check_sysctls_with(&config("spoof"), [true; 2], off).expect("only a warning");
     let [warning] = &warnings[..] else {
         panic!("{warnings:?}")
     };
     let told = warning.to_string();
     assert!(told.starts_with("forwarding: off for IPv4"), "{told}");
     assert!(told.ends_with("sysctl -w net.ipv4.ip_forward=1"), "{told}");
-    let err = check_sysctls_with(&config("defer"), true, off).expect_err("cannot work");
+    let err = check_sysctls_with(&config("defer"), [true; 2], off).expect_err("cannot work");
     assert!(
         err.to_string().ends_with("sysctl -w net.ipv4.ip_forward=1"),
         "{err}"
     );
+    let warned = check_sysctls_with(&config("defer"), [false, true], off);
+    assert_eq!(warned.expect("hosts have IPv6 alone").len(), 1);
 }
 
 #[test]
@@ -41,7 +43,7 @@ fn a_reverse_path_check_that_sees_marks_is_warned_of() {
         let is_on = is_on.iter().any(|key| path.ends_with(key));
         is_on.then(|| "1".to_owned())
     };
-    let warned = |syn| check_sysctls_with(&config(syn), true, on).expect("only a warning");
+    let warned = |syn| check_sysctls_with(&config(syn), [true; 2], on).expect("only a warning");
     let [warning] = warned("defer").try_into().expect("one warning");
     assert!(warning.seen.contains("strict on lan0"), "{warning}");
     assert_eq!(warned("spoof"), [], "the rule for look-ups in reverse");
@@ -50,9 +52,9 @@ fn a_reverse_path_check_that_sees_marks_is_warned_of() {
 #[test]
 fn forwarding_of_ipv6_matters_where_hosts_have_it() {
     let off = |path: &str| (path == "net/ipv6/conf/all/forwarding").then(|| "0".to_owned());
-    let warned = |ipv6| check_sysctls_with(&config("spoof"), ipv6, off).expect("no error");
+    let warned = |ipv6| check_sysctls_with(&config("spoof"), [true, ipv6], off).expect("no error");
     assert_eq!(warned(false), []);
     assert_eq!(warned(true).len(), 1);
     // No interface is called that.
-    assert!(!serves_ipv6(&config("spoof")));
+    assert!(!serves(&config("spoof"), leg::Family::V6));
 }

@@ -20,7 +20,7 @@ use nix::{
     unistd::{getpid, getppid, setsid},
 };
 
-const SIOCETHTOOL: libc::c_ulong = 0x8946;
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
 /// Commands of `linux/ethtool.h` that switch TSO, GSO and GRO.
 const ETHTOOL_SET_SEGMENTATION: [u32; 3] = [0x1f, 0x24, 0x2c];
 
