@@ -1,5 +1,5 @@
-//! Two endpoints with a session between them, and somebody on the way who has no key: whatever he sends, the
-//! session goes on, and he gets less than he gives.
+//! Two endpoints with a session between them, and somebody on the way who has no key: whatever he
+//! sends, the session goes on, and he gets less than he gives.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -26,7 +26,8 @@ enum Event {
     Time { ms: u8 },
     /// Any bytes arrive at one of the two.
     Bytes { second: bool, bytes: Vec<u8> },
-    /// A datagram arrives that was sent before, changed, cut off, from elsewhere or back at its sender.
+    /// A datagram arrives that was sent before, changed, cut off, from elsewhere or back at its
+    /// sender.
     Recorded {
         back: u16,
         byte: u16,

@@ -215,7 +215,8 @@ fn answers_that_do_not_reach_clients_are_found() {
     });
 }
 
-/// Hosts whose packets the kernel itself drops, as they come in by another way than it would answer.
+/// Hosts whose packets the kernel itself drops, as they come in by another way than it would
+/// answer.
 #[test]
 fn what_the_reverse_path_check_drops_is_counted() {
     shared(|| {

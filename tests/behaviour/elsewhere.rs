@@ -86,8 +86,8 @@ fn only_what_the_route_takes_over_the_link_is_carried() {
             bed,
             &format!("route add {} via {}", whole(server), uplink.address.ip()),
         );
-        // Its far end is off: the gateway's own addresses and routes stay as they are. The server would lose
-        // its IPv6 address with the interface.
+        // Its far end is off: the gateway's own addresses and routes stay as they are. The server
+        // would lose its IPv6 address with the interface.
         bed.server
             .ip(&format!("address add {} dev eth1 nodad", whole(server)));
         bed.server.ip("link set eth0 down");

@@ -32,7 +32,7 @@ const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 struct Names {
     bed: TunnelBed,
     files: TempDir,
-    /// There was a black hole before the hub began, which leaves everything as it found it.
+    /// A black hole was there before the hub began, which leaves everything as it found it.
     holed: Cell<bool>,
 }
 
@@ -41,7 +41,7 @@ impl Names {
         let bed = TunnelBed::new(LINK);
         bed.host("hub").ip(&format!("addr add {OTHER}/24 dev boat"));
         let files = tempfile::tempdir().expect("a temporary directory can be made");
-        // Nobody serves names here: only what the other file says has an address.
+        // No server of names is here: only what the other file says has an address.
         fs::write(files.path().join("resolv.conf"), "nameserver 127.0.0.1\n").expect("writable");
         let holed = Cell::new(false);
         let names = Self { bed, files, holed };
@@ -182,7 +182,7 @@ fn a_hub_that_dns_has_moved_is_followed_while_a_session_exists() {
     let _echo = EchoServer::start(server.listen(names.bed.server_at(Family::V4, PORT)));
     let mut stream = connect(&names.bed, Family::V4);
     echo_once(&mut stream, b"before");
-    // As long as the session works, nobody asks where else the hub may be.
+    // As long as the session works, pepd does not ask where else the hub may be.
     names.say(&[OTHER.into()]);
     sleep(Duration::from_secs(8));
     assert_eq!(peer(&boat)["remote"], names.bed.hub_at().to_string());

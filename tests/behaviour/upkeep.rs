@@ -1,4 +1,4 @@
-//! What other programs do to the machine while pepd runs.
+//! Changes that other programs make to the machine while pepd runs.
 
 use std::{path::Path, time::Duration};
 
@@ -94,7 +94,8 @@ fn policy_rules_that_come_later_do_not_take_what_is_redirected() {
             bed,
             &format!("route add {server} dev wan0 table {OTHER_TABLE}"),
         );
-        // Without a priority each comes before all that there are; the third as in a full tunnel of wg-quick.
+        // Without a priority each comes before all that there are; the third as in a full tunnel of
+        // wg-quick.
         let rules = [
             format!("iif lan0 table {OTHER_TABLE}"),
             format!("to {server} table {OTHER_TABLE}"),
@@ -132,7 +133,8 @@ fn marks_that_others_set_keep_nothing_from_pepd() {
                  iifname \"{from}\" meta mark set 1\n}}\n}}"
             )
         };
-        // Before, between and after pepd's own chains, on packets of hosts and on answers of servers.
+        // Before, between and after pepd's own chains, on packets of hosts and on answers of
+        // servers.
         let rules = [-310, -200, -100, 0, 500]
             .map(|priority| ["lan0", "wan0"].map(|from| at(from, priority)));
         for (number, rules) in rules.iter().flatten().enumerate() {
@@ -184,7 +186,8 @@ iifname \"pepd0\" tcp flags & (syn|ack) == syn drop
 }
 }";
 
-/// Longer than pepd waits for a redirected SYN to arrive, and than the host's next SYN after that takes.
+/// Longer than pepd waits for a redirected SYN to arrive, and than the host's next SYN after that
+/// takes.
 const LOST: Duration = Duration::from_secs(40);
 
 #[test]

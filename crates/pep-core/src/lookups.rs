@@ -24,9 +24,10 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// Tells whether to ask now, and counts that as asked. `heard` says that whoever has the name is
-    /// heard: then there is no need to ask. In a silence the first question comes at once. Pauses between
-    /// the next ones double, from 10 s to 60 s; until there is a first answer they are 5 s.
+    /// Tells whether to ask now, and counts that as asked. `heard` says that whoever has the name
+    /// is heard: then there is no need to ask. In a silence the first question comes at once.
+    /// Pauses between the next ones double, from 10 s to 60 s; until there is a first answer they
+    /// are 5 s.
     pub fn is_due(&mut self, now: Duration, heard: bool) -> bool {
         if heard {
             // The next silence is another one.
@@ -46,15 +47,16 @@ impl Lookups {
         true
     }
 
-    /// Notes an answer with an address. Returns whether the log should say so, as it has said that there is none.
+    /// Notes an answer with an address. Returns whether the log should say so, as it has said that
+    /// there is none.
     pub fn on_answer(&mut self) -> bool {
         self.known = true;
         self.failing = None;
         std::mem::take(&mut self.told)
     }
 
-    /// Notes an answer without one. Returns whether the log should say so: once until there is one, and
-    /// where addresses are known only when it has lasted for a minute.
+    /// Notes an answer without one. Returns whether the log should say so: once until there is one,
+    /// and where addresses are known only when it has lasted for a minute.
     pub fn on_failure(&mut self, now: Duration) -> bool {
         let since = *self.failing.get_or_insert(now);
         let lasts = !self.known || since + FAILS_FOR <= now;

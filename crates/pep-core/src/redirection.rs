@@ -1,8 +1,8 @@
 //! Detection of lost redirection: SYNs that pepd's rules redirect, and that no listener accepts.
 //!
-//! Another program's firewall, policy rule or sysctl may drop what pepd's rules redirect. Hosts then
-//! have no connections at all, and pepd sees nothing. So the SYNs that were redirected are set beside
-//! the flows that were accepted: many of the first and none of the second is a loss.
+//! Another program's firewall, policy rule or sysctl may drop what pepd's rules redirect. Hosts
+//! then have no connections at all, and pepd sees nothing. So the SYNs that were redirected are set
+//! beside the flows that were accepted: many of the first and none of the second is a loss.
 //!
 //! ```text
 //!             3 SYNs in 10 s, none accepted           after 30 s, then twice as long, 10 min at most
@@ -106,8 +106,8 @@ impl Redirection {
         }
     }
 
-    /// Takes the totals as they are at `now`, which counts from any moment, the same each time. To be
-    /// called every few seconds.
+    /// Takes the totals as they are at `now`, which counts from any moment, the same each time. To
+    /// be called every few seconds.
     pub fn observe(&mut self, now: Duration, totals: Totals) -> Option<Change> {
         match &mut self.0 {
             State::Working { base, since } => {

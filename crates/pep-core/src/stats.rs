@@ -136,11 +136,14 @@ counters! {
     ended_link_down,
     /// Flows that ended as [`EndReason::Error`].
     ended_error,
-    /// Processes that have carried flows of this memory before: after a crash, a restart or an upgrade.
+    /// Processes that have carried flows of this memory before: after a crash, a restart or an
+    /// upgrade.
     restarts,
-    /// Processes that were killed as they did not go on, since `pepd run` began or was last upgraded.
+    /// Processes that were killed as they did not go on, since `pepd run` began or was last
+    /// upgraded.
     hangs,
-    /// Configurations that could not be put in place, so that the one before went on: 0 or 1, until the next reload or upgrade.
+    /// Configurations that could not be put in place, so that the one before went on: 0 or 1, until
+    /// the next reload or upgrade.
     reverts,
     /// Flows taken over from the process before.
     flows_recovered,
@@ -165,23 +168,28 @@ counters! {
     syns_passed_hosts,
     /// SYNs that passed unaccelerated because there were too many within ten seconds: a flood.
     syns_passed_recent,
-    /// SYNs that passed unaccelerated because more came within a second than are to be held (`limits.held_rate`,
-    /// `limits.held_rate_per_source`).
+    /// SYNs that passed unaccelerated because more came within a second than are to be held
+    /// (`limits.held_rate`, `limits.held_rate_per_source`).
     syns_passed_rate,
-    /// SYNs that passed unaccelerated because their connections are not to be split: signed (TCP-MD5, TCP-AO) or guarded by
-    /// their TTL (GTSM).
+    /// SYNs that passed unaccelerated because their connections are not to be split: signed
+    /// (TCP-MD5, TCP-AO) or guarded by their TTL (GTSM).
     syns_passed_end_to_end,
     /// SYNs that passed unaccelerated because no route leads to their destination (`spoof`).
     syns_passed_no_route,
-    /// SYNs that passed unaccelerated because those that pepd redirects did not arrive (`on_interception_loss`).
+    /// SYNs that passed unaccelerated because those that pepd redirects did not arrive
+    /// (`on_interception_loss`).
     syns_passed_lost,
-    /// SYNs that were dropped because those that pepd redirects did not arrive (`on_interception_loss = "block"`).
+    /// SYNs that were dropped because those that pepd redirects did not arrive
+    /// (`on_interception_loss = "block"`).
     syns_blocked_lost,
-    /// SYNs that passed unaccelerated because their route does not lead by the link (`link.elsewhere`).
+    /// SYNs that passed unaccelerated because their route does not lead by the link
+    /// (`link.elsewhere`).
     syns_passed_elsewhere,
-    /// Times that redirected SYNs of a site did not arrive, by family: another program's rule dropped them.
+    /// Times that redirected SYNs of a site did not arrive, by family: another program's rule
+    /// dropped them.
     interception_losses,
-    /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further ones pass unaccelerated.
+    /// Hosts that have as many flows as one may have now (`limits.flows_per_host`): their further
+    /// ones pass unaccelerated.
     hosts_at_cap,
     /// Times a host reached `limits.flows_per_host`.
     host_cap_reached,
@@ -220,7 +228,8 @@ counters! {
     tunnel_flows_near,
     /// Flows that came out of a tunnel here.
     tunnel_flows_far,
-    /// Flows of peers that were reset as their peer had as many as it may, or there was no memory for them.
+    /// Flows of peers that were reset as their peer had as many as it may, or there was no memory
+    /// for them.
     tunnel_flows_refused,
     /// Times that a flow in a tunnel went on in another session than before.
     tunnel_flows_resumed,
@@ -242,7 +251,8 @@ counters! {
     tunnel_send_calls,
     /// System calls that received something of tunnels by UDP.
     tunnel_receive_calls,
-    /// Datagrams that had arrived here by UDP when there was no room for them: we were busy for too long.
+    /// Datagrams that had arrived here by UDP when there was no room for them: we were busy for too
+    /// long.
     tunnel_datagrams_dropped,
     /// Datagrams that arrived on the port of tunnels, from whomever.
     tunnel_datagrams_received,
@@ -260,9 +270,11 @@ counters! {
     packets_undeliverable,
     /// Packets of peers that were dropped: they answer nothing that a site takes.
     packets_foreign,
-    /// Packets of peers that were dropped: no router lets them go on, as their source or destination is no host's, both are the same, or their sender says by whom they go.
+    /// Packets of peers that were dropped: no router lets them go on, as their source or
+    /// destination is no host's, both are the same, or their sender says by whom they go.
     packets_martian,
-    /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial buffers.
+    /// Bytes of memory that flows in tunnels hold now of what peers lack, beyond their initial
+    /// buffers.
     custody_memory_bytes,
     /// Bytes that flows in tunnels hold on disk now.
     custody_disk_bytes,
@@ -274,7 +286,8 @@ counters! {
     custody_flows_damaged,
     /// Chunks on the disk that belonged to no flow after a restart, or were not whole.
     custody_records_dropped,
-    /// Bytes that came for clients whose FIN had been answered early (`close = "early"`), and were dropped.
+    /// Bytes that came for clients whose FIN had been answered early (`close = "early"`), and were
+    /// dropped.
     custody_late_bytes,
     /// SYNs held (`syn = "defer"`) now.
     syns_held,

@@ -313,8 +313,8 @@ impl Acceptor {
     }
 }
 
-/// Begins to connect for a flow; from another port of the client's where its own is taken. `publish` gets each socket before
-/// it connects.
+/// Begins to connect for a flow; from another port of the client's where its own is taken.
+/// `publish` gets each socket before it connects.
 ///
 /// # Errors
 /// As [`ReservedLeg::connect`].

@@ -46,7 +46,8 @@ impl MarkSet {
         self.0.get(Marks::FIXED.checked_add(lan)?)
     }
 
-    /// Of packets that go into the TUN of the site of mode `packet` with this number, where there are so many LAN interfaces.
+    /// Of packets that go into the TUN of the site of mode `packet` with this number, where there
+    /// are so many LAN interfaces.
     ///
     /// # Panics
     /// When the mask has no room for it; the configuration is checked for that.
@@ -54,8 +55,8 @@ impl MarkSet {
         self.nth(Marks::FIXED as usize + lans + number)
     }
 
-    /// A number for one of our marks, other than those for the marks of other pepds on the machine, which have other marks
-    /// within a mask of at most 16 bits.
+    /// A number for one of our marks, other than those for the marks of other pepds on the machine,
+    /// which have other marks within a mask of at most 16 bits.
     pub const fn number(self, mark: u32) -> u16 {
         (mark >> self.mask().trailing_zeros()) as u16
     }

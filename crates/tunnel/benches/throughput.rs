@@ -1,6 +1,7 @@
-//! What a gigabyte costs in both ends of a tunnel together, without sockets: packing, sealing, opening,
-//! placing, reports; and a packet beside streams. Virtual time inside; outside, seconds of the processor (Linux tells them in
-//! `/proc/thread-self/schedstat`, proc(5)), which others on the machine do not add to, and of the wall's clock.
+//! What a gigabyte costs in both ends of a tunnel together, without sockets: packing, sealing,
+//! opening, placing, reports; and a packet beside streams. Virtual time inside; outside, seconds of
+//! the processor (Linux tells them in `/proc/thread-self/schedstat`, proc(5)), which others on the
+//! machine do not add to, and of the wall's clock.
 //!
 //!     cargo bench -p tunnel --bench throughput
 
@@ -25,7 +26,8 @@ const PACKETS: u64 = 200_000;
 const LENGTHS: [usize; 2] = [1400, 200];
 const RUNS: usize = 5;
 
-/// A ring of bytes for whatever stream; packets beside streams that are still to be sent, how long they are, and those that came.
+/// A ring of bytes for whatever stream; packets beside streams that are still to be sent, how long
+/// they are, and those that came.
 struct Ring {
     bytes: Vec<u8>,
     left: u64,

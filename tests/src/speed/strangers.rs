@@ -190,8 +190,8 @@ fn answers(socket: &UdpSocket) -> u64 {
     bytes
 }
 
-/// In turns: noise of 100 to 1,300 bytes, what looks like the data of a session, and initiations with a right mac1, which
-/// whoever knows the public key can make.
+/// In turns: noise of 100 to 1,300 bytes, what looks like the data of a session, and initiations
+/// with a right mac1, which whoever knows the public key can make.
 fn datagrams(target: Target) -> Result<Vec<Vec<u8>>> {
     let mut all = Vec::new();
     for stranger in 0..INITIATIONS {

@@ -26,7 +26,8 @@ pub struct Link {
     pub rtt: Option<Duration>,
     /// Nobody else uses it; default false. What sites and peers say goes before.
     pub dedicated: bool,
-    /// What becomes of new flows of mode `split` whose route leads by another interface; default [`Elsewhere::Pass`].
+    /// What becomes of new flows of mode `split` whose route leads by another interface; default
+    /// [`Elsewhere::Pass`].
     pub elsewhere: Elsewhere,
     /// The file that says when it is there (a contact plan, [`units::contacts`]). Default none.
     pub contacts: Option<PathBuf>,
@@ -42,7 +43,8 @@ pub enum Elsewhere {
     /// The kernel forwards them (default).
     #[default]
     Pass,
-    /// pepd carries them as if they crossed it: the route leads by an interface above the link's, a VPN's for example.
+    /// pepd carries them as if they crossed it: the route leads by an interface above the link's, a
+    /// VPN's for example.
     Split,
 }
 

@@ -179,8 +179,8 @@ impl Config {
         }
     }
 
-    /// The peer at the far end of a site's tunnel, by its place in [`peers`](Self::peers); `None` for
-    /// other modes.
+    /// The peer at the far end of a site's tunnel, by its place in [`peers`](Self::peers); `None`
+    /// for other modes.
     pub fn peer_of(&self, site: SiteId) -> Option<usize> {
         let site = self.sites.get(site)?;
         let name = site.peer.as_ref()?;
@@ -188,8 +188,9 @@ impl Config {
         peer.filter(|_| site.mode == Mode::Tunnel)
     }
 
-    /// The sites of mode `packet`, in order, 0 to 16, each with its peer by its place in [`peers`](Self::peers). The place of a
-    /// site in this list is the number of its mark, its routing table and its TUN.
+    /// The sites of mode `packet`, in order, 0 to 16, each with its peer by its place in
+    /// [`peers`](Self::peers). The place of a site in this list is the number of its mark, its
+    /// routing table and its TUN.
     pub fn packet_sites(&self) -> impl Iterator<Item = PacketSite<'_>> {
         self.sites.iter().filter_map(|(id, site)| {
             let name = site.peer.as_ref()?;

@@ -137,7 +137,8 @@ pub(super) fn read_protocols(s: &mut Section<'_>, mode: Mode, matcher: &mut Matc
 }
 
 impl Context<'_> {
-    /// Of the rest of the site nothing keeps a peer from any host here, and no packet out of the tunnel.
+    /// Of the rest of the site nothing keeps a peer from any host here, and no packet out of the
+    /// tunnel.
     fn check_width(&self, index: usize, site: &Site) {
         if site.matcher == Matcher::default() {
             self.findings.warning(

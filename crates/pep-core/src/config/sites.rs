@@ -70,7 +70,8 @@ impl Context<'_> {
         let s = &mut section;
         let d = self.defaults("");
         let stated = s.read("mode", MODES);
-        // What is wrong with it is said already; what else is to be said depends on it. Nothing is asked of what is left alone.
+        // What is wrong with it is said already; what else is to be said depends on it. Nothing is
+        // asked of what is left alone.
         let is_unknown = s.has("mode") && stated.is_none();
         let mode = match is_unknown {
             true => Mode::Bypass,

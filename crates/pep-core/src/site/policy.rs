@@ -149,10 +149,12 @@ pub enum KeepWhen {
 /// When a client that has sent its last byte gets our FIN for its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Close {
-    /// Once the server has ended, and its TCP has acknowledged everything (default): a close in order means what it would without us.
+    /// Once the server has ended, and its TCP has acknowledged everything (default): a close in
+    /// order means what it would without us.
     #[default]
     Confirmed,
-    /// While the link is away, at once: the client need not wait, nor learns what becomes of its bytes.
+    /// While the link is away, at once: the client need not wait, nor learns what becomes of its
+    /// bytes.
     Early,
 }
 
@@ -239,15 +241,15 @@ pub struct Site {
     /// Congestion controls of the link leg, the first that the kernel has is used. Default
     /// none: the kernel's own choice (`net.ipv4.tcp_congestion_control`).
     pub congestion: Vec<CongestionName>,
-    /// The same for the host leg. Default `cubic`, else `reno`: that leg is short and clean, and one
-    /// that paces (bbr, which some systems have by default) costs two to three times the
+    /// The same for the host leg. Default `cubic`, else `reno`: that leg is short and clean, and
+    /// one that paces (bbr, which some systems have by default) costs two to three times the
     /// processor time per byte there. None: the kernel's own choice.
     pub congestion_lan: Vec<CongestionName>,
-    /// Nobody else uses the link; default what the link says, which is false. Without it, controls that leave nothing to others
-    /// ([`CongestionName::takes_the_whole_link`]) are refused.
+    /// Nobody else uses the link; default what the link says, which is false. Without it, controls
+    /// that leave nothing to others ([`CongestionName::takes_the_whole_link`]) are refused.
     pub dedicated: bool,
-    /// RTT0 of hybla and hybla_sat on the link leg, 1 ms to 1 s: they grow as if the round trip were
-    /// this. Default 25 ms.
+    /// RTT0 of hybla and hybla_sat on the link leg, 1 ms to 1 s: they grow as if the round trip
+    /// were this. Default 25 ms.
     pub rtt0: Duration,
     /// Which leg crosses the link; default [`LinkLeg::Server`].
     pub link_leg: LinkLeg,
@@ -283,13 +285,15 @@ pub struct Site {
     pub link_buffer: Buffer,
     /// Buffers of the host leg; default [`Buffer::Auto`], which there is the kernel's autotuning.
     pub lan_buffer: Buffer,
-    /// The peer at the far end of its tunnel, by name. Default none; a site in [`Mode::Tunnel`] or [`Mode::Packet`] has one.
+    /// The peer at the far end of its tunnel, by name. Default none; a site in [`Mode::Tunnel`] or
+    /// [`Mode::Packet`] has one.
     pub peer: Option<String>,
     /// How its flows or packets are carried in a tunnel; default [`Class::Normal`].
     pub class: Class,
     /// Whether their bytes are compressed there; default no.
     pub compress: bool,
-    /// When they are taken into custody; default [`KeepWhen::Outage`], for [`Class::DelayTolerant`] [`KeepWhen::Always`].
+    /// When they are taken into custody; default [`KeepWhen::Outage`], for [`Class::DelayTolerant`]
+    /// [`KeepWhen::Always`].
     pub custody: KeepWhen,
     /// How long they are held there without getting on, 1 s to 365 days; default `custody.hold`.
     pub hold: Duration,
@@ -297,7 +301,8 @@ pub struct Site {
     pub disk: Option<ByteSize>,
     /// When a client's FIN is answered; default [`Close::Confirmed`].
     pub close: Close,
-    /// What becomes of new flows while the link is known to be away; default [`WhileDown::Custody`].
+    /// What becomes of new flows while the link is known to be away; default
+    /// [`WhileDown::Custody`].
     pub while_down: WhileDown,
     /// What becomes of new flows while pepd's rules redirect SYNs that never arrive; default
     /// [`InterceptionLoss::Pass`].
@@ -391,8 +396,9 @@ impl Site {
 
     /// Unsent bytes the kernel may hold for the link leg, or `None` for what the send buffer takes.
     ///
-    /// 256 KiB keep a Gbit/s busy while a worker waits 2 ms for a processor. A link of unknown rate may
-    /// be faster than that, and each byte costs up to a third more processor time in such portions.
+    /// 256 KiB keep a Gbit/s busy while a worker waits 2 ms for a processor. A link of unknown rate
+    /// may be faster than that, and each byte costs up to a third more processor time in such
+    /// portions.
     pub fn unsent_max(&self, link: Option<&Link>) -> Option<ByteSize> {
         match self.notsent_lowat {
             Lowat::Auto => link?.rate.map(|_| ByteSize::kib(256)),
@@ -401,8 +407,8 @@ impl Site {
         }
     }
 
-    /// The rate beyond which one flow may not send into the link, counted in IP packets, or `None` for
-    /// no limit.
+    /// The rate beyond which one flow may not send into the link, counted in IP packets, or `None`
+    /// for no limit.
     pub fn pacing_rate(&self, link: Option<&Link>) -> Option<Rate> {
         match self.pacing {
             Pacing::Auto => link?.rate,
@@ -413,9 +419,9 @@ impl Site {
 
     /// The same counted in bytes of payload, which is what the kernel paces (SO_MAX_PACING_RATE).
     ///
-    /// Full segments with timestamps are assumed: of each packet of MSS + 20 + IP header bytes, MSS - 12
-    /// are payload. The MSS is the site's, or that of packets of 1500 bytes. Where segments are
-    /// smaller a flow exceeds the rate by their headers.
+    /// Full segments with timestamps are assumed: of each packet of MSS + 20 + IP header bytes, MSS
+    /// - 12 are payload. The MSS is the site's, or that of packets of 1500 bytes. Where segments
+    /// are smaller a flow exceeds the rate by their headers.
     pub fn payload_rate(&self, link: Option<&Link>, ip: IpVersion) -> Option<Rate> {
         let stated = self.pacing_rate(link)?.bits_per_second();
         let headers = TCP_HEADER + ip.header();

@@ -152,7 +152,8 @@ impl Drop for LeftIf {
     fn drop(&mut self) {
         if let Some((claim, Some(keeper))) = self.1.take().filter(|_| self.0) {
             keeper.leave();
-            // The table of descriptors is the keeper's, too: closed here, nobody would know whose sockets it keeps.
+            // The table of descriptors is the keeper's, too: closed here, nobody would know whose
+            // sockets it keeps.
             std::mem::forget(claim);
         }
     }

@@ -62,8 +62,8 @@ impl Chores {
         }
     }
 
-    /// Code that only starting, or the beginning of flows, needs is given back a second after it was
-    /// last needed.
+    /// Code that only starting, or the beginning of flows, needs is given back a second after it
+    /// was last needed.
     fn unmap_when_quiet(&mut self, accepted: u64) {
         let quiet = self.accepted.replace(accepted) == Some(accepted);
         if quiet
@@ -75,8 +75,8 @@ impl Chores {
         self.code_unmapped = quiet;
     }
 
-    /// Looks after what was installed, against other programs: hosts would be without acceleration, or without
-    /// connections.
+    /// Looks after what was installed, against other programs: hosts would be without acceleration,
+    /// or without connections.
     pub(super) async fn look_after(
         &mut self,
         interception: &mut Interception,

@@ -145,8 +145,9 @@ pub fn raise_descriptors(config: &Config) -> Result<u64, DaemonError> {
     Ok(descriptors)
 }
 
-/// Has this process, and those that it starts, leave no core dump: keys and what hosts send would be in it. Only the soft limit changes, so
-/// that whoever needs one may ask for it (`prlimit --core=unlimited --pid PID`).
+/// Has this process, and those that it starts, leave no core dump: keys and what hosts send would
+/// be in it. Only the soft limit changes, so that whoever needs one may ask for it (`prlimit
+/// --core=unlimited --pid PID`).
 ///
 /// # Errors
 /// When the system refuses.
@@ -155,12 +156,13 @@ pub fn leave_no_core() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_CORE, 0, hard)?)
 }
 
-/// Runs until a signal ends it. Blocks the calling thread, which has to be the only one; the log must be set up.
+/// Runs until a signal ends it. Blocks the calling thread, which has to be the only one; the log
+/// must be set up.
 ///
-/// SIGTERM and SIGINT drain: no further flow is taken, those that are open may run on for
-/// `drain`, and are then reset. A second one ends at once. SIGUSR1 logs the counters. SIGHUP reloads. SIGUSR2 ends a worker, whose
-/// flows wait for the next one; it ignores SIGINT, which a terminal sends to its supervisor as well.
-/// Whatever happens else, rules and routes are removed.
+/// SIGTERM and SIGINT drain: no further flow is taken, those that are open may run on for `drain`,
+/// and are then reset. A second one ends at once. SIGUSR1 logs the counters. SIGHUP reloads.
+/// SIGUSR2 ends a worker, whose flows wait for the next one; it ignores SIGINT, which a terminal
+/// sends to its supervisor as well. Whatever happens else, rules and routes are removed.
 ///
 /// # Errors
 /// When it cannot be set up; nothing is left installed then, unless flows wait for a successor.

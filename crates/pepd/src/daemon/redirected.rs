@@ -1,5 +1,5 @@
-//! Whether SYNs that pepd's rules redirect arrive, and what becomes of hosts' connections where they
-//! do not: the dead man's switch.
+//! Whether SYNs that pepd's rules redirect arrive, and what becomes of hosts' connections where
+//! they do not: the dead man's switch.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -60,12 +60,14 @@ impl Redirected {
         }
     }
 
-    /// Families of which SYNs of sites that answer them at once cannot arrive, for a reason that is known: not even a try.
+    /// Families of which SYNs of sites that answer them at once cannot arrive, for a reason that is
+    /// known: not even a try.
     pub(super) fn cannot_arrive(&mut self, families: BTreeSet<Family>) {
         self.undelivered = families;
     }
 
-    /// Looks; to be called every second. Changes of the rules that fail are tried again at the next look.
+    /// Looks; to be called every second. Changes of the rules that fail are tried again at the next
+    /// look.
     pub(super) async fn look(
         &mut self,
         interception: &mut Interception,

@@ -266,7 +266,8 @@ impl Daemon {
         self.chores.tidy(&self.context);
     }
 
-    /// Ends this process at once: whoever comes next goes on with its flows, from wherever they are.
+    /// Ends this process at once: whoever comes next goes on with its flows, from wherever they
+    /// are.
     fn hand_over(&self) {
         if self.keeper.is_none() {
             tracing::warn!(

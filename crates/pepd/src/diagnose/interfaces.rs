@@ -199,7 +199,8 @@ fn mtu(config: &Config, net: &Net) -> Option<Finding> {
     Some(Finding::ok("MTU", seen))
 }
 
-/// Generic receive offload keeps packets apart that differ, so that forwarding them is right; large receive offload does not.
+/// Generic receive offload keeps packets apart that differ, so that forwarding them is right; large
+/// receive offload does not.
 fn offloads(name: &str, offloads: ethtool::Offloads) -> Option<Finding> {
     let what = format!("offloads of {name}");
     if offloads.lro {

@@ -66,8 +66,8 @@ impl Listing {
         self.rules.iter().any(|(chain, _)| chain == "gate")
     }
 
-    /// Rules that the configuration asks for and that are not there, as `chain: comment`; and those that are there and that nobody
-    /// asked for.
+    /// Rules that the configuration asks for and that are not there, as `chain: comment`; and those
+    /// that are there and that nobody asked for.
     pub fn differences(&self, config: &Config) -> [Vec<String>; 2] {
         let features = Features {
             // Switched off or on since the table was installed.

@@ -1,4 +1,5 @@
-//! What keeps a configuration from working on this machine, or a running pepd from doing its work: `pepd check`.
+//! What keeps a configuration from working on this machine, or a running pepd from doing its work:
+//! `pepd check`.
 //!
 //! - this module, findings: what was looked at, how it is, what to do
 //! - `interfaces`, those of the configuration: there, up, MTU, offloads
@@ -7,7 +8,8 @@
 //! - `ways`, by which interfaces hosts and servers are reached
 //! - `listing`, what `nft` says of our table
 //! - `unit`, what systemd starts pepd with
-//! - `live`, what a running pepd does: connections that arrive, are intercepted, are answered; `half_open`, those that are not yet
+//! - `live`, what a running pepd does: connections that arrive, are intercepted, are answered;
+//!   `half_open`, those that are not yet
 //! - `peers`, those that are down
 //! - `leftovers`, what a pepd that was killed has left
 //!
@@ -207,8 +209,8 @@ impl fmt::Display for Findings {
     }
 }
 
-/// Looks at this machine, and at the pepd that runs with this configuration, where one does. What comes in is counted from when
-/// its rules were put in place, or within `watch`.
+/// Looks at this machine, and at the pepd that runs with this configuration, where one does. What
+/// comes in is counted from when its rules were put in place, or within `watch`.
 pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Duration>) -> Findings {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

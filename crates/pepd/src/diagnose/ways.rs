@@ -18,12 +18,14 @@ use crate::{
     observe::flows::FlowStatus,
 };
 
-/// Where a packet for an address that is nobody's goes (for documentation, RFC 5737): by the default route.
+/// Where a packet for an address that is nobody's goes (for documentation, RFC 5737): by the
+/// default route.
 const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// Addresses of clients and of servers that are looked up at most, each.
 const LOOKED_UP: usize = 64;
 
-/// Whether the reverse path check of an interface is strict: the greater of two settings counts (`ip-sysctl`).
+/// Whether the reverse path check of an interface is strict: the greater of two settings counts
+/// (`ip-sysctl`).
 fn is_strict(name: &str) -> bool {
     let of = |name: &str| sysctl(&format!("net/ipv4/conf/{name}/rp_filter")).unwrap_or(0);
     of("all").max(of(name)) == 1

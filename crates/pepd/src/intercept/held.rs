@@ -61,7 +61,8 @@ impl HeldLegs {
         }
     }
 
-    /// Legs that a process before this one had are lost, as those of their clients may wait to be accepted.
+    /// Legs that a process before this one had are lost, as those of their clients may wait to be
+    /// accepted.
     pub fn succeed(&self) {
         self.succeeds.store(true, Ordering::Relaxed);
     }

@@ -10,7 +10,8 @@ use super::{
     rules::{self, Family},
 };
 
-/// Families of which redirected SYNs do not arrive, by site; sites that have lost none are not in it.
+/// Families of which redirected SYNs do not arrive, by site; sites that have lost none are not in
+/// it.
 pub type Lost = BTreeMap<SiteId, BTreeSet<Family>>;
 
 impl Interception {

@@ -85,15 +85,16 @@ pub struct Interception {
     /// Some flows are, for which their SYNs have to find the listener.
     answers_at_once: bool,
     lost: Lost,
-    /// Transaction that says so to a table as it was installed.
+    /// Transaction that makes a table so that is as it was installed.
     lost_again: String,
     /// Families of which the table can forget recent SYNs.
     forgotten: Vec<Family>,
 }
 
 impl Interception {
-    /// Removes the table that a killed daemon may have left. To be done before there are listeners: for these its rules
-    /// would match again, also packets of connections that the kernel has forwarded meanwhile.
+    /// Removes the table that a killed daemon may have left. To be done before there are listeners:
+    /// for these its rules would match again, also packets of connections that the kernel has
+    /// forwarded meanwhile.
     ///
     /// # Errors
     /// When nft cannot be run.
@@ -126,9 +127,10 @@ impl Interception {
         Ok(routing.remove(&Netlink::connect()?).await?)
     }
 
-    /// Installs everything for the configuration, in place of what an earlier run may have
-    /// left. The listeners must exist already: from now on they get connections. Where flows are taken over (`succeeds`), what
-    /// is there stays until the new is there: their packets would be forwarded meanwhile, and answered by resets.
+    /// Installs everything for the configuration, in place of what an earlier run may have left.
+    /// The listeners must exist already: from now on they get connections. Where flows are taken
+    /// over (`succeeds`), what is there stays until the new is there: their packets would be
+    /// forwarded meanwhile, and answered by resets.
     ///
     /// # Errors
     /// When the kernel or nft lacks a feature, or the machine's settings
@@ -272,8 +274,9 @@ impl Interception {
         Ok(())
     }
 
-    /// The TUNs of the sites of mode `packet`, in their order: what hosts send comes out of them, and what is written to them
-    /// goes on by the routes of this machine. To be called once; they end with what it gives.
+    /// The TUNs of the sites of mode `packet`, in their order: what hosts send comes out of them,
+    /// and what is written to them goes on by the routes of this machine. To be called once; they
+    /// end with what it gives.
     pub fn take_packet_tuns(&mut self) -> PacketTuns {
         std::mem::take(&mut self.packet_tuns)
     }

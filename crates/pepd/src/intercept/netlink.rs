@@ -24,7 +24,8 @@ const DUMMY_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 /// Packets a TUN for held SYNs holds until we read them: 100 ms of a flood of 40,000 SYNs a second.
 pub(super) const HELD_QUEUE: u32 = 4096;
 
-/// Packets a TUN of packets holds until we read them: 12 ms of a Gbit/s. Those that wait for the link do so with us.
+/// Packets a TUN of packets holds until we read them: 12 ms of a Gbit/s. Those that wait for the
+/// link do so with us.
 pub(super) const PACKET_QUEUE: u32 = 1024;
 
 /// Why a rule, a route or a link could not be set.
@@ -76,8 +77,8 @@ impl Netlink {
         Ok(Self { handle, connection })
     }
 
-    /// Sets a TUN up that holds so many packets until they are read, without multicast: it has neither groups to join nor
-    /// routers to seek. Returns its interface index.
+    /// Sets a TUN up that holds so many packets until they are read, without multicast: it has
+    /// neither groups to join nor routers to seek. Returns its interface index.
     ///
     /// # Errors
     /// When there is no such interface or it cannot be changed.
@@ -98,8 +99,8 @@ impl Netlink {
         Ok(index)
     }
 
-    /// Sets how many bytes a packet that goes out by an interface may have: for a TUN 68 to 65,535, and 1280 or more where IPv6
-    /// is to go on.
+    /// Sets how many bytes a packet that goes out by an interface may have: for a TUN 68 to 65,535,
+    /// and 1280 or more where IPv6 is to go on.
     ///
     /// # Errors
     /// When there is no such interface, or it does not take packets of that size.
@@ -132,8 +133,8 @@ impl Netlink {
         self.route(query).await
     }
 
-    /// The route of a packet with this mark that comes from a host. `None` when there is none, or the kernel would not
-    /// believe that the packet is the host's.
+    /// The route of a packet with this mark that comes from a host. `None` when there is none, or
+    /// the kernel would not believe that the packet is the host's.
     ///
     /// # Errors
     /// When the kernel does not answer.

@@ -16,7 +16,8 @@ use super::rules::{Family, Hook};
 /// The set of interfaces by which SYNs came in lately.
 pub const SEEN_SET: &str = "seen";
 
-/// How long an interface is remembered after the last SYN, in seconds. What is left of it says when that was.
+/// How long an interface is remembered after the last SYN, in seconds. What is left of it says when
+/// that was.
 pub const SEEN_SECONDS: u32 = 86_400;
 
 /// Interfaces that are remembered at most; a machine has a handful.
@@ -30,16 +31,20 @@ const RECENT_SECONDS: u32 = 10;
 /// it; then new flows pass unaccelerated until it has drained.
 const RECENT_ELEMENTS: u32 = 65_536;
 
-/// Hosts whose SYNs are counted by the second at most, some 16 MB (IPv6); those beyond count among all only.
+/// Hosts whose SYNs are counted by the second at most, some 16 MB (IPv6); those beyond count among
+/// all only.
 const RATE_ELEMENTS: u32 = 65_536;
 
-/// Seconds after its last SYN for which a host is counted: longer than it needs to have its whole burst again.
+/// Seconds after its last SYN for which a host is counted: longer than it needs to have its whole
+/// burst again.
 const RATE_SECONDS: u32 = 10;
 
-/// Hosts of a peer that are remembered at most, some 2 MB (IPv6) for each site: errors about the packets of those beyond go out by the link.
+/// Hosts of a peer that are remembered at most, some 2 MB (IPv6) for each site: errors about the
+/// packets of those beyond go out by the link.
 const SPOKEN_ELEMENTS: u32 = 16_384;
 
-/// Seconds for which a host is remembered after its last packet: an error comes at once, or when a neighbour has not answered for some seconds.
+/// Seconds for which a host is remembered after its last packet: an error comes at once, or when a
+/// neighbour has not answered for some seconds.
 const SPOKEN_SECONDS: u32 = 60;
 
 impl Family {
@@ -107,7 +112,8 @@ impl Family {
         }
     }
 
-    /// What routers say to hosts of their own link: redirects, advertisements, solicitations, neighbours' addresses.
+    /// What routers say to hosts of their own link: redirects, advertisements, solicitations,
+    /// neighbours' addresses.
     const fn icmp_of_routers(self) -> &'static [&'static str] {
         match self {
             Self::V4 => &["redirect", "router-advertisement", "router-solicitation"],
@@ -150,8 +156,8 @@ impl Family {
         }
     }
 
-    /// Where the protocol of a quoted packet is, and its ports, in bits from the beginning of ICMP: behind 8 bytes of its own, in or behind a header without
-    /// options.
+    /// Where the protocol of a quoted packet is, and its ports, in bits from the beginning of ICMP:
+    /// behind 8 bytes of its own, in or behind a header without options.
     const fn quoted(self) -> Quoted {
         match self {
             Self::V4 => Quoted {

@@ -11,10 +11,12 @@
 //!
 //! The first rule is for look-ups in reverse: whether a packet's sender may be behind the interface
 //! by which it came. The kernel (`src_valid_mark`) and rules of others (`fib saddr . mark`) ask so
-//! with the packet's mark, as if the packet came from `lo`, and would hear that every host is local.
+//! with the packet's mark, as if the packet came from `lo`, and would hear that every host is
+//! local.
 //!
-//! P is `intercept.rule_priority`, or less: rules without a priority of their own (`ip rule add`) get
-//! one before all others, and would take the packets that are for pepd. So pepd's rules move on.
+//! P is `intercept.rule_priority`, or less: rules without a priority of their own (`ip rule add`)
+//! get one before all others, and would take the packets that are for pepd. So pepd's rules move
+//! on.
 
 use std::{
     io,
@@ -83,7 +85,8 @@ impl Routing {
         }
     }
 
-    /// Whether the rules are there, and the kernel would deliver what they redirect of hosts of each LAN interface that is up.
+    /// True where the rules are there, and the kernel would deliver what they redirect of hosts of
+    /// each LAN interface that is up.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -116,8 +119,8 @@ impl Routing {
         LanHost::all(&self.lans)
     }
 
-    /// Policy rules of other programs by which hosts' packets are routed and pepd's own are not: by a LAN interface, or by a
-    /// mark that is none of pepd's. As `ip rule` names them.
+    /// Policy rules of other programs by which hosts' packets are routed and pepd's own are not: by
+    /// a LAN interface, or by a mark that is none of pepd's. As `ip rule` names them.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -205,8 +208,8 @@ impl Routing {
         commands
     }
 
-    /// Shell commands that remove what [`commands`](Self::commands) add, whatever is left of it; they
-    /// fail where nothing is.
+    /// Shell commands that remove what [`commands`](Self::commands) add, whatever is left of it;
+    /// they fail where nothing is.
     pub fn removing_commands(&self) -> Vec<String> {
         let protocol = u8::from(PROTOCOL);
         let tables = self.table..self.table + self.tables;
@@ -235,8 +238,9 @@ impl Routing {
         families.flat_map(all).collect()
     }
 
-    /// Installs for one family local delivery, and the way into each TUN: (its number, its interface index). What is there
-    /// already stays as it is, but for rules that others' come before: these move.
+    /// Installs for one family local delivery, and the way into each TUN: (its number, its
+    /// interface index). What is there already stays as it is, but for rules that others' come
+    /// before: these move.
     ///
     /// # Errors
     /// At the first rule or route that the kernel refuses; what is there already stays.
@@ -298,21 +302,22 @@ impl Routing {
         first.map_or(self.priority, |first| first.saturating_sub(1))
     }
 
-    /// Whether a rule is another program's and comes before where ours are to be. The rule of the local table is always
-    /// first, and another pepd's rules are for other marks.
+    /// True for a rule that is another program's and comes before where ours are to be. The rule of
+    /// the local table is always first, and another pepd's rules are for other marks.
     fn is_ahead(&self, rule: &RuleMessage) -> bool {
         let is_before = (1..=self.priority).contains(&priority_of(rule));
         is_before && !rule.attributes.contains(&OURS)
     }
 
-    /// Whether a rule is one of those [wanted](Self::rules) at this priority or an earlier one.
+    /// True for a rule that is one of those [wanted](Self::rules) at this priority or an earlier
+    /// one.
     fn is_wanted(&self, rule: &RuleMessage, tuns: &[(usize, u32)], priority: u32) -> bool {
         self.rules(tuns, priority)
             .iter()
             .any(|wanted| wanted.is(rule, self.marks.mask()))
     }
 
-    /// How far the rules of a family are as [`install`](Self::install) leaves them.
+    /// State of the rules of a family, set beside what [`install`](Self::install) leaves them.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -342,7 +347,8 @@ impl Routing {
         })
     }
 
-    /// Whether the kernel would deliver to pepd what its rules redirect, of hosts of a LAN interface.
+    /// True where the kernel would deliver to pepd what its rules redirect, of hosts of a LAN
+    /// interface.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -354,7 +360,7 @@ impl Routing {
         Ok(route.is_some_and(|route| route.header.kind == RouteType::Local))
     }
 
-    /// Whether held SYNs of a family go into their TUNs.
+    /// True where held SYNs of a family go into their TUNs.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -375,7 +381,8 @@ impl Routing {
         Ok(true)
     }
 
-    /// Removes the rules of a configuration with more TUNs, which was ours before a reload. Their routes have gone with the TUNs.
+    /// Removes the rules of a configuration with more TUNs, which was ours before a reload. Their
+    /// routes have gone with the TUNs.
     ///
     /// # Errors
     /// At the first that cannot be listed or removed.
@@ -488,7 +495,8 @@ impl Routing {
         has(OURS) && (self.is_our_table(table_of(rule)) || is_reverse)
     }
 
-    /// Whether a rule is as one of ours for a TUN beyond those that there are. Another pepd has other marks.
+    /// Whether a rule is as one of ours for a TUN beyond those that there are. Another pepd has
+    /// other marks.
     fn is_surplus(&self, rule: &RuleMessage) -> bool {
         let number = table_of(rule).checked_sub(self.table + 1);
         let number = number.filter(|number| (self.tables - 1..TUNS_MAX).contains(number));
@@ -579,7 +587,7 @@ fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
     }
 }
 
-/// An address that is nobody's: one for documentation (RFC 5737, RFC 3849).
+/// An address of no machine: one for documentation (RFC 5737, RFC 3849).
 fn nobody(family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
@@ -608,7 +616,7 @@ impl Wanted {
     }
 }
 
-/// How the rules of a family are.
+/// State of the rules of a family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rules {
     /// As they should be.
@@ -639,7 +647,8 @@ impl LanHost {
         }
     }
 
-    /// One for each network of these interfaces that are up: a neighbour of an address that the machine has there.
+    /// One for each network of these interfaces that are up: a neighbour of an address that the
+    /// machine has there.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -699,7 +708,7 @@ fn priority_of(rule: &RuleMessage) -> u32 {
     priority.unwrap_or(0)
 }
 
-/// What an operator needs to find the rule in `ip rule`.
+/// The words by which an operator finds the rule in `ip rule`.
 fn describe(rule: &RuleMessage) -> String {
     format!("priority {}, table {}", priority_of(rule), table_of(rule))
 }

@@ -8,7 +8,7 @@
 //! chain no_route      lets new flows pass to where no route leads; empty while the link is down
 //! chain elsewhere     lets new flows pass whose route does not lead by the link
 //! chain host_at_cap   lets new flows of hosts pass that have as many as one may have
-//! chain lost_N         empty, or what becomes of the flows of site N while SYNs that are redirected do not arrive
+//! chain lost_N         empty, or the fate of flows of site N while redirected SYNs do not arrive
 //! chain held_rate     lets SYNs pass that come faster than they are to be held
 //! chain sites         one or more rules per site, in the order of the configuration
 //! chain hold_K        a SYN from LAN interface K goes into TUN K
@@ -139,7 +139,8 @@ pub enum Term {
     RoutedTo(String),
     /// With its present mark, the packet would leave by one of these.
     RoutedToAny(Vec<String>),
-    /// With its present mark, the packet has a route, and it leads by another interface than this one.
+    /// With its present mark, the packet has a route, and it leads by another interface than this
+    /// one.
     RoutedElsewhere(String),
     /// A full socket (no handshake, no TIME_WAIT) with this mark takes the packet.
     SocketMark(u32),
@@ -161,13 +162,15 @@ pub enum Term {
     Forget(Family),
     /// The packet is of the family, and of a host that has as many flows as one may have.
     AtCap(Family),
-    /// The packet is of the family, and its host's packets that come here are more than this many a second.
+    /// The packet is of the family, and its host's packets that come here are more than this many a
+    /// second.
     FasterPerHost(Family, u32),
     /// All packets that come here are more than this many a second.
     Faster(u32),
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
-    /// Set the packet's priority to 5045:N, N being [the number](crate::marks::MarkSet::number) of a mark, by which the packet is known again whatever becomes of its mark.
+    /// Set the packet's priority to 5045:N, N being [the number](crate::marks::MarkSet::number) of
+    /// a mark, by which the packet is known again whatever becomes of its mark.
     Tag(u16),
     /// The packet's priority is 5045:N.
     Tagged(u16),
@@ -190,9 +193,11 @@ pub enum Term {
     IcmpRedirect(Family),
     /// An ICMP error of the family: unreachable, too big, no hop left, a bad header.
     IcmpError(Family),
-    /// What no peer takes of another's ICMP of the family: errors, and what routers say to hosts of their own link.
+    /// What no peer takes of another's ICMP of the family: errors, and what routers say to hosts of
+    /// their own link.
     IcmpNotCarried(Family),
-    /// Remember who sends the packet, for [`Term::HasSpoken`] of the same lane; packets of the family only.
+    /// Remember who sends the packet, for [`Term::HasSpoken`] of the same lane; packets of the
+    /// family only.
     RememberPeer(Family, usize),
     /// The packet goes to a host of whom packets have come out of the TUN of that lane of late.
     HasSpoken(Family, usize),
@@ -339,7 +344,8 @@ pub enum Hook {
     PreroutingRaw,
     /// Incoming packets after conntrack and de-NAT (priority dstnat + 1, -99).
     PreroutingDnat,
-    /// Incoming packets after all other programs' rules, before the kernel routes them (priority 1000).
+    /// Incoming packets after all other programs' rules, before the kernel routes them (priority
+    /// 1000).
     PreroutingLast,
     /// Our own packets before conntrack (priority raw, -300).
     OutputRaw,
@@ -381,14 +387,16 @@ pub struct Features {
     /// Route look-ups in rules (nft_fib, 4.10): without, SYNs to this machine itself are
     /// intercepted too, and a daemon killed in `defer` leaves SYNs out of conntrack.
     pub fib: bool,
-    /// Limits of rates (nft_limit), one for each element of a set too (nft_dynset): without, a flood of SYNs that are to be
-    /// held keeps others' out.
+    /// Limits of rates (nft_limit), one for each element of a set too (nft_dynset): without, a
+    /// flood of SYNs that are to be held keeps others' out.
     pub rate: bool,
-    /// Sets of the names of interfaces filled by rules: without, `pepd check` cannot tell where connections arrive.
+    /// Sets of the names of interfaces filled by rules: without, `pepd check` cannot tell where
+    /// connections arrive.
     pub seen: bool,
     /// Setting and matching the priority of packets; iptables cannot, before routing.
     pub tags: bool,
-    /// Chains of type `route` in a table of both families (5.2), and sets filled by rules: without, ICMP errors about a peer's packets go out by the link.
+    /// Chains of type `route` in a table of both families (5.2), and sets filled by rules: without,
+    /// ICMP errors about a peer's packets go out by the link.
     pub errors: bool,
 }
 
@@ -433,11 +441,12 @@ pub struct Ruleset {
     pub mask: u32,
     /// Families for which there is a set of recent SYNs; empty without nft_dynset.
     pub recent: Vec<Family>,
-    /// Those of which it can be forgotten again.
+    /// Families whose recent SYNs can be forgotten again.
     pub forgotten: Vec<Family>,
     /// Families for which there is a set of hosts that have as many flows as one may have.
     pub hosts: Vec<Family>,
-    /// Families for which there is a set of hosts by how fast their SYNs come; empty where none are held.
+    /// Families for which there is a set of hosts by how fast their SYNs come; empty where none are
+    /// held.
     pub rates: Vec<Family>,
     /// Whether there is a set of the interfaces by which SYNs came in.
     pub seen: bool,
@@ -489,7 +498,8 @@ fn goes_on() -> Rule {
 /// The chain that new flows go through which would otherwise be answered at once.
 pub(super) const NO_ROUTE: &str = "no_route";
 
-/// The rules of the chain [`NO_ROUTE`]. While the link is down its routes may be gone: flows wait for it.
+/// The rules of the chain [`NO_ROUTE`]. While the link is down its routes may be gone: flows wait
+/// for it.
 pub(super) fn no_route(is_link_down: bool) -> Vec<Rule> {
     if is_link_down {
         return Vec::new();
@@ -510,7 +520,7 @@ pub(super) fn lost_chain(id: SiteId) -> String {
     format!("lost_{id}")
 }
 
-/// Whether a chain of this name is one of [those](lost_chain).
+/// True for the name of a [chain of a loss](lost_chain).
 pub fn is_lost_chain(name: &str) -> bool {
     name.starts_with("lost_")
 }
@@ -566,7 +576,8 @@ fn host_at_cap() -> Vec<Rule> {
     ]
 }
 
-/// The chain that a site has for itself, which can be changed without others noticing. Sites of mode `bypass` have none.
+/// The chain that a site has for itself, which can be changed without others noticing. Sites of
+/// mode `bypass` have none.
 pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
     match config.sites[id].mode {
         Mode::Split | Mode::Tunnel => Some(site_chain(id)),
@@ -576,7 +587,8 @@ pub(super) fn own_chain(config: &Config, id: SiteId) -> Option<String> {
     }
 }
 
-/// The rules of a site's own chain of this name while what it takes is left to the kernel; `None` for other chains.
+/// The rules of a site's own chain of this name while what it takes is left to the kernel; `None`
+/// for other chains.
 pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
     let (of, _) = chain.split_once('_')?;
     match of {
@@ -595,7 +607,8 @@ pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
     }
 }
 
-/// The rules that a chain of this name may have instead of its own: while a peer or the link is down, or its site off.
+/// The rules that a chain of this name may have instead of its own: while a peer or the link is
+/// down, or its site off.
 pub fn instead(chain: &str) -> Option<Vec<Rule>> {
     match chain {
         NO_ROUTE => Some(no_route(true)),

@@ -129,15 +129,15 @@ pub(crate) fn sysctl(path: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
-/// The families of which the kernel looks at packets of bridges before they come to the bridge's own interface
-/// (br_netfilter). What is redirected there does not find its listener.
+/// The families of which the kernel looks at packets of bridges before they come to the bridge's
+/// own interface (br_netfilter). What is redirected there does not find its listener.
 pub(crate) fn bridge_filters() -> impl Iterator<Item = leg::Family> {
     leg::Family::ALL
         .into_iter()
         .filter(|family| sysctl(&bridge_filter(*family).replace('.', "/")).as_deref() == Some("1"))
 }
 
-/// The sysctl that says so.
+/// The sysctl that switches it on for a family.
 pub(crate) const fn bridge_filter(family: leg::Family) -> &'static str {
     match family {
         leg::Family::V4 => "net.bridge.bridge-nf-call-iptables",
@@ -145,7 +145,7 @@ pub(crate) const fn bridge_filter(family: leg::Family) -> &'static str {
     }
 }
 
-/// Whether some flows are answered at once, for which their SYNs have to find the listener.
+/// True where pepd answers some flows at once, for which their SYNs have to find the listener.
 pub(crate) fn answers_at_once(config: &Config) -> bool {
     let mut sites = config.sites.iter();
     sites.any(|(_, site)| site.mode.takes_flows() && !site.is_deferred())
@@ -274,7 +274,8 @@ fn check_sysctls_with(
     if ipv6 && is("net/ipv6/conf/all/forwarding", "0") {
         warnings.push(forwarding_warning("IPv6", "net.ipv6.conf.all.forwarding"));
     }
-    // What is held waits behind a TUN, by its mark; a strict check looks for hosts there, and they are not.
+    // What is held waits behind a TUN, by its mark; a strict check looks for hosts there, and they
+    // are not.
     let defers = config.defers();
     let of = |name: &str, key: &str| {
         let values = ["all", name].map(|name| sysctl(&format!("net/ipv4/conf/{name}/{key}")));

@@ -1,9 +1,9 @@
 //! Looking after what was installed, against other programs of the machine.
 //!
 //! `nft flush ruleset` (with which reloading nftables.service begins) removes pepd's table. Network
-//! managers delete policy rules that are not theirs. Rules without a priority (`ip rule add from ...`)
-//! come before pepd's. Switching `lo` off deletes IPv6 routes. Without the table connections pass
-//! unaccelerated; without the way to local delivery the kernel drops what the table redirects.
+//! managers delete policy rules that are not theirs. Rules without a priority (`ip rule add from
+//! ...`) come before pepd's. Switching `lo` off deletes IPv6 routes. Without the table connections
+//! pass unaccelerated; without the way to local delivery the kernel drops what the table redirects.
 
 use std::fmt;
 
@@ -66,14 +66,14 @@ impl fmt::Display for Trouble {
 }
 
 impl Trouble {
-    /// Whether it lasts until an operator does something about it.
+    /// True for what lasts until an operator does something about it.
     pub fn is_for_operators(&self) -> bool {
         matches!(self, Self::Bridge(..) | Self::Off)
     }
 }
 
 impl Interception {
-    /// What other programs have changed since all was installed. Cheap enough for every second.
+    /// Changes by other programs since all was installed. Cheap enough for every second.
     ///
     /// # Errors
     /// When the kernel cannot be asked: descriptors are short.

@@ -82,7 +82,8 @@ impl Family {
 }
 
 /// `count` non-blocking listeners of a site on loopback at [`SiteRuntime::port`], over which the
-/// kernel spreads connections (SO_REUSEPORT), with the options of its client legs. `inherited` are there already.
+/// kernel spreads connections (SO_REUSEPORT), with the options of its client legs. `inherited` are
+/// there already.
 ///
 /// # Errors
 /// What could not be set or bound; an address in use most of all.

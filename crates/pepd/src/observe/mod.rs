@@ -12,7 +12,8 @@
 //! - [`flows`], each of them, with what the kernel says of its legs
 //! - `past`, the last hours; `stream`, a status a second for those who listen
 //! - [`trace`], one flow, four times a second
-//! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus; `page`, for browsers
+//! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus; `page`,
+//!   for browsers
 
 pub mod flows;
 pub mod metrics;
@@ -165,7 +166,8 @@ impl Observer {
                 },
             },
             limits: self.limits(),
-            // How many SYNs have passed is only known to the kernel, which is not asked for it here.
+            // How many SYNs have passed is only known to the kernel, which is not asked for it
+            // here.
             counters: counters
                 .entries()
                 .filter(|(name, _)| {
@@ -314,7 +316,8 @@ impl Observer {
         peers.collect()
     }
 
-    /// Of the sites in the order of the configuration, empty where flows do not come to us; then of what peers sent.
+    /// Of the sites in the order of the configuration, empty where flows do not come to us; then of
+    /// what peers sent.
     fn bytes(&self) -> Vec<[u64; 2]> {
         let far = self.peers.as_ref().map(|(_, far)| Some(far));
         let tallies = self.sites.iter().map(Option::as_ref).chain(far);

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::outage::LinkReport;
 
-/// How a running pepd is. Counts are since this process began to carry flows, unless something else is said; rates are
-/// means of the last seconds, in bit/s of what hosts send and receive. Readers ignore fields that they do not know.
+/// How a running pepd is. Counts are since this process began to carry flows, unless something else
+/// is said; rates are means of the last seconds, in bit/s of what hosts send and receive. Readers
+/// ignore fields that they do not know.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// Of the program.
@@ -95,12 +96,13 @@ pub struct SiteStatus {
     pub name: String,
     /// How its flows are carried: split, tunnel, bypass.
     pub mode: String,
-    /// Congestion controls of its link leg, the first that the kernel has is used; none: the kernel's own choice.
+    /// Congestion controls of its link leg, the first that the kernel has is used; none: the
+    /// kernel's own choice.
     pub congestion: Vec<String>,
     /// The far end of its tunnel.
     pub peer: Option<String>,
-    /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), as an `operator` has switched it off,
-    /// or as the `link` or the `peer` is away.
+    /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), as an
+    /// `operator` has switched it off, or as the `link` or the `peer` is away.
     pub bypassed: Option<String>,
     /// Families of which SYNs that pepd redirects do not arrive: `IPv4`, `IPv6`.
     #[serde(default)]
@@ -120,8 +122,8 @@ pub struct PeerStatus {
     /// Address and port where it was last heard, or else is to be called.
     #[serde(default)]
     pub remote: Option<String>,
-    /// Addresses and ports at which it is called, in that order, but for `remote` first; none where it
-    /// calls us, or where the name in `endpoint` has had no address yet.
+    /// Addresses and ports at which it is called, in that order, but for `remote` first; none where
+    /// it calls us, or where the name in `endpoint` has had no address yet.
     #[serde(default)]
     pub addresses: Vec<String>,
     /// Seconds since a packet of it last arrived; none where this process has had none.
@@ -135,7 +137,8 @@ pub struct PeerStatus {
     pub received_bytes: u64,
     /// Whether it is there.
     pub here: bool,
-    /// Why there is no session with it, where something is amiss: `unanswered`, `untaken`, `keys` or `version`.
+    /// Why there is no session with it, where something is amiss: `unanswered`, `untaken`, `keys`
+    /// or `version`.
     #[serde(default)]
     pub no_session: Option<String>,
     /// Flows in its tunnel, from here and from there.
@@ -222,7 +225,8 @@ pub struct ReceivedStatus {
 pub struct SessionStatus {
     /// By what the peer is reached: udp or tcp.
     pub carrier: Option<String>,
-    /// How the peer is heard: up; silent, but sending goes on; stopped, where only beacons are sent.
+    /// How the peer is heard: up; silent, but sending goes on; stopped, where only beacons are
+    /// sent.
     pub path: String,
     /// The smoothed round-trip time.
     pub rtt_s: f64,
@@ -258,7 +262,8 @@ pub struct SessionStatus {
     pub segments_restored: u64,
     /// Times that nothing came from the peer for long.
     pub outages: u64,
-    /// Packets that did not arrive there, by cause: lost by the link, dropped at a full queue, lost to outages.
+    /// Packets that did not arrive there, by cause: lost by the link, dropped at a full queue, lost
+    /// to outages.
     pub lost: Causes,
 }
 
@@ -297,7 +302,8 @@ pub struct Limits {
     /// Flows that one host may have; none where it may have all.
     #[serde(default)]
     pub flows_per_host: Option<u32>,
-    /// Hosts that have as many, whose new flows the kernel forwards: those with the most, at most [`HOSTS_TOLD`].
+    /// Hosts that have as many, whose new flows the kernel forwards: those with the most, at most
+    /// [`HOSTS_TOLD`].
     #[serde(default)]
     pub hosts_at_cap: Vec<HostAtCap>,
     /// Bytes of memory for flows.

@@ -9,8 +9,8 @@ use pep_core::stats::EndReason;
 
 use crate::leg::Family;
 
-/// Counts of the flows of one site, or of those that peers have sent. All threads add to it, without a lock: when a flow
-/// begins, when it ends, and of its bytes once a second.
+/// Counts of the flows of one site, or of those that peers have sent. All threads add to it,
+/// without a lock: when a flow begins, when it ends, and of its bytes once a second.
 #[derive(Debug, Default)]
 pub struct Tally {
     accepted: AtomicU64,

@@ -332,8 +332,8 @@ fn flush(sockets: &mut Sockets, core: &mut Core, cx: &mut Context<'_>) -> Poll<(
     sockets.poll_flush(cx, |to| core.on_send_failed(to))
 }
 
-/// A timer with the grain of the kernel's: those of the runtime have a millisecond's, in which a fast link carries
-/// dozens of packets.
+/// A timer with the grain of the kernel's: those of the runtime have a millisecond's, in which a
+/// fast link carries dozens of packets.
 struct Timer {
     timer: TimerFd,
     watch: AsyncFd<OwnedFd>,

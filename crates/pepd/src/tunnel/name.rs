@@ -1,5 +1,5 @@
-//! Peers that are called by name: pepd asks for their addresses until they are heard, and again when they
-//! are silent.
+//! Peers that are called by name: pepd asks for their addresses until they are heard, and again
+//! when they are silent.
 
 use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 
@@ -11,7 +11,8 @@ use super::core::{Core, Shared};
 /// Time between two looks at whether the peer is heard.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Asks for the addresses of a peer at first, and whenever it is not heard. A session goes on where it is.
+/// Asks for the addresses of a peer at first, and whenever it is not heard. A session goes on where
+/// it is.
 pub(super) async fn resolve(core: Shared, peer: usize, endpoint: Endpoint) {
     let mut name = Name {
         peer,
@@ -43,7 +44,8 @@ struct Name {
 }
 
 impl Name {
-    /// Takes note of an answer. Without an address in it, those of before are good until there are others.
+    /// Takes note of an answer. Without an address in it, those of before are good until there are
+    /// others.
     fn take(&mut self, core: &mut Core, answer: &io::Result<Vec<SocketAddr>>) {
         let endpoint = &self.endpoint;
         let addresses = match answer {

@@ -345,7 +345,8 @@ fn exchange(ends: &[Shared; 2], wire: &Wire) -> bool {
     any
 }
 
-/// What an end has given up, as the other has it in order, is written down there: should that end by a crash, it goes on from there.
+/// What an end has given up, as the other has it in order, is written down there: should that end
+/// by a crash, it goes on from there.
 fn check_written_down(ends: &[Shared; 2]) {
     for (from, to) in [(0, 1), (1, 0)] {
         let given_up = ends[from].borrow_mut().table(0).given_up();

@@ -48,8 +48,8 @@ impl Addresses {
     }
 }
 
-/// Addresses without repetitions, by turns of either family, beginning with that of the first: where
-/// one family leads nowhere, the second call is of the other one.
+/// Addresses without repetitions, by turns of either family, beginning with that of the first:
+/// where one family leads nowhere, the second call is of the other one.
 fn interleave(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let Some(first) = addresses.first() else {
         return Vec::new();

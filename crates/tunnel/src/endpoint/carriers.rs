@@ -164,8 +164,8 @@ impl Ways {
         self.answers >= PROBES
     }
 
-    /// By TCP an initiation is answered that was sent then. Whether UDP has had its chance: it is called
-    /// at the first such answer, and that to a later call by TCP shows that there was none.
+    /// By TCP an initiation is answered that was sent then. Whether UDP has had its chance: it is
+    /// called at the first such answer, and that to a later call by TCP shows that there was none.
     fn on_tcp_answer(&mut self, now: Duration, sent: Duration, limits: &Limits) -> bool {
         let doubt = *self.doubt.get_or_insert(now);
         if doubt + limits.silence < sent {
@@ -246,8 +246,8 @@ impl Peer {
         }
     }
 
-    /// Where to call the peer. A round of calls goes to where it was and to where it should be; if UDP does not do,
-    /// by TCP every other time.
+    /// Addresses at which to call the peer. A round of calls goes to where it was and to where it
+    /// should be; if UDP does not do, by TCP every other time.
     pub fn number_to_call(&mut self, now: Duration, limits: &Limits) -> Option<Remote> {
         let number = self.next_number(now, limits);
         self.ways.called = number.map(|number| number.carrier);
@@ -304,8 +304,8 @@ impl Peer {
         self.by(Carrier::Udp).nth(rows % count)
     }
 
-    /// The session would go on with keys that were agreed by that way. Whether it should: not by TCP while
-    /// UDP does, and by UDP instead of TCP only if that is reliable.
+    /// The session would go on with keys that were agreed by that way. Whether it should: not by
+    /// TCP while UDP does, and by UDP instead of TCP only if that is reliable.
     pub fn prefers(&mut self, now: Duration, from: Remote, limits: &Limits) -> bool {
         let changes = self.remote.is_some_and(|was| was.carrier != from.carrier);
         if !changes || !self.has_choice() || !self.is_well(now, limits) {
@@ -314,8 +314,8 @@ impl Peer {
         from.carrier == Carrier::Udp && self.ways.on_answer(now, limits)
     }
 
-    /// By `from` an initiation is answered that was sent then. Whether UDP may yet be answered, too, so that it is to be
-    /// called at once.
+    /// By `from` an initiation is answered that was sent then. Whether UDP may yet be answered,
+    /// too, so that it is to be called at once.
     pub fn doubts(&mut self, now: Duration, from: Remote, sent: Duration, limits: &Limits) -> bool {
         let by_tcp = from.carrier == Carrier::Tcp && !self.is_by(Carrier::Tcp);
         by_tcp && self.has_choice() && !self.ways.on_tcp_answer(now, sent, limits)

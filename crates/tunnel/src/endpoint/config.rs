@@ -9,8 +9,8 @@ use crate::{crypto::Key, session::SessionConfig};
 pub struct EndpointConfig {
     /// Our private key ([`crate::crypto::public_key`] gives what the peers need).
     pub private_key: Key,
-    /// Where all randomness comes from. From the system's generator, and new at each start: with the
-    /// same seed as before, old ephemeral keys would come again.
+    /// Where all randomness comes from. From the system's generator, and new at each start: with
+    /// the same seed as before, old ephemeral keys would come again.
     pub seed: Key,
     /// What it does in a second at most, and when it looks for new keys.
     pub limits: Limits,
@@ -30,12 +30,12 @@ pub struct PeerConfig {
     pub public_key: Key,
     /// What only the two ends know, besides their private keys; zeros if there is nothing.
     pub psk: Key,
-    /// Where it may be, if it can be called; else it calls us. The first of these is tried first, and
-    /// the other family second (RFC 8305, section 4); those beyond [`ADDRESSES`](super::ADDRESSES)
-    /// are not tried.
+    /// Addresses at which it may be, if it can be called; else it calls us. The first of these is
+    /// tried first, and the other family second (RFC 8305, section 4); those beyond
+    /// [`ADDRESSES`](super::ADDRESSES) are not tried.
     pub addresses: Vec<SocketAddr>,
-    /// Where an endpoint before this one last heard it by UDP, if that is not long ago: there it is called, too, so that it need not
-    /// find out by silence that there is a new one here.
+    /// Where an endpoint before this one last heard it by UDP, if that is not long ago: there it is
+    /// called, too, so that it need not find out by silence that there is a new one here.
     pub last: Option<SocketAddr>,
     /// By what it is called, and may call.
     pub carriers: Carriers,
@@ -59,7 +59,8 @@ impl fmt::Debug for PeerConfig {
 pub struct Limits {
     /// Initiations answered in a second without a cookie, and as many at once. 20.
     pub initiations_open: u32,
-    /// Initiations with a cookie answered in a second, and as many at once. Each costs about 0.3 ms. 100.
+    /// Initiations with a cookie answered in a second, and as many at once. Each costs about 0.3
+    /// ms. 100.
     pub initiations: u32,
     /// Of these, from one address (IPv6: from one /64). 5.
     pub initiations_per_source: u32,
@@ -71,8 +72,8 @@ pub struct Limits {
     pub rekey_after: Duration,
     /// Between two initiations without an answer, give or take a fifth. A second.
     pub retry: Duration,
-    /// Time between calls to two addresses of a peer, at least; a round trip where that is longer, but
-    /// not more than `retry`. 250 ms (RFC 8305, section 8).
+    /// Time between calls to two addresses of a peer, at least; a round trip where that is longer,
+    /// but not more than `retry`. 250 ms (RFC 8305, section 8).
     pub stagger: Duration,
     /// An initiation is sent when nothing has come from the peer for so long. Three seconds.
     pub silence: Duration,

@@ -16,7 +16,8 @@ const OUTSTANDING: usize = 16;
 /// For so many tries the greater key does not answer the other one's initiations.
 const PRECEDENCE: u32 = 3;
 
-/// So many pauses is a peer left alone that said that it ends; twice as many each time after that, up to this.
+/// So many pauses is a peer left alone that said that it ends; twice as many each time after that,
+/// up to this.
 const REST: u32 = 2;
 const REST_MAX: u32 = 8;
 
@@ -31,7 +32,7 @@ pub(super) struct Initiations {
     /// Rounds without success.
     pub tries: u32,
     cookie: Option<(Mac, Duration)>,
-    /// Where it is still to be called in this round.
+    /// Addresses at which it is still to be called in this round.
     pub round: VecDeque<Remote>,
     /// The peer said that it ends: so many times the usual pause before it is called again.
     rest: Option<u32>,

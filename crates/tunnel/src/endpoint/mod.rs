@@ -243,15 +243,15 @@ impl Endpoint {
         self.there(peer).map(Peer::state)
     }
 
-    /// Addresses at which a peer is called, in the order of RFC 8305; none if it calls us, or if there
-    /// is no such peer.
+    /// Addresses at which a peer is called, in the order of RFC 8305; none if it calls us, or if
+    /// there is no such peer.
     pub fn addresses(&self, peer: PeerId) -> &[SocketAddr] {
         self.there(peer).map_or(&[], |there| there.addresses.list())
     }
 
     /// Calls a peer at these addresses from now on, in place of those before; those beyond
-    /// [`ADDRESSES`] are not tried. A session goes on where it is. A peer that is not heard is called
-    /// at once if any of them is new.
+    /// [`ADDRESSES`] are not tried. A session goes on where it is. A peer that is not heard is
+    /// called at once if any of them is new.
     pub fn set_addresses(&mut self, now: Duration, peer: PeerId, addresses: &[SocketAddr]) {
         let limits = self.local.limits;
         if let Some(peer) = self.peer(peer) {
@@ -371,8 +371,8 @@ impl Endpoint {
         peer
     }
 
-    /// Writes the next datagram to be sent now to the end of `out`, if there is one. Ask until there is none,
-    /// after everything that happens, and at the [deadline](Self::deadline).
+    /// Writes the next datagram to be sent now to the end of `out`, if there is one. Ask until
+    /// there is none, after everything that happens, and at the [deadline](Self::deadline).
     pub fn poll_transmit(
         &mut self,
         now: Duration,
@@ -409,8 +409,8 @@ impl Endpoint {
         Some(Transmit { peer, to, ecn })
     }
 
-    /// There is no room for more on the way to a peer: until it is [released](Self::release), or is elsewhere,
-    /// there are no datagrams for it but those of handshakes.
+    /// There is no room for more on the way to a peer: until it is [released](Self::release), or is
+    /// elsewhere, there are no datagrams for it but those of handshakes.
     pub fn hold(&mut self, peer: PeerId, remote: Remote) {
         if let Some(peer) = self.peer(peer) {
             peer.hold(remote);
@@ -435,8 +435,8 @@ impl Endpoint {
         self.slot(peer)?.peer.as_deref_mut()
     }
 
-    /// When to call [`poll_transmit`](Self::poll_transmit) again though nothing else has happened. What
-    /// is past means at once.
+    /// When to call [`poll_transmit`](Self::poll_transmit) again though nothing else has happened.
+    /// What is past means at once.
     pub fn deadline(&self) -> Option<Duration> {
         if !self.replies.is_empty() {
             return Some(Duration::ZERO);
@@ -445,8 +445,8 @@ impl Endpoint {
         peers.filter_map(|peer| peer.due(&self.local)).min()
     }
 
-    /// Somebody who was not answered, and where that came from: of each kind the last one since it was asked for. The
-    /// address is not proved.
+    /// Somebody who was not answered, and where that came from: of each kind the last one since it
+    /// was asked for. The address is not proved.
     pub fn take_stranger(&mut self) -> Option<(Stranger, Remote)> {
         [Stranger::NotForUs, Stranger::UnknownKey]
             .into_iter()

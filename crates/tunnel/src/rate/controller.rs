@@ -54,8 +54,8 @@ impl Controller {
         }
     }
 
-    /// How fast to send now, in bits a second; never 0, and `u64::MAX` while the first packets leave
-    /// without pacing. May change after each of the calls below.
+    /// Rate at which to send now, in bits a second; never 0, and `u64::MAX` while the first packets
+    /// leave without pacing. May change after each of the calls below.
     pub fn rate(&self) -> u64 {
         match self {
             Self::Dedicated { rate } => *rate,
@@ -63,8 +63,8 @@ impl Controller {
         }
     }
 
-    /// What the link is thought to carry for us, in bits a second: without the ups and downs by which it
-    /// is found out. For windows, for spacings, and to be remembered.
+    /// What the link is thought to carry for us, in bits a second: without the ups and downs by
+    /// which it is found out. For windows, for spacings, and to be remembered.
     pub fn link_rate(&self) -> u64 {
         match self {
             Self::Dedicated { rate } => *rate,

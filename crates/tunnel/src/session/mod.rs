@@ -11,11 +11,12 @@
 //!                    +----------+              +----------+                +--------+
 //! ```
 //!
-//! Every packet has a number, used once. What must arrive is in segments, which have numbers of their own and
-//! are sent until they are acknowledged; a segment is known by the positions of its bytes, which stay with the
-//! caller.
+//! Every packet has a number, used once. What must arrive is in segments, which have numbers of
+//! their own and are sent until they are acknowledged; a segment is known by the positions of its
+//! bytes, which stay with the caller.
 //!
-//! Packets beside streams (`messages`) need not arrive: the caller is asked for one when it is its turn, and it is sent once.
+//! Packets beside streams (`messages`) need not arrive: the caller is asked for one when it is its
+//! turn, and it is sent once.
 
 mod config;
 mod error;
@@ -103,7 +104,8 @@ pub struct Session {
     /// A segment in the making.
     scratch: Vec<u8>,
     sending: Sending,
-    /// When it was last looked whether the link is there, if nothing has happened since but that packets were sent.
+    /// When it was last looked whether the link is there, if nothing has happened since but that
+    /// packets were sent.
     looked: Option<Duration>,
     /// What a report has acknowledged, while it is handled.
     acked: Vec<Segment>,
@@ -230,12 +232,14 @@ impl Session {
         }
     }
 
-    /// For how long the peer goes on sending without hearing that the first of it has arrived, as far as we know.
+    /// For how long the peer goes on sending without hearing that the first of it has arrived, as
+    /// far as we know.
     pub fn peer_window(&self) -> Duration {
         self.delivery.window_time(self.arrivals.spacing())
     }
 
-    /// The share of our packets that the link loses by itself, 0 to 1: [`PathState::loss`] without what is lost in congestion.
+    /// The share of our packets that the link loses by itself, 0 to 1: [`PathState::loss`] without
+    /// what is lost in congestion.
     pub fn link_loss(&self) -> f64 {
         self.encoding.link_loss()
     }
@@ -300,8 +304,8 @@ impl Session {
         self.update_readiness(stream);
     }
 
-    /// Bytes of a stream that the peer has beyond those of [`Acked`](Event::Acked), as runs in rising order: they are not asked for
-    /// again either.
+    /// Bytes of a stream that the peer has beyond those of [`Acked`](Event::Acked), as runs in
+    /// rising order: they are not asked for again either.
     pub fn acked_beyond(&self, stream: StreamId) -> impl Iterator<Item = Range<u64>> {
         self.streams.acked_beyond(stream)
     }
@@ -330,22 +334,23 @@ impl Session {
         }
     }
 
-    /// Of the stream we send bytes below `until` to begin with, instead of as many as was agreed for all. To be said before any are
-    /// sent; credit that comes adds to it as ever.
+    /// Of the stream we send bytes below `until` to begin with, instead of as many as was agreed
+    /// for all. To be said before any are sent; credit that comes adds to it as ever.
     pub fn limit_send(&mut self, stream: StreamId, until: u64) {
         self.streams.limit_send(stream, until);
         self.update_readiness(stream);
     }
 
-    /// Of the stream the peer sends bytes below `until` to begin with: it has to be told by other means, as it would send as many as
-    /// was agreed for all. To be said before any have come, and before more is [allowed](Self::allow).
+    /// Of the stream the peer sends bytes below `until` to begin with: it has to be told by other
+    /// means, as it would send as many as was agreed for all. To be said before any have come, and
+    /// before more is [allowed](Self::allow).
     pub fn limit_receive(&mut self, stream: StreamId, until: u64) {
         self.streams.limit_receive(stream, until);
     }
 
-    /// How many bytes of all streams together the peer has sent, those included that were lost and will
-    /// not come again as their stream was reset. What it may send from here on is to be added to this, for
-    /// [`allow_session`](Self::allow_session).
+    /// How many bytes of all streams together the peer has sent, those included that were lost and
+    /// will not come again as their stream was reset. What it may send from here on is to be added
+    /// to this, for [`allow_session`](Self::allow_session).
     pub fn session_received(&self) -> u64 {
         self.streams.session_received()
     }
@@ -362,20 +367,21 @@ impl Session {
         }
     }
 
-    /// From now on the stream shares what its class gets of the link with those of that site. Streams that the
-    /// peer opens are of site 0 to begin with.
+    /// From now on the stream shares what its class gets of the link with those of that site.
+    /// Streams that the peer opens are of site 0 to begin with.
     pub fn set_site(&mut self, stream: StreamId, site: SiteId) {
         self.scheduler.set_site(stream, site);
     }
 
-    /// From now on the stream shares what its site gets with the streams of other hosts as one of that host's. Without it all streams
-    /// are one host's, 0.
+    /// From now on the stream shares what its site gets with the streams of other hosts as one of
+    /// that host's. Without it all streams are one host's, 0.
     pub fn set_host(&mut self, stream: StreamId, host: HostId) {
         self.scheduler.set_host(stream, host);
     }
 
-    /// Until the stream's bytes below `until` are sent it goes before others of its site and class, but after those that are queued so with a
-    /// lower `place`, such as the time at which they began. Of no effect where they are sent.
+    /// Until the stream's bytes below `until` are sent it goes before others of its site and class,
+    /// but after those that are queued so with a lower `place`, such as the time at which they
+    /// began. Of no effect where they are sent.
     pub fn queue(&mut self, stream: StreamId, place: u64, until: u64) {
         if self.streams.sent(stream).is_some_and(|sent| sent < until) {
             self.scheduler.queue(stream, place);
@@ -409,9 +415,10 @@ impl Session {
         self.tell(now, change);
     }
 
-    /// Whether the carrier loses nothing and keeps the order, as TCP does. Then there is no overcode, no cause of loss is looked
-    /// for, no longer packet is tried, and nothing goes again by its age, as it only waits; but what later packets overtook
-    /// does, as it went by a connection that is no more. What is known of loss is kept for later.
+    /// Whether the carrier loses nothing and keeps the order, as TCP does. Then there is no
+    /// overcode, no cause of loss is looked for, no longer packet is tried, and nothing goes again
+    /// by its age, as it only waits; but what later packets overtook does, as it went by a
+    /// connection that is no more. What is known of loss is kept for later.
     pub fn set_reliable(&mut self, reliable: bool) {
         self.reliable = reliable;
         self.delivery.set_reliable(reliable);

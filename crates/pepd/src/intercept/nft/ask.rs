@@ -60,7 +60,8 @@ pub fn table_exists(name: &str) -> io::Result<bool> {
 /// Packets that the named counters of an `inet` table have seen.
 ///
 /// # Errors
-/// When descriptors or memory are short, there is no such table (`NotFound`), or the kernel's answer makes no sense.
+/// When descriptors or memory are short, there is no such table (`NotFound`), or the kernel's
+/// answer makes no sense.
 pub fn counters(table: &str) -> io::Result<BTreeMap<String, u64>> {
     let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     let attributes = [
@@ -162,7 +163,8 @@ fn error(body: &[u8]) -> io::Result<i32> {
     code.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The messages in these bytes: each one's type and what is behind its header. What is cut off ends them.
+/// The messages in these bytes: each one's type and what is behind its header. What is cut off ends
+/// them.
 fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;

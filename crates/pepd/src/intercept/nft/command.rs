@@ -104,7 +104,8 @@ impl Nft {
         Ok(())
     }
 
-    /// What there is, as JSON: of a table without the elements of its sets, such as `["table", "inet", "pepd"]`.
+    /// What there is, as JSON: of a table without the elements of its sets, such as `["table",
+    /// "inet", "pepd"]`.
     ///
     /// # Errors
     /// When nft cannot be run, there is no such thing or the answer makes no sense.

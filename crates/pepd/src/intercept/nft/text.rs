@@ -14,7 +14,8 @@ use crate::{
     intercept::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term},
 };
 
-/// Upper half of the priorities that are tags of pepd's, in hexadecimal as in the language of nft: "PE" in ASCII.
+/// Upper half of the priorities that are tags of pepd's, in hexadecimal as in the language of nft:
+/// "PE" in ASCII.
 const TAGS: &str = "5045";
 
 /// A table of its own for what is to be checked, not carried out.

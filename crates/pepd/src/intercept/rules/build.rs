@@ -146,9 +146,11 @@ impl Builder<'_> {
         passes.then_some(name)
     }
 
-    /// The interfaces behind which there are other hosts of this side; the rest may lead to the link.
+    /// The interfaces behind which there are other hosts of this side; the rest may lead to the
+    /// link.
     ///
-    /// One-armed, the way to the link leads by a LAN interface; where the link is not known, any might.
+    /// One-armed, the way to the link leads by a LAN interface; where the link is not known, any
+    /// might.
     pub(super) fn hosts_only(&self) -> Vec<String> {
         let link = self.config.link.as_ref();
         let link = link.map(|link| link.interface.as_str());
@@ -205,8 +207,9 @@ impl Builder<'_> {
         self.marks.client_leg()
     }
 
-    /// Terms by which reverse path filters of other programs take the sender of a packet to be behind the TUN of this
-    /// number, out of which the packet comes. Nothing where the mark could not be taken back.
+    /// Terms by which reverse path filters of other programs take the sender of a packet to be
+    /// behind the TUN of this number, out of which the packet comes. Nothing where the mark could
+    /// not be taken back.
     pub(super) fn behind_tun(&self, number: usize) -> Vec<Term> {
         let mark = Term::SetMark(self.marks.hold(number));
         let tag = self.tag(self.no_mark());
@@ -215,10 +218,11 @@ impl Builder<'_> {
             .collect()
     }
 
-    /// Terms that have the kernel route a packet into the TUN of this number, if there is a way into it.
+    /// Terms that have the kernel route a packet into the TUN of this number, if there is a way
+    /// into it.
     ///
-    /// The mark itself is set by the chain `marks_again`: reverse path filters, of the kernel and of
-    /// other programs, would look for the packet's sender behind the TUN.
+    /// The mark itself is set by the chain `marks_again`: reverse path filters, of the kernel and
+    /// of other programs, would look for the packet's sender behind the TUN.
     pub(super) fn way_into_tun(&self, number: usize, tun: &str) -> Vec<Term> {
         let mut terms = vec![Term::SetMark(self.marks.hold(number))];
         if self.features.fib {
@@ -408,7 +412,8 @@ impl Builder<'_> {
         rules
     }
 
-    /// The TUNs' queues, and the one task that empties them, are for all hosts: what is too much goes by before.
+    /// The TUNs' queues, and the one task that empties them, are for all hosts: what is too much
+    /// goes by before.
     fn rate_chain(&self) -> Option<Chain> {
         let limits = &self.config.limits;
         let beyond = |comment: &str, faster: Term| {
@@ -532,8 +537,8 @@ impl Builder<'_> {
         rules
     }
 
-    /// Rules that let SYNs pass whose connections would not survive being split: their ends check what
-    /// only the other end can have sent.
+    /// Rules that let SYNs pass whose connections would not survive being split: their ends check
+    /// what only the other end can have sent.
     fn end_to_end(&self) -> Vec<Rule> {
         let passes = |comment: &str, conditions: &[Term]| {
             let pass = [Term::Count(Counter::PassedEndToEnd), Term::Accept];
@@ -577,7 +582,8 @@ impl Builder<'_> {
         let mut rules = vec![on(&syn, Term::Jump(lost_chain(id)))];
         // In a tunnel they are protected, wherever their route leads.
         if site.mode == Mode::Split && self.link_alone().is_some() {
-            // Not what comes out of a TUN, which was asked before it went in, and has the TUN's mark.
+            // Not what comes out of a TUN, which was asked before it went in, and has the TUN's
+            // mark.
             let lans = self.interfaces(&site.matcher);
             let lans = lans.map(|(_, lan)| lan.interface.clone()).collect();
             let syn = [Term::From(lans), Term::Syn];
@@ -637,11 +643,12 @@ const ARRIVES: &str = "connections arrive by this interface";
 /// The TCP options by which segments are signed: MD5 (RFC 2385) and AO (RFC 5925).
 const TCP_SIGNATURES: [u8; 2] = [19, 29];
 
-/// The ports of protocols whose ends may check the TTL (RFC 5082): BGP, MSDP and LDP. Others are not
-/// taken for guarded, as whole operating systems for small devices send everything with 255.
+/// The ports of protocols whose ends may check the TTL (RFC 5082): BGP, MSDP and LDP. Others are
+/// not taken for guarded, as whole operating systems for small devices send everything with 255.
 const GTSM_PORTS: [u16; 3] = [179, 639, 646];
 
-/// Who guards a connection sends 255, of which few hops have been taken. Hosts begin with 64 or 128.
+/// Who guards a connection sends 255, of which few hops have been taken. Hosts begin with 64 or
+/// 128.
 const GTSM_HOPS_ABOVE: u8 = 128;
 
 /// The chain that held SYNs go through first.

@@ -1,7 +1,7 @@
 //! Sites whose packets are looked at one by one: into the TUN of the site, or refused.
 //!
-//! Without state: the first site that takes a packet decides, as for flows, so that all packets of a connection go
-//! the way of its first. Packets of flows that we carry have left the chain before.
+//! Without state: the first site that takes a packet decides, as for flows, so that all packets of
+//! a connection go the way of its first. Packets of flows that we carry have left the chain before.
 
 use ipnet::{IpNet, Ipv6Net};
 use pep_core::{
@@ -28,8 +28,8 @@ pub struct PacketLane {
     pub join: bool,
 }
 
-/// The TUNs of packets, in the order of their sites: the table's name and a number, which no TUN for held SYNs can be
-/// called, of any table.
+/// The TUNs of packets, in the order of their sites: the table's name and a number, which no TUN
+/// for held SYNs can be called, of any table.
 pub fn lanes(config: &Config) -> Vec<PacketLane> {
     let prefix = prefix(config);
     let sites = config.packet_sites().enumerate();
@@ -85,9 +85,11 @@ impl Builder<'_> {
         lanes.chain(out).chain(refused).collect()
     }
 
-    /// What comes out of the TUNs of sites is from a peer. Its hosts may reach those here, but not this machine: to `input` they
-    /// would look like hosts of this side. What hosts here answer goes into the TUN untracked, so conntrack must not see their
-    /// packets either: half a connection is `invalid` to it. Nor may they come in this machine's own name: with IPv6 the kernel lets that pass.
+    /// What comes out of the TUNs of sites is from a peer. Its hosts may reach those here, but not
+    /// this machine: to `input` they would look like hosts of this side. What hosts here answer
+    /// goes into the TUN untracked, so conntrack must not see their packets either: half a
+    /// connection is `invalid` to it. Nor may they come in this machine's own name: with IPv6 the
+    /// kernel lets that pass.
     pub(super) fn out_of_lanes(&self) -> Vec<Rule> {
         if self.lanes.is_empty() {
             return Vec::new();
@@ -286,8 +288,9 @@ fn protocols(matcher: &Matcher) -> Vec<Term> {
     }
 }
 
-/// Whatever the protocol: those that have ports have them at the same place. Of fragments the kernel has made whole packets before:
-/// it does so wherever there is a rule that redirects (tproxy), and the built-in site has some in every table.
+/// Whatever the protocol: those that have ports have them at the same place. Of fragments the
+/// kernel has made whole packets before: it does so wherever there is a rule that redirects
+/// (tproxy), and the built-in site has some in every table.
 fn ports(matcher: &Matcher) -> Vec<Term> {
     let term = |ranges: &[PortRange], term: fn(Vec<PortRange>) -> Term| {
         (!ranges.is_empty()).then(|| term(joined(ranges)))

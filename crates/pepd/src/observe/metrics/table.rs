@@ -137,8 +137,8 @@ metrics! {
         ("outage", session.lost.outage),
     ])),
 
-    /// Packets of sites in mode `packet`: of hosts (packets), sent for them into the tunnel (messages, repairs included), given to hosts
-    /// (delivered), dropped.
+    /// Packets of sites in mode `packet`: of hosts (packets), sent for them into the tunnel
+    /// (messages, repairs included), given to hosts (delivered), dropped.
     Total packets: PacketsBy("what", |packets| named([
         ("packets", packets.packets),
         ("messages", packets.messages),
@@ -154,8 +154,9 @@ metrics! {
     ])),
     /// Counters of one booster of a site, named by `what`; `on` is 1 while it is active.
     Gauge booster: Boosters,
-    /// What the sites of a peer in mode `packet` have sent in this session, by their number there: messages, packets that came of them, messages
-    /// that could not be read or put together (given_up), packets dropped as the link was congested.
+    /// What the sites of a peer in mode `packet` have sent in this session, by their number there:
+    /// messages, packets that came of them, messages that could not be read or put together
+    /// (given_up), packets dropped as the link was congested.
     Total packets_received: ReceivedBy("what", |chain| named([
         ("messages", chain.messages),
         ("packets", chain.packets),
@@ -167,7 +168,8 @@ metrics! {
     Gauge booster_received: ReceivedBoosters,
     /// Messages of packets of the peer that made no sense.
     Total peer_packets_refused: Peer(|peer| peer.packets_refused as f64),
-    /// Packets of the peer that were dropped, as no site takes what answers them: it has a site of mode `packet` that is missing here.
+    /// Packets of the peer that were dropped, as no site takes what answers them: it has a site of
+    /// mode `packet` that is missing here.
     Total peer_packets_foreign: Peer(|peer| peer.packets_foreign as f64),
     /// Packets of the peer that were dropped, as no router lets them go on.
     Total peer_packets_martian: Peer(|peer| peer.packets_martian as f64),
@@ -188,7 +190,8 @@ const NOW: &[&str] = &[
     "hosts_at_cap",
 ];
 
-/// Whether a counter of the daemon is told as something else: by site, in another unit, or not at all.
+/// Whether a counter of the daemon is told as something else: by site, in another unit, or not at
+/// all.
 fn told_otherwise(name: &str) -> bool {
     let others = [
         "flows_accepted",

@@ -19,9 +19,11 @@ use crate::{
     },
 };
 
-/// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon be sent.
+/// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon
+/// be sent.
 const AWAY_AFTER: Duration = Duration::from_secs(1);
-/// Longer than a peer pauses that has nothing to send: after so much silence one is not there that nothing is sent to.
+/// Longer than a peer pauses that has nothing to send: after so much silence one is not there that
+/// nothing is sent to.
 const UNHEARD_AFTER: Duration = Duration::from_secs(5);
 
 impl Core {
@@ -235,7 +237,8 @@ impl Core {
         is_news
     }
 
-    /// Peers that count as there, as they were when the process before ended, are silent from now on.
+    /// Peers that count as there, as they were when the process before ended, are silent from now
+    /// on.
     pub(in crate::tunnel) fn await_peers(&mut self) {
         let now = self.base.elapsed();
         for (index, peer) in self.peers.list.iter_mut().enumerate() {

@@ -2,7 +2,8 @@
 //!
 //! - this module, what flows and the driver ask of it
 //! - `events`, what the endpoint has to tell; `resuming`, flows that go on in another session
-//! - `peers`, a peer and its flows; `packets`, packets beside them; `probed`, probes of the path to it
+//! - `peers`, a peer and its flows; `packets`, packets beside them; `probed`, probes of the path to
+//!   it
 
 mod events;
 mod packets;
@@ -193,7 +194,8 @@ impl Core {
         Ok(())
     }
 
-    /// What is held of a flow that can wait goes before what is held of those that have begun after it.
+    /// What is held of a flow that can wait goes before what is held of those that have begun after
+    /// it.
     pub(super) fn line_up(&mut self, key: Key) {
         let Some((entry, session, stream)) = self.joined(key) else {
             return;
@@ -267,8 +269,8 @@ impl Core {
         self.grant(key.peer);
     }
 
-    /// Lets the peer send as much as it needs and there is room for. To be called when there may be more: bytes have left, or
-    /// bytes have come; and now and then.
+    /// Lets the peer send as much as it needs and there is room for. To be called when there may be
+    /// more: bytes have left, or bytes have come; and now and then.
     pub(super) fn grant(&mut self, index: usize) {
         let now = self.now();
         let peer = &self.peers.list[index];
@@ -304,7 +306,8 @@ impl Core {
         self.wake_driver();
     }
 
-    /// Whether there is no need to know where else a peer may be: it is heard, or nothing is sent.
+    /// True where there is no need to know where else a peer may be: it is heard, or nothing is
+    /// sent.
     pub(super) fn is_settled(&self, index: usize) -> bool {
         self.off || self.endpoint.is_well(self.now(), self.peers.list[index].id)
     }
@@ -409,7 +412,8 @@ impl Core {
         Some((transmit, local))
     }
 
-    /// It could not be sent there; perhaps the address is not ours any more from which it should have been.
+    /// It could not be sent there; perhaps the address is not ours any more from which it should
+    /// have been.
     pub(super) fn on_send_failed(&mut self, to: SocketAddr) {
         for peer in &mut self.peers.list {
             let state = self.endpoint.peer_state(peer.id);

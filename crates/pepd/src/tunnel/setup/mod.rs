@@ -109,8 +109,8 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Reads keys, binds sockets; `None` where the configuration has no peers. `before`: what the process before knew of the ways to peers, where no
-    /// folder is stated for that.
+    /// Reads keys, binds sockets; `None` where the configuration has no peers. `before`: what the
+    /// process before knew of the ways to peers, where no folder is stated for that.
     ///
     /// # Errors
     /// When a key is missing or an address in use.
@@ -162,7 +162,8 @@ impl Prepared {
         }))
     }
 
-    /// With the memory of flows that there is, which may be a predecessor's that had less room for each.
+    /// With the memory of flows that there is, which may be a predecessor's that had less room for
+    /// each.
     pub(super) fn fit(&mut self, extent: u64) {
         for (_, peer) in &mut self.peers {
             let credit = &mut peer.session.stream_credit;
@@ -200,7 +201,8 @@ impl Prepared {
     }
 }
 
-/// Where what was learnt is kept: where it is configured, or where systemd says (`StateDirectory=`).
+/// Where what was learnt is kept: where it is configured, or where systemd says
+/// (`StateDirectory=`).
 fn state(identity: &Identity) -> Option<PathBuf> {
     let by_systemd = || {
         let folders = std::env::var_os("STATE_DIRECTORY")?;
@@ -231,7 +233,8 @@ fn bind(identity: &Identity, mark: u32) -> Result<Bound, TunnelError> {
     })
 }
 
-/// Bytes that the kernel takes ahead of what TCP may send: little, or what is urgent waits behind them.
+/// Bytes that the kernel takes ahead of what TCP may send: little, or what is urgent waits behind
+/// them.
 const UNSENT: u32 = 32 << 10;
 /// By which nothing is acknowledged for so long, a connection is given up.
 const TCP_TIMEOUT: Duration = Duration::from_secs(60);

@@ -6,7 +6,8 @@
 //!     +------- released -----+                          +-- datagrams --> endpoint
 //! ```
 //!
-//! Who has not shown that it is a peer is a stranger: strangers are few, have little memory and little time.
+//! Who has not shown that it is a peer is a stranger: strangers are few, have little memory and
+//! little time.
 //!
 //! - [`sockets`], how they are made
 //! - `connection`, one of them as a task
@@ -44,8 +45,8 @@ const STRANGERS_ALIKE: usize = 16;
 const STRANGE: Duration = Duration::from_secs(15);
 /// A connection by which nothing comes for so long is of no use to anybody.
 const IDLE: Duration = Duration::from_secs(60);
-/// By which nothing comes for so long and four round trips, though something should, is stuck: a new one is
-/// quicker than the kernel's next retransmission.
+/// By which nothing comes for so long and four round trips, though something should, is stuck: a
+/// new one is quicker than the kernel's next retransmission.
 const STUCK: Duration = Duration::from_secs(5);
 
 /// What there is to be known of a connection.
@@ -176,7 +177,8 @@ fn are_alike(one: IpAddr, other: IpAddr) -> bool {
 }
 
 impl Core {
-    /// Puts a datagram into the queue of a connection, which is called where there is none and it can be.
+    /// Puts a datagram into the queue of a connection, which is called where there is none and it
+    /// can be.
     pub(super) fn send_by_tcp(
         &mut self,
         shared: &Shared,
@@ -249,7 +251,8 @@ impl Core {
     }
 }
 
-/// Says by what a peer is reached, if that has changed or is not what is to be expected. Whether it has said so.
+/// Says by what a peer is reached, if that has changed or is not what is to be expected. Whether it
+/// has said so.
 pub(super) fn tell_of_carrier(peer: &Peer, was: Option<Carrier>, is: Remote) -> bool {
     let (name, address) = (peer.name.as_str(), is.address);
     if peer.carrier != config::Carrier::Auto || was.unwrap_or(Carrier::Udp) == is.carrier {

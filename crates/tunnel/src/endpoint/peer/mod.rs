@@ -25,7 +25,8 @@ use crate::{
 };
 pub(super) use pending::Pending;
 
-/// Calls to where a peer was heard by an endpoint before this one: about so many seconds. Then it is elsewhere, or calls itself.
+/// Calls to where a peer was heard by an endpoint before this one: about so many seconds. Then it
+/// is elsewhere, or calls itself.
 const LAST_CALLS: u32 = 60;
 /// The part of a stated rate that initiations take at most: they are rarer below 17 kbit/s.
 const HANDSHAKES: u64 = 10;
@@ -33,7 +34,7 @@ const HANDSHAKES: u64 = 10;
 pub(super) struct Peer {
     pub id: PeerId,
     pub config: PeerConfig,
-    /// Where it may be called.
+    /// Addresses at which it may be called.
     pub addresses: Addresses,
     /// Our public key is the greater one.
     pub greater: bool,
@@ -86,7 +87,8 @@ impl Peer {
         }
     }
 
-    /// Tells the store of a session that has just begun: before anything of that session reaches it.
+    /// Tells the store of a session that has just begun: before anything of that session reaches
+    /// it.
     pub fn renew(&mut self, store: &mut impl Store) {
         if std::mem::take(&mut self.began) {
             store.renew();
@@ -135,8 +137,8 @@ impl Peer {
             || self.initiations.has(index)
     }
 
-    /// Whether the peer can go on with that session: one that we have, or one that we have offered. Who names that has
-    /// got the offer; only its proof has not come yet.
+    /// Whether the peer can go on with that session: one that we have, or one that we have offered.
+    /// Who names that has got the offer; only its proof has not come yet.
     pub fn knows(&self, session: u64) -> bool {
         self.has(session) || self.pending.iter().any(|offer| offer.begins(session))
     }
@@ -145,8 +147,8 @@ impl Peer {
         self.live.as_ref().is_some_and(|live| live.id == session)
     }
 
-    /// Whether, of two who initiate at the same time, it is we who wait for the answer, or have just got it. Not for
-    /// long: perhaps we cannot be heard, or the peer is not what it was.
+    /// Whether, of two who initiate at the same time, it is we who wait for the answer, or have
+    /// just got it. Not for long: perhaps we cannot be heard, or the peer is not what it was.
     pub fn takes_precedence(&self, now: Duration, limits: &Limits) -> bool {
         let limits = self.limits(limits);
         let recent = |at: Duration| at + limits.retry * 2 > now;
@@ -196,7 +198,8 @@ impl Peer {
         }
     }
 
-    /// Takes a sealed packet for one of our indices. Returns what is to be sent at once, if the session ends thereby.
+    /// Takes a sealed packet for one of our indices. Returns what is to be sent at once, if the
+    /// session ends thereby.
     pub fn on_data(
         &mut self,
         arrival: &Arrival,
@@ -252,8 +255,8 @@ impl Peer {
         Ok(live.opened(arrival.now, number, packet))
     }
 
-    /// Whether what has come may say where the peer is. Who changes the carrier agrees on new keys thereby: what is under
-    /// older ones, and came by another carrier, was on its way before.
+    /// Whether what has come may say where the peer is. Who changes the carrier agrees on new keys
+    /// thereby: what is under older ones, and came by another carrier, was on its way before.
     fn says_where(&self, arrival: &Arrival) -> bool {
         let live = self.live.as_ref();
         live.is_some_and(|live| live.current().index == arrival.index)
@@ -382,7 +385,7 @@ impl Peer {
         let is_last = self.remote == self.config.last.map(Remote::from);
         let addresses = self.addresses.list();
         let is_one = |remote: Remote| addresses.contains(&remote.address);
-        // Its name has led elsewhere for long: what is there now is somebody else's.
+        // Its name has led elsewhere for long: what is there now belongs to another.
         let has_left = !addresses.is_empty() && !self.remote.is_some_and(is_one);
         if is_last || has_left {
             self.remote = None;

@@ -163,7 +163,8 @@ pub(super) struct Net {
 pub(super) const DELAY: Duration = Duration::from_millis(50);
 
 impl Net {
-    /// Two nodes, 1 and 2, that know each other; the first one calls, and so does the second one if `both`.
+    /// Two nodes, 1 and 2, that know each other; the first one calls, and so does the second one if
+    /// `both`.
     pub fn pair(both: bool) -> Self {
         Self::with(Limits::default(), both)
     }
