@@ -5,6 +5,7 @@
 //! - `interfaces`, those of the configuration: there, up, MTU, offloads
 //! - `system`, capabilities, the kernel's parts, forwarding, limits, clock
 //! - `sockets`, congestion controls, buffers, settings of TCP, connection tracking
+//! - `firewall`, rules of other programs that drop pepd's packets
 //! - `ways`, by which interfaces hosts and servers are reached
 //! - `listing`, what `nft` says of our table
 //! - `unit`, what systemd starts pepd with
@@ -16,6 +17,7 @@
 //! Looking changes nothing. What cannot be seen without privileges is `unknown`.
 
 mod cgroup;
+mod firewall;
 mod half_open;
 mod interfaces;
 mod leftovers;
@@ -245,6 +247,8 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.extend(ways::side(config));
     findings.extend(packets::refusals(config));
     findings.extend(runtime.block_on(ways::check(config, &net)));
+    let seen = running.as_ref().ok();
+    findings.extend(runtime.block_on(firewall::check(config, &net, seen)));
     match running {
         Ok(before) => findings.extend(live_findings(&runtime, config, &net, &before, watch)),
         Err(finding) => {

@@ -20,7 +20,7 @@ use crate::{
 
 /// Where a packet for an address that is nobody's goes (for documentation, RFC 5737): by the
 /// default route.
-const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+pub(super) const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// Addresses of clients and of servers that are looked up at most, each.
 const LOOKED_UP: usize = 64;
 

@@ -1,0 +1,403 @@
+//! Chains of other programs that would drop pepd's packets, or that change SYNs of hosts, which
+//! pepd's own connections replace.
+//!
+//! - this module, what is looked for and what is said of it
+//! - `walk`, the way of a packet through chains
+//! - `nft` and `iptables`, rules as these list them
+
+mod iptables;
+mod nft;
+mod walk;
+
+use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
+
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteMetric};
+use pep_core::config::Config;
+use tokio::{process::Command, time::timeout};
+
+use super::{Finding, Net, State, live::Running, read, system, ways::NOBODY};
+use crate::{
+    intercept::{
+        netlink::interface,
+        nft::Nft,
+        rules::{Lan, lans},
+        setup,
+    },
+    marks::MarkSet,
+};
+use walk::{Base, Clamp, Fate, Hook, Packet, Table, Way};
+
+/// The document that has the recipes.
+const RECIPES: &str = "docs/interception.md";
+/// Priority of pepd's first chain: what is ahead of it sees hosts' packets without our marks.
+const OURS: i64 = -300;
+/// Headers of IPv4 and TCP, without which a packet's bytes are its segment.
+const HEADERS: u64 = 40;
+/// A program that lists rules takes some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Looks at the rules of others.
+pub(super) async fn check(config: &Config, net: &Net, running: Option<&Running>) -> Vec<Finding> {
+    if !system::may_ask_nft() {
+        // Said of our own table already.
+        return Vec::new();
+    }
+    let Ok(tables) = tables(config).await else {
+        return Vec::new();
+    };
+    let families = if setup::serves(config, crate::leg::Family::V6) {
+        &[false, true][..]
+    } else {
+        &[false]
+    };
+    let mut findings = drops(config, &tables, families, Evidence::of(running));
+    let room = room(config, net).await;
+    findings.extend(clamps(&tables, room.as_ref()));
+    findings
+}
+
+/// All tables of others. Those that iptables made come from its own dump, which says what nft
+/// cannot read.
+async fn tables(config: &Config) -> Result<Vec<Table>, crate::intercept::nft::NftError> {
+    let nft = Nft::find().await?;
+    let listing = nft.list(&["ruleset"]).await?;
+    let mut tables = nft::tables(&listing, config.intercept.table.as_str());
+    for (family, is_v6, program) in [("ip", false, "iptables"), ("ip6", true, "ip6tables")] {
+        let foreign = |table: &Table| table.is_v6 == Some(is_v6) && nft::is_foreign(table);
+        if tables.iter().any(foreign)
+            && let Some(dump) = dump(&format!("{program}-nft-save")).await
+        {
+            let dumped = iptables::tables(&dump, is_v6, program);
+            let names: BTreeSet<_> = dumped
+                .iter()
+                .filter_map(|table| table.name.split(' ').nth(1))
+                .map(|name| format!("{family} {name}"))
+                .collect();
+            tables.retain(|table| !names.contains(&table.name));
+            tables.extend(dumped);
+        }
+        // Asking would load modules where there are none of these tables.
+        let legacy = read(&format!(
+            "/proc/net/{}_tables_names",
+            if is_v6 { "ip6" } else { "ip" }
+        ));
+        if !legacy.trim().is_empty()
+            && let Some(dump) = dump(&format!("{program}-legacy-save")).await
+        {
+            tables.extend(iptables::tables(&dump, is_v6, &format!("{program}-legacy")));
+        }
+    }
+    Ok(tables)
+}
+
+/// Output of a program that lists rules, where it is installed.
+async fn dump(program: &str) -> Option<String> {
+    let mut places = ["/usr/sbin", "/sbin", "/usr/local/sbin"].iter();
+    let path = places.find_map(|place| {
+        let path = Path::new(place).join(program);
+        path.exists().then_some(path)
+    })?;
+    let mut command = Command::new(path);
+    command.stdin(Stdio::null()).kill_on_drop(true);
+    let output = timeout(PATIENCE, command.output()).await.ok()?.ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    output.status.success().then_some(text)
+}
+
+/// Evidence of a running pepd: that connections are accepted all the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Evidence {
+    accepted: u64,
+    /// Of IPv4 and IPv6, whether there is a flow.
+    flows: [bool; 2],
+}
+
+impl Evidence {
+    fn of(running: Option<&Running>) -> Self {
+        let Some(running) = running else {
+            return Self::default();
+        };
+        let has = |bracket: bool| {
+            let mut flows = running.flows.iter();
+            flows.any(|flow| flow.flow.client.starts_with('[') == bracket)
+        };
+        Self {
+            accepted: running.status.total.flows_accepted,
+            flows: [has(false), has(true)],
+        }
+    }
+}
+
+/// Packets of pepd's that have to come through, of a family.
+fn packets(config: &Config, is_v6: bool) -> Vec<Packet> {
+    let marks = MarkSet::new(config.intercept.marks);
+    let mut packets = Vec::new();
+    for (number, Lan { interface, tun }) in lans(config).into_iter().enumerate() {
+        let lan = Way::By(interface);
+        let redirected = |what: &str, by: &Way, flags| {
+            let at = |hook| Packet {
+                what: format!("{what} redirected to pepd"),
+                hook,
+                is_v6,
+                input: by.clone(),
+                output: Way::None,
+                mark: marks.local(),
+                state: "untracked",
+                flags,
+            };
+            [at(Hook::Prerouting), at(Hook::Input)]
+        };
+        let first = tun.clone().map_or(lan.clone(), Way::By);
+        packets.extend(redirected("hosts' SYNs", &first, &["syn"]));
+        packets.extend(redirected("hosts' packets", &lan, &["ack"]));
+        packets.extend(tun.map(|tun| Packet {
+            what: "held SYNs, on their way to pepd's TUN".to_owned(),
+            hook: Hook::Forward,
+            is_v6,
+            input: lan.clone(),
+            output: Way::By(tun),
+            mark: marks.hold(number),
+            state: "untracked",
+            flags: &["syn"],
+        }));
+        packets.push(Packet {
+            what: "pepd's SYN-ACKs to hosts".to_owned(),
+            hook: Hook::Output,
+            is_v6,
+            input: Way::None,
+            output: lan,
+            mark: marks.client_leg(),
+            state: "untracked",
+            flags: &["syn", "ack"],
+        });
+    }
+    let link = config.link.as_ref();
+    packets.push(Packet {
+        what: "pepd's SYNs to servers".to_owned(),
+        hook: Hook::Output,
+        is_v6,
+        input: Way::None,
+        output: link.map_or(Way::Unknown, |link| Way::By(link.interface.to_string())),
+        mark: marks.server_leg(),
+        state: "new",
+        flags: &["syn"],
+    });
+    packets
+}
+
+/// A chain that drops pepd's packets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Drop<'a> {
+    table: &'a Table,
+    chain: &'a str,
+    by: String,
+    is_sure: bool,
+    packet: Packet,
+}
+
+/// The first of pepd's packets that a chain drops, a surely dropped one before others.
+fn dropped<'a>(
+    table: &'a Table,
+    chain: &'a str,
+    base: Base,
+    packets: &[Packet],
+) -> Option<Drop<'a>> {
+    let seen = packets.iter().filter(|packet| {
+        let is_marked = base.hook != Hook::Prerouting || base.priority > OURS;
+        packet.hook == base.hook && is_marked && table.sees(packet)
+    });
+    let drops = seen.filter_map(|packet| match table.fate(chain, base, packet) {
+        Fate::Accepted => None,
+        Fate::Dropped { by, is_sure } => Some(Drop {
+            table,
+            chain,
+            by,
+            is_sure,
+            packet: packet.clone(),
+        }),
+    });
+    let mut drops: Vec<_> = drops.collect();
+    drops.sort_by_key(|drop| !drop.is_sure);
+    drops.into_iter().next()
+}
+
+/// A finding for each chain of others that drops pepd's packets, or may.
+fn drops(config: &Config, tables: &[Table], families: &[bool], evidence: Evidence) -> Vec<Finding> {
+    let packets: Vec<_> = families
+        .iter()
+        .flat_map(|is_v6| packets(config, *is_v6))
+        .collect();
+    let mut findings = Vec::new();
+    for table in tables {
+        for (name, chain) in &table.chains {
+            let Some(base) = chain.base else { continue };
+            let drop = dropped(table, name, base, &packets);
+            findings.extend(drop.and_then(|drop| finding(config, &drop, evidence)));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(
+            WHAT,
+            "no chain of others drops pepd's packets, as far as can be told",
+        ));
+    }
+    findings
+}
+
+const WHAT: &str = "firewall";
+
+/// `None` where it may drop them, but does not.
+fn finding(config: &Config, drop: &Drop<'_>, evidence: Evidence) -> Option<Finding> {
+    let Drop {
+        table,
+        chain,
+        by,
+        is_sure,
+        packet,
+    } = drop;
+    let state = match (is_sure, evidence.accepted) {
+        (false, 0) => State::Warn,
+        (false, _) => return None,
+        (true, _) if evidence.flows[usize::from(packet.is_v6)] => State::Info,
+        (true, 0) => State::Fail,
+        (true, _) => State::Warn,
+    };
+    let verb = if *is_sure { "drops" } else { "may drop" };
+    let seen = format!(
+        "{}, chain {chain}: {by} {verb} {} (mark {:#010x}/{:#010x})",
+        table.name,
+        packet.what,
+        packet.mark,
+        MarkSet::new(config.intercept.marks).mask()
+    );
+    Some(Finding::new(state, WHAT, seen, remedy(config, drop)))
+}
+
+/// Advice about a chain, and the heading of the recipe by which it lasts.
+fn remedy(config: &Config, drop: &Drop<'_>) -> String {
+    let recipe = recipe(drop.table);
+    let by = format!("{RECIPES}, \"{recipe}\", says how, such that it lasts");
+    let mark = drop.packet.mark;
+    let mask = MarkSet::new(config.intercept.marks).mask();
+    let (chain, table) = (drop.chain, &drop.table.name);
+    if drop.by.starts_with("the reverse path check") {
+        return format!("have that check left out, or not look at marks: {by}");
+    }
+    match drop.packet.hook {
+        _ if recipe == "firewalld" => format!("firewalld takes no rule of others: {by}"),
+        hook if drop.table.is_iptables => {
+            let (program, name) = table.split_once(' ').unwrap_or((table, "filter"));
+            let is = match (hook, &drop.packet.output) {
+                (Hook::Forward, Way::By(tun)) => format!("-o {tun}"),
+                _ => format!("-m mark --mark {mark:#010x}/{mask:#010x}"),
+            };
+            format!("let them pass there: {program} -t {name} -I {chain} {is} -j ACCEPT\n{by}")
+        }
+        hook => {
+            let is = match (hook, &drop.packet.output) {
+                (Hook::Forward, Way::By(tun)) => format!("oifname {tun}"),
+                _ => format!("meta mark and {mask:#010x} == {mark:#010x}"),
+            };
+            format!("let them pass there: nft insert rule {table} {chain} {is} accept\n{by}")
+        }
+    }
+}
+
+/// The heading in the documentation under which it says what to do.
+fn recipe(table: &Table) -> &'static str {
+    let has = |prefix: &str| table.chains.keys().any(|name| name.starts_with(prefix));
+    match table.name.as_str() {
+        "inet firewalld" => "firewalld",
+        "inet fw4" => "OpenWrt (fw4)",
+        name if name.contains("wg-quick") => "wg-quick",
+        _ if has("ufw") => "ufw",
+        _ if has("DOCKER") => "Docker",
+        _ if has("ts-") => "Tailscale",
+        _ if table.is_iptables => "iptables",
+        _ => "nftables",
+    }
+}
+
+/// Room for packets on the route to servers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Room {
+    interface: String,
+    mtu: u64,
+}
+
+/// The MTU of the route to servers: its own, or that of its interface.
+async fn room(config: &Config, net: &Net) -> Option<Room> {
+    let mark = MarkSet::new(config.intercept.marks).server_leg();
+    let route = net.netlink.as_ref()?.look_up(NOBODY, mark).await.ok()??;
+    let name = net.name(interface(&route)?)?;
+    let of_interface = net.named(name)?.mtu;
+    Some(Room {
+        interface: name.to_owned(),
+        mtu: mtu(&route).unwrap_or(of_interface).into(),
+    })
+}
+
+fn mtu(route: &RouteMessage) -> Option<u32> {
+    route.attributes.iter().find_map(|attribute| {
+        let RouteAttribute::Metrics(metrics) = attribute else {
+            return None;
+        };
+        metrics.iter().find_map(|metric| match metric {
+            RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
+            _ => None,
+        })
+    })
+}
+
+/// Warns of rules that lower the MSS of forwarded SYNs: pepd's own connections do not come by
+/// there. A rule that asks the route for its MTU says nothing that they do not know themselves.
+fn clamps(tables: &[Table], room: Option<&Room>) -> Option<Finding> {
+    let mut least: Option<(u64, &Table, &str)> = None;
+    for table in tables {
+        for chain in table.reached(Hook::Forward) {
+            let rules = table
+                .chains
+                .get(chain)
+                .map_or(&[][..], |chain| &chain.rules);
+            for rule in rules {
+                if let Some(Clamp::Bytes(bytes)) = rule.clamp()
+                    && least.is_none_or(|(least, ..)| bytes < least)
+                {
+                    least = Some((bytes, table, chain));
+                }
+            }
+        }
+    }
+    let (bytes, table, chain) = least?;
+    let what = "MSS clamp";
+    let set = format!(
+        "{}, chain {chain}, sets the MSS of forwarded SYNs to {bytes}",
+        table.name
+    );
+    let mtu = bytes + HEADERS;
+    match room {
+        Some(room) if room.mtu <= mtu => Some(Finding::ok(
+            what,
+            format!(
+                "{set}; the route by {} has no more room (MTU {})",
+                room.interface, room.mtu
+            ),
+        )),
+        _ => {
+            let dev = room.map_or("LINK", |room| room.interface.as_str());
+            Some(Finding::warn(
+                what,
+                format!("{set}; pepd's own connections to servers do not come by there"),
+                format!(
+                    "give the route over the link that MTU, or large packets may be lost: \
+                     ip route change default via GATEWAY dev {dev} mtu {mtu}\n\
+                     {RECIPES}, \"A clamped MSS\", says more"
+                ),
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "firewall_tests.rs"]
+mod tests;

@@ -1,0 +1,223 @@
+//! Rules as `iptables-save` has them, of either backend.
+
+use std::collections::BTreeMap;
+
+use super::walk::{Base, Chain, Clamp, Hook, Packet, Rule, Step, Table, Verdict, Way};
+
+/// Tables whose rules may drop.
+const TABLES: [(&str, i64); 4] = [
+    ("raw", -300),
+    ("mangle", -150),
+    ("filter", 0),
+    ("security", 50),
+];
+
+/// The tables in a dump.
+pub(super) fn tables(dump: &str, is_v6: bool, program: &str) -> Vec<Table> {
+    let mut tables: Vec<(i64, Table)> = Vec::new();
+    let mut is_known = false;
+    for line in dump.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            let known = TABLES.iter().find(|(table, _)| *table == name);
+            is_known = known.is_some();
+            tables.extend(known.map(|(_, priority)| {
+                let table = Table {
+                    name: format!("{program} {name}"),
+                    is_iptables: true,
+                    is_v6: Some(is_v6),
+                    chains: BTreeMap::new(),
+                };
+                (*priority, table)
+            }));
+        }
+        let Some((priority, table)) = tables.last_mut().filter(|_| is_known) else {
+            continue;
+        };
+        if let Some(chain) = line.strip_prefix(':') {
+            let mut words = chain.split_whitespace();
+            let (Some(name), Some(policy)) = (words.next(), words.next()) else {
+                continue;
+            };
+            let base = Hook::named(name)
+                .filter(|_| policy != "-")
+                .map(|hook| Base {
+                    hook,
+                    priority: *priority,
+                    drops: policy == "DROP",
+                });
+            let rules = Vec::new();
+            table.chains.insert(name.to_owned(), Chain { base, rules });
+        } else if let Some(rule) = line.strip_prefix("-A ") {
+            let words = split(rule);
+            if let Some(chain) = words.first().and_then(|name| table.chains.get_mut(name)) {
+                chain.rules.push(Rule::Iptables(words[1..].to_vec()));
+            }
+        }
+    }
+    tables.into_iter().map(|(_, table)| table).collect()
+}
+
+/// Words, of which quoted ones may have blanks.
+fn split(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let (mut quoted, mut escaped, mut begun) = (false, false, false);
+    for character in line.chars() {
+        match character {
+            _ if escaped => {
+                word.push(character);
+                escaped = false;
+            }
+            '\\' if quoted => escaped = true,
+            '"' => {
+                quoted = !quoted;
+                begun = true;
+            }
+            ' ' if !quoted => {
+                if begun {
+                    words.push(std::mem::take(&mut word));
+                }
+                begun = false;
+            }
+            _ => {
+                word.push(character);
+                begun = true;
+            }
+        }
+    }
+    if begun {
+        words.push(word);
+    }
+    words
+}
+
+fn after<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
+    let at = words.iter().position(|word| word == option)?;
+    words.get(at + 1).map(String::as_str)
+}
+
+/// The chain or target that it leads to.
+pub(super) fn target(words: &[String]) -> Option<&str> {
+    after(words, "-j").or_else(|| after(words, "-g"))
+}
+
+/// Of the target TCPMSS.
+pub(super) fn clamp(words: &[String]) -> Option<Clamp> {
+    (target(words)? == "TCPMSS").then(|| {
+        let bytes = after(words, "--set-mss").and_then(|bytes| bytes.parse().ok());
+        bytes.map_or(Clamp::Route, Clamp::Bytes)
+    })
+}
+
+/// Effect of a rule on a packet; `None` where it has no say in what becomes of it.
+pub(super) fn step(words: &[String], packet: &Packet) -> Option<Step> {
+    let verdict = match target(words)? {
+        // A program decides, which cannot be asked.
+        "ACCEPT" => Verdict::Accept,
+        "DROP" | "REJECT" => Verdict::Drop,
+        "RETURN" => Verdict::Return,
+        "NFQUEUE" | "QUEUE" => {
+            return Some(Step {
+                matches: None,
+                by_mark: false,
+                verdict: Verdict::Accept,
+            });
+        }
+        chain if words.iter().any(|word| word == "-g") => Verdict::Goto(chain.to_owned()),
+        // A target of the kernel's (LOG, MARK) is no chain of the table: the way goes on behind it.
+        chain => Verdict::Jump(chain.to_owned()),
+    };
+    let mut matches = Some(true);
+    let mut rest = words.iter().map(String::as_str).peekable();
+    let mut by_mark = false;
+    while let Some(word) = rest.next() {
+        let (is_inverted, option) = match word {
+            "!" => (true, rest.next()?),
+            _ => (false, word),
+        };
+        if matches!(option, "-j" | "-g") {
+            break;
+        }
+        let mut values = Vec::new();
+        while let Some(value) =
+            rest.next_if(|word| *word != "!" && !word.starts_with("--") && !is_option(word))
+        {
+            values.push(value);
+        }
+        by_mark |= option == "--validmark";
+        let is = fits(option, &values, packet);
+        let is = is.map(|is| is != is_inverted);
+        matches = match (matches, is) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            _ => None,
+        };
+    }
+    Some(Step {
+        matches,
+        by_mark,
+        verdict,
+    })
+}
+
+fn is_option(word: &str) -> bool {
+    ["-i", "-o", "-p", "-s", "-d", "-m", "-j", "-g", "-f"].contains(&word)
+}
+
+fn fits(option: &str, values: &[&str], packet: &Packet) -> Option<bool> {
+    let value = values.first().copied().unwrap_or_default();
+    match option {
+        "-i" => interface(&packet.input, value),
+        "-o" => interface(&packet.output, value),
+        "-p" => Some(matches!(value, "tcp" | "6" | "all")),
+        // What a match without options of its own is for is not known.
+        "-m" => (value != "rpfilter" && value != "socket").then_some(true),
+        "--ctstate" | "--state" => {
+            let mut states = value.split(',');
+            Some(states.any(|state| state.eq_ignore_ascii_case(packet.state)))
+        }
+        "--mark" => mark(value, packet.mark),
+        "--dst-type" => Some(value == "UNICAST"),
+        "--tcp-flags" => {
+            let [mask, wanted] = values else {
+                return None;
+            };
+            let mask: Vec<_> = mask.split(',').map(str::to_ascii_lowercase).collect();
+            let mut set = packet
+                .flags
+                .iter()
+                .filter(|flag| mask.iter().any(|one| one == *flag))
+                .copied()
+                .collect::<Vec<_>>();
+            let mut wanted: Vec<_> = wanted.split(',').map(str::to_ascii_lowercase).collect();
+            set.sort_unstable();
+            wanted.sort_unstable();
+            Some(set == wanted)
+        }
+        // Hosts connect to more ports than those.
+        "--dport" | "--sport" | "--dports" | "--sports" | "--ports" => Some(false),
+        // Fewer come than are counted, unless a flood does.
+        "--hashlimit-above" | "--connlimit-above" => Some(false),
+        option if option.starts_with("--hashlimit") || option.starts_with("--connlimit") => {
+            Some(true)
+        }
+        "--limit" | "--limit-burst" | "--comment" => Some(true),
+        _ => None,
+    }
+}
+
+fn interface(way: &Way, name: &str) -> Option<bool> {
+    match name.strip_suffix('+') {
+        Some(start) => way.is(&format!("{start}*")),
+        None => way.is(name),
+    }
+}
+
+fn mark(text: &str, mark: u32) -> Option<bool> {
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let (value, mask) = text.split_once('/').unwrap_or((text, "0xffffffff"));
+    Some(mark & number(mask)? == number(value)?)
+}

@@ -1,0 +1,294 @@
+use super::*;
+
+use serde_json::{Value, json};
+
+const MARK: u64 = 0x5300_0000;
+const MASK: u64 = 0xff00_0000;
+
+fn config(more: &str) -> Config {
+    let text = format!("[intercept]\nlan = [\"lan0\"]\n{more}");
+    pep_core::config::parse(&text).expect("valid")
+}
+
+/// A chain that is hooked in, its rules, and another chain that they may jump to.
+fn listing(hook: &str, policy: &str, rules: &[Value], more: &[Value]) -> Value {
+    let chain = |name: &str| json!({"family": "inet", "table": "mine", "name": name});
+    let mut base = chain("base");
+    base["type"] = json!("filter");
+    base["hook"] = json!(hook);
+    base["prio"] = json!(0);
+    base["policy"] = json!(policy);
+    let mut objects = vec![json!({"chain": base}), json!({"chain": chain("other")})];
+    for (chain, rules) in [("base", rules), ("other", more)] {
+        objects.extend(rules.iter().map(|expr| {
+            json!({"rule": {"family": "inet", "table": "mine", "chain": chain, "expr": expr}})
+        }));
+    }
+    json!({"nftables": objects})
+}
+
+fn found(listing: &Value, accepted: u64) -> Vec<(State, String)> {
+    let evidence = Evidence {
+        accepted,
+        flows: [false; 2],
+    };
+    let findings = drops(
+        &config(""),
+        &nft::tables(listing, "pepd"),
+        &[false],
+        evidence,
+    );
+    findings
+        .into_iter()
+        .map(|finding| (finding.state, finding.to_string()))
+        .collect()
+}
+
+fn state(hook: &str, policy: &str, rules: &[Value]) -> State {
+    found(&listing(hook, policy, rules, &[]), 0)[0].0
+}
+
+fn equal(left: &Value, right: &Value) -> Value {
+    json!({"match": {"op": "==", "left": left, "right": right}})
+}
+
+fn accepts_mark(mark: u64) -> Value {
+    let masked = json!({"&": [{"meta": {"key": "mark"}}, MASK]});
+    json!([equal(&masked, &json!(mark)), {"accept": null}])
+}
+
+#[test]
+fn a_policy_of_drop_is_named_with_the_rule_that_helps() {
+    let found = &found(&listing("input", "drop", &[], &[]), 0)[0];
+    assert_eq!(found.0, State::Fail);
+    for words in [
+        "inet mine, chain base: its policy drops hosts' SYNs",
+        "mark 0x53000000/0xff000000",
+        "nft insert rule inet mine base meta mark and 0xff000000 == 0x53000000 accept",
+        "\"nftables\"",
+    ] {
+        assert!(found.1.contains(words), "{words}: {}", found.1);
+    }
+    assert_eq!(state("input", "accept", &[]), State::Ok);
+    assert_eq!(state("output", "drop", &[]), State::Fail);
+    // Only held SYNs are forwarded.
+    let forward = |syn: &str| {
+        let tables = nft::tables(&listing("forward", "drop", &[], &[]), "pepd");
+        let config = config(&format!("syn = \"{syn}\"\n"));
+        drops(&config, &tables, &[false], Evidence::default()).remove(0)
+    };
+    assert_eq!(forward("spoof").state, State::Ok);
+    let held = forward("defer").to_string();
+    assert!(
+        held.contains("inet mine base oifname pepd0 accept"),
+        "{held}"
+    );
+}
+
+#[test]
+fn a_rule_for_the_mark_lets_them_pass() {
+    assert_eq!(state("input", "drop", &[accepts_mark(MARK)]), State::Ok);
+    assert_eq!(
+        state("input", "drop", &[accepts_mark(0x5400_0000)]),
+        State::Fail
+    );
+    // As iptables' own rules are listed.
+    let prefix = json!({"prefix": {"addr": MARK, "len": 8}});
+    let prefix = json!([equal(&json!({"meta": {"key": "mark"}}), &prefix), {"accept": null}]);
+    assert_eq!(state("input", "drop", &[prefix]), State::Ok);
+    // Behind what drops it comes too late.
+    let rules = [json!([{"reject": null}]), accepts_mark(MARK)];
+    assert_eq!(state("input", "accept", &rules), State::Fail);
+}
+
+#[test]
+fn rules_for_other_packets_do_not_count() {
+    let key = |kind: &str, key: &str| json!({kind: {"key": key}});
+    let flags = json!({"&": [{"payload": {"protocol": "tcp", "field": "flags"}}, ["fin", "syn", "rst", "ack"]]});
+    let local = json!({"fib": {"result": "type", "flags": ["daddr"]}});
+    let udp = json!({"payload": {"protocol": "udp", "field": "dport"}});
+    for others in [
+        equal(
+            &key("ct", "state"),
+            &json!({"set": ["established", "related"]}),
+        ),
+        equal(&key("meta", "iif"), &json!("lo")),
+        equal(&key("meta", "iifname"), &json!({"set": ["wan0", "wan1"]})),
+        equal(&key("meta", "oifname"), &json!("lan0")),
+        equal(&key("meta", "l4proto"), &json!({"set": ["icmp", "udp"]})),
+        equal(&key("meta", "nfproto"), &json!("ipv6")),
+        equal(&local, &json!({"set": ["local", "broadcast"]})),
+        equal(&udp, &json!(53)),
+        json!({"limit": {"rate": 10, "per": "second", "inv": true}}),
+    ] {
+        let accepts = [json!([others, {"accept": null}])];
+        assert_eq!(state("input", "drop", &accepts), State::Fail, "{others}");
+        let drops = [json!([others, {"drop": null}])];
+        assert_eq!(state("input", "accept", &drops), State::Ok, "{others}");
+    }
+    for ours in [
+        equal(&key("ct", "state"), &json!({"set": ["new", "untracked"]})),
+        equal(&key("meta", "iifname"), &json!({"set": ["lan*", "pepd0"]})),
+        equal(&key("meta", "l4proto"), &json!("tcp")),
+        json!({"limit": {"rate": 10, "per": "second"}}),
+    ] {
+        let accepts = [json!([ours, {"accept": null}])];
+        assert_eq!(state("input", "drop", &accepts), State::Ok, "{ours}");
+    }
+    // Only of the first packet of each.
+    let accepts = [json!([equal(&flags, &json!("syn")), {"accept": null}])];
+    let found = &found(&listing("input", "drop", &accepts, &[]), 0)[0];
+    assert!(found.1.contains("drops hosts' packets"), "{}", found.1);
+}
+
+#[test]
+fn chains_are_followed() {
+    let jump = json!([{"jump": {"target": "other"}}]);
+    let goto = json!([{"goto": {"target": "other"}}]);
+    let of = |policy, way: &Value, more: &[Value]| {
+        found(
+            &listing("input", policy, std::slice::from_ref(way), more),
+            0,
+        )[0]
+        .clone()
+    };
+    assert_eq!(of("drop", &jump, &[accepts_mark(MARK)]).0, State::Ok);
+    assert_eq!(
+        of("drop", &jump, &[json!([{"return": null}])]).0,
+        State::Fail
+    );
+    let dropped = of("accept", &goto, &[json!([{"drop": null}])]);
+    assert_eq!(dropped.0, State::Fail);
+    assert!(
+        dropped.1.contains("a rule of chain other drops"),
+        "{}",
+        dropped.1
+    );
+    let by_interface = json!([{"vmap": {
+        "key": {"meta": {"key": "iifname"}},
+        "data": {"set": [["wan0", {"drop": null}], ["pepd0", {"accept": null}], ["lan0", {"jump": {"target": "other"}}]]},
+    }}]);
+    assert_eq!(
+        of("drop", &by_interface, &[accepts_mark(MARK)]).0,
+        State::Ok
+    );
+    assert_eq!(of("drop", &by_interface, &[]).0, State::Fail);
+}
+
+/// Doubt is told as such, and not at all where connections are accepted.
+#[test]
+fn what_cannot_be_told_is_no_failure() {
+    let by_address = equal(
+        &json!({"payload": {"protocol": "ip", "field": "saddr"}}),
+        &json!("@friends"),
+    );
+    let rules = [json!([by_address, {"accept": null}])];
+    let unknown = listing("input", "drop", &rules, &[]);
+    let before = &found(&unknown, 0)[0];
+    assert_eq!(before.0, State::Warn);
+    assert!(before.1.contains("its policy may drop"), "{}", before.1);
+    assert_eq!(found(&unknown, 3)[0].0, State::Ok);
+    // A list of foes is no firewall against pepd.
+    assert_eq!(
+        state("input", "accept", &[json!([by_address, {"drop": null}])]),
+        State::Ok
+    );
+    // A check of the way back that asks by our mark is.
+    let check = equal(
+        &json!({"fib": {"result": "oif", "flags": ["saddr", "mark", "iif"]}}),
+        &json!(false),
+    );
+    let check = [json!([check, {"drop": null}])];
+    assert_eq!(state("prerouting", "accept", &check), State::Warn);
+}
+
+#[test]
+fn flows_are_evidence_for_their_family() {
+    let tables = nft::tables(&listing("input", "drop", &[], &[]), "pepd");
+    let state = |accepted, flows| {
+        let evidence = Evidence { accepted, flows };
+        drops(&config(""), &tables, &[false], evidence)[0].state
+    };
+    assert_eq!(state(0, [false; 2]), State::Fail);
+    assert_eq!(state(1, [false, true]), State::Warn);
+    assert_eq!(state(1, [true, false]), State::Info);
+}
+
+const SAVED: &str = "*filter
+:INPUT DROP [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+:ufw-before-input - [0:0]
+:ufw-not-local - [0:0]
+-A INPUT -j ufw-before-input
+-A FORWARD -o pepd+ -m comment --comment \"held -j DROP\" -j ACCEPT
+-A ufw-before-input -i lo -j ACCEPT
+-A ufw-before-input -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A ufw-before-input ! -p tcp -m hashlimit --hashlimit-upto 5/sec --hashlimit-name x -j ACCEPT
+-A ufw-before-input -j ufw-not-local
+-A ufw-not-local -m addrtype --dst-type LOCAL -j RETURN
+-A ufw-not-local -m limit --limit 3/min --limit-burst 10 -j LOG --log-prefix \"[UFW BLOCK] \"
+-A ufw-not-local -j DROP
+COMMIT
+";
+
+#[test]
+fn what_iptables_saves_is_read() {
+    let found = |saved: &str| {
+        let tables = iptables::tables(saved, false, "iptables");
+        drops(&config(""), &tables, &[false, true], Evidence::default())
+    };
+    let finding = &found(SAVED)[0];
+    assert_eq!(finding.state, State::Fail);
+    let text = finding.to_string();
+    for words in [
+        "iptables filter, chain INPUT: a rule of chain ufw-not-local drops",
+        "iptables -t filter -I INPUT -m mark --mark 0x53000000/0xff000000 -j ACCEPT",
+        "\"ufw\"",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let first = "-A ufw-before-input -m mark --mark 0x53000000/0xff000000 -j ACCEPT\n-A ufw-before-input -i lo";
+    let helped = SAVED.replace("-A ufw-before-input -i lo", first);
+    assert_eq!(found(&helped)[0].state, State::Ok, "{:?}", found(&helped));
+    let inverted = helped.replace("-m mark --mark", "-m mark ! --mark");
+    assert_eq!(found(&inverted)[0].state, State::Fail);
+    // The dump of the other family is asked for by its own program.
+    let v6 = iptables::tables(SAVED, true, "ip6tables");
+    assert_eq!(
+        drops(&config(""), &v6, &[false], Evidence::default())[0].state,
+        State::Ok
+    );
+}
+
+#[test]
+fn a_clamp_is_named_unless_the_route_is_as_narrow() {
+    let clamp = |value: Value| {
+        let set = json!({"mangle": {"key": {"tcp option": {"name": "maxseg", "field": "size"}}, "value": value}});
+        let jump = [json!([{"jump": {"target": "other"}}])];
+        nft::tables(
+            &listing("forward", "accept", &jump, &[json!([set])]),
+            "pepd",
+        )
+    };
+    let room = |mtu| Room {
+        interface: "wan0".to_owned(),
+        mtu,
+    };
+    let fixed = clamp(json!(1360));
+    let warned = clamps(&fixed, Some(&room(1500))).unwrap();
+    assert_eq!(warned.state, State::Warn);
+    assert!(warned.to_string().contains("dev wan0 mtu 1400"), "{warned}");
+    assert_eq!(clamps(&fixed, Some(&room(1400))).unwrap().state, State::Ok);
+    assert_eq!(clamps(&clamp(json!({"rt": {"key": "mtu"}})), None), None);
+    let saved = "*mangle\n:FORWARD ACCEPT [0:0]\n\
+        -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss 1360\nCOMMIT\n";
+    let tables = iptables::tables(saved, false, "iptables");
+    assert_eq!(clamps(&tables, None).unwrap().state, State::Warn);
+    // Those of hooks that pepd's own packets pass do their work.
+    let saved = saved.replace("FORWARD", "POSTROUTING");
+    assert_eq!(
+        clamps(&iptables::tables(&saved, false, "iptables"), None),
+        None
+    );
+}
