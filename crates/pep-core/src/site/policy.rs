@@ -419,9 +419,10 @@ impl Site {
 
     /// The same counted in bytes of payload, which is what the kernel paces (SO_MAX_PACING_RATE).
     ///
-    /// Full segments with timestamps are assumed: of each packet of MSS + 20 + IP header bytes, MSS
-    /// - 12 are payload. The MSS is the site's, or that of packets of 1500 bytes. Where segments
-    /// are smaller a flow exceeds the rate by their headers.
+    /// Full segments with timestamps are assumed: each packet has 12 bytes less than the MSS as
+    /// payload, and 20 and those of the IP header more than the MSS in all. The MSS is the site's,
+    /// or that of packets of 1500 bytes. Where segments are smaller a flow exceeds the rate by their
+    /// headers.
     pub fn payload_rate(&self, link: Option<&Link>, ip: IpVersion) -> Option<Rate> {
         let stated = self.pacing_rate(link)?.bits_per_second();
         let headers = TCP_HEADER + ip.header();

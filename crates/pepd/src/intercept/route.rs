@@ -1,9 +1,10 @@
 //! Policy rules and routes, over rtnetlink.
 //!
 //! ```text
-//! P-1  rule  iif lo fwmark LOCAL/mask  lookup main
+//! P-1  rule  iif lo fwmark LOCAL/mask  goto P+1
 //! P    rule  fwmark LOCAL/mask         lookup T      T:      local default dev lo
 //! P    rule  fwmark HOLD_k/mask        lookup T+1+k  T+1+k:  default dev TUN_k
+//! P+1  rule  fwmark LOCAL/mask         nop
 //! ```
 //!
 //! for IPv4 and IPv6. The TUNs of packets have the numbers behind those of LAN interfaces. A table
@@ -50,9 +51,6 @@ const PROTOCOL: RouteProtocol = RouteProtocol::Other(80);
 
 /// What our rules have, and no others.
 const OURS: RuleAttribute = RuleAttribute::Protocol(PROTOCOL);
-
-/// The kernel's main table (`RT_TABLE_MAIN`).
-const MAIN: u32 = 254;
 
 /// TUNs of any configuration at most: of LAN interfaces, and of sites of mode `packet`.
 const TUNS_MAX: u32 = 64 + 16;
@@ -192,9 +190,17 @@ impl Routing {
             commands.push(format!(
                 "{ip} route add local default dev lo table {table} protocol {protocol}"
             ));
+            let local = format!(
+                "fwmark {:#010x}/{:#010x}",
+                self.marks.local(),
+                self.marks.mask()
+            );
+            let (before, end) = (priority - 1, priority + 1);
             commands.push(format!(
-                "{ip} rule add iif lo fwmark {:#010x}/{:#010x} lookup main priority {} protocol {protocol}",
-                self.marks.local(), self.marks.mask(), priority - 1,
+                "{ip} rule add {local} nop priority {end} protocol {protocol}"
+            ));
+            commands.push(format!(
+                "{ip} rule add iif lo {local} goto {end} priority {before} protocol {protocol}"
             ));
             commands.push(rule(ip, self.marks.local(), table));
             for (lan, tun) in tuns {
@@ -226,9 +232,8 @@ impl Routing {
         });
         let reverse = |ip: &str| {
             let (mark, mask) = (self.marks.local(), self.marks.mask());
-            let rule = format!(
-                "{ip} rule del fwmark {mark:#010x}/{mask:#010x} lookup main protocol {protocol}"
-            );
+            let rule =
+                format!("{ip} rule del fwmark {mark:#010x}/{mask:#010x} protocol {protocol}");
             format!("while {rule}; do :; done")
         };
         let all = |ip| {
@@ -273,24 +278,22 @@ impl Routing {
         Ok(())
     }
 
-    /// The rules that there are to be.
+    /// The rules that there are to be, in the order in which they are to be added.
     fn rules(&self, tuns: &[(usize, u32)], priority: u32) -> Vec<Wanted> {
-        let mut rules = vec![
-            Wanted {
-                mark: self.marks.local(),
-                table: MAIN,
-                priority: priority.saturating_sub(1),
-            },
-            Wanted {
-                mark: self.marks.local(),
-                table: self.table,
-                priority,
-            },
-        ];
-        rules.extend(tuns.iter().map(|&(lan, _)| Wanted {
-            mark: self.marks.hold(lan),
-            table: self.tun_table(lan),
+        let rule = |mark, kind, priority| Wanted {
+            mark,
+            kind,
             priority,
+        };
+        let (local, end) = (self.marks.local(), priority + 1);
+        let mut rules = vec![
+            rule(local, Kind::End, end),
+            rule(local, Kind::Reverse { end }, priority.saturating_sub(1)),
+            rule(local, Kind::Table(self.table), priority),
+        ];
+        rules.extend(tuns.iter().map(|&(lan, _)| {
+            let kind = Kind::Table(self.tun_table(lan));
+            rule(self.marks.hold(lan), kind, priority)
         }));
         rules
     }
@@ -299,13 +302,14 @@ impl Routing {
     fn priority_before(&self, all: &[RuleMessage]) -> u32 {
         let others = all.iter().filter(|rule| self.is_ahead(rule));
         let first = others.map(priority_of).min();
-        first.map_or(self.priority, |first| first.saturating_sub(1))
+        // The end of ours is behind them.
+        first.map_or(self.priority, |first| first.saturating_sub(2))
     }
 
     /// True for a rule that is another program's and comes before where ours are to be. The rule of
     /// the local table is always first, and another pepd's rules are for other marks.
     fn is_ahead(&self, rule: &RuleMessage) -> bool {
-        let is_before = (1..=self.priority).contains(&priority_of(rule));
+        let is_before = (1..=self.priority + 1).contains(&priority_of(rule));
         is_before && !rule.attributes.contains(&OURS)
     }
 
@@ -432,24 +436,23 @@ impl Routing {
         family: Family,
         wanted: Wanted,
     ) -> Result<(), RouteError> {
-        let mut request = netlink
-            .handle
-            .rule()
-            .add()
-            .table_id(wanted.table)
-            .action(RuleAction::ToTable)
-            .priority(wanted.priority)
-            .fw_mark(wanted.mark);
-        if wanted.table == MAIN {
-            request = request.input_interface("lo");
-        }
+        let request = netlink.handle.rule().add();
+        let request = request.priority(wanted.priority).fw_mark(wanted.mark);
+        let mut request = match wanted.kind {
+            Kind::Table(table) => request.table_id(table).action(RuleAction::ToTable),
+            Kind::Reverse { .. } => request.input_interface("lo").action(RuleAction::Goto),
+            Kind::End => request.action(RuleAction::Nop),
+        };
         let message = request.message_mut();
         message.header.family = address_family(family);
         message.attributes.extend([
             RuleAttribute::FwMask(self.marks.mask()),
             RuleAttribute::Protocol(PROTOCOL),
         ]);
-        let what = || format!("cannot add a policy rule for table {}", wanted.table);
+        if let Kind::Reverse { end } = wanted.kind {
+            message.attributes.push(RuleAttribute::Goto(end));
+        }
+        let what = || format!("cannot add a policy rule of priority {}", wanted.priority);
         let added = request.execute().await;
         let added = added.or_else(|err| ignore(err, &[libc::EEXIST]));
         added.map_err(|err| RouteError::new(what(), err))
@@ -491,8 +494,8 @@ impl Routing {
 
     fn is_our_rule(&self, rule: &RuleMessage) -> bool {
         let has = |attribute| rule.attributes.contains(&attribute);
-        let is_reverse = table_of(rule) == MAIN && has(RuleAttribute::FwMark(self.marks.local()));
-        has(OURS) && (self.is_our_table(table_of(rule)) || is_reverse)
+        let is_of_local = has(RuleAttribute::FwMark(self.marks.local()));
+        has(OURS) && (self.is_our_table(table_of(rule)) || is_of_local)
     }
 
     /// Whether a rule is as one of ours for a TUN beyond those that there are. Another pepd has
@@ -595,24 +598,42 @@ fn nobody(family: Family) -> IpAddr {
     }
 }
 
-/// A rule that there is to be: packets with `mark` are routed by `table`.
+/// A rule that there is to be, for packets with `mark`.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     mark: u32,
-    table: u32,
+    kind: Kind,
     priority: u32,
+}
+
+/// Effect of a rule.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// Routes by a table.
+    Table(u32),
+    /// Leads a look-up in reverse past pepd's rules, to the priority at which they end.
+    Reverse { end: u32 },
+    /// Marks that end; rules of others go on from there.
+    End,
 }
 
 impl Wanted {
     fn is(self, rule: &RuleMessage, mask: u32) -> bool {
-        priority_of(rule) == self.priority && self.is_but_for_priority(rule, mask)
+        let leads = match self.kind {
+            Kind::Reverse { end } => rule.attributes.contains(&RuleAttribute::Goto(end)),
+            Kind::Table(_) | Kind::End => true,
+        };
+        leads && priority_of(rule) == self.priority && self.is_but_for_priority(rule, mask)
     }
 
     fn is_but_for_priority(self, rule: &RuleMessage, mask: u32) -> bool {
         let has = |attribute| rule.attributes.contains(&attribute);
-        table_of(rule) == self.table
-            && has(RuleAttribute::FwMark(self.mark))
-            && has(RuleAttribute::FwMask(mask))
+        let is_of_kind = match self.kind {
+            Kind::Table(table) => table_of(rule) == table,
+            Kind::Reverse { .. } => rule.header.action == RuleAction::Goto,
+            Kind::End => rule.header.action == RuleAction::Nop,
+        };
+        is_of_kind && has(RuleAttribute::FwMark(self.mark)) && has(RuleAttribute::FwMask(mask))
     }
 }
 
