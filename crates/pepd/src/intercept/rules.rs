@@ -520,7 +520,7 @@ pub(super) fn lost_chain(id: SiteId) -> String {
     format!("lost_{id}")
 }
 
-/// True for the name of a [chain of a loss](lost_chain).
+/// True for the name of a chain by which flows of a site stop while their SYNs do not arrive.
 pub fn is_lost_chain(name: &str) -> bool {
     name.starts_with("lost_")
 }
