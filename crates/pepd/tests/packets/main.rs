@@ -254,7 +254,7 @@ fn the_rules_of_a_site_that_a_reload_takes_away_go_with_it() {
     in_place(async |_host, interception, tuns| {
         let rules =
             || ip("rule").matches("proto 80").count() + ip("-6 rule").matches("proto 80").count();
-        assert_eq!(rules(), 6);
+        assert_eq!(rules(), 10);
         // As another process finds it.
         drop((interception, tuns));
         let less = CONFIG.replace(
@@ -263,7 +263,7 @@ fn the_rules_of_a_site_that_a_reload_takes_away_go_with_it() {
         );
         let config = pep_core::config::parse(&less).expect("valid");
         let interception = Interception::install(&config, true).await.expect("root");
-        assert_eq!(rules(), 4);
+        assert_eq!(rules(), 8);
         interception.remove().await.expect("removed");
         assert_eq!(rules(), 0);
     });
