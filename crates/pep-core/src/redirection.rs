@@ -45,7 +45,7 @@ impl Totals {
         redirected.saturating_sub(self.aborted.saturating_sub(earlier.aborted))
     }
 
-    /// Whether a counter has begun anew: the rules were installed again.
+    /// True where a counter has begun anew: the rules were installed again.
     fn is_before(self, earlier: Self) -> bool {
         self.redirected < earlier.redirected || self.aborted < earlier.aborted
     }

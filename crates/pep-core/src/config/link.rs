@@ -26,7 +26,7 @@ pub struct Link {
     pub rtt: Option<Duration>,
     /// Nobody else uses it; default false. What sites and peers say goes before.
     pub dedicated: bool,
-    /// What becomes of new flows of mode `split` whose route leads by another interface; default
+    /// Fate of new flows of mode `split` whose route leads by another interface; default
     /// [`Elsewhere::Pass`].
     pub elsewhere: Elsewhere,
     /// The file that says when it is there (a contact plan, [`units::contacts`]). Default none.
@@ -37,7 +37,7 @@ pub struct Link {
     pub gateway_every: Duration,
 }
 
-/// What becomes of new flows that do not cross the link, as their route leads by another interface.
+/// Fate of new flows that do not cross the link, as their route leads by another interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Elsewhere {
     /// The kernel forwards them (default).

@@ -9,7 +9,7 @@ use std::{
 
 use pep_core::{
     config::Config,
-    redirection::{Change, Redirection, Totals},
+    redirection::{Change, Redirection, SYNS_MIN, Totals},
     site::{InterceptionLoss, Mode, SiteId},
 };
 
@@ -37,6 +37,8 @@ pub(super) struct Redirected {
     watches: BTreeMap<What, Redirection>,
     undelivered: BTreeSet<Family>,
     began: Instant,
+    /// The log has a line of connections that all pass.
+    told_of_elsewhere: bool,
     /// The rules could not be changed at the last look.
     failed: bool,
 }
@@ -48,6 +50,7 @@ impl Redirected {
             watches: BTreeMap::new(),
             undelivered: BTreeSet::new(),
             began: Instant::now(),
+            told_of_elsewhere: false,
             failed: false,
         }
     }
@@ -109,6 +112,7 @@ impl Redirected {
                 changes.extend(self.observe(What::Held(family), totals));
             }
         }
+        self.tell_of_elsewhere(count(Counter::PassedElsewhere).unwrap_or(0), sites);
         let lost = self.lost();
         for site in sites {
             for family in Family::ALL {
@@ -139,6 +143,23 @@ impl Redirected {
         for (what, change) in changes {
             self.tell(what, change);
         }
+    }
+
+    /// A link of which no connection crosses the stated interface is named wrongly, or lies below a
+    /// VPN's.
+    fn tell_of_elsewhere(&mut self, passed: u64, sites: &[Arc<SiteRuntime>]) {
+        let mut arrived = sites.iter().map(|site| site.tally.now().accepted);
+        if self.told_of_elsewhere || passed < SYNS_MIN || arrived.any(|flows| flows > 0) {
+            return;
+        }
+        self.told_of_elsewhere = true;
+        let link = self.config.link.as_ref();
+        let link = link.map_or("", |link| link.interface.as_str());
+        tracing::warn!(
+            syns = passed,
+            "all connections pass unaccelerated: their routes lead by other interfaces than {link} (`link.interface`); \
+             name that of the routes, or have them carried: `link.elsewhere = \"split\"`"
+        );
     }
 
     fn observe(&mut self, what: What, totals: Totals) -> Option<(What, Change)> {
