@@ -131,3 +131,62 @@ fn networks_of_this_side_reach_each_other_without_pepd() {
         pep.stop();
     });
 }
+
+/// Another program marks what hosts send, and a policy rule leads what is so marked by `wan1`.
+fn mark_for(bed: &Bed, uplink: &Other) {
+    bed.gateway.nft(
+        "table inet others {\nchain marks {\ntype filter hook prerouting priority mangle\n\
+         iifname \"lan0\" meta mark set 0x100\n}\n}",
+    );
+    let via = uplink.address.ip();
+    ip(bed, &format!("route add default via {via} table 66"));
+    ip(bed, "rule add pref 30000 fwmark 0x100/0xff00 lookup 66");
+}
+
+/// The server's address, at which only the machine at the other uplink listens.
+fn server_by(bed: &Bed, uplink: &Other) -> EchoServer {
+    let server = bed.at(Place::Server, PORT);
+    let [address, nodad] = match server.ip() {
+        IpAddr::V4(address) => [format!("{address}/32"), String::new()],
+        IpAddr::V6(address) => [format!("{address}/128"), "nodad".to_owned()],
+    };
+    let words = format!("address add {address} dev lo {nodad}");
+    uplink.host.ip(words.trim());
+    EchoServer::start(uplink.host.listen(server))
+}
+
+#[test]
+fn a_mark_that_another_program_sets_leads_server_legs_as_it_leads_packets() {
+    matrix_pepd_only(|bed| {
+        let uplink = other(bed, "wan1", 8);
+        let _echo = server_by(bed, &uplink);
+        mark_for(bed, &uplink);
+        // The first has no link whose options could apply.
+        for (link, control) in [("", None), (LINK, Some("reno"))] {
+            let site = "[[site]]\nname = \"all\"\ncongestion = [\"reno\"]\n";
+            let pep = bed.start_with(&format!("{link}{site}"));
+            let pep = pep.expect("not direct");
+            let mut stream = connect(bed);
+            echo_once(&mut stream, b"by the uplink");
+            assert_eq!(counts(&pep), [0, 1]);
+            let leg = bed
+                .gateway
+                .run("ss", &["-tinOH", "dport", "=", &format!(":{PORT}")]);
+            assert!(
+                leg.contains(&bed.at(Place::Server, PORT).to_string()),
+                "{leg}"
+            );
+            if let Some(control) = control {
+                assert!(
+                    !leg.contains(control) && !leg.contains("pacing_rate 2"),
+                    "{leg}"
+                );
+            }
+            drop(stream);
+            pep.wait_idle();
+            pep.stop();
+        }
+        ip(bed, "rule del pref 30000");
+        ip(bed, "route flush table 66");
+    });
+}

@@ -14,7 +14,6 @@ use std::{
 use pep_core::{
     relay::Side,
     site::{SynHandling, WhileDown},
-    syn::FlowTuple,
 };
 use socket2::{SockRef, Socket};
 use tokio::{
@@ -25,7 +24,8 @@ use tokio::{
 use crate::{
     arena::SlotState,
     flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, waiting},
-    leg::{self, Family, ReservedLeg, SiteRuntime},
+    intercept::foreign::Foreign,
+    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     limits::Resource,
     sys::{reactor, socket},
     tunnel::Route,
@@ -178,7 +178,16 @@ impl Acceptor {
             site: Arc::clone(&self.site),
             peer: None,
         };
-        let away = self.context.outage.is_away();
+        let foreign = self.foreign(&ends);
+        let ends = match &self.site.beside {
+            Some(beside) if foreign.is_elsewhere => Ends {
+                site: Arc::clone(beside),
+                ..ends
+            },
+            _ => ends,
+        };
+        // Other uplinks do not wait for the link.
+        let away = self.context.outage.is_away() && !foreign.is_elsewhere;
         if away && self.site.while_down == WhileDown::Refuse {
             flow::refuse_while_away(&self.context, &ends, fd);
             return Ok(());
@@ -195,11 +204,13 @@ impl Acceptor {
         let context = Arc::clone(&self.context);
         let Reserve { memory, leg } = reserve;
         memory.publish_accepted(&context, &ends, fd.as_fd());
+        // One made ahead has the options of the link.
+        let leg = leg.filter(|_| !foreign.is_elsewhere);
         if self.waits(away) {
-            self.begin_later(fd, ends, memory, leg);
+            self.begin_later(fd, ends, foreign.mark, memory, leg);
             return Ok(());
         }
-        match self.server_leg(&fd, &ends, &memory, leg) {
+        match self.server_leg(&fd, &ends, foreign.mark, &memory, leg) {
             Ok(server) => {
                 let flow = flow::serve(context, ends, memory, fd, server);
                 drop(tokio::spawn(flow));
@@ -212,6 +223,13 @@ impl Acceptor {
         Ok(())
     }
 
+    /// The mark that another program has set on the SYN of a flow that is split.
+    fn foreign(&self, ends: &Ends) -> Foreign {
+        let marks = self.context.foreign.as_ref();
+        let marks = marks.filter(|_| self.route.is_none());
+        marks.map_or_else(Foreign::default, |marks| marks.of(&ends.tuple()))
+    }
+
     /// Whether flows that come now wait for the link.
     fn waits(&self, away: bool) -> bool {
         away && self.site.waits_for_link()
@@ -222,10 +240,12 @@ impl Acceptor {
         &self,
         client: OwnedFd,
         ends: Ends,
+        mark: u32,
         memory: FlowMemory,
         reserved: Option<ReservedLeg>,
     ) {
-        let (family, dscp) = (self.family, self.keep_dscp(&client));
+        let dscp = self.keep_dscp(&client);
+        let (family, syn) = (self.family, FromSyn { dscp, mark });
         let (context, to) = (Arc::clone(&self.context), ends.clone());
         let begin = move |memory: &FlowMemory| {
             if !leg::may_be_host(to.destination.ip()) {
@@ -236,7 +256,7 @@ impl Acceptor {
                 Some(leg) => leg,
                 None => ReservedLeg::new(&to.site, family)?,
             };
-            connect(&context, leg, family, (&to, dscp), publish)
+            connect(&context, leg, family, (&to, syn), publish)
         };
         let context = Arc::clone(&self.context);
         let flow = waiting::serve_when_back(context, ends, memory, client, begin);
@@ -247,6 +267,7 @@ impl Acceptor {
         &self,
         client: &OwnedFd,
         ends: &Ends,
+        mark: u32,
         memory: &FlowMemory,
         reserved: Option<ReservedLeg>,
     ) -> io::Result<ServerLeg> {
@@ -268,10 +289,11 @@ impl Acceptor {
         let leg = match reserved {
             Some(leg) => leg,
             // The tunnel was lost after the reservation, or a held leg is.
-            None => ReservedLeg::new(&self.site, self.family)?,
+            None => ReservedLeg::new(&ends.site, self.family)?,
         };
         let dscp = self.keep_dscp(client);
-        let leg = connect(&self.context, leg, self.family, (ends, dscp), publish);
+        let syn = FromSyn { dscp, mark };
+        let leg = connect(&self.context, leg, self.family, (ends, syn), publish);
         leg.map(ServerLeg::Connecting)
     }
 
@@ -283,20 +305,16 @@ impl Acceptor {
     /// The leg whose server has answered already; without one the client has to be reset: it
     /// came too late.
     fn take_held(&self, client: &OwnedFd, ends: &Ends) -> io::Result<OwnedFd> {
-        let tuple = FlowTuple {
-            client: ends.client,
-            destination: ends.destination,
-        };
         let held = self
             .context
             .held
             .as_ref()
-            .and_then(|held| held.take(&tuple));
+            .and_then(|held| held.take(&ends.tuple()));
         let held = held.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected))?;
         if self.site.keeps_dscp() && held.dscp != 0 {
             leg::set_dscp_or_warn(client.as_fd(), self.family, held.dscp);
         }
-        leg::on_connected(held.fd.as_fd(), &self.site, self.family)?;
+        leg::on_connected(held.fd.as_fd(), &ends.site, self.family)?;
         Ok(held.fd)
     }
 
@@ -322,11 +340,11 @@ pub(crate) fn connect(
     context: &FlowContext,
     leg: ReservedLeg,
     family: Family,
-    (ends, dscp): (&Ends, u8),
+    (ends, syn): (&Ends, FromSyn),
     publish: impl Fn(BorrowedFd<'_>),
 ) -> io::Result<OwnedFd> {
     publish(leg.as_fd());
-    match leg.connect(&ends.site, ends.destination, ends.client, dscp) {
+    match leg.connect(&ends.site, ends.destination, ends.client, syn) {
         Err(err) if is_address_taken(&err) => {
             context
                 .counters
@@ -334,7 +352,7 @@ pub(crate) fn connect(
             let leg = ReservedLeg::new(&ends.site, family)?;
             publish(leg.as_fd());
             let address = ends.client.ip();
-            leg.connect_from_any_port(&ends.site, ends.destination, address, dscp)
+            leg.connect_from_any_port(&ends.site, ends.destination, address, syn)
         }
         result => result,
     }

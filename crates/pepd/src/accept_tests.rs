@@ -37,6 +37,7 @@ fn context() -> Arc<FlowContext> {
         admission: Admission::new(2, Arc::clone(&counters)),
         counters,
         held: None,
+        foreign: None,
         unanswered: Arc::default(),
         pulse: Default::default(),
         outage: crate::outage::tests::link(),

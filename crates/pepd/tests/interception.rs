@@ -151,6 +151,7 @@ fn every_rule_of_the_table_is_installed() {
                 rate: false,
                 seen: false,
                 tags: false,
+                marks: false,
                 errors: false,
             },
         ),

@@ -176,7 +176,7 @@ pub const MWAN3: &str = "
     iptables -t mangle -A mwan3_hook -d 10.2.0.0/24 -m mark --mark 0x0/0x3f00 -j MARK --set-xmark 0x3f00/0x3f00
     iptables -t mangle -A mwan3_hook -m mark --mark 0x0/0x3f00 -j mwan3_rules
     iptables -t mangle -A mwan3_hook -j CONNMARK --save-mark --nfmask 0x3f00 --ctmask 0x3f00
-    iptables -t mangle -A mwan3_rules RULE -m mark --mark 0x0/0x3f00 -j mwan3_policy_wan_only
+    iptables -t mangle -A mwan3_rules -i lan0 -m mark --mark 0x0/0x3f00 -j mwan3_policy_wan_only
     iptables -t mangle -A mwan3_policy_wan_only -m mark --mark 0x0/0x3f00 -j MARK --set-xmark 0x100/0x3f00
     iptables -t mangle -A PREROUTING -j mwan3_hook
     iptables -t mangle -A OUTPUT -j mwan3_hook

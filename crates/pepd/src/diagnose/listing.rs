@@ -42,7 +42,7 @@ impl Listing {
             let packets = counter.get("packets").and_then(Value::as_u64);
             let named = text(counter, "name").zip(packets);
             self.counters.extend(named);
-        } else if let Some(set) = object.get("set") {
+        } else if let Some(set) = object.get("set").or_else(|| object.get("map")) {
             self.sets.extend(text(set, "name"));
         } else if let Some(rule) = object.get("rule") {
             let comment = text(rule, "comment").unwrap_or_default();
@@ -73,6 +73,7 @@ impl Listing {
             // Switched off or on since the table was installed.
             ipv6: self.sets.contains("hosts6"),
             tags: self.rules.iter().any(|(chain, _)| chain == "marks_again"),
+            marks: self.sets.contains(crate::intercept::nft::MARKS_MAP),
             recent: self.sets.iter().any(|set| set.starts_with("recent")),
             errors: self.sets.iter().any(|set| set.starts_with("peers")),
             seen: self.sets.contains(crate::intercept::nft::SEEN_SET),
@@ -140,6 +141,7 @@ mod tests {
             json!({"set": {"name": "recent6"}}),
             json!({"set": {"name": "hosts6"}}),
             json!({"set": {"name": "seen"}}),
+            json!({"map": {"name": "marks"}}),
             json!({"counter": {"name": "syns", "packets": 7, "bytes": 420}}),
         ];
         for chain in &ruleset.chains {

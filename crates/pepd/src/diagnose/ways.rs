@@ -70,8 +70,8 @@ async fn policy(config: &Config, net: &Net) -> Option<Finding> {
                 "{}: for packets of hosts, and not for pepd's connections to servers, which go by the other rules",
                 rules.join("; ")
             ),
-            "the same rule for pepd's mark of server legs (`ip rule add fwmark 0x51000000/0xff000000 lookup TABLE` by \
-             default), or a site with mode = \"bypass\" for such hosts: docs/interception.md",
+            "a mark for what comes in there (nft, prerouting), and the same rule for that mark, which server legs have, too; \
+             or a site with mode = \"bypass\" for such hosts: docs/interception.md",
         )
     })
 }

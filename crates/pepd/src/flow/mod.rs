@@ -32,11 +32,12 @@ use pep_core::{
     hosts::Host,
     relay::{Direction, Relay, RelayLimits, Side},
     stats::EndReason,
+    syn::FlowTuple,
 };
 
 use crate::{
     arena::{Arena, Slot, SlotState},
-    intercept::{held::HeldLegs, unanswered::Unanswered},
+    intercept::{foreign::ForeignMarks, held::HeldLegs, unanswered::Unanswered},
     leg::SiteRuntime,
     limits::{Admission, Permit},
     outage::LinkWatch,
@@ -71,6 +72,8 @@ pub struct FlowContext {
     pub counters: Arc<Counters>,
     /// Server legs of sites that defer, where there is one.
     pub held: Option<Arc<HeldLegs>>,
+    /// Marks that other programs have set on hosts' SYNs, where hosts' connections are redirected.
+    pub foreign: Option<ForeignMarks>,
     /// Where flows hear of next hops that do not answer.
     pub unanswered: Arc<Unanswered>,
     /// Whether the threads go on.
@@ -387,6 +390,14 @@ impl Ends {
     pub(crate) fn host(&self) -> Option<Host> {
         let is_ours = self.peer.is_none();
         is_ours.then(|| Host::of(self.client.ip()))
+    }
+
+    /// The four addresses by which the kernel and the holder of SYNs know it.
+    pub(crate) const fn tuple(&self) -> FlowTuple {
+        FlowTuple {
+            client: self.client,
+            destination: self.destination,
+        }
     }
 
     /// The flow's span. Made when something is to be said, not kept: a flow that is silent for

@@ -17,7 +17,7 @@ use super::{Ends, Flow, FlowContext, FlowMemory, ServerLeg, publish_leg, refuse,
 use crate::{
     accept,
     arena::SlotState,
-    leg::{self, Family, ReservedLeg, SiteRuntime},
+    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     survive::Survivor,
     sys::socket,
 };
@@ -219,7 +219,7 @@ fn connect_again(context: &FlowContext, ends: &Ends, memory: &FlowMemory) -> io:
     let family = Family::of(&ends.destination);
     let leg = ReservedLeg::new(&ends.site, family)?;
     let publish = |leg: std::os::fd::BorrowedFd<'_>| publish_leg(&memory.slot, Side::Server, leg);
-    accept::connect(context, leg, family, (ends, 0), publish)
+    accept::connect(context, leg, family, (ends, FromSyn::default()), publish)
 }
 
 /// How old a flow is that was [`born`](super::born) then, in whichever process.

@@ -52,6 +52,7 @@ fn context() -> Arc<FlowContext> {
         admission: Admission::new(2, Arc::clone(&counters)),
         counters,
         held: None,
+        foreign: None,
         unanswered: Arc::default(),
         pulse: Default::default(),
         outage: crate::outage::tests::link(),
@@ -332,7 +333,7 @@ fn a_refusal_resets_the_client_at_once() {
         .unwrap()
         .local_addr()
         .unwrap();
-    let leg = leg::server_leg(&site(), nobody, nobody, 0).unwrap();
+    let leg = leg::server_leg(&site(), nobody, nobody, leg::FromSyn::default()).unwrap();
     let flow = start(site(), client_leg, ServerLeg::Connecting(leg));
     assert!(is_reset(&mut client));
     assert_eq!(flow.end().ended_refused, 1);
@@ -349,7 +350,9 @@ fn a_client_that_is_gone_ends_the_connecting() {
     let address = full.local_addr().unwrap().as_socket().unwrap();
     let _waiting = TcpStream::connect(address).unwrap();
     let leg = leg::ReservedLeg::new(&site(), Family::V4).unwrap();
-    let leg = leg.connect(&site(), address, address, 0).unwrap();
+    let leg = leg
+        .connect(&site(), address, address, leg::FromSyn::default())
+        .unwrap();
     let flow = start(site(), client_leg, ServerLeg::Connecting(leg));
     reset(client);
     assert_eq!(flow.end().ended_client_reset, 1);

@@ -26,6 +26,7 @@ use tokio::{sync::mpsc, time};
 use tracing::{debug, trace};
 
 use super::{
+    foreign::ForeignMarks,
     held::{ConnectedLeg, HeldLegs},
     icmp,
     neigh::HeldListener,
@@ -35,7 +36,7 @@ use super::{
     watcher::{PendingLeg, Ready, Watcher},
 };
 use crate::{
-    leg::{self, Family, ReservedLeg, SiteRuntime},
+    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     marks::MarkSet,
 };
 
@@ -50,6 +51,7 @@ const PACKET_BYTES_MAX: usize = 2048;
 pub struct DeferTask {
     config: Arc<Config>,
     sites: HashMap<SiteId, Arc<SiteRuntime>>,
+    foreign: ForeignMarks,
     held: Arc<HeldLegs>,
     tuns: Vec<(Lan, Tun)>,
     watcher: Watcher,
@@ -86,6 +88,7 @@ impl DeferTask {
                 .iter()
                 .map(|site| (site.id, Arc::clone(site)))
                 .collect(),
+            foreign: ForeignMarks::new(&config),
             held: Arc::new(HeldLegs::new(holder)),
             watcher: Watcher::new(tuns.iter().map(|(_, tun)| tun))?,
             passed: RawSender::new(marks.passed(), ipv6)?,
@@ -254,16 +257,23 @@ impl DeferTask {
     }
 
     fn begin(&mut self, flow: FlowTuple, dscp: u8, site: Arc<SiteRuntime>) -> io::Result<()> {
+        let foreign = self.foreign.of(&flow);
+        let site = match &site.beside {
+            Some(beside) if foreign.is_elsewhere => Arc::clone(beside),
+            _ => site,
+        };
+        let mark = foreign.mark;
+        let syn = FromSyn { dscp, mark };
         if !leg::may_be_host(flow.destination.ip()) {
             return Err(io::Error::from_raw_os_error(libc::ENETUNREACH));
         }
-        let fd = match leg::server_leg(&site, flow.destination, flow.client, dscp) {
+        let fd = match leg::server_leg(&site, flow.destination, flow.client, syn) {
             // An earlier flow between the same addresses still lingers here, most likely in
             // TIME_WAIT. Passing the SYN would not help: that socket would get the answer.
             Err(err) if is_lingering(&err) && site.source == Source::Client => {
                 let reserved = ReservedLeg::new(&site, Family::of(&flow.destination))?;
                 let client = flow.client.ip();
-                let fd = reserved.connect_from_any_port(&site, flow.destination, client, dscp)?;
+                let fd = reserved.connect_from_any_port(&site, flow.destination, client, syn)?;
                 self.held.count_source_port_changed();
                 fd
             }

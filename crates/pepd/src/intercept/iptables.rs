@@ -265,6 +265,8 @@ impl Writer<'_> {
             | Term::IsRecent(_)
             | Term::Forget(_)
             | Term::Seen
+            | Term::ForeignMark
+            | Term::KeepMark(_)
             | Term::AtCap(_)
             | Term::FasterPerHost(..)
             | Term::Faster(_)

@@ -17,6 +17,7 @@
 mod bypass;
 pub mod claim;
 pub mod defer;
+pub mod foreign;
 mod full_hosts;
 pub mod held;
 mod hop;

@@ -4,7 +4,7 @@ mod ask;
 mod command;
 mod text;
 
-pub(super) use ask::{counters, table_exists};
+pub(super) use ask::{counters, element, table_exists};
 pub use command::{Nft, NftError};
 pub use text::{
     chain_transaction, empty_transaction, gate_transaction, hosts_transaction, install_transaction,
@@ -30,6 +30,14 @@ const RECENT_SECONDS: u32 = 10;
 /// Elements of a set of recent SYNs at most, some 6 MB (IPv4) or 9 MB (IPv6). A flood may fill
 /// it; then new flows pass unaccelerated until it has drained.
 const RECENT_ELEMENTS: u32 = 65_536;
+
+/// Seconds for which the mark of a SYN is kept: a host that has not heard pepd's SYN-ACK repeats
+/// its SYN, and a held SYN is let go within less.
+const MARKS_SECONDS: u32 = 60;
+
+/// Marks of SYNs that are kept at most, some 4 MB. Server legs of those
+/// beyond have none.
+const MARKS_ELEMENTS: u32 = 65_536;
 
 /// Hosts whose SYNs are counted by the second at most, some 16 MB (IPv6); those beyond count among
 /// all only.
@@ -180,6 +188,16 @@ impl Family {
         }
     }
 }
+
+/// The map of the marks of hosts' SYNs. Its keys are hashes of their four addresses: nft 1.0.6
+/// fails with keys of maps that are longer than 16 bytes.
+pub const MARKS_MAP: &str = "marks";
+
+/// The seed of the hashes ("pepd").
+pub(super) const MARKS_SEED: u32 = 0x7065_7064;
+
+/// Hashes are below this.
+pub(super) const MARKS_MODULUS: u32 = u32::MAX;
 
 /// See [`Family::quoted`].
 #[derive(Debug, Clone, Copy)]

@@ -118,7 +118,7 @@ impl Routing {
     }
 
     /// Policy rules of other programs by which hosts' packets are routed and pepd's own are not: by
-    /// a LAN interface, or by a mark that is none of pepd's. As `ip rule` names them.
+    /// a LAN interface. As `ip rule` names them.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -146,9 +146,6 @@ impl Routing {
             .find_map(|attribute| match attribute {
                 RuleAttribute::Iifname(name) if self.lans.contains(name) => {
                     Some(format!("iif {name}"))
-                }
-                RuleAttribute::FwMark(mark) if mark & !self.marks.mask() != 0 => {
-                    Some(format!("fwmark {mark:#x}"))
                 }
                 _ => None,
             });

@@ -17,6 +17,7 @@
 //! chain block_N       a packet of site N of mode block is refused
 //! chain packet_sites  what is of no flow: one or more rules per site, where some site looks at packets
 //! chain from_servers  prerouting, after de-NAT: answers of the servers
+//! chain kept_marks    keeps the mark that another program has set on a SYN, for the server leg
 //! chain marks_again   prerouting, last: puts back marks that another program's rules have changed
 //! chain to_hosts      output, before conntrack: what we send to hosts
 //! chain errors        output: ICMP errors about packets of a peer go into the TUN out of which these came
@@ -148,6 +149,10 @@ pub enum Term {
     SocketTransparent,
     /// The packet's mark is this one, within the mask.
     Mark(u32),
+    /// The packet's mark has bits beyond the mask.
+    ForeignMark,
+    /// Keep the packet's mark as that of a SYN with its four addresses, of the family.
+    KeepMark(Family),
     /// The packet is of the family.
     Of(Family),
     /// TCP with an option of this kind.
@@ -395,6 +400,9 @@ pub struct Features {
     pub seen: bool,
     /// Setting and matching the priority of packets; iptables cannot, before routing.
     pub tags: bool,
+    /// Maps filled by rules, and hashes (nft_hash): without, server legs do not follow marks that
+    /// other programs set on hosts' packets.
+    pub marks: bool,
     /// Chains of type `route` in a table of both families (5.2), and sets filled by rules: without,
     /// ICMP errors about a peer's packets go out by the link.
     pub errors: bool,
@@ -410,6 +418,7 @@ impl Features {
         rate: true,
         seen: true,
         tags: true,
+        marks: true,
         errors: true,
     };
 
@@ -448,6 +457,8 @@ pub struct Ruleset {
     /// Families for which there is a set of hosts by how fast their SYNs come; empty where none are
     /// held.
     pub rates: Vec<Family>,
+    /// True where there is a map of the marks that other programs have set on SYNs.
+    pub marked: bool,
     /// Whether there is a set of the interfaces by which SYNs came in.
     pub seen: bool,
     /// The sets of hosts that a peer has sent packets of, by the TUN out of which these came.

@@ -439,6 +439,7 @@ pub(crate) async fn diagnose(
         rate: can(&[Term::FasterPerHost(rules::Family::V4, 1)]).await?,
         seen: can(&[Term::Seen]).await?,
         tags: can(&[Term::Tagged(0), Term::Tag(0)]).await?,
+        marks: can(&[Term::KeepMark(rules::Family::V4)]).await?,
         // Nobody who has no such site is to hear of it.
         errors: rules::lanes(config).is_empty() || can(ERRORS).await?,
     })
@@ -479,6 +480,12 @@ pub(crate) fn degradations(features: Features) -> Vec<&'static str> {
     if !features.tags {
         lost.push(
             "the kernel cannot set the priority of packets by nft rules: rules of others that set marks, and reverse path filters, may break connections",
+        );
+    }
+    if !features.marks {
+        lost.push(
+            "the kernel cannot fill nft maps from rules (nft_dynset, nft_hash): connections to servers do not follow policy rules by marks of \
+             other programs",
         );
     }
     if !features.errors {

@@ -151,8 +151,16 @@ fn set_listener_options(
     Ok(())
 }
 
+/// Fields that a server leg takes over from the SYN of its client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FromSyn {
+    /// The DSCP; 0 where the site does not keep it.
+    pub dscp: u8,
+    /// Bits of the mark that another program has set, none of pepd's.
+    pub mark: u32,
+}
+
 /// The server leg of a flow: non-blocking, options set, bound as the site says, connect() begun.
-/// `dscp` is that of the client's SYN.
 ///
 /// The leg is connected when it becomes writable and [`so_error`] is `None`.
 ///
@@ -162,9 +170,9 @@ pub fn server_leg(
     site: &SiteRuntime,
     destination: SocketAddr,
     client: SocketAddr,
-    dscp: u8,
+    syn: FromSyn,
 ) -> io::Result<OwnedFd> {
-    ReservedLeg::new(site, Family::of(&destination))?.connect(site, destination, client, dscp)
+    ReservedLeg::new(site, Family::of(&destination))?.connect(site, destination, client, syn)
 }
 
 /// A server leg that goes nowhere yet.
@@ -210,12 +218,12 @@ impl ReservedLeg {
         site: &SiteRuntime,
         destination: SocketAddr,
         client: SocketAddr,
-        dscp: u8,
+        syn: FromSyn,
     ) -> io::Result<OwnedFd> {
         if site.source == Source::Client {
             self.socket.bind(&client.into())?;
         }
-        self.start(site, destination, dscp)
+        self.start(site, destination, syn)
     }
 
     /// As [`connect`](Self::connect), but from a free port of the client's address.
@@ -227,18 +235,26 @@ impl ReservedLeg {
         site: &SiteRuntime,
         destination: SocketAddr,
         client: IpAddr,
-        dscp: u8,
+        syn: FromSyn,
     ) -> io::Result<OwnedFd> {
         // The port is chosen by connect(), which knows the destination: more are free then.
         let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
         sys::socket::set_int(self.socket.as_fd(), level, name, 1)?;
         self.socket.bind(&SocketAddr::new(client, 0).into())?;
-        self.start(site, destination, dscp)
+        self.start(site, destination, syn)
     }
 
-    fn start(self, site: &SiteRuntime, destination: SocketAddr, dscp: u8) -> io::Result<OwnedFd> {
-        if site.keeps_dscp() && dscp != 0 {
-            set_dscp_or_warn(self.socket.as_fd(), self.family, dscp);
+    fn start(
+        self,
+        site: &SiteRuntime,
+        destination: SocketAddr,
+        syn: FromSyn,
+    ) -> io::Result<OwnedFd> {
+        if site.keeps_dscp() && syn.dscp != 0 {
+            set_dscp_or_warn(self.socket.as_fd(), self.family, syn.dscp);
+        }
+        if syn.mark != 0 {
+            self.socket.set_mark(site.server.mark | syn.mark)?;
         }
         match self.socket.connect(&SockAddr::from(destination)) {
             Err(err) if err.raw_os_error() != Some(libc::EINPROGRESS) => Err(err),

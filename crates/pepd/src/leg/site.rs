@@ -6,7 +6,7 @@ use pep_core::{
     config::{Config, Link, Timeouts},
     relay::Side,
     site::{
-        Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Sharing, Site, SiteId, Source,
+        Close, DscpPolicy, IpVersion, KeepWhen, LinkLeg, Mode, Sharing, Site, SiteId, Source,
         SynHandling, WhileDown,
     },
 };
@@ -53,6 +53,8 @@ pub struct SiteRuntime {
     pub share: [Option<Terms>; 2],
     /// What they have come to.
     pub tally: Arc<Tally>,
+    /// Options of its flows that do not cross the link, where there may be some.
+    pub beside: Option<Arc<Self>>,
 }
 
 impl SiteRuntime {
@@ -67,8 +69,30 @@ impl SiteRuntime {
             .sites
             .iter()
             .filter(|(_, site)| site.mode.takes_flows())
-            .map(|(id, site)| Arc::new(Self::new(config, controls, id, site)))
+            .map(|(id, site)| Arc::new(Self::new(config, controls, id, site).with_beside(site)))
             .collect()
+    }
+
+    /// A flow of a split site may leave by another uplink, to which nothing of the link applies.
+    fn with_beside(self, site: &Site) -> Self {
+        if site.mode != Mode::Split || site.link_leg != LinkLeg::Server {
+            return self;
+        }
+        let unlimited = host_leg(site, self.server.mark);
+        let server = LegOptions {
+            congestion: self.client.congestion.clone(),
+            ..unlimited
+        };
+        let beside = Self {
+            server,
+            share: [None, None],
+            while_down: WhileDown::Bypass,
+            ..self.clone()
+        };
+        Self {
+            beside: Some(Arc::new(beside)),
+            ..self
+        }
     }
 
     /// The server legs of flows that peers open: as those of the built-in site, but none of them
@@ -138,6 +162,7 @@ impl SiteRuntime {
             share: [IpVersion::V4, IpVersion::V6]
                 .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
             tally: Arc::default(),
+            beside: None,
         }
     }
 

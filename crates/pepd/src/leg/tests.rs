@@ -47,6 +47,7 @@ pub(crate) fn site() -> SiteRuntime {
         link_side: pep_core::relay::Side::Server,
         compress: false,
         while_down: pep_core::site::WhileDown::default(),
+        beside: None,
         share: [None; 2],
         tally: std::sync::Arc::default(),
     }
@@ -62,7 +63,7 @@ fn a_server_leg_connects_with_its_options() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let listener = TcpListener::bind(address).unwrap();
         let server = listener.local_addr().unwrap();
-        let leg = server_leg(&site(), server, server, 0).unwrap();
+        let leg = server_leg(&site(), server, server, FromSyn::default()).unwrap();
         wait_writable(&leg);
         assert!(so_error(leg.as_fd()).unwrap().is_none());
         let socket = SockRef::from(&leg);
@@ -81,7 +82,7 @@ fn a_refusal_is_the_pending_error() {
         .unwrap()
         .local_addr()
         .unwrap();
-    let leg = server_leg(&site(), server, server, 0).unwrap();
+    let leg = server_leg(&site(), server, server, FromSyn::default()).unwrap();
     wait_writable(&leg);
     let err = so_error(leg.as_fd()).unwrap().expect("refused");
     assert_eq!(err.kind(), io::ErrorKind::ConnectionRefused);
@@ -113,7 +114,7 @@ fn syns_back_off_and_retransmissions_do_not() {
     site.server.user_timeout = Some(Duration::from_secs(600));
     site.server.rto_max = Some(Duration::from_secs(2));
     let rto_max = |leg: &OwnedFd| sys::socket::rto_max(leg.as_fd()).unwrap().as_secs();
-    let leg = server_leg(&site, server, server, 0).unwrap();
+    let leg = server_leg(&site, server, server, FromSyn::default()).unwrap();
     assert_eq!(rto_max(&leg), 16);
     on_connected(leg.as_fd(), &site, Family::V4).unwrap();
     assert_eq!(rto_max(&leg), 2);

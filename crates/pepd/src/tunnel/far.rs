@@ -16,7 +16,7 @@ use super::{
 use crate::{
     accept,
     flow::{self, Ends, FlowContext},
-    leg::{self, Family, ReservedLeg, SiteRuntime},
+    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     limits::Permit,
     observe::Tally,
 };
@@ -65,13 +65,8 @@ impl Servers for Reachable {
         let family = Family::of(&ends.destination);
         let leg = ReservedLeg::new(&ends.site, family)?;
         let publish = |leg: BorrowedFd<'_>| publish(SockRef::from(&leg).cookie());
-        register(accept::connect(
-            context,
-            leg,
-            family,
-            (ends, dscp),
-            publish,
-        )?)
+        let syn = FromSyn { dscp, mark: 0 };
+        register(accept::connect(context, leg, family, (ends, syn), publish)?)
     }
 }
 

@@ -117,6 +117,7 @@ pub(super) fn context_over(
         admission: Admission::new(slots, Arc::clone(&counters)),
         counters,
         held: None,
+        foreign: None,
         unanswered: Arc::default(),
         pulse: Default::default(),
         outage: crate::outage::tests::link(),

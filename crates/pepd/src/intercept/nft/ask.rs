@@ -20,8 +20,24 @@ const GET_TABLE: u16 = SUBSYSTEM + 1;
 const NEW_OBJECT: u16 = SUBSYSTEM + 18;
 /// `NFT_MSG_GETOBJ`: which counters are there?
 const GET_OBJECT: u16 = SUBSYSTEM + 19;
-/// `NFTA_TABLE_NAME`, `NFTA_OBJ_TABLE`.
+/// `NFT_MSG_NEWSETELEM`: an element of a set or map.
+const NEW_ELEMENT: u16 = SUBSYSTEM + 12;
+/// `NFT_MSG_GETSETELEM`: is there one?
+const GET_ELEMENT: u16 = SUBSYSTEM + 13;
+/// `NFTA_TABLE_NAME`, `NFTA_OBJ_TABLE`, `NFTA_SET_ELEM_LIST_TABLE`.
 const TABLE_NAME: u16 = 1;
+/// `NFTA_SET_ELEM_LIST_SET`.
+const ELEMENTS_SET: u16 = 2;
+/// `NFTA_SET_ELEM_LIST_ELEMENTS`.
+const ELEMENTS: u16 = 3;
+/// `NFTA_LIST_ELEM`.
+const ELEMENT: u16 = 1;
+/// `NFTA_SET_ELEM_KEY`.
+const ELEMENT_KEY: u16 = 1;
+/// `NFTA_SET_ELEM_DATA`.
+const ELEMENT_DATA: u16 = 2;
+/// `NFTA_DATA_VALUE`.
+const DATA_VALUE: u16 = 1;
 /// `NFTA_OBJ_NAME`.
 const OBJECT_NAME: u16 = 2;
 /// `NFTA_OBJ_TYPE`.
@@ -32,6 +48,8 @@ const OBJECT_DATA: u16 = 4;
 const COUNTER: u32 = 1;
 /// `NFTA_COUNTER_PACKETS`.
 const COUNTER_PACKETS: u16 = 2;
+/// `NLA_F_NESTED`: the value is attributes.
+const NESTED: u16 = 0x8000;
 /// `NLA_TYPE_MASK`: without the flags of nested attributes.
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 /// `NFPROTO_INET`: tables for IPv4 and IPv6.
@@ -84,6 +102,27 @@ pub fn counters(table: &str) -> io::Result<BTreeMap<String, u64>> {
     }
 }
 
+/// The mark under a key of a map of an `inet` table; `None` where there is no such key, map or
+/// table.
+///
+/// # Errors
+/// When descriptors or memory are short, or the kernel's answer makes no sense.
+pub fn element(table: &str, map: &str, key: &[u8]) -> io::Result<Option<u32>> {
+    let key = attribute(DATA_VALUE, key);
+    let key = attribute(ELEMENT_KEY | NESTED, &key);
+    let elements = attribute(ELEMENT | NESTED, &key);
+    let flags = libc::NLM_F_REQUEST as u16;
+    let attributes = [
+        (TABLE_NAME, &terminated(table)[..]),
+        (ELEMENTS_SET, &terminated(map)),
+        (ELEMENTS | NESTED, &elements),
+    ];
+    let fd = ask(&query(GET_ELEMENT, flags, &attributes))?;
+    let mut answer = [0; 1024];
+    let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+    mark(&answer[..length])
+}
+
 fn ask(query: &[u8]) -> io::Result<OwnedFd> {
     let protocol = SockProtocol::NetlinkNetFilter;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -102,16 +141,22 @@ fn query(kind: u16, flags: u16, attributes: &[(u16, &[u8])]) -> Vec<u8> {
     query[4..6].copy_from_slice(&kind.to_ne_bytes());
     query[6..8].copy_from_slice(&flags.to_ne_bytes());
     query.extend([INET, libc::NFNETLINK_V0 as u8, 0, 0]);
-    for (attribute, value) in attributes {
-        let length = (4 + value.len()) as u16;
-        query.extend(length.to_ne_bytes());
-        query.extend(attribute.to_ne_bytes());
-        query.extend(*value);
-        query.resize(query.len().next_multiple_of(4), 0);
-    }
+    query.extend(
+        attributes
+            .iter()
+            .flat_map(|&(kind, value)| attribute(kind, value)),
+    );
     let length = query.len() as u32;
     query[..4].copy_from_slice(&length.to_ne_bytes());
     query
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
 }
 
 fn exists(answer: &[u8]) -> io::Result<bool> {
@@ -123,6 +168,29 @@ fn exists(answer: &[u8]) -> io::Result<bool> {
         },
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+fn mark(answer: &[u8]) -> io::Result<Option<u32>> {
+    match messages(answer).next() {
+        Some((NEW_ELEMENT, body)) => match mark_of(body) {
+            Some(mark) => Ok(Some(mark)),
+            None => Err(io::ErrorKind::InvalidData.into()),
+        },
+        Some((kind, body)) if i32::from(kind) == libc::NLMSG_ERROR => match error(body)? {
+            libc::ENOENT => Ok(None),
+            code => Err(io::Error::from_raw_os_error(code)),
+        },
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn mark_of(body: &[u8]) -> Option<u32> {
+    let nested = [ELEMENTS, ELEMENT, ELEMENT_DATA, DATA_VALUE];
+    let mut value = body.get(GENERIC_BYTES..)?;
+    for kind in nested {
+        value = find(value, kind)?;
+    }
+    Some(u32::from_ne_bytes(value.try_into().ok()?))
 }
 
 /// Takes the counters of one part of a dump. True when it was the last.
@@ -144,11 +212,9 @@ fn take_counters(answer: &[u8], counters: &mut BTreeMap<String, u64>) -> io::Res
 }
 
 fn counter(body: &[u8]) -> Option<(String, u64)> {
-    let find = |bytes, wanted| attributes(bytes).find(|(kind, _)| *kind == wanted);
     let object = body.get(GENERIC_BYTES..)?;
-    let (_, name) = find(object, OBJECT_NAME)?;
-    let (_, data) = find(object, OBJECT_DATA)?;
-    let (_, packets) = find(data, COUNTER_PACKETS)?;
+    let name = find(object, OBJECT_NAME)?;
+    let packets = find(find(object, OBJECT_DATA)?, COUNTER_PACKETS)?;
     let name = std::str::from_utf8(name.strip_suffix(&[0])?).ok()?;
     Some((
         name.to_owned(),
@@ -175,6 +241,11 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
+fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut attributes = attributes(bytes);
+    attributes.find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
 /// The attributes in these bytes, likewise.
 fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
@@ -199,16 +270,7 @@ mod tests {
         message
     }
 
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
-    }
-
     fn object(name: &str, packets: u64) -> Vec<u8> {
-        const NESTED: u16 = 0x8000;
         let data = [
             attribute(1, &0_u64.to_be_bytes()),
             attribute(COUNTER_PACKETS, &packets.to_be_bytes()),
@@ -234,6 +296,28 @@ mod tests {
         for length in [0, 5, 18] {
             assert!(exists(&answer(-libc::ENOENT)[..length]).is_err());
         }
+    }
+
+    #[test]
+    fn the_mark_of_an_element_is_understood() {
+        let data = attribute(
+            ELEMENT_DATA | NESTED,
+            &attribute(DATA_VALUE, &7_u32.to_ne_bytes()),
+        );
+        let key = attribute(ELEMENT_KEY | NESTED, &attribute(DATA_VALUE, &[1; 16]));
+        let element = attribute(ELEMENT | NESTED, &[key, data].concat());
+        let body = [
+            vec![INET, 0, 0, 0],
+            attribute(TABLE_NAME, b"pepd\0"),
+            attribute(ELEMENTS | NESTED, &element),
+        ];
+        let answer = message(NEW_ELEMENT, &body.concat());
+        assert_eq!(mark(&answer).expect("an answer"), Some(7));
+        for length in 0..answer.len() {
+            assert!(mark(&answer[..length]).is_err(), "{length}");
+        }
+        let missing = message(libc::NLMSG_ERROR as u16, &(-libc::ENOENT).to_ne_bytes());
+        assert_eq!(mark(&missing).expect("an answer"), None);
     }
 
     #[test]

@@ -6,8 +6,9 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use pep_core::{hosts::Host, site::PortRange};
 
 use super::{
-    Family, HOST_MASK, Hook, RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS,
-    SEEN_ELEMENTS, SEEN_SECONDS, SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits,
+    Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, MARKS_SEED,
+    RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
+    SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits,
 };
 use crate::{
     gate::Gate,
@@ -34,6 +35,9 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
     parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
     parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
     parts.extend(ruleset.rates.iter().map(|&family| rates_set(family)));
+    if ruleset.marked {
+        parts.push(marks_map());
+    }
     let spoken = ruleset.spoken.iter();
     parts.extend(spoken.map(|&(family, lane)| spoken_set(family, lane)));
     parts.extend(ruleset.chains.iter().map(|part| chain(ruleset.mask, part)));
@@ -102,6 +106,7 @@ pub fn probe_transaction(terms: &[Term]) -> String {
         Term::Remember(family) | Term::Forget(family) => Some(recent_set(*family)),
         Term::FasterPerHost(family, _) => Some(rates_set(*family)),
         Term::Seen => Some(seen_set()),
+        Term::KeepMark(_) => Some(marks_map()),
         Term::HasSpoken(family, lane) => Some(spoken_set(*family, *lane)),
         _ => None,
     });
@@ -139,6 +144,12 @@ fn recent_set(family: Family) -> String {
     format!(
         "\tset {name} {{\n\t\ttype {address} . inet_service . {address} . inet_service\n\
          \t\tsize {RECENT_ELEMENTS}\n\t\tflags timeout\n\t\ttimeout {RECENT_SECONDS}s\n\t}}\n"
+    )
+}
+
+fn marks_map() -> String {
+    format!(
+        "\tmap {MARKS_MAP} {{\n\t\ttype mark : mark\n\t\tsize {MARKS_ELEMENTS}\n\t\tflags timeout\n\t\ttimeout {MARKS_SECONDS}s\n\t}}\n"
     )
 }
 
@@ -221,6 +232,13 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
+        Term::ForeignMark => format!("meta mark & {:#010x} != 0", !mask),
+        Term::KeepMark(family) => {
+            let key = four_addresses(*family);
+            format!(
+                "update @{MARKS_MAP} {{ jhash {key} mod {MARKS_MODULUS} seed {MARKS_SEED:#x} : meta mark }}"
+            )
+        }
         Term::IsRecent(family) => format!("{} @{}", four_addresses(*family), family.recent_set()),
         Term::AtCap(Family::V4) => format!("{} @{}", host(Family::V4), Family::V4.hosts_set()),
         Term::AtCap(Family::V6) => {

@@ -30,6 +30,7 @@ impl Ruleset {
             forgotten: builder.forgotten().to_vec(),
             hosts: features.families().to_vec(),
             rates: builder.rates().to_vec(),
+            marked: !builder.marked().is_empty(),
             seen: features.seen,
             spoken: builder.spoken(),
             counters: builder.counters(),
@@ -58,6 +59,15 @@ impl Builder<'_> {
     /// The families whose hosts' SYNs are counted by the second.
     fn rates(&self) -> &'static [Family] {
         if self.features.rate && self.config.defers() {
+            self.features.families()
+        } else {
+            &[]
+        }
+    }
+
+    /// The families whose SYNs' foreign marks are kept.
+    fn marked(&self) -> &'static [Family] {
+        if self.features.marks && self.features.tags {
             self.features.families()
         } else {
             &[]
@@ -125,6 +135,7 @@ impl Builder<'_> {
             Some(Hook::PreroutingDnat),
             from_servers,
         ));
+        chains.extend(self.kept_marks());
         chains.extend(self.marks_chain());
         chains.push(chain(
             "to_hosts",
@@ -251,11 +262,54 @@ impl Builder<'_> {
             again(mark, mark, "into a TUN, past reverse path filters")
         });
         let clear = again(self.no_mark(), 0, "out of a TUN, past reverse path filters");
-        let rules = [local, clear].into_iter().chain(tuns).collect();
+        let kept = self.to_kept_marks();
+        let rules = kept.into_iter().chain([local, clear]).chain(tuns).collect();
         let hook = Some(Hook::PreroutingLast);
         self.features
             .tags
             .then(|| chain("marks_again", hook, rules))
+    }
+
+    /// Jumps to [`KEPT_MARKS`] of the SYNs that pepd takes.
+    fn to_kept_marks(&self) -> Vec<Rule> {
+        let lan = Term::From(self.lan_names());
+        let holds = self.lans.iter().enumerate();
+        let holds = holds.filter(|(_, lan)| lan.tun.is_some());
+        let holds = holds.map(|(number, _)| self.marks.hold(number));
+        let taken = [self.marks.local()].into_iter().chain(holds);
+        let jump = |mark: u32| {
+            let tagged = Term::Tagged(self.marks.number(mark));
+            let jump = Term::Jump(KEPT_MARKS.to_owned());
+            let terms = [lan.clone(), Term::Syn, tagged, Term::ForeignMark, jump];
+            rule("another program has marked a SYN that pepd takes", terms)
+        };
+        let is_empty = self.marked().is_empty();
+        taken.filter(|_| !is_empty).map(jump).collect()
+    }
+
+    /// The chain in which marks of other programs are kept for server legs, and with them, in
+    /// pepd's own bits, whether the way by that mark leads by the link.
+    fn kept_marks(&self) -> Option<Chain> {
+        let keep = |comment: &str, conditions: Vec<Term>| {
+            let rules = self.marked().iter().map(|&family| {
+                let keep = [Term::Of(family), Term::KeepMark(family)];
+                rule(comment, [&conditions[..], &keep].concat())
+            });
+            rules.collect::<Vec<_>>()
+        };
+        let mut rules = Vec::new();
+        if let Some(link) = self.link_alone() {
+            let beside = vec![
+                Term::SetMark(0),
+                Term::RoutedElsewhere(link.to_owned()),
+                Term::SetMark(self.marks.passed()),
+            ];
+            rules.extend(keep("by that mark it does not leave by the link", beside));
+        }
+        // After those before: what a map has under a key stays.
+        rules.extend(keep("the server leg has it, too", vec![Term::SetMark(0)]));
+        let is_empty = self.marked().is_empty();
+        (!is_empty).then(|| chain(KEPT_MARKS, None, rules))
     }
 
     fn host_rules(&self) -> Vec<Rule> {
@@ -639,6 +693,9 @@ impl Builder<'_> {
 
 /// Where connections arrive, for `pepd check`.
 const ARRIVES: &str = "connections arrive by this interface";
+
+/// The chain of SYNs that other programs have marked.
+const KEPT_MARKS: &str = "kept_marks";
 
 /// The TCP options by which segments are signed: MD5 (RFC 2385) and AO (RFC 5925).
 const TCP_SIGNATURES: [u8; 2] = [19, 29];

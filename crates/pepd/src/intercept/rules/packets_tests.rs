@@ -256,6 +256,7 @@ fn an_older_kernel_has_no_rules_for_errors() {
     let config = pep_core::config::parse(&text).expect("valid");
     let older = Features {
         tags: false,
+        marks: false,
         errors: false,
         ..Features::FULL
     };

@@ -169,7 +169,14 @@ fn marks_are_set_again_behind_all_other_programs() {
     let (local, tun, none) = (0x5300_0000, 0x5400_0000, 0);
     let expected = [(0x53, local), (0x50, none), (0x54, tun)];
     let expected = expected.map(|(tag, mark)| vec![Term::Tagged(tag), Term::SetMark(mark)]);
-    assert_eq!(terms_of(&ruleset, "marks_again"), expected);
+    let again = terms_of(&ruleset, "marks_again");
+    let (kept, again) = again.split_at(2);
+    assert_eq!(again, expected);
+    // Before that, while others' bits alone are asked, and of SYNs that pepd takes only.
+    for (terms, tag) in kept.iter().zip([0x53, 0x54]) {
+        assert!(terms.contains(&Term::Tagged(tag)) && terms.contains(&Term::ForeignMark));
+        assert_eq!(terms.last(), Some(&Term::Jump("kept_marks".to_owned())));
+    }
     // Its mark leads into the TUN only once it has passed the others' filters.
     let into = terms_of(&ruleset, "hold_0")[1];
     let marks = into.iter().filter(|term| matches!(term, Term::SetMark(_)));
@@ -177,6 +184,7 @@ fn marks_are_set_again_behind_all_other_programs() {
     assert_eq!(marks, [&Term::SetMark(tun), &Term::SetMark(0)]);
     let without = Features {
         tags: false,
+        marks: false,
         ..Features::FULL
     };
     let ruleset = Ruleset::new(&config(&text), without);
@@ -311,6 +319,7 @@ fn without_dynset_or_fib_the_rules_that_need_them_are_missing() {
         rate: false,
         seen: false,
         tags: false,
+        marks: false,
         errors: false,
     };
     let ruleset = Ruleset::new(&config(PLAIN), poor);
