@@ -183,3 +183,28 @@ fn a_machine_that_is_late_is_no_queue() {
     let [stated, dedicated] = [Rate::Stated(20_000_000), Rate::Dedicated(20_000_000)].map(share);
     assert!(stated > 0.985 * dedicated, "{stated}, {dedicated}");
 }
+
+#[test]
+fn a_flow_that_waits_is_no_outage_whichever_end_states_a_rate() {
+    for rtt in [1, 40, 600] {
+        let link = format!("rate=10mbit,delay={}us,queue=100%bdp", rtt * 500);
+        for stated in [[true, true], [true, false], [false, true], [false, false]] {
+            let sides = [0, 1].map(|side| {
+                let mut config = config(side == 0, 10_000_000, Duration::from_millis(rtt));
+                let rates = [config.rate, Rate::Auto];
+                config.rate = rates[usize::from(!stated[side])];
+                // As the handshake tells it.
+                config.return_rate = stated[1 - side].then_some(10_000_000);
+                config
+            });
+            let mut rig = Rig::new(&link, 1, sides);
+            // The far end is never sent more than this, and sends nothing: what it measures is low.
+            let stream = rig.sessions[0].open(Class::Bulk, 0, b"").expect("few");
+            rig.sessions[0].written(stream, 1 << 20);
+            rig.run(Duration::from_secs(60), |_| false);
+            assert_eq!(rig.readable(stream), 1 << 20);
+            let outages = [0, 1].map(|side: usize| rig.sessions[side].stats().outages);
+            assert_eq!(outages, [0, 0], "{rtt} ms, rates stated: {stated:?}");
+        }
+    }
+}

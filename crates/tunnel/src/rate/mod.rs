@@ -4,7 +4,7 @@ mod auto;
 mod controller;
 mod pacer;
 
-pub use auto::Auto;
+pub use auto::{Auto, least_safe_rate};
 pub use controller::{Controller, ControllerConfig, Found};
 pub use pacer::{Batch, Pacer};
 

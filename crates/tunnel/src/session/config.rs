@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{path::PathMemory, wire::DATAGRAM_OVERHEAD};
+use crate::{path::PathMemory, rate::least_safe_rate, wire::DATAGRAM_OVERHEAD};
 
 /// How a session behaves.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,7 +77,24 @@ const PACKET_TIME: Duration = Duration::from_millis(2500);
 /// Headers take too much of shorter packets, in bytes of plain text.
 const PACKET_MIN: usize = 512;
 
+/// Where one end only has stated a rate, the other's reports and beacons reckon with so much of it
+/// at most, in bits a second: the way back is seldom slower.
+const TOLD_MAX: u64 = 1_000_000;
+
 impl SessionConfig {
+    /// Rates in bits a second with which our reports and the peer's reckon; `safe` is what is known
+    /// of ours. The peer's may be more than this says, and never less: its pauses would be taken
+    /// for outages.
+    pub(super) fn report_rates(&self, safe: u64, rtt: Duration) -> [u64; 2] {
+        let told = |rate: u64| rate.min(TOLD_MAX);
+        let ours = match (self.rate.stated(), self.return_rate) {
+            (None, Some(theirs)) => safe.max(told(theirs)),
+            _ => safe,
+        };
+        let stated = self.return_rate.or(self.rate.stated().map(told));
+        [ours, stated.unwrap_or_else(|| least_safe_rate(rtt))]
+    }
+
     /// The longest packet that suits a rate in bits a second, in bytes of plain text.
     pub(super) fn longest_packet(&self, rate: u64) -> usize {
         let bytes = (rate as f64 / 8.0 * PACKET_TIME.as_secs_f64()) as usize;

@@ -96,21 +96,17 @@ impl Session {
     pub(super) fn expect(&mut self) {
         let rtt = self.delivery.smoothed_rtt();
         let rate = self.controller.safe_rate();
-        let back = self.config.return_rate.unwrap_or(rate);
-        let ours = Timing {
+        let [ours, back] = self.config.report_rates(rate, rtt);
+        let timing = |rate| Timing {
             rtt,
             rate: Some(rate),
         };
-        let reports = Timing {
-            rtt,
-            rate: Some(back),
-        };
-        self.arrivals.set_timing(ours);
+        self.arrivals.set_timing(timing(ours));
         self.mtu.suit(self.config.longest_packet(rate));
-        self.spacing = reports.spacing();
+        self.spacing = timing(self.config.return_rate.unwrap_or(rate)).spacing();
         let bytes = (self.config.packet_max + self.config.overhead) as u64;
         self.silence.set_expected(&Expected {
-            reports,
+            reports: timing(back),
             packet: time_of(bytes, self.controller.link_rate().min(back)),
             queue: self.delivery.queue(),
         });

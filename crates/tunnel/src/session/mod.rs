@@ -151,7 +151,7 @@ impl Session {
         let rate = controller.safe_rate();
         let mut mtu = Mtu::new(config.packet_start, config.packet_max);
         mtu.suit(config.longest_packet(rate));
-        let back = config.return_rate.unwrap_or(rate);
+        let [ours, back] = config.report_rates(rate, config.rtt);
         let stated = config.rate.stated().is_some() && config.return_rate.is_some();
         let timing = |rate| Timing {
             rtt: config.rtt,
@@ -184,13 +184,13 @@ impl Session {
             silence: Silence::new(config.outages, &expected, now),
             idle_since: None,
             unheard: false,
-            arrivals: Arrivals::new(timing(rate), now).with_rates_stated(stated),
+            arrivals: Arrivals::new(timing(ours), now).with_rates_stated(stated),
             decoding: Some(Decoding::new(config.packet_max)),
             held: Held::default(),
             mtu_arrived: None,
             closing: None,
             events: VecDeque::new(),
-            spacing: expected.reports.spacing(),
+            spacing: timing(config.return_rate.unwrap_or(rate)).spacing(),
             reliable: false,
             scratch: Vec::new(),
             sending: Sending::default(),

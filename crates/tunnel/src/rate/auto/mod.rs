@@ -52,6 +52,16 @@ const SLOW_RTT: f64 = 2.5;
 /// all of such a link. The rate is that of the preset `hf`.
 const SLOW_RATE: u64 = 2400;
 
+/// The least rate with which the reports of a session reckon whose rate is measured, in bits a
+/// second, at this round trip.
+pub fn least_safe_rate(rtt: Duration) -> u64 {
+    least_safe(rtt.as_secs_f64())
+}
+
+fn least_safe(rtt: f64) -> u64 {
+    if rtt > SLOW_RTT { SLOW_RATE } else { SAFE_MIN }
+}
+
 /// A rate this close below the stated one is that: rates cannot be measured any better.
 const AS_STATED: f64 = 0.96;
 /// A sender of more than this share of the stated rate has a part in the queue that stands.
@@ -228,10 +238,11 @@ impl Auto {
         if self.ceiling.is_finite() {
             return self.ceiling.min(1e12) as u64;
         }
-        let (least, guess) = if self.signal.rtt() > SLOW_RTT {
-            (SLOW_RATE, SLOW_RATE)
+        let least = least_safe(self.signal.rtt());
+        let guess = if least == SLOW_RATE {
+            SLOW_RATE
         } else {
-            (SAFE_MIN, GUESS_MAX)
+            GUESS_MAX
         };
         let rate = self.link_rate().max(least);
         if self.measured { rate } else { rate.min(guess) }
