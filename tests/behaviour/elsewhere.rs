@@ -8,9 +8,14 @@ use pepd_tests::{
     host::Host,
     matrix::matrix_pepd_only,
     pep::Pep,
+    tunnel::TunnelBed,
+    wait::wait_until,
 };
 
-use crate::support::{PORT, connect, echo_once};
+use crate::{
+    support::{PORT, connect, echo_once},
+    tunnel::{self, Running},
+};
 
 const LINK: &str = "[link]\ninterface = \"wan0\"\nrate = \"2Mbit/s\"\nrtt = \"600ms\"\n";
 
@@ -22,16 +27,20 @@ struct Other {
 }
 
 fn other(bed: &Bed, interface: &str, net: u8) -> Other {
+    behind(&bed.gateway, bed.family, interface, net)
+}
+
+fn behind(gateway: &Host, family: Family, interface: &str, net: u8) -> Other {
     let host = Host::new();
-    join(&bed.gateway, interface, &host, "eth0");
-    add_addresses(&bed.gateway, interface, bed.family, &[(net, 1)]);
-    add_addresses(&host, "eth0", bed.family, &[(net, 2)]);
-    let everything = match bed.family {
+    join(gateway, interface, &host, "eth0");
+    add_addresses(gateway, interface, family, &[(net, 1)]);
+    add_addresses(&host, "eth0", family, &[(net, 2)]);
+    let everything = match family {
         Family::V4 => "0.0.0.0/0",
         Family::V6 => "::/0",
     };
-    add_route(&host, everything, bed.family.address(net, 1));
-    let address = SocketAddr::new(bed.family.address(net, 2), PORT);
+    add_route(&host, everything, family.address(net, 1));
+    let address = SocketAddr::new(family.address(net, 2), PORT);
     let echo = EchoServer::start(host.listen(address));
     Other {
         host,
@@ -51,6 +60,11 @@ fn ip(bed: &Bed, words: &str) {
         Family::V6 => "-6",
     };
     bed.gateway.ip(&format!("{version} {words}"));
+}
+
+/// As `ip` has it.
+fn alone(address: IpAddr) -> String {
+    format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
 }
 
 /// Passed, and accepted.
@@ -79,26 +93,22 @@ fn only_what_the_route_takes_over_the_link_is_carried() {
         add_addresses(&uplink.host, "eth1", bed.family, &[(9, 1)]);
         add_addresses(&bed.server, "eth1", bed.family, &[(9, 2)]);
         forward(&uplink.host);
-        let whole = |address: IpAddr| match bed.family {
-            Family::V4 => format!("{address}/32"),
-            Family::V6 => format!("{address}/128"),
-        };
-        add_route(&uplink.host, &whole(server), bed.family.address(9, 2));
+        add_route(&uplink.host, &alone(server), bed.family.address(9, 2));
         let client = bed.client_at(0).ip();
-        add_route(&bed.server, &whole(client), bed.family.address(9, 1));
+        add_route(&bed.server, &alone(client), bed.family.address(9, 1));
         ip(
             bed,
-            &format!("route add {} via {}", whole(server), uplink.address.ip()),
+            &format!("route add {} via {}", alone(server), uplink.address.ip()),
         );
         // Its far end is off: the gateway's own addresses and routes stay as they are. The server
         // would lose its IPv6 address with the interface.
         bed.server
-            .ip(&format!("address add {} dev eth1 nodad", whole(server)));
+            .ip(&format!("address add {} dev eth1 nodad", alone(server)));
         bed.server.ip("link set eth0 down");
         pep.log().expect("the link is away");
         echo_once(&mut connect(bed), b"hello");
         assert_eq!(counts(&pep), [4, 1], "by the uplink that is up");
-        ip(bed, &format!("route del {}", whole(server)));
+        ip(bed, &format!("route del {}", alone(server)));
         bed.server.ip("link set eth0 up");
         pep.wait_idle();
         pep.stop();
@@ -132,6 +142,41 @@ fn networks_of_this_side_reach_each_other_without_pepd() {
     });
 }
 
+#[test]
+fn a_network_of_this_machine_is_reached_past_the_tunnel() {
+    let bed = TunnelBed::new(tunnel::LINK);
+    let server = bed.server_at(Family::V4, PORT);
+    let _echo = EchoServer::start(bed.host("server").listen(server));
+    let running = Running::start(&bed, "", tunnel::SITE);
+    let counts =
+        || ["syns_passed_elsewhere", "tunnel_flows_near"].map(|name| running.boat.counter(name));
+    // It comes while pepd runs, is none of `intercept.lan`, and the hub knows no way to it.
+    let [boat, client] = ["boat", "client"].map(|name| bed.host(name));
+    let networks = [Family::V4, Family::V6].map(|family| {
+        let net = 8 + u8::from(family == Family::V6);
+        behind(&boat, family, &format!("lan{net}"), net)
+    });
+    for network in &networks {
+        let ip = network.address.ip();
+        let set = if ip.is_ipv4() { "near4" } else { "near6" };
+        // All but the last digit.
+        let net = ip.to_string();
+        let net = net.trim_end_matches('2');
+        wait_until("pepd knows the network", || {
+            boat.run("nft", &["list", "set", "inet", "pepd", set])
+                .contains(net)
+        });
+        let via = bed.address("boat", if ip.is_ipv4() { Family::V4 } else { Family::V6 });
+        add_route(&client, &alone(ip), via);
+        let mut stream = client.connect(network.address).expect("it is there");
+        echo_once(&mut stream, b"past the tunnel");
+    }
+    assert_eq!(counts(), [2, 0]);
+    let mut stream = client.connect(server).expect("it is there");
+    echo_once(&mut stream, b"by the tunnel");
+    assert_eq!(counts(), [2, 1]);
+}
+
 /// Another program marks what hosts send, and a policy rule leads what is so marked by `wan1`.
 fn mark_for(bed: &Bed, uplink: &Other) {
     bed.gateway.nft(
@@ -146,12 +191,11 @@ fn mark_for(bed: &Bed, uplink: &Other) {
 /// The server's address, at which only the machine at the other uplink listens.
 fn server_by(bed: &Bed, uplink: &Other) -> EchoServer {
     let server = bed.at(Place::Server, PORT);
-    let [address, nodad] = match server.ip() {
-        IpAddr::V4(address) => [format!("{address}/32"), String::new()],
-        IpAddr::V6(address) => [format!("{address}/128"), "nodad".to_owned()],
-    };
-    let words = format!("address add {address} dev lo {nodad}");
-    uplink.host.ip(words.trim());
+    let nodad = if server.is_ipv6() { " nodad" } else { "" };
+    let address = alone(server.ip());
+    uplink
+        .host
+        .ip(&format!("address add {address} dev lo{nodad}"));
     EchoServer::start(uplink.host.listen(server))
 }
 

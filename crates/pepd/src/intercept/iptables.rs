@@ -265,6 +265,7 @@ impl Writer<'_> {
             | Term::IsRecent(_)
             | Term::Forget(_)
             | Term::Seen
+            | Term::ToNear(_)
             | Term::ForeignMark
             | Term::KeepMark(_)
             | Term::AtCap(_)

@@ -24,6 +24,7 @@ mod hop;
 mod icmp;
 pub mod iptables;
 pub mod lost;
+mod near;
 pub mod neigh;
 pub mod netlink;
 pub mod nft;
@@ -53,6 +54,7 @@ use bypass::Bypass;
 pub use bypass::LeftAlone;
 use defer::DeferTask;
 use lost::Lost;
+use near::Near;
 use netlink::Netlink;
 use nft::{Nft, NftError};
 pub use render::{Format, render};
@@ -83,6 +85,8 @@ pub struct Interception {
     transaction: String,
     bypass: Bypass,
     hosts_at_cap: BTreeSet<Host>,
+    /// Networks of this machine, where some stay out of tunnels.
+    near: Option<Near>,
     /// Some flows are, for which their SYNs have to find the listener.
     answers_at_once: bool,
     lost: Lost,
@@ -160,6 +164,7 @@ impl Interception {
             transaction: String::new(),
             bypass: Bypass::default(),
             hosts_at_cap: BTreeSet::new(),
+            near: None,
             answers_at_once: setup::answers_at_once(config),
             lost: Lost::new(),
             lost_again: String::new(),
@@ -198,7 +203,8 @@ impl Interception {
         if succeeds {
             self.routing.remove_surplus(&self.netlink).await?;
         }
-        self.install_table(config, features).await
+        self.install_table(config, features).await?;
+        self.look_at_networks().await
     }
 
     async fn install_table(
@@ -222,6 +228,7 @@ impl Interception {
 
     async fn try_table(&mut self, config: &Config, features: Features) -> Result<(), NftError> {
         let ruleset = Ruleset::new(config, features);
+        self.near = (!ruleset.near.is_empty()).then(|| Near::new(config));
         self.transaction = nft::install_transaction(&ruleset);
         self.bypass = Bypass::new(config, &ruleset);
         self.forgotten.clone_from(&ruleset.forgotten);

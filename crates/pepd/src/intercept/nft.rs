@@ -8,7 +8,7 @@ pub(super) use ask::{counters, element, table_exists};
 pub use command::{Nft, NftError};
 pub use text::{
     chain_transaction, empty_transaction, gate_transaction, hosts_transaction, install_transaction,
-    probe_transaction, remove_transaction,
+    networks_transaction, probe_transaction, remove_transaction,
 };
 
 use super::rules::{Family, Hook};
@@ -93,6 +93,14 @@ impl Family {
         match self {
             Self::V4 => "hosts4",
             Self::V6 => "hosts6",
+        }
+    }
+
+    /// Networks that this machine is in, other than those of uplinks.
+    const fn near_set(self) -> &'static str {
+        match self {
+            Self::V4 => "near4",
+            Self::V6 => "near6",
         }
     }
 

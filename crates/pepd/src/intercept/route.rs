@@ -588,7 +588,7 @@ fn ignore(err: Error, codes: &[i32]) -> Result<(), Error> {
 }
 
 /// An address of no machine: one for documentation (RFC 5737, RFC 3849).
-fn nobody(family: Family) -> IpAddr {
+pub(super) fn nobody(family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
@@ -701,7 +701,8 @@ impl LanHost {
     }
 }
 
-fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+/// The address of one of an interface, or a mask of one.
+pub(super) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|address| address.ip().into());
     v4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
 }

@@ -149,6 +149,9 @@ pub enum Term {
     SocketTransparent,
     /// The packet's mark is this one, within the mask.
     Mark(u32),
+    /// The packet is of the family, and goes to a network that this machine is in, and that no
+    /// uplink leads to.
+    ToNear(Family),
     /// The packet's mark has bits beyond the mask.
     ForeignMark,
     /// Keep the packet's mark as that of a SYN with its four addresses, of the family.
@@ -454,6 +457,9 @@ pub struct Ruleset {
     pub forgotten: Vec<Family>,
     /// Families for which there is a set of hosts that have as many flows as one may have.
     pub hosts: Vec<Family>,
+    /// Families for which there is a set of networks that this machine is in; empty where none is
+    /// asked for.
+    pub near: Vec<Family>,
     /// Families for which there is a set of hosts by how fast their SYNs come; empty where none are
     /// held.
     pub rates: Vec<Family>,

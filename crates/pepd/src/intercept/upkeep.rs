@@ -100,6 +100,9 @@ impl Interception {
             let hosts = hosts.iter().filter(|host| host.family() == family);
             troubles.extend(self.trouble_of(family, hosts).await?);
         }
+        if troubles.is_empty() {
+            self.look_at_networks().await?;
+        }
         Ok(troubles)
     }
 
@@ -170,6 +173,7 @@ impl Interception {
         self.set_gate(gate).await?;
         self.put_back_bypassed().await?;
         self.put_back_lost().await?;
+        self.put_back_networks().await?;
         self.put_back_hosts_at_cap().await
     }
 }

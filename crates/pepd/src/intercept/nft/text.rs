@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
+use ipnet::IpNet;
 use pep_core::{hosts::Host, site::PortRange};
 
 use super::{
@@ -34,6 +35,7 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
     }
     parts.extend(ruleset.recent.iter().map(|&family| recent_set(family)));
     parts.extend(ruleset.hosts.iter().map(|&family| hosts_set(family)));
+    parts.extend(ruleset.near.iter().map(|&family| near_set(family)));
     parts.extend(ruleset.rates.iter().map(|&family| rates_set(family)));
     if ruleset.marked {
         parts.push(marks_map());
@@ -112,6 +114,33 @@ pub fn probe_transaction(terms: &[Term]) -> String {
     });
     let parts: String = sets.chain([chain(u32::MAX, &probe)]).collect();
     format!("table inet {PROBE} {{\n{parts}}}\n")
+}
+
+/// Makes these networks, and no others, those that this machine is in.
+pub fn networks_transaction(
+    table: &str,
+    families: &[Family],
+    networks: &BTreeSet<IpNet>,
+) -> String {
+    let mut text = String::new();
+    for &family in families {
+        let name = family.near_set();
+        let _ = writeln!(text, "flush set inet {table} {name}");
+        let of_family = |net: &&IpNet| net.addr().is_ipv4() == (family == Family::V4);
+        // Intervals of a set may not overlap.
+        let networks: Vec<_> = networks.iter().filter(of_family).copied().collect();
+        let networks = IpNet::aggregate(&networks);
+        if !networks.is_empty() {
+            let networks = set(networks.iter().map(ToString::to_string));
+            let _ = writeln!(text, "add element inet {table} {name} {networks}");
+        }
+    }
+    text
+}
+
+fn near_set(family: Family) -> String {
+    let (name, address) = (family.near_set(), family.address_type());
+    format!("\tset {name} {{\n\t\ttype {address}\n\t\tflags interval\n\t}}\n")
 }
 
 fn seen_set() -> String {
@@ -232,6 +261,7 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SocketMark(mark) => format!("socket mark & {mask:#010x} == {mark:#010x}"),
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
+        Term::ToNear(family) => format!("{} daddr @{}", family.payload(), family.near_set()),
         Term::ForeignMark => format!("meta mark & {:#010x} != 0", !mask),
         Term::KeepMark(family) => {
             let key = four_addresses(*family);

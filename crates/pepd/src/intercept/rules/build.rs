@@ -30,6 +30,7 @@ impl Ruleset {
             forgotten: builder.forgotten().to_vec(),
             hosts: features.families().to_vec(),
             rates: builder.rates().to_vec(),
+            near: builder.near().to_vec(),
             marked: !builder.marked().is_empty(),
             seen: features.seen,
             spoken: builder.spoken(),
@@ -157,6 +158,17 @@ impl Builder<'_> {
         passes.then_some(name)
     }
 
+    /// Families of which what goes to networks of this machine stays out of tunnels.
+    fn near(&self) -> &'static [Family] {
+        let mut sites = self.config.sites.iter();
+        let tunnels = sites.any(|(_, site)| matches!(site.mode, Mode::Tunnel | Mode::Packet));
+        let link = self.config.link.as_ref();
+        match tunnels && link.is_none_or(|link| link.elsewhere == Elsewhere::Pass) {
+            true => self.features.families(),
+            false => &[],
+        }
+    }
+
     /// The interfaces behind which there are other hosts of this side; the rest may lead to the
     /// link.
     ///
@@ -170,18 +182,28 @@ impl Builder<'_> {
         names
     }
 
-    /// Flows between hosts of this side are none of the link's, in no mode.
-    fn between_hosts(&self) -> Option<Rule> {
+    /// Packets of these conditions that stay on this side, in all modes, end so.
+    pub(super) fn near_rules(&self, conditions: &[Term], end: &[Term]) -> Vec<Rule> {
         let hosts = self.hosts_only();
-        let passes = [
-            Term::From(hosts.clone()),
-            Term::Syn,
-            Term::RoutedToAny(hosts.clone()),
-            Term::Count(Counter::PassedElsewhere),
-            Term::Accept,
-        ];
-        let is_known = self.features.fib && !hosts.is_empty();
-        is_known.then(|| rule("between hosts of this side", passes))
+        let mut rules = Vec::new();
+        if self.features.fib && !hosts.is_empty() {
+            let way = [Term::RoutedToAny(hosts.clone())];
+            let between = [&[Term::From(hosts.clone())], conditions, &way, end].concat();
+            rules.push(rule("between hosts of this side", between));
+        }
+        // Where the link is not stated, all LAN interfaces lead to hosts.
+        let from = match self.config.link {
+            Some(_) => hosts,
+            None => self.lan_names(),
+        };
+        if !from.is_empty() {
+            rules.extend(self.near().iter().map(|&family| {
+                let way = [Term::ToNear(family)];
+                let near = [&[Term::From(from.clone())], conditions, &way, end].concat();
+                rule("to a network of this machine", near)
+            }));
+        }
+        rules
     }
 
     pub(super) fn lan_names(&self) -> Vec<String> {
@@ -584,7 +606,8 @@ impl Builder<'_> {
             ));
         }
         rules.extend(self.end_to_end());
-        rules.extend(self.between_hosts());
+        let passes = [Term::Count(Counter::PassedElsewhere), Term::Accept];
+        rules.extend(self.near_rules(&[Term::Syn], &passes));
         for (id, site) in self.config.sites.iter() {
             rules.extend(self.site(id, site));
         }

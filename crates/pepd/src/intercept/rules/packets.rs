@@ -165,14 +165,7 @@ impl Builder<'_> {
         use Term::{Accept, Count, Notrack, SetMark};
         let into = self.way_into_tun(self.lans.len() + number, tun);
         let counted = Count(Counter::IntoTunnel(number));
-        let mut rules = Vec::new();
-        let between = self.hosts_only();
-        if !between.is_empty() {
-            rules.push(rule(
-                "between hosts of this side",
-                [Term::RoutedToAny(between), Accept],
-            ));
-        }
+        let mut rules = self.near_rules(&[], &[Accept]);
         rules.extend([
             rule(
                 "into the TUN, which is there as long as pepd is",

@@ -159,7 +159,13 @@ fn a_packet_is_marked_for_its_tun_and_left_alone_without_it() {
     ]
     .concat();
     let ruleset = ruleset(&format!("{all}[site.packet]\nmss_clamp = false\n"));
-    let expected: [&[Term]; 2] = [
+    let near = Family::ALL.map(|family| {
+        let lans = ["lan0", "lan1"].map(str::to_owned).to_vec();
+        [Term::From(lans), Term::ToNear(family), Term::Accept]
+    });
+    let expected: [&[Term]; 4] = [
+        &near[0],
+        &near[1],
         &[
             // Behind those of the two LAN interfaces.
             Term::SetMark(0x5700_0000),
@@ -196,16 +202,18 @@ fn what_stays_on_this_side_goes_into_no_tun() {
         rules_of(&ruleset, "packet_0")[0].to_vec()
     };
     let between = |names: &[&str]| {
-        let names = names.iter().map(|name| (*name).to_owned()).collect();
-        [Term::RoutedToAny(names), Term::Accept]
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        [
+            Term::From(names.clone()),
+            Term::RoutedToAny(names),
+            Term::Accept,
+        ]
     };
     assert_eq!(first("sat0"), between(&["lan0", "lan1"]));
     assert_eq!(first("lan1"), between(&["lan0"]), "one-armed");
     let unknown = ruleset(&site("a", "packet", ""));
-    assert!(matches!(
-        rules_of(&unknown, "packet_0")[0],
-        [Term::SetMark(_), ..]
-    ));
+    let between = |terms: &&[Term]| matches!(terms, [_, Term::RoutedToAny(_), ..]);
+    assert!(!rules_of(&unknown, "packet_0").iter().any(between));
 }
 
 #[test]

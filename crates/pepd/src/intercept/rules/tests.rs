@@ -254,8 +254,19 @@ fn what_does_not_cross_the_link_is_left_to_the_kernel() {
     let hub = "[identity]\nkey_file = \"k\"\n[peer.hub]\nendpoint = \"192.0.2.1:5001\"\n\
                public_key = \"q7zRcAbzlP1ZFUyaGWaLZjVvJtO8JLAqxvrvdNnIhzI=\"\n";
     let tunnel = "[[site]]\nname = \"all\"\nmode = \"tunnel\"\npeer = \"hub\"\n";
-    let (_, jumps) = of_site(&format!("{}{hub}", link("sat0")), tunnel);
+    let (passed, jumps) = of_site(&format!("{}{hub}", link("sat0")), tunnel);
     assert!(!jumps, "it might leave the tunnel");
+    let near = |family: Family| {
+        let has = |terms: &Vec<Term>| terms.contains(&Term::ToNear(family));
+        passed.iter().any(has)
+    };
+    assert!(near(Family::V4) && near(Family::V6));
+    let (passed, _) = of_site(&format!("{split}{hub}"), tunnel);
+    assert_eq!(
+        passed,
+        passes(&["lan0", "lan1"]),
+        "all else as the operator says"
+    );
 }
 
 #[test]
