@@ -238,7 +238,8 @@ impl Ledger {
         self.flow(flow).waits[place as usize]
     }
 
-    fn fits(&self, flow: FlowKey, place: Place, bytes: u64) -> bool {
+    /// Whether a flow may hold so many bytes more.
+    pub fn fits(&self, flow: FlowKey, place: Place, bytes: u64) -> bool {
         let of_flow = self.flow(flow);
         let held = of_flow.account.held()[place as usize];
         let mut pools = [&self.sites[of_flow.site.0], &self.all].into_iter();

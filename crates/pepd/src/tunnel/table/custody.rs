@@ -309,6 +309,44 @@ fn room_is_made_by_what_is_needed_last_and_not_by_all_of_it_at_once() {
     world.deliver();
 }
 
+/// A session does not know at once that the link is away, and sends whatever it is told of.
+#[test]
+fn what_was_sent_before_the_outage_was_noticed_leaves_room_to_take_more() {
+    // Less than the extent of a flow has room for, and more.
+    for memory in [MIB, 16 * MIB] {
+        let mut world = World::new(memory, 64 * MIB);
+        for _ in 0..100 {
+            world.give(MIB);
+            world.send(MIB);
+        }
+        let sent = world.sent;
+        assert!(sent >= MIB / 2, "{sent}");
+        world.table.set_away(true);
+        world.upload(30 * MIB);
+        assert_eq!(world.given, 30 * MIB, "{sent} were sent");
+        assert!(world.stats().custody_memory_bytes <= memory);
+        world.deliver();
+    }
+}
+
+#[test]
+fn while_the_link_is_there_little_memory_keeps_nothing_waiting_for_good() {
+    let mut world = World::new(MIB, 64 * MIB);
+    for mib in 1..=8 {
+        while world.given < mib * MIB {
+            world.give(mib * MIB - world.given);
+            world.send(MIB);
+            world.ack(MIB);
+        }
+        for _ in 0..20 {
+            world.send(MIB);
+            world.ack(MIB);
+        }
+        assert_eq!(world.acked, world.given);
+    }
+    assert_eq!(world.stats().custody_spilled_bytes, 0);
+}
+
 #[test]
 fn what_is_held_for_too_long_expires_and_its_room_is_free() {
     let mut world = World::new(MIB, 64 * MIB);

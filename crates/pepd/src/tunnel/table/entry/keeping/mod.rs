@@ -36,6 +36,9 @@ pub(in crate::tunnel::table) const WINDOW: u64 = 1 << 50;
 const UNDER_WAY: usize = 8;
 /// Chunks of an extent that are left for what comes and for what comes back.
 const SPARE: u64 = 8;
+/// Where there is no memory for so many bytes more, one part in so many of what is held is not told to the session.
+const SCARCE: u64 = 4 * CHUNK;
+const KEPT_BACK: u64 = 4;
 /// A record that cannot be read is tried again so often, a second apart.
 const READS: u32 = 5;
 /// What becomes of a flow's bytes while the link is away.
@@ -259,6 +262,23 @@ impl Entry {
         SPARE.min(self.out.extent() / CHUNK / 4)
     }
 
+    /// Whether bytes go to the disk, if the link is away for long.
+    fn may_spill(&self) -> bool {
+        let keeper = &self.keeping.keeper;
+        keeper.policy.when != KeepWhen::Never && keeper.custody.spill.borrow().is_some()
+    }
+
+    /// How many of the youngest bytes the session is not told of where memory is scarce. Until it is noticed that the link is away, the
+    /// session sends all that it knows of. If that were all there is memory for, nothing could leave it, and nothing could be taken any
+    /// more. Few are not kept back, so whatever waits for memory gets on.
+    fn kept_back(&self) -> u64 {
+        let ledger = self.keeping.keeper.custody.ledger.borrow();
+        if ledger.fits(self.keeping.account, Place::Memory, SCARCE) {
+            return 0;
+        }
+        self.out.len() / KEPT_BACK / CHUNK * CHUNK
+    }
+
     /// Memory that is taken for bytes from the leg, or may be.
     pub(super) fn charged_for_leg(&self) -> u64 {
         self.charged[self.outward as usize] - self.keeping.over
@@ -353,9 +373,12 @@ impl Entry {
         if let Some(first) = first_away {
             until = until.min(first);
         }
-        if self.keeping.hoards() || first_away.is_some() {
+        if self.keeping.hoards() || first_away.is_some() || self.may_spill() {
             // What is on its way must leave room for what comes.
             until = until.min(head + self.out.extent() - self.spare() * CHUNK);
+        }
+        if self.may_spill() {
+            until = until.min(self.out.tail() - self.kept_back());
         }
         let announced = self.keeping.announced;
         if until > announced && self.are_unchanged(until) {
