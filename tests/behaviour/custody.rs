@@ -92,6 +92,9 @@ pub fn sink(bed: &TunnelBed, len: u64) -> Server {
 
 /// Writes the payload, and closes for writing.
 pub fn upload(stream: &mut TcpStream, len: u64) {
+    // Where pepd takes no more, the test fails instead of waiting for ever.
+    let limited = stream.set_write_timeout(Some(PATIENCE));
+    limited.expect("a socket");
     Payload::new(1, len).send(stream).expect("connected");
     stream.shutdown(Shutdown::Write).expect("connected");
 }
