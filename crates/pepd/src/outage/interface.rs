@@ -48,12 +48,13 @@ async fn follow(link: &LinkWatch, interface: &IfName) -> io::Result<Infallible> 
     }
 }
 
-/// How it is now; `None` where there is no such interface, or nobody knows.
+/// State of the interface now; `None` where the kernel does not say. One that is not there, such as
+/// that of a modem that is still to be plugged in, is down.
 pub(super) fn is_up(interface: &IfName) -> Option<bool> {
     let mut all = getifaddrs().ok()?;
-    let found = all.find(|entry| entry.interface_name == interface.as_str())?;
+    let found = all.find(|entry| entry.interface_name == interface.as_str());
     let carries = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
-    Some(found.flags.contains(carries))
+    Some(found.is_some_and(|found| found.flags.contains(carries)))
 }
 
 /// What a notice says of this interface.
@@ -101,7 +102,7 @@ mod tests {
     #[test]
     fn how_an_interface_is_at_the_beginning_is_asked() {
         assert_eq!(is_up(&"lo".parse().unwrap()), Some(true));
-        assert_eq!(is_up(&"no-such-one".parse().unwrap()), None);
+        assert_eq!(is_up(&"no-such-one".parse().unwrap()), Some(false));
     }
 
     #[test]
