@@ -211,6 +211,12 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
             "{}",
             told.message()
         );
+        let named = pep.log().expect("a firewall beside pepd");
+        assert!(
+            named.message().contains("inet others, chain input"),
+            "{}",
+            named.message()
+        );
         assert_eq!(pep.counter("flows_accepted"), 0);
         pep.wait_counter("syns_passed_lost", |syns| syns > 0);
         assert_eq!(pep.counter("interception_losses"), 1);

@@ -14,6 +14,7 @@ use pep_core::{
 };
 
 use crate::{
+    diagnose::firewall,
     flow::FlowContext,
     intercept::{
         Interception,
@@ -171,7 +172,10 @@ impl Redirected {
 
     fn tell(&self, what: What, change: Change) {
         match change {
-            Change::Lost { syns, pause } => self.tell_lost(what, syns, pause),
+            Change::Lost { syns, pause } => {
+                self.tell_lost(what, syns, pause);
+                drop(tokio::spawn(tell_of_suspects(Arc::clone(&self.config))));
+            }
             Change::Trial => {
                 let what = self.describe(what);
                 tracing::info!(
@@ -243,5 +247,12 @@ impl Redirected {
             }
         }
         lost
+    }
+}
+
+/// Names the rules of other programs that `pepd check` would name.
+async fn tell_of_suspects(config: Arc<Config>) {
+    for suspect in firewall::suspects(&config).await {
+        tracing::error!("a firewall beside pepd: {suspect}");
     }
 }

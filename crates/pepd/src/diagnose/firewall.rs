@@ -45,15 +45,35 @@ pub(super) async fn check(config: &Config, net: &Net, running: Option<&Running>)
     let Ok(tables) = tables(config).await else {
         return Vec::new();
     };
-    let families = if setup::serves(config, crate::leg::Family::V6) {
-        &[false, true][..]
-    } else {
-        &[false]
-    };
-    let mut findings = drops(config, &tables, families, Evidence::of(running));
+    let mut findings = drops(config, &tables, families(config), Evidence::of(running));
     let room = room(config, net).await;
     findings.extend(clamps(&tables, room.as_ref()));
     findings
+}
+
+/// Chains of others by which pepd's packets may be lost, and what to do about each, as one line
+/// each; for a pepd that knows that some are.
+pub(crate) async fn suspects(config: &Config) -> Vec<String> {
+    let Ok(tables) = tables(config).await else {
+        return Vec::new();
+    };
+    let findings = drops(config, &tables, families(config), Evidence::default());
+    let amiss = findings.into_iter().filter(|it| it.state != State::Ok);
+    let line = |finding: Finding| {
+        let remedy = finding.remedy.unwrap_or_default();
+        let remedy: Vec<_> = remedy.lines().map(str::trim).collect();
+        format!("{}; to do: {}", finding.seen, remedy.join(" "))
+    };
+    amiss.map(line).collect()
+}
+
+/// Whether each of the families in use is IPv6.
+fn families(config: &Config) -> &'static [bool] {
+    if setup::serves(config, crate::leg::Family::V6) {
+        &[false, true]
+    } else {
+        &[false]
+    }
 }
 
 /// All tables of others. Those that iptables made come from its own dump, which says what nft
@@ -117,6 +137,11 @@ impl Evidence {
         let Some(running) = running else {
             return Self::default();
         };
+        let mut sites = running.status.sites.iter();
+        if sites.any(|site| !site.interception_lost.is_empty()) {
+            // What came in before says nothing of now.
+            return Self::default();
+        }
         let has = |bracket: bool| {
             let mut flows = running.flows.iter();
             flows.any(|flow| flow.flow.client.starts_with('[') == bracket)

@@ -17,7 +17,7 @@
 //! Looking changes nothing. What cannot be seen without privileges is `unknown`.
 
 mod cgroup;
-mod firewall;
+pub(crate) mod firewall;
 mod half_open;
 mod interfaces;
 mod leftovers;
