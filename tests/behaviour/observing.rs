@@ -180,7 +180,7 @@ fn flows_are_listed_with_what_the_kernel_says_of_their_legs() {
     assert_eq!(second["client_leg"]["state"], "established", "{shown}");
     assert_eq!(
         shown["not_accelerated"]["sites"],
-        serde_json::json!([{"site": "voice", "why": "mode"}])
+        serde_json::json!([{"site": "voice", "why": "mode", "families": []}])
     );
     assert_eq!(shown["not_accelerated"]["gate_closed"], false, "{shown}");
 

@@ -11,7 +11,21 @@ use pepd_tests::{
     wait::{PATIENCE, wait_until},
 };
 
+use serde_json::Value;
+
 use crate::support::{PORT, connect, echo_once};
+
+const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
+/// What commands say of redirection that fails.
+const DROPPED: &str = "what pepd redirects is dropped";
+
+/// Name of the family, as commands have it.
+fn family(bed: &Bed) -> &'static str {
+    match bed.family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
 
 fn echo_server(bed: &Bed) -> EchoServer {
     EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)))
@@ -194,7 +208,7 @@ const LOST: Duration = Duration::from_secs(40);
 fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
     matrix_pepd_only(|bed| {
         let _echo = echo_server(bed);
-        let pep = bed.start().expect("not direct");
+        let pep = bed.start_with(ADMIN).expect("not direct");
         bed.gateway.nft(CLOSED);
         // As hosts have it.
         bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
@@ -220,6 +234,24 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
         assert_eq!(pep.counter("flows_accepted"), 0);
         pep.wait_counter("syns_passed_lost", |syns| syns > 0);
         assert_eq!(pep.counter("interception_losses"), 1);
+        let flows = pep.ask(&["flows"]);
+        let line = format!(
+            "passes by: default ({}: {DROPPED} on this machine)",
+            family(bed)
+        );
+        assert!(flows.contains(&line), "{line}: {flows}");
+        let status = pep.ask(&["status"]);
+        let line = format!(
+            "  {}: new flows pass unaccelerated, as {DROPPED}",
+            family(bed)
+        );
+        assert!(status.contains(&line), "{line}: {status}");
+        wait_until("the status to count the SYNs", || {
+            let status = pep.ask(&["status", "--json"]);
+            let status: Value = serde_json::from_str(&status).expect("JSON");
+            assert_eq!(status["sites"][0]["bypassed"], "interception");
+            status["counters"]["syns_passed_lost"].as_u64() > Some(0)
+        });
 
         bed.gateway.nft("delete table inet others");
         // Whatever is mended gives reason to try again at once.
@@ -240,7 +272,8 @@ fn a_site_may_block_what_would_go_unprotected() {
     matrix_pepd_only(|bed| {
         let _echo = echo_server(bed);
         let site = "[[site]]\nname = \"all\"\non_interception_loss = \"block\"\n";
-        let pep = bed.start_with(site).expect("not direct");
+        let pep = bed.start_with(&format!("{site}{ADMIN}"));
+        let pep = pep.expect("not direct");
         bed.gateway.nft(CLOSED);
         // As hosts have it.
         bed.client.sysctl("net.ipv4.tcp_syn_retries", "6");
@@ -253,6 +286,10 @@ fn a_site_may_block_what_would_go_unprotected() {
         assert!(told.message().contains("are blocked"), "{}", told.message());
         pep.wait_counter("syns_blocked_lost", |syns| syns > 0);
         assert_eq!(pep.counter("syns_passed_lost"), 0);
+        let flows = pep.ask(&["flows"]);
+        let line = format!("; blocked: all ({}: {DROPPED} on this", family(bed));
+        assert!(flows.contains(&line), "{line}: {flows}");
+        assert!(flows.contains("passes by: nothing now"), "{flows}");
         bed.gateway.nft("delete table inet others");
         pep.stop();
     });

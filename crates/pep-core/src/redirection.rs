@@ -99,6 +99,11 @@ impl Redirection {
         matches!(self.0, State::Lost { .. })
     }
 
+    /// Whether a loss is not known to be over: redirection is off, or on trial.
+    pub const fn is_in_doubt(&self) -> bool {
+        !matches!(self.0, State::Working { .. })
+    }
+
     /// Brings the trial forward: what stood in the way may be gone.
     pub fn hurry(&mut self, now: Duration) {
         if let State::Lost { until, .. } = &mut self.0 {
@@ -195,7 +200,7 @@ mod tests {
             pause: PAUSE_MIN,
         };
         assert_eq!(it.observe(s(10), totals(11, 0, 4)), Some(lost));
-        assert!(it.is_lost());
+        assert!(it.is_lost() && it.is_in_doubt());
     }
 
     #[test]
@@ -243,7 +248,7 @@ mod tests {
             assert_eq!(it.observe(now + pause - s(1), totals(syns, 0, 0)), None);
             now += pause;
             assert_eq!(it.observe(now, totals(syns, 0, 0)), Some(Change::Trial));
-            assert!(!it.is_lost());
+            assert!(!it.is_lost() && it.is_in_doubt());
             // No SYN says nothing.
             now += s(50);
             assert_eq!(it.observe(now, totals(syns, 0, 0)), None);
@@ -258,6 +263,7 @@ mod tests {
         it.hurry(now);
         assert_eq!(it.observe(now, totals(syns, 0, 0)), Some(Change::Trial));
         assert_eq!(it.observe(now, totals(syns + 1, 0, 1)), Some(Change::Works));
+        assert!(!it.is_in_doubt());
         assert_eq!(it.observe(now + s(20), totals(syns + 1, 0, 1)), None);
     }
 

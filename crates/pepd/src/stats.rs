@@ -4,7 +4,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pep_core::stats::Stats;
 
-use crate::{flow::FlowContext, intercept::held::HeldLegs};
+use crate::{
+    flow::FlowContext,
+    intercept::{held::HeldLegs, rules::Counter},
+};
 
 /// [`Stats`] that all threads count into. A lock suffices: flows begin and end some thousand
 /// times a second, and bytes are added once per flow and second.
@@ -27,7 +30,26 @@ impl Counters {
     }
 }
 
-/// All counters now, but for those that only the kernel knows.
+/// Sets the counters that only the kernel knows, SYNs that pepd did not take, to what they are by
+/// why ([`Counter::PASSED`]).
+pub fn set_passed(stats: &mut Stats, passed: [u64; Counter::PASSED.len()]) {
+    let fields = [
+        &mut stats.syns_passed_gate,
+        &mut stats.syns_passed_hosts,
+        &mut stats.syns_passed_recent,
+        &mut stats.syns_passed_rate,
+        &mut stats.syns_passed_end_to_end,
+        &mut stats.syns_passed_no_route,
+        &mut stats.syns_passed_lost,
+        &mut stats.syns_blocked_lost,
+        &mut stats.syns_passed_elsewhere,
+    ];
+    for (field, count) in fields.into_iter().zip(passed) {
+        *field = count;
+    }
+}
+
+/// All counters now; those that only the kernel knows as of at most a second ago.
 pub fn gather(context: &FlowContext) -> Stats {
     let mut stats = context.counters.snapshot();
     stats.ring_bytes = context.budget.taken();

@@ -22,6 +22,7 @@ use crate::{
         rules::{Counter, Family},
     },
     leg::SiteRuntime,
+    stats,
 };
 
 /// What is watched: the flows of one family of a site, or SYNs on their way into a TUN.
@@ -86,34 +87,13 @@ impl Redirected {
                 return;
             }
         };
-        let mut changes = Vec::new();
-        let count = |counter: Counter| counters.get(counter.name().as_ref()).copied();
-        for family in Family::ALL {
-            let aborted = count(Counter::Aborted(family)).unwrap_or(0);
-            for site in sites {
-                let what = What::Site(site.id, family);
-                let Some(redirected) = count(Counter::Redirected(family, site.id)) else {
-                    continue;
-                };
-                let accepted = site.tally.arrived(family);
-                let totals = Totals {
-                    redirected,
-                    aborted,
-                    accepted,
-                };
-                changes.extend(self.observe(what, totals));
-            }
-            if let (Some(held), Some(redirected)) = (&context.held, count(Counter::Held(family))) {
-                let accepted = held.arrived(family);
-                let totals = Totals {
-                    redirected,
-                    aborted: 0,
-                    accepted,
-                };
-                changes.extend(self.observe(What::Held(family), totals));
-            }
-        }
-        self.tell_of_elsewhere(count(Counter::PassedElsewhere).unwrap_or(0), sites);
+        let passed = Interception::passed_of(&counters);
+        context
+            .counters
+            .update(|stats| stats::set_passed(stats, passed));
+        let changes = self.changes(&counters, context, sites);
+        let elsewhere = counters.get(Counter::PassedElsewhere.name().as_ref());
+        self.tell_of_elsewhere(elsewhere.copied().unwrap_or(0), sites);
         let lost = self.lost();
         for site in sites {
             for family in Family::ALL {
@@ -143,6 +123,68 @@ impl Redirected {
         }
         for (what, change) in changes {
             self.tell(what, change);
+        }
+    }
+
+    /// Changes since the last look, as the counters of the rules and of listeners have them.
+    fn changes(
+        &mut self,
+        counters: &BTreeMap<String, u64>,
+        context: &FlowContext,
+        sites: &[Arc<SiteRuntime>],
+    ) -> Vec<(What, Change)> {
+        let mut changes = Vec::new();
+        let count = |counter: Counter| counters.get(counter.name().as_ref()).copied();
+        for family in Family::ALL {
+            let aborted = count(Counter::Aborted(family)).unwrap_or(0);
+            for site in sites {
+                let what = What::Site(site.id, family);
+                let Some(redirected) = count(Counter::Redirected(family, site.id)) else {
+                    continue;
+                };
+                let accepted = site.tally.arrived(family);
+                let totals = Totals {
+                    redirected,
+                    aborted,
+                    accepted,
+                };
+                changes.extend(self.observe(what, totals));
+            }
+            if let (Some(held), Some(redirected)) = (&context.held, count(Counter::Held(family))) {
+                let accepted = held.arrived(family);
+                let totals = Totals {
+                    redirected,
+                    aborted: 0,
+                    accepted,
+                };
+                changes.extend(self.observe(What::Held(family), totals));
+            }
+        }
+        changes
+    }
+
+    /// Tells what has become of losses when this process ends: the next one redirects all
+    /// connections, and knows of no loss.
+    pub(super) fn conclude(
+        &mut self,
+        interception: &Interception,
+        context: &FlowContext,
+        sites: &[Arc<SiteRuntime>],
+    ) {
+        // What cannot be counted any more is not told.
+        let Ok(counters) = interception.counters() else {
+            return;
+        };
+        let changes = self.changes(&counters, context, sites).into_iter();
+        for (what, change) in changes.filter(|(_, change)| *change == Change::Works) {
+            self.tell(what, change);
+        }
+        let in_doubt = self.watches.iter();
+        for (what, _) in in_doubt.filter(|(_, watch)| watch.is_in_doubt()) {
+            let what = self.describe(*what);
+            tracing::info!(
+                "{what}: the next process redirects connections again, and logs an error where they do not arrive"
+            );
         }
     }
 
@@ -195,7 +237,7 @@ impl Redirected {
         tracing::error!(
             syns,
             "{described}: the machine drops what pepd redirects, {fate}; tried again in {pause} s; a firewall or policy \
-             rule of another program: `pepd check` looks for it"
+             rule of another program: `pepd check` looks for it (`syns` counts repeats, too)"
         );
     }
 

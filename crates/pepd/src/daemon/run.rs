@@ -268,13 +268,15 @@ impl Daemon {
 
     /// Ends this process at once: whoever comes next goes on with its flows, from wherever they
     /// are.
-    fn hand_over(&self) {
+    fn hand_over(&mut self) {
         if self.keeper.is_none() {
             tracing::warn!(
                 "`custody.survive` is off: flows cannot be handed over, SIGUSR2 has no effect"
             );
             return;
         }
+        self.redirected
+            .conclude(&self.interception, &self.context, &self.sites);
         let flows = counted(self.context.admission.open_flows().into(), "flow");
         tracing::info!("this process ends and leaves {flows} to the next one");
         self.controls.unregister();
@@ -462,22 +464,7 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
     let mut stats = stats::gather(context);
     match interception.passed() {
-        Ok(passed) => {
-            let fields = [
-                &mut stats.syns_passed_gate,
-                &mut stats.syns_passed_hosts,
-                &mut stats.syns_passed_recent,
-                &mut stats.syns_passed_rate,
-                &mut stats.syns_passed_end_to_end,
-                &mut stats.syns_passed_no_route,
-                &mut stats.syns_passed_lost,
-                &mut stats.syns_blocked_lost,
-                &mut stats.syns_passed_elsewhere,
-            ];
-            for (field, count) in fields.into_iter().zip(passed) {
-                *field = count;
-            }
-        }
+        Ok(passed) => stats::set_passed(&mut stats, passed),
         Err(err) => tracing::warn!(error = %err, "cannot read the counters of passed SYNs"),
     }
     stats

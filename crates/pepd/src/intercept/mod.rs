@@ -40,7 +40,7 @@ pub mod upkeep;
 mod watcher;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     io::{self, ErrorKind},
     sync::Arc,
     time::Duration,
@@ -304,9 +304,13 @@ impl Interception {
     /// # Errors
     /// When descriptors are short, or the table is gone.
     pub fn passed(&self) -> Result<[u64; Counter::PASSED.len()], InterceptError> {
-        let counters = self.counters()?;
+        Ok(Self::passed_of(&self.counters()?))
+    }
+
+    /// The same, of what [`counters`](Self::counters) has returned.
+    pub fn passed_of(counters: &BTreeMap<String, u64>) -> [u64; Counter::PASSED.len()] {
         let of = |counter: Counter| counters.get(counter.name().as_ref()).copied();
-        Ok(Counter::PASSED.map(|counter| of(counter).unwrap_or(0)))
+        Counter::PASSED.map(|counter| of(counter).unwrap_or(0))
     }
 
     /// As [`remove`](Self::remove); what fails is a warning.

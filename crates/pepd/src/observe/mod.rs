@@ -43,7 +43,7 @@ use axum::{
 };
 use pep_core::{
     config::{Config, Peer},
-    site::{Mode, Site, SiteId},
+    site::{InterceptionLoss, Mode, Site, SiteId},
     stats::EndReason,
 };
 use tokio::sync::Semaphore;
@@ -166,24 +166,8 @@ impl Observer {
                 },
             },
             limits: self.limits(),
-            // How many SYNs have passed is only known to the kernel, which is not asked for it
-            // here.
             counters: counters
                 .entries()
-                .filter(|(name, _)| {
-                    ![
-                        "syns_passed_gate",
-                        "syns_passed_hosts",
-                        "syns_passed_recent",
-                        "syns_passed_rate",
-                        "syns_passed_end_to_end",
-                        "syns_passed_no_route",
-                        "syns_passed_lost",
-                        "syns_blocked_lost",
-                        "syns_passed_elsewhere",
-                    ]
-                    .contains(name)
-                })
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
         }
@@ -194,6 +178,9 @@ impl Observer {
         LinkStatus {
             interface: link.map(|link| link.interface.to_string()),
             rate: link.and_then(|link| link.rate).map(Rate::bits_per_second),
+            rate_down: link
+                .and_then(|link| link.rate_down)
+                .map(Rate::bits_per_second),
             rtt_s: link.and_then(|link| link.rtt).map(|rtt| rtt.as_secs_f64()),
             report: self.context.outage.report(),
         }
@@ -222,26 +209,33 @@ impl Observer {
     fn site_statuses(&self) -> Vec<SiteStatus> {
         let why = self.why_bypassed();
         let sites = self.config.sites.iter().zip(&self.sites);
-        let sites = sites.map(|((id, site), tally)| SiteStatus {
-            name: site.name.clone(),
-            mode: mode(site.mode).to_owned(),
-            congestion: site.congestion.iter().map(ToString::to_string).collect(),
-            peer: site.peer.clone(),
-            bypassed: why(id, site).map(ToOwned::to_owned),
-            interception_lost: tally
-                .iter()
-                .flat_map(|tally| tally.lost())
-                .map(|family| family.to_string())
-                .collect(),
-            traffic: tally.as_ref().map_or_else(Traffic::default, |tally| {
-                self.traffic(id.index(), tally, Some(&site.name))
-            }),
+        let sites = sites.map(|((id, site), tally)| {
+            let lost = self.interception_lost(id);
+            SiteStatus {
+                name: site.name.clone(),
+                mode: mode(site.mode).to_owned(),
+                congestion: site.congestion.iter().map(ToString::to_string).collect(),
+                peer: site.peer.clone(),
+                bypassed: why(id, site).map(ToOwned::to_owned),
+                on_interception_loss: (!lost.is_empty()).then(|| on_loss(site).to_owned()),
+                interception_lost: lost,
+                traffic: tally.as_ref().map_or_else(Traffic::default, |tally| {
+                    self.traffic(id.index(), tally, Some(&site.name))
+                }),
+            }
         });
         sites.collect()
     }
 
+    /// Families of a site of which SYNs that pepd redirects do not arrive.
+    fn interception_lost(&self, site: SiteId) -> Vec<String> {
+        let tally = self.sites[site.index()].iter();
+        let lost = tally.flat_map(|tally| tally.lost());
+        lost.map(|family| family.to_string()).collect()
+    }
+
     /// Why the kernel forwards new flows of a site, where it does.
-    fn why_bypassed(&self) -> impl Fn(SiteId, &Site) -> Option<&'static str> + use<> {
+    fn why_bypassed(&self) -> impl Fn(SiteId, &Site) -> Option<&'static str> + use<'_> {
         let away = self.context.outage.bypassed();
         let off = self.switches.off().borrow().sites.clone();
         let peers = self.peers.as_ref();
@@ -255,7 +249,10 @@ impl Observer {
                 Some("link")
             } else {
                 let lonely = lonely.as_ref().is_some_and(|sites| sites.contains(&id));
-                lonely.then_some("peer")
+                let passes = site.on_interception_loss == InterceptionLoss::Pass;
+                let is_lost = || passes && !self.interception_lost(id).is_empty();
+                let lost = || is_lost().then_some("interception");
+                lonely.then_some("peer").or_else(lost)
             }
         }
     }
@@ -412,6 +409,13 @@ impl From<&SessionFacts> for SessionStatus {
                 outage: causes.outage,
             },
         }
+    }
+}
+
+pub(crate) fn on_loss(site: &Site) -> &'static str {
+    match site.on_interception_loss {
+        InterceptionLoss::Pass => "pass",
+        InterceptionLoss::Block => "block",
     }
 }
 

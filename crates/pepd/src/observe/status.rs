@@ -48,6 +48,9 @@ pub struct LinkStatus {
     pub interface: Option<String>,
     /// Its rate, where it is stated, in bit/s.
     pub rate: Option<u64>,
+    /// The rate of what comes from it, where it is stated, in bit/s.
+    #[serde(default)]
+    pub rate_down: Option<u64>,
     /// Its round-trip time, where it is stated.
     pub rtt_s: Option<f64>,
     /// Whether it is there, and the last outages.
@@ -102,14 +105,35 @@ pub struct SiteStatus {
     /// The far end of its tunnel.
     pub peer: Option<String>,
     /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), as an
-    /// `operator` has switched it off, or as the `link` or the `peer` is away.
+    /// `operator` has switched it off, as the `link` or the `peer` is away, or as SYNs that pepd
+    /// redirects do not arrive (`interception`; those of `interception_lost` only).
     pub bypassed: Option<String>,
     /// Families of which SYNs that pepd redirects do not arrive: `IPv4`, `IPv6`.
     #[serde(default)]
     pub interception_lost: Vec<String>,
+    /// What becomes of new flows of these families: `pass` or `block`; none where there are none.
+    #[serde(default)]
+    pub on_interception_loss: Option<String>,
     /// What its flows have come to.
     #[serde(flatten)]
     pub traffic: Traffic,
+}
+
+impl SiteStatus {
+    /// The families whose interception is lost, why, and what becomes of their new flows; nothing
+    /// where none is lost.
+    pub(crate) fn loss(&self) -> Option<String> {
+        let families = self.interception_lost.join(", ");
+        let fate = match (self.on_interception_loss.as_deref(), self.mode.as_str()) {
+            _ if families.is_empty() => return None,
+            (Some("block"), _) => "are blocked",
+            (_, "tunnel") => "pass outside of the tunnel",
+            _ => "pass unaccelerated",
+        };
+        Some(format!(
+            "{families}: new flows {fate}, as what pepd redirects is dropped here"
+        ))
+    }
 }
 
 /// The far end of a tunnel.

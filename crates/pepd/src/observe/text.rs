@@ -41,23 +41,24 @@ impl Status {
     fn write_link(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let link = &self.link;
         let state = if link.report.up { "up" } else { "down" };
-        write!(
-            f,
-            "link {state} for {}, by {}",
-            span(link.report.for_s),
-            link.report.by
-        )?;
-        if let Some(interface) = &link.interface {
-            write!(f, ": {interface}")?;
-        }
-        if let Some(rate) = link.rate {
-            write!(f, ", {}", bits(rate as f64))?;
-        }
-        if let Some(rtt) = link.rtt_s {
-            write!(f, ", {}", milliseconds(rtt))?;
-        }
+        let (lasts, by) = (span(link.report.for_s), &link.report.by);
+        let rate = |rate: u64| bits(rate as f64);
+        let rates = match (link.rate, link.rate_down) {
+            (Some(up), Some(down)) => Some(format!("{} up, {} down", rate(up), rate(down))),
+            (Some(up), None) => Some(rate(up)),
+            (None, Some(down)) => Some(format!("{} down", rate(down))),
+            (None, None) => None,
+        };
+        let rtt = link.rtt_s.map(milliseconds);
+        let facts = [link.interface.clone(), rates, rtt].into_iter().flatten();
+        let facts = facts.collect::<Vec<_>>().join(", ");
+        let gap = if facts.is_empty() { "" } else { ": " };
         let (outages, down) = (link.report.outages, span(link.report.down_s));
-        writeln!(f, "; outages: {outages}, {down} in all")
+        let link = format!("link {state} for {lasts}, by {by}{gap}{facts}");
+        let outages = format!("outages: {outages}, {down} in all");
+        let fits = link.chars().count() + outages.chars().count() <= 98;
+        let gap = if fits { "; " } else { "\n  " };
+        writeln!(f, "{link}{gap}{outages}")
     }
 
     fn write_hosts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,16 +86,16 @@ impl Status {
         )?;
         for site in &self.sites {
             // Its mode stands there already.
-            let why = site.bypassed.as_ref().filter(|why| *why != "mode");
-            let note = match why.map(String::as_str) {
-                None if !site.interception_lost.is_empty() => {
-                    format!("{} lost", site.interception_lost.join(", "))
-                }
-                None => String::new(),
+            let note = match site.bypassed.as_deref() {
+                // That has a line of its own.
+                None | Some("mode" | "interception") => String::new(),
                 Some("operator") => "off".to_owned(),
                 Some(why) => format!("no {why}"),
             };
             line(f, &site.name, &site.mode, &site.traffic, &note)?;
+            if let Some(loss) = site.loss() {
+                writeln!(f, "  {loss}")?;
+            }
         }
         if let Some(traffic) = &self.from_peers {
             line(f, "(from peers)", "tunnel", traffic, "")?;
@@ -353,6 +354,17 @@ pub(crate) mod tests {
         }
         site["congestion"] = ["hybla"].into();
         site["bypassed"] = "link".into();
+        let mut lost = site.clone();
+        for (key, value) in [
+            ("bypassed", "interception"),
+            ("on_interception_loss", "pass"),
+        ] {
+            lost[key] = value.into();
+        }
+        lost["interception_lost"] = serde_json::json!(["IPv4", "IPv6"]);
+        let mut blocked = lost.clone();
+        blocked["bypassed"] = serde_json::Value::Null;
+        blocked["on_interception_loss"] = "block".into();
         let peers = serde_json::json!([
             {"name": "y".repeat(64), "endpoint": null, "here": true, "heard_s": 1.0,
               "remote": "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535",
@@ -382,11 +394,11 @@ pub(crate) mod tests {
             "version": "10.11.12", "pid": 4_194_304, "started": 1.0, "uptime_s": 1e7, "restarts": 12,
             "draining": true, "unknown": "is ignored",
             "link": {
-                "interface": "abcdefghijklmno", "rate": 9_990_000, "rtt_s": 0.6, "up": true, "by": "operator",
+                "interface": "abcdefghijklmno", "rate": 9_990_000, "rate_down": 99_900_000, "rtt_s": 0.6, "up": true, "by": "operator",
                 "for_s": 1e7, "ordered_for_s": null, "next_planned": null, "next_planned_in_s": null,
                 "outages": 1234, "down_s": 1e6, "history": [],
             },
-            "total": traffic, "sites": [site], "from_peers": traffic,
+            "total": traffic, "sites": [site, lost, blocked], "from_peers": traffic,
             "peers": peers,
             "custody": {"memory": {"used": 1, "most": 2}, "disk": {"used": 0, "most": 0}},
             "limits": {
@@ -409,7 +421,10 @@ pub(crate) mod tests {
         }
         for part in [
             "12 before it, draining",
-            "no link",
+            "no link\n",
+            "9.99 Mbit/s up, 99.9 Mbit/s down, 600 ms",
+            "\n  IPv4, IPv6: new flows pass outside of the tunnel, as what pepd redirects is dropped here\n",
+            "\n  IPv4, IPv6: new flows are blocked, as what pepd redirects is dropped here\n",
             "(from peers)",
             "stopped",
             ":65535, last heard 1s ago\n  received 1.00 TiB, sent 1.00 GiB\n",

@@ -44,7 +44,7 @@ pub(super) fn flows(each: &[(&str, u64)]) -> FlowsReport {
     let report = json!({
         "total": each.len(), "flows": each.iter().enumerate().map(flow).collect::<Vec<_>>(),
         "not_accelerated": NotAccelerated {
-            sites: vec![LeftSite { site: "voice".to_owned(), why: "mode".to_owned() }],
+            sites: vec![LeftSite { site: "voice".to_owned(), why: "mode".to_owned(), families: Vec::new() }],
             ..NotAccelerated::default()
         },
     });

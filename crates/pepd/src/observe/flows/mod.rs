@@ -13,6 +13,7 @@ use axum::{
 use pep_core::{
     arena::{Record, SlotState, name_hash},
     relay::{Direction, Side},
+    site::{InterceptionLoss, Site},
 };
 use serde::{Deserialize, Serialize};
 
@@ -134,6 +135,9 @@ pub struct LegStatus {
 pub struct NotAccelerated {
     /// Sites of which it forwards all new ones now.
     pub sites: Vec<LeftSite>,
+    /// Sites of which it drops the SYNs of new ones now (`on_interception_loss = "block"`).
+    #[serde(default)]
+    pub blocked: Vec<LeftSite>,
     /// Whether it forwards all new ones now, of all sites, as flows, descriptors or memory are short, or pepd is to end.
     pub gate_closed: bool,
     /// Flows, which there may not be more of.
@@ -142,13 +146,17 @@ pub struct NotAccelerated {
     pub reasons: BTreeMap<String, u64>,
 }
 
-/// A site whose new connections the kernel forwards.
+/// A site whose new connections the kernel forwards, or whose SYNs it drops.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftSite {
     /// Its name.
     pub site: String,
-    /// Why: `mode` (it is configured so), `link` or `peer` (which is away).
+    /// Why: `mode` (it is configured so), `operator` (who has switched it off), `link` or `peer`
+    /// (which is away), `interception` (what pepd redirects is dropped on this machine).
     pub why: String,
+    /// The only families of which it does so, IPv4 or IPv6; empty where it does of all.
+    #[serde(default)]
+    pub families: Vec<String>,
 }
 
 /// Counters of what keeps connections from being accelerated.
@@ -159,6 +167,16 @@ const REASONS: [&str; 5] = [
     "memory_short",
     "syns_passed_held",
 ];
+
+impl LeftSite {
+    fn new(site: &Site, why: &str, families: Vec<String>) -> Self {
+        Self {
+            site: site.name.clone(),
+            why: why.to_owned(),
+            families,
+        }
+    }
+}
 
 impl Observer {
     /// The flows that are open. Asks the kernel for each socket: not for an event loop.
@@ -198,9 +216,19 @@ impl Observer {
     fn not_accelerated(&self) -> NotAccelerated {
         let why = self.why_bypassed();
         let sites = self.config.sites.iter().filter_map(|(id, site)| {
-            let why = why(id, site)?.to_owned();
-            let site = site.name.clone();
-            Some(LeftSite { site, why })
+            let why = why(id, site)?;
+            let families = match why {
+                "interception" => self.interception_lost(id),
+                _ => Vec::new(),
+            };
+            Some(LeftSite::new(site, why, families))
+        });
+        let blocked = self.config.sites.iter().filter_map(|(id, site)| {
+            let families = self.interception_lost(id);
+            let blocks = site.on_interception_loss == InterceptionLoss::Block;
+            let is_blocked =
+                blocks && !families.is_empty() && self.why_bypassed()(id, site).is_none();
+            is_blocked.then(|| LeftSite::new(site, "interception", families))
         });
         let counters = stats::gather(&self.context);
         let reasons = counters
@@ -208,6 +236,7 @@ impl Observer {
             .filter(|(name, _)| REASONS.contains(name));
         NotAccelerated {
             sites: sites.collect(),
+            blocked: blocked.collect(),
             gate_closed: *self.context.admission.gate().borrow() == Gate::Closed,
             flows: self.limits().flows,
             reasons: reasons

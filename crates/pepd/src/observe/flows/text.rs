@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{FlowStatus, FlowsReport, LegStatus, NotAccelerated};
+use super::{FlowStatus, FlowsReport, LeftSite, LegStatus, NotAccelerated};
 use crate::observe::text::{NAME, bits, bytes, counted, milliseconds, short, span};
 
 /// A limit that takes less of the time in which there was something to send is none.
@@ -123,19 +123,25 @@ impl LegStatus {
     }
 }
 
+impl fmt::Display for LeftSite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.why.as_str() {
+            "mode" => "by its mode",
+            "operator" => "an operator has switched the site off",
+            "link" => "the link is away",
+            "peer" => "its peer is away",
+            "interception" => "what pepd redirects is dropped on this machine",
+            why => why,
+        };
+        let families = self.families.join(", ");
+        let gap = if families.is_empty() { "" } else { ": " };
+        write!(f, "{} ({families}{gap}{why})", self.site)
+    }
+}
+
 impl fmt::Display for NotAccelerated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sites = self.sites.iter().map(|left| {
-            let why = match left.why.as_str() {
-                "mode" => "by its mode",
-                "operator" => "an operator has switched the site off",
-                "link" => "the link is away",
-                "peer" => "its peer is away",
-                why => why,
-            };
-            format!("{} ({why})", left.site)
-        });
-        let mut parts: Vec<String> = sites.collect();
+        let mut parts: Vec<String> = self.sites.iter().map(ToString::to_string).collect();
         if self.gate_closed {
             let (used, most) = (self.flows.used, self.flows.most);
             parts.push(format!(
@@ -150,6 +156,10 @@ impl fmt::Display for NotAccelerated {
             parts.push("nothing now".to_owned());
         }
         write!(f, "passes by: {}", parts.join(", "))?;
+        if !self.blocked.is_empty() {
+            let blocked = self.blocked.iter().map(ToString::to_string);
+            write!(f, "; blocked: {}", blocked.collect::<Vec<_>>().join(", "))?;
+        }
         if !counted.is_empty() {
             write!(f, "; so far: {}", counted.join(", "))?;
         }
@@ -160,7 +170,6 @@ impl fmt::Display for NotAccelerated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::flows::LeftSite;
 
     fn leg() -> LegStatus {
         LegStatus {
@@ -217,6 +226,7 @@ mod tests {
         let left = |site: &str, why: &str| LeftSite {
             site: site.to_owned(),
             why: why.to_owned(),
+            families: Vec::new(),
         };
         report.not_accelerated.sites = vec![left("voice", "mode"), left("mail", "peer")];
         report.not_accelerated.gate_closed = true;
@@ -229,6 +239,23 @@ mod tests {
         let expected = "passes by: voice (by its mode), mail (its peer is away), all new connections (the gate is closed; flows \
                         0 of 0); so far: gate_closed 2\n";
         assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
+    fn what_is_lost_passes_by_or_is_blocked() {
+        let lost = |site: &str, families: &[&str]| LeftSite {
+            site: site.to_owned(),
+            why: "interception".to_owned(),
+            families: families.iter().map(ToString::to_string).collect(),
+        };
+        let told = NotAccelerated {
+            sites: vec![lost("all", &["IPv4"])],
+            blocked: vec![lost("mail", &["IPv4", "IPv6"])],
+            ..NotAccelerated::default()
+        };
+        let expected = "passes by: all (IPv4: what pepd redirects is dropped on this machine); \
+                        blocked: mail (IPv4, IPv6: what pepd redirects is dropped on this machine)";
+        assert_eq!(told.to_string(), expected);
     }
 
     #[test]

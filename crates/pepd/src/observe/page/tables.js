@@ -56,16 +56,21 @@ const WHY = {
   link: "bypassed, the link is away",
   peer: "bypassed, its peer is away",
   operator: "off, by an operator",
+  interception: "bypassed, what pepd redirects is dropped on this machine",
 };
 
 function siteState(site) {
+  const lost = (site.interception_lost ?? []).join(", ");
+  if (lost && site.on_interception_loss === "block" && !site.bypassed)
+    return `blocked, ${lost}: what pepd redirects is dropped on this machine`;
+  if (site.bypassed === "interception") return `${WHY.interception} (${lost})`;
   if (site.bypassed) return WHY[site.bypassed] ?? `bypassed (${site.bypassed})`;
   return "accelerated";
 }
 
 export const siteColumns = [
   { name: "site", wide: true, text: (site) => site.name, look: () => "name" },
-  { name: "state", wide: true, text: siteState, look: (site) => (site.bypassed ? "warn" : "") },
+  { name: "state", wide: true, text: siteState, look: (site) => (site.bypassed || site.interception_lost?.length ? "warn" : "") },
   {
     name: "carried",
     wide: true,
@@ -177,10 +182,13 @@ const REASON = {
 
 // What the kernel forwards, unaccelerated.
 export function passes(left) {
-  const now = left.sites.map(({ site, why }) => `${site} (${WHY[why] ?? why})`);
+  const told = ({ site, why, families }) => `${site} (${[...(families ?? []), WHY[why] ?? why].join(", ")})`;
+  const now = left.sites.map(told);
   if (left.gate_closed) now.push(`all new connections: flows ${count(left.flows.used)} of ${count(left.flows.most)}`);
   const past = Object.entries(left.reasons).filter(([, times]) => times > 0);
-  const told = past.map(([name, times]) => `${REASON[name] ?? name} ${count(times)}×`);
-  const so = told.length > 0 ? `; so far: ${told.join(", ")}` : "";
-  return `Not accelerated: ${now.length > 0 ? now.join(", ") : "nothing now"}${so}.`;
+  const counted = past.map(([name, times]) => `${REASON[name] ?? name} ${count(times)}×`);
+  const so = counted.length > 0 ? `; so far: ${counted.join(", ")}` : "";
+  const lost = (left.blocked ?? []).map(({ site, families }) => `${site} (${families.join(", ")})`);
+  const blocked = lost.length > 0 ? `; blocked, as what pepd redirects is dropped on this machine: ${lost.join(", ")}` : "";
+  return `Not accelerated: ${now.length > 0 ? now.join(", ") : "nothing now"}${blocked}${so}.`;
 }

@@ -162,9 +162,12 @@ fn sites(status: &Status, ui: &Ui, width: usize) -> Vec<Line<'static>> {
         "site", "mode", "open", "up", "down", "held", "oldest",
     );
     let mut lines = vec![Line::from(ui.span(Tone::Head, head))];
-    let each = status.sites.iter().map(|site| {
+    let each = status.sites.iter().flat_map(|site| {
         let line = site_line(&site.name, &site.mode, &site.traffic, name);
-        Line::from(vec![Span::raw(line), ui.span(Tone::Bad, passes(site))])
+        let line = Line::from(vec![Span::raw(line), ui.span(Tone::Bad, passes(site))]);
+        let loss = site.loss();
+        let loss = loss.map(|loss| Line::from(ui.span(Tone::Bad, format!("  {loss}"))));
+        std::iter::once(line).chain(loss)
     });
     lines.extend(each);
     if let Some(traffic) = &status.from_peers {
@@ -195,10 +198,8 @@ fn site_line(site: &str, mode: &str, traffic: &Traffic, name: usize) -> String {
 /// Why new flows are not ours, unless that is in the column beside already.
 fn passes(site: &SiteStatus) -> String {
     match site.bypassed.as_deref() {
-        None | Some("mode") if !site.interception_lost.is_empty() => {
-            format!("{} lost", site.interception_lost.join(", "))
-        }
-        None | Some("mode") => String::new(),
+        // A loss has a line of its own.
+        None | Some("mode" | "interception") => String::new(),
         Some("link") => "link away".to_owned(),
         Some("peer") => "peer away".to_owned(),
         Some(why) => why.to_owned(),
