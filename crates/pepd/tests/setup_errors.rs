@@ -142,6 +142,38 @@ fn too_few_descriptors_are_told_of_before_anything_is_installed() {
     }
 }
 
+#[test]
+fn a_check_knows_how_many_descriptors_a_start_takes() {
+    let told = || {
+        let found = findings("ulimit -n 32;", CONFIG);
+        let expected = "fail     file descriptors: too few: pepd does not start (what is started from here may have 32, ";
+        let needed = after(&found, expected);
+        let (code, log) = run("ulimit -n 32; exec", Path::new(NOWHERE), CONFIG);
+        assert_eq!(code, Some(SETUP), "{log}");
+        let agree = needed == after(&log, "may have 32 descriptors, and needs ");
+        agree.then(|| after(&found, "LimitNOFILE="))
+    };
+    // A test beside this one may have left one of them a descriptor more.
+    let advised = (0..5).find_map(|_| told()).expect("they agree");
+    // With as many as it advises, nothing is short.
+    let before = format!("ulimit -n {advised}; exec");
+    let (_, log) = run(&before, Path::new(NOWHERE), CONFIG);
+    assert!(log.contains("pepd is ready"), "{log}");
+    assert!(
+        !log.contains("not enough file descriptors"),
+        "{advised}: {log}"
+    );
+}
+
+/// The word that follows these.
+fn after(text: &str, words: &str) -> String {
+    let Some((_, rest)) = text.split_once(words) else {
+        panic!("no `{words}` in\n{text}");
+    };
+    let rest = rest.split(' ').next();
+    rest.unwrap_or_default().to_owned()
+}
+
 /// What follows from a missing right must not be reported in its place.
 #[test]
 fn all_missing_capabilities_are_named_before_anything_is_tried() {
@@ -339,6 +371,9 @@ fn a_missing_tun_is_named() {
         found.contains("fail     TUN devices: there are none"),
         "{found}"
     );
+    let other = "mount -t tmpfs none /dev/net; touch /dev/net/tun;";
+    let found = findings(other, &config);
+    assert!(found.contains("/dev/net/tun is something else"), "{found}");
     let spoof = findings("mount -t tmpfs none /dev/net;", CONFIG);
     assert!(!spoof.contains("TUN devices"), "{spoof}");
 }

@@ -20,7 +20,7 @@ use super::segments::{PREFIX, SUFFIX};
 
 /// Why there is nothing to spill to.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep custody in {} (`custody.folder`): {fault}", folder.display())]
+#[error("cannot keep custody in {}: {fault}", folder.display())]
 pub struct FolderError {
     folder: PathBuf,
     fault: Fault,

@@ -411,7 +411,7 @@ fn folders_that_are_not_ours_alone_are_refused_with_what_to_do() {
     }
     let link = parent.path().join("link");
     std::os::unix::fs::symlink(parent.path(), &link).unwrap();
-    assert!(fault(&link).contains("`custody.folder`"));
+    assert!(fault(&link).contains("it is a file or a link and no folder"));
     let file = parent.path().join("file");
     fs::write(&file, "").unwrap();
     assert!(fault(&file).contains("it is a file or a link and no folder: remove it"));

@@ -47,12 +47,37 @@ pub(super) fn raise() -> u64 {
 /// # Errors
 /// When they do not.
 pub(super) fn check(config: &Config, limit: u64) -> Result<(), DaemonError> {
-    // Where not even those that are open can be listed, there are three at least.
-    let needed = open().max(3) + least(config, Workers::count() as u64, families());
+    let needed = to_start(config, open());
     if limit < needed {
         return Err(DaemonError::Descriptors { limit, needed });
     }
     Ok(())
+}
+
+/// Number without which pepd does not start, where so many are open at the start.
+pub(crate) fn to_start(config: &Config, open: u64) -> u64 {
+    // Where not even those that are open can be listed, there are three at least.
+    open.max(3) + least(config, Workers::count() as u64, families())
+}
+
+/// Number with which `limits.flows` can be reached, where so many are open at the start. May be
+/// some more than a running pepd counts, never fewer.
+pub(crate) fn in_full(config: &Config, open: u64) -> u64 {
+    let kept = u64::from(config.limits.descriptors);
+    config.descriptors_needed() + without_flows(config, open).saturating_sub(kept)
+}
+
+/// Number of those that are no flow's, where so many are open at the start.
+pub(crate) fn without_flows(config: &Config, open: u64) -> u64 {
+    // Each listener has one leg ready at most.
+    let reserves = listeners(config, Workers::count() as u64, families());
+    to_start(config, open) - FLOW + reserves + OTHERS_LATER as u64
+}
+
+fn listeners(config: &Config, workers: u64, families: u64) -> u64 {
+    let sites = config.sites.iter().map(|(_, site)| site);
+    let sites = sites.filter(|site| site.mode.takes_flows());
+    sites.count() as u64 * workers * families
 }
 
 fn families() -> u64 {
@@ -61,9 +86,7 @@ fn families() -> u64 {
 
 /// What is needed besides those that are open at the start, with so many workers.
 fn least(config: &Config, workers: u64, families: u64) -> u64 {
-    let sites = config.sites.iter().map(|(_, site)| site);
-    let sites: Vec<_> = sites.filter(|site| site.mode.takes_flows()).collect();
-    let listeners = sites.len() as u64 * workers * families;
+    let listeners = listeners(config, workers, families);
     let tunnels = if config.peers.is_empty() { 0 } else { TUNNELS };
     let defer = if config.defers() { DEFER } else { 0 };
     let packets = PACKETS * config.packet_sites().count() as u64;
@@ -118,6 +141,26 @@ mod tests {
         assert_eq!(least(&config("syn = \"defer\"\n"), 1, 1), smallest + DEFER);
         let bypass = "[[site]]\nname = \"a\"\nmode = \"bypass\"\nsyn = \"defer\"\n";
         assert_eq!(least(&config(bypass), 1, 1), smallest);
+    }
+
+    #[test]
+    fn with_all_that_are_needed_limits_flows_is_reached() {
+        for text in [
+            "",
+            "syn = \"defer\"\n",
+            "[limits]\nflows = 20\ndescriptors = 1000\n",
+        ] {
+            let config = config(text);
+            let (all, others) = (in_full(&config, 6), without_flows(&config, 6));
+            let cap = |all| crate::limits::flow_cap(&config, all, others);
+            assert_eq!(cap(all), config.limits.flows, "{text}");
+            // Held SYNs have a third of what there is.
+            assert!(
+                config.defers() || cap(all - 1) < config.limits.flows,
+                "{text}"
+            );
+            assert!(to_start(&config, 6) < all);
+        }
     }
 
     #[test]

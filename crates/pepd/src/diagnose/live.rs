@@ -436,9 +436,12 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
                     "{} passed unaccelerated {since}",
                     counted(*left_alone, "SYN")
                 ),
-                "no route of this machine's own leads to where they go, or one by another interface than \
-                 the link's (`link.elsewhere`), or they are signed or guarded by their TTL: docs/interception.md; `nft list counters table inet` and \
-                 the table's name tell which",
+                format!(
+                    "no route of this machine's own leads to where they go, or one by another interface than the link's \
+                     (`link.elsewhere`), or they are signed or guarded by their TTL: docs/interception.md; which of \
+                     these: nft list counters table inet {}",
+                    config.intercept.table
+                ),
             ),
             (0, 0..SOME) => Finding::ok(what, counts),
             (0, _) => Finding::warn(

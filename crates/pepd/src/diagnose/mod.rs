@@ -214,6 +214,8 @@ impl fmt::Display for Findings {
 /// Looks at this machine, and at the pepd that runs with this configuration, where one does. What
 /// comes in is counted from when its rules were put in place, or within `watch`.
 pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Duration>) -> Findings {
+    // What this opens itself, `pepd run` does not have.
+    let open = crate::daemon::descriptors::open();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -242,8 +244,8 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.push(runtime.block_on(system::kernel(config, running.is_ok())));
     findings.extend(system::tun(config, running.is_ok()));
     findings.extend(system::check(config, catalogue, running.as_ref().ok()));
-    let may = system::may_open(config, running.as_ref().ok(), unit.as_ref());
-    findings.push(system::descriptors(config, may));
+    let may = system::may_open(config, open, running.as_ref().ok(), unit.as_ref());
+    findings.push(system::descriptors(may));
     findings.extend(ways::side(config));
     findings.extend(packets::refusals(config));
     findings.extend(runtime.block_on(ways::check(config, &net)));

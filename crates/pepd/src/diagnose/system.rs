@@ -1,5 +1,7 @@
 //! What pepd needs of the machine: capabilities, parts of the kernel, settings, limits, a clock.
 
+use std::io;
+
 use caps::{CapSet, Capability};
 use nix::{
     sys::resource::{Resource, getrlimit},
@@ -11,6 +13,7 @@ use super::{Finding, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
 use crate::{
     congestion::Catalogue,
     custody,
+    daemon::descriptors,
     intercept::{
         nft::{Nft, NftError, install_transaction},
         rules::{Features, Ruleset},
@@ -19,6 +22,7 @@ use crate::{
     limits::flow_cap,
     observe::text,
     sys::{self, clock},
+    tunnel::paths,
 };
 
 /// Whether nft answers this process.
@@ -211,8 +215,11 @@ pub(super) fn tun(config: &Config, runs: bool) -> Option<Finding> {
         _ if runs => Finding::ok(what, "a pepd runs with them"),
         Ok(_) => Finding::ok(what, "there"),
         Err(err) => {
-            let remedy = SetupError::NoTun(err).to_string();
-            Finding::fail(what, "there are none", remedy)
+            let seen = match err.raw_os_error() {
+                Some(libc::ENOTTY) => "there are none: /dev/net/tun is something else",
+                _ => "there are none",
+            };
+            Finding::fail(what, seen, SetupError::NoTun(err).to_string())
         }
     })
 }
@@ -240,6 +247,7 @@ pub(super) fn check(
         cgroup::memory_limit(&read(&format!("/proc/{process}/cgroup"))),
     ));
     findings.extend(folder(config));
+    findings.extend(state_folder(config));
     findings.push(clock_of(clock::is_synchronised().ok()));
     findings
 }
@@ -277,11 +285,17 @@ pub(super) struct May {
     who: String,
     descriptors: u64,
     flows: u64,
+    /// Without so many it does not start; none where it runs.
+    start: Option<u64>,
+    /// With so many `limits.flows` can be reached.
+    all: u64,
 }
 
-/// Limit of the running pepd, or of its unit, and else of this process.
+/// Limit of the running pepd, or of its unit, and else of this process, which had `open` ones when
+/// it began, as what is started from here will have.
 pub(super) fn may_open(
     config: &Config,
+    open: u64,
     running: Option<&Running>,
     unit: Option<&Unit>,
 ) -> Option<May> {
@@ -290,6 +304,8 @@ pub(super) fn may_open(
             who: format!("the running pepd (process {})", status.pid),
             descriptors: status.limits.descriptors.most,
             flows: status.limits.flows.most,
+            start: None,
+            all: descriptors::in_full(config, open),
         });
     }
     let of_unit = unit.and_then(|unit| unit.descriptors);
@@ -303,22 +319,41 @@ pub(super) fn may_open(
     Some(May {
         who: who.to_owned(),
         descriptors,
-        flows: flow_cap(config, descriptors, 0).into(),
+        flows: flow_cap(
+            config,
+            descriptors,
+            descriptors::without_flows(config, open),
+        )
+        .into(),
+        start: Some(descriptors::to_start(config, open)),
+        all: descriptors::in_full(config, open),
     })
 }
 
-/// Compares the descriptors that pepd may have with `limits.flows`.
-pub(super) fn descriptors(config: &Config, may: Option<May>) -> Finding {
+/// Compares the descriptors that pepd may have with what it needs to start, and with
+/// `limits.flows`.
+pub(super) fn descriptors(may: Option<May>) -> Finding {
     let what = "file descriptors";
-    let needed = config.descriptors_needed();
     let Some(May {
         who,
         descriptors,
         flows,
+        start,
+        all: needed,
     }) = may
     else {
         return Finding::unknown(what, "their limit cannot be read", "`ulimit -Hn`");
     };
+    if let Some(start) = start.filter(|start| descriptors < *start) {
+        return Finding::fail(
+            what,
+            format!(
+                "too few: pepd does not start ({who} may have {descriptors}, {start} needed to start, {needed} for \
+                 `limits.flows`)"
+            ),
+            format!("LimitNOFILE={needed} in its unit, `ulimit -n {needed}` in a shell"),
+        );
+    }
     if descriptors >= needed {
         let seen = format!("{who} may have {descriptors}, and needs {needed} at most");
         return Finding::ok(what, seen);
@@ -398,6 +433,32 @@ fn folder(config: &Config) -> Option<Finding> {
     })
 }
 
+/// Folder for what pepd learns of the ways to peers.
+fn state_folder(config: &Config) -> Option<Finding> {
+    let what = "identity.state";
+    let identity = config.identity.as_ref();
+    let identity = identity.filter(|_| !config.peers.is_empty())?;
+    let path = identity.state.as_ref()?;
+    let folder = path.display();
+    Some(match paths::look(path) {
+        Ok(state) => Finding::ok(what, format!("{folder}: {state}")),
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied && !geteuid().is_root() => {
+            Finding::unknown(
+                what,
+                format!("this user may not write to {folder}"),
+                "check as the user who runs pepd: `sudo pepd check`",
+            )
+        }
+        Err(err) => Finding::warn(
+            what,
+            format!(
+                "{folder} cannot be used: {err}; after a restart pepd learns the ways to peers anew"
+            ),
+            "make room there, or name a folder that pepd can write to; pepd makes the last folder of the path only",
+        ),
+    })
+}
+
 /// It matters to the times in logs, and to contact plans.
 fn clock_of(synchronised: Option<bool>) -> Finding {
     let what = "clock";
@@ -472,19 +533,30 @@ mod tests {
             status,
             flows: Vec::new(),
         };
-        let few = descriptors(&config, may_open(&config, Some(&running), None));
-        let told = "not enough: only 480 flows can be accelerated \
-                    (the running pepd (process 4194304) may have 1024, 16448 needed)";
-        assert_eq!((few.seen.as_str(), few.state), (told, State::Warn));
+        let few = descriptors(may_open(&config, 6, Some(&running), None));
+        let all = descriptors::in_full(&config, 6);
+        let told = format!(
+            "not enough: only 480 flows can be accelerated \
+             (the running pepd (process 4194304) may have 1024, {all} needed)"
+        );
+        assert_eq!((few.seen, few.state), (told, State::Warn));
         let may = |descriptors| May {
             who: "x".to_owned(),
             descriptors,
             flows: 1,
+            start: Some(57),
+            all: 16_470,
         };
-        let state = |may| descriptors(&config, may).state;
-        assert_eq!(state(Some(may(16_448))), State::Ok);
-        assert_eq!(state(Some(may(16_447))), State::Warn);
-        assert_eq!(state(None), State::Unknown);
+        assert_eq!(descriptors(Some(may(16_470))).state, State::Ok);
+        assert_eq!(descriptors(Some(may(16_469))).state, State::Warn);
+        assert_eq!(descriptors(Some(may(57))).state, State::Warn);
+        let none = descriptors(Some(may(56)));
+        assert_eq!(none.state, State::Fail);
+        assert!(
+            none.seen.contains("57 needed to start, 16470 for"),
+            "{none}"
+        );
+        assert_eq!(descriptors(None).state, State::Unknown);
     }
 
     #[test]

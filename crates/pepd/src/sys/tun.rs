@@ -18,13 +18,28 @@ const FLAGS: libc::c_int =
 /// Opens what TUN devices are made of.
 ///
 /// # Errors
-/// `ENOENT`, `ENODEV` or `ENXIO` where the kernel, or the container, has no `/dev/net/tun`.
+/// `ENOENT`, `ENODEV` or `ENXIO` where the kernel, or the container, has no `/dev/net/tun`; `ENOTTY`
+/// or the like where something else has that name.
 pub fn open() -> io::Result<File> {
-    OpenOptions::new()
+    let device = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
-        .open("/dev/net/tun")
+        .open("/dev/net/tun")?;
+    let mut features: libc::c_uint = 0;
+    // SAFETY: TUNGETFEATURES writes one unsigned int, which `features` is and which outlives the
+    // call; the descriptor is open.
+    let result = unsafe {
+        libc::ioctl(
+            device.as_raw_fd(),
+            libc::TUNGETFEATURES as _,
+            &raw mut features,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(device)
 }
 
 /// Makes `device`, as [`open`] gives it, a TUN device that vanishes when it is closed.

@@ -10,14 +10,23 @@ use std::{
     fs::{self, File},
     io,
     net::SocketAddr,
-    os::{fd::OwnedFd, unix::fs::FileExt as _},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt as _, FileExt as _},
+    },
     path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::{
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        statvfs::statvfs,
+    },
+    unistd::{AccessFlags, eaccess},
+};
 use pep_core::key::PublicKey;
 use serde::{Deserialize, Serialize};
 use tunnel::path::PathMemory;
@@ -107,8 +116,18 @@ impl Paths {
     /// As the memory is called where there is no folder, by which the next process knows it.
     pub(crate) const NAME: &str = "pepd-paths";
 
+    /// What the folder has, if anything. Makes the folder where only that is missing, and warns
+    /// where nothing can be kept in it.
+    pub(super) fn prepare(folder: &Path) -> Self {
+        // What goes wrong here shows when it is written.
+        let _ = fs::DirBuilder::new().mode(0o700).create(folder);
+        let mut paths = Self::load(folder);
+        paths.write();
+        paths
+    }
+
     /// What the folder has, if anything.
-    pub(super) fn load(folder: &Path) -> Self {
+    fn load(folder: &Path) -> Self {
         Self::of(Store::File(folder.join(FILE)))
     }
 
@@ -127,7 +146,7 @@ impl Paths {
     fn of(store: Store) -> Self {
         let known = match read(&store) {
             Ok(known) => known,
-            Err(ReadError::Io(err)) if err.kind() == io::ErrorKind::NotFound => Known::new(),
+            Err(ReadError::Io(err)) if is_missing(&err) => Known::new(),
             Err(err) => {
                 tracing::warn!(path = %store, error = %err, "cannot use what was remembered of the ways to peers");
                 Known::new()
@@ -213,8 +232,16 @@ impl Paths {
         if let Err(err) = written
             && !std::mem::replace(&mut self.told, true)
         {
+            let key = match self.store {
+                Store::File(_) => " (`identity.state`)",
+                Store::Memory(_) => "",
+            };
             let path = &self.store;
-            tracing::warn!(%path, error = %err, "cannot write what is known of the ways to peers (told once)");
+            tracing::warn!(
+                %path,
+                error = %err,
+                "cannot write what is known of the ways to peers{key}: after a restart pepd learns it anew (told once)"
+            );
         }
     }
 
@@ -229,6 +256,38 @@ impl Paths {
         self.forget_old(today);
         moved
     }
+}
+
+/// Looks at a folder as a start would find it, changing nothing, and says in a word how it is.
+///
+/// # Errors
+/// Reason for which nothing could be kept there.
+pub(crate) fn look(folder: &Path) -> io::Result<&'static str> {
+    let parent = folder.parent().filter(|parent| *parent != Path::new(""));
+    let (place, state) = match fs::metadata(folder) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            (parent.unwrap_or(Path::new(".")), "will be made")
+        }
+        _ => (folder, "is there"),
+    };
+    if !fs::metadata(place)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    eaccess(place, AccessFlags::W_OK | AccessFlags::X_OK)?;
+    let room = statvfs(place)?;
+    // Some file systems do not count their files.
+    if room.blocks_available() == 0 || (room.files() > 0 && room.files_available() == 0) {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    Ok(state)
+}
+
+/// Tells whether there is no such file, nor a folder that could have it.
+fn is_missing(err: &io::Error) -> bool {
+    matches!(
+        err.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 fn read(store: &Store) -> Result<Known, ReadError> {
@@ -261,8 +320,12 @@ fn write(store: &Store, content: &Content) -> io::Result<()> {
     match store {
         Store::File(file) => {
             let beside = file.with_extension("json.new");
-            fs::write(&beside, bytes)?;
-            fs::rename(&beside, file)
+            let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, file));
+            if written.is_err() {
+                // A full disk has room for its name only.
+                let _ = fs::remove_file(&beside);
+            }
+            written
         }
         // A process that ends in between leaves something damaged, which costs what was remembered.
         Store::Memory(memory) => {
@@ -395,6 +458,37 @@ mod tests {
         }
         let left = fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_start_makes_the_folder_and_nothing_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        assert_eq!(look(&state).unwrap(), "will be made");
+        assert!(!state.exists());
+        assert!(!Paths::prepare(&state).told);
+        assert_eq!(look(&state).unwrap(), "is there");
+        let far = folder.path().join("gone/state");
+        assert_eq!(look(&far).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(Paths::prepare(&far).told && !folder.path().join("gone").exists());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        for wrong in [file.clone(), file.join("state")] {
+            let kind = look(&wrong).unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::NotADirectory, "{}", wrong.display());
+            assert!(Paths::prepare(&wrong).told);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        // A folder cannot be replaced by a file.
+        fs::create_dir_all(folder.path().join(FILE).join("x")).unwrap();
+        let mut paths = Paths::load(folder.path());
+        paths.write();
+        assert!(paths.told);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub enum TunnelError {
     #[error(transparent)]
     Key(#[from] KeyFileError),
     /// What does not fit into memory has no place.
-    #[error(transparent)]
+    #[error("custody.folder: {0}")]
     Folder(#[from] FolderError),
     /// What goes to disk has no thread.
     #[error("cannot start a thread for `custody.folder`: {0}")]
@@ -131,7 +131,7 @@ impl Prepared {
         let marks = MarkSet::new(config.intercept.marks);
         let tcp = tcp_options(config, identity, controls);
         let paths = match state(identity) {
-            Some(folder) => Some(Paths::load(&folder)),
+            Some(folder) => Some(Paths::prepare(&folder)),
             // Without it a peer that we do not call is missed, as ever.
             None => Paths::inherit(before).ok(),
         };
