@@ -125,7 +125,7 @@ impl Summary<'_> {
             l.flows, l.ring_initial, l.ring_max, l.memory
         );
         let held = format!(
-            "{} held SYNs, {} per source, {} per destination; {} a second, {} per source; up to {} descriptors",
+            "{} held SYNs, {} per source, {} per destination; {} a second, {} per source; {} descriptors and more",
             l.held,
             l.held_per_source,
             l.held_per_destination,

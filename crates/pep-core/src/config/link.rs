@@ -5,7 +5,8 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 use units::Rate;
 
 use super::{
-    IfName,
+    Config, CongestionName, IfName,
+    findings::Findings,
     raw::Section,
     timeouts::KERNEL_RTO_MAX,
     values::{BitRate, Map, NonEmpty, OneOf, Span, Switch, WordOr, text},
@@ -24,7 +25,8 @@ pub struct Link {
     pub rate_down: Option<Rate>,
     /// Its round-trip time when idle, 1 us to 10 min. Default none: unknown.
     pub rtt: Option<Duration>,
-    /// Nobody else uses it; default false. What sites and peers say goes before.
+    /// Nobody else uses it; default false. What sites and peers say takes
+    /// precedence.
     pub dedicated: bool,
     /// Fate of new flows of mode `split` whose route leads by another interface; default
     /// [`Elsewhere::Pass`].
@@ -120,6 +122,24 @@ impl Link {
     }
 }
 
+/// Warns where nothing sends at a stated rate: what a dedicated link allows is only to do so
+/// whatever happens.
+pub(super) fn check_dedicated(config: &Config, findings: &Findings) {
+    let link = config.link.as_ref();
+    let Some(link) = link.filter(|link| link.dedicated) else {
+        return;
+    };
+    let mut sites = config.sites.iter().map(|(_, site)| &site.congestion);
+    let is_used = link.rate.is_some()
+        || config.peers.iter().any(|peer| peer.rate.is_some())
+        || sites.any(|names| names.iter().any(CongestionName::takes_the_whole_link));
+    if !is_used {
+        let message = "has no effect: no `rate` is stated that could be certain; expected a rate \
+                       as well, such as `rate = \"10Mbit/s\"`";
+        findings.warning("link.dedicated", message);
+    }
+}
+
 /// Addresses that nobody beyond a link can have.
 fn why_no_gateway(address: IpAddr) -> Option<&'static str> {
     let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
@@ -142,6 +162,31 @@ fn why_no_gateway(address: IpAddr) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::super::parse;
+
+    const PEER: &str = "public_key = \"AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA=\"\n\
+                        endpoint = \"192.0.2.1:5001\"\n[identity]\nkey_file = \"key\"";
+
+    #[test]
+    fn a_dedicated_link_without_a_rate_is_warned_of() {
+        let link = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"sat0\"\n";
+        for (keys, expected) in [
+            ("dedicated = true", 1),
+            ("dedicated = true\nrate = \"auto\"", 1),
+            ("dedicated = true\nrate = \"1Mbit/s\"", 0),
+            ("dedicated = false", 0),
+            ("dedicated = true\n[peer.hub]\nrate = \"1Mbit/s\"", 0),
+            ("dedicated = true\n[peer.hub]", 1),
+        ] {
+            let keys = match keys.contains("peer") {
+                true => format!("{keys}\n{PEER}"),
+                false => keys.to_owned(),
+            };
+            let config = parse(&format!("{link}{keys}\n")).expect(&keys);
+            let warnings = config.warnings.iter();
+            let warned = warnings.filter(|warning| warning.key == "link.dedicated");
+            assert_eq!(warned.count(), expected, "{keys}");
+        }
+    }
 
     #[test]
     fn a_gateway_is_an_address_that_somebody_beyond_the_link_can_have() {

@@ -166,6 +166,7 @@ impl Config {
         };
         packet::check_memory(&config, findings);
         packet::check_waits(&config, findings);
+        link::check_dedicated(&config, findings);
         config
     }
 

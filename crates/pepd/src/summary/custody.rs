@@ -3,8 +3,8 @@
 use std::fmt;
 
 use pep_core::{
-    config::AdminMode,
-    site::{Close, KeepWhen, Mode, Site, WhileDown},
+    config::{AdminMode, Elsewhere},
+    site::{Close, InterceptionLoss, KeepWhen, Mode, Site, WhileDown},
 };
 use units::{ByteSize, duration};
 
@@ -17,6 +17,17 @@ impl Summary<'_> {
         let Some(link) = &self.config.link else {
             return Ok(());
         };
+        let shared = if link.dedicated {
+            "dedicated"
+        } else {
+            "shared with others"
+        };
+        let elsewhere = match link.elsewhere {
+            Elsewhere::Pass => "passes unaccelerated",
+            Elsewhere::Split => "is split, too",
+        };
+        let text = format!("{shared}; what is routed by another interface {elsewhere}");
+        line(f, "", &text)?;
         if let Some(gateway) = link.gateway {
             let every = duration::format(link.gateway_every);
             line(f, "", &format!("gateway {gateway}, asked every {every}"))?;
@@ -85,6 +96,12 @@ impl Summary<'_> {
             WhileDown::Bypass => "new flows are forwarded by the kernel",
         };
         detail(f, "link away", &fresh)?;
+        let lost = match (site.on_interception_loss, site.mode) {
+            (InterceptionLoss::Pass, Mode::Tunnel) => "new flows pass outside of the tunnel",
+            (InterceptionLoss::Pass, _) => "new flows pass unaccelerated",
+            (InterceptionLoss::Block, _) => "new flows are blocked",
+        };
+        detail(f, "redirection", &format!("where it fails, {lost}"))?;
         if site.mode != Mode::Tunnel {
             return Ok(());
         }
