@@ -105,7 +105,7 @@ fn what_two_would_share_is_refused_by_the_name_of_its_key() {
             assert_eq!(status.code(), Some(4), "{key}");
             let error = other.log().expect("another pepd");
             let message = error.message().to_owned();
-            let own = format!("give this one a `intercept.{key}` of its own");
+            let own = format!("give this one another `intercept.{key}`");
             assert!(message.contains(&own), "{message}");
             assert!(
                 message.contains(&format!("(process {})", first.id())),

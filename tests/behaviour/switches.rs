@@ -148,6 +148,7 @@ fn draining_waits_for_the_last_flow_and_says_so() {
         let (code, printed) = end(first);
         assert_eq!(code, Some(0), "{printed}");
         assert!(printed.contains("1 flow may take 1h"), "{printed}");
+        assert!(printed.ends_with("done: pepd has ended\n"), "{printed}");
         let (code, printed) = end(second);
         assert_eq!(code, Some(0), "{printed}");
         assert!(printed.contains("drains already"), "{printed}");

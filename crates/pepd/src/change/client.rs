@@ -28,9 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 impl fmt::Display for ReloadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for remark in &self.remarks {
-            writeln!(f, "{remark}")?;
-        }
+        // Remarks go to standard error, as those of `pepd check` do.
         for change in &self.changes {
             writeln!(f, "{change}")?;
         }

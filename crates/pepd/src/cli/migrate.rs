@@ -11,7 +11,8 @@ PEPsal was told is given as its command line, its settings files (/etc/default/p
 to it.
 
 Examples:
-  iptables-save -t mangle | pepd migrate --rules - --link sat0 --rate 10Mbit/s --rtt 600ms > pepd.toml
+  iptables-save -t mangle > rules
+  pepd migrate --rules rules --link sat0 --rate 10Mbit/s --rtt 600ms > pepd.toml
   nft list ruleset | pepd migrate --rules - > pepd.toml
   pepd migrate --lan eth0 --command \"pepsal -d -p 5000 -C hybla\" > pepd.toml
   pepd check --config pepd.toml

@@ -187,7 +187,7 @@ pub struct FlowsArgs {
     pub site: Option<String>,
     /// So many at most, up to 10,000
     #[arg(long, value_name = "N", default_value_t = LISTED as u64,
-        value_parser = clap::value_parser!(u64).range(..=LISTED_MAX as u64))]
+        value_parser = listed)]
     pub limit: u64,
     /// Sort order
     #[arg(long, value_enum, default_value_t)]
@@ -214,6 +214,12 @@ pub struct ProbeArgs {
     /// Which pepd.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+fn listed(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok();
+    let number = number.filter(|number| *number <= LISTED_MAX as u64);
+    number.ok_or_else(|| format!("expected 0 to {LISTED_MAX}"))
 }
 
 fn lasting(text: &str) -> Result<Duration, String> {

@@ -37,8 +37,8 @@ const NAME_MAX: usize = 107;
 pub enum ClaimError {
     /// Change the key, or stop the other.
     #[error(
-        "another pepd (process {process}) uses {what} already: stop it, or give this one a \
-         `{key}` of its own"
+        "another pepd (process {process}) uses {what} already: stop it, or give this one \
+         another `{key}`"
     )]
     Taken {
         /// The other's process id.

@@ -88,7 +88,10 @@ impl LinkReport {
 
 /// Whole seconds, as a duration.
 fn span(seconds: f64) -> String {
-    units::duration::format(Duration::from_secs(seconds.round().max(0.0) as u64))
+    match seconds.round().max(0.0) as u64 {
+        0 => "0s".to_owned(),
+        seconds => units::duration::format(Duration::from_secs(seconds)),
+    }
 }
 
 impl fmt::Display for LinkReport {
@@ -118,5 +121,28 @@ impl fmt::Display for LinkReport {
             writeln!(f, "  began {ago} ago, {lasted}, by {}", outage.by)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_at_all_has_a_unit() {
+        let report = LinkReport {
+            by: "carrier".to_owned(),
+            history: vec![OutageReport {
+                began: 0.0,
+                ago_s: 0.2,
+                by: "operator".to_owned(),
+                lasted_s: Some(0.4),
+            }],
+            ..LinkReport::default()
+        };
+        let expected = "link: down for 0s, by carrier\noutages: 0, 0s in all\n  \
+                        began 0s ago, lasted 0s, by operator\n";
+        assert_eq!(report.to_string(), expected);
+        assert_eq!([0.6, 61.0].map(span), ["1s", "61s"]);
     }
 }

@@ -210,6 +210,10 @@ pub fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
         reset_flows: args.reset_flows,
     })?;
     let (report, printed) = answer::<ReloadReport>(&args.admin, Method::PUT, "/v1/reload", order)?;
+    if !args.admin.json {
+        let remarks = report.remarks.iter();
+        remarks.for_each(|remark| complain(format_args!("{remark}")));
+    }
     if !report.hands_over {
         return Ok(printed);
     }
@@ -249,6 +253,9 @@ pub fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
         }
     })?;
     if left == 0 {
+        if !args.admin.json {
+            print(format_args!("done: pepd has ended\n"));
+        }
         return Ok(ExitStatus::Success);
     }
     complain(format_args!(
