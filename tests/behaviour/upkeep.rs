@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::support::{PORT, connect, echo_once};
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
-/// What commands say of redirection that fails.
+/// Output of commands about redirection that fails.
 const DROPPED: &str = "what pepd redirects is dropped";
 
 /// Name of the family, as commands have it.

@@ -99,7 +99,7 @@ impl Redirection {
         matches!(self.0, State::Lost { .. })
     }
 
-    /// Whether a loss is not known to be over: redirection is off, or on trial.
+    /// True while a loss is not known to be over: redirection is off, or on trial.
     pub const fn is_in_doubt(&self) -> bool {
         !matches!(self.0, State::Working { .. })
     }

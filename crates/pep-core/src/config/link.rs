@@ -25,7 +25,7 @@ pub struct Link {
     pub rate_down: Option<Rate>,
     /// Its round-trip time when idle, 1 us to 10 min. Default none: unknown.
     pub rtt: Option<Duration>,
-    /// Nobody else uses it; default false. What sites and peers say takes
+    /// True where nothing else uses the link; default false. Statements of sites and peers take
     /// precedence.
     pub dedicated: bool,
     /// Fate of new flows of mode `split` whose route leads by another interface; default

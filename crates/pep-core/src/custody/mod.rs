@@ -238,7 +238,7 @@ impl Ledger {
         self.flow(flow).waits[place as usize]
     }
 
-    /// Whether a flow may hold so many bytes more.
+    /// True where a flow may hold so many bytes more.
     pub fn fits(&self, flow: FlowKey, place: Place, bytes: u64) -> bool {
         let of_flow = self.flow(flow);
         let held = of_flow.account.held()[place as usize];

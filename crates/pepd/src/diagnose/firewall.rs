@@ -67,7 +67,7 @@ pub(crate) async fn suspects(config: &Config) -> Vec<String> {
     amiss.map(line).collect()
 }
 
-/// Whether each of the families in use is IPv6.
+/// Families in use: true for IPv6.
 fn families(config: &Config) -> &'static [bool] {
     if setup::serves(config, crate::leg::Family::V6) {
         &[false, true]

@@ -15,7 +15,6 @@ use crate::{
         nft::{Nft, NftError, SEEN_SET},
         rules::{self, Counter},
     },
-    marks::MarkSet,
     observe::{
         flows::{FlowStatus, FlowsReport},
         status::{SiteStatus, Status},
@@ -461,7 +460,7 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
         };
     }
     if *accepted == 0 && *intercepted >= SOME {
-        return never(config, what, &counts);
+        return never(what, &counts);
     }
     if half_open > HALF_OPEN && half_open as u64 > *accepted {
         return Finding::warn(
@@ -473,20 +472,13 @@ pub(super) fn interception(config: &Config, traffic: &Traffic, half_open: usize)
     Finding::ok(what, counts)
 }
 
-fn never(config: &Config, what: &str, counts: &str) -> Finding {
-    let marks = MarkSet::new(config.intercept.marks);
+fn never(what: &str, counts: &str) -> Finding {
     Finding::fail(
         what,
         format!("{counts}: no handshake has ended"),
-        format!(
-            "our SYN-ACKs do not reach clients, or their answers go another way (asymmetric): both have to pass this machine; see \
-             the route to clients below\n\
-             or the firewall's `input` drops what is redirected. Where it has the usual names: \
-             nft insert rule inet filter input meta mark and {:#010x} == {:#010x} accept\n\
-             or the reverse path check does (see above)",
-            marks.mask(),
-            marks.local()
-        ),
+        "our SYN-ACKs do not reach clients, or their answers go another way (asymmetric): both have to pass this machine; see \
+         the route to clients below\n\
+         or a firewall or the reverse path check drops what is redirected: see those findings",
     )
 }
 

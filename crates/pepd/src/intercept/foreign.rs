@@ -13,9 +13,9 @@ use crate::marks::MarkSet;
 /// The mark of one SYN.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Foreign {
-    /// Its bits that are not pepd's; 0 for none.
+    /// Bits of it that are not pepd's; 0 for none.
     pub mark: u32,
-    /// Whether the route by this mark leads by another interface than the link.
+    /// True where the route by this mark leads by another interface than the link.
     pub is_elsewhere: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct ForeignMarks {
 }
 
 impl ForeignMarks {
-    /// Those of the table of this configuration.
+    /// Marks in the table of this configuration.
     pub fn new(config: &Config) -> Self {
         Self {
             table: config.intercept.table.to_string(),

@@ -307,7 +307,7 @@ impl Interception {
         Ok(Self::passed_of(&self.counters()?))
     }
 
-    /// The same, of what [`counters`](Self::counters) has returned.
+    /// As [`passed`](Self::passed), of what [`counters`](Self::counters) has returned.
     pub fn passed_of(counters: &BTreeMap<String, u64>) -> [u64; Counter::PASSED.len()] {
         let of = |counter: Counter| counters.get(counter.name().as_ref()).copied();
         Counter::PASSED.map(|counter| of(counter).unwrap_or(0))

@@ -111,7 +111,7 @@ pub struct SiteStatus {
     /// Families of which SYNs that pepd redirects do not arrive: `IPv4`, `IPv6`.
     #[serde(default)]
     pub interception_lost: Vec<String>,
-    /// What becomes of new flows of these families: `pass` or `block`; none where there are none.
+    /// Fate of new flows of these families: `pass` or `block`; none where there are none.
     #[serde(default)]
     pub on_interception_loss: Option<String>,
     /// What its flows have come to.

@@ -116,7 +116,7 @@ impl Paths {
     /// As the memory is called where there is no folder, by which the next process knows it.
     pub(crate) const NAME: &str = "pepd-paths";
 
-    /// What the folder has, if anything. Makes the folder where only that is missing, and warns
+    /// Content of the folder, if there is any. Makes the folder where only that is missing, and warns
     /// where nothing can be kept in it.
     pub(super) fn prepare(folder: &Path) -> Self {
         // What goes wrong here shows when it is written.

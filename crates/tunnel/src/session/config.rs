@@ -77,8 +77,8 @@ const PACKET_TIME: Duration = Duration::from_millis(2500);
 /// Headers take too much of shorter packets, in bytes of plain text.
 const PACKET_MIN: usize = 512;
 
-/// Where one end only has stated a rate, the other's reports and beacons reckon with so much of it
-/// at most, in bits a second: the way back is seldom slower.
+/// Most that reports and beacons of an end without a stated rate reckon with of the other end's
+/// stated one, in bits a second: the way back is seldom slower.
 const TOLD_MAX: u64 = 1_000_000;
 
 impl SessionConfig {

@@ -151,7 +151,7 @@ pub struct NotAccelerated {
 pub struct LeftSite {
     /// Its name.
     pub site: String,
-    /// Why: `mode` (it is configured so), `operator` (who has switched it off), `link` or `peer`
+    /// Reason: `mode` (it is configured so), `operator` (who has switched it off), `link` or `peer`
     /// (which is away), `interception` (what pepd redirects is dropped on this machine).
     pub why: String,
     /// The only families of which it does so, IPv4 or IPv6; empty where it does of all.

@@ -36,8 +36,9 @@ pub(in crate::tunnel::table) const WINDOW: u64 = 1 << 50;
 const UNDER_WAY: usize = 8;
 /// Chunks of an extent that are left for what comes and for what comes back.
 const SPARE: u64 = 8;
-/// Where there is no memory for so many bytes more, one part in so many of what is held is not told to the session.
+/// Memory is scarce where it has no room for so many bytes more.
 const SCARCE: u64 = 4 * CHUNK;
+/// One part in so many of a flow's bytes is kept back from the session then.
 const KEPT_BACK: u64 = 4;
 /// A record that cannot be read is tried again so often, a second apart.
 const READS: u32 = 5;
@@ -262,15 +263,17 @@ impl Entry {
         SPARE.min(self.out.extent() / CHUNK / 4)
     }
 
-    /// Whether bytes go to the disk, if the link is away for long.
+    /// True where bytes go to the disk in an outage.
     fn may_spill(&self) -> bool {
         let keeper = &self.keeping.keeper;
         keeper.policy.when != KeepWhen::Never && keeper.custody.spill.borrow().is_some()
     }
 
-    /// How many of the youngest bytes the session is not told of where memory is scarce. Until it is noticed that the link is away, the
-    /// session sends all that it knows of. If that were all there is memory for, nothing could leave it, and nothing could be taken any
-    /// more. Few are not kept back, so whatever waits for memory gets on.
+    /// Number of the youngest bytes that are kept back from the session where memory is scarce.
+    ///
+    /// The session notices an outage late, and sends all that it knows of until then. Bytes that
+    /// were sent stay in memory. If they filled it, pepd could take no more of the flow. Of few
+    /// bytes none are kept back, so that a flow that waits for memory gets on.
     fn kept_back(&self) -> u64 {
         let ledger = self.keeping.keeper.custody.ledger.borrow();
         if ledger.fits(self.keeping.account, Place::Memory, SCARCE) {
