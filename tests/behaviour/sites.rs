@@ -1,9 +1,14 @@
 //! Which site a flow belongs to, and what its policy does to it.
 
-use std::io::Write as _;
+use std::{
+    io::Write as _,
+    net::{SocketAddr, UdpSocket},
+    thread,
+    time::Duration,
+};
 
 use pepd_tests::{
-    bed::{Bed, Family, Path, Place},
+    bed::{Bed, Family, LAN, Path, Place},
     echo::EchoServer,
     host::Dial,
     matrix::{matrix, matrix_pepd_only},
@@ -340,6 +345,52 @@ fn one_armed_it_works_as_with_two() {
             assert!(pep.counter("flows_accepted") >= 2);
             pep.wait_idle();
             pep.assert_healthy();
+            pep.stop();
+        }
+    });
+}
+
+/// Linux tells hosts of the shorter way to whatever it forwards on the same wire, and they take it
+/// for open connections, too.
+#[test]
+fn one_armed_hosts_learn_of_no_way_past_pepd() {
+    matrix(|bed| {
+        let bed = &Bed::one_armed(bed.path, bed.family);
+        let echo = EchoServer::start(bed.server.listen(bed.at(Place::Server, PORT)));
+        let pep = bed.start();
+        let mut open = connect(bed);
+        echo_once(&mut open, b"before");
+        for interface in ["all", LAN] {
+            let key = format!("net.ipv4.conf.{interface}.send_redirects");
+            bed.gateway.sysctl(&key, "1");
+        }
+        for version in ["ipv4", "ipv6"] {
+            let key = format!("net.{version}.conf.eth0.accept_redirects");
+            bed.client.sysctl(&key, "1");
+        }
+        let discard = bed.at(Place::Server, 9);
+        let any = SocketAddr::new(bed.client_at(0).ip(), 0);
+        let datagrams = bed.client.netns().enter(|| UdpSocket::bind(any));
+        let datagrams = datagrams.expect("a namespace").expect("a socket");
+        // The first redirect has the host look for the server on the wire, a later one changes its
+        // way. Linux sends the next 20 ms after one at the earliest.
+        for _ in 0..8 {
+            // An answer to the last one, that there is no such port, is of no interest.
+            datagrams.send_to(b"forwarded", discard).ok();
+            thread::sleep(Duration::from_millis(50));
+        }
+        let way = bed.client.ip(&format!("route get {}", discard.ip()));
+        let is_told = !way.contains(&format!("via {}", bed.family.address(1, 1)));
+        // Of IPv6 routers, hosts believe those with a link-local address only.
+        let is_without_pepd = bed.path == Path::Direct && bed.family == Family::V4;
+        assert_eq!(is_told, is_without_pepd, "{way}");
+        if let Some(pep) = pep {
+            echo_once(&mut open, b"after");
+            echo_once(&mut connect(bed), b"new");
+            assert_eq!(pep.counter("flows_accepted"), 2);
+            drop(open);
+            wait_until("the server to see the end", || echo.open() == 0);
+            pep.wait_idle();
             pep.stop();
         }
     });
