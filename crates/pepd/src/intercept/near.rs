@@ -55,8 +55,11 @@ impl Near {
     }
 }
 
-/// Networks of the interfaces that are up, but for these.
-fn networks(uplinks: &BTreeSet<String>) -> io::Result<BTreeSet<IpNet>> {
+/// Networks of these addresses, of interfaces that are up, but for these.
+fn networks(
+    permanent: &BTreeSet<IpAddr>,
+    uplinks: &BTreeSet<String>,
+) -> io::Result<BTreeSet<IpNet>> {
     let networks = getifaddrs()?.filter_map(|address| {
         let is_up = address.flags.contains(InterfaceFlags::IFF_UP);
         let leads = is_up && !address.flags.contains(InterfaceFlags::IFF_LOOPBACK);
@@ -68,7 +71,7 @@ fn networks(uplinks: &BTreeSet<String>) -> io::Result<BTreeSet<IpNet>> {
         let net = IpNet::with_netmask(own, mask).ok()?.trunc();
         let is_of_many = net.prefix_len() < net.max_prefix_len() && net.prefix_len() > 0;
         let is_routed = !matches!(own, IpAddr::V6(own) if own.is_unicast_link_local());
-        (is_of_many && is_routed).then_some(net)
+        (is_of_many && is_routed && permanent.contains(&own)).then_some(net)
     });
     Ok(networks.collect())
 }
@@ -80,9 +83,14 @@ impl Interception {
             return Ok(());
         };
         let uplinks = near.uplinks(&self.netlink).await?;
-        let networks = networks(&uplinks).map_err(InterceptError::Ask)?;
+        // A stranger on another uplink could have this machine take an address of a network that
+        // lies behind the tunnel.
+        let permanent = self.netlink.permanent_addresses().await?;
+        let networks = networks(&permanent, &uplinks).map_err(InterceptError::Ask)?;
         if networks != near.networks {
             self.tell_networks(&networks).await?;
+            let list: Vec<_> = networks.iter().map(ToString::to_string).collect();
+            tracing::info!(networks = %list.join(", "), "hosts reach these networks past tunnels");
             self.near = self.near.take().map(|near| Near { networks, ..near });
         }
         Ok(())

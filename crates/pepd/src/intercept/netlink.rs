@@ -1,13 +1,14 @@
 //! Asking the kernel's routing, and setting up the TUN devices, over rtnetlink.
 
 use std::{
+    collections::BTreeSet,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use futures_util::TryStreamExt as _;
 use netlink_packet_route::{
-    address::AddressScope,
+    address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope},
     link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage},
     route::{RouteAttribute, RouteMessage},
 };
@@ -178,6 +179,33 @@ impl Netlink {
     pub async fn links(&self) -> Result<Vec<LinkMessage>, RouteError> {
         let links = self.handle.link().get().execute().try_collect().await;
         links.map_err(|err| RouteError::new("cannot list interfaces", err))
+    }
+
+    /// Addresses of this machine that an operator has given it: without end, and not learnt from a
+    /// router or a DHCP server.
+    ///
+    /// # Errors
+    /// When the kernel does not answer.
+    pub async fn permanent_addresses(&self) -> Result<BTreeSet<IpAddr>, RouteError> {
+        let all = self.handle.address().get().execute();
+        let all: Vec<AddressMessage> = all
+            .try_collect()
+            .await
+            .map_err(|err| RouteError::new("cannot list addresses", err))?;
+        let permanent = all.into_iter().filter(|address| {
+            let header = address.header.flags;
+            header.contains(AddressHeaderFlags::Permanent)
+        });
+        let own = permanent.filter_map(|address| {
+            let of = |attribute: &AddressAttribute| match attribute {
+                AddressAttribute::Local(own) => Some((0, *own)),
+                AddressAttribute::Address(own) => Some((1, *own)),
+                _ => None,
+            };
+            // Of a link to one peer, the second is the peer's.
+            Some(address.attributes.iter().filter_map(of).min()?.1)
+        });
+        Ok(own.collect())
     }
 
     /// Whether an interface is a bridge; not, where there is none of that name.
