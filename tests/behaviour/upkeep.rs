@@ -267,6 +267,28 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
     });
 }
 
+/// Longer than pepd waits for a sign that SYNs arrive; a host repeats its SYN three times by then.
+const HALF_OPEN: Duration = Duration::from_secs(13);
+
+#[test]
+fn a_host_that_leaves_handshakes_open_makes_no_loss() {
+    matrix_pepd_only(|bed| {
+        let _echo = echo_server(bed);
+        let pep = bed.start().expect("not direct");
+        bed.client.nft(
+            "table inet deaf {\nchain input {\ntype filter hook input priority 0\n\
+             tcp flags & (syn|ack) == (syn|ack) drop\n}\n}",
+        );
+        let server = Dial::to(bed.at(Place::Server, PORT)).limit(HALF_OPEN);
+        bed.client.dial(&server).expect_err("no answer is heard");
+        assert!(pep.counter("syns_passed_lost") == 0 && pep.counter("interception_losses") == 0);
+        bed.client.nft("delete table inet deaf");
+        echo_once(&mut connect(bed), b"accelerated");
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
 #[test]
 fn a_site_may_block_what_would_go_unprotected() {
     matrix_pepd_only(|bed| {

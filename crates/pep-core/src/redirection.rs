@@ -32,9 +32,10 @@ const STALE: Duration = Duration::from_secs(60);
 pub struct Totals {
     /// SYNs that rules have redirected, repeated ones included.
     pub redirected: u64,
-    /// Handshakes that hosts have aborted: the SYN was answered, so it had arrived.
+    /// Handshakes that hosts have aborted: the SYN was answered, so it had arrived. And SYNs that
+    /// the kernel may drop for their source.
     pub aborted: u64,
-    /// Flows accepted.
+    /// Flows accepted, or SYNs answered.
     pub accepted: u64,
 }
 
@@ -56,7 +57,7 @@ impl Totals {
 pub enum Change {
     /// SYNs are lost: redirection is to be switched off for `pause`, until the trial.
     Lost {
-        /// SYNs that were redirected and not accepted.
+        /// SYNs that were redirected and neither answered nor accepted.
         syns: u64,
         /// Time until the next trial.
         pause: Duration,

@@ -136,13 +136,17 @@ impl Redirected {
         let mut changes = Vec::new();
         let count = |counter: Counter| counters.get(counter.name().as_ref()).copied();
         for family in Family::ALL {
-            let aborted = count(Counter::Aborted(family)).unwrap_or(0);
+            let number = |counter| count(counter).unwrap_or(0);
+            let foreign = number(Counter::Foreign(family));
+            let aborted = number(Counter::Aborted(family)) + foreign;
+            let handshakes = number(Counter::Handshakes(family));
             for site in sites {
                 let what = What::Site(site.id, family);
                 let Some(redirected) = count(Counter::Redirected(family, site.id)) else {
                     continue;
                 };
-                let accepted = site.tally.arrived(family);
+                // The answer to a SYN is as good a sign as a flow: hosts may not go on.
+                let accepted = site.tally.arrived(family) + handshakes;
                 let totals = Totals {
                     redirected,
                     aborted,
@@ -154,7 +158,7 @@ impl Redirected {
                 let accepted = held.arrived(family);
                 let totals = Totals {
                     redirected,
-                    aborted: 0,
+                    aborted: foreign,
                     accepted,
                 };
                 changes.extend(self.observe(What::Held(family), totals));

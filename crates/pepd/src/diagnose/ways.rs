@@ -70,7 +70,8 @@ async fn policy(config: &Config, net: &Net) -> Option<Finding> {
                 "{}: for packets of hosts, and not for pepd's connections to servers, which go by the other rules",
                 rules.join("; ")
             ),
-            "a mark for what comes in there (nft, prerouting), and the same rule for that mark, which server legs have, too; \
+            "rules by a mark and its mask, such as fwmark 0x100/0xffffff, a mark that prerouting sets on what comes in: \
+             server legs have it beside pepd's own bits; \
              or a site with mode = \"bypass\" for such hosts: docs/interception.md",
         )
     })

@@ -37,7 +37,7 @@ impl ForeignMarks {
 
     /// The mark of the SYN that opened this flow; none where the kernel does not say.
     pub fn of(&self, flow: &FlowTuple) -> Foreign {
-        let hash = u64::from(jhash(&addresses(flow), nft::MARKS_SEED));
+        let hash = u64::from(jhash(&addresses(flow), nft::marks_seed()));
         // The kernel scales it so (`reciprocal_scale`).
         let key = ((hash * u64::from(nft::MARKS_MODULUS)) >> 32) as u32;
         match nft::element(&self.table, nft::MARKS_MAP, &key.to_ne_bytes()) {

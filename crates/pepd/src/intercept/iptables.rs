@@ -216,7 +216,9 @@ impl Writer<'_> {
             Some(Hook::OutputRaw) => vec![format!("OUTPUT -j {name}")],
             Some(Hook::ForwardMangle) => vec![format!("FORWARD -j {name}")],
             // Cannot be said.
-            Some(Hook::OutputRoute | Hook::PreroutingLast) | None => Vec::new(),
+            Some(Hook::OutputRoute | Hook::PreroutingLast | Hook::PostroutingLast) | None => {
+                Vec::new()
+            }
         }
     }
 
@@ -266,8 +268,10 @@ impl Writer<'_> {
             | Term::Forget(_)
             | Term::Seen
             | Term::ToNear(_)
-            | Term::ForeignMark
+            | Term::NotBehind
+            | Term::NoForeignMark
             | Term::KeepMark(_)
+            | Term::ForgetMark(_)
             | Term::AtCap(_)
             | Term::FasterPerHost(..)
             | Term::Faster(_)

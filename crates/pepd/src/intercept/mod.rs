@@ -151,6 +151,7 @@ impl Interception {
             ..Features::FULL
         };
         let netlink = Netlink::connect()?;
+        nft::draw_marks_seed();
         let mut interception = Self {
             nft,
             table: config.intercept.table.to_string(),

@@ -11,6 +11,10 @@ pub use text::{
     networks_transaction, probe_transaction, remove_transaction,
 };
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+
 use super::rules::{Family, Hook};
 
 /// The set of interfaces by which SYNs came in lately.
@@ -201,8 +205,21 @@ impl Family {
 /// fails with keys of maps that are longer than 16 bytes.
 pub const MARKS_MAP: &str = "marks";
 
-/// The seed of the hashes ("pepd").
-pub(super) const MARKS_SEED: u32 = 0x7065_7064;
+/// The seed of the hashes. Drawn anew for each table that is installed, so that nobody can make a
+/// SYN whose hash is that of another.
+static MARKS_SEED: AtomicU32 = AtomicU32::new(0);
+
+/// Draws another seed. Where there is no randomness it stays as it is.
+pub(super) fn draw_marks_seed() {
+    let mut seed = [0; 4];
+    if SystemRandom::new().fill(&mut seed).is_ok() {
+        MARKS_SEED.store(u32::from_ne_bytes(seed), Ordering::Relaxed);
+    }
+}
+
+pub(super) fn marks_seed() -> u32 {
+    MARKS_SEED.load(Ordering::Relaxed)
+}
 
 /// Hashes are below this.
 pub(super) const MARKS_MODULUS: u32 = u32::MAX;
@@ -231,6 +248,7 @@ impl Hook {
         match self {
             Self::PreroutingRaw | Self::PreroutingDnat | Self::PreroutingLast => "prerouting",
             Self::OutputRaw | Self::OutputRoute => "output",
+            Self::PostroutingLast => "postrouting",
             Self::ForwardMangle => "forward",
         }
     }
@@ -239,7 +257,7 @@ impl Hook {
         match self {
             Self::PreroutingRaw | Self::OutputRaw | Self::OutputRoute => -300,
             Self::PreroutingDnat => -99,
-            Self::PreroutingLast => 1000,
+            Self::PreroutingLast | Self::PostroutingLast => 1000,
             Self::ForwardMangle => -150,
         }
     }

@@ -118,7 +118,8 @@ impl Routing {
     }
 
     /// Policy rules of other programs by which hosts' packets are routed and pepd's own are not: by
-    /// a LAN interface. As `ip rule` names them.
+    /// a LAN interface, or by a whole mark, of which server legs have other bits. As `ip rule` names
+    /// them.
     ///
     /// # Errors
     /// When the kernel does not answer.
@@ -140,12 +141,22 @@ impl Routing {
         {
             return None;
         }
+        let ours = self.marks.mask();
+        let mut attributes = rule.attributes.iter();
+        let mask = attributes.find_map(|attribute| match attribute {
+            RuleAttribute::FwMask(mask) => Some(*mask),
+            _ => None,
+        });
+        let mask = mask.unwrap_or(u32::MAX);
         let selector = rule
             .attributes
             .iter()
             .find_map(|attribute| match attribute {
                 RuleAttribute::Iifname(name) if self.lans.contains(name) => {
                     Some(format!("iif {name}"))
+                }
+                RuleAttribute::FwMark(mark) if mark & !ours != 0 && mask & ours != 0 => {
+                    Some(format!("fwmark {mark:#x} without a mask"))
                 }
                 _ => None,
             });

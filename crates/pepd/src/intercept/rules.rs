@@ -20,6 +20,7 @@
 //! chain kept_marks    keeps the mark that another program has set on a SYN, for the server leg
 //! chain marks_again   prerouting, last: puts back marks that another program's rules have changed
 //! chain to_hosts      output, before conntrack: what we send to hosts
+//! chain handshakes    postrouting, last: counts listeners' answers to hosts
 //! chain errors        output: ICMP errors about packets of a peer go into the TUN out of which these came
 //! chain into_tunnels  forward: connections whose packets go into a TUN
 //! ```
@@ -134,6 +135,8 @@ pub enum Term {
     ForThisMachine,
     /// The source is this machine, or not a single machine.
     AsThisMachine,
+    /// The packet's source is not reached by the interface by which it came.
+    NotBehind,
     /// No route leads to the packet's destination, or one that refuses.
     NoRoute,
     /// With its present mark, the packet would leave by this interface.
@@ -152,10 +155,12 @@ pub enum Term {
     /// The packet is of the family, and goes to a network that this machine is in, and that no
     /// uplink leads to.
     ToNear(Family),
-    /// The packet's mark has bits beyond the mask.
-    ForeignMark,
+    /// The packet's mark has no bits beyond the mask.
+    NoForeignMark,
     /// Keep the packet's mark as that of a SYN with its four addresses, of the family.
     KeepMark(Family),
+    /// Forget the mark that is kept under its four addresses, if any; packets of the family.
+    ForgetMark(Family),
     /// The packet is of the family.
     Of(Family),
     /// TCP with an option of this kind.
@@ -262,6 +267,13 @@ pub enum Counter {
     Held(Family),
     /// Packets of a family by which hosts have aborted a handshake with a listener.
     Aborted(Family),
+    /// SYN-ACKs of a family that listeners have sent to hosts.
+    Handshakes(Family),
+    /// SYNs of a family whose source is not behind the interface by which they came: the kernel may
+    /// drop them.
+    Foreign(Family),
+    /// SYNs that another program had marked, and for whose marks there was no more room.
+    Unkept,
     /// Packets that went into the TUN of the site of mode `packet` with this number.
     IntoTunnel(usize),
     /// Packets that were refused.
@@ -319,6 +331,9 @@ impl Counter {
             }
             Self::Held(family) => return format!("held{}", family.number()).into(),
             Self::Aborted(family) => return format!("aborted{}", family.number()).into(),
+            Self::Handshakes(family) => return format!("handshakes{}", family.number()).into(),
+            Self::Foreign(family) => return format!("foreign{}", family.number()).into(),
+            Self::Unkept => "marks_unkept",
             Self::IntoTunnel(number) => return format!("packets_into_tunnel_{number}").into(),
             Self::Refused => "packets_refused",
             Self::NotForHosts => "packets_not_for_hosts",
@@ -357,7 +372,9 @@ pub enum Hook {
     PreroutingLast,
     /// Our own packets before conntrack (priority raw, -300).
     OutputRaw,
-    /// The same, which then go where their mark leads (a chain of type `route`).
+    /// Our own packets, and forwarded ones, after all other programs' rules (priority 1000).
+    PostroutingLast,
+    /// Our own packets before conntrack, which then go where their mark leads (a chain of type `route`).
     OutputRoute,
     /// Packets that are forwarded (priority mangle, -150).
     ForwardMangle,

@@ -367,7 +367,7 @@ pub(crate) mod tests {
     }
 
     fn config(more: &str) -> Config {
-        let text = format!("[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"sat0\"\n{more}");
+        let text = format!("[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"lo\"\n{more}");
         pep_core::config::parse(&text).expect("valid")
     }
 

@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use pep_core::{hosts::Host, site::PortRange};
 
 use super::{
-    Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, MARKS_SEED,
+    Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS,
     RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
-    SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits,
+    SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
 };
 use crate::{
     gate::Gate,
@@ -108,7 +108,7 @@ pub fn probe_transaction(terms: &[Term]) -> String {
         Term::Remember(family) | Term::Forget(family) => Some(recent_set(*family)),
         Term::FasterPerHost(family, _) => Some(rates_set(*family)),
         Term::Seen => Some(seen_set()),
-        Term::KeepMark(_) => Some(marks_map()),
+        Term::KeepMark(_) | Term::ForgetMark(_) => Some(marks_map()),
         Term::HasSpoken(family, lane) => Some(spoken_set(*family, *lane)),
         _ => None,
     });
@@ -249,6 +249,7 @@ fn term(mask: u32, term: &Term) -> String {
             "fib daddr type { local, broadcast, anycast, multicast }".to_owned()
         }
         Term::AsThisMachine => "fib saddr type { local, broadcast, anycast, multicast }".to_owned(),
+        Term::NotBehind => "fib saddr . iif oif missing".to_owned(),
         Term::NoRoute => "fib daddr . mark oif missing".to_owned(),
         Term::RoutedTo(name) => format!("fib daddr . mark oifname \"{name}\""),
         Term::RoutedToAny(names) => {
@@ -262,13 +263,9 @@ fn term(mask: u32, term: &Term) -> String {
         Term::SocketTransparent => "socket transparent 1".to_owned(),
         Term::Mark(mark) => format!("meta mark & {mask:#010x} == {mark:#010x}"),
         Term::ToNear(family) => format!("{} daddr @{}", family.payload(), family.near_set()),
-        Term::ForeignMark => format!("meta mark & {:#010x} != 0", !mask),
-        Term::KeepMark(family) => {
-            let key = four_addresses(*family);
-            format!(
-                "update @{MARKS_MAP} {{ jhash {key} mod {MARKS_MODULUS} seed {MARKS_SEED:#x} : meta mark }}"
-            )
-        }
+        Term::NoForeignMark => format!("meta mark & {:#010x} == 0", !mask),
+        Term::KeepMark(family) => in_marks("update", *family),
+        Term::ForgetMark(family) => in_marks("delete", *family),
         Term::IsRecent(family) => format!("{} @{}", four_addresses(*family), family.recent_set()),
         Term::AtCap(Family::V4) => format!("{} @{}", host(Family::V4), Family::V4.hosts_set()),
         Term::AtCap(Family::V6) => {
@@ -333,6 +330,13 @@ fn faster(rate: u32) -> String {
 fn in_recent(operation: &str, family: Family) -> String {
     let (set, element) = (family.recent_set(), four_addresses(family));
     format!("{operation} @{set} {{ {element} }}")
+}
+
+fn in_marks(operation: &str, family: Family) -> String {
+    let (key, seed) = (four_addresses(family), marks_seed());
+    format!(
+        "{operation} @{MARKS_MAP} {{ jhash {key} mod {MARKS_MODULUS} seed {seed:#x} : meta mark }}"
+    )
 }
 
 fn quoted(name: &String) -> String {

@@ -97,9 +97,17 @@ impl Builder<'_> {
                 .flow_sites()
                 .map(move |(id, _)| Counter::Redirected(family, id));
             let held = self.config.defers().then_some(Counter::Held(family));
-            sites.chain(held).chain([Counter::Aborted(family)])
+            let accounted = [
+                Counter::Aborted(family),
+                Counter::Handshakes(family),
+                Counter::Foreign(family),
+            ];
+            sites.chain(held).chain(accounted)
         };
-        families.flat_map(of_family).collect()
+        families
+            .flat_map(of_family)
+            .chain([Counter::Unkept])
+            .collect()
     }
 
     /// Sites that take flows.
@@ -143,6 +151,9 @@ impl Builder<'_> {
             Some(Hook::OutputRaw),
             self.output_rules(),
         ));
+        if self.features.tags {
+            chains.push(self.handshakes());
+        }
         chains.extend(self.error_chain());
         chains.extend(self.clamp_chain());
         chains
@@ -302,8 +313,11 @@ impl Builder<'_> {
         let jump = |mark: u32| {
             let tagged = Term::Tagged(self.marks.number(mark));
             let jump = Term::Jump(KEPT_MARKS.to_owned());
-            let terms = [lan.clone(), Term::Syn, tagged, Term::ForeignMark, jump];
-            rule("another program has marked a SYN that pepd takes", terms)
+            let terms = [lan.clone(), Term::Syn, tagged, jump];
+            rule(
+                "a SYN that pepd takes, perhaps with another program's mark",
+                terms,
+            )
         };
         let is_empty = self.marked().is_empty();
         taken.filter(|_| !is_empty).map(jump).collect()
@@ -314,22 +328,32 @@ impl Builder<'_> {
     fn kept_marks(&self) -> Option<Chain> {
         let keep = |comment: &str, conditions: Vec<Term>| {
             let rules = self.marked().iter().map(|&family| {
-                let keep = [Term::Of(family), Term::KeepMark(family)];
+                let keep = [Term::Of(family), Term::KeepMark(family), Term::Return];
                 rule(comment, [&conditions[..], &keep].concat())
             });
             rules.collect::<Vec<_>>()
         };
         let mut rules = Vec::new();
+        if self.features.forget {
+            // An update leaves what a map has under a key.
+            rules.extend(self.marked().iter().map(|&family| {
+                let forget = [Term::Of(family), Term::ForgetMark(family)];
+                rule("that of an earlier SYN with the same addresses", forget)
+            }));
+        }
+        rules.push(rule("nothing to keep", [Term::NoForeignMark, Term::Return]));
         if let Some(link) = self.link_alone() {
             let beside = vec![
-                Term::SetMark(0),
+                // As the server leg will be routed.
+                Term::SetMark(self.marks.server_leg()),
                 Term::RoutedElsewhere(link.to_owned()),
                 Term::SetMark(self.marks.passed()),
             ];
             rules.extend(keep("by that mark it does not leave by the link", beside));
         }
-        // After those before: what a map has under a key stays.
         rules.extend(keep("the server leg has it, too", vec![Term::SetMark(0)]));
+        let full = [Term::Count(Counter::Unkept)];
+        rules.push(rule("no room: the server leg has none", full));
         let is_empty = self.marked().is_empty();
         (!is_empty).then(|| chain(KEPT_MARKS, None, rules))
     }
@@ -387,6 +411,18 @@ impl Builder<'_> {
                 [lan(), Syn, AtCap(family), jump("host_at_cap")],
             )
         }));
+        if self.features.fib {
+            rules.extend(self.features.families().iter().map(|&family| {
+                let foreign = [
+                    lan(),
+                    Syn,
+                    Of(family),
+                    Term::NotBehind,
+                    Count(Counter::Foreign(family)),
+                ];
+                rule("its source is not there: the kernel may drop it", foreign)
+            }));
+        }
         rules.push(rule(
             "a new flow; before the next rule, since it may meet a TIME_WAIT",
             [Syn, jump("sites")],
@@ -424,6 +460,21 @@ impl Builder<'_> {
             let terms = [&[Term::From(vec![tun])], &self.behind_tun(number)[..]].concat();
             rule("held before: not to be taken for a forged one", terms)
         })
+    }
+
+    /// A listener's SYN-ACK that gets as far as this shows that its SYN had arrived.
+    fn handshakes(&self) -> Chain {
+        let rules = self.features.families().iter().map(|&family| {
+            let answers = [
+                Term::Mark(self.marks.client_leg()),
+                Term::SynAck,
+                Term::Of(family),
+                Term::Count(Counter::Handshakes(family)),
+            ];
+            rule("a listener answers a host", answers)
+        });
+        let hook = Some(Hook::PostroutingLast);
+        chain("handshakes", hook, rules.collect())
     }
 
     fn server_rules(&self) -> Vec<Rule> {

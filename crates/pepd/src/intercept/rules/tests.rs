@@ -174,7 +174,7 @@ fn marks_are_set_again_behind_all_other_programs() {
     assert_eq!(again, expected);
     // Before that, while others' bits alone are asked, and of SYNs that pepd takes only.
     for (terms, tag) in kept.iter().zip([0x53, 0x54]) {
-        assert!(terms.contains(&Term::Tagged(tag)) && terms.contains(&Term::ForeignMark));
+        assert!(terms.contains(&Term::Tagged(tag)) && terms.contains(&Term::Syn));
         assert_eq!(terms.last(), Some(&Term::Jump("kept_marks".to_owned())));
     }
     // Its mark leads into the TUN only once it has passed the others' filters.
