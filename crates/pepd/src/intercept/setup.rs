@@ -431,15 +431,18 @@ pub(crate) async fn diagnose(
             });
         }
     }
+    let forget = can(&[Term::Forget(rules::Family::V4)]).await?;
+    // Where sets can forget, maps are to.
+    let forgets = !forget || can(&[Term::ForgetMark(rules::Family::V4)]).await?;
     Ok(Features {
         ipv6: full.ipv6 && can(&[Term::Tproxy(rules::Family::V6, 1)]).await?,
         recent: can(&[Term::Remember(rules::Family::V4)]).await?,
-        forget: can(&[Term::Forget(rules::Family::V4)]).await?,
+        forget,
         fib: can(&[Term::ForThisMachine]).await?,
         rate: can(&[Term::FasterPerHost(rules::Family::V4, 1)]).await?,
         seen: can(&[Term::Seen]).await?,
         tags: can(&[Term::Tagged(0), Term::Tag(0)]).await?,
-        marks: can(&[Term::KeepMark(rules::Family::V4)]).await?,
+        marks: forgets && can(&[Term::KeepMark(rules::Family::V4)]).await?,
         // Nobody who has no such site is to hear of it.
         errors: rules::lanes(config).is_empty() || can(ERRORS).await?,
     })
