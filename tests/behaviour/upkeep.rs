@@ -225,7 +225,7 @@ fn hosts_get_on_where_a_firewall_drops_what_is_redirected() {
             "{}",
             told.message()
         );
-        let named = pep.log().expect("a firewall beside pepd");
+        let named = pep.log().expect("beside pepd");
         assert!(
             named.message().contains("inet others, chain input"),
             "{}",

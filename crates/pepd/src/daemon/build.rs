@@ -10,6 +10,7 @@ use pep_core::{
 
 use super::{
     DaemonError, Role,
+    beside::Beside,
     chores::Chores,
     descriptors,
     redirected::Redirected,
@@ -118,6 +119,7 @@ pub(super) async fn build(
                 controls,
                 neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
                 redirected: Redirected::new(&config),
+                beside: Beside::new(&config),
                 config,
                 context,
                 interception,

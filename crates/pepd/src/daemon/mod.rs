@@ -1,5 +1,6 @@
 //! The daemon: build everything, run, drain.
 
+mod beside;
 mod build;
 mod bypassed;
 mod chores;

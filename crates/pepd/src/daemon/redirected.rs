@@ -14,7 +14,6 @@ use pep_core::{
 };
 
 use crate::{
-    diagnose::firewall,
     flow::FlowContext,
     intercept::{
         Interception,
@@ -72,19 +71,19 @@ impl Redirected {
     }
 
     /// Looks; to be called every second. Changes of the rules that fail are tried again at the next
-    /// look.
+    /// look. True where a loss has begun.
     pub(super) async fn look(
         &mut self,
         interception: &mut Interception,
         context: &FlowContext,
         sites: &[Arc<SiteRuntime>],
-    ) {
+    ) -> bool {
         let counters = match interception.counters() {
             Ok(counters) => counters,
             Err(err) => {
                 let error = &err as &dyn std::error::Error;
                 tracing::debug!(error, "cannot see whether redirected SYNs arrive");
-                return;
+                return false;
             }
         };
         let passed = Interception::passed_of(&counters);
@@ -124,6 +123,7 @@ impl Redirected {
         for (what, change) in changes {
             self.tell(what, change);
         }
+        losses > 0
     }
 
     /// Changes since the last look, as the counters of the rules and of listeners have them.
@@ -218,10 +218,7 @@ impl Redirected {
 
     fn tell(&self, what: What, change: Change) {
         match change {
-            Change::Lost { syns, pause } => {
-                self.tell_lost(what, syns, pause);
-                drop(tokio::spawn(tell_of_suspects(Arc::clone(&self.config))));
-            }
+            Change::Lost { syns, pause } => self.tell_lost(what, syns, pause),
             Change::Trial => {
                 let what = self.describe(what);
                 tracing::info!(
@@ -293,12 +290,5 @@ impl Redirected {
             }
         }
         lost
-    }
-}
-
-/// Names the rules of other programs that `pepd check` would name.
-async fn tell_of_suspects(config: Arc<Config>) {
-    for suspect in firewall::suspects(&config).await {
-        tracing::error!("a firewall beside pepd: {suspect}");
     }
 }

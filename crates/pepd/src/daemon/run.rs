@@ -11,6 +11,7 @@ use units::duration;
 
 use super::{
     Role,
+    beside::Beside,
     bypassed::Bypassed,
     chores::{self, Chores},
     hosts::HostsAtCap,
@@ -62,6 +63,7 @@ pub(super) struct Daemon {
     pub(super) spare: Spare,
     pub(super) chores: Chores,
     pub(super) redirected: Redirected,
+    pub(super) beside: Beside,
     /// Where flows outlive this process.
     pub(super) keeper: Option<Keeper>,
 }
@@ -260,9 +262,11 @@ impl Daemon {
         }
         self.redirected.cannot_arrive(looked.undelivered);
         let (context, sites) = (&self.context, &self.sites);
-        self.redirected
-            .look(&mut self.interception, context, sites)
-            .await;
+        let interception = &mut self.interception;
+        if self.redirected.look(interception, context, sites).await {
+            self.beside.tell(true);
+        }
+        self.beside.look(&self.interception).await;
         self.chores.tidy(&self.context);
     }
 

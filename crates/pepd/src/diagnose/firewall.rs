@@ -51,22 +51,6 @@ pub(super) async fn check(config: &Config, net: &Net, running: Option<&Running>)
     findings
 }
 
-/// Chains of others by which pepd's packets may be lost, and what to do about each, as one line
-/// each; for a pepd that knows that some are.
-pub(crate) async fn suspects(config: &Config) -> Vec<String> {
-    let Ok(tables) = tables(config).await else {
-        return Vec::new();
-    };
-    let findings = drops(config, &tables, families(config), Evidence::default());
-    let amiss = findings.into_iter().filter(|it| it.state != State::Ok);
-    let line = |finding: Finding| {
-        let remedy = finding.remedy.unwrap_or_default();
-        let remedy: Vec<_> = remedy.lines().map(str::trim).collect();
-        format!("{}; to do: {}", finding.seen, remedy.join(" "))
-    };
-    amiss.map(line).collect()
-}
-
 /// Families in use: true for IPv6.
 fn families(config: &Config) -> &'static [bool] {
     if setup::serves(config, crate::leg::Family::V6) {
@@ -269,7 +253,7 @@ fn drops(config: &Config, tables: &[Table], families: &[bool], evidence: Evidenc
     findings
 }
 
-const WHAT: &str = "firewall";
+pub(super) const WHAT: &str = "firewall";
 
 /// `None` where it may drop them, but does not.
 fn finding(config: &Config, drop: &Drop<'_>, evidence: Evidence) -> Option<Finding> {

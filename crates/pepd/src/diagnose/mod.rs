@@ -17,7 +17,7 @@
 //! Looking changes nothing. What cannot be seen without privileges is `unknown`.
 
 mod cgroup;
-pub(crate) mod firewall;
+mod firewall;
 mod half_open;
 mod interfaces;
 mod leftovers;
@@ -301,6 +301,30 @@ fn live_findings(
     findings.extend(rates::check(&before.status));
     findings.extend(runtime.block_on(ways::of_flows(config, net, &before.flows, &halves)));
     findings
+}
+
+/// Rules of other programs that stand in pepd's way, each with what to do as one line; those that
+/// only may do so where `doubtful`.
+pub(crate) async fn beside(config: &Config, doubtful: bool) -> Vec<String> {
+    let net = Net::gather().await;
+    let mut findings = firewall::check(config, &net, None).await;
+    findings.extend(ways::policy(config, &net).await);
+    findings.retain(|finding| match finding.state {
+        State::Fail => true,
+        State::Warn => doubtful || finding.what != firewall::WHAT,
+        _ => false,
+    });
+    let line = |finding: Finding| {
+        let remedy = finding.remedy.unwrap_or_default();
+        let remedy: Vec<_> = remedy.lines().map(str::trim).collect();
+        format!(
+            "{}: {}; to do: {}",
+            finding.what,
+            finding.seen,
+            remedy.join(" ")
+        )
+    };
+    findings.into_iter().map(line).collect()
 }
 
 /// What the kernel says of its interfaces and routes.

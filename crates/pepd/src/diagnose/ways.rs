@@ -60,7 +60,7 @@ pub(super) async fn check(config: &Config, net: &Net) -> Vec<Finding> {
 }
 
 /// Policy rules that route hosts' packets and not what pepd sends for these.
-async fn policy(config: &Config, net: &Net) -> Option<Finding> {
+pub(super) async fn policy(config: &Config, net: &Net) -> Option<Finding> {
     let routing = Routing::new(config, Features::FULL.families());
     let rules = routing.for_hosts_only(net.netlink.as_ref()?).await.ok()?;
     (!rules.is_empty()).then(|| {

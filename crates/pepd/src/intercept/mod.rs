@@ -290,6 +290,12 @@ impl Interception {
         std::mem::take(&mut self.packet_tuns)
     }
 
+    /// Policy rules of other programs for hosts' packets only; none where the kernel does not say.
+    pub async fn rules_for_hosts_only(&self) -> Vec<String> {
+        let rules = self.routing.for_hosts_only(&self.netlink).await;
+        rules.unwrap_or_default()
+    }
+
     /// Opens or closes the gate for new flows; what is open already goes on.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ mod ask;
 mod command;
 mod text;
 
+pub use ask::generation;
 pub(super) use ask::{counters, element, table_exists};
 pub use command::{Nft, NftError};
 pub use text::{

@@ -16,6 +16,12 @@ const SUBSYSTEM: u16 = 10 << 8;
 const NEW_TABLE: u16 = SUBSYSTEM;
 /// `NFT_MSG_GETTABLE`: is there one?
 const GET_TABLE: u16 = SUBSYSTEM + 1;
+/// `NFT_MSG_NEWGEN`: that many transactions.
+const NEW_GENERATION: u16 = SUBSYSTEM + 15;
+/// `NFT_MSG_GETGEN`: how many transactions have there been?
+const GET_GENERATION: u16 = SUBSYSTEM + 16;
+/// `NFTA_GEN_ID`.
+const GENERATION: u16 = 1;
 /// `NFT_MSG_NEWOBJ`: a counter.
 const NEW_OBJECT: u16 = SUBSYSTEM + 18;
 /// `NFT_MSG_GETOBJ`: which counters are there?
@@ -61,6 +67,18 @@ const HEADER_BYTES: usize = 16;
 const GENERIC_BYTES: usize = 4;
 /// Bytes of one answer, as the kernel makes them (`NLMSG_GOODSIZE`) at most.
 const ANSWER_BYTES: usize = 32 * 1024;
+
+/// Number of the present ruleset of all programs: each change makes another.
+///
+/// # Errors
+/// When descriptors or memory are short, or the kernel's answer makes no sense.
+pub fn generation() -> io::Result<u32> {
+    let flags = libc::NLM_F_REQUEST as u16;
+    let fd = ask(&query(GET_GENERATION, flags, &[]))?;
+    let mut answer = [0; 1024];
+    let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+    generation_of(&answer[..length])
+}
 
 /// Whether there is an `inet` table of that name.
 ///
@@ -168,6 +186,15 @@ fn exists(answer: &[u8]) -> io::Result<bool> {
         },
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+fn generation_of(answer: &[u8]) -> io::Result<u32> {
+    let found = messages(answer).next().and_then(|(kind, body)| {
+        let of = (kind == NEW_GENERATION).then(|| body.get(GENERIC_BYTES..))??;
+        find(of, GENERATION)?.try_into().ok()
+    });
+    let found = found.map(u32::from_be_bytes);
+    found.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn mark(answer: &[u8]) -> io::Result<Option<u32>> {
@@ -295,6 +322,16 @@ mod tests {
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
         for length in [0, 5, 18] {
             assert!(exists(&answer(-libc::ENOENT)[..length]).is_err());
+        }
+    }
+
+    #[test]
+    fn the_number_of_a_ruleset_is_understood() {
+        let body = [vec![0; GENERIC_BYTES], attribute(GENERATION, &[0, 0, 1, 2])];
+        let answer = message(NEW_GENERATION, &body.concat());
+        assert_eq!(generation_of(&answer).expect("an answer"), 258);
+        for length in 0..answer.len() {
+            assert!(generation_of(&answer[..length]).is_err(), "{length}");
         }
     }
 

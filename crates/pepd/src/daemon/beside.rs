@@ -1,0 +1,71 @@
+//! Rules of other programs in pepd's way, as `pepd check` names them: logged when they come.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use pep_core::config::Config;
+
+use crate::{
+    diagnose,
+    intercept::{Interception, nft},
+};
+
+/// Time between two looks at all rules, which may be thousands.
+const PAUSE: Duration = Duration::from_secs(8);
+
+/// Changes of the rules of this machine, and lines that the log has.
+#[derive(Debug)]
+pub(super) struct Beside {
+    config: Arc<Config>,
+    /// The ruleset and the policy rules at the last look.
+    seen: Option<(u32, Vec<String>)>,
+    looked: Option<Instant>,
+    told: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Beside {
+    pub(super) fn new(config: &Arc<Config>) -> Self {
+        Self {
+            config: Arc::clone(config),
+            seen: None,
+            looked: None,
+            told: Arc::default(),
+        }
+    }
+
+    /// Looks at the rules where they have changed; to be called every second.
+    pub(super) async fn look(&mut self, interception: &Interception) {
+        if self.looked.is_some_and(|at| at.elapsed() < PAUSE) {
+            return;
+        }
+        let Ok(generation) = nft::generation() else {
+            return;
+        };
+        let now = Some((generation, interception.rules_for_hosts_only().await));
+        if now != self.seen {
+            self.seen = now;
+            self.looked = Some(Instant::now());
+            self.tell(false);
+        }
+    }
+
+    /// Logs rules that are in the way and that the log does not have; those that only may be where
+    /// `doubtful`.
+    pub(super) fn tell(&self, doubtful: bool) {
+        let (config, told) = (Arc::clone(&self.config), Arc::clone(&self.told));
+        drop(tokio::spawn(async move {
+            let found = diagnose::beside(&config, doubtful).await;
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            // One that has gone and comes again is told again.
+            told.retain(|line| found.contains(line));
+            for line in found {
+                if told.insert(line.clone()) {
+                    tracing::warn!("beside pepd, {line}");
+                }
+            }
+        }));
+    }
+}
