@@ -3,14 +3,12 @@
 use std::{
     io::Write as _,
     net::{SocketAddr, UdpSocket},
-    thread,
-    time::Duration,
 };
 
 use pepd_tests::{
     bed::{Bed, Family, LAN, Path, Place},
     echo::EchoServer,
-    host::Dial,
+    host::{Dial, Host},
     matrix::{matrix, matrix_pepd_only},
     outcome::Connected,
     pep::Pep,
@@ -177,7 +175,7 @@ fn each_site_answers_syns_in_its_own_way() {
 }
 
 /// Counts the packets of a port that arrive at a machine, by whether they have this DSCP.
-fn watch_dscp(host: &pepd_tests::host::Host, family: Family, direction: &str, dscp: u8) {
+fn watch_dscp(host: &Host, family: Family, direction: &str, dscp: u8) {
     let ip = family.nft();
     host.nft(&format!(
         "table inet dscp {{
@@ -350,6 +348,18 @@ fn one_armed_it_works_as_with_two() {
     });
 }
 
+/// Redirects that the kernel of a machine has made, dropped ones included.
+fn redirects(host: &Host, family: Family) -> u64 {
+    let name = match family {
+        Family::V4 => "IcmpOutRedirects",
+        Family::V6 => "Icmp6OutRedirects",
+    };
+    let counters = host.run("nstat", &["-asz", name]);
+    let count = counters.lines().find_map(|line| line.strip_prefix(name));
+    let count = count.and_then(|line| line.split_whitespace().next());
+    count.and_then(|count| count.parse().ok()).expect("a count")
+}
+
 /// Linux tells hosts of the shorter way to whatever it forwards on the same wire, and they take it
 /// for open connections, too.
 #[test]
@@ -373,12 +383,12 @@ fn one_armed_hosts_learn_of_no_way_past_pepd() {
         let datagrams = bed.client.netns().enter(|| UdpSocket::bind(any));
         let datagrams = datagrams.expect("a namespace").expect("a socket");
         // The first redirect has the host look for the server on the wire, a later one changes its
-        // way. Linux sends the next 20 ms after one at the earliest.
-        for _ in 0..8 {
+        // way.
+        wait_until("the gateway to have told twice of a shorter way", || {
             // An answer to the last one, that there is no such port, is of no interest.
             datagrams.send_to(b"forwarded", discard).ok();
-            thread::sleep(Duration::from_millis(50));
-        }
+            redirects(&bed.gateway, bed.family) >= 2
+        });
         let way = bed.client.ip(&format!("route get {}", discard.ip()));
         let is_told = !way.contains(&format!("via {}", bed.family.address(1, 1)));
         // Of IPv6 routers, hosts believe those with a link-local address only.

@@ -179,12 +179,9 @@ impl Acceptor {
             peer: None,
         };
         let foreign = self.foreign(&ends);
-        let ends = match &self.site.beside {
-            Some(beside) if foreign.is_elsewhere => Ends {
-                site: Arc::clone(beside),
-                ..ends
-            },
-            _ => ends,
+        let ends = Ends {
+            site: self.site.on_way(foreign.is_elsewhere),
+            ..ends
         };
         // Other uplinks do not wait for the link.
         let away = self.context.outage.is_away() && !foreign.is_elsewhere;

@@ -59,7 +59,7 @@ impl Beside {
         drop(tokio::spawn(async move {
             let found = diagnose::beside(&config, doubtful).await;
             let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
-            // One that has gone and comes again is told again.
+            // A rule that is removed and comes back gets a line again.
             told.retain(|line| found.contains(line));
             for line in found {
                 if told.insert(line.clone()) {

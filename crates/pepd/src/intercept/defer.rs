@@ -236,7 +236,7 @@ impl DeferTask {
 
     fn connect(&mut self, flow: FlowTuple, dscp: u8, lan: usize) {
         let begun = match self.site(&flow, dscp, lan) {
-            Some(site) => self.begin(flow, dscp, site),
+            Some(site) => self.begin(flow, dscp, &site),
             None => Err(io::ErrorKind::NotFound.into()),
         };
         if let Err(err) = begun {
@@ -256,12 +256,9 @@ impl DeferTask {
         self.sites.get(&id).cloned()
     }
 
-    fn begin(&mut self, flow: FlowTuple, dscp: u8, site: Arc<SiteRuntime>) -> io::Result<()> {
+    fn begin(&mut self, flow: FlowTuple, dscp: u8, site: &Arc<SiteRuntime>) -> io::Result<()> {
         let foreign = self.foreign.of(&flow);
-        let site = match &site.beside {
-            Some(beside) if foreign.is_elsewhere => Arc::clone(beside),
-            _ => site,
-        };
+        let site = site.on_way(foreign.is_elsewhere);
         let mark = foreign.mark;
         let syn = FromSyn { dscp, mark };
         if !leg::may_be_host(flow.destination.ip()) {

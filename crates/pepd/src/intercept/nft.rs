@@ -206,8 +206,8 @@ impl Family {
 /// fails with keys of maps that are longer than 16 bytes.
 pub const MARKS_MAP: &str = "marks";
 
-/// The seed of the hashes. Drawn anew for each table that is installed, so that nobody can make a
-/// SYN whose hash is that of another.
+/// Seed of the hashes. Drawn anew for each table that is installed, so that no host can make a SYN
+/// whose hash is that of another.
 static MARKS_SEED: AtomicU32 = AtomicU32::new(0);
 
 /// Draws another seed. Where there is no randomness it stays as it is.

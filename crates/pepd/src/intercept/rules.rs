@@ -29,6 +29,7 @@
 
 mod build;
 mod errors;
+mod marks;
 mod packets;
 
 use build::site_chain;

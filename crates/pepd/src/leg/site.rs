@@ -63,6 +63,12 @@ impl SiteRuntime {
         self.while_down == WhileDown::Custody && self.syn == SynHandling::Spoof
     }
 
+    /// Options for a flow of this site, which leads by another interface than the link or not.
+    pub fn on_way(self: &Arc<Self>, is_elsewhere: bool) -> Arc<Self> {
+        let beside = self.beside.as_ref().filter(|_| is_elsewhere);
+        Arc::clone(beside.unwrap_or(self))
+    }
+
     /// The sites whose flows come to us, in the order of the configuration.
     pub fn all(config: &Config, controls: &Controls) -> Vec<Arc<Self>> {
         config

@@ -90,7 +90,7 @@ pub fn table_exists(name: &str) -> io::Result<bool> {
     let mut answer = [0; 1024];
     // The kernel has answered before send() returns.
     let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    exists(&answer[..length])
+    Ok(found(&answer[..length], NEW_TABLE)?.is_some())
 }
 
 /// Packets that the named counters of an `inet` table have seen.
@@ -177,11 +177,12 @@ fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn exists(answer: &[u8]) -> io::Result<bool> {
+/// Body of the message of this kind in an answer; `None` where there is no such thing.
+fn found(answer: &[u8], wanted: u16) -> io::Result<Option<&[u8]>> {
     match messages(answer).next() {
-        Some((NEW_TABLE, _)) => Ok(true),
+        Some((kind, body)) if kind == wanted => Ok(Some(body)),
         Some((kind, body)) if i32::from(kind) == libc::NLMSG_ERROR => match error(body)? {
-            libc::ENOENT => Ok(false),
+            libc::ENOENT => Ok(None),
             code => Err(io::Error::from_raw_os_error(code)),
         },
         _ => Err(io::ErrorKind::InvalidData.into()),
@@ -189,26 +190,19 @@ fn exists(answer: &[u8]) -> io::Result<bool> {
 }
 
 fn generation_of(answer: &[u8]) -> io::Result<u32> {
-    let found = messages(answer).next().and_then(|(kind, body)| {
-        let of = (kind == NEW_GENERATION).then(|| body.get(GENERIC_BYTES..))??;
-        find(of, GENERATION)?.try_into().ok()
-    });
-    let found = found.map(u32::from_be_bytes);
-    found.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let body = found(answer, NEW_GENERATION)?;
+    let of = |body: &[u8]| {
+        find(body.get(GENERIC_BYTES..)?, GENERATION)?
+            .try_into()
+            .ok()
+    };
+    let generation = body.and_then(of).map(u32::from_be_bytes);
+    generation.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn mark(answer: &[u8]) -> io::Result<Option<u32>> {
-    match messages(answer).next() {
-        Some((NEW_ELEMENT, body)) => match mark_of(body) {
-            Some(mark) => Ok(Some(mark)),
-            None => Err(io::ErrorKind::InvalidData.into()),
-        },
-        Some((kind, body)) if i32::from(kind) == libc::NLMSG_ERROR => match error(body)? {
-            libc::ENOENT => Ok(None),
-            code => Err(io::Error::from_raw_os_error(code)),
-        },
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
+    let mark = |body| mark_of(body).ok_or_else(|| io::ErrorKind::InvalidData.into());
+    found(answer, NEW_ELEMENT)?.map(mark).transpose()
 }
 
 fn mark_of(body: &[u8]) -> Option<u32> {
@@ -316,6 +310,7 @@ mod tests {
     fn what_the_kernel_says_of_a_table_is_understood() {
         let error = libc::NLMSG_ERROR as u16;
         let answer = |code: i32| message(error, &code.to_ne_bytes());
+        let exists = |answer: &[u8]| found(answer, NEW_TABLE).map(|body| body.is_some());
         assert!(exists(&message(NEW_TABLE, &[0; 20])).expect("an answer"));
         assert!(!exists(&answer(-libc::ENOENT)).expect("an answer"));
         let refused = exists(&answer(-libc::EPERM)).expect_err("no answer");

@@ -309,7 +309,7 @@ fn room_is_made_by_what_is_needed_last_and_not_by_all_of_it_at_once() {
     world.deliver();
 }
 
-/// A session does not know at once that the link is away, and sends whatever it is told of.
+/// Sessions notice late that the link is down, and send all bytes that they know of until then.
 #[test]
 fn what_was_sent_before_the_outage_was_noticed_leaves_room_to_take_more() {
     // Less than the extent of a flow has room for, and more.
