@@ -8,6 +8,8 @@
 //! - `bypass`, leaving the flows of a site to the kernel for a while
 //! - `full_hosts`, leaving to it those of hosts that have as many as one may have
 //! - [`lost`], leaving to it those whose SYNs do not arrive though they are redirected
+//! - [`foreign`], marks of other programs, which server legs take over; `near`, networks that are
+//!   reached past tunnels
 //! - [`upkeep`], putting back what others have removed
 //! - [`setup`], what must hold before, and what to do when it does not; [`claim`], whether
 //!   another pepd is in the way
