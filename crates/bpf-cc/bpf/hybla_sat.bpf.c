@@ -381,8 +381,8 @@ static __always_inline u64 most(struct sock *sk, struct sat *s)
 		/* What arrives while a queue stands is all that the path passes now. */
 		if (path_queues(p) && s->queued_rounds < YIELD_ROUNDS)
 			bound = min_u64(bound, (path_holds(p, p->rate) * HEADROOM_QUEUED >> 7) + WINDOW_MIN);
-		else if (path_queues(p))
-			bound = min_u64(bound, path_holds(p, p->rate) + 1);
+		else if (s->queued_rounds >= YIELD_ROUNDS)
+			bound = min_u64(bound, path_holds(p, path_queues(p) ? p->rate : seen) + 1);
 	}
 	if (rate && p->least_rtt_us)
 		bound = min_u64(bound, segments_of(tcp_sk(sk), rate,

@@ -69,6 +69,26 @@ fn share(flow: &mut Flow, rounds: f64) -> f64 {
     arrived / (flow.link.rate * rounds * rtt / 1e6 * (1.0 - flow.link.loss))
 }
 
+/// Losses of a small window move its rate and its round trip from one round to the next. A queue
+/// of its own, found at the ends of five rounds, then seemed to be another flow's: the window
+/// grew as CUBIC's, far beyond the buffer.
+#[test]
+fn a_small_window_that_loses_at_random_sees_no_rivals() {
+    for seed in 0..300 {
+        let case = Case {
+            mbps: 0.53,
+            rtt_ms: 720.0,
+            buffer: 2.5,
+            loss: 0.005,
+            seed,
+        };
+        let mut flow = case.flow(0.0, 0.0);
+        flow.run(120.0 * flow.link.rtt);
+        let dropped = flow.link.dropped;
+        assert!(dropped < 30, "{dropped} dropped: {case:?}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -94,10 +114,12 @@ proptest! {
         let mut flow = case.flow(0.0, 0.0);
         let share = share(&mut flow, 100.0);
         prop_assert!(share > 0.8, "{}", share);
-        // The start is Hoe's estimate, not an explosion; a buffer of five segments still overflows
-        // now and then.
-        let drops = flow.link.dropped as f64;
-        prop_assert!(drops < flow.link.bdp() + 20.0, "{} of {}", drops, flow.link.bdp());
+        // The start is Hoe's estimate, not an explosion. A buffer of a few segments is smaller than
+        // a step of the search, and overflows with many of them.
+        let (drops, offered) = (flow.link.dropped as f64, flow.link.offered as f64);
+        let steps = if flow.link.buffer < 16.0 { offered / 12.0 } else { 0.0 };
+        let bound = flow.link.bdp() + 20.0 + steps;
+        prop_assert!(drops < bound, "{} of {}", drops, flow.link.bdp());
     }
 
     #[test]
