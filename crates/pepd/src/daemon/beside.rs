@@ -11,6 +11,7 @@ use pep_core::config::Config;
 use crate::{
     diagnose,
     intercept::{Interception, nft},
+    leg::{Clamps, Family},
 };
 
 /// Time between two looks at all rules, which may be thousands.
@@ -24,15 +25,17 @@ pub(super) struct Beside {
     seen: Option<(u32, Vec<String>)>,
     looked: Option<Instant>,
     told: Arc<Mutex<BTreeSet<String>>>,
+    clamps: Arc<Clamps>,
 }
 
 impl Beside {
-    pub(super) fn new(config: &Arc<Config>) -> Self {
+    pub(super) fn new(config: &Arc<Config>, clamps: Arc<Clamps>) -> Self {
         Self {
             config: Arc::clone(config),
             seen: None,
             looked: None,
             told: Arc::default(),
+            clamps,
         }
     }
 
@@ -56,8 +59,15 @@ impl Beside {
     /// `doubtful`.
     pub(super) fn tell(&self, doubtful: bool) {
         let (config, told) = (Arc::clone(&self.config), Arc::clone(&self.told));
+        let clamps = Arc::clone(&self.clamps);
         drop(tokio::spawn(async move {
-            let found = diagnose::beside(&config, doubtful).await;
+            let seen = diagnose::beside(&config, doubtful).await;
+            for (family, mss) in Family::ALL.into_iter().zip(seen.clamps) {
+                if clamps.set(family, mss) {
+                    tell_of_clamp(family, mss);
+                }
+            }
+            let found = seen.lines;
             let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
             // A rule that is removed and comes back gets a line again.
             told.retain(|line| found.contains(line));
@@ -67,5 +77,18 @@ impl Beside {
                 }
             }
         }));
+    }
+}
+
+fn tell_of_clamp(family: Family, mss: Option<u16>) {
+    match mss {
+        Some(mss) => tracing::info!(
+            "beside pepd, a rule sets the MSS of hosts' SYNs over the link to {mss} bytes: new connections to servers \
+             have no more, {family}"
+        ),
+        None => tracing::info!(
+            "beside pepd, no rule lowers the MSS of hosts' SYNs any more: nor is that of connections to servers lowered, \
+             {family}"
+        ),
     }
 }

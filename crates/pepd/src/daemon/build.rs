@@ -77,7 +77,8 @@ pub(super) async fn build(
     privileges::drop_those_of_loading();
     // They have the capabilities of who makes them.
     let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
-    let sites = SiteRuntime::all(config, &controls);
+    let clamps = Arc::default();
+    let sites = SiteRuntime::all(config, &controls, &clamps);
     // Sockets of tunnels are made anew, and their sessions with them.
     let client_mark = MarkSet::new(config.intercept.marks).client_leg();
     let addresses = addresses(&sites);
@@ -89,7 +90,7 @@ pub(super) async fn build(
         .map(SocketAddr::port)
         .collect();
     inheritance.make_way(&ports, &addresses, client_mark);
-    let tunnels = Prepared::new(config, &controls, inheritance.take_paths())?;
+    let tunnels = Prepared::new(config, &controls, &clamps, inheritance.take_paths())?;
     let thread = || IdleThread::new("tunnels".to_owned());
     let tunnels = tunnels.map(|prepared| Ok((prepared, thread()?)));
     let tunnels = tunnels.transpose();
@@ -119,7 +120,7 @@ pub(super) async fn build(
                 controls,
                 neighbours: Some(neighbour_watch(&config, &context, defer.as_ref())),
                 redirected: Redirected::new(&config),
-                beside: Beside::new(&config),
+                beside: Beside::new(&config, clamps),
                 config,
                 context,
                 interception,

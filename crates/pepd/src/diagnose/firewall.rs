@@ -11,14 +11,12 @@ mod walk;
 
 use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteMetric};
 use pep_core::config::Config;
 use tokio::{process::Command, time::timeout};
 
-use super::{Finding, Net, State, live::Running, read, system, ways::NOBODY};
+use super::{Finding, State, live::Running, read, system};
 use crate::{
     intercept::{
-        netlink::interface,
         nft::Nft,
         rules::{Lan, lans},
         setup,
@@ -31,24 +29,27 @@ use walk::{Base, Clamp, Fate, Hook, Packet, Table, Way};
 const RECIPES: &str = "docs/interception.md";
 /// Priority of pepd's first chain: what is ahead of it sees hosts' packets without our marks.
 const OURS: i64 = -300;
-/// Headers of IPv4 and TCP, without which a packet's bytes are its segment.
-const HEADERS: u64 = 40;
 /// A program that lists rules takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Looks at the rules of others.
-pub(super) async fn check(config: &Config, net: &Net, running: Option<&Running>) -> Vec<Finding> {
+/// Rules of others, as far as they concern pepd.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub findings: Vec<Finding>,
+    pub clamped: Clamped,
+}
+
+/// Looks at the rules of others; `None` where they cannot be read.
+pub(super) async fn look(config: &Config, running: Option<&Running>) -> Option<Seen> {
+    // Said of our own table already, where not.
     if !system::may_ask_nft() {
-        // Said of our own table already.
-        return Vec::new();
+        return None;
     }
-    let Ok(tables) = tables(config).await else {
-        return Vec::new();
-    };
+    let tables = tables(config).await.ok()?;
     let mut findings = drops(config, &tables, families(config), Evidence::of(running));
-    let room = room(config, net).await;
-    findings.extend(clamps(&tables, room.as_ref()));
-    findings
+    let clamped = Clamped::find(config, &tables, families(config));
+    findings.extend(clamped.finding());
+    Some(Seen { findings, clamped })
 }
 
 /// Families in use: true for IPv6.
@@ -327,84 +328,77 @@ fn recipe(table: &Table) -> &'static str {
     }
 }
 
-/// Room for packets on the route to servers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Room {
-    interface: String,
-    mtu: u64,
+/// Rules that lower the MSS of hosts' SYNs over the link.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Clamped {
+    /// The lowest of each family, in bytes.
+    pub least: [Option<u16>; 2],
+    /// Where the lowest of all is set.
+    by: Option<String>,
 }
 
-/// The MTU of the route to servers: its own, or that of its interface.
-async fn room(config: &Config, net: &Net) -> Option<Room> {
-    let mark = MarkSet::new(config.intercept.marks).server_leg();
-    let route = net.netlink.as_ref()?.look_up(NOBODY, mark).await.ok()??;
-    let name = net.name(interface(&route)?)?;
-    let of_interface = net.named(name)?.mtu;
-    Some(Room {
-        interface: name.to_owned(),
-        mtu: mtu(&route).unwrap_or(of_interface).into(),
-    })
-}
-
-fn mtu(route: &RouteMessage) -> Option<u32> {
-    route.attributes.iter().find_map(|attribute| {
-        let RouteAttribute::Metrics(metrics) = attribute else {
-            return None;
-        };
-        metrics.iter().find_map(|metric| match metric {
-            RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
-            _ => None,
-        })
-    })
-}
-
-/// Warns of rules that lower the MSS of forwarded SYNs: pepd's own connections do not come by
-/// there. A rule that asks the route for its MTU says nothing that they do not know themselves.
-fn clamps(tables: &[Table], room: Option<&Room>) -> Option<Finding> {
-    let mut least: Option<(u64, &Table, &str)> = None;
-    for table in tables {
-        for chain in table.reached(Hook::Forward) {
-            let rules = table
-                .chains
-                .get(chain)
-                .map_or(&[][..], |chain| &chain.rules);
-            for rule in rules {
-                if let Some(Clamp::Bytes(bytes)) = rule.clamp()
-                    && least.is_none_or(|(least, ..)| bytes < least)
-                {
-                    least = Some((bytes, table, chain));
+impl Clamped {
+    /// Looks for them in chains by which pepd's own SYNs do not come. A rule that asks the route
+    /// for its MTU says nothing that these do not know themselves.
+    fn find(config: &Config, tables: &[Table], families: &[bool]) -> Self {
+        let mut clamped = Self::default();
+        let packets = families.iter().flat_map(|is_v6| forwarded(config, *is_v6));
+        for packet in packets {
+            for table in tables.iter().filter(|table| table.sees(&packet)) {
+                for chain in table.reached(packet.hook) {
+                    let rules = table.chains.get(chain).map_or(&[][..], |is| &is.rules);
+                    let clamps = rules.iter().filter_map(|rule| rule.clamp(&packet));
+                    if let Some(bytes) = clamps.filter_map(Clamp::bytes).min() {
+                        let place = || format!("{}, chain {chain}", table.name);
+                        clamped.note(packet.is_v6, bytes, place);
+                    }
                 }
             }
         }
+        clamped
     }
-    let (bytes, table, chain) = least?;
-    let what = "MSS clamp";
-    let set = format!(
-        "{}, chain {chain}, sets the MSS of forwarded SYNs to {bytes}",
-        table.name
-    );
-    let mtu = bytes + HEADERS;
-    match room {
-        Some(room) if room.mtu <= mtu => Some(Finding::ok(
-            what,
-            format!(
-                "{set}; the route by {} has no more room (MTU {})",
-                room.interface, room.mtu
-            ),
-        )),
-        _ => {
-            let dev = room.map_or("LINK", |room| room.interface.as_str());
-            Some(Finding::warn(
-                what,
-                format!("{set}; pepd's own connections to servers do not come by there"),
-                format!(
-                    "give the route over the link that MTU, or large packets may be lost: \
-                     ip route change default via GATEWAY dev {dev} mtu {mtu}\n\
-                     {RECIPES}, \"A clamped MSS\", says more"
-                ),
-            ))
+
+    fn note(&mut self, is_v6: bool, bytes: u16, place: impl FnOnce() -> String) {
+        if self.least.iter().flatten().all(|least| bytes < *least) {
+            self.by = Some(place());
         }
+        let least = &mut self.least[usize::from(is_v6)];
+        *least = Some(least.map_or(bytes, |least| least.min(bytes)));
     }
+
+    /// A finding where there is such a rule.
+    fn finding(&self) -> Option<Finding> {
+        let least = self.least.iter().flatten().min()?;
+        let by = self.by.as_ref()?;
+        Some(Finding::ok(
+            "MSS clamp",
+            format!(
+                "{by}, sets the MSS of hosts' SYNs to {least} bytes: pepd's own connections to servers have no more"
+            ),
+        ))
+    }
+}
+
+/// SYNs of hosts on their way over the link without pepd.
+fn forwarded(config: &Config, is_v6: bool) -> Vec<Packet> {
+    let link = config.link.as_ref();
+    let link = link.map_or(Way::Unknown, |link| Way::By(link.interface.to_string()));
+    let syns = |lan: Lan| {
+        let way = Way::By(lan.interface);
+        [(Hook::Prerouting, Way::None), (Hook::Forward, link.clone())].map(|(hook, output)| {
+            Packet {
+                what: "hosts' SYNs".to_owned(),
+                hook,
+                is_v6,
+                input: way.clone(),
+                output,
+                mark: 0,
+                state: "new",
+                flags: &["syn"],
+            }
+        })
+    };
+    lans(config).into_iter().flat_map(syns).collect()
 }
 
 #[cfg(test)]

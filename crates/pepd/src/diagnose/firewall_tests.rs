@@ -262,7 +262,7 @@ fn what_iptables_saves_is_read() {
 }
 
 #[test]
-fn a_clamp_is_named_unless_the_route_is_as_narrow() {
+fn a_clamp_of_hosts_syns_is_found_and_named() {
     let clamp = |value: Value| {
         let set = json!({"mangle": {"key": {"tcp option": {"name": "maxseg", "field": "size"}}, "value": value}});
         let jump = [json!([{"jump": {"target": "other"}}])];
@@ -271,24 +271,26 @@ fn a_clamp_is_named_unless_the_route_is_as_narrow() {
             "pepd",
         )
     };
-    let room = |mtu| Room {
-        interface: "wan0".to_owned(),
-        mtu,
-    };
-    let fixed = clamp(json!(1360));
-    let warned = clamps(&fixed, Some(&room(1500))).unwrap();
-    assert_eq!(warned.state, State::Warn);
-    assert!(warned.to_string().contains("dev wan0 mtu 1400"), "{warned}");
-    assert_eq!(clamps(&fixed, Some(&room(1400))).unwrap().state, State::Ok);
-    assert_eq!(clamps(&clamp(json!({"rt": {"key": "mtu"}})), None), None);
+    let over_wan0 = config("[link]\ninterface = \"wan0\"\n");
+    let find = |tables: &[Table]| Clamped::find(&over_wan0, tables, &[false]);
+    let found = find(&clamp(json!(1360)));
+    assert_eq!(found.least, [Some(1360), None]);
+    let named = found.finding().unwrap().to_string();
+    assert!(named.contains("chain other, sets"), "{named}");
+    assert_eq!(
+        find(&clamp(json!({"rt": {"key": "mtu"}}))),
+        Clamped::default()
+    );
     let saved = "*mangle\n:FORWARD ACCEPT [0:0]\n\
         -A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss 1360\nCOMMIT\n";
-    let tables = iptables::tables(saved, false, "iptables");
-    assert_eq!(clamps(&tables, None).unwrap().state, State::Warn);
+    let saved_by = |saved: &str| find(&iptables::tables(saved, false, "iptables")).least[0];
+    assert_eq!(saved_by(saved), Some(1360));
     // Those of hooks that pepd's own packets pass do their work.
-    let saved = saved.replace("FORWARD", "POSTROUTING");
+    assert_eq!(saved_by(&saved.replace("FORWARD", "POSTROUTING")), None);
+    // One for another uplink is none of the link.
+    assert_eq!(saved_by(&saved.replace("-p tcp", "-o wan9 -p tcp")), None);
     assert_eq!(
-        clamps(&iptables::tables(&saved, false, "iptables"), None),
-        None
+        saved_by(&saved.replace("-p tcp", "-o wan0 -p tcp")),
+        Some(1360)
     );
 }

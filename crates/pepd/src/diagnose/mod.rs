@@ -250,7 +250,8 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.extend(packets::refusals(config));
     findings.extend(runtime.block_on(ways::check(config, &net)));
     let seen = running.as_ref().ok();
-    findings.extend(runtime.block_on(firewall::check(config, &net, seen)));
+    let rules = runtime.block_on(firewall::look(config, seen));
+    findings.extend(rules.unwrap_or_default().findings);
     match running {
         Ok(before) => findings.extend(live_findings(&runtime, config, &net, &before, watch)),
         Err(finding) => {
@@ -303,11 +304,19 @@ fn live_findings(
     findings
 }
 
-/// Rules of other programs that stand in pepd's way, each with what to do as one line; those that
-/// only may do so where `doubtful`.
-pub(crate) async fn beside(config: &Config, doubtful: bool) -> Vec<String> {
+/// Rules of other programs that concern pepd.
+pub(crate) struct Beside {
+    /// Those in its way, each with what to do as one line.
+    pub(crate) lines: Vec<String>,
+    /// The MSS of IPv4 and of IPv6 to which they lower that of hosts' SYNs, in bytes.
+    pub(crate) clamps: [Option<u16>; 2],
+}
+
+/// Rules of other programs; of those in pepd's way also such as only may be, where `doubtful`.
+pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
     let net = Net::gather().await;
-    let mut findings = firewall::check(config, &net, None).await;
+    let seen = firewall::look(config, None).await.unwrap_or_default();
+    let mut findings = seen.findings;
     findings.extend(ways::policy(config, &net).await);
     findings.retain(|finding| match finding.state {
         State::Fail => true,
@@ -324,7 +333,10 @@ pub(crate) async fn beside(config: &Config, doubtful: bool) -> Vec<String> {
             remedy.join(" ")
         )
     };
-    findings.into_iter().map(line).collect()
+    Beside {
+        lines: findings.into_iter().map(line).collect(),
+        clamps: seen.clamped.least,
+    }
 }
 
 /// What the kernel says of its interfaces and routes.

@@ -4,6 +4,7 @@
 //! them. A server leg is reserved first, which costs the descriptor, and connected later, so that
 //! nobody accepts a client for which there is no second descriptor.
 
+mod clamp;
 mod options;
 pub mod receive;
 mod site;
@@ -23,6 +24,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 // connect() takes loopback and unspecified addresses to be this machine.
 pub use pep_core::site::may_be_host;
 
+pub use clamp::Clamps;
 pub use options::{Congestion, LegOptions, OptionError, PayloadRate, set_pacing_or_warn};
 pub use site::SiteRuntime;
 
@@ -256,6 +258,10 @@ impl ReservedLeg {
         if syn.mark != 0 {
             self.socket.set_mark(site.server.mark | syn.mark)?;
         }
+        let clamped = site
+            .clamps
+            .apply(&self.socket, self.family, site.server.mss);
+        options::or_warn("TCP_MAXSEG", clamped);
         match self.socket.connect(&SockAddr::from(destination)) {
             Err(err) if err.raw_os_error() != Some(libc::EINPROGRESS) => Err(err),
             _ => Ok(self.socket.into()),

@@ -11,7 +11,10 @@ use pep_core::{
     },
 };
 
-use super::options::{Congestion, LegOptions, PayloadRate};
+use super::{
+    clamp::Clamps,
+    options::{Congestion, LegOptions, PayloadRate},
+};
 use crate::{congestion::Controls, marks::MarkSet, observe::Tally, share::Terms};
 
 /// A site as the legs of its flows need it.
@@ -53,6 +56,8 @@ pub struct SiteRuntime {
     pub share: [Option<Terms>; 2],
     /// What they have come to.
     pub tally: Arc<Tally>,
+    /// The MSS that server legs have at most.
+    pub clamps: Arc<Clamps>,
     /// Options of its flows that do not cross the link, where there may be some.
     pub beside: Option<Arc<Self>>,
 }
@@ -69,13 +74,17 @@ impl SiteRuntime {
         Arc::clone(beside.unwrap_or(self))
     }
 
-    /// The sites whose flows come to us, in the order of the configuration.
-    pub fn all(config: &Config, controls: &Controls) -> Vec<Arc<Self>> {
+    /// The sites whose flows come to us, in the order of the configuration; `clamps` are for their
+    /// server legs.
+    pub fn all(config: &Config, controls: &Controls, clamps: &Arc<Clamps>) -> Vec<Arc<Self>> {
         config
             .sites
             .iter()
             .filter(|(_, site)| site.mode.takes_flows())
-            .map(|(id, site)| Arc::new(Self::new(config, controls, id, site).with_beside(site)))
+            .map(|(id, site)| {
+                let site_of = Self::new(config, controls, clamps, id, site);
+                Arc::new(site_of.with_beside(site))
+            })
             .collect()
     }
 
@@ -103,7 +112,7 @@ impl SiteRuntime {
 
     /// The server legs of flows that peers open: as those of the built-in site, but none of them
     /// crosses the link.
-    pub fn far(config: &Config, controls: &Controls) -> Self {
+    pub fn far(config: &Config, controls: &Controls, clamps: &Arc<Clamps>) -> Self {
         let last = config.sites.iter().next_back();
         let (id, site) = last.expect("the built-in site");
         let site = Site {
@@ -111,7 +120,7 @@ impl SiteRuntime {
             share: Sharing::Off,
             ..site.clone()
         };
-        Self::new(config, controls, id, &site)
+        Self::new(config, controls, clamps, id, &site)
     }
 
     /// Connections that carry tunnels themselves: as the link legs of the first site with a tunnel, or of the
@@ -129,7 +138,13 @@ impl SiteRuntime {
         }
     }
 
-    fn new(config: &Config, controls: &Controls, id: SiteId, site: &Site) -> Self {
+    fn new(
+        config: &Config,
+        controls: &Controls,
+        clamps: &Arc<Clamps>,
+        id: SiteId,
+        site: &Site,
+    ) -> Self {
         let link = |mark| LegOptions {
             congestion: controls.link(id).into(),
             rtt0: controls.rtt0(id),
@@ -168,6 +183,7 @@ impl SiteRuntime {
             share: [IpVersion::V4, IpVersion::V6]
                 .map(|ip| Terms::new(site, config.link.as_ref(), ip)),
             tally: Arc::default(),
+            clamps: Arc::clone(clamps),
             beside: None,
         }
     }

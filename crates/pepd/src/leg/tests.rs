@@ -47,6 +47,7 @@ pub(crate) fn site() -> SiteRuntime {
         link_side: pep_core::relay::Side::Server,
         compress: false,
         while_down: pep_core::site::WhileDown::default(),
+        clamps: std::sync::Arc::default(),
         beside: None,
         share: [None; 2],
         tally: std::sync::Arc::default(),

@@ -172,6 +172,7 @@ fn core(own: u8, other: u8, address: Option<SocketAddr>) -> Shared {
     let far = far::Sites::with_loopback(&site());
     let tcp = Connections::new(tcp::Options {
         leg: site().server,
+        clamps: Arc::default(),
         from: None,
     });
     let custody = Custody::new(Bounds::NONE, &[Bounds::NONE], None, &context.counters);

@@ -102,11 +102,13 @@ pub(super) fn target(words: &[String]) -> Option<&str> {
 }
 
 /// Of the target TCPMSS.
-pub(super) fn clamp(words: &[String]) -> Option<Clamp> {
-    (target(words)? == "TCPMSS").then(|| {
-        let bytes = after(words, "--set-mss").and_then(|bytes| bytes.parse().ok());
-        bytes.map_or(Clamp::Route, Clamp::Bytes)
-    })
+pub(super) fn clamp(words: &[String], packet: &Packet) -> Option<Clamp> {
+    let is_other = |words| step(words, packet).is_some_and(|step| step.matches == Some(false));
+    if target(words)? != "TCPMSS" || is_other(words) {
+        return None;
+    }
+    let bytes = after(words, "--set-mss").and_then(|bytes| bytes.parse().ok());
+    Some(bytes.map_or(Clamp::Route, Clamp::Bytes))
 }
 
 /// Effect of a rule on a packet; `None` where it has no say in what becomes of it.

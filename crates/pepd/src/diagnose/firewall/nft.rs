@@ -153,10 +153,16 @@ pub(super) fn targets(statements: &[Value]) -> Vec<&str> {
 }
 
 /// Of `tcp option maxseg size set`.
-pub(super) fn clamp(statements: &[Value]) -> Option<Clamp> {
+pub(super) fn clamp(statements: &[Value], packet: &Packet) -> Option<Clamp> {
     let mut mangles = statements.iter().filter_map(|one| one.get("mangle"));
     let sets = mangles.find(|one| one["key"]["tcp option"]["name"] == "maxseg")?;
-    Some(sets["value"].as_u64().map_or(Clamp::Route, Clamp::Bytes))
+    let mut matches = statements.iter().filter_map(|one| one.get("match"));
+    if matches.any(|content| fits(content, packet) == Some(false)) {
+        return None;
+    }
+    let bytes = sets["value"].as_u64();
+    let bytes = bytes.and_then(|bytes| u16::try_from(bytes).ok());
+    Some(bytes.map_or(Clamp::Route, Clamp::Bytes))
 }
 
 fn both(a: Option<bool>, b: Option<bool>) -> Option<bool> {

@@ -107,11 +107,11 @@ impl Rule {
         }
     }
 
-    /// The MSS to which it sets that of SYNs, where it does.
-    pub(super) fn clamp(&self) -> Option<Clamp> {
+    /// The MSS to which it sets that of a SYN, where it does, or may.
+    pub(super) fn clamp(&self, packet: &Packet) -> Option<Clamp> {
         match self {
-            Self::Nft(statements) => nft::clamp(statements),
-            Self::Iptables(words) => iptables::clamp(words),
+            Self::Nft(statements) => nft::clamp(statements, packet),
+            Self::Iptables(words) => iptables::clamp(words, packet),
         }
     }
 }
@@ -122,7 +122,16 @@ pub(super) enum Clamp {
     /// As much as the route's MTU holds.
     Route,
     /// So many bytes.
-    Bytes(u64),
+    Bytes(u16),
+}
+
+impl Clamp {
+    pub(super) fn bytes(self) -> Option<u16> {
+        match self {
+            Self::Route => None,
+            Self::Bytes(bytes) => Some(bytes),
+        }
+    }
 }
 
 /// Where a chain is hooked in.

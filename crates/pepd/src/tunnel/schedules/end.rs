@@ -192,6 +192,7 @@ impl Machine {
         peers.push(id, parsed.peers[0].clone(), table, None);
         let tcp = Connections::new(tcp::Options {
             leg: site.server.clone(),
+            clamps: Arc::default(),
             from: None,
         });
         let statuses = Statuses::new(&parsed);

@@ -32,7 +32,7 @@ use crate::{
     custody::FolderError,
     flow::FlowContext,
     keys::{self, KeyFileError, NoRandomness},
-    leg::{LegOptions, SiteRuntime},
+    leg::{Clamps, LegOptions, SiteRuntime},
     marks::MarkSet,
     sys::interface,
 };
@@ -117,6 +117,7 @@ impl Prepared {
     pub fn new(
         config: &Config,
         controls: &Controls,
+        clamps: &Arc<Clamps>,
         before: Option<OwnedFd>,
     ) -> Result<Option<Self>, TunnelError> {
         let identity = config.identity.as_ref();
@@ -129,7 +130,7 @@ impl Prepared {
             limits: Limits::default(),
         });
         let marks = MarkSet::new(config.intercept.marks);
-        let tcp = tcp_options(config, identity, controls);
+        let tcp = tcp_options(config, identity, controls, clamps);
         let paths = match state(identity) {
             Some(folder) => Some(Paths::prepare(&folder)),
             // Without it a peer that we do not call is missed, as ever.
@@ -152,7 +153,7 @@ impl Prepared {
             peers: peers.collect::<Result<_, TunnelError>>()?,
             statuses: Statuses::new(config),
             routes: routes(config),
-            far: far::Sites::new(&SiteRuntime::far(config, controls)),
+            far: far::Sites::new(&SiteRuntime::far(config, controls, clamps)),
             sizes: room::sizes(config),
             flows: flows(config),
             custody: Kept::new(config)?,
@@ -240,7 +241,12 @@ const UNSENT: u32 = 32 << 10;
 const TCP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// As the link legs of flows: of the first site with a tunnel, or of the built-in one.
-fn tcp_options(config: &Config, identity: &Identity, controls: &Controls) -> tcp::Options {
+fn tcp_options(
+    config: &Config,
+    identity: &Identity,
+    controls: &Controls,
+    clamps: &Arc<Clamps>,
+) -> tcp::Options {
     let leg = SiteRuntime::tunnel_leg(config, controls);
     let listen = identity.listen.map(|listen| listen.ip());
     tcp::Options {
@@ -259,6 +265,7 @@ fn tcp_options(config: &Config, identity: &Identity, controls: &Controls) -> tcp
             },
             ..leg
         },
+        clamps: Arc::clone(clamps),
         from: listen.filter(|ip| !ip.is_unspecified()),
     }
 }

@@ -3,13 +3,14 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
 };
 
 use pep_core::site::{Buffers, ReceiveBuffer};
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::leg::{Family, LegOptions};
+use crate::leg::{Clamps, Family, LegOptions};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -19,6 +20,8 @@ const BACKLOG: i32 = 128;
 pub(in super::super) struct Options {
     /// What the kernel is told about them.
     pub(in super::super) leg: LegOptions,
+    /// The MSS of those that call, at most.
+    pub(in super::super) clamps: Arc<Clamps>,
     /// Our address, if it is not for the kernel to choose.
     pub(in super::super) from: Option<IpAddr>,
 }
@@ -42,6 +45,8 @@ impl Options {
         to: SocketAddr,
     ) -> io::Result<impl Future<Output = io::Result<TcpStream>> + use<>> {
         let socket = Self::socket(&self.leg, &to)?;
+        // A rule's number that the kernel refuses is warned of where legs of flows meet it.
+        let _refused = self.clamps.apply(&socket, Family::of(&to), self.leg.mss);
         if let Some(from) = self.from.filter(|from| from.is_ipv4() == to.is_ipv4()) {
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
