@@ -29,6 +29,8 @@ use crate::{
 /// An error that came by itself rather than by a timeout of TCP or of ours.
 const SOON: Duration = Duration::from_secs(5);
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// Connects to a place that fails: on the direct path and in `defer` the connect fails as the
 /// plain network makes it fail; in `spoof` the connection is there and is then reset.
 fn fails_as_without_us(place: Place, reason: &str) {
@@ -85,6 +87,43 @@ fn the_gateway_has_no_route() {
         let passed = pep.counter("syns_passed_no_route") > 0;
         assert_eq!(passed, bed.path == Path::Spoof);
         pep.assert_healthy();
+    });
+}
+
+/// Routes of IPv6 that lead nowhere: hosts find out, and go on with IPv4, as without pepd.
+#[test]
+fn hosts_notice_that_no_server_answers_over_ipv6() {
+    matrix_pepd_only(|bed| {
+        if bed.path != Path::Spoof || bed.family == Family::V4 {
+            return;
+        }
+        let mut pep = bed.start().expect("a path of pepd");
+        let dead = bed.at(Place::BlackHole, PORT);
+        let first = bed.client.connect(dead).expect("pepd answers at first");
+        pep.log().expect("no server answers over IPv6");
+        wait_until("its SYN passes", || {
+            bed.client.dial(&Dial::to(dead).limit(SECOND)).is_err()
+        });
+        drop(first);
+        assert!(pep.counter("syns_passed_no_route") > 0);
+        // IPv4 is as ever, and the first answer over IPv6 ends it.
+        let server = Place::Server.address(Family::V4);
+        let v4 = SocketAddr::new(server, PORT);
+        let listeners = [v4, bed.at(Place::Server, PORT)].map(|at| bed.server.listen(at));
+        let _echoes = listeners.map(EchoServer::start);
+        let accepted = || pep.counter("flows_accepted");
+        let before = accepted();
+        echo_once(&mut bed.client.connect(v4).expect("a server"), b"hello");
+        assert_eq!(accepted(), before + 1);
+        echo_once(&mut connect(bed), b"hello");
+        assert_eq!(accepted(), before + 1, "the kernel forwards it");
+        pep.log().expect("servers answer over IPv6");
+        wait_until("flows are split again", || {
+            echo_once(&mut connect(bed), b"hello");
+            accepted() > before + 1
+        });
+        pep.assert_healthy();
+        pep.terminate_at_once();
     });
 }
 

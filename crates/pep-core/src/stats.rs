@@ -174,7 +174,8 @@ counters! {
     /// SYNs that passed unaccelerated because their connections are not to be split: signed
     /// (TCP-MD5, TCP-AO) or guarded by their TTL (GTSM).
     syns_passed_end_to_end,
-    /// SYNs that passed unaccelerated because no route leads to their destination (`spoof`).
+    /// SYNs that passed unaccelerated because no route leads to their destination, or no server
+    /// answers over IPv6 (`spoof`).
     syns_passed_no_route,
     /// SYNs that passed unaccelerated because those that pepd redirects did not arrive
     /// (`on_interception_loss`).

@@ -39,6 +39,7 @@ fn context() -> Arc<FlowContext> {
         held: None,
         foreign: None,
         unanswered: Arc::default(),
+        silence: Default::default(),
         pulse: Default::default(),
         outage: crate::outage::tests::link(),
         link: None,

@@ -317,6 +317,11 @@ impl Site {
         self.mode == Mode::Split && self.syn == SynHandling::Defer
     }
 
+    /// True where flows are split, and hosts' SYNs answered before their servers have.
+    pub fn answers_first(&self) -> bool {
+        self.mode == Mode::Split && !self.is_deferred()
+    }
+
     /// A site of this name with every default, which matches every flow.
     pub fn with_defaults(name: &str, syn: SynHandling, timeouts: Timeouts) -> Self {
         Self {

@@ -312,6 +312,7 @@ fn context(
         held,
         foreign: Some(ForeignMarks::new(config)),
         unanswered: Arc::default(),
+        silence: Default::default(),
         pulse: Default::default(),
         outage: LinkWatch::new(config, Some(Arc::clone(&arena))),
         link: shared_link(config),

@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use crate::{
+    flow::FlowContext,
     intercept::LeftAlone,
     outage::LinkWatch,
     switches::{Off, Switches},
@@ -22,6 +23,8 @@ pub(super) struct Bypassed {
     /// Where there are tunnels.
     tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
     link: watch::Receiver<bool>,
+    /// True while new flows of IPv6 pass.
+    silent: watch::Receiver<bool>,
     outage: Arc<LinkWatch>,
     off: watch::Receiver<Off>,
     switches: Arc<Switches>,
@@ -34,15 +37,17 @@ pub(super) struct Bypassed {
 impl Bypassed {
     pub(super) fn new(
         tunnels: Option<watch::Receiver<BTreeSet<SiteId>>>,
-        outage: &Arc<LinkWatch>,
+        context: &FlowContext,
         switches: &Arc<Switches>,
     ) -> Self {
+        let outage = &context.outage;
         let mut link = outage.away();
         // Whatever it was at the start.
         link.mark_changed();
         Self {
             tunnels,
             link,
+            silent: context.silence.passes(),
             outage: Arc::clone(outage),
             off: switches.off(),
             switches: Arc::clone(switches),
@@ -69,8 +74,9 @@ impl Bypassed {
         };
         tokio::select! {
             () = tunnels => {}
-            // The senders are in `outage` and `switches`.
+            // The senders are in the context and in `switches`.
             _ = self.link.changed() => {}
+            _ = self.silent.changed() => tell_of_silence(*self.silent.borrow()),
             _ = self.off.changed() => {}
             () = again => {}
         }
@@ -84,6 +90,7 @@ impl Bypassed {
         LeftAlone {
             sites,
             is_link_down: *self.link.borrow(),
+            is_v6_silent: *self.silent.borrow(),
         }
     }
 
@@ -93,5 +100,16 @@ impl Bypassed {
         if told {
             self.switches.tell(self.changes);
         }
+    }
+}
+
+fn tell_of_silence(passes: bool) {
+    if passes {
+        tracing::warn!(
+            "no server answers over IPv6: new connections over it pass unaccelerated until one does, such that hosts try \
+             IPv4 (sites of mode split that answer hosts at once)"
+        );
+    } else {
+        tracing::info!("servers answer over IPv6: new connections over it are accelerated again");
     }
 }

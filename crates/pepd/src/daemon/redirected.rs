@@ -91,6 +91,9 @@ impl Redirected {
             .counters
             .update(|stats| stats::set_passed(stats, passed));
         let changes = self.changes(&counters, context, sites);
+        if let Some(answers) = counters.get(Counter::AnsweredV6.name().as_ref()) {
+            context.silence.on_count(*answers);
+        }
         let elsewhere = counters.get(Counter::PassedElsewhere.name().as_ref());
         self.tell_of_elsewhere(elsewhere.copied().unwrap_or(0), sites);
         let lost = self.lost();

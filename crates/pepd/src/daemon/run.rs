@@ -189,7 +189,7 @@ impl Daemon {
         let mut gate = self.context.admission.gate();
         let tunnels = self.tunnels.as_ref();
         let tunnels = tunnels.map(|tunnels| tunnels.statuses().bypassed());
-        let mut bypassed = Bypassed::new(tunnels, &self.context.outage, switches);
+        let mut bypassed = Bypassed::new(tunnels, &self.context, switches);
         // What the process before had left to the kernel.
         let left = bypassed.next().await;
         bypassed.are(self.set_bypassed(left).await);

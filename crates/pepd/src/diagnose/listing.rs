@@ -89,9 +89,10 @@ impl Listing {
             let is_there =
                 |rule: &Rule| there.contains(&(chain.name.clone(), rule.comment.clone()));
             let instead = rules::instead(&chain.name);
-            let instead =
-                instead.filter(|rules| count == rules.len() && rules.iter().all(is_there));
-            let rules = instead.as_ref().unwrap_or(&chain.rules);
+            let instead = instead
+                .iter()
+                .find(|rules| count == rules.len() && rules.iter().all(is_there));
+            let rules = instead.unwrap_or(&chain.rules);
             for rule in rules {
                 let place = (chain.name.clone(), rule.comment.clone());
                 match there.iter().position(|one| *one == place) {

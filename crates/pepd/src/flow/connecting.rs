@@ -6,13 +6,13 @@ use std::{
     net::IpAddr,
     pin::{Pin, pin},
     task::{Context, Poll},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pep_core::{relay::Side, stats::EndReason};
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::{Flow, LegIo, relaying};
+use super::{Flow, LegIo, relaying, silence};
 use crate::{
     intercept::unanswered::{PROMPT, Unanswered},
     leg::{self, Family},
@@ -49,6 +49,7 @@ impl Flow {
 
     fn on_connected(&mut self) -> Result<(), EndReason> {
         let family = Family::of(&self.ends.destination);
+        self.context.silence.on_answer(family);
         let fd = self.leg(Side::Server).fd();
         leg::on_connected(fd, &self.ends.site, family).map_err(|err| {
             self.failure = Some(err);
@@ -68,9 +69,19 @@ impl Flow {
 
     async fn late_answer(&self, limit: Duration) -> Answer {
         let end = pin!(sleep(limit));
+        let silence = async {
+            let since = Instant::now();
+            sleep(silence::PATIENCE).await;
+            if !self.context.outage.is_away() {
+                let family = Family::of(&self.ends.destination);
+                self.context.silence.on_silence(family, since);
+            }
+            std::future::pending::<Answer>().await
+        };
         let mut waiting = self.context.unanswered.wait(self.ends.destination.ip());
         tokio::select! {
             answer = self.answer_until(end) => answer.unwrap_or(Answer::Timeout),
+            answer = silence => answer,
             () = waiting.failed() => {
                 Answer::Server(Some(io::Error::from_raw_os_error(libc::EHOSTUNREACH)))
             }
@@ -107,6 +118,10 @@ impl Flow {
     /// A server that answered and then reset was connected, and may have sent something before.
     fn on_connect_error(&mut self, err: io::Error) -> Result<(), EndReason> {
         let reason = reason(&err);
+        if reason == EndReason::Refused {
+            let family = Family::of(&self.ends.destination);
+            self.context.silence.on_answer(family);
+        }
         if reason == EndReason::ServerReset {
             self.relay
                 .handle_broken(Side::Server, relaying::ending(&err));

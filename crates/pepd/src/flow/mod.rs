@@ -12,6 +12,7 @@ mod receive_window;
 mod relaying;
 mod resuming;
 pub(crate) mod revive;
+mod silence;
 pub(crate) mod tail;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,7 @@ use receive_window::ReceiveWindow;
 pub(crate) use relaying::SHORTAGE_RETRY;
 pub(crate) use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
+pub use silence::Silence;
 use wakefulness::Wakefulness;
 pub use watchers::{Ended, Watch, Watched, Watchers};
 
@@ -76,6 +78,8 @@ pub struct FlowContext {
     pub foreign: Option<ForeignMarks>,
     /// Where flows hear of next hops that do not answer.
     pub unanswered: Arc<Unanswered>,
+    /// Answers of servers, and their silence over IPv6.
+    pub silence: Silence,
     /// Whether the threads go on.
     pub pulse: Pulse,
     /// Whether the link is there.

@@ -7,7 +7,7 @@ use pep_core::{config::Config, site::SiteId};
 
 use super::{
     InterceptError, Interception, cannot, nft,
-    rules::{self, Chain, NO_ROUTE, Ruleset},
+    rules::{self, Chain, NO_ROUTE, NoRoute, Ruleset},
 };
 
 /// Flows that are left to the kernel now.
@@ -17,6 +17,8 @@ pub struct LeftAlone {
     pub sites: BTreeSet<SiteId>,
     /// Not even flows to where no route leads: that may be as the link is down.
     pub is_link_down: bool,
+    /// Flows of IPv6 that would be answered at once, too: no server answers over it.
+    pub is_v6_silent: bool,
 }
 
 /// The chains of sites, and which of them are not as they were installed.
@@ -24,9 +26,9 @@ pub struct LeftAlone {
 pub(super) struct Bypass {
     installed: BTreeMap<SiteId, Chain>,
     bypassed: BTreeSet<SiteId>,
-    /// True where there is the chain that asks for a route, and whether it is empty.
+    /// True where there is the chain that asks for a route, and what it is for now.
     asks_for_route: bool,
-    is_link_down: bool,
+    no_route: NoRoute,
 }
 
 impl Bypass {
@@ -54,10 +56,16 @@ impl Interception {
         let LeftAlone {
             sites,
             is_link_down,
+            is_v6_silent,
         } = left;
-        if is_link_down != self.bypass.is_link_down {
-            self.set_no_route(is_link_down).await?;
-            self.bypass.is_link_down = is_link_down;
+        let no_route = match (is_link_down, is_v6_silent) {
+            (true, _) => NoRoute::LinkDown,
+            (false, true) => NoRoute::SilentV6,
+            (false, false) => NoRoute::Asked,
+        };
+        if no_route != self.bypass.no_route {
+            self.set_no_route(no_route).await?;
+            self.bypass.no_route = no_route;
         }
         let changed = sites.symmetric_difference(&self.bypass.bypassed);
         for site in changed.copied().collect::<Vec<_>>() {
@@ -77,17 +85,17 @@ impl Interception {
         for site in &self.bypass.bypassed {
             self.set_site(*site, true).await?;
         }
-        match self.bypass.is_link_down {
-            true => self.set_no_route(true).await,
-            false => Ok(()),
+        match self.bypass.no_route {
+            NoRoute::Asked => Ok(()),
+            other => self.set_no_route(other).await,
         }
     }
 
-    async fn set_no_route(&self, is_link_down: bool) -> Result<(), InterceptError> {
+    async fn set_no_route(&self, now: NoRoute) -> Result<(), InterceptError> {
         if !self.bypass.asks_for_route {
             return Ok(());
         }
-        let (mask, rules) = (self.marks.mask(), rules::no_route(is_link_down));
+        let (mask, rules) = (self.marks.mask(), rules::no_route(now));
         let transaction = nft::chain_transaction(&self.table, mask, NO_ROUTE, &rules);
         let applied = self.nft.apply(&transaction).await;
         applied.map_err(cannot(

@@ -244,7 +244,8 @@ pub enum Counter {
     PassedRate,
     /// SYNs that passed unaccelerated, as their connections are not to be split.
     PassedEndToEnd,
-    /// SYNs that passed unaccelerated, as no route leads to their destination.
+    /// SYNs that passed unaccelerated, as no route leads to their destination, or no server answers
+    /// over IPv6.
     PassedNoRoute,
     /// SYNs that passed unaccelerated, as those that are redirected do not arrive.
     PassedLost,
@@ -260,6 +261,8 @@ pub enum Counter {
     Called,
     /// SYN-ACKs of servers that found the socket they are for.
     Answered,
+    /// SYN-ACKs of IPv6 that came in, whoever they are for.
+    AnsweredV6,
     /// Packets of flows with urgent data, which arrives in the stream.
     Urgent,
     /// Packets of a family that the listener of a site was given.
@@ -326,6 +329,7 @@ impl Counter {
             Self::Intercepted => "intercepted",
             Self::Called => "called",
             Self::Answered => "answered",
+            Self::AnsweredV6 => "answered6",
             Self::Urgent => "urgent",
             Self::Redirected(family, site) => {
                 return format!("redirected{}_{site}", family.number()).into();
@@ -533,21 +537,34 @@ fn goes_on() -> Rule {
 /// The chain that new flows go through which would otherwise be answered at once.
 pub(super) const NO_ROUTE: &str = "no_route";
 
-/// The rules of the chain [`NO_ROUTE`]. While the link is down its routes may be gone: flows wait
-/// for it.
-pub(super) fn no_route(is_link_down: bool) -> Vec<Rule> {
-    if is_link_down {
-        return Vec::new();
+/// Purposes of the chain [`NO_ROUTE`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum NoRoute {
+    /// To where no route leads, flows pass.
+    #[default]
+    Asked,
+    /// So do all flows of IPv6, over which no server answers.
+    SilentV6,
+    /// None pass: with the link its routes may be gone, and flows wait for it.
+    LinkDown,
+}
+
+/// The rules of the chain [`NO_ROUTE`].
+pub(super) fn no_route(now: NoRoute) -> Vec<Rule> {
+    let passes = |comment, condition| {
+        let passes = [condition, Term::Count(Counter::PassedNoRoute), Term::Accept];
+        rule(comment, passes)
+    };
+    let asked = passes("no route leads there: the kernel says so", Term::NoRoute);
+    let silent = passes(
+        "no server answers over IPv6: hosts are to notice",
+        Term::Of(Family::V6),
+    );
+    match now {
+        NoRoute::Asked => vec![goes_on(), asked],
+        NoRoute::SilentV6 => vec![goes_on(), asked, silent],
+        NoRoute::LinkDown => Vec::new(),
     }
-    let passes = [
-        Term::NoRoute,
-        Term::Count(Counter::PassedNoRoute),
-        Term::Accept,
-    ];
-    vec![
-        goes_on(),
-        rule("no route leads there: the kernel says so", passes),
-    ]
 }
 
 /// The chain by which new flows of a site do not go further while redirected SYNs do not arrive.
@@ -643,11 +660,11 @@ pub fn left_alone(chain: &str) -> Option<Vec<Rule>> {
 }
 
 /// The rules that a chain of this name may have instead of its own: while a peer or the link is
-/// down, or its site off.
-pub fn instead(chain: &str) -> Option<Vec<Rule>> {
+/// down, its site off, or nothing heard over IPv6.
+pub fn instead(chain: &str) -> Vec<Vec<Rule>> {
     match chain {
-        NO_ROUTE => Some(no_route(true)),
-        _ => left_alone(chain),
+        NO_ROUTE => [NoRoute::LinkDown, NoRoute::SilentV6].map(no_route).into(),
+        _ => left_alone(chain).into_iter().collect(),
     }
 }
 

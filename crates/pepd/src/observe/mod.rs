@@ -240,6 +240,7 @@ impl Observer {
         let off = self.switches.off().borrow().sites.clone();
         let peers = self.peers.as_ref();
         let lonely = peers.map(|(statuses, _)| statuses.bypassed().borrow().clone());
+        let silent = *self.context.silence.passes().borrow();
         move |id, site| {
             if site.mode == Mode::Bypass {
                 Some("mode")
@@ -252,7 +253,8 @@ impl Observer {
                 let passes = site.on_interception_loss == InterceptionLoss::Pass;
                 let is_lost = || passes && !self.interception_lost(id).is_empty();
                 let lost = || is_lost().then_some("interception");
-                lonely.then_some("peer").or_else(lost)
+                let silence = || (silent && site.answers_first()).then_some("silence");
+                lonely.then_some("peer").or_else(lost).or_else(silence)
             }
         }
     }

@@ -106,7 +106,8 @@ pub struct SiteStatus {
     pub peer: Option<String>,
     /// Why the kernel forwards its new flows, where it does: by configuration (`mode`), as an
     /// `operator` has switched it off, as the `link` or the `peer` is away, or as SYNs that pepd
-    /// redirects do not arrive (`interception`; those of `interception_lost` only).
+    /// redirects do not arrive (`interception`; those of `interception_lost` only), or as no server
+    /// answers over IPv6 (`silence`; those of IPv6 only).
     pub bypassed: Option<String>,
     /// Families of which SYNs that pepd redirects do not arrive: `IPv4`, `IPv6`.
     #[serde(default)]

@@ -90,6 +90,7 @@ impl Status {
                 // That has a line of its own.
                 None | Some("mode" | "interception") => String::new(),
                 Some("operator") => "off".to_owned(),
+                Some("silence") => "no IPv6".to_owned(),
                 Some(why) => format!("no {why}"),
             };
             line(f, &site.name, &site.mode, &site.traffic, &note)?;

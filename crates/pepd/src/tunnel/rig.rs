@@ -119,6 +119,7 @@ pub(super) fn context_over(
         held: None,
         foreign: None,
         unanswered: Arc::default(),
+        silence: Default::default(),
         pulse: Default::default(),
         outage: crate::outage::tests::link(),
         link: None,

@@ -109,7 +109,7 @@ fn a_site_that_is_off_takes_no_packets_and_refuses_none() {
             .filter(|(_, site)| site.mode.takes_packets());
         let off = LeftAlone {
             sites: sites.map(|(id, _)| id).collect(),
-            is_link_down: false,
+            ..LeftAlone::default()
         };
         interception.set_bypassed(off).await.expect("switched off");
         assert!(!host.is_refused(443) && !host.is_refused(5060));

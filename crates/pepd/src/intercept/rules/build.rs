@@ -6,8 +6,8 @@ use pep_core::{
 };
 
 use super::{
-    Chain, Counter, ELSEWHERE, Family, Features, Hook, Lan, NO_ROUTE, Prefixes, Rule, Ruleset,
-    Term, chain, elsewhere, gate, host_at_cap, lans, lost_chain, no_route,
+    Chain, Counter, ELSEWHERE, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, Prefixes, Rule,
+    Ruleset, Term, chain, elsewhere, gate, host_at_cap, lans, lost_chain, no_route,
     packets::{PacketLane, lanes, takes_tcp},
     rule,
 };
@@ -98,7 +98,12 @@ impl Builder<'_> {
         families
             .flat_map(of_family)
             .chain([Counter::Unkept])
+            .chain(self.has_v6().then_some(Counter::AnsweredV6))
             .collect()
+    }
+
+    fn has_v6(&self) -> bool {
+        self.features.families().contains(&Family::V6)
     }
 
     /// Sites that take flows.
@@ -113,7 +118,7 @@ impl Builder<'_> {
             chain("host_at_cap", None, host_at_cap()),
         ];
         if self.features.fib {
-            chains.push(chain(NO_ROUTE, None, no_route(false)));
+            chains.push(chain(NO_ROUTE, None, no_route(NoRoute::Asked)));
         }
         let elsewhere = self.link_alone().map(elsewhere);
         chains.extend(elsewhere.map(|rules| chain(ELSEWHERE, None, rules)));
@@ -359,6 +364,14 @@ impl Builder<'_> {
             .map(|_| known)
             .into_iter()
             .collect();
+        if self.has_v6() {
+            let answers = [
+                Term::SynAck,
+                Term::Of(Family::V6),
+                Term::Count(Counter::AnsweredV6),
+            ];
+            rules.push(rule("a server answers over IPv6", answers));
+        }
         rules.extend([
             rule(
                 "a server answers, and the answer comes back to us",
@@ -493,8 +506,7 @@ impl Builder<'_> {
             ];
             rule(&comment, [conditions, &to, &deliver].concat())
         };
-        let is_answered_at_once = site.mode == Mode::Split && !site.is_deferred();
-        let asks_for_route = self.features.fib && is_answered_at_once;
+        let asks_for_route = self.features.fib && site.answers_first();
         let may_pass = [Term::Syn, Term::Jump(NO_ROUTE.to_owned())];
         let may_pass = asks_for_route.then(|| rule("if there is a route", may_pass));
         let may_pass = may_pass.into_iter();

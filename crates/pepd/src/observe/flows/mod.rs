@@ -21,6 +21,7 @@ use super::{Observer, status::Used};
 use crate::{
     admin::custody::{FlowCustody, open_flows},
     gate::Gate,
+    leg::Family,
     stats,
     sys::sockets::{self, Facts, Found},
 };
@@ -152,7 +153,8 @@ pub struct LeftSite {
     /// Its name.
     pub site: String,
     /// Reason: `mode` (it is configured so), `operator` (who has switched it off), `link` or `peer`
-    /// (which is away), `interception` (what pepd redirects is dropped on this machine).
+    /// (which is away), `interception` (what pepd redirects is dropped on this machine), `silence`
+    /// (no server answers).
     pub why: String,
     /// The only families of which it does so, IPv4 or IPv6; empty where it does of all.
     #[serde(default)]
@@ -219,6 +221,7 @@ impl Observer {
             let why = why(id, site)?;
             let families = match why {
                 "interception" => self.interception_lost(id),
+                "silence" => vec![Family::V6.to_string()],
                 _ => Vec::new(),
             };
             Some(LeftSite::new(site, why, families))

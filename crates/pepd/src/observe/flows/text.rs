@@ -131,6 +131,7 @@ impl fmt::Display for LeftSite {
             "link" => "the link is away",
             "peer" => "its peer is away",
             "interception" => "what pepd redirects is dropped on this machine",
+            "silence" => "no server answers",
             why => why,
         };
         let families = self.families.join(", ");

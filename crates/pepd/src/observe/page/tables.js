@@ -57,6 +57,7 @@ const WHY = {
   peer: "bypassed, its peer is away",
   operator: "off, by an operator",
   interception: "bypassed, what pepd redirects is dropped on this machine",
+  silence: "IPv6 bypassed, no server answers over it",
 };
 
 function siteState(site) {

@@ -202,6 +202,7 @@ fn passes(site: &SiteStatus) -> String {
         None | Some("mode" | "interception") => String::new(),
         Some("link") => "link away".to_owned(),
         Some("peer") => "peer away".to_owned(),
+        Some("silence") => "no IPv6".to_owned(),
         Some(why) => why.to_owned(),
     }
 }

@@ -1,0 +1,156 @@
+//! Whether servers answer over IPv6.
+//!
+//! Many networks have routes of IPv6 that lead nowhere. A host notices when its SYN stays without
+//! an answer, and tries IPv4 (RFC 8305); a SYN that pepd answers at once takes that from it. So
+//! where no server answers over IPv6, its SYNs pass to the kernel until one does.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::sync::watch;
+
+use crate::leg::Family;
+
+/// Time for which a server does not answer, and no other of its family: the kernel has called it
+/// twice by then, and a path over a satellite takes 0.6 s.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What is known of servers' answers.
+#[derive(Debug)]
+pub struct Silence {
+    began: Instant,
+    families: [Answers; 2],
+    /// Answers that the rules had counted when IPv6 began to pass.
+    counted: Mutex<Option<u64>>,
+    passes: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Answers {
+    /// Time of the last one since the start, in ms; 0 before the first.
+    last: AtomicU64,
+    silent: AtomicBool,
+}
+
+impl Default for Silence {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            families: Default::default(),
+            counted: Mutex::default(),
+            passes: watch::Sender::new(false),
+        }
+    }
+}
+
+impl Silence {
+    /// Notes that a server has answered.
+    pub fn on_answer(&self, family: Family) {
+        self.on_answer_at(family, Instant::now());
+    }
+
+    fn on_answer_at(&self, family: Family, now: Instant) {
+        let answers = &self.families[family as usize];
+        answers.last.store(self.ms(now), Relaxed);
+        if answers.silent.swap(false, Relaxed) {
+            self.update();
+        }
+    }
+
+    /// Notes that a server called at `since` has not answered for [`PATIENCE`].
+    pub fn on_silence(&self, family: Family, since: Instant) {
+        let answers = &self.families[family as usize];
+        let has_answered = answers.last.load(Relaxed) > self.ms(since);
+        if !has_answered && !answers.silent.swap(true, Relaxed) {
+            self.update();
+        }
+    }
+
+    /// Whether new flows of IPv6 are to pass, and when that changes.
+    pub fn passes(&self) -> watch::Receiver<bool> {
+        self.passes.subscribe()
+    }
+
+    /// Takes the count of SYN-ACKs of IPv6 that the rules have seen. One more while its SYNs pass
+    /// shows that servers answer.
+    pub fn on_count(&self, count: u64) {
+        if !*self.passes.borrow() {
+            return;
+        }
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = counted.get_or_insert(count);
+        let has_grown = count > *before;
+        // Rules that were put back count anew.
+        *before = count;
+        drop(counted);
+        if has_grown {
+            self.on_answer(Family::V6);
+        }
+    }
+
+    /// Where nothing is heard over IPv4 either, it is the link that is away.
+    fn update(&self) {
+        let [v4, v6] = &self.families;
+        let passes = v6.silent.load(Relaxed) && !v4.silent.load(Relaxed);
+        self.passes.send_if_modified(|sent| {
+            let is_change = *sent != passes;
+            if is_change {
+                // Within, such that no count of before is taken for one of now.
+                *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            }
+            *sent = passes;
+            is_change
+        });
+    }
+
+    fn ms(&self, at: Instant) -> u64 {
+        let passed = at.saturating_duration_since(self.began).as_millis();
+        u64::try_from(passed).unwrap_or(u64::MAX).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passes(silence: &Silence) -> bool {
+        *silence.passes().borrow()
+    }
+
+    #[test]
+    fn ipv6_passes_while_none_of_its_servers_answers() {
+        let silence = Silence::default();
+        let at = |ms| silence.began + Duration::from_millis(ms);
+        silence.on_answer_at(Family::V6, at(500));
+        silence.on_silence(Family::V6, at(400));
+        assert!(!passes(&silence), "another server has answered since");
+        silence.on_silence(Family::V6, at(600));
+        assert!(passes(&silence));
+        // The first count says how many there were before.
+        for (count, still) in [(7, true), (7, true), (0, true), (1, false)] {
+            silence.on_count(count);
+            assert_eq!(passes(&silence), still, "{count}");
+        }
+        silence.on_silence(Family::V6, at(3_600_000));
+        silence.on_count(1);
+        assert!(passes(&silence), "counted before");
+        silence.on_answer(Family::V6);
+        assert!(!passes(&silence));
+    }
+
+    #[test]
+    fn a_link_that_is_away_is_no_matter_of_ipv6() {
+        let silence = Silence::default();
+        let later = Instant::now() + Duration::from_secs(1);
+        silence.on_silence(Family::V4, later);
+        silence.on_silence(Family::V6, later);
+        assert!(!passes(&silence));
+        silence.on_answer(Family::V4);
+        assert!(passes(&silence), "IPv4 is back alone");
+    }
+}
