@@ -1,6 +1,6 @@
 //! Connections that do not cross the link: to another network of this side, and by another uplink.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use pepd_tests::{
     bed::{Bed, Family, LAN, Place, add_addresses, add_route, forward, join},
@@ -11,6 +11,7 @@ use pepd_tests::{
     tunnel::TunnelBed,
     wait::wait_until,
 };
+use socket2::SockRef;
 
 use crate::{
     support::{PORT, connect, echo_once},
@@ -233,4 +234,59 @@ fn a_mark_that_another_program_sets_leads_server_legs_as_it_leads_packets() {
         ip(bed, "rule del pref 30000");
         ip(bed, "route flush table 66");
     });
+}
+
+/// As squid is set up: TPROXY in mangle, and all marked packets delivered here.
+#[test]
+fn another_transparent_proxy_keeps_its_ports() {
+    const MINE: u16 = 3129;
+    const PROXIED: u16 = 8080;
+    matrix_pepd_only(|bed| {
+        let (table, loopback, far) = match bed.family {
+            Family::V4 => ("ip", "127.0.0.1", "0.0.0.0/0"),
+            Family::V6 => ("ip6", "::1", "::/0"),
+        };
+        let to = SocketAddr::new(loopback.parse().expect("an address"), MINE);
+        let listener = bed.gateway.listen(to);
+        transparent(&listener, bed.family);
+        let proxy = EchoServer::start(listener);
+        ip(bed, "rule add fwmark 0x1 lookup 100");
+        ip(bed, &format!("route add local {far} dev lo table 100"));
+        let to = match bed.family {
+            Family::V4 => format!("{loopback}:{MINE}"),
+            Family::V6 => format!("[{loopback}]:{MINE}"),
+        };
+        bed.gateway.nft(&format!(
+            "table {table} squid {{
+             chain prerouting {{
+             type filter hook prerouting priority mangle; policy accept;
+             meta l4proto tcp socket transparent 1 meta mark 0 meta mark set 1 accept
+             tcp dport {PROXIED} tproxy to {to} meta mark set 1 accept
+             }}
+             }}"
+        ));
+        let place = |port| bed.at(Place::Server, port);
+        let servers = [PORT, PROXIED].map(|port| bed.server.listen(place(port)));
+        let [split, proxied] = servers.map(EchoServer::start);
+        let bypass = format!(
+            "[[site]]\nname = \"proxied\"\nmode = \"bypass\"\nmatch = {{ dport = [{PROXIED}] }}\n"
+        );
+        let pep = bed.start_with(&bypass).expect("not direct");
+        echo_at(bed, place(PROXIED));
+        assert_eq!((proxy.accepted(), proxied.accepted()), (1, 0));
+        echo_at(bed, place(PORT));
+        pep.wait_counter("flows_accepted", |flows| flows == 1);
+        assert_eq!((proxy.accepted(), split.accepted()), (1, 1));
+        pep.wait_idle();
+        pep.stop();
+    });
+}
+
+fn transparent(listener: &TcpListener, family: Family) {
+    let socket = SockRef::from(listener);
+    let set = match family {
+        Family::V4 => socket.set_ip_transparent_v4(true),
+        Family::V6 => socket.set_ip_transparent_v6(true),
+    };
+    set.expect("root may");
 }
