@@ -20,14 +20,12 @@ use pepd_tests::{
     host::{Dial, Host},
     matrix::shared,
     pep::Pep,
-    pep_binary::pepd,
     wait::wait_until,
 };
-use serde_json::Value;
 use tempfile::TempDir;
 use winkemu::netns::Process;
 
-use crate::support::PORT;
+use crate::support::{PORT, findings};
 
 const DOCUMENT: &str = include_str!("../../docs/interception.md");
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -157,25 +155,6 @@ impl Case<'_> {
             pep.terminate_at_once();
         }
     }
-}
-
-/// Findings of `pepd check` about something, in this state, as text.
-fn findings(bed: &Bed, pep: &Pep, what: &str, state: &str) -> String {
-    let config = pep.path("pepd.toml");
-    let words = [
-        "check",
-        "--json",
-        "--config",
-        config.to_str().expect("a path"),
-    ];
-    let output = bed.gateway.output(pepd().to_str().expect("a path"), &words);
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let findings = report["findings"].as_array().expect("a list");
-    let of = findings
-        .iter()
-        .filter(|one| one["what"] == what && one["state"] == state);
-    let texts = of.map(|one| format!("{}\n{}\n", one["seen"], one["do"]));
-    texts.collect::<String>().replace("\\\"", "\"")
 }
 
 fn machines() -> (Bed, Vec<EchoServer>) {

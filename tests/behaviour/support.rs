@@ -15,9 +15,11 @@ use pepd_tests::{
     host::Host,
     outcome::Ended,
     pep::Pep,
+    pep_binary::pepd,
     serve::Server,
     wait::{PATIENCE, wait_for},
 };
+use serde_json::Value;
 
 /// The port of most servers.
 pub const PORT: u16 = 7000;
@@ -188,4 +190,23 @@ pub fn assert_socket_has(bed: &Bed, remote: SocketAddr, word: &str) {
     let socket = socket_toward(bed, remote);
     let has = socket.split_whitespace().any(|found| found == word);
     assert!(has, "no `{word}` in {socket}");
+}
+
+/// Findings of `pepd check` about something, in this state, as text.
+pub fn findings(bed: &Bed, pep: &Pep, what: &str, state: &str) -> String {
+    let config = pep.path("pepd.toml");
+    let words = [
+        "check",
+        "--json",
+        "--config",
+        config.to_str().expect("a path"),
+    ];
+    let output = bed.gateway.output(pepd().to_str().expect("a path"), &words);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("a list");
+    let of = findings
+        .iter()
+        .filter(|one| one["what"] == what && one["state"] == state);
+    let texts = of.map(|one| format!("{}\n{}\n", one["seen"], one["do"]));
+    texts.collect::<String>().replace("\\\"", "\"")
 }

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use pepd_tests::{
-    bed::{Bed, Family, LAN, Place},
+    bed::{Bed, Family, LAN, Path as Way, Place},
     echo::EchoServer,
     host::{Dial, Host},
     matrix::matrix_pepd_only,
@@ -13,7 +13,7 @@ use pepd_tests::{
 
 use serde_json::Value;
 
-use crate::support::{PORT, connect, echo_once};
+use crate::support::{PORT, connect, echo_once, findings};
 
 const ADMIN: &str = "[admin]\nsocket = \"admin.sock\"\n";
 /// Output of commands about redirection that fails.
@@ -383,5 +383,23 @@ fn a_bridge_that_is_filtered_too_early_is_named_and_hosts_get_on() {
         drop(stream);
         pep.wait_idle();
         pep.stop();
+    });
+}
+
+/// By another program that tidies up: connections go on as without pepd, and the operator hears why.
+#[test]
+fn a_deleted_tun_is_named() {
+    matrix_pepd_only(|bed| {
+        if bed.path != Way::Defer {
+            return;
+        }
+        let _echo = echo_server(bed);
+        let mut pep = bed.start_with(ADMIN).expect("not direct");
+        echo_once(&mut connect(bed), b"accelerated");
+        bed.gateway.ip("link delete pepd0");
+        echo_once(&mut connect(bed), b"passes");
+        let found = findings(bed, &pep, "TUN devices", "fail");
+        assert!(found.contains("has lost pepd0"), "{found}");
+        pep.terminate_at_once();
     });
 }

@@ -242,7 +242,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.extend(interfaces::check(config, &net));
     findings.extend(interfaces::rival(config));
     findings.push(runtime.block_on(system::kernel(config, running.is_ok())));
-    findings.extend(system::tun(config, running.is_ok()));
+    findings.extend(system::tun(config, &net, running.is_ok()));
     findings.extend(system::check(config, catalogue, running.as_ref().ok()));
     let may = system::may_open(config, open, running.as_ref().ok(), unit.as_ref());
     findings.push(system::descriptors(may));

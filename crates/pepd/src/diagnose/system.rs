@@ -9,14 +9,14 @@ use nix::{
 };
 use pep_core::config::Config;
 
-use super::{Finding, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
+use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
 use crate::{
     congestion::Catalogue,
     custody,
     daemon::descriptors,
     intercept::{
         nft::{Nft, NftError, install_transaction},
-        rules::{Features, Ruleset},
+        rules::{Features, Ruleset, lanes, lans, passing_tun},
         setup::{self, SetupError},
     },
     limits::flow_cap,
@@ -208,10 +208,22 @@ fn unasked(what: &str, err: &NftError) -> Finding {
 }
 
 /// TUN devices, where SYNs are held or sites have packets.
-pub(super) fn tun(config: &Config, runs: bool) -> Option<Finding> {
-    let is_needed = config.defers() || config.packet_sites().next().is_some();
+pub(super) fn tun(config: &Config, net: &Net, runs: bool) -> Option<Finding> {
     let what = "TUN devices";
-    is_needed.then(|| match sys::tun::open() {
+    let names = lans(config).into_iter().filter_map(|lan| lan.tun);
+    let names = names.chain(lanes(config).into_iter().map(|lane| lane.tun));
+    let mut names = names.chain(passing_tun(config)).peekable();
+    names.peek()?;
+    let gone: Vec<_> = names.filter(|name| net.named(name).is_none()).collect();
+    Some(match sys::tun::open() {
+        _ if runs && !gone.is_empty() => Finding::fail(
+            what,
+            format!(
+                "the running pepd has lost {}: what is to go through them passes by, unprotected",
+                gone.join(", ")
+            ),
+            "another program has deleted them; restart pepd, which makes them anew",
+        ),
         _ if runs => Finding::ok(what, "a pepd runs with them"),
         Ok(_) => Finding::ok(what, "there"),
         Err(err) => {
