@@ -18,7 +18,7 @@ use crate::leg::Family;
 
 /// Time for which a server does not answer, and no other of its family: the kernel has called it
 /// twice by then, and a path over a satellite takes 0.6 s.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What is known of servers' answers.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Silence {
         }
     }
 
-    /// Notes that a server called at `since` has not answered for [`PATIENCE`].
+    /// Notes that a server called at `since` has not answered for three seconds.
     pub fn on_silence(&self, family: Family, since: Instant) {
         let answers = &self.families[family as usize];
         let has_answered = answers.last.load(Relaxed) > self.ms(since);
