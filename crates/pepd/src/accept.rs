@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::{
     arena::SlotState,
-    flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, waiting},
+    flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, connect, waiting},
     intercept::foreign::Foreign,
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     limits::Resource,
@@ -328,33 +328,6 @@ impl Acceptor {
     }
 }
 
-/// Begins to connect for a flow; from another port of the client's where its own is taken.
-/// `publish` gets each socket before it connects.
-///
-/// # Errors
-/// As [`ReservedLeg::connect`].
-pub(crate) fn connect(
-    context: &FlowContext,
-    leg: ReservedLeg,
-    family: Family,
-    (ends, syn): (&Ends, FromSyn),
-    publish: impl Fn(BorrowedFd<'_>),
-) -> io::Result<OwnedFd> {
-    publish(leg.as_fd());
-    match leg.connect(&ends.site, ends.destination, ends.client, syn) {
-        Err(err) if is_address_taken(&err) => {
-            context
-                .counters
-                .update(|stats| stats.source_port_changed += 1);
-            let leg = ReservedLeg::new(&ends.site, family)?;
-            publish(leg.as_fd());
-            let address = ends.client.ip();
-            leg.connect_from_any_port(&ends.site, ends.destination, address, syn)
-        }
-        result => result,
-    }
-}
-
 impl Reserve {
     fn new(
         context: &FlowContext,
@@ -369,14 +342,6 @@ impl Reserve {
         let leg = leg.transpose()?;
         Ok(Self { memory, leg })
     }
-}
-
-/// The client's address and port are in use here: by a connection that is not quite over.
-fn is_address_taken(err: &io::Error) -> bool {
-    matches!(
-        err.raw_os_error(),
-        Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL)
-    )
 }
 
 #[cfg(test)]

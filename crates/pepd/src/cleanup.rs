@@ -7,7 +7,8 @@ use tokio::runtime;
 
 use crate::{
     admin,
-    intercept::{InterceptError, Interception, claim},
+    intercept::{InterceptError, Interception},
+    survive::claim,
 };
 
 /// Why nothing could be removed.

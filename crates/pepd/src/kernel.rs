@@ -1,6 +1,6 @@
 //! What a configuration asks of the machine, and whether the machine has it.
 
-use std::{io, net::IpAddr, os::fd::AsFd, path::Path, time::Duration};
+use std::{io, net::IpAddr, path::Path};
 
 use ipnet::IpNet;
 
@@ -10,7 +10,6 @@ use nix::{
     sys::socket::SockaddrStorage,
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
-use socket2::{Domain, Socket, Type};
 
 use crate::{
     admin,
@@ -19,15 +18,8 @@ use crate::{
     keys::{self, KeyFileError},
     outage,
     survive::keeper,
-    sys,
+    sys::socket::has_rto_max,
 };
-
-/// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
-pub fn has_rto_max() -> bool {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
-    let set = |socket: Socket| sys::socket::set_rto_max(socket.as_fd(), Duration::from_secs(2));
-    socket.and_then(set).is_ok()
-}
 
 /// Says once, at the start, that the kernel lacks what sites ask for and flows can do without.
 pub fn tell_what_is_missing(config: &Config) {

@@ -13,6 +13,7 @@
 //! - [`flow`], one connection: connect, relay, close
 //! - [`kernel`], whether this machine has what a configuration asks for
 //! - [`keys`], of tunnels: making them, files with them
+//! - [`held`], server legs of held SYNs; [`unanswered`], servers that are silent
 //! - [`intercept`], packet filter rules, routes and TUN devices
 //! - [`leg`], sockets and their options
 //! - [`limits`], how many flows there may be
@@ -22,15 +23,17 @@
 //! - `notices`, what the kernel tells unasked
 //! - [`observe`], what is seen of a running pepd
 //! - [`outage`], whether the link is there
+//! - [`page`], for browsers
 //! - [`probe`], what the path to a peer is like under load
 //! - [`share`], how fast each flow may send into the link
-//! - [`stats`], counters
+//! - [`stats`], counters; [`tally`], those of one site
+//! - [`supervisor`], the process that starts the next one
 //! - [`survive`], flows that outlive the process that carries them
 //! - [`switches`], sites that are off for a while
 //! - [`tunnel`], flows to and from peers
 //! - [`sys`], system calls without a safe wrapper
 //! - [`top`], a running pepd in a terminal
-//! - [`workers`], the threads that carry flows
+//! - [`threads`], made ahead; [`workers`], those that carry flows
 #![deny(unsafe_code)]
 
 pub mod accept;
@@ -46,7 +49,10 @@ pub mod daemon;
 pub mod diagnose;
 pub mod exit;
 pub mod flow;
+#[cfg(test)]
+pub(crate) mod fuse;
 pub mod gate;
+pub mod held;
 pub mod intercept;
 pub mod kernel;
 pub mod keys;
@@ -59,15 +65,20 @@ pub mod migrate;
 mod notices;
 pub mod observe;
 pub mod outage;
+pub mod page;
 pub mod probe;
 pub mod service;
 pub mod share;
 pub mod stats;
 pub mod summary;
+pub mod supervisor;
 pub mod survive;
 pub mod switches;
 #[expect(unsafe_code, reason = "system calls; nowhere else")]
 pub mod sys;
+pub mod tally;
+pub mod threads;
 pub mod top;
 pub mod tunnel;
+pub mod unanswered;
 pub mod workers;

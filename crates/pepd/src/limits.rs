@@ -3,6 +3,8 @@
 //! The gate is in the kernel: closed, it lets new connections pass unaccelerated. Flows that the
 //! kernel has already answered for us are still served.
 
+pub mod descriptors;
+
 use std::{
     collections::BTreeSet,
     io,
@@ -19,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{gate::Gate, observe::Tally, stats::Counters};
+use crate::{gate::Gate, stats::Counters, tally::Tally};
 
 /// What flows need and the machine may run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,11 +4,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pep_core::stats::Stats;
 
-use crate::{
-    flow::FlowContext,
-    intercept::{held::HeldLegs, rules::Counter},
-};
-
 /// [`Stats`] that all threads count into. A lock suffices: flows begin and end some thousand
 /// times a second, and bytes are added once per flow and second.
 #[derive(Debug, Default)]
@@ -28,56 +23,6 @@ impl Counters {
     fn lock(&self) -> MutexGuard<'_, Stats> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Sets the counters that only the kernel knows, SYNs that pepd did not take, to what they are by
-/// why ([`Counter::PASSED`]).
-pub fn set_passed(stats: &mut Stats, passed: [u64; Counter::PASSED.len()]) {
-    let fields = [
-        &mut stats.syns_passed_gate,
-        &mut stats.syns_passed_hosts,
-        &mut stats.syns_passed_recent,
-        &mut stats.syns_passed_rate,
-        &mut stats.syns_passed_end_to_end,
-        &mut stats.syns_passed_no_route,
-        &mut stats.syns_passed_lost,
-        &mut stats.syns_blocked_lost,
-        &mut stats.syns_passed_elsewhere,
-    ];
-    for (field, count) in fields.into_iter().zip(passed) {
-        *field = count;
-    }
-}
-
-/// All counters now; those that only the kernel knows as of at most a second ago.
-pub fn gather(context: &FlowContext) -> Stats {
-    let mut stats = context.counters.snapshot();
-    stats.ring_bytes = context.budget.taken();
-    stats.hosts_at_cap = context.admission.hosts_at_cap().len() as u64;
-    if let Some(link) = &context.link {
-        stats.link_senders = link.senders();
-        stats.link_level_bits = link.level_bits();
-    }
-    if let Some(held) = &context.held {
-        add_held(&mut stats, held);
-    }
-    stats
-}
-
-fn add_held(stats: &mut Stats, held: &HeldLegs) {
-    let counted = held.stats();
-    stats.source_port_changed += held.source_port_changed();
-    stats.syns_held = held.held_now() as u64;
-    stats.syns_released = counted.released;
-    stats.syns_refused = counted.refused;
-    stats.syns_unreachable = counted.unreachable;
-    stats.syns_repeated = counted.repeated;
-    stats.syns_expired = counted.timed_out + counted.expired;
-    stats.syns_orphaned = counted.orphaned;
-    stats.syns_passed_held = counted.passed_failed
-        + counted.passed_full
-        + counted.passed_source_full
-        + counted.passed_destination_full;
 }
 
 macro_rules! counters_line {

@@ -23,7 +23,7 @@ pub struct Summary<'a> {
     pub config: &'a Config,
     /// The congestion controls of this machine, where they could be asked for.
     pub catalogue: Option<&'a Catalogue>,
-    /// Whether the kernel caps retransmission times ([`crate::kernel::has_rto_max`]).
+    /// Whether the kernel caps retransmission times ([`crate::sys::socket::has_rto_max`]).
     pub rto_max: bool,
     /// Whether another process could take flows over here ([`crate::survive::keeper::are_useful`]), where that was tried.
     pub survives: Option<bool>,

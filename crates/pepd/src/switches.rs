@@ -18,7 +18,7 @@ use pep_core::{
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::timeout};
 
-use crate::{arena::Arena, observe};
+use crate::arena::Arena;
 
 /// A rule is changed within less, unless nft cannot be run.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ pub enum SwitchError {
     Unknown(String, String),
     /// They do not come to us.
     #[error("the kernel forwards the flows of `{0}` anyway, as its mode is `{1}`")]
-    NoFlows(String, &'static str),
+    NoFlows(String, Mode),
     /// There is no more room in what outlives this process.
     #[error(
         "{OFF_MAX} sites are off, and there cannot be more; give them `mode = \"bypass\"` in the configuration, and reload"
@@ -156,7 +156,7 @@ impl Switches {
             return Err(SwitchError::Unknown(name.clone(), self.names()));
         };
         if site.mode == Mode::Bypass && !order.enabled {
-            return Err(SwitchError::NoFlows(name.clone(), observe::mode(site.mode)));
+            return Err(SwitchError::NoFlows(name.clone(), site.mode));
         }
         let off = !order.enabled;
         let mut kept = true;
@@ -211,7 +211,7 @@ pub fn router(switches: Arc<Switches>) -> Router {
 async fn list(State(switches): State<Arc<Switches>>) -> Json<SiteList> {
     let sites = switches.config.sites.iter().map(|(id, site)| SiteState {
         name: site.name.clone(),
-        mode: observe::mode(site.mode).to_owned(),
+        mode: site.mode.to_string(),
         enabled: !switches.is_off(id),
     });
     Json(SiteList(sites.collect()))
@@ -293,7 +293,7 @@ mod tests {
         );
         assert_eq!(
             set(&switches, "plain", false),
-            Err(SwitchError::NoFlows("plain".to_owned(), "bypass"))
+            Err(SwitchError::NoFlows("plain".to_owned(), Mode::Bypass))
         );
         assert_eq!(set(&switches, "plain", true), Ok(0));
     }

@@ -4,58 +4,15 @@
 //! for it, or nobody when that is working already; with a pool that steals tasks, another
 //! thread would be woken for each of them.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        mpsc::{Sender, channel},
-    },
-    thread::{self, JoinHandle},
-};
+use std::{io, sync::Arc, thread::JoinHandle};
 
 use tokio::{runtime, sync::watch};
 
 use crate::{
     accept::{Acceptor, Listener},
     flow::{self, FlowContext, Resumed, revive},
+    threads::{self, IdleThread},
 };
-
-/// What the names of the threads begin with.
-pub const THREAD: &str = "worker-";
-
-type Work = Box<dyn FnOnce() + Send>;
-
-/// A thread that waits for its work. They are made before flows are taken over: where one cannot be had, flows are left
-/// to whoever comes next rather than lost with the work that held them.
-#[derive(Debug)]
-pub struct IdleThread {
-    thread: JoinHandle<()>,
-    work: Sender<Work>,
-}
-
-impl IdleThread {
-    /// Makes one, which ends when this is dropped.
-    ///
-    /// # Errors
-    /// When there is no memory, or no thread, for it.
-    pub fn new(name: String) -> io::Result<Self> {
-        let (work, given) = channel::<Work>();
-        let run = move || {
-            if let Ok(work) = given.recv() {
-                work();
-            }
-        };
-        let thread = thread::Builder::new().name(name).spawn(run)?;
-        Ok(Self { thread, work })
-    }
-
-    /// Gives it its work.
-    pub fn begin(self, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
-        // It waits for nothing else.
-        let _ = self.work.send(Box::new(work));
-        self.thread
-    }
-}
 
 /// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for it.
 #[derive(Debug)]
@@ -65,19 +22,12 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// How many there are: one per processor, up to what one link can keep busy.
-    pub fn count() -> usize {
-        thread::available_parallelism()
-            .map_or(1, usize::from)
-            .min(16)
-    }
-
-    /// As many threads as there [are to be](Self::count).
+    /// As many threads as there [are to be](threads::count).
     ///
     /// # Errors
     /// When one of them cannot be had.
     pub fn threads() -> io::Result<Vec<IdleThread>> {
-        let names = (0..Self::count()).map(|number| format!("{THREAD}{number}"));
+        let names = (0..threads::count()).map(|number| format!("{}{number}", threads::NAME));
         names.map(IdleThread::new).collect()
     }
 
@@ -149,25 +99,4 @@ fn start_one(
         // Nothing is ever sent: this ends when the sender is gone.
         runtime.block_on(async { while stopped.changed().await.is_ok() {} });
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_that_gets_no_work_ends_and_keeps_nothing() {
-        let idle = IdleThread::new("idle".to_owned()).unwrap();
-        drop(idle.work);
-        idle.thread.join().unwrap();
-        let idle = IdleThread::new("busy".to_owned()).unwrap();
-        let (told, heard) = channel();
-        let work = move || {
-            let name = thread::current().name().map(ToOwned::to_owned);
-            told.send(name).unwrap();
-        };
-        let thread = idle.begin(work);
-        assert_eq!(heard.recv().unwrap().as_deref(), Some("busy"));
-        thread.join().unwrap();
-    }
 }

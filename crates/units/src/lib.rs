@@ -19,6 +19,12 @@ pub use rate::Rate;
 pub use ratio::Ratio;
 pub use size::ByteSize;
 
+/// A number of things, of which `one` is the name of one: "1 flow", "2 flows".
+pub fn counted(number: u64, one: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {one}{plural}")
+}
+
 /// Why a text is not a quantity; the message says what would be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is {problem}")]

@@ -117,6 +117,16 @@ pub fn parse(text: &str) -> Result<Config, Vec<ConfigError>> {
 }
 
 impl Config {
+    /// Bytes of the smallest extent of the arena with which flows can begin.
+    pub fn extent_least(&self) -> u64 {
+        let initial = self.limits.ring_initial.bytes();
+        if self.peers.is_empty() {
+            initial
+        } else {
+            initial.max(TUNNEL_EXTENT_MIN)
+        }
+    }
+
     /// Reads every section. Its result means something only if there are no errors.
     fn read(mut root: Section<'_>, findings: &Findings) -> Self {
         let intercept = Intercept::read(root.section("intercept"));

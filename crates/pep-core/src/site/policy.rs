@@ -1,6 +1,6 @@
 //! What is done with the flows of a site.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use units::{ByteSize, Rate};
 
@@ -32,6 +32,19 @@ impl Mode {
     /// Whether it looks at packets other than of TCP.
     pub const fn takes_packets(self) -> bool {
         matches!(self, Self::Packet | Self::Block)
+    }
+}
+
+impl fmt::Display for Mode {
+    /// Writes it as configurations have it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Split => "split",
+            Self::Tunnel => "tunnel",
+            Self::Packet => "packet",
+            Self::Bypass => "bypass",
+            Self::Block => "block",
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use socket2::SockRef;
 use tokio::net::TcpListener;
 
 use super::server::serve;
-use crate::observe::page;
+use crate::page;
 
 /// What may be asked by TCP, where nothing says who asks.
 const OPEN: [&str; 7] = [

@@ -4,11 +4,9 @@
 //! - `server`, connections and requests, none of which may cost much
 //! - `place`, what a connection takes of what there is for all
 //! - `http`, what can only be read, by TCP
-//! - [`custody`], what is held for hosts
 //! - [`client`], for the command line
 
 pub mod client;
-pub mod custody;
 mod http;
 mod place;
 mod server;

@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
-    extract::{DefaultBodyLimit, Query, State},
+    extract::{DefaultBodyLimit, State},
     http::{HeaderValue, StatusCode, header},
     middleware::{from_fn, map_response},
     response::{IntoResponse, Response},
@@ -30,13 +30,7 @@ use tokio::{
 };
 use tokio_io_timeout::TimeoutStream;
 
-use super::{
-    BindError, SocketFile,
-    custody::{self, CustodyReport},
-    http,
-    place::Place,
-    socket_path,
-};
+use super::{BindError, SocketFile, http, place::Place, socket_path};
 use crate::{
     flow::FlowContext,
     outage::{LinkReport, LinkWatch},
@@ -80,16 +74,9 @@ pub struct LinkOrder {
 /// The longest that an operator's word may last by itself: a year.
 pub const ORDER_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CustodyQuery {
-    site: Option<String>,
-}
-
 /// What requests are about.
 #[derive(Debug)]
 struct Subject {
-    config: Arc<Config>,
     context: Arc<FlowContext>,
 }
 
@@ -112,7 +99,6 @@ impl Admin {
     /// What may be asked of a pepd, `more` included.
     pub fn new(config: &Arc<Config>, context: &Arc<FlowContext>, more: Router) -> Self {
         let subject = Subject {
-            config: Arc::clone(config),
             context: Arc::clone(context),
         };
         Self {
@@ -223,7 +209,6 @@ async fn secured(mut answer: Response) -> Response {
 fn router(subject: Subject) -> Router {
     Router::new()
         .route("/v1/link", get(show_link).put(order_link))
-        .route("/v1/custody", get(show_custody))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .with_state(Arc::new(subject))
 }
@@ -254,32 +239,6 @@ async fn order_link(State(subject): Shared, Json(order): Json<LinkOrder>) -> Res
     let word = order.map_or(0, Order::to_word);
     subject.context.arena.set_order(word);
     Json(subject.link().report()).into_response()
-}
-
-async fn show_custody(State(subject): Shared, Query(query): Query<CustodyQuery>) -> Response {
-    if let Some(site) = &query.site
-        && !subject
-            .config
-            .sites
-            .iter()
-            .any(|(_, known)| known.name == *site)
-    {
-        return refuse(&format!("there is no site `{site}`"));
-    }
-    // It asks the kernel for each socket: others are not to wait for that.
-    let report = tokio::task::spawn_blocking(move || {
-        let mut report = CustodyReport::of(
-            &subject.context.arena,
-            &subject.config,
-            query.site.as_deref(),
-        );
-        report.flows.truncate(custody::LISTED_MAX);
-        report
-    });
-    match report.await {
-        Ok(report) => Json(report).into_response(),
-        Err(err) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{err}\n")).into_response(),
-    }
 }
 
 fn refuse(why: &str) -> Response {

@@ -4,8 +4,6 @@
 //! Whoever holds the memfd and the sockets can carry on after a crash: positions may lag behind the kernel's
 //! own counters by the one call that was under way, and by no more.
 
-#[cfg(test)]
-pub(crate) mod fuse;
 mod slot;
 #[cfg(test)]
 mod tests;
@@ -150,7 +148,7 @@ impl Arena {
 
     /// The process that uses it ends when that burns.
     #[cfg(test)]
-    pub(crate) fn end_with(&self, fuse: &Arc<fuse::Fuse>) {
+    pub(crate) fn end_with(&self, fuse: &Arc<crate::fuse::Fuse>) {
         self.memory.end_with(fuse);
     }
 

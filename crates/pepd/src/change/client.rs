@@ -14,13 +14,10 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     unistd::Pid,
 };
+use units::counted;
 
 use super::{DrainReport, ReloadReport, RunningConfig};
-use crate::{
-    admin::client::ask,
-    observe::{counted, status::Status},
-    sys,
-};
+use crate::{admin::client::ask, observe::status::Status, sys};
 
 /// A process that takes over thousands of flows is ready well before.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -15,7 +15,7 @@ use nix::{
 };
 use pep_core::{
     arena::{Kind, name_hash},
-    config::Config,
+    config::{Addresses, Config},
 };
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -23,14 +23,13 @@ use tokio::{
     sync::{Mutex, MutexGuard},
     time::timeout,
 };
+use units::counted;
 
 use super::{Change, ReloadOrder, diff};
 use crate::{
     admin,
-    daemon::{SLACK_FLOWS, extent_least},
     flow::FlowContext,
     load::{self, Source},
-    observe::counted,
     survive::discovery::SUPERVISOR,
 };
 
@@ -229,7 +228,8 @@ fn cannot_follow(
         "cannot become so large while pepd runs: the memory of flows is made at the start";
     let (was, is) = (&old.intercept, &new.intercept);
     let (limits, most) = (&new.limits, &old.limits);
-    let more_flows = limits.flows > most.flows && limits.flows.saturating_add(SLACK_FLOWS) > slots;
+    let more_flows = limits.flows > most.flows
+        && limits.flows.saturating_add(Addresses::HERE.slack_flows) > slots;
     let by_ring = limits.ring_max > most.ring_max && limits.ring_max.bytes() > bytes;
     let all = [
         (was.table != is.table, "intercept.table", SAME),
@@ -251,7 +251,7 @@ fn cannot_follow(
         (more_flows, "limits.flows", MEMORY),
         (by_ring, "limits.ring_max", MEMORY),
         (
-            extent_least(new) > bytes,
+            new.extent_least() > bytes,
             "peer",
             "the first one cannot come while pepd runs: the memory of flows, which is made at the start, has too little room for \
              flows in tunnels",

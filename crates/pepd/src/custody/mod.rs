@@ -31,7 +31,7 @@ use std::{
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::workers::IdleThread;
+use crate::threads::IdleThread;
 use disk::{Disk, Folder};
 pub use folder::{Claimed, FolderError, claim};
 pub use left::Left;

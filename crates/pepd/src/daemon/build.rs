@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use pep_core::{
     budget::MemoryBudget,
-    config::{Addresses, Config, TUNNEL_EXTENT_MIN},
+    config::{Addresses, Config},
     relay::RelayLimits,
 };
 
@@ -12,7 +12,6 @@ use super::{
     DaemonError, Role,
     beside::Beside,
     chores::Chores,
-    descriptors,
     redirected::Redirected,
     run::Daemon,
     spare::Spare,
@@ -23,28 +22,25 @@ use crate::{
     arena::{Arena, Geometry},
     congestion::{Controls, privileges},
     flow::FlowContext,
+    held::HeldLegs,
     intercept::{
-        Interception,
-        claim::{self, Claim},
-        defer::DeferTask,
-        foreign::ForeignMarks,
-        held::HeldLegs,
-        neigh::NeighbourWatch,
-        setup,
+        Interception, defer::DeferTask, foreign::ForeignMarks, neigh::NeighbourWatch, setup,
     },
     leg::{self, SiteRuntime},
-    limits::{Admission, flow_cap},
+    limits::{Admission, descriptors, flow_cap},
     marks::MarkSet,
     outage::LinkWatch,
     share::SharedLink,
     stats::Counters,
-    survive::{inheritance::Inheritance, keeper::Keeper},
+    survive::{
+        claim::{self, Claim},
+        inheritance::Inheritance,
+        keeper::Keeper,
+    },
+    threads::{self, IdleThread},
     tunnel::{self, Inherited, Tunnels, setup::Prepared},
-    workers::{IdleThread, Workers},
+    workers::Workers,
 };
-
-/// Flows that the kernel had answered for us when the gate closed.
-pub(crate) const SLACK_FLOWS: u32 = Addresses::HERE.slack_flows;
 
 pub(super) async fn build(
     config: &Config,
@@ -200,7 +196,12 @@ fn start(
         .map_err(DaemonError::Intercept)?;
     let held = defer.as_ref().map(DeferTask::held_legs);
     let (context, legs) = context(config, descriptors, held, inheritance, discards)?;
-    let later = descriptors::later(&listeners);
+    let reserved = listeners
+        .iter()
+        .flatten()
+        .map(Listener::reserved_legs)
+        .sum();
+    let later = descriptors::later(reserved);
     let taken = legs.map(|legs| takeover::flows(config, &context, sites, legs));
     let TakenOver {
         split,
@@ -237,7 +238,13 @@ fn start(
         .map_err(DaemonError::system("start the workers"))?;
     let others = descriptors::open() + later;
     let cap = flow_cap(config, descriptors, others);
-    let cap = cap.min(context.arena.layout().slots().saturating_sub(SLACK_FLOWS));
+    let cap = cap.min(
+        context
+            .arena
+            .layout()
+            .slots()
+            .saturating_sub(Addresses::HERE.slack_flows),
+    );
     let per_host = config.limits.flows_per_host(cap);
     context.admission.set_caps(cap, per_host);
     if cap < config.limits.flows {
@@ -277,8 +284,8 @@ fn context(
     // What else needs descriptors is not known yet.
     let cap = flow_cap(config, descriptors, 0);
     let geometry = Geometry {
-        slots: cap.saturating_add(SLACK_FLOWS),
-        extent: Addresses::HERE.extent(cap, extent(config), extent_least(config)),
+        slots: cap.saturating_add(Addresses::HERE.slack_flows),
+        extent: Addresses::HERE.extent(cap, extent(config), config.extent_least()),
         initial: limits.ring_initial.bytes(),
     };
     let counters = Arc::new(Counters::default());
@@ -286,7 +293,7 @@ fn context(
     let inherited = (!inheritance.is_empty()).then(|| inheritance.into_parts(client_mark));
     let (arena, legs) = takeover::arena(
         geometry,
-        extent_least(config),
+        config.extent_least(),
         inherited,
         discards,
         &counters,
@@ -332,16 +339,6 @@ fn extent(config: &Config) -> u64 {
     }
 }
 
-/// Without which flows could not begin.
-pub(crate) fn extent_least(config: &Config) -> u64 {
-    let initial = config.limits.ring_initial.bytes();
-    if config.peers.is_empty() {
-        initial
-    } else {
-        initial.max(TUNNEL_EXTENT_MIN)
-    }
-}
-
 /// Where sites listen.
 fn addresses(sites: &[Arc<SiteRuntime>]) -> Vec<SocketAddr> {
     let all = sites.iter().flat_map(|site| {
@@ -356,7 +353,7 @@ fn listeners(
     sites: &[Arc<SiteRuntime>],
     inheritance: &mut Inheritance,
 ) -> Result<Vec<Vec<Listener>>, DaemonError> {
-    let mut workers: Vec<_> = (0..Workers::count()).map(|_| Vec::new()).collect();
+    let mut workers: Vec<_> = (0..threads::count()).map(|_| Vec::new()).collect();
     for site in sites {
         for family in setup::families() {
             let address = SocketAddr::new(family.loopback(), site.port);

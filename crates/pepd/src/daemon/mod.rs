@@ -4,15 +4,12 @@ mod beside;
 mod build;
 mod bypassed;
 mod chores;
-pub(crate) mod descriptors;
 mod hosts;
 mod redirected;
 mod run;
 mod signals;
 mod spare;
 mod takeover;
-
-pub(crate) use build::{SLACK_FLOWS, extent_least};
 
 use std::{io, os::fd::RawFd};
 
@@ -26,10 +23,14 @@ use tokio::runtime;
 use crate::{
     congestion::ControlsError,
     exit::ExitStatus,
-    intercept::{InterceptError, claim::ClaimError},
+    intercept::InterceptError,
     leg::OptionError,
+    limits::descriptors,
     load::Source,
-    survive::keeper::{Keeper, PATIENCE},
+    survive::{
+        claim::ClaimError,
+        keeper::{Keeper, PATIENCE},
+    },
     tunnel::TunnelError,
 };
 
@@ -142,8 +143,16 @@ pub enum Role {
 /// When pepd cannot start with so few.
 pub fn raise_descriptors(config: &Config) -> Result<u64, DaemonError> {
     let descriptors = descriptors::raise();
-    descriptors::check(config, descriptors)?;
+    check_descriptors(config, descriptors)?;
     Ok(descriptors)
+}
+
+fn check_descriptors(config: &Config, limit: u64) -> Result<(), DaemonError> {
+    let needed = descriptors::to_start(config, descriptors::open());
+    if limit < needed {
+        return Err(DaemonError::Descriptors { limit, needed });
+    }
+    Ok(())
 }
 
 /// Has this process, and those that it starts, leave no core dump: keys and what hosts send would
@@ -191,4 +200,21 @@ pub fn run(config: &Config, source: Source, role: Role) -> Result<ExitStatus, Da
         daemon.show_pulse(role);
         Ok(daemon.run(source).await)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_descriptors_are_refused_with_the_number_that_is_needed() {
+        let config = pep_core::config::parse("[intercept]\nlan = [\"lan0\"]\n").unwrap();
+        let Err(DaemonError::Descriptors { limit: 8, needed }) = check_descriptors(&config, 8)
+        else {
+            panic!("8 suffice");
+        };
+        assert!(needed > 32, "{needed}");
+        // Other tests open and close some meanwhile.
+        assert!(check_descriptors(&config, needed + 1000).is_ok());
+    }
 }

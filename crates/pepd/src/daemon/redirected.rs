@@ -21,7 +21,7 @@ use crate::{
         rules::{Counter, Family},
     },
     leg::SiteRuntime,
-    stats,
+    observe,
 };
 
 /// What is watched: the flows of one family of a site, or SYNs on their way into a TUN.
@@ -89,7 +89,7 @@ impl Redirected {
         let passed = Interception::passed_of(&counters);
         context
             .counters
-            .update(|stats| stats::set_passed(stats, passed));
+            .update(|stats| observe::set_passed(stats, passed));
         let changes = self.changes(&counters, context, sites);
         if let Some(answers) = counters.get(Counter::AnsweredV6.name().as_ref()) {
             context.silence.on_count(*answers);

@@ -7,6 +7,7 @@ use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
 };
+use units::counted;
 use units::duration;
 
 use super::{
@@ -26,16 +27,17 @@ use crate::{
     exit::ExitStatus,
     flow::FlowContext,
     gate::Gate,
-    intercept::{Interception, LeftAlone, claim::Claim, defer::DeferTask, neigh::NeighbourWatch},
+    intercept::{Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch},
     leg::SiteRuntime,
     limits::Admission,
     load::Source,
-    observe::{self, Observer, counted},
+    observe::{self, Observer},
     probe,
     service::Service,
     share::Sampler,
     stats,
     survive::{
+        claim::Claim,
         keeper::{Keeper, PATIENCE},
         pulse,
     },
@@ -466,9 +468,9 @@ async fn changed(gate: &mut watch::Receiver<Gate>) -> Gate {
 
 /// All counters.
 async fn collect(context: &FlowContext, interception: &Interception) -> Stats {
-    let mut stats = stats::gather(context);
+    let mut stats = observe::gather(context);
     match interception.passed() {
-        Ok(passed) => stats::set_passed(&mut stats, passed),
+        Ok(passed) => observe::set_passed(&mut stats, passed),
         Err(err) => tracing::warn!(error = %err, "cannot read the counters of passed SYNs"),
     }
     stats

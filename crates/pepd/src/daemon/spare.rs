@@ -2,19 +2,17 @@
 
 use std::{fs::File, os::fd::OwnedFd};
 
+use crate::limits::descriptors::SPARE;
+
 /// Running nft takes a few: pipes to it, and one to await it. Closing the gate is wanted most when
 /// flows have used up all the others.
 #[derive(Debug, Default)]
 pub(super) struct Spare(Vec<OwnedFd>);
 
 impl Spare {
-    /// Pipes for input, output and errors, both ends, and a pidfd; as many again since acceptors
-    /// may be faster.
-    pub(super) const COUNT: usize = 16;
-
     /// Takes as many as are missing, or as there are.
     pub(super) fn fill(&mut self) {
-        while self.0.len() < Self::COUNT {
+        while self.0.len() < SPARE {
             match File::open("/dev/null") {
                 Ok(file) => self.0.push(file.into()),
                 Err(_) => return,
@@ -36,10 +34,10 @@ mod tests {
     fn fills_up_and_lets_go() {
         let mut spare = Spare::default();
         spare.fill();
-        assert_eq!(spare.0.len(), Spare::COUNT);
+        assert_eq!(spare.0.len(), SPARE);
         spare.0.truncate(3);
         spare.fill();
-        assert_eq!(spare.0.len(), Spare::COUNT);
+        assert_eq!(spare.0.len(), SPARE);
         spare.release();
         assert!(spare.0.is_empty());
     }

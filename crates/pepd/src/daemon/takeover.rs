@@ -12,13 +12,13 @@ use pep_core::{
     site::{FlowKey, Protocol},
 };
 use socket2::SockRef;
+use units::counted;
 
 use crate::{
     arena::{Arena, Geometry},
     flow::{Ends, FlowContext, Resumed},
     leg::{self, SiteRuntime},
     marks::MarkSet,
-    observe::counted,
     stats::Counters,
     survive::{Survivor, inheritance::Parts, recovery::Recovery},
     tunnel::Tunnels,

@@ -5,7 +5,8 @@ use pep_core::config::{Config, closest};
 
 use super::{Finding, Net};
 use crate::{
-    intercept::{claim, netlink::is_bridge, setup},
+    intercept::{netlink::is_bridge, setup},
+    survive::claim,
     sys::ethtool,
 };
 

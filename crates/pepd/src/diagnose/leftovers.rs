@@ -3,10 +3,7 @@
 use pep_core::config::Config;
 
 use super::{Finding, Net, ways};
-use crate::{
-    admin,
-    intercept::{Interception, claim},
-};
+use crate::{admin, intercept::Interception, survive::claim};
 
 /// Looks for leftovers that no pepd uses, or keeps for the next `pepd run`.
 pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {

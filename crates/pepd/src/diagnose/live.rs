@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use pep_core::{config::Config, site::InterceptionLoss};
+use units::counted;
 use units::duration;
 
 use super::{Finding, listing::Listing, system};
@@ -18,7 +19,7 @@ use crate::{
     observe::{
         flows::{FlowStatus, FlowsReport},
         status::{SiteStatus, Status},
-        text::{counted, span},
+        text::span,
     },
 };
 

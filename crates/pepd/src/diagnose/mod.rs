@@ -36,11 +36,7 @@ use std::{fmt, fs, time::Duration};
 use pep_core::config::{Config, ConfigWarning};
 use serde::Serialize;
 
-use crate::{
-    congestion::Catalogue,
-    intercept::{netlink::Netlink, setup},
-    load::Loaded,
-};
+use crate::{congestion::Catalogue, intercept::netlink::Netlink, load::Loaded, sys};
 use interfaces::Interface;
 use live::Running;
 use unit::Unit;
@@ -215,7 +211,7 @@ impl fmt::Display for Findings {
 /// comes in is counted from when its rules were put in place, or within `watch`.
 pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Duration>) -> Findings {
     // What this opens itself, `pepd run` does not have.
-    let open = crate::daemon::descriptors::open();
+    let open = crate::limits::descriptors::open();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -376,7 +372,7 @@ impl Net {
 
 /// A setting of the kernel as a number, by its path below `/proc/sys`.
 fn sysctl(path: &str) -> Option<u64> {
-    setup::sysctl(path)?.parse().ok()
+    sys::sysctl(path)?.parse().ok()
 }
 
 fn read(path: &str) -> String {

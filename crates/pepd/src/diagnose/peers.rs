@@ -1,5 +1,7 @@
 //! Peers with which there is no session.
 
+use units::counted;
+
 use super::{Finding, State};
 use crate::observe::{
     status::{PeerStatus, Status},
@@ -15,7 +17,7 @@ pub(super) fn check(status: &Status) -> Vec<Finding> {
     match status.peers.len() {
         0 => Vec::new(),
         all if down.is_empty() => {
-            let seen = format!("{} up", text::counted(all as u64, "peer"));
+            let seen = format!("{} up", counted(all as u64, "peer"));
             vec![Finding::ok("peers", seen)]
         }
         _ => down,

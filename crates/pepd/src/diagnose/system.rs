@@ -8,18 +8,18 @@ use nix::{
     unistd::geteuid,
 };
 use pep_core::config::Config;
+use units::counted;
 
 use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
 use crate::{
     congestion::Catalogue,
     custody,
-    daemon::descriptors,
     intercept::{
         nft::{Nft, NftError, install_transaction},
         rules::{Features, Ruleset, lanes, lans, passing_tun},
         setup::{self, SetupError},
     },
-    limits::flow_cap,
+    limits::{descriptors, flow_cap},
     observe::text,
     sys::{self, clock},
     tunnel::paths,
@@ -374,7 +374,7 @@ pub(super) fn descriptors(may: Option<May>) -> Finding {
         what,
         format!(
             "not enough: only {} can be accelerated ({who} may have {descriptors}, {needed} needed)",
-            text::counted(flows, "flow")
+            counted(flows, "flow")
         ),
         format!(
             "LimitNOFILE={needed} in its unit, `ulimit -n {needed}` in a shell; or a lower limits.flows"

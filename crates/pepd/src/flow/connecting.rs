@@ -4,6 +4,7 @@ use std::{
     future::{Future, poll_fn},
     io,
     net::IpAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     pin::{Pin, pin},
     task::{Context, Poll},
     time::{Duration, Instant},
@@ -12,11 +13,11 @@ use std::{
 use pep_core::{relay::Side, stats::EndReason};
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::{Flow, LegIo, relaying, silence};
+use super::{Ends, Flow, FlowContext, LegIo, relaying, silence};
 use crate::{
-    intercept::unanswered::{PROMPT, Unanswered},
-    leg::{self, Family},
+    leg::{self, Family, FromSyn, ReservedLeg},
     sys::socket,
+    unanswered::{PROMPT, Unanswered},
 };
 
 /// What came first.
@@ -161,6 +162,41 @@ pub(crate) async fn connected(
 async fn answered(leg: &LegIo) -> Result<(), io::Error> {
     poll_fn(|cx| leg.poll_writable(cx)).await;
     leg.take_error().map_or(Ok(()), Err)
+}
+
+/// Begins to connect for a flow; from another port of the client's where its own is taken.
+/// `publish` gets each socket before it connects.
+///
+/// # Errors
+/// As [`ReservedLeg::connect`].
+pub(crate) fn connect(
+    context: &FlowContext,
+    leg: ReservedLeg,
+    family: Family,
+    (ends, syn): (&Ends, FromSyn),
+    publish: impl Fn(BorrowedFd<'_>),
+) -> io::Result<OwnedFd> {
+    publish(leg.as_fd());
+    match leg.connect(&ends.site, ends.destination, ends.client, syn) {
+        Err(err) if is_address_taken(&err) => {
+            context
+                .counters
+                .update(|stats| stats.source_port_changed += 1);
+            let leg = ReservedLeg::new(&ends.site, family)?;
+            publish(leg.as_fd());
+            let address = ends.client.ip();
+            leg.connect_from_any_port(&ends.site, ends.destination, address, syn)
+        }
+        result => result,
+    }
+}
+
+/// The client's address and port are in use here: by a connection that is not quite over.
+fn is_address_taken(err: &io::Error) -> bool {
+    matches!(
+        err.raw_os_error(),
+        Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL)
+    )
 }
 
 /// What an error of connect() says of the server.

@@ -38,15 +38,17 @@ use pep_core::{
 
 use crate::{
     arena::{Arena, Slot, SlotState},
-    intercept::{foreign::ForeignMarks, held::HeldLegs, unanswered::Unanswered},
+    held::HeldLegs,
+    intercept::foreign::ForeignMarks,
     leg::SiteRuntime,
     limits::{Admission, Permit},
     outage::LinkWatch,
     share::{FlowShare, SharedLink},
     stats::Counters,
     survive::pulse::Pulse,
+    unanswered::Unanswered,
 };
-pub(crate) use connecting::{connected, reason};
+pub(crate) use connecting::{connect, connected, reason};
 pub(crate) use leg_io::LegIo;
 pub(crate) use published::{born, publish_cookie, publish_leg};
 use receive_window::ReceiveWindow;

@@ -15,7 +15,6 @@ use pep_core::{
 
 use super::{Ends, Flow, FlowContext, FlowMemory, ServerLeg, publish_leg, refuse, serve, waiting};
 use crate::{
-    accept,
     arena::SlotState,
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     survive::Survivor,
@@ -219,7 +218,7 @@ fn connect_again(context: &FlowContext, ends: &Ends, memory: &FlowMemory) -> io:
     let family = Family::of(&ends.destination);
     let leg = ReservedLeg::new(&ends.site, family)?;
     let publish = |leg: std::os::fd::BorrowedFd<'_>| publish_leg(&memory.slot, Side::Server, leg);
-    accept::connect(context, leg, family, (ends, FromSyn::default()), publish)
+    super::connect(context, leg, family, (ends, FromSyn::default()), publish)
 }
 
 /// How old a flow is that was [`born`](super::born) then, in whichever process.

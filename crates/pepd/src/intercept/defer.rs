@@ -27,7 +27,6 @@ use tracing::{debug, trace};
 
 use super::{
     foreign::ForeignMarks,
-    held::{ConnectedLeg, HeldLegs},
     icmp,
     neigh::HeldListener,
     raw::{RawSender, address_toward},
@@ -36,6 +35,7 @@ use super::{
     watcher::{PendingLeg, Ready, Watcher},
 };
 use crate::{
+    held::{ConnectedLeg, HeldLegs},
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     marks::MarkSet,
 };

@@ -2,8 +2,8 @@
 //!
 //! - [`rules`], what the table says; [`nft`] and [`iptables`], how it is written
 //! - [`route`], policy rules and routes
-//! - [`defer`], holding SYNs; [`held`], where listeners find the server legs
-//! - [`neigh`], next hops that do not answer; [`unanswered`], who wants to know
+//! - [`defer`], holding SYNs
+//! - [`neigh`], next hops that do not answer
 //! - [`tun`], devices into which held SYNs are routed
 //! - `bypass`, leaving the flows of a site to the kernel for a while
 //! - `full_hosts`, leaving to it those of hosts that have as many as one may have
@@ -11,17 +11,14 @@
 //! - [`foreign`], marks of other programs, which server legs take over; `near`, networks that are
 //!   reached past tunnels
 //! - [`upkeep`], putting back what others have removed
-//! - [`setup`], what must hold before, and what to do when it does not; [`claim`], whether
-//!   another pepd is in the way
+//! - [`setup`], what must hold before, and what to do when it does not
 //!
 //! The picture is in `docs/interception.md`.
 
 mod bypass;
-pub mod claim;
 pub mod defer;
 pub mod foreign;
 mod full_hosts;
-pub mod held;
 mod hop;
 mod icmp;
 pub mod iptables;
@@ -37,7 +34,6 @@ pub mod rules;
 pub mod setup;
 mod time_wait;
 pub mod tun;
-pub mod unanswered;
 pub mod upkeep;
 mod watcher;
 

@@ -17,12 +17,14 @@ use tokio::{sync::mpsc, time::sleep};
 use tracing::{debug, warn};
 
 use super::{
-    held::HeldLegs,
     hop::Hop,
     netlink::{Netlink, RouteError},
+};
+use crate::{
+    held::HeldLegs,
+    notices::{Group, Notices, Retry},
     unanswered::{PROMPT, Unanswered},
 };
-use crate::notices::{Group, Notices, Retry};
 
 /// Look-ups of next hops before others get a turn: about 10 ms of work.
 const LOOKUPS_AT_ONCE: usize = 256;

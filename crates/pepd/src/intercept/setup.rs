@@ -11,7 +11,7 @@ use super::{
     nft::{Nft, NftError, empty_transaction, probe_transaction},
     rules::{self, Features, Term},
 };
-use crate::leg;
+use crate::{leg, sys};
 
 /// Why traffic cannot be intercepted. Each message says what the operator can do.
 #[derive(Debug, thiserror::Error)]
@@ -123,18 +123,12 @@ pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
     })
 }
 
-/// The value of a sysctl, named as [`write_sysctl`] has it.
-pub(crate) fn sysctl(path: &str) -> Option<String> {
-    let value = fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?;
-    Some(value.trim().to_owned())
-}
-
 /// The families of which the kernel looks at packets of bridges before they come to the bridge's
 /// own interface (br_netfilter). What is redirected there does not find its listener.
 pub(crate) fn bridge_filters() -> impl Iterator<Item = leg::Family> {
-    leg::Family::ALL
-        .into_iter()
-        .filter(|family| sysctl(&bridge_filter(*family).replace('.', "/")).as_deref() == Some("1"))
+    leg::Family::ALL.into_iter().filter(|family| {
+        sys::sysctl(&bridge_filter(*family).replace('.', "/")).as_deref() == Some("1")
+    })
 }
 
 /// The sysctl that switches it on for a family.
@@ -159,7 +153,7 @@ pub(crate) fn families() -> impl Iterator<Item = leg::Family> {
 
 /// Whether IPv6 is there and not switched off on the loopback interface, where we listen.
 pub(crate) fn has_ipv6() -> bool {
-    sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
+    sys::sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
 }
 
 /// What pepd cannot do without: rules, routes, marks and transparent sockets; the sockets that
@@ -208,7 +202,7 @@ fn hand_down(capability: Capability) -> Result<(), CapsError> {
 /// [`SetupError::Forwarding`] when SYNs are to be held on a machine that does not forward.
 pub(crate) fn check_sysctls(config: &Config) -> Result<Vec<SysctlWarning>, SetupError> {
     let serves = leg::Family::ALL.map(|family| serves(config, family));
-    check_sysctls_with(config, serves, sysctl)
+    check_sysctls_with(config, serves, sys::sysctl)
 }
 
 /// Setting of the kernel that harms what passes this machine.

@@ -8,6 +8,7 @@ mod clamp;
 mod options;
 pub mod receive;
 mod site;
+mod terms;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -27,6 +28,7 @@ pub use pep_core::site::may_be_host;
 pub use clamp::Clamps;
 pub use options::{Congestion, LegOptions, OptionError, PayloadRate, set_pacing_or_warn};
 pub use site::SiteRuntime;
+pub use terms::Terms;
 
 use crate::sys;
 

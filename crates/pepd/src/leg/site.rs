@@ -15,7 +15,7 @@ use super::{
     clamp::Clamps,
     options::{Congestion, LegOptions, PayloadRate},
 };
-use crate::{congestion::Controls, marks::MarkSet, observe::Tally, share::Terms};
+use crate::{congestion::Controls, leg::Terms, marks::MarkSet, tally::Tally};
 
 /// A site as the legs of its flows need it.
 #[derive(Debug, Clone)]

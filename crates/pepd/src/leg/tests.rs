@@ -10,6 +10,7 @@ use pep_core::{
 };
 
 use super::*;
+use crate::sys::socket::has_rto_max;
 
 fn options() -> LegOptions {
     LegOptions {
@@ -107,7 +108,7 @@ fn syns_last_as_long_as_the_connect_timeout() {
 
 #[test]
 fn syns_back_off_and_retransmissions_do_not() {
-    if !crate::kernel::has_rto_max() {
+    if !has_rto_max() {
         return;
     }
     let (listener, mut site) = (TcpListener::bind("127.0.0.1:0").unwrap(), site());

@@ -7,23 +7,22 @@
 //!                                                                 +-- once a second --> Past, Listeners
 //! ```
 //!
-//! - `tally`, what the flows of a site have come to
-//! - `sampler`, rates and what is held
+//! - `counters`, of the process; `sampler`, rates and what is held
+//! - [`custody`], what is held for hosts
 //! - [`flows`], each of them, with what the kernel says of its legs
 //! - `past`, the last hours; `stream`, a status a second for those who listen
 //! - [`trace`], one flow, four times a second
-//! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus; `page`,
-//!   for browsers
+//! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus
 
+mod counters;
+pub mod custody;
 pub mod flows;
 pub mod metrics;
 pub mod packets;
-pub(crate) mod page;
 mod past;
 mod sampler;
 pub mod status;
 pub mod stream;
-mod tally;
 pub(crate) mod text;
 pub mod trace;
 
@@ -50,7 +49,7 @@ use tokio::sync::Semaphore;
 use tunnel::{outage, rate::Found};
 use units::Rate;
 
-pub use text::counted;
+pub use counters::{gather, set_passed};
 
 use self::{
     past::Past,
@@ -65,14 +64,14 @@ use crate::{
     flow::FlowContext,
     leg::SiteRuntime,
     limits::Admission,
-    stats,
+    page,
     switches::Switches,
+    tally::Tally,
     tunnel::{
         Tunnels,
         peers::{SessionFacts, Statuses},
     },
 };
-pub use tally::{Tallied, Tally};
 
 /// Where all that can be seen comes together.
 #[derive(Debug)]
@@ -140,7 +139,7 @@ impl Observer {
         for traffic in sites.iter().map(|site| &site.traffic).chain(&from_peers) {
             total.add(traffic);
         }
-        let counters = stats::gather(&self.context);
+        let counters = gather(&self.context);
         let (began, started) = self.began;
         let started = started.duration_since(UNIX_EPOCH).unwrap_or_default();
         Status {
@@ -206,6 +205,11 @@ impl Observer {
         }
     }
 
+    fn site_named(&self, name: &str) -> Option<SiteId> {
+        let mut sites = self.config.sites.iter();
+        sites.find_map(|(id, site)| (site.name == name).then_some(id))
+    }
+
     fn site_statuses(&self) -> Vec<SiteStatus> {
         let why = self.why_bypassed();
         let sites = self.config.sites.iter().zip(&self.sites);
@@ -213,7 +217,7 @@ impl Observer {
             let lost = self.interception_lost(id);
             SiteStatus {
                 name: site.name.clone(),
-                mode: mode(site.mode).to_owned(),
+                mode: site.mode.to_string(),
                 congestion: site.congestion.iter().map(ToString::to_string).collect(),
                 peer: site.peer.clone(),
                 bypassed: why(id, site).map(ToOwned::to_owned),
@@ -421,20 +425,11 @@ pub(crate) fn on_loss(site: &Site) -> &'static str {
     }
 }
 
-pub(crate) fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Split => "split",
-        Mode::Tunnel => "tunnel",
-        Mode::Packet => "packet",
-        Mode::Bypass => "bypass",
-        Mode::Block => "block",
-    }
-}
-
 /// What may be asked of it.
 pub fn routes(observer: &Arc<Observer>) -> Router {
     Router::new()
         .route("/v1/status", get(show_status))
+        .route("/v1/custody", get(custody::show))
         .route("/v1/flows", get(flows::show))
         .route("/v1/flows/{flow}", get(trace::show_flow))
         .route("/v1/flows/{flow}/trace", get(trace::show))

@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{Observer, status::Held};
-use crate::{admin::custody::CustodyReport, daemon::descriptors};
+use crate::{limits::descriptors, observe::custody::CustodyReport};
 
 /// How often bytes are looked at, and over how many such looks rates are means: flows count their bytes once a second, so
 /// that the rate of one second may be none, or twice the right one.

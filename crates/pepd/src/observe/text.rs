@@ -254,12 +254,6 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units[unit])
 }
 
-/// A number of things, of which `one` is the name of one: "1 flow", "2 flows".
-pub fn counted(number: u64, one: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {one}{plural}")
-}
-
 /// A number of bits per second.
 pub(crate) fn bits(rate: f64) -> String {
     scaled(
@@ -301,6 +295,8 @@ pub(crate) fn span(seconds: f64) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use units::counted;
+
     use super::*;
 
     #[test]

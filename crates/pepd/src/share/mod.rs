@@ -29,37 +29,13 @@ use std::{
     },
 };
 
-use pep_core::{
-    config::Link,
-    share::newcomer_level,
-    site::{IpVersion, Site},
-};
+use pep_core::share::newcomer_level;
 use tokio::sync::Notify;
 use units::Rate;
 
 pub use sampler::Sampler;
 
-use crate::leg;
-
-/// What the packets of a site's flows are like, so that a rate of the link can be told as one of payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
-    /// Payload in bytes per second where the link has no other flow.
-    full: u64,
-    /// Bytes of each packet that are no payload.
-    headers: u64,
-}
-
-impl Terms {
-    /// `None` where the site's flows do not share.
-    pub fn new(site: &Site, link: Option<&Link>, ip: IpVersion) -> Option<Self> {
-        let full = site.payload_rate(link, ip)?.bytes_per_second();
-        site.shares(link).then_some(Self {
-            full,
-            headers: ip.packet_headers(),
-        })
-    }
-}
+use crate::leg::{self, Terms};
 
 /// The link, as far as flows share its rate.
 #[derive(Debug)]

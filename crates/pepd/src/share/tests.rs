@@ -7,7 +7,7 @@ use std::{
 };
 
 use nix::sys::socket::{setsockopt, sockopt::SndBufForce};
-use pep_core::config;
+use pep_core::{config, site::IpVersion};
 use tokio::{
     task::yield_now,
     time::{sleep, timeout},

@@ -1,6 +1,6 @@
 //! Whose flows there are to be taken over.
 //!
-//! A [claim](crate::intercept::claim) says which process carries flows and which one keeps its sockets. The
+//! A [claim](crate::survive::claim) says which process carries flows and which one keeps its sockets. The
 //! keeper's parent is the former for as long as that lives, and somebody else from the very moment on at which it is
 //! through with its last system call: process ids alone may be another's by then.
 

@@ -4,11 +4,12 @@
 //! [arena](crate::arena), and how far each half is follows from the kernel's own [counters]: see
 //! [`pep_core::arena`].
 //!
-//! - [`keeper`], the process that keeps the sockets; [`supervisor`], the one that starts the next; [`handed`], by which
-//!   configuration; [`stop`], whether a signal drains or ends at once
+//! - [`claim`], which process takes hosts' connections; [`keeper`], the one that keeps the sockets;
+//!   [`supervisor`](crate::supervisor), the one that starts the next; [`handed`], by which configuration; [`stop`], whether a signal drains or ends at once
 //! - [`pulse`], by which that one knows that it goes on
 //! - [`discovery`], whose flows there are; [`inheritance`], their sockets; [`recovery`], which is which
 
+pub mod claim;
 pub mod counters;
 pub mod discovery;
 pub mod handed;
@@ -17,7 +18,6 @@ pub mod keeper;
 pub mod pulse;
 pub mod recovery;
 pub mod stop;
-pub mod supervisor;
 
 use std::os::fd::OwnedFd;
 

@@ -33,7 +33,7 @@ pub struct SharedMemory {
     base: NonNull<libc::c_void>,
     len: NonZeroUsize,
     #[cfg(test)]
-    fuse: std::sync::OnceLock<std::sync::Arc<crate::arena::fuse::Fuse>>,
+    fuse: std::sync::OnceLock<std::sync::Arc<crate::fuse::Fuse>>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread, and is only reached through
@@ -90,7 +90,7 @@ impl SharedMemory {
 
     /// From now on nothing is stored once that has burnt.
     #[cfg(test)]
-    pub(crate) fn end_with(&self, fuse: &std::sync::Arc<crate::arena::fuse::Fuse>) {
+    pub(crate) fn end_with(&self, fuse: &std::sync::Arc<crate::fuse::Fuse>) {
         self.fuse
             .set(std::sync::Arc::clone(fuse))
             .expect("one process");

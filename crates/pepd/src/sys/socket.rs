@@ -3,12 +3,12 @@
 use std::{
     io,
     net::SocketAddr,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     time::Duration,
 };
 
 use pep_core::outage::revival::Vitals;
-use socket2::{SockAddr, SockAddrStorage};
+use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 /// `TCP_RTO_MAX_MS` (Linux 6.15, `include/uapi/linux/tcp.h`); libc has no name for it yet.
 pub const TCP_RTO_MAX_MS: libc::c_int = 44;
@@ -17,6 +17,13 @@ pub const TCP_RTO_MAX_MS: libc::c_int = 44;
 pub fn set_rto_max(fd: BorrowedFd<'_>, rto_max: Duration) -> io::Result<()> {
     let ms = i32::try_from(rto_max.as_millis()).unwrap_or(i32::MAX);
     set_int(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, ms)
+}
+
+/// Whether the kernel has TCP_RTO_MAX_MS (Linux 6.15); `timeouts.rto_max` has no effect else.
+pub fn has_rto_max() -> bool {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None);
+    let set = |socket: Socket| set_rto_max(socket.as_fd(), Duration::from_secs(2));
+    socket.and_then(set).is_ok()
 }
 
 /// `SO_MAX_PACING_RATE` takes an unsigned long: bytes per second.

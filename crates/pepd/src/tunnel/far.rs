@@ -14,11 +14,10 @@ use super::{
     table::Policy,
 };
 use crate::{
-    accept,
     flow::{self, Ends, FlowContext},
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     limits::Permit,
-    observe::Tally,
+    tally::Tally,
 };
 
 /// What server legs of peers' flows are made by: from the client's address, and from ours.
@@ -66,7 +65,7 @@ impl Servers for Reachable {
         let leg = ReservedLeg::new(&ends.site, family)?;
         let publish = |leg: BorrowedFd<'_>| publish(SockRef::from(&leg).cookie());
         let syn = FromSyn { dscp, mark: 0 };
-        register(accept::connect(context, leg, family, (ends, syn), publish)?)
+        register(flow::connect(context, leg, family, (ends, syn), publish)?)
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use crate::{
     arena::Slot,
     flow::{self, LegIo},
-    intercept::unanswered::Unanswered,
+    unanswered::Unanswered,
 };
 
 /// The answer of a server to connect().

@@ -57,8 +57,8 @@ use crate::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
     intercept::tun::PacketTuns,
     limits::Permit,
-    observe::Tally,
-    workers::IdleThread,
+    tally::Tally,
+    threads::IdleThread,
 };
 use leg::Leg;
 use peers::{PeerStatus, Statuses};

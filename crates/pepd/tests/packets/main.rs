@@ -14,13 +14,12 @@ use std::{
     time::Duration,
 };
 
-use pepd::intercept::{Interception, LeftAlone, PacketTun, netlink::Netlink};
-
 use bed::{
     CONFIG, HOST_V4, HOST_V6, counter, firewall, in_place, in_place_for, ip, next, run,
     seen_by_rule, socket_of_host, with_ipv6,
 };
 use forge::{checksum, mss, syn_ack, udp};
+use pepd::intercept::{Interception, LeftAlone, PacketTun, netlink::Netlink};
 
 #[test]
 fn packets_of_a_site_go_into_its_tun_and_no_others() {

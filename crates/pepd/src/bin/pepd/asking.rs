@@ -13,7 +13,6 @@ use pepd::{
     admin::{
         self, LinkOrder,
         client::{self, AskError, Followed},
-        custody::CustodyReport,
     },
     change::{self, DrainOrder, DrainReport, ReloadOrder, ReloadReport},
     cli::{
@@ -22,7 +21,7 @@ use pepd::{
     },
     exit::ExitStatus,
     load::{self, LoadError},
-    observe::{counted, flows::FlowsReport, status::Status},
+    observe::{custody::CustodyReport, flows::FlowsReport, status::Status},
     outage::LinkReport,
     probe::{Event, ProbeOrder},
     switches::{SiteList, SiteOrder},
@@ -30,6 +29,7 @@ use pepd::{
 };
 use serde::de::DeserializeOwned;
 use units::ByteSize;
+use units::counted;
 
 use crate::output::{complain, fail, print, refuse};
 

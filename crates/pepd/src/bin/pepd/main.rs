@@ -19,11 +19,13 @@ use pepd::{
     diagnose,
     exit::ExitStatus,
     intercept,
-    kernel::{has_rto_max, tell_what_is_missing},
+    kernel::tell_what_is_missing,
     load::{self, LoadError, Loaded, Source},
     log,
     summary::Summary,
-    survive::{handed, keeper, supervisor},
+    supervisor,
+    survive::{handed, keeper},
+    sys::socket::has_rto_max,
 };
 
 use asking::asking;

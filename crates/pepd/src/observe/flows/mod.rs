@@ -17,12 +17,11 @@ use pep_core::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Observer, status::Used};
+use super::{Observer, gather, status::Used};
 use crate::{
-    admin::custody::{FlowCustody, open_flows},
     gate::Gate,
     leg::Family,
-    stats,
+    observe::custody::{FlowCustody, open_flows},
     sys::sockets::{self, Facts, Found},
 };
 
@@ -233,7 +232,7 @@ impl Observer {
                 blocks && !families.is_empty() && self.why_bypassed()(id, site).is_none();
             is_blocked.then(|| LeftSite::new(site, "interception", families))
         });
-        let counters = stats::gather(&self.context);
+        let counters = gather(&self.context);
         let reasons = counters
             .entries()
             .filter(|(name, _)| REASONS.contains(name));

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use units::counted;
+
 use super::{FlowStatus, FlowsReport, LeftSite, LegStatus, NotAccelerated};
-use crate::observe::text::{NAME, bits, bytes, counted, milliseconds, short, span};
+use crate::observe::text::{NAME, bits, bytes, milliseconds, short, span};
 
 /// A limit that takes less of the time in which there was something to send is none.
 const NOTABLE: f64 = 0.05;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use pep_core::arena::{Identity, SlotState};
 
 use super::Observer;
-use crate::{admin::custody::id, arena::Arena};
+use crate::{arena::Arena, observe::custody::id};
 
 /// Flows that are listed where several are meant.
 const LISTED: usize = 20;

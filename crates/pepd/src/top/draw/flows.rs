@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use ratatui::text::Line;
+use units::counted;
 
 use super::{
     Page, Tone,
@@ -11,7 +12,7 @@ use super::{
 use crate::{
     observe::{
         flows::{FlowStatus, LegStatus},
-        text::{bits, bytes, counted, milliseconds, span},
+        text::{bits, bytes, milliseconds, span},
     },
     top::{
         history::{Flows, History, sum},

@@ -28,12 +28,13 @@ use super::{
     plan::{Broken, Plan},
 };
 use crate::{
-    arena::{Arena, Geometry, fuse::Fuse},
+    arena::{Arena, Geometry},
     custody::{
         Left,
         tests::{Faulty, Slow},
     },
     flow::Ends,
+    fuse::Fuse,
     leg::{SiteRuntime, tests::site},
     survive::recovery::Recovery,
     tunnel::{

@@ -20,13 +20,14 @@ use pep_core::{
 };
 
 use crate::{
-    arena::{Slot, fuse::Fuse},
+    arena::Slot,
     flow::{Ends, FlowContext},
-    intercept::unanswered::Unanswered,
+    fuse::Fuse,
     tunnel::{
         far::Servers,
         leg::{Answer, Leg},
     },
+    unanswered::Unanswered,
 };
 
 /// Bytes of a flow in a direction from this position on; such as can be compressed, of `text`.

@@ -9,8 +9,8 @@ use super::TunnelError;
 use crate::{
     arena::Arena,
     custody::{self, Claimed, Left, Replies, Seal, Spill},
+    threads::IdleThread,
     tunnel::core::Key,
-    workers::IdleThread,
 };
 
 /// What there is for what is held while links are away.

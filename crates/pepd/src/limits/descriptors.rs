@@ -4,9 +4,9 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pep_core::config::Config;
+use units::counted;
 
-use super::{DaemonError, spare::Spare};
-use crate::{accept::Listener, intercept::setup, observe::counted, sys, workers::Workers};
+use crate::{intercept::setup, sys, threads};
 
 /// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
 const OTHERS_LATER: usize = 8 + ADMIN;
@@ -26,11 +26,14 @@ const TUNNELS: u64 = EVENT_LOOP + 10;
 const PACKETS: u64 = 2;
 /// A socket of each family that hears groups, and its watch.
 const GROUPS: u64 = 4;
+/// Kept for running nft: pipes for input, output and errors, both ends, and a pidfd; as many again
+/// since acceptors may be faster.
+pub const SPARE: usize = 16;
 /// Two legs.
 const FLOW: u64 = 2;
 
 /// As many descriptors as the hard limit allows. Returns how many that are.
-pub(super) fn raise() -> u64 {
+pub fn raise() -> u64 {
     let limit = getrlimit(Resource::RLIMIT_NOFILE);
     let Ok((soft, hard)) = limit else { return 1024 };
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
@@ -42,35 +45,24 @@ pub(super) fn raise() -> u64 {
     }
 }
 
-/// Whether they suffice to start, to carry one flow and to remove all rules at the end.
-///
-/// # Errors
-/// When they do not.
-pub(super) fn check(config: &Config, limit: u64) -> Result<(), DaemonError> {
-    let needed = to_start(config, open());
-    if limit < needed {
-        return Err(DaemonError::Descriptors { limit, needed });
-    }
-    Ok(())
-}
-
-/// Number without which pepd does not start, where so many are open at the start.
-pub(crate) fn to_start(config: &Config, open: u64) -> u64 {
+/// Number without which pepd does not start: to carry one flow, and to remove all rules at the end.
+/// So many are open at the start.
+pub fn to_start(config: &Config, open: u64) -> u64 {
     // Where not even those that are open can be listed, there are three at least.
-    open.max(3) + least(config, Workers::count() as u64, families())
+    open.max(3) + least(config, threads::count() as u64, families())
 }
 
 /// Number with which `limits.flows` can be reached, where so many are open at the start. May be
 /// some more than a running pepd counts, never fewer.
-pub(crate) fn in_full(config: &Config, open: u64) -> u64 {
+pub fn in_full(config: &Config, open: u64) -> u64 {
     let kept = u64::from(config.limits.descriptors);
     config.descriptors_needed() + without_flows(config, open).saturating_sub(kept)
 }
 
 /// Number of those that are no flow's, where so many are open at the start.
-pub(crate) fn without_flows(config: &Config, open: u64) -> u64 {
+pub fn without_flows(config: &Config, open: u64) -> u64 {
     // Each listener has one leg ready at most.
-    let reserves = listeners(config, Workers::count() as u64, families());
+    let reserves = listeners(config, threads::count() as u64, families());
     to_start(config, open) - FLOW + reserves + OTHERS_LATER as u64
 }
 
@@ -94,27 +86,22 @@ fn least(config: &Config, workers: u64, families: u64) -> u64 {
     let packets = packets + u64::from(packets > 0) * (1 + GROUPS);
     let event_loops = (1 + workers) * EVENT_LOOP;
     // While rules are put in place or removed, nft has those that are kept ready for it.
-    listeners + event_loops + tunnels + defer + packets + ALWAYS + Spare::COUNT as u64 + FLOW
+    listeners + event_loops + tunnels + defer + packets + ALWAYS + SPARE as u64 + FLOW
 }
 
 /// Descriptors open now: listeners, event loops, netlink, TUNs.
-pub(crate) fn open() -> u64 {
+pub fn open() -> u64 {
     fs::read_dir("/proc/self/fd").map_or(0, |open| open.count() as u64)
 }
 
-/// Descriptors of no flow that are opened later.
-pub(super) fn later(listeners: &[Vec<Listener>]) -> u64 {
-    let reserves: usize = listeners
-        .iter()
-        .flatten()
-        .map(Listener::reserved_legs)
-        .sum();
-    (reserves + Spare::COUNT + OTHERS_LATER) as u64
+/// Descriptors of no flow that are opened later, where listeners make so many legs ahead.
+pub fn later(reserved_legs: usize) -> u64 {
+    (reserved_legs + SPARE + OTHERS_LATER) as u64
 }
 
 /// Warns that descriptors allow `cap` flows only: `available` in all, of which `others` are kept
 /// for what is no flow.
-pub(super) fn warn_of_few(config: &Config, cap: u32, available: u64, others: u64) {
+pub fn warn_of_few(config: &Config, cap: u32, available: u64, others: u64) {
     let more = others.saturating_sub(config.limits.descriptors.into());
     let needed = config.descriptors_needed() + more;
     tracing::warn!(
@@ -161,16 +148,5 @@ mod tests {
             );
             assert!(to_start(&config, 6) < all);
         }
-    }
-
-    #[test]
-    fn too_few_are_refused_with_the_number_that_is_needed() {
-        let config = config("");
-        let Err(DaemonError::Descriptors { limit: 8, needed }) = check(&config, 8) else {
-            panic!("8 suffice");
-        };
-        assert!(needed > 32, "{needed}");
-        // Other tests open and close some meanwhile.
-        assert!(check(&config, needed + 1000).is_ok());
     }
 }

@@ -3,8 +3,15 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
+    sync::Arc,
 };
 
+use axum::{
+    Json,
+    extract::{Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
 use pep_core::{
     arena::{Identity, Kind, Record, name_hash},
     config::Config,
@@ -12,6 +19,7 @@ use pep_core::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::Observer;
 use crate::{
     arena::Arena,
     flow::age,
@@ -242,6 +250,39 @@ impl fmt::Display for CustodyReport {
             )?;
         }
         Ok(())
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CustodyQuery {
+    site: Option<String>,
+}
+
+/// Answers `GET /v1/custody`.
+pub(super) async fn show(
+    State(observer): State<Arc<Observer>>,
+    Query(query): Query<CustodyQuery>,
+) -> Response {
+    if let Some(site) = &query.site
+        && observer.site_named(site).is_none()
+    {
+        let why = format!("there is no site `{site}`\n");
+        return (StatusCode::BAD_REQUEST, why).into_response();
+    }
+    // It asks the kernel for each socket: others are not to wait for that.
+    let report = tokio::task::spawn_blocking(move || {
+        let mut report = CustodyReport::of(
+            &observer.context.arena,
+            &observer.config,
+            query.site.as_deref(),
+        );
+        report.flows.truncate(LISTED_MAX);
+        report
+    });
+    match report.await {
+        Ok(report) => Json(report).into_response(),
+        Err(err) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{err}\n")).into_response(),
     }
 }
 

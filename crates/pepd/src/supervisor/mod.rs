@@ -32,16 +32,16 @@ use nix::{
 };
 use pep_core::config::Config;
 
-use super::{
-    discovery::SUPERVISOR,
-    stop::{Stop, Stops},
-};
 use crate::{
     cleanup,
     exit::ExitStatus,
-    intercept::claim,
     load::{Loaded, Source},
     service::Service,
+    survive::{
+        claim,
+        discovery::SUPERVISOR,
+        stop::{Stop, Stops},
+    },
 };
 use deaths::{Deaths, Next};
 use texts::{BEFORE, Texts};
@@ -383,7 +383,7 @@ pub fn begin_worker() {
         let thread = std::thread::current();
         let in_flow = thread
             .name()
-            .is_some_and(|name| name.starts_with(crate::workers::THREAD));
+            .is_some_and(|name| name.starts_with(crate::threads::NAME));
         if !in_flow {
             std::process::abort();
         }
