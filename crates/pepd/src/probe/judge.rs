@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Causes, Known, Phase, Report, Sample, Spread, Suggestion, Way, advice::advise};
+use super::{Causes, Known, Report, Spread, Suggestion, Way, advice::advise};
+use crate::tunnel::probe::{Phase, Sample};
 
 /// Rates are of so long.
 const WINDOW: Duration = Duration::from_millis(500);

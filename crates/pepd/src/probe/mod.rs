@@ -21,6 +21,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tunnel::class::Class;
 
+use crate::tunnel::probe::Phase;
+
 pub use judge::judge;
 pub use routes::router;
 
@@ -81,49 +83,6 @@ impl Load {
             Self::Normal => Class::Normal,
         }
     }
-}
-
-/// What a probe does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Nothing.
-    Idle,
-    /// It sends.
-    Up,
-    /// The peer sends.
-    Down,
-}
-
-/// How things were at a moment. Counts are since the session began.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sample {
-    /// Since the probe began.
-    pub at: Duration,
-    /// What it did.
-    pub phase: Phase,
-    /// Bytes of it that had arrived in this phase.
-    pub bytes: u64,
-    /// The last round trip.
-    pub rtt: Duration,
-    /// Packets that were looked for, of them lost, bursts of these: of ours, and of the peer's.
-    pub packets: [[u64; 3]; 2],
-    /// Packets of ours lost by the link, at a full queue, by outages.
-    pub causes: [u64; 3],
-    /// Packets of ours with bytes that went again.
-    pub resent: u64,
-    /// What our packets took on the link, in bytes.
-    pub on_link: u64,
-    /// What the link is thought to carry, in bit/s.
-    pub link_rate: u64,
-    /// Repair packets per packet.
-    pub overcode: f64,
-    /// The longest datagram, in bytes.
-    pub datagram: u64,
-    /// Times that nothing came from the peer for long.
-    pub outages: u64,
-    /// Whether datagrams go by TCP.
-    pub by_tcp: bool,
 }
 
 /// What is known beside the samples.

@@ -14,11 +14,11 @@ use futures_util::stream;
 use pep_core::config::Config;
 use tokio::sync::mpsc::Receiver;
 
-use super::{BYTES, Event, Known, LASTING, ProbeOrder, Progress, Sample, judge};
+use super::{BYTES, Event, Known, LASTING, ProbeOrder, Progress, judge};
 use crate::{
     admin::Place,
     observe::stream::event,
-    tunnel::probe::{Plan, ProbeError, Prober, Told},
+    tunnel::probe::{Plan, ProbeError, Prober, Sample, Told},
 };
 
 /// Of a request.

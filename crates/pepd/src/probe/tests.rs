@@ -5,6 +5,7 @@ use std::time::Duration;
 use pep_core::config::Config;
 
 use super::*;
+use crate::tunnel::probe::Sample;
 
 /// A path as it is, seen without errors.
 #[derive(Debug, Clone, Copy)]

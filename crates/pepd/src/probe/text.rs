@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-use super::{Causes, Phase, Progress, Report, Spread, Way};
-use crate::observe::text::{bits, bytes, percent};
+use super::{Causes, Progress, Report, Spread, Way};
+use crate::{
+    observe::text::{bits, bytes, percent},
+    tunnel::probe::Phase,
+};
 
 /// Of the first column, and of the others.
 const WIDTHS: (usize, usize) = (26, 24);

@@ -18,8 +18,10 @@ use super::discovery::Predecessor;
 use crate::{
     arena::Arena,
     sys::{self, process},
-    tunnel::paths::Paths,
 };
+
+/// Name of the memory in which the ways to peers are kept.
+pub const PATHS: &str = "pepd-paths";
 
 /// What processes before this one had open. Dropped before it is [used](Self::into_parts), it is left open: whoever fails to
 /// start resets no flow.
@@ -86,7 +88,7 @@ impl Inheritance {
                 let link = link.strip_prefix("/memfd:");
                 link.is_some_and(|link| link.starts_with(name))
             };
-            let (is_arena, is_paths) = (is_memory(Arena::NAME), is_memory(Paths::NAME));
+            let (is_arena, is_paths) = (is_memory(Arena::NAME), is_memory(PATHS));
             let is_map = link == "anon_inode:bpf-map";
             if !is_arena && !is_paths && !is_map && !link.starts_with("socket:") {
                 continue;

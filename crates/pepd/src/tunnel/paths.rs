@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use tunnel::path::PathMemory;
 
 use super::core::Shared;
+use crate::survive::inheritance::PATHS;
 
 /// Its name in the folder of the state.
 const FILE: &str = "paths.json";
@@ -113,9 +114,6 @@ enum ReadError {
 }
 
 impl Paths {
-    /// As the memory is called where there is no folder, by which the next process knows it.
-    pub(crate) const NAME: &str = "pepd-paths";
-
     /// Content of the folder, if there is any. Makes the folder where only that is missing, and warns
     /// where nothing can be kept in it.
     pub(super) fn prepare(folder: &Path) -> Self {
@@ -138,7 +136,7 @@ impl Paths {
     pub(super) fn inherit(before: Option<OwnedFd>) -> io::Result<Self> {
         let memory = match before {
             Some(memory) => memory,
-            None => memfd_create(Self::NAME, MFdFlags::MFD_CLOEXEC)?,
+            None => memfd_create(PATHS, MFdFlags::MFD_CLOEXEC)?,
         };
         Ok(Self::of(Store::Memory(Arc::new(memory.into()))))
     }

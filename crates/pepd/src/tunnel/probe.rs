@@ -11,6 +11,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{
         OwnedSemaphorePermit, Semaphore,
@@ -29,7 +30,6 @@ use super::{
     core::Shared,
     peers::{SessionFacts, Statuses},
 };
-use crate::probe::{Phase, Sample};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(100);
@@ -39,6 +39,49 @@ const IDLE: (Duration, u32) = (Duration::from_secs(1), 4);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Samples that a listener may have before it.
 const AHEAD: usize = 64;
+
+/// What a probe does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Nothing.
+    Idle,
+    /// It sends.
+    Up,
+    /// The peer sends.
+    Down,
+}
+
+/// How things were at a moment. Counts are since the session began.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// Since the probe began.
+    pub at: Duration,
+    /// What it did.
+    pub phase: Phase,
+    /// Bytes of it that had arrived in this phase.
+    pub bytes: u64,
+    /// The last round trip.
+    pub rtt: Duration,
+    /// Packets that were looked for, of them lost, bursts of these: of ours, and of the peer's.
+    pub packets: [[u64; 3]; 2],
+    /// Packets of ours lost by the link, at a full queue, by outages.
+    pub causes: [u64; 3],
+    /// Packets of ours with bytes that went again.
+    pub resent: u64,
+    /// What our packets took on the link, in bytes.
+    pub on_link: u64,
+    /// What the link is thought to carry, in bit/s.
+    pub link_rate: u64,
+    /// Repair packets per packet.
+    pub overcode: f64,
+    /// The longest datagram, in bytes.
+    pub datagram: u64,
+    /// Times that nothing came from the peer for long.
+    pub outages: u64,
+    /// Whether datagrams go by TCP.
+    pub by_tcp: bool,
+}
 
 /// Why there is no probe, or why it has ended before its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
