@@ -15,6 +15,10 @@ use pep_core::{
     relay::Side,
     site::{SynHandling, WhileDown},
 };
+use pepd_sys::{
+    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
+    reactor, socket,
+};
 use socket2::{SockRef, Socket};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -25,9 +29,7 @@ use crate::{
     arena::SlotState,
     flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, connect, waiting},
     intercept::foreign::Foreign,
-    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     limits::Resource,
-    sys::{reactor, socket},
     tunnel::Route,
 };
 

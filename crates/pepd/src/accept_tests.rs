@@ -5,15 +5,17 @@ use std::{
 
 use futures_util::FutureExt as _;
 use pep_core::{budget::MemoryBudget, config::CongestionName, relay::RelayLimits};
+use pepd_sys::{
+    gate::Gate,
+    leg::{Congestion, testing::site},
+    stats::Counters,
+};
 use tokio::runtime;
 
 use super::*;
 use crate::{
     arena::{Arena, Geometry},
-    gate::Gate,
-    leg::{Congestion, tests::site},
     limits::Admission,
-    stats::Counters,
 };
 
 const RING: u64 = 1 << 14;

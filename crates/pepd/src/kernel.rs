@@ -3,6 +3,11 @@
 use std::{io, net::IpAddr, path::Path};
 
 use ipnet::IpNet;
+use pepd_sys::{
+    congestion::{Catalogue, Means, WhyNot},
+    keys::{self, KeyFileError},
+    socket::has_rto_max,
+};
 
 use nix::{
     ifaddrs::{InterfaceAddress, getifaddrs},
@@ -11,15 +16,7 @@ use nix::{
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 
-use crate::{
-    admin,
-    congestion::{Catalogue, Means, WhyNot},
-    custody,
-    keys::{self, KeyFileError},
-    outage,
-    survive::keeper,
-    sys::socket::has_rto_max,
-};
+use crate::{admin, custody, outage, survive::keeper};
 
 /// Says once, at the start, that the kernel lacks what sites ask for and flows can do without.
 pub fn tell_what_is_missing(config: &Config) {

@@ -16,12 +16,11 @@ use pep_core::{
     config::Config,
     hosts::{Begun, Host, HostFlows},
 };
+use pepd_sys::{gate::Gate, stats::Counters, tally::Tally};
 use tokio::{
     sync::{Notify, watch},
     time::timeout,
 };
-
-use crate::{gate::Gate, stats::Counters, tally::Tally};
 
 /// What flows need and the machine may run out of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,9 +13,10 @@ use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
     site::{Buffers, Class, DscpPolicy, LinkLeg, ReceiveBuffer, Site, SiteId, Source, SynHandling},
 };
+use pepd_sys::{congestion::Catalogue, keys};
 use units::duration;
 
-use crate::{congestion::Catalogue, keys, observe::text};
+use crate::observe::text;
 
 /// The effective values of a configuration, as a text of several lines.
 pub struct Summary<'a> {
@@ -23,7 +24,7 @@ pub struct Summary<'a> {
     pub config: &'a Config,
     /// The congestion controls of this machine, where they could be asked for.
     pub catalogue: Option<&'a Catalogue>,
-    /// Whether the kernel caps retransmission times ([`crate::sys::socket::has_rto_max`]).
+    /// Whether the kernel caps retransmission times ([`pepd_sys::socket::has_rto_max`]).
     pub rto_max: bool,
     /// Whether another process could take flows over here ([`crate::survive::keeper::are_useful`]), where that was tried.
     pub survives: Option<bool>,

@@ -6,12 +6,12 @@
 
 use std::{io, sync::Arc, thread::JoinHandle};
 
+use pepd_sys::threads::{self, IdleThread};
 use tokio::{runtime, sync::watch};
 
 use crate::{
     accept::{Acceptor, Listener},
     flow::{self, FlowContext, Resumed, revive},
-    threads::{self, IdleThread},
 };
 
 /// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for it.

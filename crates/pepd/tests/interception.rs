@@ -11,14 +11,12 @@ use std::{
 
 use nix::sched::{CloneFlags, unshare};
 use pep_core::{config::Config, hosts::Host};
-use pepd::{
-    gate::Gate,
-    intercept::{
-        Format, Interception, nft, render,
-        rules::{Features, Ruleset},
-        upkeep::Trouble,
-    },
+use pepd::intercept::{
+    Format, Interception, nft, render,
+    rules::{Features, Ruleset},
+    upkeep::Trouble,
 };
+use pepd_sys::gate::Gate;
 
 /// One site of every kind.
 const RICH: &str = r#"

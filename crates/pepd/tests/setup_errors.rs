@@ -382,6 +382,8 @@ fn a_missing_tun_is_named() {
 fn findings(before: &str, config: &str) -> String {
     let files = open_directory();
     let file = files.path().join("pepd.toml");
+    // Not the socket of a pepd that another test runs meanwhile.
+    let config = format!("{config}\n[admin]\nsocket = \"admin.sock\"\n");
     fs::write(&file, config).expect("written");
     let script = format!("{before} exec {PEPD} check --config {}", file.display());
     let mut unshare = Command::new("unshare");

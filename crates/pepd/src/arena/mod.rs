@@ -29,10 +29,9 @@ use pep_core::{
     outage::{Latest, Past},
     relay::Direction,
 };
+use pepd_sys::{keys, memory::SharedMemory};
 
 pub use slot::Slot;
-
-use crate::{keys, sys::memory::SharedMemory};
 
 /// What an arena is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,7 +147,7 @@ impl Arena {
 
     /// The process that uses it ends when that burns.
     #[cfg(test)]
-    pub(crate) fn end_with(&self, fuse: &Arc<crate::fuse::Fuse>) {
+    pub(crate) fn end_with(&self, fuse: &Arc<pepd_sys::fuse::Fuse>) {
         self.memory.end_with(fuse);
     }
 

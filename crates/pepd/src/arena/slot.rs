@@ -7,9 +7,9 @@ use pep_core::{
     relay::{Direction, Side},
     ring::Ranges,
 };
+use pepd_sys::memory::SharedMemory;
 
 use super::{Arena, SlotState, Used, length};
-use crate::sys::memory::SharedMemory;
 
 /// The memory of one flow; free again when dropped.
 #[derive(Debug)]

@@ -14,12 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    observe::flows::FlowStatus,
-    sys::packet::{COOKED_LEN, PacketSocket, Seen, Statistics},
-};
+use crate::observe::flows::FlowStatus;
 use filter::Ends;
 use pcapng::Writer;
+use pepd_sys::packet::{COOKED_LEN, PacketSocket, Seen, Statistics};
 
 /// How long to wait for packets before it is asked again whether to go on.
 const PATIENCE: Duration = Duration::from_millis(50);

@@ -17,7 +17,7 @@ use nix::{
 use units::counted;
 
 use super::{DrainReport, ReloadReport, RunningConfig};
-use crate::{admin::client::ask, observe::status::Status, sys};
+use crate::{admin::client::ask, observe::status::Status};
 
 /// A process that takes over thousands of flows is ready well before.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -106,7 +106,7 @@ pub fn wait_for_end(
     mut tell: impl FnMut(u64),
 ) -> Result<u64, String> {
     let timeout = Duration::try_from_secs_f64(report.timeout_s).unwrap_or_default();
-    let process = match sys::process::pidfd_open(Pid::from_raw(report.first)) {
+    let process = match pepd_sys::process::pidfd_open(Pid::from_raw(report.first)) {
         Ok(process) => process,
         Err(err) if err.raw_os_error() == Some(Errno::ESRCH as i32) => return Ok(0),
         Err(err) => return Err(format!("cannot watch process {}: {err}", report.first)),

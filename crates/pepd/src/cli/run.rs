@@ -16,7 +16,7 @@ CAP_NET_BIND_SERVICE; for congestion controls of pepd's own also CAP_BPF and CAP
 Examples:
   pepd run --config pepd.toml
   pepd run --config pepd.toml --log-format json --log-level debug
-  RUST_LOG=crate::intercept=debug pepd run --config pepd.toml
+  RUST_LOG=pepd_intercept=debug pepd run --config pepd.toml
 ";
 
 /// Options of `pepd run`.

@@ -14,8 +14,6 @@ use nix::{
 };
 use units::ByteSize;
 
-use crate::sys;
-
 use super::{
     folder::{Fault, FolderError, check_mode, check_place, file_system},
     segments::{is_segment, of_this_version},
@@ -199,8 +197,8 @@ impl Look {
         let Ok(told) = statvfs::statvfs(path) else {
             return;
         };
-        let free =
-            sys::wide(told.fragment_size()).saturating_mul(sys::wide(told.blocks_available()));
+        let free = pepd_sys::wide(told.fragment_size())
+            .saturating_mul(pepd_sys::wide(told.blocks_available()));
         // Whole MiB are read more easily.
         let shown = ByteSize(if free < 1 << 20 {
             free

@@ -29,9 +29,9 @@ use std::{
     sync::mpsc::{Receiver, Sender, channel},
 };
 
+use pepd_sys::threads::IdleThread;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::threads::IdleThread;
 use disk::{Disk, Folder};
 pub use folder::{Claimed, FolderError, claim};
 pub use left::Left;

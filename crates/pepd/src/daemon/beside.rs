@@ -7,11 +7,11 @@ use std::{
 };
 
 use pep_core::config::Config;
+use pepd_sys::leg::{Clamps, Family};
 
 use crate::{
     diagnose,
     intercept::{Interception, nft},
-    leg::{Clamps, Family},
 };
 
 /// Time between two looks at all rules, which may be thousands.

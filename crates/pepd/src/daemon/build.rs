@@ -7,6 +7,14 @@ use pep_core::{
     config::{Addresses, Config},
     relay::RelayLimits,
 };
+use pepd_sys::{
+    congestion::{Controls, privileges},
+    held::HeldLegs,
+    leg::{self, SiteRuntime},
+    marks::MarkSet,
+    stats::Counters,
+    threads::{self, IdleThread},
+};
 
 use super::{
     DaemonError, Role,
@@ -20,24 +28,18 @@ use super::{
 use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
-    congestion::{Controls, privileges},
     flow::FlowContext,
-    held::HeldLegs,
     intercept::{
         Interception, defer::DeferTask, foreign::ForeignMarks, neigh::NeighbourWatch, setup,
     },
-    leg::{self, SiteRuntime},
     limits::{Admission, descriptors, flow_cap},
-    marks::MarkSet,
     outage::LinkWatch,
     share::SharedLink,
-    stats::Counters,
     survive::{
         claim::{self, Claim},
         inheritance::Inheritance,
         keeper::Keeper,
     },
-    threads::{self, IdleThread},
     tunnel::{self, Inherited, Tunnels, setup::Prepared},
     workers::Workers,
 };

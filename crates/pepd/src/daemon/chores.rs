@@ -2,13 +2,12 @@
 
 use std::{collections::BTreeSet, error::Error};
 
+use pepd_sys::{gate::Gate, leg::Family, log};
+
 use super::spare::Spare;
 use crate::{
     flow::FlowContext,
-    gate::Gate,
     intercept::{InterceptError, Interception, upkeep::Trouble},
-    leg::Family,
-    log, sys,
 };
 
 /// How many slots are cleaned at one time: some milliseconds of work.
@@ -68,7 +67,7 @@ impl Chores {
         let quiet = self.accepted.replace(accepted) == Some(accepted);
         if quiet
             && !self.code_unmapped
-            && let Err(err) = sys::memory::unmap_idle_code()
+            && let Err(err) = pepd_sys::memory::unmap_idle_code()
         {
             tracing::debug!(error = %err, "idle code stays mapped");
         }

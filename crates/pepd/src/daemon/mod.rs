@@ -18,13 +18,12 @@ use nix::sys::{
     signal::{SigSet, Signal},
 };
 use pep_core::config::Config;
+use pepd_sys::{congestion::ControlsError, leg::OptionError};
 use tokio::runtime;
 
 use crate::{
-    congestion::ControlsError,
     exit::ExitStatus,
     intercept::InterceptError,
-    leg::OptionError,
     limits::descriptors,
     load::Source,
     survive::{

@@ -12,6 +12,7 @@ use pep_core::{
     redirection::{Change, Redirection, SYNS_MIN, Totals},
     site::{InterceptionLoss, Mode, SiteId},
 };
+use pepd_sys::leg::SiteRuntime;
 
 use crate::{
     flow::FlowContext,
@@ -20,7 +21,6 @@ use crate::{
         lost::Lost,
         rules::{Counter, Family},
     },
-    leg::SiteRuntime,
     observe,
 };
 

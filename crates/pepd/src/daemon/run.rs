@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::Duration};
 
 use pep_core::{config::Config, hosts::Host, stats::Stats};
+use pepd_sys::{congestion::Controls, gate::Gate, leg::SiteRuntime, stats};
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
@@ -23,19 +24,15 @@ use super::{
 use crate::{
     admin::Admin,
     change::{self, Drain, Reload},
-    congestion::Controls,
     exit::ExitStatus,
     flow::FlowContext,
-    gate::Gate,
     intercept::{Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch},
-    leg::SiteRuntime,
     limits::Admission,
     load::Source,
     observe::{self, Observer},
     probe,
     service::Service,
     share::Sampler,
-    stats,
     survive::{
         claim::Claim,
         keeper::{Keeper, PATIENCE},

@@ -8,10 +8,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
-use crate::{
-    survive::stop::{Stop, Stops},
-    sys,
-};
+use crate::survive::stop::{Stop, Stops};
 
 /// Signals that mean something to us.
 pub(super) struct Signals {
@@ -65,8 +62,8 @@ pub(super) struct Guard(AsyncFd<OwnedFd>);
 impl Guard {
     /// `None` where it cannot be watched.
     pub(super) fn new() -> Option<Self> {
-        let process = sys::process::pidfd_open(getppid());
-        let watched = process.and_then(|fd| sys::reactor::register(fd, Interest::READABLE));
+        let process = pepd_sys::process::pidfd_open(getppid());
+        let watched = process.and_then(|fd| pepd_sys::reactor::register(fd, Interest::READABLE));
         watched.map(Self).ok()
     }
 

@@ -11,15 +11,17 @@ use pep_core::{
     config::Config,
     site::{FlowKey, Protocol},
 };
+use pepd_sys::{
+    leg::{self, SiteRuntime},
+    marks::MarkSet,
+    stats::Counters,
+};
 use socket2::SockRef;
 use units::counted;
 
 use crate::{
     arena::{Arena, Geometry},
     flow::{Ends, FlowContext, Resumed},
-    leg::{self, SiteRuntime},
-    marks::MarkSet,
-    stats::Counters,
     survive::{Survivor, inheritance::Parts, recovery::Recovery},
     tunnel::Tunnels,
 };

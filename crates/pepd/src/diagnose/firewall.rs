@@ -12,16 +12,14 @@ mod walk;
 use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 
 use pep_core::config::Config;
+use pepd_sys::marks::MarkSet;
 use tokio::{process::Command, time::timeout};
 
 use super::{Finding, State, live::Running, read, system};
-use crate::{
-    intercept::{
-        nft::Nft,
-        rules::{Lan, lans},
-        setup,
-    },
-    marks::MarkSet,
+use crate::intercept::{
+    nft::Nft,
+    rules::{Lan, lans},
+    setup,
 };
 use walk::{Base, Clamp, Fate, Hook, Packet, Table, Way};
 
@@ -54,7 +52,7 @@ pub(super) async fn look(config: &Config, running: Option<&Running>) -> Option<S
 
 /// Families in use: true for IPv6.
 fn families(config: &Config) -> &'static [bool] {
-    if setup::serves(config, crate::leg::Family::V6) {
+    if setup::serves(config, pepd_sys::leg::Family::V6) {
         &[false, true]
     } else {
         &[false]

@@ -2,12 +2,12 @@
 
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use pep_core::config::{Config, closest};
+use pepd_sys::ethtool;
 
 use super::{Finding, Net};
 use crate::{
     intercept::{netlink::is_bridge, setup},
     survive::claim,
-    sys::ethtool,
 };
 
 /// Every link has to carry as much of IPv6 (RFC 8200, section 5).

@@ -34,9 +34,10 @@ mod ways;
 use std::{fmt, fs, time::Duration};
 
 use pep_core::config::{Config, ConfigWarning};
+use pepd_sys::congestion::Catalogue;
 use serde::Serialize;
 
-use crate::{congestion::Catalogue, intercept::netlink::Netlink, load::Loaded, sys};
+use crate::{intercept::netlink::Netlink, load::Loaded};
 use interfaces::Interface;
 use live::Running;
 use unit::Unit;
@@ -372,7 +373,7 @@ impl Net {
 
 /// A setting of the kernel as a number, by its path below `/proc/sys`.
 fn sysctl(path: &str) -> Option<u64> {
-    sys::sysctl(path)?.parse().ok()
+    pepd_sys::sysctl(path)?.parse().ok()
 }
 
 fn read(path: &str) -> String {

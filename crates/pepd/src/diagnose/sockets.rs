@@ -6,17 +6,16 @@ use pep_core::{
     config::{Config, Link},
     site::{Buffers, LinkLeg, ReceiveBuffer, Site},
 };
+use pepd_sys::congestion::{Catalogue, Means};
 use units::duration;
 
 use super::{Finding, sysctl};
 use crate::{
-    congestion::{Catalogue, Means},
     observe::{
         flows::{FlowStatus, LegStatus},
         text,
     },
     outage::LinkReport,
-    sys,
 };
 
 /// Probes that send the last packet again gain nothing where a round trip takes longer (docs/custody.md).
@@ -94,7 +93,7 @@ fn each_once(mut had: Vec<(String, String)>, default: Option<&str>) -> Vec<Strin
 pub(super) fn buffers(config: &Config) -> Finding {
     let link = config.link.as_ref();
     let most = |name: &str| {
-        let text = sys::sysctl(&format!("net/ipv4/{name}"))?;
+        let text = pepd_sys::sysctl(&format!("net/ipv4/{name}"))?;
         text.split_whitespace().nth(2)?.parse::<u64>().ok()
     };
     let legs = sites(config).map(|site| (site.name.as_str(), site.link_buffers(link)));

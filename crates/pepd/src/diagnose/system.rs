@@ -8,11 +8,11 @@ use nix::{
     unistd::geteuid,
 };
 use pep_core::config::Config;
+use pepd_sys::{clock, congestion::Catalogue};
 use units::counted;
 
 use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
 use crate::{
-    congestion::Catalogue,
     custody,
     intercept::{
         nft::{Nft, NftError, install_transaction},
@@ -21,7 +21,6 @@ use crate::{
     },
     limits::{descriptors, flow_cap},
     observe::text,
-    sys::{self, clock},
     tunnel::paths,
 };
 
@@ -215,7 +214,7 @@ pub(super) fn tun(config: &Config, net: &Net, runs: bool) -> Option<Finding> {
     let mut names = names.chain(passing_tun(config)).peekable();
     names.peek()?;
     let gone: Vec<_> = names.filter(|name| net.named(name).is_none()).collect();
-    Some(match sys::tun::open() {
+    Some(match pepd_sys::tun::open() {
         _ if runs && !gone.is_empty() => Finding::fail(
             what,
             format!(
@@ -279,7 +278,7 @@ fn forwarding(config: &Config) -> Vec<Finding> {
         Err(err) => return vec![Finding::fail(what, "off", err.to_string())],
     };
     let is_off = warnings.iter().any(|warning| warning.what == what);
-    let families = if setup::serves(config, crate::leg::Family::V6) {
+    let families = if setup::serves(config, pepd_sys::leg::Family::V6) {
         "IPv4 and IPv6"
     } else {
         "IPv4"
@@ -325,7 +324,7 @@ pub(super) fn may_open(
         Some(descriptors) => ("pepd.service", descriptors),
         None => {
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
-            ("what is started from here", sys::wide(hard))
+            ("what is started from here", pepd_sys::wide(hard))
         }
     };
     Some(May {

@@ -10,11 +10,11 @@ use pep_core::{
     config::Config,
     site::{LinkLeg, Mode},
 };
+use pepd_sys::marks::MarkSet;
 
 use super::{Finding, Net, State, read, sysctl};
 use crate::{
     intercept::{netlink::interface, route::Routing, rules::Features, setup},
-    marks::MarkSet,
     observe::flows::FlowStatus,
 };
 

@@ -11,14 +11,14 @@ use std::{
 };
 
 use pep_core::{relay::Side, stats::EndReason};
+use pepd_sys::{
+    leg::{self, Family, FromSyn, ReservedLeg},
+    socket,
+    unanswered::{PROMPT, Unanswered},
+};
 use tokio::time::{Sleep, sleep, timeout};
 
 use super::{Ends, Flow, FlowContext, LegIo, relaying, silence};
-use crate::{
-    leg::{self, Family, FromSyn, ReservedLeg},
-    sys::socket,
-    unanswered::{PROMPT, Unanswered},
-};
 
 /// What came first.
 enum Answer {

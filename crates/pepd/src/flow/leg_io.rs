@@ -7,9 +7,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use pepd_sys::{leg, reactor};
 use tokio::io::{Interest, unix::AsyncFd};
-
-use crate::{leg, sys::reactor};
 
 /// A leg whose readiness the event loop watches.
 ///

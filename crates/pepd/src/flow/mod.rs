@@ -35,18 +35,15 @@ use pep_core::{
     stats::EndReason,
     syn::FlowTuple,
 };
+use pepd_sys::{held::HeldLegs, leg::SiteRuntime, stats::Counters, unanswered::Unanswered};
 
 use crate::{
     arena::{Arena, Slot, SlotState},
-    held::HeldLegs,
     intercept::foreign::ForeignMarks,
-    leg::SiteRuntime,
     limits::{Admission, Permit},
     outage::LinkWatch,
     share::{FlowShare, SharedLink},
-    stats::Counters,
     survive::pulse::Pulse,
-    unanswered::Unanswered,
 };
 pub(crate) use connecting::{connect, connected, reason};
 pub(crate) use leg_io::LegIo;

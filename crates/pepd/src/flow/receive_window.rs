@@ -8,8 +8,7 @@
 use std::{io, os::fd::BorrowedFd};
 
 use pep_core::{budget::Share, site::ReceiveBuffer};
-
-use crate::leg::receive;
+use pepd_sys::leg::receive;
 
 /// Bytes received between two looks at the socket: a look costs less than a thousandth of them.
 const LOOK_EVERY: u64 = 1 << 20;

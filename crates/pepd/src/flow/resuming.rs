@@ -12,14 +12,13 @@ use pep_core::{
     budget::Share,
     relay::{Direction, Ending, PerSide, Relay, Side},
 };
+use pepd_sys::{
+    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
+    socket,
+};
 
 use super::{Ends, Flow, FlowContext, FlowMemory, ServerLeg, publish_leg, refuse, serve, waiting};
-use crate::{
-    arena::SlotState,
-    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
-    survive::Survivor,
-    sys::socket,
-};
+use crate::{arena::SlotState, survive::Survivor};
 
 /// Why a flow is reset instead of being taken over.
 #[derive(Debug, thiserror::Error)]

@@ -17,6 +17,7 @@ use pep_core::{
         revival::{Care, Revival, Vitals},
     },
 };
+use pepd_sys::socket;
 use socket2::SockRef;
 use tokio::{
     sync::Notify,
@@ -24,7 +25,6 @@ use tokio::{
 };
 
 use super::FlowContext;
-use crate::sys::socket;
 
 /// How often each leg is looked at.
 const SCAN: Duration = Patience::LOOK;

@@ -12,9 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pepd_sys::leg::Family;
 use tokio::sync::watch;
-
-use crate::leg::Family;
 
 /// Time for which a server does not answer, and no other of its family: the kernel has called it
 /// twice by then, and a path over a satellite takes 0.6 s.

@@ -7,10 +7,10 @@
 use std::{io, time::Duration};
 
 use pep_core::{relay::Side, stats::EndReason};
+use pepd_sys::{leg, socket};
 use tokio::time::{Instant, sleep};
 
 use super::LegIo;
-use crate::{leg, sys::socket};
 
 /// The kernel does not tell when the last byte is acknowledged, so it is asked: at first often,
 /// since most tails are gone within a round trip, then less.

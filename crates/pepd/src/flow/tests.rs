@@ -9,14 +9,12 @@ use std::{
 };
 
 use pep_core::stats::Stats;
+use pepd_sys::leg::{self, Family, testing::site};
 use socket2::SockRef;
 use tokio::sync::watch;
 
 use super::*;
-use crate::{
-    arena::Geometry,
-    leg::{self, Family, tests::site},
-};
+use crate::arena::Geometry;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

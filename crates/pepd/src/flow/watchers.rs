@@ -155,7 +155,7 @@ mod tests {
         Ends {
             client: client.parse().unwrap(),
             destination: "198.51.100.1:80".parse().unwrap(),
-            site: Arc::new(crate::leg::tests::site()),
+            site: Arc::new(pepd_sys::leg::testing::site()),
             peer: peer.map(Into::into),
         }
     }

@@ -22,6 +22,11 @@ use pep_core::{
         packet::{IcmpError, Unreachable},
     },
 };
+use pepd_sys::{
+    held::{ConnectedLeg, HeldLegs},
+    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
+    marks::MarkSet,
+};
 use tokio::{sync::mpsc, time};
 use tracing::{debug, trace};
 
@@ -33,11 +38,6 @@ use super::{
     rules::Lan,
     tun::Tun,
     watcher::{PendingLeg, Ready, Watcher},
-};
-use crate::{
-    held::{ConnectedLeg, HeldLegs},
-    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
-    marks::MarkSet,
 };
 
 /// Packets read from one TUN before the others, and connected legs, get their turn.

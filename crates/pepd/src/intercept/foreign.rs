@@ -6,9 +6,9 @@
 use std::net::IpAddr;
 
 use pep_core::{config::Config, syn::FlowTuple};
+use pepd_sys::marks::MarkSet;
 
 use super::nft;
-use crate::marks::MarkSet;
 
 /// The mark of one SYN.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

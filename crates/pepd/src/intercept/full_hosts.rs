@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use pep_core::hosts::Host;
+use pepd_sys::leg::Family;
 
 use super::{InterceptError, Interception, cannot, nft};
-use crate::leg::Family;
 
 impl Interception {
     /// From now on the kernel forwards new flows of these hosts, and of no others; what is open already goes on.

@@ -7,7 +7,10 @@
 
 use pep_core::site::PortRange;
 
-use super::rules::{Chain, Counter, Family, Hook, Prefixes, Ruleset, Term, is_lost_chain};
+use super::{
+    nft::Names,
+    rules::{Chain, Counter, Family, Hook, Prefixes, Ruleset, Term, is_lost_chain},
+};
 
 /// What the script is for, and what is lost against our own nft table.
 const HEADER: &str = "\

@@ -45,9 +45,9 @@ use std::{
 };
 
 use pep_core::{config::Config, hosts::Host};
+use pepd_sys::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
 use tracing::{debug, warn};
 
-use crate::{gate::Gate, leg::SiteRuntime, marks::MarkSet};
 use bypass::Bypass;
 pub use bypass::LeftAlone;
 use defer::DeferTask;

@@ -12,6 +12,7 @@ use nix::{
     net::if_::{InterfaceFlags, if_indextoname},
 };
 use pep_core::config::Config;
+use pepd_sys::leg::Family;
 
 use super::{
     InterceptError, Interception, cannot,
@@ -19,7 +20,6 @@ use super::{
     nft,
     route::{ip, nobody},
 };
-use crate::leg::Family;
 
 /// Networks as the table knows them, and what tells them from uplinks.
 #[derive(Debug)]

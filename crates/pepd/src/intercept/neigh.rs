@@ -13,17 +13,17 @@ use std::{
     time::Duration,
 };
 
+use pepd_sys::{
+    held::HeldLegs,
+    notices::{Group, Notices, Retry},
+    unanswered::{PROMPT, Unanswered},
+};
 use tokio::{sync::mpsc, time::sleep};
 use tracing::{debug, warn};
 
 use super::{
     hop::Hop,
     netlink::{Netlink, RouteError},
-};
-use crate::{
-    held::HeldLegs,
-    notices::{Group, Notices, Retry},
-    unanswered::{PROMPT, Unanswered},
 };
 
 /// Look-ups of next hops before others get a turn: about 10 ms of work.

@@ -60,64 +60,106 @@ const SPOKEN_ELEMENTS: u32 = 16_384;
 /// neighbour has not answered for some seconds.
 const SPOKEN_SECONDS: u32 = 60;
 
-impl Family {
+/// Names of a family in rules and sets.
+pub(super) trait Names {
     /// As in `ip saddr`.
-    const fn payload(self) -> &'static str {
+    fn payload(self) -> &'static str;
+
+    /// As in `meta nfproto`.
+    fn nfproto(self) -> &'static str;
+
+    /// The type of an address in a set.
+    fn address_type(self) -> &'static str;
+
+    /// Where our listeners are.
+    fn listen_address(self) -> &'static str;
+
+    /// Hosts that have as many flows as one may have: addresses, or the first of each /64.
+    fn hosts_set(self) -> &'static str;
+
+    /// Networks that this machine is in, other than those of uplinks.
+    fn near_set(self) -> &'static str;
+
+    /// Hosts by how fast their SYNs come.
+    fn rates_set(self) -> &'static str;
+
+    /// As in `icmp type`.
+    fn icmp(self) -> &'static str;
+
+    /// What routers say to hosts of their own link: redirects, advertisements, solicitations,
+    /// neighbours' addresses.
+    fn icmp_of_routers(self) -> &'static [&'static str];
+
+    /// The type of redirects.
+    fn icmp_redirect(self) -> &'static str;
+
+    /// The types of ICMP errors that hosts are to hear of.
+    fn icmp_errors(self) -> &'static [&'static str];
+
+    /// Where the protocol of a quoted packet is, and its ports, in bits from the beginning of ICMP:
+    /// behind 8 bytes of its own, in or behind a header without options.
+    fn quoted(self) -> Quoted;
+
+    /// Hosts of whom packets came out of the TUN of that lane.
+    fn spoken_set(self, lane: usize) -> String;
+
+    /// ICMP types that tunnels of packets do not carry.
+    fn icmp_not_carried(self) -> Vec<&'static str>;
+
+    /// Connections that have begun lately.
+    fn recent_set(self) -> &'static str;
+}
+
+impl Names for Family {
+    fn payload(self) -> &'static str {
         match self {
             Self::V4 => "ip",
             Self::V6 => "ip6",
         }
     }
 
-    /// As in `meta nfproto`.
-    const fn nfproto(self) -> &'static str {
+    fn nfproto(self) -> &'static str {
         match self {
             Self::V4 => "ipv4",
             Self::V6 => "ipv6",
         }
     }
 
-    /// The type of an address in a set.
-    const fn address_type(self) -> &'static str {
+    fn address_type(self) -> &'static str {
         match self {
             Self::V4 => "ipv4_addr",
             Self::V6 => "ipv6_addr",
         }
     }
 
-    /// Where our listeners are.
-    pub(super) const fn listen_address(self) -> &'static str {
+    fn listen_address(self) -> &'static str {
         match self {
             Self::V4 => "127.0.0.1",
             Self::V6 => "::1",
         }
     }
 
-    /// Hosts that have as many flows as one may have: addresses, or the first of each /64.
-    const fn hosts_set(self) -> &'static str {
+    fn hosts_set(self) -> &'static str {
         match self {
             Self::V4 => "hosts4",
             Self::V6 => "hosts6",
         }
     }
 
-    /// Networks that this machine is in, other than those of uplinks.
-    const fn near_set(self) -> &'static str {
+    fn near_set(self) -> &'static str {
         match self {
             Self::V4 => "near4",
             Self::V6 => "near6",
         }
     }
 
-    /// Hosts by how fast their SYNs come.
-    const fn rates_set(self) -> &'static str {
+    fn rates_set(self) -> &'static str {
         match self {
             Self::V4 => "rates4",
             Self::V6 => "rates6",
         }
     }
 
-    /// Hosts of whom packets came out of the TUN of that lane.
     fn spoken_set(self, lane: usize) -> String {
         match self {
             Self::V4 => format!("peers4_{lane}"),
@@ -125,17 +167,14 @@ impl Family {
         }
     }
 
-    /// As in `icmp type`.
-    const fn icmp(self) -> &'static str {
+    fn icmp(self) -> &'static str {
         match self {
             Self::V4 => "icmp",
             Self::V6 => "icmpv6",
         }
     }
 
-    /// What routers say to hosts of their own link: redirects, advertisements, solicitations,
-    /// neighbours' addresses.
-    const fn icmp_of_routers(self) -> &'static [&'static str] {
+    fn icmp_of_routers(self) -> &'static [&'static str] {
         match self {
             Self::V4 => &["redirect", "router-advertisement", "router-solicitation"],
             Self::V6 => &[
@@ -148,8 +187,7 @@ impl Family {
         }
     }
 
-    /// The type of redirects.
-    const fn icmp_redirect(self) -> &'static str {
+    fn icmp_redirect(self) -> &'static str {
         match self {
             Self::V4 => "redirect",
             Self::V6 => "nd-redirect",
@@ -160,8 +198,7 @@ impl Family {
         [self.icmp_errors(), self.icmp_of_routers()].concat()
     }
 
-    /// The types of ICMP errors that hosts are to hear of.
-    const fn icmp_errors(self) -> &'static [&'static str] {
+    fn icmp_errors(self) -> &'static [&'static str] {
         match self {
             Self::V4 => &[
                 "destination-unreachable",
@@ -177,9 +214,7 @@ impl Family {
         }
     }
 
-    /// Where the protocol of a quoted packet is, and its ports, in bits from the beginning of ICMP:
-    /// behind 8 bytes of its own, in or behind a header without options.
-    const fn quoted(self) -> Quoted {
+    fn quoted(self) -> Quoted {
         match self {
             Self::V4 => Quoted {
                 protocol: 8 * (8 + 9),
@@ -194,7 +229,7 @@ impl Family {
         }
     }
 
-    const fn recent_set(self) -> &'static str {
+    fn recent_set(self) -> &'static str {
         match self {
             Self::V4 => "recent4",
             Self::V6 => "recent6",
@@ -227,7 +262,7 @@ pub(super) const MARKS_MODULUS: u32 = u32::MAX;
 
 /// See [`Family::quoted`].
 #[derive(Debug, Clone, Copy)]
-struct Quoted {
+pub(super) struct Quoted {
     protocol: u16,
     source: u16,
     destination: u16,

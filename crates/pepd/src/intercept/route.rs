@@ -37,13 +37,13 @@ use nix::{
     sys::socket::SockaddrStorage,
 };
 use pep_core::config::{Config, Intercept};
+use pepd_sys::marks::MarkSet;
 use rtnetlink::{Error, IpVersion, RouteMessageBuilder};
 
 use super::{
     netlink::{Netlink, RouteError, interface},
     rules::Family,
 };
-use crate::marks::MarkSet;
 
 /// Our rules and routes say that they come from this protocol (`ip rule`: `proto 80`), so that
 /// leftovers are known as ours. Not assigned in iproute2's rt_protos; `P` in ASCII.

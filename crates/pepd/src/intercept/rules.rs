@@ -34,6 +34,7 @@ mod packets;
 
 use build::site_chain;
 pub use packets::{PacketLane, lanes, looks_at_packets, passing_tun};
+use pepd_sys::gate::Gate;
 
 use std::borrow::Cow;
 
@@ -43,8 +44,7 @@ use pep_core::{
     site::{InterceptionLoss, Mode, PortRange, Protocol, SiteId},
 };
 
-use crate::gate::Gate;
-pub use crate::leg::Family;
+pub use pepd_sys::leg::Family;
 
 /// Prefixes of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +183,7 @@ pub enum Term {
     Faster(u32),
     /// Set the packet's mark within the mask; 0 clears it.
     SetMark(u32),
-    /// Set the packet's priority to 5045:N, N being [the number](crate::marks::MarkSet::number) of
+    /// Set the packet's priority to 5045:N, N being [the number](pepd_sys::marks::MarkSet::number) of
     /// a mark, by which the packet is known again whatever becomes of its mark.
     Tag(u16),
     /// The packet's priority is 5045:N.

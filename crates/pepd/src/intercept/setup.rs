@@ -5,13 +5,13 @@ use std::{env, fmt, fs, io, path::Path};
 use caps::{CapSet, Capability, errors::CapsError};
 use nix::{ifaddrs::getifaddrs, sys::socket::SockaddrStorage};
 use pep_core::{config::Config, site::Mode};
+use pepd_sys::leg;
 
 use super::{
     netlink::RouteError,
     nft::{Nft, NftError, empty_transaction, probe_transaction},
     rules::{self, Features, Term},
 };
-use crate::{leg, sys};
 
 /// Why traffic cannot be intercepted. Each message says what the operator can do.
 #[derive(Debug, thiserror::Error)]
@@ -127,7 +127,7 @@ pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
 /// own interface (br_netfilter). What is redirected there does not find its listener.
 pub(crate) fn bridge_filters() -> impl Iterator<Item = leg::Family> {
     leg::Family::ALL.into_iter().filter(|family| {
-        sys::sysctl(&bridge_filter(*family).replace('.', "/")).as_deref() == Some("1")
+        pepd_sys::sysctl(&bridge_filter(*family).replace('.', "/")).as_deref() == Some("1")
     })
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn families() -> impl Iterator<Item = leg::Family> {
 
 /// Whether IPv6 is there and not switched off on the loopback interface, where we listen.
 pub(crate) fn has_ipv6() -> bool {
-    sys::sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
+    pepd_sys::sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
 }
 
 /// What pepd cannot do without: rules, routes, marks and transparent sockets; the sockets that
@@ -202,7 +202,7 @@ fn hand_down(capability: Capability) -> Result<(), CapsError> {
 /// [`SetupError::Forwarding`] when SYNs are to be held on a machine that does not forward.
 pub(crate) fn check_sysctls(config: &Config) -> Result<Vec<SysctlWarning>, SetupError> {
     let serves = leg::Family::ALL.map(|family| serves(config, family));
-    check_sysctls_with(config, serves, sys::sysctl)
+    check_sysctls_with(config, serves, pepd_sys::sysctl)
 }
 
 /// Setting of the kernel that harms what passes this machine.

@@ -11,10 +11,9 @@ use std::{
     time::Duration,
 };
 
+use pepd_sys::marks::MarkSet;
 use tokio::{process::Command, time::timeout};
 use tracing::warn;
-
-use crate::marks::MarkSet;
 
 /// It takes some milliseconds for thousands of sockets.
 const PATIENCE: Duration = Duration::from_secs(10);

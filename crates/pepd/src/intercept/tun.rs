@@ -18,7 +18,6 @@ use pep_core::site::SiteId;
 pub use run::{Run, Single};
 
 use super::{setup, setup::SetupError};
-use crate::sys;
 
 /// What of `virtio_net_hdr` says that a packet is whole, and needs nothing done to it.
 const WHOLE: [u8; run::HEADER] = [0; run::HEADER];
@@ -76,8 +75,8 @@ impl Tun {
             name: name.to_owned(),
             err,
         };
-        let device = sys::tun::open().map_err(SetupError::NoTun)?;
-        let device = sys::tun::create(device, name).map_err(failed)?;
+        let device = pepd_sys::tun::open().map_err(SetupError::NoTun)?;
+        let device = pepd_sys::tun::create(device, name).map_err(failed)?;
         configure(name, ipv6)?;
         Ok(Self {
             name: name.to_owned(),

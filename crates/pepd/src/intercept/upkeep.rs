@@ -7,13 +7,14 @@
 
 use std::fmt;
 
+use pepd_sys::gate::Gate;
+
 use super::{
     InterceptError, Interception, cannot, nft,
     route::{LanHost, Rules},
     rules::Family,
     setup,
 };
-use crate::gate::Gate;
 
 /// Something that is not as it was installed, or has not the effect that it should have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

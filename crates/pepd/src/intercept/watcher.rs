@@ -9,12 +9,11 @@ use std::{
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use pep_core::syn::FlowTuple;
+use pepd_sys::leg::SiteRuntime;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::yield_now,
 };
-
-use crate::{leg::SiteRuntime, sys};
 
 /// What is ready.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ impl Watcher {
             epoll.add(tun, EpollEvent::new(EpollFlags::EPOLLIN, count as u64))?;
             count += 1;
         }
-        let readiness = sys::reactor::register(epoll.0.try_clone()?, Interest::READABLE)?;
+        let readiness = pepd_sys::reactor::register(epoll.0.try_clone()?, Interest::READABLE)?;
         Ok(Self {
             epoll,
             readiness,

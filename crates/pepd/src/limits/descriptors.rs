@@ -4,9 +4,10 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pep_core::config::Config;
+use pepd_sys::threads;
 use units::counted;
 
-use crate::{intercept::setup, sys, threads};
+use crate::intercept::setup;
 
 /// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
 const OTHERS_LATER: usize = 8 + ADMIN;
@@ -37,10 +38,10 @@ pub fn raise() -> u64 {
     let limit = getrlimit(Resource::RLIMIT_NOFILE);
     let Ok((soft, hard)) = limit else { return 1024 };
     match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        Ok(()) => sys::wide(hard),
+        Ok(()) => pepd_sys::wide(hard),
         Err(err) => {
             tracing::warn!(error = %err, limit = soft, "cannot raise the limit of descriptors");
-            sys::wide(soft)
+            pepd_sys::wide(soft)
         }
     }
 }

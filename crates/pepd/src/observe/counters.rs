@@ -1,8 +1,9 @@
 //! All counters of the process as they are now.
 
 use pep_core::stats::Stats;
+use pepd_sys::held::HeldLegs;
 
-use crate::{flow::FlowContext, held::HeldLegs, intercept::rules::Counter};
+use crate::{flow::FlowContext, intercept::rules::Counter};
 
 /// Sets the counters that only the kernel knows, SYNs that pepd did not take, to what they are by
 /// why ([`Counter::PASSED`]).

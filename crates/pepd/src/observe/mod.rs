@@ -45,6 +45,7 @@ use pep_core::{
     site::{InterceptionLoss, Mode, Site, SiteId},
     stats::EndReason,
 };
+use pepd_sys::{leg::SiteRuntime, tally::Tally};
 use tokio::sync::Semaphore;
 use tunnel::{outage, rate::Found};
 use units::Rate;
@@ -62,11 +63,9 @@ use self::{
 };
 use crate::{
     flow::FlowContext,
-    leg::SiteRuntime,
     limits::Admission,
     page,
     switches::Switches,
-    tally::Tally,
     tunnel::{
         Tunnels,
         peers::{SessionFacts, Statuses},

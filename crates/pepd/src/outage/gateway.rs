@@ -11,6 +11,7 @@ use std::{
 
 use nix::sys::socket::{MsgFlags, recv, send};
 use pep_core::{config::Link, outage::probing::Probing};
+use pepd_sys::{notices::Retry, reactor};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -18,7 +19,6 @@ use tokio::{
 };
 
 use super::LinkWatch;
-use crate::{notices::Retry, sys::reactor};
 
 /// How long an answer may take beyond two round trips of an idle link: as queues are long on a bad one.
 const PATIENCE: Duration = Duration::from_secs(3);

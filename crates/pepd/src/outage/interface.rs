@@ -9,9 +9,9 @@ use netlink_packet_route::{
 };
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 use pep_core::config::IfName;
+use pepd_sys::notices::{Group, Notices, Retry};
 
 use super::LinkWatch;
-use crate::notices::{Group, Notices, Retry};
 
 /// Passes on what becomes of an interface, for as long as it is polled.
 pub(super) async fn watch(link: &LinkWatch, interface: &IfName) {

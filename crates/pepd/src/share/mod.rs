@@ -30,12 +30,11 @@ use std::{
 };
 
 use pep_core::share::newcomer_level;
+use pepd_sys::leg::{self, Terms};
 use tokio::sync::Notify;
 use units::Rate;
 
 pub use sampler::Sampler;
-
-use crate::leg::{self, Terms};
 
 /// The link, as far as flows share its rate.
 #[derive(Debug)]

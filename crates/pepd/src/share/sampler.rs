@@ -11,10 +11,10 @@ use std::{
 };
 
 use pep_core::share::{INTERVAL, Level, Sharer, Usage};
+use pepd_sys::socket::{self, Progress};
 use tokio::time::{Instant, sleep};
 
 use super::{Sender, SharedLink};
-use crate::sys::socket::{self, Progress};
 
 /// While nothing moves, which may be for hours, flows are looked at less and less often, down to this.
 const INTERVAL_STUCK: Duration = Duration::from_secs(1);

@@ -14,7 +14,6 @@ use tokio::{
 };
 
 use super::*;
-use crate::sys;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -78,7 +77,7 @@ impl Flow {
     }
 
     fn pace(&self) -> u64 {
-        sys::socket::max_pacing_rate(self.leg.as_fd()).unwrap()
+        pepd_sys::socket::max_pacing_rate(self.leg.as_fd()).unwrap()
     }
 }
 

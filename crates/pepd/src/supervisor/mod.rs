@@ -383,7 +383,7 @@ pub fn begin_worker() {
         let thread = std::thread::current();
         let in_flow = thread
             .name()
-            .is_some_and(|name| name.starts_with(crate::threads::NAME));
+            .is_some_and(|name| name.starts_with(pepd_sys::threads::NAME));
         if !in_flow {
             std::process::abort();
         }

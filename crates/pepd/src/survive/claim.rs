@@ -23,7 +23,7 @@ use nix::{
 use pep_core::config::{Config, Marks};
 use tokio::{io::Interest, time::timeout};
 
-use crate::{survive::discovery::Predecessor, sys};
+use crate::survive::discovery::Predecessor;
 
 /// What the names of claims begin with.
 const PREFIX: &str = "pepd/";
@@ -194,8 +194,8 @@ pub fn end_keepers_of(config: &Config) {
 async fn end_of(process: u32) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_secs(1);
     let process = i32::try_from(process).map_err(io::Error::other)?;
-    let process = sys::process::pidfd_open(Pid::from_raw(process))?;
-    let process = sys::reactor::register(process, Interest::READABLE)?;
+    let process = pepd_sys::process::pidfd_open(Pid::from_raw(process))?;
+    let process = pepd_sys::reactor::register(process, Interest::READABLE)?;
     let ended = timeout(PATIENCE, process.readable()).await?;
     ended.map(drop)
 }

@@ -16,8 +16,7 @@ use std::{
 };
 
 use pep_core::arena::Counters;
-
-use crate::sys::socket::{Totals, totals, unacknowledged, unread, unread_with_fin};
+use pepd_sys::socket::{Totals, totals, unacknowledged, unread, unread_with_fin};
 
 /// States of `include/net/tcp_states.h`.
 const SYN_SENT: u8 = 2;
@@ -75,7 +74,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::leg::set_reset_on_close;
+    use pepd_sys::leg::set_reset_on_close;
 
     /// Two ends: the one that connected comes first.
     fn pair() -> (TcpStream, TcpStream) {

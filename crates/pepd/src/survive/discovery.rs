@@ -11,8 +11,6 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::sys;
-
 /// What the process is called that restarts the one that carries flows.
 pub const SUPERVISOR: &std::ffi::CStr = c"pepd-supervisor";
 
@@ -63,7 +61,7 @@ impl Unguarded {
 }
 
 fn is_keeper(process: u32) -> bool {
-    name(process).is_some_and(|name| name.as_bytes() == sys::keeper::NAME.to_bytes())
+    name(process).is_some_and(|name| name.as_bytes() == pepd_sys::keeper::NAME.to_bytes())
 }
 
 fn name(process: u32) -> Option<String> {

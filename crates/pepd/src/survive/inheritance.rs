@@ -12,13 +12,11 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     unistd::Pid,
 };
+use pepd_sys::process;
 use socket2::{Protocol, SockRef, Socket};
 
 use super::discovery::Predecessor;
-use crate::{
-    arena::Arena,
-    sys::{self, process},
-};
+use crate::arena::Arena;
 
 /// Name of the memory in which the ways to peers are kept.
 pub const PATHS: &str = "pepd-paths";
@@ -172,7 +170,7 @@ impl Inheritance {
             .iter()
             .filter(|socket| is_accepted(socket.as_fd(), client_mark));
         for listener in of_sites {
-            while let Ok((client, _)) = sys::socket::accept(listener.as_fd()) {
+            while let Ok((client, _)) = pepd_sys::socket::accept(listener.as_fd()) {
                 self.sort(client);
             }
         }

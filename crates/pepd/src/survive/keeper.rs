@@ -14,8 +14,6 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::sys;
-
 /// How long flows wait for a successor. Then their sockets close, and the kernel forwards.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -52,7 +50,7 @@ impl Keeper {
     /// When there is no memory, or no process, for it.
     pub fn new(patience: Duration) -> io::Result<Self> {
         Ok(Self {
-            process: sys::keeper::spawn(patience)?,
+            process: pepd_sys::keeper::spawn(patience)?,
             ended: false,
         })
     }
@@ -64,10 +62,10 @@ impl Keeper {
 
     /// Whether a successor could have what it keeps: whether we may take a descriptor from it.
     fn check(&self) -> io::Result<()> {
-        let keeper = sys::process::pidfd_open(self.process)?;
+        let keeper = pepd_sys::process::pidfd_open(self.process)?;
         let shared = keeper.as_raw_fd();
         // It shares our table: what we have just opened, it has.
-        sys::process::pidfd_getfd(keeper.as_fd(), shared).map(drop)
+        pepd_sys::process::pidfd_getfd(keeper.as_fd(), shared).map(drop)
     }
 
     /// Whether somebody has killed it.

@@ -16,6 +16,7 @@ use nix::sys::{
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 use pep_core::outage::Told;
+use pepd_sys::reactor;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::mpsc::UnboundedReceiver,
@@ -41,7 +42,7 @@ use super::{
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
 };
-use crate::{custody::Replies, flow::FlowContext, intercept::tun::PacketTuns, sys::reactor};
+use crate::{custody::Replies, flow::FlowContext, intercept::tun::PacketTuns};
 
 /// Datagrams sent, and calls that receive some, before others have their turn.
 const SEND_TURN: usize = 256;

@@ -3,6 +3,10 @@
 use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd, rc::Rc, sync::Arc};
 
 use pep_core::{greeting::Greeting, relay::Side, site::Source, stats::EndReason};
+use pepd_sys::{
+    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
+    tally::Tally,
+};
 use socket2::SockRef;
 use tunnel::wire::ResetCode;
 
@@ -15,9 +19,7 @@ use super::{
 };
 use crate::{
     flow::{self, Ends, FlowContext},
-    leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     limits::Permit,
-    tally::Tally,
 };
 
 /// What server legs of peers' flows are made by: from the client's address, and from ours.

@@ -13,13 +13,13 @@ use std::{
 
 use nix::sys::socket::{MsgFlags, recv, send};
 use pep_core::{relay::Direction, ring::Ranges};
+use pepd_sys::unanswered::Unanswered;
 use socket2::SockRef;
 use tokio::io::Interest;
 
 use crate::{
     arena::Slot,
     flow::{self, LegIo},
-    unanswered::Unanswered,
 };
 
 /// The answer of a server to connect().

@@ -50,6 +50,7 @@ mod udp;
 use std::{io, os::fd::OwnedFd, sync::Arc, thread::JoinHandle};
 
 use pep_core::site::SiteId;
+use pepd_sys::{tally::Tally, threads::IdleThread};
 use tokio::sync::{mpsc, watch};
 use tunnel::class::Class;
 
@@ -57,8 +58,6 @@ use crate::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
     intercept::tun::PacketTuns,
     limits::Permit,
-    tally::Tally,
-    threads::IdleThread,
 };
 use leg::Leg;
 use peers::{PeerStatus, Statuses};

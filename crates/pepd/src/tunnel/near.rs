@@ -10,6 +10,7 @@ use pep_core::{
     site::{DscpPolicy, Source},
     stats::EndReason,
 };
+use pepd_sys::keys::{self, NoRandomness};
 use tokio::time::timeout;
 use tunnel::{class::Class, wire::ResetCode};
 
@@ -21,7 +22,6 @@ use super::{
     recover,
     table::{Announcement, Policy},
 };
-use crate::keys::{self, NoRandomness};
 
 /// Serves an accepted client to the end of its flow.
 pub(super) async fn serve(core: Shared, handed: Handed<io::Result<Box<dyn Leg>>>) {

@@ -9,6 +9,7 @@ use pep_core::{
     greeting::Greeting,
     relay::{Direction, Side},
 };
+use pepd_sys::leg::SiteRuntime;
 use tunnel::class::Class;
 
 use super::{
@@ -23,7 +24,6 @@ use super::{
 use crate::{
     custody::Left,
     flow::{Ends, born},
-    leg::SiteRuntime,
     survive::Survivor,
 };
 

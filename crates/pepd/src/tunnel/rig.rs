@@ -14,6 +14,10 @@ use pep_core::{
     budget::MemoryBudget, chunks::window, custody::Bounds, relay::RelayLimits, site::SiteId,
     stats::Stats,
 };
+use pepd_sys::{
+    leg::{self, SiteRuntime, testing::site},
+    stats::Counters,
+};
 use tokio::{
     net::{TcpListener, TcpStream},
     task::{LocalSet, spawn_local, yield_now},
@@ -38,9 +42,7 @@ use super::{
 use crate::{
     arena::{Arena, Geometry},
     flow::{Ends, FlowContext},
-    leg::{self, SiteRuntime, tests::site},
     limits::Admission,
-    stats::Counters,
 };
 
 /// Nothing here takes longer unless something is broken.

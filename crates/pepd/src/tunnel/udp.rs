@@ -14,7 +14,6 @@ use tokio::{io::Interest, net::UdpSocket};
 use tunnel::ecn::Ecn;
 
 use super::batch::Batch;
-use crate::sys;
 
 /// Bytes that the kernel keeps for us while we are busy: 60 ms at 1 Gbit/s. What does not fit is lost, and repairing it makes us
 /// busier still.
@@ -74,7 +73,7 @@ fn bind(address: SocketAddr, mark: u32) -> io::Result<Socket> {
         (libc::SO_RCVBUFFORCE, RECEIVE_BUFFER),
         (libc::SO_SNDBUFFORCE, SEND_BUFFER),
     ] {
-        sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, option, bytes)?;
+        pepd_sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, option, bytes)?;
     }
     socket.bind(&address.into())?;
     Ok(socket)
@@ -93,7 +92,7 @@ impl Udp {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         // quinn-udp 0.6 asks for the time of each arrival, which nobody here needs, and has room for 96 bytes of what the kernel says of
         // datagrams. With the time, joined datagrams take 112 (IPv4) or 120, and what is cut off is their mark.
-        sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
+        pepd_sys::socket::set_int(socket.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
         Ok(Self { socket, state })
     }
 
@@ -251,7 +250,7 @@ impl Sockets {
 
     /// Datagrams that both have dropped since they were made, as nobody took them in time; modulo 2^32.
     pub(super) fn dropped(&self) -> u32 {
-        let drops = |udp: &Udp| sys::socket::drops(udp.socket.as_fd()).unwrap_or_default();
+        let drops = |udp: &Udp| pepd_sys::socket::drops(udp.socket.as_fd()).unwrap_or_default();
         let sockets = [&self.v4, &self.v6].into_iter().flatten();
         sockets.map(drops).fold(0, u32::wrapping_add)
     }

@@ -10,9 +10,9 @@ use std::{
 use pepd::{
     cli::{KeygenArgs, MigrateArgs},
     exit::ExitStatus,
-    keys,
     migrate::{Draft, options, rules},
 };
+use pepd_sys::keys;
 
 use crate::output::{complain, print};
 

@@ -13,7 +13,6 @@ use pep_core::config::Config;
 use pepd::{
     cleanup,
     cli::{CcCommand, CheckArgs, CleanupArgs, Cli, Command, ListArgs, RulesArgs, RunArgs},
-    congestion::{Catalogue, listing::Listing},
     custody,
     daemon::{self, DaemonError, Role},
     diagnose,
@@ -21,11 +20,14 @@ use pepd::{
     intercept,
     kernel::tell_what_is_missing,
     load::{self, LoadError, Loaded, Source},
-    log,
     summary::Summary,
     supervisor,
     survive::{handed, keeper},
-    sys::socket::has_rto_max,
+};
+use pepd_sys::{
+    congestion::{Catalogue, listing::Listing},
+    log,
+    socket::has_rto_max,
 };
 
 use asking::asking;

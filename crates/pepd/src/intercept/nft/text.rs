@@ -5,16 +5,14 @@ use std::{collections::BTreeSet, fmt::Write as _};
 
 use ipnet::IpNet;
 use pep_core::{hosts::Host, site::PortRange};
+use pepd_sys::gate::Gate;
 
 use super::{
-    Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS,
+    Family, HOST_MASK, Hook, MARKS_ELEMENTS, MARKS_MAP, MARKS_MODULUS, MARKS_SECONDS, Names,
     RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
     SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
 };
-use crate::{
-    gate::Gate,
-    intercept::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term},
-};
+use crate::intercept::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term};
 
 /// Upper half of the priorities that are tags of pepd's, in hexadecimal as in the language of nft:
 /// "PE" in ASCII.

@@ -4,6 +4,7 @@ use pep_core::{
     config::{Config, Elsewhere, IfName},
     site::{Matcher, Mode, PortRange, Site, SiteId},
 };
+use pepd_sys::{gate::Gate, marks::MarkSet};
 
 use super::{
     Chain, Counter, ELSEWHERE, Family, Features, Hook, Lan, NO_ROUTE, NoRoute, Prefixes, Rule,
@@ -11,7 +12,6 @@ use super::{
     packets::{PacketLane, lanes, takes_tcp},
     rule,
 };
-use crate::{gate::Gate, marks::MarkSet};
 
 impl Ruleset {
     /// The table for this configuration on a kernel that can do so much.

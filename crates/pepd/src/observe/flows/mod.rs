@@ -15,15 +15,15 @@ use pep_core::{
     relay::{Direction, Side},
     site::{InterceptionLoss, Site},
 };
+use pepd_sys::{
+    gate::Gate,
+    leg::Family,
+    sockets::{self, Facts, Found},
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Observer, gather, status::Used};
-use crate::{
-    gate::Gate,
-    leg::Family,
-    observe::custody::{FlowCustody, open_flows},
-    sys::sockets::{self, Facts, Found},
-};
+use crate::observe::custody::{FlowCustody, open_flows};
 
 /// Flows that are listed unless something else is asked for, and at most.
 pub const LISTED: usize = 100;

@@ -10,6 +10,7 @@ use pep_core::{
     relay::{Direction, Side},
     site::LinkLeg,
 };
+use pepd_sys::sockets::{self, Found};
 use tokio::{
     task::spawn_blocking,
     time::{Instant, Interval, MissedTickBehavior, interval, timeout},
@@ -23,7 +24,6 @@ use super::{
 use crate::{
     flow::{Ended, Watch, Watched},
     observe::flows::{LegStatus, come_to},
-    sys::sockets::{self, Found},
 };
 
 /// How often it is looked at.

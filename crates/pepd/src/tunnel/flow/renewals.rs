@@ -23,7 +23,7 @@ fn drawn(what: &str) -> Draw {
     let given = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
-    let bytes = crate::keys::random().expect("randomness");
+    let bytes = pepd_sys::keys::random().expect("randomness");
     let drawn = u64::from(u32::from_be_bytes(*bytes.first_chunk().expect("32 bytes")));
     let seed = given.unwrap_or(drawn);
     println!("{what}: SEED={seed}");

@@ -23,10 +23,9 @@ use pep_core::{
     config::Config,
     site::{FlowKey, Matcher, Mode, Protocol, Site, SiteId},
 };
+use pepd_sys::{packet::PacketSocket, reactor};
 use socket2::SockFilter;
 use tokio::io::{Interest, unix::AsyncFd};
-
-use crate::sys::{packet::PacketSocket, reactor};
 
 /// What the kernel holds for us, while this thread does something else.
 const BUFFER: usize = 1 << 20;

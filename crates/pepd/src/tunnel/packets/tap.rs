@@ -10,6 +10,7 @@ use std::{
 };
 
 use pep_core::site::SiteId;
+use pepd_sys::reactor;
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::{
@@ -22,7 +23,6 @@ use crate::{
         netlink::{Netlink, RouteError},
         tun::{PacketTun, PacketTuns, Tun},
     },
-    sys::reactor,
     tunnel::core::Core,
 };
 

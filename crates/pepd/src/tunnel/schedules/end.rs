@@ -15,6 +15,10 @@ use pep_core::{
     site::{KeepWhen, SiteId},
     stats::Stats,
 };
+use pepd_sys::{
+    fuse::Fuse,
+    leg::{SiteRuntime, testing::site},
+};
 use tokio::task::LocalSet;
 use tunnel::{
     class::Class,
@@ -34,8 +38,6 @@ use crate::{
         tests::{Faulty, Slow},
     },
     flow::Ends,
-    fuse::Fuse,
-    leg::{SiteRuntime, tests::site},
     survive::recovery::Recovery,
     tunnel::{
         Handed, Inherited,

@@ -18,16 +18,15 @@ use pep_core::{
     relay::{Direction, Side},
     ring::Ranges,
 };
+use pepd_sys::{fuse::Fuse, unanswered::Unanswered};
 
 use crate::{
     arena::Slot,
     flow::{Ends, FlowContext},
-    fuse::Fuse,
     tunnel::{
         far::Servers,
         leg::{Answer, Leg},
     },
-    unanswered::Unanswered,
 };
 
 /// Bytes of a flow in a direction from this position on; such as can be compressed, of `text`.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! What is pepd's is pepd's own code; the kernel and the hosts are simulated ([`kernel`], [`hosts`]), the link is winkemu's. A
-//! [`Fuse`](crate::fuse::Fuse) ends a process before any store to the arena and any call.
+//! [`Fuse`](pepd_sys::fuse::Fuse) ends a process before any store to the arena and any call.
 //!
 //! `PEPD_TEST_SEED=n` runs that schedule alone, and tells what happens; `PEPD_TEST_SCHEDULES=n` runs so many, and
 //! `PEPD_TEST_FIRST=n` begins with that seed instead of 0.

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use pep_core::{config::Config, custody::Bounds};
+use pepd_sys::threads::IdleThread;
 use units::ByteSize;
 
 use super::TunnelError;
 use crate::{
     arena::Arena,
     custody::{self, Claimed, Left, Replies, Seal, Spill},
-    threads::IdleThread,
     tunnel::core::Key,
 };
 

@@ -11,6 +11,13 @@ use pep_core::{
     key::SecretKey,
     site::{Buffers, Class as SiteClass, Mode, ReceiveBuffer, SiteId},
 };
+use pepd_sys::{
+    congestion::Controls,
+    interface,
+    keys::{self, KeyFileError, NoRandomness},
+    leg::{Clamps, LegOptions, SiteRuntime},
+    marks::MarkSet,
+};
 use tunnel::{
     class::Class,
     endpoint::{Carriers, DATAGRAM_OVERHEAD, Endpoint, EndpointConfig, Limits, PeerConfig},
@@ -27,15 +34,7 @@ use super::{
     tcp,
     udp::Bound,
 };
-use crate::{
-    congestion::Controls,
-    custody::FolderError,
-    flow::FlowContext,
-    keys::{self, KeyFileError, NoRandomness},
-    leg::{Clamps, LegOptions, SiteRuntime},
-    marks::MarkSet,
-    sys::interface,
-};
+use crate::{custody::FolderError, flow::FlowContext};
 
 pub(super) use kept::Kept;
 pub use room::extent;

@@ -7,10 +7,10 @@ use std::{
 };
 
 use pep_core::custody::{Bounds, FlowKey, Ledger, Place, SiteKey};
+use pepd_sys::stats::Counters;
 
 use crate::{
     custody::{Answered, Record, Reply, Spill, Spot},
-    stats::Counters,
     tunnel::core::Key,
 };
 

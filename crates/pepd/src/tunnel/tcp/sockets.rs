@@ -7,10 +7,9 @@ use std::{
 };
 
 use pep_core::site::{Buffers, ReceiveBuffer};
+use pepd_sys::leg::{Clamps, Family, LegOptions};
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-
-use crate::leg::{Clamps, Family, LegOptions};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;

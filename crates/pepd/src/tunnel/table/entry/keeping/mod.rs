@@ -22,11 +22,11 @@ use pep_core::{
     hosts::Host,
     site::KeepWhen,
 };
+use pepd_sys::leg::SiteRuntime;
 
 use super::Entry;
 use crate::{
     custody::{RECORD, Spot},
-    leg::SiteRuntime,
     tunnel::{core::Key, table::kept::Custody},
 };
 

@@ -9,8 +9,10 @@ mod options;
 pub mod receive;
 mod site;
 mod terms;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use std::{
     fmt, io,
@@ -29,8 +31,6 @@ pub use clamp::Clamps;
 pub use options::{Congestion, LegOptions, OptionError, PayloadRate, set_pacing_or_warn};
 pub use site::SiteRuntime;
 pub use terms::Terms;
-
-use crate::sys;
 
 /// IPv4 or IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,7 +146,8 @@ fn set_listener_options(
 ) -> Result<(), OptionError> {
     set_leg_options(socket, &site.client, family)?;
     if site.keeps_dscp() {
-        let saved = sys::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1);
+        let saved =
+            crate::socket::set_int(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1);
         options::or_warn("TCP_SAVE_SYN", saved);
     }
     if let DscpPolicy::Set(dscp) = site.dscp {
@@ -243,7 +244,7 @@ impl ReservedLeg {
     ) -> io::Result<OwnedFd> {
         // The port is chosen by connect(), which knows the destination: more are free then.
         let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
-        sys::socket::set_int(self.socket.as_fd(), level, name, 1)?;
+        crate::socket::set_int(self.socket.as_fd(), level, name, 1)?;
         self.socket.bind(&SocketAddr::new(client, 0).into())?;
         self.start(site, destination, syn)
     }
@@ -305,7 +306,7 @@ pub fn set_reset_on_close(fd: BorrowedFd<'_>, reset: bool) -> io::Result<()> {
 /// The DSCP of the SYN by which an accepted leg came, where it was saved; 0 otherwise.
 pub fn syn_dscp(fd: BorrowedFd<'_>) -> u8 {
     let mut buffer = [0; 256];
-    match sys::socket::saved_syn(fd, &mut buffer) {
+    match crate::socket::saved_syn(fd, &mut buffer) {
         Ok([first, second, ..]) if first >> 4 == 4 => second >> 2,
         Ok([first, second, ..]) if first >> 4 == 6 => (first << 4 | second >> 4) >> 2,
         _ => 0,
@@ -318,7 +319,7 @@ pub fn set_dscp_or_warn(fd: BorrowedFd<'_>, family: Family, dscp: u8) {
         Family::V4 => (libc::IPPROTO_IP, libc::IP_TOS),
         Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
     };
-    let result = sys::socket::set_int(fd, level, name, libc::c_int::from(dscp) << 2);
+    let result = crate::socket::set_int(fd, level, name, libc::c_int::from(dscp) << 2);
     options::or_warn("IP_TOS", result);
 }
 
@@ -366,5 +367,5 @@ fn set_icmp_errors(fd: BorrowedFd<'_>, family: Family, on: bool) -> io::Result<(
         Family::V4 => (libc::IPPROTO_IP, libc::IP_RECVERR),
         Family::V6 => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
     };
-    sys::socket::set_int(fd, level, name, libc::c_int::from(on))
+    crate::socket::set_int(fd, level, name, libc::c_int::from(on))
 }

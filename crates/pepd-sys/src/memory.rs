@@ -32,7 +32,7 @@ pub struct SharedMemory {
     fd: OwnedFd,
     base: NonNull<libc::c_void>,
     len: NonZeroUsize,
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     fuse: std::sync::OnceLock<std::sync::Arc<crate::fuse::Fuse>>,
 }
 
@@ -83,14 +83,14 @@ impl SharedMemory {
             fd,
             base,
             len,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             fuse: std::sync::OnceLock::new(),
         })
     }
 
     /// From now on nothing is stored once that has burnt.
-    #[cfg(test)]
-    pub(crate) fn end_with(&self, fuse: &std::sync::Arc<crate::fuse::Fuse>) {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn end_with(&self, fuse: &std::sync::Arc<crate::fuse::Fuse>) {
         self.fuse
             .set(std::sync::Arc::clone(fuse))
             .expect("one process");
@@ -98,9 +98,9 @@ impl SharedMemory {
 
     /// Whether the process still is there to store something; always, but in tests.
     fn is_alive(&self) -> bool {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         return self.fuse.get().is_none_or(|fuse| fuse.step());
-        #[cfg(not(test))]
+        #[cfg(not(any(test, feature = "testing")))]
         true
     }
 
@@ -253,7 +253,7 @@ impl Words for SharedMemory {
     }
 
     fn store(&self, offset: usize, value: u64) {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         if self.fuse.get().is_some_and(|fuse| !fuse.store()) {
             return;
         }

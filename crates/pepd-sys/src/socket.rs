@@ -341,7 +341,7 @@ pub fn send_probe(fd: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Cap on the time between retransmissions of a socket (TCP_RTO_MAX_MS).
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub fn rto_max(fd: BorrowedFd<'_>) -> io::Result<Duration> {
     let mut ms = [0; 4];
     get(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &mut ms)?;
@@ -349,7 +349,7 @@ pub fn rto_max(fd: BorrowedFd<'_>) -> io::Result<Duration> {
 }
 
 /// How fast a socket may send at most (SO_MAX_PACING_RATE), in bytes per second.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 pub fn max_pacing_rate(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = [0; TCP_INFO_LEN];
     tcp_info(fd, &mut info)?;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Counts the steps of a process that others can see, stores and calls, and ends it before one of them.
 #[derive(Debug)]
-pub(crate) struct Fuse {
+pub struct Fuse {
     left: AtomicU64,
     /// A call of the kernel's is under way, which is one step.
     in_call: AtomicBool,
@@ -27,29 +27,29 @@ impl Default for Fuse {
 
 impl Fuse {
     /// The process has so many steps left.
-    pub(crate) fn light(&self, steps: u64) {
+    pub fn light(&self, steps: u64) {
         self.left.store(steps, Relaxed);
     }
 
     /// One of so many stores is lost.
-    pub(crate) fn lose(&self, one_of: u64) {
+    pub fn lose(&self, one_of: u64) {
         self.loses.store(one_of, Relaxed);
     }
 
     /// Whether a store still happens.
-    pub(crate) fn store(&self) -> bool {
+    pub fn store(&self) -> bool {
         let loses = self.loses.load(Relaxed);
         let count = self.stores.fetch_add(1, Relaxed);
         self.step() && (loses == 0 || count % loses != loses - 1)
     }
 
     /// Whether the process has ended.
-    pub(crate) fn has_burnt(&self) -> bool {
+    pub fn has_burnt(&self) -> bool {
         self.left.load(Relaxed) == 0
     }
 
     /// Whether the next step still happens.
-    pub(crate) fn step(&self) -> bool {
+    pub fn step(&self) -> bool {
         if self.in_call.load(Relaxed) {
             return true;
         }
@@ -61,7 +61,7 @@ impl Fuse {
     }
 
     /// A call, as one step: none where the process has ended.
-    pub(crate) fn call<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
+    pub fn call<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
         if !self.step() {
             return None;
         }

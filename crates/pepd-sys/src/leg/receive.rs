@@ -6,7 +6,7 @@
 
 use std::{io, os::fd::BorrowedFd, sync::OnceLock};
 
-use crate::sys::{self, socket};
+use crate::socket;
 
 /// Limit of the kernel's autotuning where `net.ipv4.tcp_rmem` cannot be read.
 const LIMIT: u64 = 6 << 20;
@@ -15,7 +15,7 @@ const LIMIT: u64 = 6 << 20;
 pub fn autotuned_most() -> u64 {
     static READ: OnceLock<u64> = OnceLock::new();
     *READ.get_or_init(|| {
-        let text = sys::sysctl("net/ipv4/tcp_rmem").unwrap_or_default();
+        let text = crate::sysctl("net/ipv4/tcp_rmem").unwrap_or_default();
         let most = text
             .split_whitespace()
             .nth(2)

@@ -42,12 +42,12 @@ impl Unanswered {
     }
 
     /// Destinations that somebody waits for.
-    pub(super) fn destinations(&self) -> BTreeSet<IpAddr> {
+    pub fn destinations(&self) -> BTreeSet<IpAddr> {
         self.lock().keys().copied().collect()
     }
 
     /// Tells all who wait that the destination cannot be reached.
-    pub(super) fn fail(&self, destination: IpAddr) {
+    pub fn fail(&self, destination: IpAddr) {
         self.lock().remove(&destination);
     }
 

@@ -4,56 +4,12 @@ use std::{
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use pep_core::{
-    config::Keepalive,
-    site::{Close, KeepWhen},
+
+use super::{
+    testing::{options, site},
+    *,
 };
-
-use super::*;
-use crate::sys::socket::has_rto_max;
-
-fn options() -> LegOptions {
-    LegOptions {
-        mark: 0,
-        congestion: Congestion::System,
-        nodelay: true,
-        buffers: pep_core::site::Buffers::default(),
-        mss: None,
-        notsent_lowat: Some(1 << 17),
-        rtt0: None,
-        pacing: None,
-        user_timeout: Some(Duration::from_secs(900)),
-        rto_max: Some(Duration::from_secs(2)),
-        connect: Duration::from_secs(130),
-        keepalive: Some(Keepalive::DEFAULT),
-    }
-}
-
-/// A site that connects from our own address.
-pub(crate) fn site() -> SiteRuntime {
-    SiteRuntime {
-        keep: KeepWhen::Outage,
-        close: Close::Confirmed,
-        hold: Duration::from_secs(900),
-        id: pep_core::site::SiteId(0),
-        name: "test".to_owned(),
-        port: 0,
-        backlog: 16,
-        client: options(),
-        server: options(),
-        source: Source::Self_,
-        syn: SynHandling::Spoof,
-        dscp: DscpPolicy::Keep,
-        timeouts: pep_core::config::Timeouts::default(),
-        link_side: pep_core::relay::Side::Server,
-        compress: false,
-        while_down: pep_core::site::WhileDown::default(),
-        clamps: std::sync::Arc::default(),
-        beside: None,
-        share: [None; 2],
-        tally: std::sync::Arc::default(),
-    }
-}
+use crate::socket::{self, has_rto_max};
 
 fn wait_writable(fd: &OwnedFd) {
     let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLOUT)];
@@ -115,7 +71,7 @@ fn syns_back_off_and_retransmissions_do_not() {
     let server = listener.local_addr().unwrap();
     site.server.user_timeout = Some(Duration::from_secs(600));
     site.server.rto_max = Some(Duration::from_secs(2));
-    let rto_max = |leg: &OwnedFd| sys::socket::rto_max(leg.as_fd()).unwrap().as_secs();
+    let rto_max = |leg: &OwnedFd| socket::rto_max(leg.as_fd()).unwrap().as_secs();
     let leg = server_leg(&site, server, server, FromSyn::default()).unwrap();
     assert_eq!(rto_max(&leg), 16);
     on_connected(leg.as_fd(), &site, Family::V4).unwrap();

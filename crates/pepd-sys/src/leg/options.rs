@@ -16,7 +16,7 @@ use socket2::{Socket, TcpKeepalive};
 use units::Rate;
 
 use super::Family;
-use crate::{congestion::Rtt0, sys};
+use crate::congestion::Rtt0;
 
 /// A socket option that the kernel refused.
 #[derive(Debug, thiserror::Error)]
@@ -180,13 +180,13 @@ impl LegOptions {
         if let Some(bytes) = self.buffers.send {
             or_warn(
                 "SO_SNDBUFFORCE",
-                sys::socket::set_send_buffer(fd, bytes.saturating_mul(2)),
+                crate::socket::set_send_buffer(fd, bytes.saturating_mul(2)),
             );
         }
         let set = match self.buffers.receive {
             ReceiveBuffer::System | ReceiveBuffer::Grown(_) => Ok(()),
             ReceiveBuffer::Fixed(bytes) => {
-                sys::socket::set_receive_buffer(fd, bytes.saturating_mul(2))
+                crate::socket::set_receive_buffer(fd, bytes.saturating_mul(2))
             }
         };
         or_warn("SO_RCVBUFFORCE", set);
@@ -214,7 +214,7 @@ impl LegOptions {
     pub fn cap_retransmissions(&self, socket: BorrowedFd<'_>) {
         if let Some(rto_max) = self.rto_max.filter(|_| self.user_timeout.is_some()) {
             // `pepd run` says at its start where the kernel has no such option.
-            let _ = sys::socket::set_rto_max(socket, rto_max);
+            let _ = crate::socket::set_rto_max(socket, rto_max);
         }
     }
 
@@ -228,10 +228,10 @@ impl LegOptions {
         );
         let Some(rto_max) = rto_max else { return };
         // `pepd run` says at its start where the kernel has no such option.
-        if sys::socket::set_rto_max(socket.as_fd(), rto_max).is_ok() {
+        if crate::socket::set_rto_max(socket.as_fd(), rto_max).is_ok() {
             let retries = self.syn_retries(rto_max);
             let (fd, level) = (socket.as_fd(), libc::IPPROTO_TCP);
-            let set = sys::socket::set_int(fd, level, libc::TCP_SYNCNT, retries);
+            let set = crate::socket::set_int(fd, level, libc::TCP_SYNCNT, retries);
             or_warn("TCP_SYNCNT", set);
         }
     }
@@ -252,8 +252,8 @@ impl LegOptions {
 
 /// How fast a leg may send from now on, in bytes of payload per second.
 pub fn set_pacing_or_warn(fd: BorrowedFd<'_>, bytes_per_second: u64) {
-    let (level, name) = (libc::SOL_SOCKET, sys::socket::SO_MAX_PACING_RATE);
-    let result = sys::socket::set_ulong(fd, level, name, bytes_per_second);
+    let (level, name) = (libc::SOL_SOCKET, crate::socket::SO_MAX_PACING_RATE);
+    let result = crate::socket::set_ulong(fd, level, name, bytes_per_second);
     or_warn("SO_MAX_PACING_RATE", result);
 }
 

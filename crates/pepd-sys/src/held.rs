@@ -48,7 +48,8 @@ struct Shared {
 }
 
 impl HeldLegs {
-    pub(super) fn new(config: HolderConfig) -> Self {
+    /// None held yet.
+    pub fn new(config: HolderConfig) -> Self {
         Self {
             shared: Mutex::new(Shared {
                 holder: Holder::new(config),
@@ -98,7 +99,7 @@ impl HeldLegs {
     }
 
     /// A packet has come by a TUN.
-    pub(super) fn arrive(&self, packet: &[u8]) {
+    pub fn arrive(&self, packet: &[u8]) {
         let version = packet.first().map(|byte| byte >> 4);
         let is_of = |family: &Family| version == Some(family.number());
         if let Some(family) = Family::ALL.into_iter().find(is_of) {
@@ -111,12 +112,13 @@ impl HeldLegs {
         self.arrived[family as usize].load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_source_port_changed(&self) {
+    /// Counts a server leg that got another source port than its client's.
+    pub fn count_source_port_changed(&self) {
         self.source_port_changed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Gives the holder an input and collects what it wants done.
-    pub(super) fn input(
+    pub fn input(
         &self,
         actions: &mut impl Extend<Action>,
         input: impl FnOnce(&mut Holder, Duration),
@@ -129,7 +131,7 @@ impl HeldLegs {
 
     /// The server has answered; from now on the listener may take the leg. Returned when
     /// nobody waits for it any more.
-    pub(super) fn connected(
+    pub fn connected(
         &self,
         flow: FlowTuple,
         leg: ConnectedLeg,
@@ -146,17 +148,17 @@ impl HeldLegs {
     }
 
     /// Takes back a leg that nobody took.
-    pub(super) fn withdraw(&self, flow: &FlowTuple) -> Option<ConnectedLeg> {
+    pub fn withdraw(&self, flow: &FlowTuple) -> Option<ConnectedLeg> {
         self.lock().legs.remove(flow)
     }
 
     /// Flows whose servers have not answered.
-    pub(super) fn connecting(&self) -> Vec<FlowTuple> {
+    pub fn connecting(&self) -> Vec<FlowTuple> {
         self.lock().holder.connecting().collect()
     }
 
     /// When the holder wants to be called again.
-    pub(super) fn next_timeout(&self) -> Option<Instant> {
+    pub fn next_timeout(&self) -> Option<Instant> {
         let timeout = self.lock().holder.poll_timeout();
         timeout.map(|timeout| self.epoch + timeout)
     }

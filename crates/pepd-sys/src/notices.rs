@@ -20,7 +20,7 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use crate::sys::reactor;
+use crate::reactor;
 
 /// More in one datagram than the kernel ever sends unasked.
 const DATAGRAM_BYTES_MAX: usize = 16 * 1024;
@@ -37,7 +37,7 @@ const REOPEN_MAX: Duration = Duration::from_secs(60);
 
 /// When to watch anew after a failure.
 #[derive(Debug)]
-pub(crate) struct Retry {
+pub struct Retry {
     pause: Duration,
     what: &'static str,
     until_then: &'static str,
@@ -45,12 +45,12 @@ pub(crate) struct Retry {
 
 impl Retry {
     /// Of the kernel's notices. `until_then` is what is amiss meanwhile.
-    pub(crate) fn new(until_then: &'static str) -> Self {
+    pub fn new(until_then: &'static str) -> Self {
         Self::of("no notices from the kernel", until_then)
     }
 
     /// Of something else: `what` has failed.
-    pub(crate) fn of(what: &'static str, until_then: &'static str) -> Self {
+    pub fn of(what: &'static str, until_then: &'static str) -> Self {
         Self {
             pause: REOPEN_MIN,
             what,
@@ -59,7 +59,7 @@ impl Retry {
     }
 
     /// Says why, and waits.
-    pub(crate) async fn wait(&mut self, err: &io::Error) {
+    pub async fn wait(&mut self, err: &io::Error) {
         let (pause, what, until_then) = (self.pause, self.what, self.until_then);
         warn!(error = %err, "{what}, trying again in {pause:?}: until then {until_then}");
         sleep(pause).await;
@@ -69,7 +69,7 @@ impl Retry {
 
 /// A group of notices (RTNLGRP_*).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Group {
+pub enum Group {
     /// Interfaces.
     Link,
     /// Neighbours, and whether they answer.
@@ -88,14 +88,14 @@ impl Group {
 
 /// A netlink socket that hears of all changes in a group.
 #[derive(Debug)]
-pub(crate) struct Notices(AsyncFd<OwnedFd>);
+pub struct Notices(AsyncFd<OwnedFd>);
 
 impl Notices {
     /// A socket in the event loop this is called in.
     ///
     /// # Errors
     /// When descriptors or memory are short.
-    pub(crate) fn open(group: Group) -> io::Result<Self> {
+    pub fn open(group: Group) -> io::Result<Self> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let protocol = SockProtocol::NetlinkRoute;
         let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
@@ -107,7 +107,7 @@ impl Notices {
     ///
     /// # Errors
     /// When the socket is of no use any more.
-    pub(crate) async fn next<T>(
+    pub async fn next<T>(
         &self,
         pick: impl Fn(&RouteNetlinkMessage) -> Option<T>,
     ) -> io::Result<Vec<T>> {

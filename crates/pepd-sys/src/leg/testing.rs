@@ -1,0 +1,54 @@
+//! A site for tests.
+
+use std::{sync::Arc, time::Duration};
+
+use pep_core::{
+    config::{Keepalive, Timeouts},
+    relay::Side,
+    site::{Buffers, Close, DscpPolicy, KeepWhen, SiteId, Source, SynHandling, WhileDown},
+};
+
+use super::{Congestion, LegOptions, SiteRuntime};
+
+pub(super) fn options() -> LegOptions {
+    LegOptions {
+        mark: 0,
+        congestion: Congestion::System,
+        nodelay: true,
+        buffers: Buffers::default(),
+        mss: None,
+        notsent_lowat: Some(1 << 17),
+        rtt0: None,
+        pacing: None,
+        user_timeout: Some(Duration::from_secs(900)),
+        rto_max: Some(Duration::from_secs(2)),
+        connect: Duration::from_secs(130),
+        keepalive: Some(Keepalive::DEFAULT),
+    }
+}
+
+/// A site that connects from our own address.
+pub fn site() -> SiteRuntime {
+    SiteRuntime {
+        keep: KeepWhen::Outage,
+        close: Close::Confirmed,
+        hold: Duration::from_secs(900),
+        id: SiteId(0),
+        name: "test".to_owned(),
+        port: 0,
+        backlog: 16,
+        client: options(),
+        server: options(),
+        source: Source::Self_,
+        syn: SynHandling::Spoof,
+        dscp: DscpPolicy::Keep,
+        timeouts: Timeouts::default(),
+        link_side: Side::Server,
+        compress: false,
+        while_down: WhileDown::default(),
+        clamps: Arc::default(),
+        beside: None,
+        share: [None; 2],
+        tally: Arc::default(),
+    }
+}
