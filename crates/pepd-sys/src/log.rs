@@ -219,7 +219,8 @@ mod tests {
         let writer = memory.clone();
         let dispatch = dispatch(format, targets(level), move || writer.clone(), reader);
         dispatcher::with_default(&dispatch, || {
-            let span = tracing::info_span!(target: "pepd_relay::flow", "flow", client = "10.0.0.1:1000");
+            let span =
+                tracing::info_span!(target: "pepd_relay::flow", "flow", client = "10.0.0.1:1000");
             let _entered = span.enter();
             tracing::info!(target: "pepd_relay::flow", up_bytes = 7, "flow ended");
             tracing::debug!(target: "pepd_relay::flow", "a detail");

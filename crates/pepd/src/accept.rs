@@ -15,6 +15,7 @@ use pep_core::{
     relay::Side,
     site::{SynHandling, WhileDown},
 };
+use pepd_intercept::foreign::Foreign;
 use pepd_sys::{
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     reactor, socket,
@@ -28,7 +29,6 @@ use tokio::{
 use crate::{
     arena::SlotState,
     flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, connect, waiting},
-    intercept::foreign::Foreign,
     limits::Resource,
     tunnel::Route,
 };

@@ -3,13 +3,10 @@
 use std::{fmt, io, path::PathBuf};
 
 use pep_core::config::Config;
+use pepd_intercept::{InterceptError, Interception};
 use tokio::runtime;
 
-use crate::{
-    admin,
-    intercept::{InterceptError, Interception},
-    survive::claim,
-};
+use crate::{admin, survive::claim};
 
 /// Why nothing could be removed.
 #[derive(Debug, thiserror::Error)]

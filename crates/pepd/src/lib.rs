@@ -14,7 +14,6 @@
 //! - [`kernel`], whether this machine has what a configuration asks for
 //! - [`keys`], of tunnels: making them, files with them
 //! - [`held`], server legs of held SYNs; [`unanswered`], servers that are silent
-//! - [`intercept`], packet filter rules, routes and TUN devices
 //! - [`leg`], sockets and their options
 //! - [`limits`], how many flows there may be
 //! - [`load`], [`summary`], a configuration file and what it comes to
@@ -48,7 +47,6 @@ pub mod daemon;
 pub mod diagnose;
 pub mod exit;
 pub mod flow;
-pub mod intercept;
 pub mod kernel;
 pub mod limits;
 pub mod load;

@@ -11,7 +11,7 @@ use std::{
 
 use nix::sched::{CloneFlags, unshare};
 use pep_core::{config::Config, hosts::Host};
-use pepd::intercept::{
+use pepd_intercept::{
     Format, Interception, nft, render,
     rules::{Features, Ruleset},
     upkeep::Trouble,

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use pepd_intercept::Format;
 
 use super::ConfigArgs;
-use crate::intercept::Format;
 
 pub(super) const CHECK_EXAMPLES: &str = "\
 Prints findings on this machine, then the sites and what each comes to, and exits 0; or prints every error as

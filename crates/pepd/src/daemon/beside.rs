@@ -7,12 +7,10 @@ use std::{
 };
 
 use pep_core::config::Config;
+use pepd_intercept::{Interception, nft};
 use pepd_sys::leg::{Clamps, Family};
 
-use crate::{
-    diagnose,
-    intercept::{Interception, nft},
-};
+use crate::diagnose;
 
 /// Time between two looks at all rules, which may be thousands.
 const PAUSE: Duration = Duration::from_secs(8);

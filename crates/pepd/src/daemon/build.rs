@@ -7,6 +7,9 @@ use pep_core::{
     config::{Addresses, Config},
     relay::RelayLimits,
 };
+use pepd_intercept::{
+    Interception, defer::DeferTask, foreign::ForeignMarks, neigh::NeighbourWatch, setup,
+};
 use pepd_sys::{
     congestion::{Controls, privileges},
     held::HeldLegs,
@@ -29,9 +32,6 @@ use crate::{
     accept::Listener,
     arena::{Arena, Geometry},
     flow::FlowContext,
-    intercept::{
-        Interception, defer::DeferTask, foreign::ForeignMarks, neigh::NeighbourWatch, setup,
-    },
     limits::{Admission, descriptors, flow_cap},
     outage::LinkWatch,
     share::SharedLink,

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use pep_core::site::SiteId;
+use pepd_intercept::LeftAlone;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -10,7 +11,6 @@ use tokio::{
 
 use crate::{
     flow::FlowContext,
-    intercept::LeftAlone,
     outage::LinkWatch,
     switches::{Off, Switches},
 };

@@ -2,13 +2,11 @@
 
 use std::{collections::BTreeSet, error::Error};
 
+use pepd_intercept::{InterceptError, Interception, upkeep::Trouble};
 use pepd_sys::{gate::Gate, leg::Family, log};
 
 use super::spare::Spare;
-use crate::{
-    flow::FlowContext,
-    intercept::{InterceptError, Interception, upkeep::Trouble},
-};
+use crate::flow::FlowContext;
 
 /// How many slots are cleaned at one time: some milliseconds of work.
 const SWEEP: usize = 1024;

@@ -18,12 +18,12 @@ use nix::sys::{
     signal::{SigSet, Signal},
 };
 use pep_core::config::Config;
+use pepd_intercept::InterceptError;
 use pepd_sys::{congestion::ControlsError, leg::OptionError};
 use tokio::runtime;
 
 use crate::{
     exit::ExitStatus,
-    intercept::InterceptError,
     limits::descriptors,
     load::Source,
     survive::{

@@ -12,17 +12,14 @@ use pep_core::{
     redirection::{Change, Redirection, SYNS_MIN, Totals},
     site::{InterceptionLoss, Mode, SiteId},
 };
+use pepd_intercept::{
+    Interception,
+    lost::Lost,
+    rules::{Counter, Family},
+};
 use pepd_sys::leg::SiteRuntime;
 
-use crate::{
-    flow::FlowContext,
-    intercept::{
-        Interception,
-        lost::Lost,
-        rules::{Counter, Family},
-    },
-    observe,
-};
+use crate::{flow::FlowContext, observe};
 
 /// What is watched: the flows of one family of a site, or SYNs on their way into a TUN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::Duration};
 
 use pep_core::{config::Config, hosts::Host, stats::Stats};
+use pepd_intercept::{Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch};
 use pepd_sys::{congestion::Controls, gate::Gate, leg::SiteRuntime, stats};
 use tokio::{
     sync::watch,
@@ -26,7 +27,6 @@ use crate::{
     change::{self, Drain, Reload},
     exit::ExitStatus,
     flow::FlowContext,
-    intercept::{Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch},
     limits::Admission,
     load::Source,
     observe::{self, Observer},

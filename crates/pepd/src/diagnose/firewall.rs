@@ -12,15 +12,15 @@ mod walk;
 use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 
 use pep_core::config::Config;
-use pepd_sys::marks::MarkSet;
-use tokio::{process::Command, time::timeout};
-
-use super::{Finding, State, live::Running, read, system};
-use crate::intercept::{
+use pepd_intercept::{
     nft::Nft,
     rules::{Lan, lans},
     setup,
 };
+use pepd_sys::marks::MarkSet;
+use tokio::{process::Command, time::timeout};
+
+use super::{Finding, State, live::Running, read, system};
 use walk::{Base, Clamp, Fate, Hook, Packet, Table, Way};
 
 /// The document that has the recipes.
@@ -61,7 +61,7 @@ fn families(config: &Config) -> &'static [bool] {
 
 /// All tables of others. Those that iptables made come from its own dump, which says what nft
 /// cannot read.
-async fn tables(config: &Config) -> Result<Vec<Table>, crate::intercept::nft::NftError> {
+async fn tables(config: &Config) -> Result<Vec<Table>, pepd_intercept::nft::NftError> {
     let nft = Nft::find().await?;
     let listing = nft.list(&["ruleset"]).await?;
     let mut tables = nft::tables(&listing, config.intercept.table.as_str());

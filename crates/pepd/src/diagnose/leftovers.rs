@@ -1,9 +1,10 @@
 //! Leftovers of a pepd that was killed, where none runs: rules, routes and its socket.
 
 use pep_core::config::Config;
+use pepd_intercept::Interception;
 
 use super::{Finding, Net, ways};
-use crate::{admin, intercept::Interception, survive::claim};
+use crate::{admin, survive::claim};
 
 /// Looks for leftovers that no pepd uses, or keeps for the next `pepd run`.
 pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use pep_core::config::Config;
-use serde_json::Value;
-
-use crate::intercept::{
+use pepd_intercept::{
     nft::SEEN_SECONDS,
     rules::{self, Features, Rule, Ruleset},
 };
+use serde_json::Value;
 
 /// A rule: its chain, and its comment.
 type Place = (String, String);
@@ -73,10 +72,10 @@ impl Listing {
             // Switched off or on since the table was installed.
             ipv6: self.sets.contains("hosts6"),
             tags: self.rules.iter().any(|(chain, _)| chain == "marks_again"),
-            marks: self.sets.contains(crate::intercept::nft::MARKS_MAP),
+            marks: self.sets.contains(pepd_intercept::nft::MARKS_MAP),
             recent: self.sets.iter().any(|set| set.starts_with("recent")),
             errors: self.sets.iter().any(|set| set.starts_with("peers")),
-            seen: self.sets.contains(crate::intercept::nft::SEEN_SET),
+            seen: self.sets.contains(pepd_intercept::nft::SEEN_SET),
             ..Features::FULL
         };
         let ruleset = Ruleset::new(config, features);
@@ -126,7 +125,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::intercept::rules::Counter;
+    use pepd_intercept::rules::Counter;
 
     fn config() -> Config {
         let text = "[intercept]\nlan = [\"lan0\"]\n[[site]]\nname = \"a\"\nmode = \"bypass\"\nmatch = { dport = [22] }\n";

@@ -3,6 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use pep_core::{config::Config, site::InterceptionLoss};
+use pepd_intercept::{
+    nft::{Nft, NftError, SEEN_SET},
+    rules::{self, Counter},
+};
 use units::counted;
 use units::duration;
 
@@ -11,10 +15,6 @@ use crate::{
     admin::{
         self,
         client::{self, AskError},
-    },
-    intercept::{
-        nft::{Nft, NftError, SEEN_SET},
-        rules::{self, Counter},
     },
     observe::{
         flows::{FlowStatus, FlowsReport},

@@ -34,10 +34,11 @@ mod ways;
 use std::{fmt, fs, time::Duration};
 
 use pep_core::config::{Config, ConfigWarning};
+use pepd_intercept::netlink::Netlink;
 use pepd_sys::congestion::Catalogue;
 use serde::Serialize;
 
-use crate::{intercept::netlink::Netlink, load::Loaded};
+use crate::load::Loaded;
 use interfaces::Interface;
 use live::Running;
 use unit::Unit;

@@ -8,17 +8,17 @@ use nix::{
     unistd::geteuid,
 };
 use pep_core::config::Config;
+use pepd_intercept::{
+    nft::{Nft, NftError, install_transaction},
+    rules::{Features, Ruleset, lanes, lans, passing_tun},
+    setup::{self, SetupError},
+};
 use pepd_sys::{clock, congestion::Catalogue};
 use units::counted;
 
 use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
 use crate::{
     custody,
-    intercept::{
-        nft::{Nft, NftError, install_transaction},
-        rules::{Features, Ruleset, lanes, lans, passing_tun},
-        setup::{self, SetupError},
-    },
     limits::{descriptors, flow_cap},
     observe::text,
     tunnel::paths,

@@ -10,13 +10,11 @@ use pep_core::{
     config::Config,
     site::{LinkLeg, Mode},
 };
+use pepd_intercept::{netlink::interface, route::Routing, rules::Features, setup};
 use pepd_sys::marks::MarkSet;
 
 use super::{Finding, Net, State, read, sysctl};
-use crate::{
-    intercept::{netlink::interface, route::Routing, rules::Features, setup},
-    observe::flows::FlowStatus,
-};
+use crate::observe::flows::FlowStatus;
 
 /// Where a packet for an address that is nobody's goes (for documentation, RFC 5737): by the
 /// default route.

@@ -35,11 +35,11 @@ use pep_core::{
     stats::EndReason,
     syn::FlowTuple,
 };
+use pepd_intercept::foreign::ForeignMarks;
 use pepd_sys::{held::HeldLegs, leg::SiteRuntime, stats::Counters, unanswered::Unanswered};
 
 use crate::{
     arena::{Arena, Slot, SlotState},
-    intercept::foreign::ForeignMarks,
     limits::{Admission, Permit},
     outage::LinkWatch,
     share::{FlowShare, SharedLink},

@@ -4,10 +4,9 @@ use std::fs;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pep_core::config::Config;
+use pepd_intercept::setup;
 use pepd_sys::threads;
 use units::counted;
-
-use crate::intercept::setup;
 
 /// Signals (a pair of sockets and copies of one), the watch for neighbours, a log that is rotated.
 const OTHERS_LATER: usize = 8 + ADMIN;

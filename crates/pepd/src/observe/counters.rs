@@ -1,9 +1,10 @@
 //! All counters of the process as they are now.
 
 use pep_core::stats::Stats;
+use pepd_intercept::rules::Counter;
 use pepd_sys::held::HeldLegs;
 
-use crate::{flow::FlowContext, intercept::rules::Counter};
+use crate::flow::FlowContext;
 
 /// Sets the counters that only the kernel knows, SYNs that pepd did not take, to what they are by
 /// why ([`Counter::PASSED`]).

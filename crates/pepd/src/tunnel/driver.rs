@@ -16,6 +16,7 @@ use nix::sys::{
     timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
 };
 use pep_core::outage::Told;
+use pepd_intercept::tun::PacketTuns;
 use pepd_sys::reactor;
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -42,7 +43,7 @@ use super::{
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
 };
-use crate::{custody::Replies, flow::FlowContext, intercept::tun::PacketTuns};
+use crate::{custody::Replies, flow::FlowContext};
 
 /// Datagrams sent, and calls that receive some, before others have their turn.
 const SEND_TURN: usize = 256;

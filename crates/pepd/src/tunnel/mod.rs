@@ -50,13 +50,13 @@ mod udp;
 use std::{io, os::fd::OwnedFd, sync::Arc, thread::JoinHandle};
 
 use pep_core::site::SiteId;
+use pepd_intercept::tun::PacketTuns;
 use pepd_sys::{tally::Tally, threads::IdleThread};
 use tokio::sync::{mpsc, watch};
 use tunnel::class::Class;
 
 use crate::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
-    intercept::tun::PacketTuns,
     limits::Permit,
 };
 use leg::Leg;

@@ -13,7 +13,7 @@ use nix::{
     sched::{CloneFlags, unshare},
     unistd::gettid,
 };
-use pepd::intercept::{Interception, PacketTun, PacketTuns};
+use pepd_intercept::{Interception, PacketTun, PacketTuns};
 
 pub(crate) const CONFIG: &str = r#"
 [intercept]

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, process::Command};
 
-use pepd::intercept::PacketTun;
+use pepd_intercept::PacketTun;
 
 use crate::{
     bed::{HOST_V4, HOST_V6, Host, in_place, ip, next, with_ipv6},

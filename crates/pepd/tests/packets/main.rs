@@ -19,7 +19,7 @@ use bed::{
     seen_by_rule, socket_of_host, with_ipv6,
 };
 use forge::{checksum, mss, syn_ack, udp};
-use pepd::intercept::{Interception, LeftAlone, PacketTun, netlink::Netlink};
+use pepd_intercept::{Interception, LeftAlone, PacketTun, netlink::Netlink};
 
 #[test]
 fn packets_of_a_site_go_into_its_tun_and_no_others() {

@@ -2,7 +2,7 @@
 
 use std::{fs, net::UdpSocket, time::Duration};
 
-use pepd::intercept::tun::Run;
+use pepd_intercept::tun::Run;
 
 use crate::{
     bed::{CONFIG, HOST_V4, HOST_V6, firewall, in_place_for, run, with_ipv6},

@@ -17,7 +17,6 @@ use pepd::{
     daemon::{self, DaemonError, Role},
     diagnose,
     exit::ExitStatus,
-    intercept,
     kernel::tell_what_is_missing,
     load::{self, LoadError, Loaded, Source},
     summary::Summary,
@@ -217,7 +216,7 @@ fn folder_state(config: &Config) -> Option<String> {
 fn rules(args: &RulesArgs) -> ExitStatus {
     match load::read(&args.config.config).and_then(Source::load_alone) {
         Ok(Loaded { config, .. }) => {
-            let rules = intercept::render(&config, args.format.into());
+            let rules = pepd_intercept::render(&config, args.format.into());
             print(format_args!("{rules}"))
         }
         Err(err) => refuse(&err),

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::intercept::tun::{Run, Single};
+use pepd_intercept::tun::{Run, Single};
 
 /// How many flows have packets on the way at once.
 const RUNS_MAX: usize = 32;

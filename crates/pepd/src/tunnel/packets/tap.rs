@@ -10,6 +10,10 @@ use std::{
 };
 
 use pep_core::site::SiteId;
+use pepd_intercept::{
+    netlink::{Netlink, RouteError},
+    tun::{PacketTun, PacketTuns, Tun},
+};
 use pepd_sys::reactor;
 use tokio::io::{Interest, unix::AsyncFd};
 
@@ -18,13 +22,7 @@ use super::{
     groups::{Groups, Heard, Named, ends},
     runs::Runs,
 };
-use crate::{
-    intercept::{
-        netlink::{Netlink, RouteError},
-        tun::{PacketTun, PacketTuns, Tun},
-    },
-    tunnel::core::Core,
-};
+use crate::tunnel::core::Core;
 
 /// Packets read from one interface before others have their turn.
 const TURN: usize = 128;

@@ -678,7 +678,7 @@ fn not_from_lan() -> Vec<Rule> {
     ]
 }
 
-pub(in crate::intercept) fn site_chain(id: SiteId) -> String {
+pub(crate) fn site_chain(id: SiteId) -> String {
     format!("site_{id}")
 }
 

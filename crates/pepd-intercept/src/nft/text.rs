@@ -12,7 +12,7 @@ use super::{
     RATE_ELEMENTS, RATE_SECONDS, RECENT_ELEMENTS, RECENT_SECONDS, SEEN_ELEMENTS, SEEN_SECONDS,
     SEEN_SET, SPOKEN_ELEMENTS, SPOKEN_SECONDS, kept_bits, marks_seed,
 };
-use crate::intercept::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term};
+use crate::rules::{self, Chain, Counter, Prefixes, Rule, Ruleset, Term};
 
 /// Upper half of the priorities that are tags of pepd's, in hexadecimal as in the language of nft:
 /// "PE" in ASCII.

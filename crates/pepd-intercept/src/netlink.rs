@@ -242,7 +242,7 @@ impl Netlink {
 }
 
 /// Whether an interface is a bridge.
-pub(crate) fn is_bridge(link: &LinkMessage) -> bool {
+pub fn is_bridge(link: &LinkMessage) -> bool {
     let infos = link
         .attributes
         .iter()
@@ -255,7 +255,7 @@ pub(crate) fn is_bridge(link: &LinkMessage) -> bool {
 }
 
 /// The interface that a route leads to.
-pub(crate) fn interface(route: &RouteMessage) -> Option<u32> {
+pub fn interface(route: &RouteMessage) -> Option<u32> {
     let attributes = route.attributes.iter();
     let mut interfaces = attributes.filter_map(|attribute| match attribute {
         RouteAttribute::Oif(interface) => Some(*interface),

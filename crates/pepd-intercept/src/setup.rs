@@ -125,14 +125,14 @@ pub(super) fn write_sysctl(path: &str, value: &str) -> Result<(), SetupError> {
 
 /// The families of which the kernel looks at packets of bridges before they come to the bridge's
 /// own interface (br_netfilter). What is redirected there does not find its listener.
-pub(crate) fn bridge_filters() -> impl Iterator<Item = leg::Family> {
+pub fn bridge_filters() -> impl Iterator<Item = leg::Family> {
     leg::Family::ALL.into_iter().filter(|family| {
         pepd_sys::sysctl(&bridge_filter(*family).replace('.', "/")).as_deref() == Some("1")
     })
 }
 
 /// The sysctl that switches it on for a family.
-pub(crate) const fn bridge_filter(family: leg::Family) -> &'static str {
+pub const fn bridge_filter(family: leg::Family) -> &'static str {
     match family {
         leg::Family::V4 => "net.bridge.bridge-nf-call-iptables",
         leg::Family::V6 => "net.bridge.bridge-nf-call-ip6tables",
@@ -140,25 +140,25 @@ pub(crate) const fn bridge_filter(family: leg::Family) -> &'static str {
 }
 
 /// True where pepd answers some flows at once, for which their SYNs have to find the listener.
-pub(crate) fn answers_at_once(config: &Config) -> bool {
+pub fn answers_at_once(config: &Config) -> bool {
     let mut sites = config.sites.iter();
     sites.any(|(_, site)| site.mode.takes_flows() && !site.is_deferred())
 }
 
 /// The versions of IP for which we listen.
-pub(crate) fn families() -> impl Iterator<Item = leg::Family> {
+pub fn families() -> impl Iterator<Item = leg::Family> {
     let has = |family: &leg::Family| *family == leg::Family::V4 || has_ipv6();
     leg::Family::ALL.into_iter().filter(has)
 }
 
 /// Whether IPv6 is there and not switched off on the loopback interface, where we listen.
-pub(crate) fn has_ipv6() -> bool {
+pub fn has_ipv6() -> bool {
     pepd_sys::sysctl("net/ipv6/conf/lo/disable_ipv6").is_some_and(|value| value == "0")
 }
 
 /// What pepd cannot do without: rules, routes, marks and transparent sockets; the sockets that
 /// forge answers; the ports of hosts below 1024, from which server legs connect.
-pub(crate) const CAPABILITIES: [Capability; 3] = [
+pub const CAPABILITIES: [Capability; 3] = [
     Capability::CAP_NET_ADMIN,
     Capability::CAP_NET_RAW,
     Capability::CAP_NET_BIND_SERVICE,
@@ -173,7 +173,7 @@ fn list(capabilities: &[Capability]) -> String {
 ///
 /// # Errors
 /// [`SetupError::Capability`] names all that are missing.
-pub(crate) fn check_capabilities() -> Result<(), SetupError> {
+pub fn check_capabilities() -> Result<(), SetupError> {
     // Where they cannot be read, what needs them will say what it lacks.
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(true);
     let missing: Vec<_> = CAPABILITIES.into_iter().filter(|one| !has(*one)).collect();
@@ -200,14 +200,14 @@ fn hand_down(capability: Capability) -> Result<(), CapsError> {
 ///
 /// # Errors
 /// [`SetupError::Forwarding`] when SYNs are to be held on a machine that does not forward.
-pub(crate) fn check_sysctls(config: &Config) -> Result<Vec<SysctlWarning>, SetupError> {
+pub fn check_sysctls(config: &Config) -> Result<Vec<SysctlWarning>, SetupError> {
     let serves = leg::Family::ALL.map(|family| serves(config, family));
     check_sysctls_with(config, serves, pepd_sys::sysctl)
 }
 
 /// Setting of the kernel that harms what passes this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SysctlWarning {
+pub struct SysctlWarning {
     /// Part of the kernel.
     pub what: &'static str,
     /// State that it is in, and the consequence.
@@ -224,10 +224,10 @@ impl fmt::Display for SysctlWarning {
 }
 
 /// Name of findings about forwarding.
-pub(crate) const FORWARDING: &str = "forwarding";
+pub const FORWARDING: &str = "forwarding";
 
 /// True where hosts may use a family: a LAN interface has an address of it that is not link-local.
-pub(crate) fn serves(config: &Config, family: leg::Family) -> bool {
+pub fn serves(config: &Config, family: leg::Family) -> bool {
     let is_lan = |name: &str| config.intercept.lan.iter().any(|lan| lan.as_str() == name);
     let is_of_hosts = |address: &SockaddrStorage| match family {
         leg::Family::V4 => address.as_sockaddr_in().is_some(),
@@ -392,7 +392,7 @@ fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
 ///
 /// # Errors
 /// What nft says, where it does not.
-pub(crate) async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
+pub async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
     let tried = nft.check(&empty_transaction()).await;
     tried.map_err(SetupError::Nftables)
 }
@@ -401,7 +401,7 @@ pub(crate) async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
 ///
 /// # Errors
 /// The first part that nothing can replace.
-pub(crate) async fn diagnose(
+pub async fn diagnose(
     nft: &Nft,
     full: Features,
     config: &Config,
@@ -443,7 +443,7 @@ pub(crate) async fn diagnose(
 }
 
 /// What an operator loses without a part of nftables.
-pub(crate) fn degradations(features: Features) -> Vec<&'static str> {
+pub fn degradations(features: Features) -> Vec<&'static str> {
     let mut lost = Vec::new();
     if !features.recent {
         lost.push(

@@ -14,6 +14,7 @@
 //! - [`setup`], what must hold before, and what to do when it does not
 //!
 //! The picture is in `docs/interception.md`.
+#![deny(unsafe_code)]
 
 mod bypass;
 pub mod defer;
