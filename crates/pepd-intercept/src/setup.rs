@@ -401,11 +401,7 @@ pub async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
 ///
 /// # Errors
 /// The first part that nothing can replace.
-pub async fn diagnose(
-    nft: &Nft,
-    full: Features,
-    config: &Config,
-) -> Result<Features, SetupError> {
+pub async fn diagnose(nft: &Nft, full: Features, config: &Config) -> Result<Features, SetupError> {
     let cannot = |err| SetupError::Nft {
         action: "ask nft what the kernel can do",
         err,

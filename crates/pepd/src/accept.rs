@@ -16,6 +16,11 @@ use pep_core::{
     site::{SynHandling, WhileDown},
 };
 use pepd_intercept::foreign::Foreign;
+use pepd_relay::{
+    arena::SlotState,
+    flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, connect, waiting},
+    limits::Resource,
+};
 use pepd_sys::{
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     reactor, socket,
@@ -26,12 +31,7 @@ use tokio::{
     task::yield_now,
 };
 
-use crate::{
-    arena::SlotState,
-    flow::{self, Ends, FlowContext, FlowMemory, ServerLeg, connect, waiting},
-    limits::Resource,
-    tunnel::Route,
-};
+use crate::tunnel::Route;
 
 /// Where one worker gets a site's connections of one family. The kernel spreads them over the
 /// workers: with one socket for all, each connection would wake every worker.

@@ -5,6 +5,10 @@ use std::{
 
 use futures_util::FutureExt as _;
 use pep_core::{budget::MemoryBudget, config::CongestionName, relay::RelayLimits};
+use pepd_relay::{
+    arena::{Arena, Geometry},
+    limits::Admission,
+};
 use pepd_sys::{
     gate::Gate,
     leg::{Congestion, testing::site},
@@ -13,10 +17,6 @@ use pepd_sys::{
 use tokio::runtime;
 
 use super::*;
-use crate::{
-    arena::{Arena, Geometry},
-    limits::Admission,
-};
 
 const RING: u64 = 1 << 14;
 
@@ -43,7 +43,7 @@ fn context() -> Arc<FlowContext> {
         unanswered: Arc::default(),
         silence: Default::default(),
         pulse: Default::default(),
-        outage: crate::outage::tests::link(),
+        outage: pepd_relay::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),
     })

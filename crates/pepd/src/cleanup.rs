@@ -4,9 +4,10 @@ use std::{fmt, io, path::PathBuf};
 
 use pep_core::config::Config;
 use pepd_intercept::{InterceptError, Interception};
+use pepd_relay::survive::claim;
 use tokio::runtime;
 
-use crate::{admin, survive::claim};
+use crate::admin;
 
 /// Why nothing could be removed.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,7 @@
 use std::{io, net::IpAddr, path::Path};
 
 use ipnet::IpNet;
+use pepd_relay::{outage, survive::keeper};
 use pepd_sys::{
     congestion::{Catalogue, Means, WhyNot},
     keys::{self, KeyFileError},
@@ -16,7 +17,7 @@ use nix::{
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 
-use crate::{admin, custody, outage, survive::keeper};
+use crate::{admin, custody};
 
 /// Says once, at the start, that the kernel lacks what sites ask for and flows can do without.
 pub fn tell_what_is_missing(config: &Config) {

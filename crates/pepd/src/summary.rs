@@ -26,7 +26,7 @@ pub struct Summary<'a> {
     pub catalogue: Option<&'a Catalogue>,
     /// Whether the kernel caps retransmission times ([`pepd_sys::socket::has_rto_max`]).
     pub rto_max: bool,
-    /// Whether another process could take flows over here ([`crate::survive::keeper::are_useful`]), where that was tried.
+    /// Whether another process could take flows over here ([`pepd_relay::survive::keeper::are_useful`]), where that was tried.
     pub survives: Option<bool>,
     /// How the folder for what is held is, where it was looked at ([`crate::custody::look`]).
     pub folder: Option<String>,

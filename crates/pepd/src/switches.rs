@@ -15,10 +15,9 @@ use pep_core::{
     config::Config,
     site::{Mode, SiteId},
 };
+use pepd_relay::arena::Arena;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::timeout};
-
-use crate::arena::Arena;
 
 /// A rule is changed within less, unless nft cannot be run.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -234,7 +233,7 @@ mod tests {
     use pep_core::config;
 
     use super::*;
-    use crate::arena::Geometry;
+    use pepd_relay::arena::Geometry;
 
     fn config(sites: &[&str]) -> Arc<Config> {
         let mut text = "[intercept]\nlan = [\"eth0\"]\n".to_owned();

@@ -6,13 +6,11 @@
 
 use std::{io, sync::Arc, thread::JoinHandle};
 
+use pepd_relay::flow::{self, FlowContext, Resumed, revive};
 use pepd_sys::threads::{self, IdleThread};
 use tokio::{runtime, sync::watch};
 
-use crate::{
-    accept::{Acceptor, Listener},
-    flow::{self, FlowContext, Resumed, revive},
-};
+use crate::accept::{Acceptor, Listener};
 
 /// Running workers. They stop when this is dropped; [`stop`](Self::stop) also waits for it.
 #[derive(Debug)]

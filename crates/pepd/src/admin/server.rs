@@ -21,6 +21,10 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use pep_core::{config::Config, outage::Order};
+use pepd_relay::{
+    flow::FlowContext,
+    outage::{LinkReport, LinkWatch},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -31,10 +35,6 @@ use tokio::{
 use tokio_io_timeout::TimeoutStream;
 
 use super::{BindError, SocketFile, http, place::Place, socket_path};
-use crate::{
-    flow::FlowContext,
-    outage::{LinkReport, LinkWatch},
-};
 
 /// Connections at one time; others wait.
 const CONNECTIONS_MAX: usize = 16;

@@ -10,10 +10,10 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use pepd_relay::limits::Admission;
 use serde::{Deserialize, Serialize};
 
 use super::reload::supervisor;
-use crate::limits::Admission;
 
 /// The longest that flows may take to end.
 pub const GRACE_MAX: Duration = Duration::from_secs(7 * 86_400);

@@ -17,6 +17,7 @@ use pep_core::{
     arena::{Kind, name_hash},
     config::{Addresses, Config},
 };
+use pepd_relay::{flow::FlowContext, survive::discovery::SUPERVISOR};
 use serde::{Deserialize, Serialize};
 use tokio::{
     process::Command,
@@ -28,9 +29,7 @@ use units::counted;
 use super::{Change, ReloadOrder, diff};
 use crate::{
     admin,
-    flow::FlowContext,
     load::{self, Source},
-    survive::discovery::SUPERVISOR,
 };
 
 /// A check that takes longer does not end.

@@ -10,6 +10,18 @@ use pep_core::{
 use pepd_intercept::{
     Interception, defer::DeferTask, foreign::ForeignMarks, neigh::NeighbourWatch, setup,
 };
+use pepd_relay::{
+    arena::{Arena, Geometry},
+    flow::FlowContext,
+    limits::{Admission, descriptors, flow_cap},
+    outage::LinkWatch,
+    share::SharedLink,
+    survive::{
+        claim::{self, Claim},
+        inheritance::Inheritance,
+        keeper::Keeper,
+    },
+};
 use pepd_sys::{
     congestion::{Controls, privileges},
     held::HeldLegs,
@@ -30,16 +42,6 @@ use super::{
 };
 use crate::{
     accept::Listener,
-    arena::{Arena, Geometry},
-    flow::FlowContext,
-    limits::{Admission, descriptors, flow_cap},
-    outage::LinkWatch,
-    share::SharedLink,
-    survive::{
-        claim::{self, Claim},
-        inheritance::Inheritance,
-        keeper::Keeper,
-    },
     tunnel::{self, Inherited, Tunnels, setup::Prepared},
     workers::Workers,
 };

@@ -4,16 +4,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use pep_core::site::SiteId;
 use pepd_intercept::LeftAlone;
+use pepd_relay::{flow::FlowContext, outage::LinkWatch};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
 
-use crate::{
-    flow::FlowContext,
-    outage::LinkWatch,
-    switches::{Off, Switches},
-};
+use crate::switches::{Off, Switches};
 
 /// Before rules that could not be changed are tried again: a descriptor for nft may be there then.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -3,10 +3,10 @@
 use std::{collections::BTreeSet, error::Error};
 
 use pepd_intercept::{InterceptError, Interception, upkeep::Trouble};
+use pepd_relay::flow::FlowContext;
 use pepd_sys::{gate::Gate, leg::Family, log};
 
 use super::spare::Spare;
-use crate::flow::FlowContext;
 
 /// How many slots are cleaned at one time: some milliseconds of work.
 const SWEEP: usize = 1024;

@@ -6,12 +6,11 @@ use std::{
 };
 
 use pep_core::hosts::Host;
+use pepd_relay::limits::Admission;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
-
-use crate::limits::Admission;
 
 /// Between two transactions of the packet filter on their account: a host that opens and closes flows as fast as it can takes no more of
 /// this machine than that.

@@ -19,19 +19,17 @@ use nix::sys::{
 };
 use pep_core::config::Config;
 use pepd_intercept::InterceptError;
-use pepd_sys::{congestion::ControlsError, leg::OptionError};
-use tokio::runtime;
-
-use crate::{
-    exit::ExitStatus,
+use pepd_relay::{
     limits::descriptors,
-    load::Source,
     survive::{
         claim::ClaimError,
         keeper::{Keeper, PATIENCE},
     },
-    tunnel::TunnelError,
 };
+use pepd_sys::{congestion::ControlsError, leg::OptionError};
+use tokio::runtime;
+
+use crate::{exit::ExitStatus, load::Source, tunnel::TunnelError};
 
 /// Why the daemon did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]

@@ -17,9 +17,10 @@ use pepd_intercept::{
     lost::Lost,
     rules::{Counter, Family},
 };
+use pepd_relay::flow::FlowContext;
 use pepd_sys::leg::SiteRuntime;
 
-use crate::{flow::FlowContext, observe};
+use crate::observe;
 
 /// What is watched: the flows of one family of a site, or SYNs on their way into a TUN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,6 +4,16 @@ use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::
 
 use pep_core::{config::Config, hosts::Host, stats::Stats};
 use pepd_intercept::{Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch};
+use pepd_relay::{
+    flow::FlowContext,
+    limits::Admission,
+    share::Sampler,
+    survive::{
+        claim::Claim,
+        keeper::{Keeper, PATIENCE},
+        pulse,
+    },
+};
 use pepd_sys::{congestion::Controls, gate::Gate, leg::SiteRuntime, stats};
 use tokio::{
     sync::watch,
@@ -26,18 +36,10 @@ use crate::{
     admin::Admin,
     change::{self, Drain, Reload},
     exit::ExitStatus,
-    flow::FlowContext,
-    limits::Admission,
     load::Source,
     observe::{self, Observer},
     probe,
     service::Service,
-    share::Sampler,
-    survive::{
-        claim::Claim,
-        keeper::{Keeper, PATIENCE},
-        pulse,
-    },
     switches::{self, Switches},
     tunnel::Tunnels,
     workers::Workers,

@@ -3,12 +3,11 @@
 use std::{io, os::fd::OwnedFd, time::Instant};
 
 use nix::{sys::signal::SigSet, unistd::getppid};
+use pepd_relay::survive::stop::{Stop, Stops};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     signal::unix::{Signal, SignalKind, signal},
 };
-
-use crate::survive::stop::{Stop, Stops};
 
 /// Signals that mean something to us.
 pub(super) struct Signals {

@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::fd::OwnedFd};
 
-use crate::limits::descriptors::SPARE;
+use pepd_relay::limits::descriptors::SPARE;
 
 /// Running nft takes a few: pipes to it, and one to await it. Closing the gate is wanted most when
 /// flows have used up all the others.

@@ -11,6 +11,11 @@ use pep_core::{
     config::Config,
     site::{FlowKey, Protocol},
 };
+use pepd_relay::{
+    arena::{Arena, Geometry},
+    flow::{Ends, FlowContext, Resumed},
+    survive::{Survivor, inheritance::Parts, recovery::Recovery},
+};
 use pepd_sys::{
     leg::{self, SiteRuntime},
     marks::MarkSet,
@@ -19,12 +24,7 @@ use pepd_sys::{
 use socket2::SockRef;
 use units::counted;
 
-use crate::{
-    arena::{Arena, Geometry},
-    flow::{Ends, FlowContext, Resumed},
-    survive::{Survivor, inheritance::Parts, recovery::Recovery},
-    tunnel::Tunnels,
-};
+use crate::tunnel::Tunnels;
 
 /// Sockets of flows, by cookie.
 pub(super) type Legs = HashMap<u64, OwnedFd>;
@@ -198,7 +198,7 @@ fn resume(context: &FlowContext, sites: &Sites<'_>, survivor: Survivor) -> Optio
 /// A client whose process has ended in the moment in which it was accepted. One that has moved bytes is not one.
 fn accepted(sites: &Sites<'_>, client: OwnedFd) -> Option<Accepted> {
     let socket = SockRef::from(&client);
-    let told = crate::survive::counters::counters(client.as_fd(), false, false).ok()?;
+    let told = pepd_relay::survive::counters::counters(client.as_fd(), false, false).ok()?;
     let address = socket.peer_addr().ok()?.as_socket()?;
     let destination = socket.local_addr().ok()?.as_socket()?;
     if told.read + told.written != 0 {

@@ -3,10 +3,10 @@
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use pep_core::config::{Config, closest};
 use pepd_intercept::{netlink::is_bridge, setup};
+use pepd_relay::survive::claim;
 use pepd_sys::ethtool;
 
 use super::{Finding, Net};
-use crate::survive::claim;
 
 /// Every link has to carry as much of IPv6 (RFC 8200, section 5).
 const MTU_LEAST_V6: u32 = 1280;

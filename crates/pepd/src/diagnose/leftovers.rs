@@ -2,9 +2,10 @@
 
 use pep_core::config::Config;
 use pepd_intercept::Interception;
+use pepd_relay::survive::claim;
 
 use super::{Finding, Net, ways};
-use crate::{admin, survive::claim};
+use crate::admin;
 
 /// Looks for leftovers that no pepd uses, or keeps for the next `pepd run`.
 pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {

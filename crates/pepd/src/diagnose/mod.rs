@@ -213,7 +213,7 @@ impl fmt::Display for Findings {
 /// comes in is counted from when its rules were put in place, or within `watch`.
 pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Duration>) -> Findings {
     // What this opens itself, `pepd run` does not have.
-    let open = crate::limits::descriptors::open();
+    let open = pepd_relay::limits::descriptors::open();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -6,16 +6,14 @@ use pep_core::{
     config::{Config, Link},
     site::{Buffers, LinkLeg, ReceiveBuffer, Site},
 };
+use pepd_relay::outage::LinkReport;
 use pepd_sys::congestion::{Catalogue, Means};
 use units::duration;
 
 use super::{Finding, sysctl};
-use crate::{
-    observe::{
-        flows::{FlowStatus, LegStatus},
-        text,
-    },
-    outage::LinkReport,
+use crate::observe::{
+    flows::{FlowStatus, LegStatus},
+    text,
 };
 
 /// Probes that send the last packet again gain nothing where a round trip takes longer (docs/custody.md).

@@ -13,16 +13,12 @@ use pepd_intercept::{
     rules::{Features, Ruleset, lanes, lans, passing_tun},
     setup::{self, SetupError},
 };
+use pepd_relay::limits::{descriptors, flow_cap};
 use pepd_sys::{clock, congestion::Catalogue};
 use units::counted;
 
 use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
-use crate::{
-    custody,
-    limits::{descriptors, flow_cap},
-    observe::text,
-    tunnel::paths,
-};
+use crate::{custody, observe::text, tunnel::paths};
 
 /// Whether nft answers this process.
 pub(super) fn may_ask_nft() -> bool {

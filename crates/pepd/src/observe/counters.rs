@@ -2,9 +2,8 @@
 
 use pep_core::stats::Stats;
 use pepd_intercept::rules::Counter;
+use pepd_relay::flow::FlowContext;
 use pepd_sys::held::HeldLegs;
-
-use crate::flow::FlowContext;
 
 /// Sets the counters that only the kernel knows, SYNs that pepd did not take, to what they are by
 /// why ([`Counter::PASSED`]).

@@ -17,11 +17,12 @@ use pep_core::{
     config::Config,
     relay::{Direction, Side},
 };
+use pepd_relay::{arena::Arena, flow::age};
 use pepd_sys::sockets::{self, Found};
 use serde::{Deserialize, Serialize};
 
 use super::Observer;
-use crate::{arena::Arena, flow::age, observe::text};
+use crate::observe::text;
 
 /// Flows that are listed; sums are over all.
 pub const LISTED_MAX: usize = 10_000;

@@ -45,6 +45,7 @@ use pep_core::{
     site::{InterceptionLoss, Mode, Site, SiteId},
     stats::EndReason,
 };
+use pepd_relay::{flow::FlowContext, limits::Admission};
 use pepd_sys::{leg::SiteRuntime, tally::Tally};
 use tokio::sync::Semaphore;
 use tunnel::{outage, rate::Found};
@@ -62,8 +63,6 @@ use self::{
     stream::Listeners,
 };
 use crate::{
-    flow::FlowContext,
-    limits::Admission,
     page,
     switches::Switches,
     tunnel::{

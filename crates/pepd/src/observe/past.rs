@@ -224,7 +224,8 @@ pub(super) async fn show(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{observe::text::tests::status, outage::OutageReport};
+    use crate::observe::text::tests::status;
+    use pepd_relay::outage::OutageReport;
 
     const WALL: f64 = 1_000_000.0;
 

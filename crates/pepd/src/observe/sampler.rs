@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
+use pepd_relay::limits::descriptors;
 use tokio::{
     task::spawn_blocking,
     time::{Instant, MissedTickBehavior, interval},
 };
 
 use super::{Observer, status::Held};
-use crate::{limits::descriptors, observe::custody::CustodyReport};
+use crate::observe::custody::CustodyReport;
 
 /// How often bytes are looked at, and over how many such looks rates are means: flows count their bytes once a second, so
 /// that the rate of one second may be none, or twice the right one.

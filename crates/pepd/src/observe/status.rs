@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use pepd_relay::outage::LinkReport;
 use serde::{Deserialize, Serialize};
-
-use crate::outage::LinkReport;
 
 /// How a running pepd is. Counts are since this process began to carry flows, unless something else
 /// is said; rates are means of the last seconds, in bit/s of what hosts send and receive. Readers

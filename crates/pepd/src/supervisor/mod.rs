@@ -31,17 +31,17 @@ use nix::{
     },
 };
 use pep_core::config::Config;
+use pepd_relay::survive::{
+    claim,
+    discovery::SUPERVISOR,
+    stop::{Stop, Stops},
+};
 
 use crate::{
     cleanup,
     exit::ExitStatus,
     load::{Loaded, Source},
     service::Service,
-    survive::{
-        claim,
-        discovery::SUPERVISOR,
-        stop::{Stop, Stops},
-    },
 };
 use deaths::{Deaths, Next};
 use texts::{BEFORE, Texts};

@@ -16,9 +16,9 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::{Pid, pipe2, read},
 };
+use pepd_relay::survive::handed::Handed;
 
 use super::watchdog::Watchdog;
-use crate::survive::handed::Handed;
 
 /// Tells it what it is.
 const WORKER: &str = "--worker";

@@ -17,6 +17,7 @@ use nix::sys::{
 };
 use pep_core::outage::Told;
 use pepd_intercept::tun::PacketTuns;
+use pepd_relay::flow::FlowContext;
 use pepd_sys::reactor;
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -43,7 +44,7 @@ use super::{
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
 };
-use crate::{custody::Replies, flow::FlowContext};
+use crate::custody::Replies;
 
 /// Datagrams sent, and calls that receive some, before others have their turn.
 const SEND_TURN: usize = 256;

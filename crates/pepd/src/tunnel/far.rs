@@ -3,6 +3,10 @@
 use std::{fmt, io, net::IpAddr, os::fd::BorrowedFd, rc::Rc, sync::Arc};
 
 use pep_core::{greeting::Greeting, relay::Side, site::Source, stats::EndReason};
+use pepd_relay::{
+    flow::{self, Ends, FlowContext},
+    limits::Permit,
+};
 use pepd_sys::{
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     tally::Tally,
@@ -16,10 +20,6 @@ use super::{
     leg::Leg,
     register,
     table::Policy,
-};
-use crate::{
-    flow::{self, Ends, FlowContext},
-    limits::Permit,
 };
 
 /// What server legs of peers' flows are made by: from the client's address, and from ours.

@@ -13,14 +13,13 @@ use std::{
 
 use nix::sys::socket::{MsgFlags, recv, send};
 use pep_core::{relay::Direction, ring::Ranges};
-use pepd_sys::unanswered::Unanswered;
-use socket2::SockRef;
-use tokio::io::Interest;
-
-use crate::{
+use pepd_relay::{
     arena::Slot,
     flow::{self, LegIo},
 };
+use pepd_sys::unanswered::Unanswered;
+use socket2::SockRef;
+use tokio::io::Interest;
 
 /// The answer of a server to connect().
 pub(super) type Answer<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + 'a>>;

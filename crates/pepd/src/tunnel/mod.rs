@@ -51,14 +51,14 @@ use std::{io, os::fd::OwnedFd, sync::Arc, thread::JoinHandle};
 
 use pep_core::site::SiteId;
 use pepd_intercept::tun::PacketTuns;
+use pepd_relay::{
+    flow::{Ends, FlowContext, FlowMemory, LegIo},
+    limits::Permit,
+};
 use pepd_sys::{tally::Tally, threads::IdleThread};
 use tokio::sync::{mpsc, watch};
 use tunnel::class::Class;
 
-use crate::{
-    flow::{Ends, FlowContext, FlowMemory, LegIo},
-    limits::Permit,
-};
 use leg::Leg;
 use peers::{PeerStatus, Statuses};
 use probe::Prober;

@@ -28,11 +28,11 @@ use nix::{
     unistd::{AccessFlags, eaccess},
 };
 use pep_core::key::PublicKey;
+use pepd_relay::survive::inheritance::PATHS;
 use serde::{Deserialize, Serialize};
 use tunnel::path::PathMemory;
 
 use super::core::Shared;
-use crate::survive::inheritance::PATHS;
 
 /// Its name in the folder of the state.
 const FILE: &str = "paths.json";

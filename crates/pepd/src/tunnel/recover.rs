@@ -9,6 +9,10 @@ use pep_core::{
     greeting::Greeting,
     relay::{Direction, Side},
 };
+use pepd_relay::{
+    flow::{Ends, born},
+    survive::Survivor,
+};
 use pepd_sys::leg::SiteRuntime;
 use tunnel::class::Class;
 
@@ -21,11 +25,7 @@ use super::{
     setup::Prepared,
     table::{Adopted, Announcement, Policy, RecoverError},
 };
-use crate::{
-    custody::Left,
-    flow::{Ends, born},
-    survive::Survivor,
-};
+use crate::custody::Left;
 
 /// What the process before has left.
 #[derive(Debug, Default)]

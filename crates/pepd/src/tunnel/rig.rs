@@ -14,6 +14,11 @@ use pep_core::{
     budget::MemoryBudget, chunks::window, custody::Bounds, relay::RelayLimits, site::SiteId,
     stats::Stats,
 };
+use pepd_relay::{
+    arena::{Arena, Geometry},
+    flow::{Ends, FlowContext},
+    limits::Admission,
+};
 use pepd_sys::{
     leg::{self, SiteRuntime, testing::site},
     stats::Counters,
@@ -38,11 +43,6 @@ use super::{
     peers::Statuses,
     table::{Custody, Sizes, Table},
     tcp::{self, Connections},
-};
-use crate::{
-    arena::{Arena, Geometry},
-    flow::{Ends, FlowContext},
-    limits::Admission,
 };
 
 /// Nothing here takes longer unless something is broken.
@@ -123,7 +123,7 @@ pub(super) fn context_over(
         unanswered: Arc::default(),
         silence: Default::default(),
         pulse: Default::default(),
-        outage: crate::outage::tests::link(),
+        outage: pepd_relay::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),
     })

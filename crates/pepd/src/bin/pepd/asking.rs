@@ -22,11 +22,11 @@ use pepd::{
     exit::ExitStatus,
     load::{self, LoadError},
     observe::{custody::CustodyReport, flows::FlowsReport, status::Status},
-    outage::LinkReport,
     probe::{Event, ProbeOrder},
     switches::{SiteList, SiteOrder},
     top,
 };
+use pepd_relay::outage::LinkReport;
 use serde::de::DeserializeOwned;
 use units::ByteSize;
 use units::counted;

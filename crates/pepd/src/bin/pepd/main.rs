@@ -21,8 +21,8 @@ use pepd::{
     load::{self, LoadError, Loaded, Source},
     summary::Summary,
     supervisor,
-    survive::{handed, keeper},
 };
+use pepd_relay::survive::{handed, keeper};
 use pepd_sys::{
     congestion::{Catalogue, listing::Listing},
     log,

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use pep_core::arena::{Identity, SlotState};
+use pepd_relay::arena::Arena;
 
 use super::Observer;
-use crate::{arena::Arena, observe::custody::id};
+use crate::observe::custody::id;
 
 /// Flows that are listed where several are meant.
 const LISTED: usize = 20;

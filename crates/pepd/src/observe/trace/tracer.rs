@@ -10,6 +10,7 @@ use pep_core::{
     relay::{Direction, Side},
     site::LinkLeg,
 };
+use pepd_relay::flow::{Ended, Watch, Watched};
 use pepd_sys::sockets::{self, Found};
 use tokio::{
     task::spawn_blocking,
@@ -21,10 +22,7 @@ use super::{
     find::Target,
     waits::{Sink, waits_for},
 };
-use crate::{
-    flow::{Ended, Watch, Watched},
-    observe::flows::{LegStatus, come_to},
-};
+use crate::observe::flows::{LegStatus, come_to};
 
 /// How often it is looked at.
 const EVERY: Duration = Duration::from_millis(250);

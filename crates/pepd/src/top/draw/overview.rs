@@ -1,5 +1,6 @@
 //! Link, sites, peers, limits.
 
+use pepd_relay::outage::OutageReport;
 use ratatui::text::{Line, Span};
 
 use super::{
@@ -11,7 +12,6 @@ use crate::{
         status::{PeerStatus, SiteStatus, Status, Traffic, Used},
         text::{bits, bytes, milliseconds, no_session, span},
     },
-    outage::OutageReport,
     top::{
         history::{History, Point},
         ui::Ui,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pep_core::greeting::Opening;
+use pepd_relay::limits::Resource;
 use tunnel::{
     endpoint::{Carrier, DownReason, PeerEvent},
     session::{Event, LinkHint},
@@ -10,13 +11,10 @@ use tunnel::{
 };
 
 use super::{Core, Key, Shared};
-use crate::{
-    limits::Resource,
-    tunnel::{
-        peers::{Contact, SessionFacts},
-        table::Known,
-        tcp,
-    },
+use crate::tunnel::{
+    peers::{Contact, SessionFacts},
+    table::Known,
+    tcp,
 };
 
 /// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon

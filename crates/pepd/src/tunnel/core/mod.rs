@@ -22,6 +22,7 @@ use std::{
 };
 
 use pep_core::{arena::name_hash, greeting::Opening, hosts::Host, key::PublicKey};
+use pepd_relay::flow::FlowContext;
 use tokio::time::Instant;
 use tunnel::{
     class::Class,
@@ -42,10 +43,7 @@ use super::{
     table::{Custody, Entry, FlowId, Table},
     tcp::Connections,
 };
-use crate::{
-    custody::{Answered, Reply},
-    flow::FlowContext,
-};
+use crate::custody::{Answered, Reply};
 
 /// A flow of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,13 +3,11 @@
 use std::io;
 
 use pep_core::{relay::Side, stats::EndReason};
+use pepd_relay::flow::{FlowEnd, tail};
 use tunnel::{parcel::UnpackError, wire::ResetCode};
 
 use super::{Joint, Sink};
-use crate::{
-    flow::{FlowEnd, tail},
-    tunnel::table::Loss,
-};
+use crate::tunnel::table::Loss;
 
 /// How relaying has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,16 +24,16 @@ use std::{
 };
 
 use pep_core::{arena::Counters, relay::Side, stats::EndReason};
+use pepd_relay::{
+    flow::{Ends, age},
+    limits::Permit,
+};
 use tokio::time::Instant;
 use tunnel::wire::ResetCode;
 
 use super::{
     core::{Key, Shared},
     leg::Leg,
-};
-use crate::{
-    flow::{Ends, age},
-    limits::Permit,
 };
 use answering::Answer;
 use packing::Packing;
@@ -103,7 +103,7 @@ impl Joint {
         }
     }
 
-    /// It has begun then ([`born`](crate::flow::born)), in another process.
+    /// It has begun then ([`born`](pepd_relay::flow::born)), in another process.
     pub(super) fn born(mut self, born: u64) -> Self {
         let now = Instant::now();
         self.began = now.checked_sub(age(born)).unwrap_or(now);

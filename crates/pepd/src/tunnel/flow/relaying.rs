@@ -9,18 +9,18 @@ use std::{
 };
 
 use pep_core::relay::IdleEvent;
-use tokio::time::sleep;
-use tunnel::wire::ResetCode;
-
-use super::{Joint, Sink, Source, ending::Over, packing::Packing};
-use crate::{
+use pepd_relay::{
     flow::{
         SHORTAGE_RETRY,
         idle::{self, Idle},
     },
     limits::Resource,
-    tunnel::{core::Core, table::Entry},
 };
+use tokio::time::sleep;
+use tunnel::wire::ResetCode;
+
+use super::{Joint, Sink, Source, ending::Over, packing::Packing};
+use crate::tunnel::{core::Core, table::Entry};
 
 /// What one receive call takes from a leg at most: beyond it other flows wait too long.
 const RECEIVE_MAX: u64 = 128 << 10;

@@ -15,6 +15,11 @@ use pep_core::{
     site::{KeepWhen, SiteId},
     stats::Stats,
 };
+use pepd_relay::{
+    arena::{Arena, Geometry},
+    flow::Ends,
+    survive::recovery::Recovery,
+};
 use pepd_sys::{
     fuse::Fuse,
     leg::{SiteRuntime, testing::site},
@@ -32,13 +37,10 @@ use super::{
     plan::{Broken, Plan},
 };
 use crate::{
-    arena::{Arena, Geometry},
     custody::{
         Left,
         tests::{Faulty, Slow},
     },
-    flow::Ends,
-    survive::recovery::Recovery,
     tunnel::{
         Handed, Inherited,
         core::{BEGINNING, Core, Key, Peers, Shared},

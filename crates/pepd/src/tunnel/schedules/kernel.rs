@@ -18,15 +18,15 @@ use pep_core::{
     relay::{Direction, Side},
     ring::Ranges,
 };
-use pepd_sys::{fuse::Fuse, unanswered::Unanswered};
-
-use crate::{
+use pepd_relay::{
     arena::Slot,
     flow::{Ends, FlowContext},
-    tunnel::{
-        far::Servers,
-        leg::{Answer, Leg},
-    },
+};
+use pepd_sys::{fuse::Fuse, unanswered::Unanswered};
+
+use crate::tunnel::{
+    far::Servers,
+    leg::{Answer, Leg},
 };
 
 /// Bytes of a flow in a direction from this position on; such as can be compressed, of `text`.

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use pep_core::{config::Config, custody::Bounds};
+use pepd_relay::arena::Arena;
 use pepd_sys::threads::IdleThread;
 use units::ByteSize;
 
 use super::TunnelError;
 use crate::{
-    arena::Arena,
     custody::{self, Claimed, Left, Replies, Seal, Spill},
     tunnel::core::Key,
 };

@@ -11,6 +11,7 @@ use pep_core::{
     key::SecretKey,
     site::{Buffers, Class as SiteClass, Mode, ReceiveBuffer, SiteId},
 };
+use pepd_relay::flow::FlowContext;
 use pepd_sys::{
     congestion::Controls,
     interface,
@@ -34,7 +35,7 @@ use super::{
     tcp,
     udp::Bound,
 };
-use crate::{custody::FolderError, flow::FlowContext};
+use crate::custody::FolderError;
 
 pub(super) use kept::Kept;
 pub use room::extent;

@@ -22,7 +22,7 @@ pub(in crate::tunnel) struct Announcement {
     pub(in crate::tunnel) class: Class,
     /// By which the link is shared.
     pub(in crate::tunnel) site: u32,
-    /// When the flow began ([`born`](crate::flow::born)).
+    /// When the flow began ([`born`](pepd_relay::flow::born)).
     pub(in crate::tunnel) born: u64,
     pub(in crate::tunnel) greeting: Greeting,
 }

@@ -8,9 +8,8 @@ use std::{
 };
 
 use pep_core::arena::Ending;
+use pepd_relay::arena::Arena;
 use tunnel::wire::ResetCode;
-
-use crate::arena::Arena;
 
 /// So many are remembered, the last ones: more than end while one report is on its way.
 const MOST: usize = 4096;

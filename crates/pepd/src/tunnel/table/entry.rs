@@ -10,13 +10,13 @@ use pep_core::{
     relay::Direction,
     ring::Ranges,
 };
+use pepd_relay::flow::FlowMemory;
 use tunnel::wire::{ResetCode, StreamId};
 
 pub(in crate::tunnel) use keeping::{Keeper, Loss, Policy};
 pub(super) use keeping::{Keeping, WINDOW};
 
 use super::{Sizes, bond::Bond};
-use crate::flow::FlowMemory;
 
 /// A flow as its session sees it.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl Entry {
     /// The leg's bytes are received by this.
     pub(in crate::tunnel) fn receive<T>(
         &mut self,
-        receive: impl FnOnce(&mut crate::arena::Slot, Direction) -> T,
+        receive: impl FnOnce(&mut pepd_relay::arena::Slot, Direction) -> T,
     ) -> T {
         receive(&mut self.memory.slot, self.outward)
     }
@@ -246,7 +246,7 @@ impl Entry {
     /// Bytes for the leg, and what sends them.
     pub(in crate::tunnel) fn send<T>(
         &self,
-        send: impl FnOnce(&crate::arena::Slot, Direction, &Ranges) -> T,
+        send: impl FnOnce(&pepd_relay::arena::Slot, Direction, &Ranges) -> T,
     ) -> Option<T> {
         let data = self.inn.data();
         (!data.is_empty()).then(|| send(&self.memory.slot, self.outward.other(), &data))

@@ -31,6 +31,10 @@ use pep_core::{
     arena::name_hash, custody::Bounds, greeting::Resume, hosts::Host, relay::Direction,
     site::KeepWhen,
 };
+use pepd_relay::{
+    flow::{FlowContext, FlowMemory},
+    survive::Survivor,
+};
 use tunnel::wire::{ResetCode, StreamId};
 
 use ended::Ended;
@@ -47,10 +51,6 @@ pub(super) use roll::Known;
 use roll::Roll;
 
 use super::core::Key;
-use crate::{
-    flow::{FlowContext, FlowMemory},
-    survive::Survivor,
-};
 
 /// A flow of a peer, which no other ever is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -19,18 +19,18 @@ use pep_core::{
     chunks::{ChunkMap, Torn},
     relay::{Direction, Side},
 };
+use pepd_relay::{
+    arena::SlotState,
+    flow::{self, FlowMemory},
+    survive::Survivor,
+};
 
 use super::{
     Entry, Keeper, Sizes,
     bond::Bond,
     entry::{Keeping, WINDOW},
 };
-use crate::{
-    arena::SlotState,
-    custody::Spot,
-    flow::{self, FlowMemory},
-    survive::Survivor,
-};
+use crate::custody::Spot;
 
 /// Why a flow cannot go on in this process.
 #[derive(Debug, thiserror::Error)]

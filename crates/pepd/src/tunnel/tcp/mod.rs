@@ -24,6 +24,7 @@ use std::{
 };
 
 use pep_core::config::{self, Peer};
+use pepd_relay::{flow::SHORTAGE_RETRY, limits::Resource};
 use tokio::{net::TcpListener, task::spawn_local, time::sleep};
 use tunnel::{
     endpoint::{Carrier, PeerId, Remote},
@@ -32,7 +33,6 @@ use tunnel::{
 
 pub(super) use self::sockets::{Listeners, Options};
 use super::core::{Core, Shared};
-use crate::{flow::SHORTAGE_RETRY, limits::Resource};
 
 /// Bytes that wait for a connection at most, but for handshakes: beyond them its peer is held.
 const QUEUE: usize = 32 << 10;

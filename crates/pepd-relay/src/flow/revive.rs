@@ -81,7 +81,7 @@ pub(super) fn watch(socket: &Arc<OwnedFd>, timeouts: &Timeouts) {
 }
 
 /// Cares for the legs of this worker for as long as it runs.
-pub(crate) async fn run(context: Arc<FlowContext>) {
+pub async fn run(context: Arc<FlowContext>) {
     let some = LEGS.with_borrow(|legs| Arc::clone(&legs.some));
     let began = Instant::now();
     let mut scanned = began;

@@ -29,7 +29,7 @@ use super::{
 use crate::{arena::SlotState, limits::Resource};
 
 /// A page or a socket buffer that is not to be had is asked for again so soon.
-pub(crate) const SHORTAGE_RETRY: Duration = Duration::from_millis(10);
+pub const SHORTAGE_RETRY: Duration = Duration::from_millis(10);
 
 /// Whether an attempt moved a byte.
 type Moved = bool;

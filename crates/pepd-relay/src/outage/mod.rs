@@ -357,14 +357,16 @@ impl Clock {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
+/// A link for tests, of which nothing is known.
+#[cfg(any(test, feature = "testing"))]
+pub fn unknown_link() -> Arc<LinkWatch> {
+    let text = "[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"lo\"\n";
+    LinkWatch::new(&pep_core::config::parse(text).expect("valid"), None)
+}
 
-    /// One of which nobody knows anything.
-    pub(crate) fn link() -> Arc<LinkWatch> {
-        LinkWatch::new(&config(""), None)
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     fn config(more: &str) -> Config {
         let text = format!("[intercept]\nlan = [\"eth0\"]\n[link]\ninterface = \"lo\"\n{more}");
@@ -388,7 +390,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn tunnels_that_hear_nothing_are_not_told_so() {
-        let link = link();
+        let link = unknown_link();
         link.hear(None);
         assert!(!link.report().up && !link.is_away());
         link.hear(Some(Duration::ZERO));
@@ -412,7 +414,7 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_gateway_that_is_silent_is_told_to_flows_and_not_to_tunnels() {
-        let link = link();
+        let link = unknown_link();
         link.probe(false);
         assert!(link.is_away() && *link.told().borrow() == Told::There);
         link.hear(Some(Duration::ZERO));

@@ -145,9 +145,9 @@ impl Arena {
         })
     }
 
-    /// The process that uses it ends when that burns.
-    #[cfg(test)]
-    pub(crate) fn end_with(&self, fuse: &Arc<pepd_sys::fuse::Fuse>) {
+    /// Ends what this process does to the arena when the fuse burns.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn end_with(&self, fuse: &Arc<pepd_sys::fuse::Fuse>) {
         self.memory.end_with(fuse);
     }
 

@@ -16,31 +16,32 @@ use tokio::io::{Interest, unix::AsyncFd};
 /// reports edges, and forgets one only in an attempt that blocked after it, so that
 /// none is lost.
 #[derive(Debug)]
-pub(crate) struct LegIo(AsyncFd<Arc<OwnedFd>>);
+pub struct LegIo(AsyncFd<Arc<OwnedFd>>);
 
 impl LegIo {
     /// Closes the leg where it fails.
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         reactor::register(Arc::new(fd), interest).map(Self)
     }
 
     /// The socket, out of the event loop; `None` while others look at it.
-    pub(crate) fn into_fd(self) -> Option<OwnedFd> {
+    pub fn into_fd(self) -> Option<OwnedFd> {
         Arc::into_inner(self.0.into_inner())
     }
 
     /// The socket, for those who only look at it.
-    pub(crate) fn shared(&self) -> &Arc<OwnedFd> {
+    pub fn shared(&self) -> &Arc<OwnedFd> {
         self.0.get_ref()
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    /// The socket, for calls.
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()
     }
 
     /// Attempts a call whatever is known of readiness: what is not known yet may be so.
-    pub(crate) fn attempt<T>(
+    pub fn attempt<T>(
         &self,
         interest: Interest,
         mut call: impl FnMut(BorrowedFd<'_>) -> io::Result<T>,
@@ -54,12 +55,12 @@ impl LegIo {
     }
 
     /// Ready when an attempt to receive may succeed.
-    pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_read_ready(cx).map(drop)
     }
 
     /// Ready when an attempt to send may succeed.
-    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_write_ready(cx).map(drop)
     }
 
@@ -69,7 +70,7 @@ impl LegIo {
     ///
     /// A leg on which both ends have sent FIN is reported as hung up, too, but without an
     /// error: it is whole, cannot break any more, and may still have something to be read.
-    pub(crate) fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    pub fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
             let mut guard = match self.0.poll_write_ready(cx) {
                 Poll::Ready(Ok(guard)) => guard,
@@ -84,7 +85,7 @@ impl LegIo {
     }
 
     /// The leg's pending error.
-    pub(crate) fn take_error(&self) -> Option<io::Error> {
+    pub fn take_error(&self) -> Option<io::Error> {
         leg::so_error(self.fd()).unwrap_or_else(Some)
     }
 }

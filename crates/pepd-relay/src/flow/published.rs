@@ -16,7 +16,7 @@ use super::{Ends, Flow, FlowContext, FlowMemory};
 use crate::arena::{Slot, SlotState};
 
 /// A moment in milliseconds since 1970: now.
-pub(crate) fn born() -> u64 {
+pub fn born() -> u64 {
     let born = SystemTime::now().duration_since(UNIX_EPOCH);
     let born = born.map_or(0, |since| since.as_millis());
     u64::try_from(born).unwrap_or(0)
@@ -38,12 +38,12 @@ fn identity(ends: &Ends) -> Identity {
 }
 
 /// Publishes which socket a leg is. The server's before connect(): a successor resets connections that are nobody's.
-pub(crate) fn publish_leg(slot: &Slot, side: Side, leg: BorrowedFd<'_>) {
+pub fn publish_leg(slot: &Slot, side: Side, leg: BorrowedFd<'_>) {
     publish_cookie(slot, side, SockRef::from(&leg).cookie());
 }
 
 /// The same of a socket that has been asked.
-pub(crate) fn publish_cookie(slot: &Slot, side: Side, cookie: io::Result<u64>) {
+pub fn publish_cookie(slot: &Slot, side: Side, cookie: io::Result<u64>) {
     match cookie {
         Ok(cookie) => slot.publish_cookie(side, cookie),
         Err(err) => tracing::debug!(error = %err, "no socket cookie"),
@@ -52,12 +52,7 @@ pub(crate) fn publish_cookie(slot: &Slot, side: Side, cookie: io::Result<u64>) {
 
 impl FlowMemory {
     /// Publishes a flow whose client was accepted, and which has no server leg yet.
-    pub(crate) fn publish_accepted(
-        &self,
-        context: &FlowContext,
-        ends: &Ends,
-        client: BorrowedFd<'_>,
-    ) {
+    pub fn publish_accepted(&self, context: &FlowContext, ends: &Ends, client: BorrowedFd<'_>) {
         let ring = HalfRecord {
             size: context.limits.ring_initial,
             ..HalfRecord::default()

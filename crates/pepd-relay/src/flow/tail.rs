@@ -18,7 +18,7 @@ const ASK_FIRST: Duration = Duration::from_millis(1);
 const ASK_LAST: Duration = Duration::from_millis(500);
 
 /// Waits until nobody has a tail any more, for up to `limit`.
-pub(crate) async fn delivered(limit: Duration, has_tail: impl Fn() -> bool) {
+pub async fn delivered(limit: Duration, has_tail: impl Fn() -> bool) {
     let give_up = Instant::now() + limit;
     let mut pause = ASK_FIRST;
     while has_tail() && Instant::now() < give_up {
@@ -30,7 +30,7 @@ pub(crate) async fn delivered(limit: Duration, has_tail: impl Fn() -> bool) {
 impl LegIo {
     /// Whether there are bytes that the leg's host has not acknowledged but still may. `fin` is whether it was
     /// shut down: that counts like a byte.
-    pub(crate) fn has_tail(&self, fin: bool) -> bool {
+    pub fn has_tail(&self, fin: bool) -> bool {
         let fd = self.fd();
         let tail = || -> io::Result<bool> {
             Ok(socket::unacknowledged(fd)? > u64::from(fin) && !socket::is_closed(fd)?)
@@ -39,7 +39,7 @@ impl LegIo {
     }
 
     /// From here on a close of the leg, by us or by the kernel, delivers what is left.
-    pub(crate) fn close_with_fin(&self) {
+    pub fn close_with_fin(&self) {
         if let Err(err) = leg::set_reset_on_close(self.fd(), false) {
             tracing::debug!(error = %err, "cannot close a leg in order");
         }
@@ -47,7 +47,7 @@ impl LegIo {
 }
 
 /// Why a flow has ended whose leg on this side has broken, with this error if there was one.
-pub(crate) fn broken(failure: Option<&io::Error>, by: Side) -> EndReason {
+pub fn broken(failure: Option<&io::Error>, by: Side) -> EndReason {
     match (failure.and_then(io::Error::raw_os_error), by) {
         (Some(libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH), _) => {
             EndReason::UserTimeout

@@ -10,7 +10,7 @@ use super::{Ends, FlowContext, FlowEnd, FlowMemory, LegIo, ServerLeg, refuse, se
 /// Serves an accepted client as soon as the link is back; `connect` begins to connect to its server.
 ///
 /// It waits for as long as sent data would (`user_timeout`), and ends sooner when the client resets.
-pub(crate) async fn serve_when_back(
+pub async fn serve_when_back(
     context: Arc<FlowContext>,
     ends: Ends,
     memory: FlowMemory,

@@ -5,18 +5,18 @@
 
 mod closing;
 mod connecting;
-pub(crate) mod idle;
+pub mod idle;
 mod leg_io;
 mod published;
 mod receive_window;
 mod relaying;
 mod resuming;
-pub(crate) mod revive;
+pub mod revive;
 mod silence;
-pub(crate) mod tail;
+pub mod tail;
 #[cfg(test)]
 mod tests;
-pub(crate) mod waiting;
+pub mod waiting;
 mod wakefulness;
 mod watchers;
 
@@ -45,12 +45,12 @@ use crate::{
     share::{FlowShare, SharedLink},
     survive::pulse::Pulse,
 };
-pub(crate) use connecting::{connect, connected, reason};
-pub(crate) use leg_io::LegIo;
-pub(crate) use published::{born, publish_cookie, publish_leg};
+pub use connecting::{connect, connected, reason};
+pub use leg_io::LegIo;
+pub use published::{born, publish_cookie, publish_leg};
 use receive_window::ReceiveWindow;
-pub(crate) use relaying::SHORTAGE_RETRY;
-pub(crate) use resuming::age;
+pub use relaying::SHORTAGE_RETRY;
+pub use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
 pub use silence::Silence;
 use wakefulness::Wakefulness;
@@ -116,8 +116,10 @@ impl FlowContext {
 /// Memory of one flow.
 #[derive(Debug)]
 pub struct FlowMemory {
-    pub(crate) slot: Slot,
-    pub(crate) share: Share,
+    /// Its place in the arena.
+    pub slot: Slot,
+    /// Its part of the budget.
+    pub share: Share,
 }
 
 /// Who talks to whom, under which policy.
@@ -320,17 +322,25 @@ impl Drop for Flow {
 }
 
 /// What is told of a flow at its end.
-pub(crate) struct FlowEnd<'a> {
-    pub(crate) reason: EndReason,
-    pub(crate) up: u64,
-    pub(crate) down: u64,
-    pub(crate) up_undelivered: u64,
-    pub(crate) down_undelivered: u64,
-    pub(crate) growth_denied: u64,
+pub struct FlowEnd<'a> {
+    /// Reason.
+    pub reason: EndReason,
+    /// Bytes delivered to the server.
+    pub up: u64,
+    /// Bytes delivered to the client.
+    pub down: u64,
+    /// Bytes of the client that the server never got.
+    pub up_undelivered: u64,
+    /// Bytes of the server that the client never got.
+    pub down_undelivered: u64,
+    /// Times that a ring was not allowed to grow.
+    pub growth_denied: u64,
     /// Bytes up and down that streams carried for these, where they were compressed.
-    pub(crate) carried: Option<[u64; 2]>,
-    pub(crate) duration: Duration,
-    pub(crate) error: Option<&'a io::Error>,
+    pub carried: Option<[u64; 2]>,
+    /// Time since it began.
+    pub duration: Duration,
+    /// Error that ended it, if one did.
+    pub error: Option<&'a io::Error>,
 }
 
 impl Default for FlowEnd<'_> {
@@ -351,7 +361,7 @@ impl Default for FlowEnd<'_> {
 
 impl FlowEnd<'_> {
     /// Tells all who want to know.
-    pub(crate) fn tell(&self, context: &FlowContext, ends: &Ends) {
+    pub fn tell(&self, context: &FlowContext, ends: &Ends) {
         self.count(context, ends);
         self.log(ends);
         context.watchers.tell(ends, self);
@@ -390,13 +400,13 @@ impl FlowEnd<'_> {
 
 impl Ends {
     /// The host behind us whose flow it is; none where a peer has sent it.
-    pub(crate) fn host(&self) -> Option<Host> {
+    pub fn host(&self) -> Option<Host> {
         let is_ours = self.peer.is_none();
         is_ours.then(|| Host::of(self.client.ip()))
     }
 
     /// The four addresses by which the kernel and the holder of SYNs know it.
-    pub(crate) const fn tuple(&self) -> FlowTuple {
+    pub const fn tuple(&self) -> FlowTuple {
         FlowTuple {
             client: self.client,
             destination: self.destination,

@@ -15,14 +15,14 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A flow's one timer, and what it means. Where the timer is belongs to the flow's task: no flow has
 /// an allocation for it.
-pub(crate) struct Idle<'a> {
+pub struct Idle<'a> {
     clock: IdleClock,
     timer: Pin<&'a mut Sleep>,
 }
 
 impl<'a> Idle<'a> {
     /// Of a flow that expires after `limit` without a byte, if there is one. `timer` is one of [`timer`].
-    pub(crate) fn new(limit: Option<Duration>, timer: Pin<&'a mut Sleep>) -> Self {
+    pub fn new(limit: Option<Duration>, timer: Pin<&'a mut Sleep>) -> Self {
         Self {
             clock: IdleClock::new(limit),
             timer,
@@ -30,14 +30,14 @@ impl<'a> Idle<'a> {
     }
 
     /// A byte has moved.
-    pub(crate) fn on_activity(&mut self) {
+    pub fn on_activity(&mut self) {
         if self.clock.on_activity() {
             self.timer.as_mut().reset(Instant::now() + IdleClock::QUIET);
         }
     }
 
     /// Ready when time has told something; to be asked again then.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<IdleEvent> {
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<IdleEvent> {
         self.timer.as_mut().poll(cx).map(|()| {
             let (event, next) = self.clock.handle_timeout();
             let next = next.unwrap_or(NEVER);
@@ -48,6 +48,6 @@ impl<'a> Idle<'a> {
 }
 
 /// The timer of a flow that begins now.
-pub(crate) fn timer() -> Sleep {
+pub fn timer() -> Sleep {
     sleep(IdleClock::QUIET)
 }

@@ -221,7 +221,7 @@ fn connect_again(context: &FlowContext, ends: &Ends, memory: &FlowMemory) -> io:
 }
 
 /// How old a flow is that was [`born`](super::born) then, in whichever process.
-pub(crate) fn age(born: u64) -> Duration {
+pub fn age(born: u64) -> Duration {
     let born = UNIX_EPOCH + Duration::from_millis(born);
     SystemTime::now().duration_since(born).unwrap_or_default()
 }

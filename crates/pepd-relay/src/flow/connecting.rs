@@ -137,7 +137,7 @@ impl Flow {
 }
 
 /// Waits for the server to answer on a leg whose client is somebody else's concern.
-pub(crate) async fn connected(
+pub async fn connected(
     leg: &LegIo,
     unanswered: &Unanswered,
     destination: IpAddr,
@@ -169,7 +169,7 @@ async fn answered(leg: &LegIo) -> Result<(), io::Error> {
 ///
 /// # Errors
 /// As [`ReservedLeg::connect`].
-pub(crate) fn connect(
+pub fn connect(
     context: &FlowContext,
     leg: ReservedLeg,
     family: Family,
@@ -200,7 +200,7 @@ fn is_address_taken(err: &io::Error) -> bool {
 }
 
 /// What an error of connect() says of the server.
-pub(crate) fn reason(err: &io::Error) -> EndReason {
+pub fn reason(err: &io::Error) -> EndReason {
     match err.raw_os_error() {
         Some(libc::ECONNREFUSED) => EndReason::Refused,
         Some(libc::ETIMEDOUT) => EndReason::ConnectTimeout,

@@ -54,7 +54,7 @@ fn context() -> Arc<FlowContext> {
         unanswered: Arc::default(),
         silence: Default::default(),
         pulse: Default::default(),
-        outage: crate::outage::tests::link(),
+        outage: crate::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),
     })
