@@ -25,13 +25,12 @@ use pepd_sys::{
     leg::{self, Family, FromSyn, ReservedLeg, SiteRuntime},
     reactor, socket,
 };
+use pepd_tunnel::Route;
 use socket2::{SockRef, Socket};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::yield_now,
 };
-
-use crate::tunnel::Route;
 
 /// Where one worker gets a site's connections of one family. The kernel spreads them over the
 /// workers: with one socket for all, each connection would wake every worker.

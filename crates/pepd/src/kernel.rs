@@ -9,6 +9,7 @@ use pepd_sys::{
     keys::{self, KeyFileError},
     socket::has_rto_max,
 };
+use pepd_tunnel::custody;
 
 use nix::{
     ifaddrs::{InterfaceAddress, getifaddrs},
@@ -17,7 +18,7 @@ use nix::{
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 
-use crate::{admin, custody};
+use crate::admin;
 
 /// Says once, at the start, that the kernel lacks what sites ask for and flows can do without.
 pub fn tell_what_is_missing(config: &Config) {

@@ -1,11 +1,12 @@
-//! The daemon around [`pep_core`]: sockets, rules, tasks, command line.
+//! The daemon: what is built from the layers beneath it, what is seen of it, the command line.
+//!
+//! The layers are crates: [`pepd_sys`], [`pepd_intercept`], [`pepd_relay`], [`pepd_tunnel`].
 //!
 //! - [`accept`], clients of a site's listeners
 //! - [`admin`], how a running pepd is asked and told
 //! - [`capture`], the packets of one flow as a file
 //! - [`change`], another configuration for a running pepd
 //! - [`cli`], [`exit`], how the program is told and how it ends
-//! - [`custody`], what does not fit into memory while the link is away
 //! - [`daemon`], build, run, drain
 //! - [`diagnose`], what is amiss on this machine
 //! - [`kernel`], whether this machine has what a configuration asks for
@@ -16,7 +17,6 @@
 //! - [`probe`], what the path to a peer is like under load
 //! - [`supervisor`], the process that starts the next one
 //! - [`switches`], sites that are off for a while
-//! - [`tunnel`], flows to and from peers
 //! - [`top`], a running pepd in a terminal
 //! - [`workers`], the threads that carry flows
 #![deny(unsafe_code)]
@@ -27,7 +27,6 @@ pub mod capture;
 pub mod change;
 pub mod cleanup;
 pub mod cli;
-pub mod custody;
 pub mod daemon;
 pub mod diagnose;
 pub mod exit;
@@ -42,5 +41,4 @@ pub mod summary;
 pub mod supervisor;
 pub mod switches;
 pub mod top;
-pub mod tunnel;
 pub mod workers;

@@ -28,7 +28,7 @@ pub struct Summary<'a> {
     pub rto_max: bool,
     /// Whether another process could take flows over here ([`pepd_relay::survive::keeper::are_useful`]), where that was tried.
     pub survives: Option<bool>,
-    /// How the folder for what is held is, where it was looked at ([`crate::custody::look`]).
+    /// How the folder for what is held is, where it was looked at ([`pepd_tunnel::custody::look`]).
     pub folder: Option<String>,
 }
 

@@ -30,6 +30,7 @@ use pepd_sys::{
     stats::Counters,
     threads::{self, IdleThread},
 };
+use pepd_tunnel::{Inherited, Tunnels, setup::Prepared};
 
 use super::{
     DaemonError, Role,
@@ -40,11 +41,7 @@ use super::{
     spare::Spare,
     takeover::{self, Legs, TakenOver},
 };
-use crate::{
-    accept::Listener,
-    tunnel::{self, Inherited, Tunnels, setup::Prepared},
-    workers::Workers,
-};
+use crate::{accept::Listener, workers::Workers};
 
 pub(super) async fn build(
     config: &Config,
@@ -339,7 +336,7 @@ fn extent(config: &Config) -> u64 {
     if config.peers.is_empty() {
         ring_max
     } else {
-        ring_max.max(tunnel::setup::extent(config))
+        ring_max.max(pepd_tunnel::setup::extent(config))
     }
 }
 

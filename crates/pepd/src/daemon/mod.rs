@@ -27,9 +27,10 @@ use pepd_relay::{
     },
 };
 use pepd_sys::{congestion::ControlsError, leg::OptionError};
+use pepd_tunnel::TunnelError;
 use tokio::runtime;
 
-use crate::{exit::ExitStatus, load::Source, tunnel::TunnelError};
+use crate::{exit::ExitStatus, load::Source};
 
 /// Why the daemon did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]

@@ -15,6 +15,7 @@ use pepd_relay::{
     },
 };
 use pepd_sys::{congestion::Controls, gate::Gate, leg::SiteRuntime, stats};
+use pepd_tunnel::Tunnels;
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
@@ -41,7 +42,6 @@ use crate::{
     probe,
     service::Service,
     switches::{self, Switches},
-    tunnel::Tunnels,
     workers::Workers,
 };
 

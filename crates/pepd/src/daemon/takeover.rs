@@ -21,10 +21,9 @@ use pepd_sys::{
     marks::MarkSet,
     stats::Counters,
 };
+use pepd_tunnel::Tunnels;
 use socket2::SockRef;
 use units::counted;
-
-use crate::tunnel::Tunnels;
 
 /// Sockets of flows, by cookie.
 pub(super) type Legs = HashMap<u64, OwnedFd>;

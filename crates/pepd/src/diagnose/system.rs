@@ -15,10 +15,11 @@ use pepd_intercept::{
 };
 use pepd_relay::limits::{descriptors, flow_cap};
 use pepd_sys::{clock, congestion::Catalogue};
+use pepd_tunnel::{custody, paths};
 use units::counted;
 
 use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
-use crate::{custody, observe::text, tunnel::paths};
+use crate::observe::text;
 
 /// Whether nft answers this process.
 pub(super) fn may_ask_nft() -> bool {

@@ -47,6 +47,10 @@ use pep_core::{
 };
 use pepd_relay::{flow::FlowContext, limits::Admission};
 use pepd_sys::{leg::SiteRuntime, tally::Tally};
+use pepd_tunnel::{
+    Tunnels,
+    peers::{SessionFacts, Statuses},
+};
 use tokio::sync::Semaphore;
 use tunnel::{outage, rate::Found};
 use units::Rate;
@@ -62,14 +66,7 @@ use self::{
     },
     stream::Listeners,
 };
-use crate::{
-    page,
-    switches::Switches,
-    tunnel::{
-        Tunnels,
-        peers::{SessionFacts, Statuses},
-    },
-};
+use crate::{page, switches::Switches};
 
 /// Where all that can be seen comes together.
 #[derive(Debug)]

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use pepd_tunnel::packets::{ReceivedFacts, SiteFacts};
+
 use super::{
     status::{PacketStatus, PeerStatus, ReceivedStatus},
     text::{NAME, bytes, milliseconds, short},
 };
-use crate::tunnel::packets::{ReceivedFacts, SiteFacts};
 
 /// What names of boosters may take of a line.
 const BOOSTERS: usize = 30;

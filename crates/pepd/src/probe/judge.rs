@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use pepd_tunnel::probe::{Phase, Sample};
+
 use super::{Causes, Known, Report, Spread, Suggestion, Way, advice::advise};
-use crate::tunnel::probe::{Phase, Sample};
 
 /// Rates are of so long.
 const WINDOW: Duration = Duration::from_millis(500);

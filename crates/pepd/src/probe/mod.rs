@@ -18,10 +18,9 @@ mod text;
 
 use std::time::Duration;
 
+use pepd_tunnel::probe::Phase;
 use serde::{Deserialize, Serialize};
 use tunnel::class::Class;
-
-use crate::tunnel::probe::Phase;
 
 pub use judge::judge;
 pub use routes::router;

@@ -12,14 +12,11 @@ use axum::{
 };
 use futures_util::stream;
 use pep_core::config::Config;
+use pepd_tunnel::probe::{Plan, ProbeError, Prober, Sample, Told};
 use tokio::sync::mpsc::Receiver;
 
 use super::{BYTES, Event, Known, LASTING, ProbeOrder, Progress, judge};
-use crate::{
-    admin::Place,
-    observe::stream::event,
-    tunnel::probe::{Plan, ProbeError, Prober, Sample, Told},
-};
+use crate::{admin::Place, observe::stream::event};
 
 /// Of a request.
 const BODY_MAX: usize = 1024;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use pep_core::config::Config;
+use pepd_tunnel::probe::Sample;
 
 use super::*;
-use crate::tunnel::probe::Sample;
 
 /// A path as it is, seen without errors.
 #[derive(Debug, Clone, Copy)]

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
+use pepd_tunnel::probe::Phase;
+
 use super::{Causes, Progress, Report, Spread, Way};
-use crate::{
-    observe::text::{bits, bytes, percent},
-    tunnel::probe::Phase,
-};
+use crate::observe::text::{bits, bytes, percent};
 
 /// Of the first column, and of the others.
 const WIDTHS: (usize, usize) = (26, 24);

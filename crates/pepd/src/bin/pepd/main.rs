@@ -13,7 +13,6 @@ use pep_core::config::Config;
 use pepd::{
     cleanup,
     cli::{CcCommand, CheckArgs, CleanupArgs, Cli, Command, ListArgs, RulesArgs, RunArgs},
-    custody,
     daemon::{self, DaemonError, Role},
     diagnose,
     exit::ExitStatus,
@@ -28,6 +27,7 @@ use pepd_sys::{
     log,
     socket::has_rto_max,
 };
+use pepd_tunnel::custody;
 
 use asking::asking;
 use output::{chain, complain, fail, print, refuse};

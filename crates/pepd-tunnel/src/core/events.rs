@@ -1,0 +1,421 @@
+//! What happens with peers and their streams, and who is told of it.
+
+use std::time::Duration;
+
+use pep_core::greeting::Opening;
+use pepd_relay::limits::Resource;
+use tunnel::{
+    endpoint::{Carrier, DownReason, PeerEvent},
+    session::{Event, LinkHint},
+    wire::{CloseCode, ResetCode, StreamId},
+};
+
+use super::{Core, Key, Shared};
+use crate::{
+    peers::{Contact, SessionFacts},
+    table::Known,
+    tcp,
+};
+
+/// After so much silence the link is away, and no mere wink: more is taken from hosts than may soon
+/// be sent.
+const AWAY_AFTER: Duration = Duration::from_secs(1);
+/// Longer than a peer pauses that has nothing to send: after so much silence one is not there that
+/// nothing is sent to.
+const UNHEARD_AFTER: Duration = Duration::from_secs(5);
+
+impl Core {
+    /// Takes note of all that has happened.
+    pub(crate) fn dispatch(shared: &Shared) {
+        let core = &mut *shared.borrow_mut();
+        core.grant_heard();
+        while let Some((id, event)) = core.endpoint.poll_event() {
+            let index = core.peers.index(id);
+            match event {
+                PeerEvent::Session(event) => core.on_session_event(shared, index, event),
+                event => core.on_peer_event(index, event),
+            }
+        }
+    }
+
+    fn on_peer_event(&mut self, index: usize, event: PeerEvent) {
+        let peer = &mut self.peers.list[index];
+        let name = peer.config.name.as_str();
+        match event {
+            PeerEvent::Up => {
+                peer.silent_since = None;
+                // It was cleared when the session began, before its first bytes were placed.
+                peer.table.set_away(self.off);
+                self.keep_off(index);
+                self.join_packets(index);
+                let peer = &mut self.peers.list[index];
+                peer.table.wake_waiting();
+                let flows = self.resume(index);
+                self.set_here(index, true);
+                // Who waits for this may begin flows at once, which are to find it so.
+                let peer = self.peer_name(index);
+                tracing::info!(peer, "peer is there: a session has begun");
+                if flows > 0 {
+                    tracing::info!(peer, flows, "flows of the session before go on in this one");
+                }
+            }
+            PeerEvent::Down(reason) => {
+                let flows = peer.table.len();
+                match reason {
+                    // It was told when the peer said so.
+                    DownReason::PeerClosed => {}
+                    DownReason::Replaced => {
+                        tracing::info!(peer = name, flows, "the peer has begun anew");
+                    }
+                    _ => tracing::warn!(
+                        peer = name,
+                        ?reason,
+                        flows,
+                        "the session with a peer is over"
+                    ),
+                }
+                // Where the next one has begun already, the table is of that one.
+                let next = self.endpoint.session(peer.id).is_some();
+                if !next {
+                    if reason == DownReason::Replaced {
+                        peer.table.on_restart();
+                    } else {
+                        // It has ended its flows, or one of the two does not understand the other.
+                        peer.table.on_farewell();
+                    }
+                    self.peers.credits.on_end(index);
+                    self.join_packets(index);
+                }
+                self.set_here(index, next);
+            }
+            PeerEvent::Roamed(remote) => {
+                let (address, carrier) = (remote.address, remote.carrier);
+                let was = peer.carrier.replace(carrier);
+                if !tcp::tell_of_carrier(&peer.config, was, remote) {
+                    tracing::info!(peer = name, %address, %carrier, "peer sends from this address now");
+                }
+            }
+            PeerEvent::Failed(err) => {
+                peer.trouble.fails(err);
+            }
+            PeerEvent::Session(_) => {}
+        }
+    }
+
+    fn on_session_event(&mut self, shared: &Shared, index: usize, event: Event) {
+        let base = self.base;
+        let peer = &mut self.peers.list[index];
+        let (name, table) = (peer.config.name.as_str(), &mut peer.table);
+        match event {
+            Event::Opened {
+                stream, greeting, ..
+            } => self.on_opened(shared, index, stream, &greeting),
+            Event::Readable { stream, until } => {
+                if let Some(until) = table.drop_probed(stream, until) {
+                    self.allow(index, stream, until);
+                } else if let Some(flow) = table.on_readable(stream, until) {
+                    self.on_answer(Key { peer: index, flow });
+                }
+            }
+            Event::Acked { stream, until } => table.on_acked(stream, until),
+            Event::Finished { stream } => table.on_finished(stream),
+            Event::Reset { stream, code } => {
+                table.on_gone(stream, Some(code));
+                self.give_place(index);
+            }
+            Event::Closed { stream } => {
+                table.on_gone(stream, None);
+                self.give_place(index);
+            }
+            Event::LinkDown if self.off => {}
+            Event::LinkDown => {
+                tracing::debug!(peer = name, "nothing comes from a peer any more");
+                peer.silent_since = Some(base.elapsed());
+            }
+            Event::LinkUp => {
+                let silence = peer.silent_since.take();
+                let silence = silence.map(|since| base.elapsed() - since);
+                tracing::debug!(peer = name, ?silence, "peer is heard again");
+                peer.table.set_away(false);
+                for flow in peer.table.flows() {
+                    self.line_up(Key { peer: index, flow });
+                }
+                if self.set_here(index, true) {
+                    let name = self.peers.list[index].config.name.as_str();
+                    tracing::info!(peer = name, ?silence, "peer is back: its flows go on");
+                }
+            }
+            Event::PeerClosed { code, reason } => {
+                let flows = table.len();
+                if code == CloseCode::Shutdown {
+                    tracing::info!(peer = name, reason, flows, "peer has ended the session");
+                } else {
+                    tracing::warn!(
+                        peer = name,
+                        ?code,
+                        reason,
+                        flows,
+                        "peer has broken off the session"
+                    );
+                }
+            }
+        }
+    }
+
+    /// Flows that wait for a stream may have that of one that is gone.
+    fn give_place(&mut self, index: usize) {
+        self.resume_others(index);
+        self.peers.list[index].table.wake_waiting();
+    }
+
+    fn on_opened(&mut self, shared: &Shared, index: usize, stream: StreamId, opening: &[u8]) {
+        let peer = &mut self.peers.list[index];
+        match Opening::parse(opening) {
+            Ok(Opening::Roll(flows)) => {
+                peer.table.on_roll(flows);
+                if let Some(session) = self.endpoint.session(peer.id) {
+                    session.finish(stream);
+                }
+            }
+            Ok(Opening::Probe(down)) => self.on_probed(index, stream, down),
+            Ok(Opening::Flow(greeting)) => match greeting.resume {
+                Some(resume) => self.on_resumed(shared, index, stream, (greeting, resume)),
+                None if peer.table.find(greeting.token) == Known::Not => {
+                    self.begin(shared, index, stream, greeting);
+                }
+                None => {
+                    let peer = peer.config.name.as_str();
+                    tracing::error!(peer, "a flow is refused: it has begun before");
+                    self.refuse(index, stream, ResetCode::Internal);
+                }
+            },
+            Err(err) => {
+                let peer = peer.config.name.as_str();
+                tracing::warn!(peer, error = %err, "a flow is refused");
+                self.refuse(index, stream, ResetCode::Internal);
+            }
+        }
+    }
+
+    /// There is no room for a flow of the peer.
+    pub(super) fn on_refused(&mut self, index: usize) {
+        let counters = &self.context.counters;
+        counters.update(|stats| stats.tunnel_flows_refused += 1);
+        let peer = &mut self.peers.list[index];
+        if !peer.table.is_at_cap() {
+            // Nor is there for others; the gate closes.
+            self.context.admission.on_short(Resource::Memory);
+        } else if !std::mem::replace(&mut peer.told_of_cap, true) {
+            let flows = peer.table.len();
+            let peer = peer.config.name.as_str();
+            tracing::warn!(
+                peer,
+                flows,
+                "a peer has as many flows open as it may: further ones are reset (told once)"
+            );
+        }
+    }
+
+    pub(super) fn refuse(&mut self, index: usize, stream: StreamId, code: ResetCode) {
+        let peer = &mut self.peers.list[index];
+        peer.table.abandon(stream);
+        if let Some(session) = self.endpoint.session(peer.id) {
+            session.reset(stream, code);
+        }
+        self.grant(index);
+        self.wake_driver();
+    }
+
+    /// Whether the peer is there from now on. Returns whether that is news.
+    fn set_here(&mut self, index: usize, is_here: bool) -> bool {
+        let is_news = self.statuses.set(index, is_here);
+        let here = self.statuses.here() as u64;
+        let counters = &self.context.counters;
+        counters.update(|stats| stats.tunnel_peers_here = here);
+        is_news
+    }
+
+    /// Peers that count as there, as they were when the process before ended, are silent from now
+    /// on.
+    pub(crate) fn await_peers(&mut self) {
+        let now = self.base.elapsed();
+        for (index, peer) in self.peers.list.iter_mut().enumerate() {
+            if self.statuses.is_here(index) {
+                peer.silent_since = Some(now);
+            }
+        }
+    }
+
+    /// What is looked after every second.
+    pub(crate) fn tick(&mut self) {
+        self.count();
+        self.tell_who_is_heard();
+        self.sweep_connections();
+        self.custody.age();
+        self.tell_facts();
+        self.tell_of_trouble();
+        let now = self.base.elapsed();
+        for index in 0..self.peers.list.len() {
+            self.grant(index);
+            let silence = self.silence(index, now);
+            let peer = &mut self.peers.list[index];
+            let has_session = self.endpoint.session(peer.id).is_some();
+            let is_silent = silence.is_some_and(|silence| silence >= AWAY_AFTER);
+            let away = !has_session || is_silent || self.off;
+            if peer.table.set_away(away) && away {
+                let (name, flows) = (peer.config.name.as_str(), peer.table.len());
+                tracing::debug!(
+                    peer = name,
+                    flows,
+                    "the link is away: bytes are kept for it"
+                );
+            }
+            peer.table.age(now);
+            if let Some(silence) = silence {
+                self.on_silence(index, silence);
+            }
+        }
+    }
+
+    /// For those who ask how peers are.
+    fn tell_facts(&mut self) {
+        let now = self.now();
+        for (index, peer) in self.peers.list.iter().enumerate() {
+            let session = self.endpoint.session(peer.id);
+            let takes = session.as_ref().map(|session| session.takes_packets());
+            let facts = session.map(|session| SessionFacts {
+                carrier: peer.carrier,
+                path: session.path(),
+                stats: session.stats(),
+                causes: session.causes(),
+            });
+            let state = self.endpoint.peer_state(peer.id);
+            let contact = Contact {
+                remote: state.and_then(|state| state.remote),
+                silence: peer.heard.map(|heard| now.saturating_sub(heard)),
+                sent_bytes: peer.sent_bytes,
+                received_bytes: peer.received_bytes,
+            };
+            let flows = peer.table.len() as u64;
+            let status = self.statuses.of(index);
+            status.set_known(facts, contact, flows);
+            status.set_addresses(self.endpoint.addresses(peer.id));
+            if let Some(packets) = &peer.packets {
+                status.set_packets(packets.facts(now, takes));
+            }
+        }
+    }
+
+    /// For how long a peer has been silent. While the link is off its session does not say.
+    pub(super) fn silence(&self, index: usize, now: Duration) -> Option<Duration> {
+        let peer = &self.peers.list[index];
+        let told = peer.silent_since.map(|since| now - since);
+        if !self.off || told.is_some() {
+            return told;
+        }
+        let heard = self.endpoint.peer_state(peer.id)?.heard?;
+        Some(self.now().saturating_sub(heard)).filter(|silence| *silence >= UNHEARD_AFTER)
+    }
+
+    /// Whether any peer is, and when. Those of which there is no session know nothing of the link.
+    fn tell_who_is_heard(&mut self) {
+        let now = self.now();
+        let mut peers = self.peers.list.iter().filter_map(|peer| {
+            let heard = self.endpoint.peer_state(peer.id)?.heard?;
+            Some(
+                peer.silent_since
+                    .is_none()
+                    .then(|| now.saturating_sub(heard)),
+            )
+        });
+        let Some(first) = peers.next() else {
+            return self.context.outage.hear_nothing();
+        };
+        let latest = peers.flatten().chain(first).min();
+        self.context.outage.hear(latest);
+    }
+
+    fn count(&mut self) {
+        let seen = self.endpoint.stats();
+        let refused = seen.malformed
+            + seen.unknown
+            + seen.unknown_keys
+            + seen.forged
+            + seen.repeated
+            + seen.not_for_us
+            + seen.refused;
+        let peers = self.peers.list.iter();
+        let by_tcp = peers.filter(|peer| peer.carrier == Some(Carrier::Tcp));
+        let (by_tcp, connections) = (by_tcp.count(), self.tcp.len());
+        self.context.counters.update(|stats| {
+            stats.tunnel_datagrams_refused = refused;
+            stats.tunnel_peers_by_tcp = by_tcp as u64;
+            stats.tunnel_tcp_connections = connections as u64;
+            stats.tunnel_tcp_strangers = self.tcp.strangers_gone;
+        });
+    }
+
+    /// While the link is off, no session sends anything, nor does one that begins.
+    fn keep_off(&mut self, index: usize) {
+        let now = self.now();
+        let peer = &self.peers.list[index];
+        if let Some(session) = self.endpoint.session(peer.id).filter(|_| self.off) {
+            session.hint(now, LinkHint::Off);
+        }
+    }
+
+    fn on_silence(&mut self, index: usize, silence: Duration) {
+        let lost_after = self.peers.list[index].config.lost_after;
+        if silence < lost_after || !self.set_here(index, false) {
+            return;
+        }
+        let peer = &self.peers.list[index];
+        let seconds = silence.as_secs();
+        let (name, flows) = (peer.config.name.as_str(), peer.table.len());
+        tracing::warn!(
+            peer = name,
+            seconds,
+            flows,
+            "peer is gone: its flows wait, new ones go as `on_peer_loss` says"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use crate::rig::{Rig, listener};
+
+    #[test]
+    fn a_peer_is_gone_only_when_it_has_been_silent_for_long_enough() {
+        Rig::run(|rig| async move {
+            let listener = listener().await;
+            let _client = rig.client(listener.local_addr().unwrap()).await;
+            let _server = listener.accept().await.unwrap();
+            rig.cut_wire(30).await;
+            while rig.near.borrow().peers.list[0].silent_since.is_none() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            rig.near.borrow_mut().tick();
+            assert_eq!(Rig::stats(&rig.near).tunnel_peers_here, 1);
+        });
+    }
+
+    #[test]
+    fn a_peer_of_before_a_crash_is_gone_if_it_is_not_heard_of_for_long_enough() {
+        Rig::run(|rig| async move {
+            let core = &mut *rig.near.borrow_mut();
+            let lost_after = core.peers.list[0].config.lost_after;
+            core.statuses.set(0, true);
+            core.await_peers();
+            core.tick();
+            assert!(core.statuses.is_here(0));
+            core.base -= lost_after;
+            core.tick();
+            assert!(!core.statuses.is_here(0));
+        });
+    }
+}

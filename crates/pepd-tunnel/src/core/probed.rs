@@ -1,0 +1,112 @@
+//! Probes of the path: streams of no flow, opened here or by the peer.
+
+use pep_core::greeting::Opening;
+use tunnel::{
+    class::Class,
+    session::TooManyStreams,
+    wire::{ResetCode, StreamId},
+};
+
+use super::Core;
+use crate::{
+    peers::SessionFacts,
+    probe::{Look, Seen},
+};
+
+/// Those of no site, as far as the scheduler is concerned.
+const SITE: u32 = 0;
+
+impl Core {
+    /// Opens a probe that wants so many bytes in return. Nothing is sent by it yet.
+    pub(crate) fn open_probe(
+        &mut self,
+        index: usize,
+        class: Class,
+        down: u64,
+    ) -> Result<(), TooManyStreams> {
+        let peer = &mut self.peers.list[index];
+        let session = self.endpoint.session(peer.id).ok_or(TooManyStreams)?;
+        let stream = session.open(class, SITE, &Opening::Probe(down).emit())?;
+        if down > 0 {
+            session.finish(stream);
+        }
+        peer.table.begin_probe(stream);
+        self.wake_driver();
+        Ok(())
+    }
+
+    /// Sends so many bytes by the probe that is open.
+    pub(crate) fn load_probe(&mut self, index: usize, bytes: u64) {
+        let peer = &mut self.peers.list[index];
+        let stream = peer.table.probed();
+        if let (Some(stream), Some(session)) = (stream, self.endpoint.session(peer.id)) {
+            session.written(stream, bytes);
+            self.wake_driver();
+        }
+    }
+
+    /// Ends the probe that is open, if one is.
+    pub(crate) fn end_probe(&mut self, index: usize) {
+        let peer = &mut self.peers.list[index];
+        let stream = peer.table.end_probe();
+        if let (Some(stream), Some(session)) = (stream, self.endpoint.session(peer.id)) {
+            session.reset(stream, ResetCode::Ended);
+            self.wake_driver();
+        }
+    }
+
+    /// How the path is now, and how far the probe; `None` where there is no session any more.
+    pub(crate) fn look(&mut self, index: usize) -> Option<Look> {
+        let peer = &mut self.peers.list[index];
+        let session = self.endpoint.session(peer.id)?;
+        let beyond = peer.table.probed().map_or(0, |stream| {
+            let runs = session.acked_beyond(stream);
+            runs.map(|run| run.end - run.start).sum()
+        });
+        let probe = peer.table.probe();
+        Some(Look {
+            facts: SessionFacts {
+                carrier: peer.carrier,
+                path: session.path(),
+                stats: session.stats(),
+                causes: session.causes(),
+            },
+            measures: session.measures(),
+            seen: Seen {
+                known: probe.known,
+                arrived: probe.acked + beyond,
+                came: probe.came,
+                ended: probe.ended,
+            },
+        })
+    }
+
+    /// The peer probes the path: what comes is dropped, and so many bytes go back.
+    pub(super) fn on_probed(&mut self, index: usize, stream: StreamId, down: u64) {
+        let peer = &mut self.peers.list[index];
+        let name = peer.config.name.as_str();
+        let over = peer.table.take_probe(stream);
+        tracing::info!(peer = name, down, "the peer probes the path");
+        if let Some(over) = over {
+            self.refuse(index, over, ResetCode::Limit);
+        }
+        if over == Some(stream) {
+            return;
+        }
+        let peer = &mut self.peers.list[index];
+        if let Some(session) = self.endpoint.session(peer.id) {
+            session.written(stream, down);
+            session.finish(stream);
+        }
+        self.grant(index);
+        self.wake_driver();
+    }
+
+    /// The peer may send as far as that by a probe.
+    pub(super) fn allow(&mut self, index: usize, stream: StreamId, until: u64) {
+        let peer = &self.peers.list[index];
+        if let Some(session) = self.endpoint.session(peer.id) {
+            session.allow(stream, until);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Flows that go on in another session than the one in which they were.
+//!
+//! When a session begins, each end opens a stream that says how many of its flows go on, and then one for each of them. So the other
+//! end knows which of those that it has have ended meanwhile.
+
+use std::rc::Rc;
+
+use pep_core::{
+    arena::Kind,
+    greeting::{Greeting, Opening, Resume},
+    hosts::Host,
+};
+use tunnel::{
+    class::Class,
+    wire::{ResetCode, StreamId},
+};
+
+use super::{Core, Key, Shared};
+use crate::{
+    far, recover,
+    table::{Disagreement, FlowId, Known, Terms},
+};
+
+impl Core {
+    /// A session has begun: our flows go on in it. How many. Where one has begun after the other before we were told of either,
+    /// they go on in the last one, and that is told once.
+    pub(super) fn resume(&mut self, index: usize) -> usize {
+        let peer = &mut self.peers.list[index];
+        let Some(waiting) = peer.table.call_roll() else {
+            return 0;
+        };
+        let roll = Opening::Roll(waiting.len() as u64).emit();
+        if let Some(session) = self.endpoint.session(peer.id)
+            && let Ok(stream) = session.open(Class::Normal, 0, &roll)
+        {
+            session.finish(stream);
+        }
+        for flow in &waiting {
+            let flow = *flow;
+            self.reopen(Key { peer: index, flow });
+        }
+        self.wake_driver();
+        waiting.len()
+    }
+
+    /// Flows may go on for which there was no stream.
+    pub(super) fn resume_others(&mut self, index: usize) {
+        for flow in self.peers.list[index].table.to_reopen() {
+            if !self.reopen(Key { peer: index, flow }) {
+                return;
+            }
+        }
+    }
+
+    /// Opens a stream that goes on with a flow of ours. Whether there was one.
+    pub(super) fn reopen(&mut self, key: Key) -> bool {
+        let peer = &mut self.peers.list[key.peer];
+        let Some(entry) = peer.table.get(key.flow) else {
+            return true;
+        };
+        let (resume, announced) = (entry.resumption(), entry.announcement());
+        let (Some(announced), Some(session)) = (announced, self.endpoint.session(peer.id)) else {
+            return false;
+        };
+        let greeting = Greeting {
+            resume: Some(resume),
+            ..announced.greeting.clone()
+        };
+        let client = greeting.client;
+        let Resume { down, up, .. } = resume;
+        let perhaps_new = resume.perhaps_new;
+        let opening = Opening::Flow(greeting).emit();
+        let Ok(stream) = session.open(announced.class, announced.site, &opening) else {
+            return false;
+        };
+        session.set_host(stream, Host::of(client.ip()).number());
+        tracing::debug!(%client, stream, down, up, perhaps_new, "a flow asks its peer to go on");
+        if let Some(receive) = peer.table.reopen(key.flow, stream) {
+            session.limit_receive(stream, receive);
+        }
+        self.wake_driver();
+        true
+    }
+
+    /// The far end has said where a flow of ours goes on.
+    pub(super) fn on_answer(&mut self, key: Key) {
+        let Some((entry, _, stream)) = self.joined(key) else {
+            return;
+        };
+        match entry.on_answer() {
+            Ok(Some(terms)) => {
+                self.go_on(key.peer, stream, &terms);
+                self.line_up(key);
+            }
+            Ok(None) => {}
+            Err(err) => self.disagree(key, &err),
+        }
+    }
+
+    fn go_on(&mut self, index: usize, stream: StreamId, terms: &Terms) {
+        let peer = &mut self.peers.list[index];
+        tracing::debug!(stream, ?terms, "a flow goes on");
+        if let Some(session) = self.endpoint.session(peer.id) {
+            session.limit_send(stream, terms.send);
+            session.written(stream, terms.written);
+            if terms.finished {
+                session.finish(stream);
+            }
+        }
+        let counters = &self.context.counters;
+        counters.update(|stats| stats.tunnel_flows_resumed += 1);
+        self.wake_driver();
+    }
+
+    /// To go on would be to lose bytes, or to send some twice.
+    fn disagree(&mut self, key: Key, err: &Disagreement) {
+        let peer = self.peer_name(key.peer);
+        tracing::error!(peer, error = %err, "a flow cannot go on in the next session, and is reset");
+        let peer = &mut self.peers.list[key.peer];
+        let stream = peer.table.break_off(key.flow, ResetCode::Internal);
+        if let Some(stream) = stream
+            && let Some(session) = self.endpoint.session(peer.id)
+        {
+            session.reset(stream, ResetCode::Internal);
+        }
+    }
+
+    /// A flow of the peer's goes on with this stream.
+    pub(super) fn on_resumed(
+        &mut self,
+        shared: &Shared,
+        index: usize,
+        stream: StreamId,
+        (greeting, resume): (Greeting, Resume),
+    ) {
+        let table = &mut self.peers.list[index].table;
+        let known = table.find(greeting.token);
+        let (client, Resume { down, up, .. }) = (greeting.client, resume);
+        let perhaps_new = resume.perhaps_new;
+        tracing::debug!(%client, stream, down, up, perhaps_new, ?known, "the peer asks for a flow to go on");
+        match known {
+            Known::Waiting(flow) => self.rejoin(index, flow, stream, &resume),
+            Known::Bound => self.refuse(index, stream, ResetCode::Internal),
+            Known::Ended(code) => self.refuse(index, stream, code),
+            Known::Not if resume.perhaps_new => {
+                if let Some(flow) = self.begin(shared, index, stream, greeting) {
+                    self.rejoin(index, flow, stream, &resume);
+                }
+            }
+            Known::Not => self.refuse(index, stream, ResetCode::Restarted),
+        }
+        self.peers.list[index].table.on_resumed();
+    }
+
+    fn rejoin(&mut self, index: usize, flow: FlowId, stream: StreamId, resume: &Resume) {
+        let peer = &mut self.peers.list[index];
+        match peer.table.rejoin(flow, stream, resume) {
+            Some(Ok(terms)) => {
+                if let Some(session) = self.endpoint.session(peer.id) {
+                    session.limit_receive(stream, terms.receive);
+                }
+                self.go_on(index, stream, &terms);
+            }
+            Some(Err(err)) => self.disagree(Key { peer: index, flow }, &err),
+            None => {}
+        }
+    }
+
+    /// Serves a flow that the peer has opened, if there is room.
+    pub(super) fn begin(
+        &mut self,
+        shared: &Shared,
+        index: usize,
+        stream: StreamId,
+        greeting: Greeting,
+    ) -> Option<FlowId> {
+        let peer = &mut self.peers.list[index];
+        let Some(flow) = peer.table.opened(stream) else {
+            self.on_refused(index);
+            self.refuse(index, stream, ResetCode::Limit);
+            return None;
+        };
+        peer.table.introduce(flow, greeting.token);
+        let host = Host::of(greeting.client.ip());
+        peer.table.set_host(flow, host);
+        if let Some(session) = self.endpoint.session(peer.id) {
+            session.set_host(stream, host.number());
+        }
+        if let Some(entry) = peer.table.get(flow) {
+            let name = &peer.config.name;
+            let identity = recover::identity(Kind::Far, Class::Normal, name, &greeting);
+            entry.publish(&identity, None);
+        }
+        let key = Key { peer: index, flow };
+        let permit = self.context.admission.admit(self.far.tally(), None);
+        let counters = &self.context.counters;
+        counters.update(|stats| stats.tunnel_flows_far += 1);
+        let flow = far::serve(Rc::clone(shared), key, greeting, permit);
+        tokio::task::spawn_local(flow);
+        Some(key.flow)
+    }
+}

@@ -1,0 +1,149 @@
+//! When a client's FIN is answered.
+//!
+//! A client that has sent its FIN and gets ours takes it that the server has got everything. So where the server is, its end
+//! is told only once its TCP has acknowledged everything before the client's; where the client is, once the peer
+//! has all of that. With `close = "early"` it is answered at once while the link is away, and nobody promises anything.
+
+use std::{
+    future::Future as _,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use pep_core::{relay::Side, site::Close};
+use tokio::time::{Sleep, sleep};
+
+use super::{Joint, Sink, Source};
+use crate::core::Core;
+
+/// The kernel does not tell when the last byte is acknowledged, so it is asked: at first often.
+const ASK_FIRST: Duration = Duration::from_millis(1);
+const ASK_LAST: Duration = Duration::from_millis(500);
+
+/// When to ask again.
+#[derive(Debug)]
+pub(super) struct Answer {
+    timer: Pin<Box<Sleep>>,
+    pause: Duration,
+}
+
+impl Answer {
+    fn new() -> Self {
+        Self {
+            timer: Box::pin(sleep(ASK_FIRST)),
+            pause: ASK_FIRST,
+        }
+    }
+
+    /// Waits for a while longer each time.
+    fn poll(&mut self, cx: &mut Context<'_>) {
+        while let Poll::Ready(()) = self.timer.as_mut().poll(cx) {
+            self.pause = (2 * self.pause).min(ASK_LAST);
+            self.timer = Box::pin(sleep(self.pause));
+        }
+    }
+}
+
+impl Joint {
+    /// The leg has given its last byte.
+    pub(super) fn on_last_byte(&mut self, core: &mut Core, cx: &mut Context<'_>) {
+        self.source = Source::Finished;
+        self.answer = Some(Answer::new());
+        self.tell_end(core, cx);
+    }
+
+    /// Tells the peer of the leg's end, if that is not held back.
+    pub(super) fn tell_end(&mut self, core: &mut Core, cx: &mut Context<'_>) {
+        let Some(answer) = &mut self.answer else {
+            return;
+        };
+        let has_tail = self.leg.as_ref().is_some_and(|leg| leg.has_tail(true));
+        let entry = core.entry(self.key);
+        let answers = self.side == Side::Server && entry.is_some_and(|entry| entry.finished);
+        let lacks = match self.sink {
+            Sink::Open => true,
+            Sink::Shut => has_tail,
+            Sink::Answered | Sink::Broken => false,
+        };
+        if answers && lacks {
+            return answer.poll(cx);
+        }
+        if answers && self.is_leg_broken(cx) {
+            return; // it has not got everything
+        }
+        self.answer = None;
+        core.finish(self.key);
+    }
+
+    fn is_leg_broken(&mut self, cx: &mut Context<'_>) -> bool {
+        self.poll_broken(cx);
+        self.sink == Sink::Broken
+    }
+
+    /// Whether a FIN to the leg would answer the client's before the peer has what came before that.
+    pub(super) fn answers_too_soon(&self, acknowledged: bool) -> bool {
+        self.side == Side::Client && self.source == Source::Finished && !acknowledged
+    }
+
+    /// Answers the client's FIN while the link is away, where that is wanted.
+    pub(super) fn answer_early(&mut self, core: &mut Core) {
+        let wanted = self.side == Side::Client && self.ends.site.close == Close::Early;
+        if !wanted || self.source != Source::Finished || self.sink != Sink::Open {
+            return;
+        }
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return;
+        };
+        if entry.is_away() && !entry.finished && self.is_delivered(entry) {
+            entry.publish_answered();
+            match leg.finish() {
+                Ok(()) => {
+                    leg.close_with_fin();
+                    self.sink = Sink::Answered;
+                }
+                Err(err) => self.on_broken(err),
+            }
+        }
+    }
+
+    /// A predecessor has answered the client's FIN like this, or was about to.
+    pub(super) fn take_over_answered(&mut self, core: &mut Core) {
+        self.source = Source::Finished;
+        if self.sink == Sink::Open {
+            self.sink = Sink::Answered;
+            if let Some(leg) = &self.leg {
+                // Where it was told already, or has gone, there is nothing more to say to it.
+                if let Err(err) = leg.finish() {
+                    tracing::debug!(error = %err, "a client that was answered early is gone");
+                }
+                leg.close_with_fin();
+            }
+        }
+        core.finish(self.key);
+    }
+
+    /// Drops what comes for a client that was told that nothing would.
+    pub(super) fn drop_late(&mut self, core: &mut Core) {
+        if self.sink != Sink::Answered {
+            return;
+        }
+        let mut dropped = 0;
+        while let Some(entry) = core.entry(self.key) {
+            let Some(late) = entry.send(|_, _, data| data.len()) else {
+                if entry.finished {
+                    entry.on_shut();
+                    self.sink = Sink::Shut;
+                }
+                break;
+            };
+            let until = entry.on_sent(late);
+            core.consumed(self.key, late, until);
+            dropped += late;
+        }
+        if dropped > 0 {
+            let counters = &core.context.counters;
+            counters.update(|stats| stats.custody_late_bytes += dropped);
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Moving bytes between a leg and the rings of its stream.
+
+use std::{
+    future::poll_fn,
+    io::{self, ErrorKind},
+    pin::pin,
+    rc::Rc,
+    task::{Context, Poll},
+};
+
+use pep_core::relay::IdleEvent;
+use pepd_relay::{
+    flow::{
+        SHORTAGE_RETRY,
+        idle::{self, Idle},
+    },
+    limits::Resource,
+};
+use tokio::time::sleep;
+use tunnel::wire::ResetCode;
+
+use super::{Joint, Sink, Source, ending::Over, packing::Packing};
+use crate::{core::Core, table::Entry};
+
+/// What one receive call takes from a leg at most: beyond it other flows wait too long.
+const RECEIVE_MAX: u64 = 128 << 10;
+
+/// Whether a step moved anything, or what it lacked.
+type Moved = Result<bool, Resource>;
+
+/// Why a flow does not go on relaying.
+enum Stop {
+    Over(Over),
+    /// For a moment: it is to be tried again.
+    Short(Resource),
+}
+
+impl Joint {
+    /// Relays until both directions are over.
+    pub(super) async fn relay(&mut self) -> Over {
+        let timer = pin!(idle::timer());
+        let mut idle = Idle::new(self.ends.site.timeouts.idle, timer);
+        loop {
+            match poll_fn(|cx| self.poll_relay(&mut idle, cx)).await {
+                Stop::Over(over) => return over,
+                Stop::Short(resource) => {
+                    self.core.borrow().context.admission.on_short(resource);
+                    sleep(SHORTAGE_RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn poll_relay(&mut self, idle: &mut Idle<'_>, cx: &mut Context<'_>) -> Poll<Stop> {
+        let moved = match self.poll_turn(cx) {
+            Ok(moved) => moved,
+            Err(resource) => return Poll::Ready(Stop::Short(resource)),
+        };
+        if moved {
+            idle.on_activity();
+        }
+        if let Some(over) = self.over() {
+            return Poll::Ready(Stop::Over(over));
+        }
+        if moved {
+            cx.waker().wake_by_ref();
+        }
+        self.poll_idle(idle, cx).map(Stop::Over)
+    }
+
+    fn poll_idle(&mut self, idle: &mut Idle<'_>, cx: &mut Context<'_>) -> Poll<Over> {
+        while let Poll::Ready(event) = idle.poll(cx) {
+            self.count_bytes();
+            match event {
+                IdleEvent::Active => {}
+                IdleEvent::Quiet => self.give_memory_back(),
+                IdleEvent::Expired => return Poll::Ready(Over::Idle),
+            }
+        }
+        Poll::Pending
+    }
+
+    /// One receive and one send at most; then others have their turn.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Moved {
+        let core = Rc::clone(&self.core);
+        let core = &mut *core.borrow_mut();
+        if let Some(entry) = core.entry(self.key) {
+            entry.waker = Some(cx.waker().clone());
+            if entry.is_behind() {
+                core.advance(self.key);
+            }
+        }
+        let sent = self.poll_send(core, cx)?;
+        self.shut_down_if_finished(core);
+        let received = self.poll_receive(core, cx)?;
+        self.tell_end(core, cx);
+        self.answer_early(core);
+        self.drop_late(core);
+        if self.is_blind(core) {
+            self.poll_broken(cx);
+        }
+        Ok(sent || received)
+    }
+
+    /// Whether the flow has come to an end.
+    fn over(&self) -> Option<Over> {
+        let core = &mut *self.core.borrow_mut();
+        let Some(entry) = core.entry(self.key) else {
+            return Some(Over::ByPeer(ResetCode::Internal));
+        };
+        if let Some(err) = self.packing.as_ref().and_then(|packing| packing.failure()) {
+            return Some(Over::Malformed(err));
+        }
+        if let Some(loss) = entry.loss() {
+            return Some(Over::Lost(loss));
+        }
+        if let Some(code) = entry.reset {
+            // What came before the reset goes to the leg first, as the network would have it.
+            let owed =
+                self.sink == Sink::Open && !self.is_delivered(entry) && code == ResetCode::Host;
+            return (!owed).then_some(Over::ByPeer(code));
+        }
+        if !entry.is_acknowledged() || self.answer.is_some() && self.sink != Sink::Broken {
+            return None;
+        }
+        match (self.source, self.sink) {
+            // Until the peer has the end, it may have to be told again.
+            (Source::Finished, Sink::Shut) => entry.closed.then_some(Over::Closed),
+            (Source::Broken, _) | (Source::Finished, Sink::Broken) => Some(Over::ByHost),
+            _ => None,
+        }
+    }
+
+    fn poll_receive(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return Ok(false);
+        };
+        if self.source != Source::Open || entry.reset.is_some() {
+            return Ok(false);
+        }
+        let space = match &self.packing {
+            Some(_) => Packing::space(entry),
+            None => entry.space(RECEIVE_MAX),
+        };
+        if space.is_empty() {
+            return Ok(false); // until something is sent or acknowledged
+        }
+        let result = match &mut self.packing {
+            Some(packing) => packing.receive(|room| leg.poll_read(cx, room), entry, &space),
+            None => entry.receive(|slot, way| leg.poll_receive(cx, slot, way, &space)),
+        };
+        match result {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Ok(0)) => {
+                self.on_last_byte(core, cx);
+                Ok(true)
+            }
+            Poll::Ready(Ok(count)) => {
+                let until = entry.on_received(count);
+                if let Some(packing) = &mut self.packing {
+                    packing.on_written(until);
+                    entry.charge(packing.memory());
+                }
+                core.advance(self.key);
+                Ok(true)
+            }
+            Poll::Ready(Err(err)) => self.on_failure(cx, err),
+        }
+    }
+
+    fn poll_send(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        if self.packing.is_some() {
+            return self.poll_send_unpacked(core, cx);
+        }
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return Ok(false);
+        };
+        if self.sink != Sink::Open {
+            return Ok(false);
+        }
+        let sent = entry.send(|slot, way, data| leg.poll_send(cx, slot, way, data));
+        match sent {
+            None | Some(Poll::Pending) => Ok(false),
+            Some(Poll::Ready(Ok(count))) => {
+                let until = entry.on_sent(count);
+                core.consumed(self.key, count, until);
+                Ok(true)
+            }
+            Some(Poll::Ready(Err(err))) => self.on_failure(cx, err),
+        }
+    }
+
+    /// The same where the stream's bytes have to be unpacked.
+    fn poll_send_unpacked(&mut self, core: &mut Core, cx: &mut Context<'_>) -> Moved {
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return Ok(false);
+        };
+        let packing = self.packing.as_mut().filter(|_| self.sink == Sink::Open);
+        let Some(packing) = packing else {
+            return Ok(false);
+        };
+        let taken = packing.unpack(entry);
+        let until = (taken > 0).then(|| entry.on_sent(taken));
+        let pending = packing.is_pending();
+        let sent = pending.then(|| packing.send(|bytes| leg.poll_write(cx, bytes)));
+        packing.settle();
+        entry.charge(packing.memory());
+        if let Some(until) = until {
+            core.consumed(self.key, taken, until);
+        }
+        match sent {
+            None | Some(Poll::Pending) => Ok(taken > 0),
+            Some(Poll::Ready(Ok(_))) => Ok(true),
+            Some(Poll::Ready(Err(err))) => self.on_failure(cx, err),
+        }
+    }
+
+    /// Whether the leg has everything that the peer gave so far.
+    pub(super) fn is_delivered(&self, entry: &Entry) -> bool {
+        let pending = self.packing.as_ref().map(|packing| packing.is_pending());
+        entry.is_delivered() && pending != Some(true)
+    }
+
+    /// A leg that fails for want of memory is asked again; else it is broken, and what it gave
+    /// before has been received.
+    fn on_failure(&mut self, cx: &mut Context<'_>, err: io::Error) -> Moved {
+        if let Some(resource) = Resource::short(&err) {
+            return Err(resource);
+        }
+        if err.kind() == ErrorKind::Interrupted {
+            cx.waker().wake_by_ref();
+        } else {
+            self.on_broken(err);
+        }
+        Ok(false)
+    }
+
+    pub(super) fn on_broken(&mut self, err: io::Error) {
+        self.failure.get_or_insert(err);
+        if self.source == Source::Open {
+            self.source = Source::Broken;
+        }
+        self.sink = Sink::Broken;
+    }
+
+    fn shut_down_if_finished(&mut self, core: &mut Core) {
+        let (Some(leg), Some(entry)) = (&self.leg, core.entry(self.key)) else {
+            return;
+        };
+        if self.sink != Sink::Open || !entry.finished || !self.is_delivered(entry) {
+            return;
+        }
+        if self.answers_too_soon(entry.is_acknowledged()) {
+            return;
+        }
+        if let Some(packing) = &mut self.packing
+            && packing.finish().is_err()
+        {
+            return;
+        }
+        match leg.finish() {
+            Ok(()) => {
+                self.sink = Sink::Shut;
+                entry.on_shut();
+            }
+            Err(err) => self.on_broken(err),
+        }
+    }
+
+    /// Whether neither receiving nor sending would find a leg that breaks.
+    fn is_blind(&self, core: &mut Core) -> bool {
+        let Some(entry) = core.entry(self.key) else {
+            return false;
+        };
+        let space = match &self.packing {
+            Some(_) => Packing::space(entry),
+            None => entry.space(1),
+        };
+        let receives = self.source == Source::Open && !space.is_empty();
+        let sends = self.sink == Sink::Open && !self.is_delivered(entry);
+        // Of a client that was answered early nothing is wanted any more.
+        let matters = !matches!(self.sink, Sink::Answered | Sink::Broken);
+        !receives && !sends && matters
+    }
+
+    pub(super) fn poll_broken(&mut self, cx: &mut Context<'_>) {
+        let broken = self.leg.as_ref().map(|leg| leg.poll_broken(cx));
+        if let Some(Poll::Ready(err)) = broken {
+            self.on_broken(err);
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Gives back the pages of directions that hold nothing.
+    pub(super) fn give_memory_back(&mut self) {
+        if let Some(entry) = self.core.borrow_mut().entry(self.key) {
+            entry.give_memory_back();
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! What is known of the ways to peers, kept in a file so that it outlasts us; where there is no folder for one, in memory that the keeper has open as well,
+//! so that it outlasts the process.
+//!
+//! A file that is missing, damaged or somebody else's costs what was remembered and nothing more.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fmt,
+    fs::{self, File},
+    io,
+    net::SocketAddr,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt as _, FileExt as _},
+    },
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use nix::{
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        statvfs::statvfs,
+    },
+    unistd::{AccessFlags, eaccess},
+};
+use pep_core::key::PublicKey;
+use pepd_relay::survive::inheritance::PATHS;
+use serde::{Deserialize, Serialize};
+use tunnel::path::PathMemory;
+
+use super::core::Shared;
+
+/// Its name in the folder of the state.
+const FILE: &str = "paths.json";
+const VERSION: u32 = 1;
+/// Longer ones are not ours.
+const BYTES_MAX: u64 = 1 << 20;
+/// What is older is believed by nobody.
+const OLD: Duration = Duration::from_secs(24 * 3600);
+/// Where a peer was longer ago than this, it is not called: somebody else may have the address.
+const MOVED: Duration = Duration::from_secs(3600);
+/// Between two looks at where peers are.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two times that it is written, unless a peer moves.
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+
+/// By public key.
+type Known = BTreeMap<String, Entry>;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    version: u32,
+    peers: Known,
+}
+
+/// One way as it was.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    /// When, in seconds since 1970.
+    seen: u64,
+    /// Bits a second.
+    rate: u64,
+    rtt_us: u64,
+    loss: f64,
+    packet: usize,
+    /// Where the peer is reached by UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    address: Option<SocketAddr>,
+}
+
+/// Where it is written.
+#[derive(Debug, Clone)]
+enum Store {
+    /// In a folder: it outlasts the machine.
+    File(PathBuf),
+    /// In memory: it is there for as long as somebody has it open.
+    Memory(Arc<File>),
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file) => file.display().fmt(f),
+            Self::Memory(_) => f.write_str("memory"),
+        }
+    }
+}
+
+/// The file, and what it says.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    store: Store,
+    known: Known,
+    /// That it cannot be written was told.
+    told: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it has {0} bytes")]
+    Long(u64),
+    #[error(transparent)]
+    Form(#[from] serde_json::Error),
+    #[error("it is of version {0}")]
+    Version(u32),
+}
+
+impl Paths {
+    /// Content of the folder, if there is any. Makes the folder where only that is missing, and warns
+    /// where nothing can be kept in it.
+    pub(super) fn prepare(folder: &Path) -> Self {
+        // What goes wrong here shows when it is written.
+        let _ = fs::DirBuilder::new().mode(0o700).create(folder);
+        let mut paths = Self::load(folder);
+        paths.write();
+        paths
+    }
+
+    /// What the folder has, if anything.
+    fn load(folder: &Path) -> Self {
+        Self::of(Store::File(folder.join(FILE)))
+    }
+
+    /// What the process before had in memory, if anything; it goes on there, or in new memory.
+    ///
+    /// # Errors
+    /// As memfd_create(2).
+    pub(super) fn inherit(before: Option<OwnedFd>) -> io::Result<Self> {
+        let memory = match before {
+            Some(memory) => memory,
+            None => memfd_create(PATHS, MFdFlags::MFD_CLOEXEC)?,
+        };
+        Ok(Self::of(Store::Memory(Arc::new(memory.into()))))
+    }
+
+    fn of(store: Store) -> Self {
+        let known = match read(&store) {
+            Ok(known) => known,
+            Err(ReadError::Io(err)) if is_missing(&err) => Known::new(),
+            Err(err) => {
+                tracing::warn!(path = %store, error = %err, "cannot use what was remembered of the ways to peers");
+                Known::new()
+            }
+        };
+        let told = false;
+        Self { store, known, told }
+    }
+
+    /// What was remembered of a peer, its time by a clock that says `now` now; the time of day is `today`.
+    pub(super) fn get(
+        &self,
+        key: &PublicKey,
+        now: Duration,
+        today: Duration,
+    ) -> Option<PathMemory> {
+        let entry = self.known.get(&key.to_string())?;
+        let age = today.checked_sub(Duration::from_secs(entry.seen))?;
+        let at = now.checked_sub(age).filter(|_| age < OLD)?;
+        let mut memory = PathMemory::default();
+        let rtt = Duration::from_micros(entry.rtt_us);
+        memory.note(at, entry.rate, rtt, entry.loss, entry.packet);
+        (entry.rate > 0 && entry.rtt_us > 0).then_some(memory)
+    }
+
+    /// Where a peer was of late, by UDP.
+    pub(super) fn address(&self, key: &PublicKey, today: Duration) -> Option<SocketAddr> {
+        let entry = self.known.get(&key.to_string())?;
+        let age = today.checked_sub(Duration::from_secs(entry.seen))?;
+        entry.address.filter(|_| age < MOVED)
+    }
+
+    /// A peer's way is so, and leads there. Times as above. Whether it led somewhere else before.
+    fn note(
+        &mut self,
+        key: &PublicKey,
+        (memory, address): (&PathMemory, Option<SocketAddr>),
+        now: Duration,
+        today: Duration,
+    ) -> bool {
+        let seen = today.saturating_sub(now.saturating_sub(memory.at));
+        let rtt = u64::try_from(memory.rtt.as_micros()).unwrap_or(u64::MAX);
+        let entry = Entry {
+            seen: seen.as_secs(),
+            rate: memory.rate,
+            rtt_us: rtt,
+            loss: memory.loss,
+            packet: memory.packet,
+            address,
+        };
+        if address.is_none() && (entry.rate == 0 || entry.rtt_us == 0) {
+            return false;
+        }
+        let before = self.known.insert(key.to_string(), entry);
+        before.and_then(|entry| entry.address) != address
+    }
+
+    fn forget_old(&mut self, today: Duration) {
+        let young = |entry: &Entry| {
+            let age = today.saturating_sub(Duration::from_secs(entry.seen));
+            age < OLD
+        };
+        self.known.retain(|_, entry| young(entry));
+    }
+
+    /// Writes the file, at once or not at all.
+    pub(super) fn write(&mut self) {
+        let written = self.writing()();
+        self.on_written(written);
+    }
+
+    /// What writes the file, wherever it is called.
+    fn writing(&self) -> impl FnOnce() -> io::Result<()> + Send + 'static {
+        let store = self.store.clone();
+        let content = Content {
+            version: VERSION,
+            peers: self.known.clone(),
+        };
+        move || write(&store, &content)
+    }
+
+    fn on_written(&mut self, written: io::Result<()>) {
+        if let Err(err) = written
+            && !std::mem::replace(&mut self.told, true)
+        {
+            let key = match self.store {
+                Store::File(_) => " (`identity.state`)",
+                Store::Memory(_) => "",
+            };
+            let path = &self.store;
+            tracing::warn!(
+                %path,
+                error = %err,
+                "cannot write what is known of the ways to peers{key}: after a restart pepd learns it anew (told once)"
+            );
+        }
+    }
+
+    /// Takes down how the ways to all peers are now. Whether some lead somewhere else than before.
+    pub(super) fn take(&mut self, core: &Shared) -> bool {
+        let (core, today) = (&mut *core.borrow_mut(), today());
+        let now = core.now();
+        let mut moved = false;
+        core.each_path(|key, memory, address| {
+            moved |= self.note(key, (memory, address), now, today);
+        });
+        self.forget_old(today);
+        moved
+    }
+}
+
+/// Looks at a folder as a start would find it, changing nothing, and says in a word how it is.
+///
+/// # Errors
+/// Reason for which nothing could be kept there.
+pub fn look(folder: &Path) -> io::Result<&'static str> {
+    let parent = folder.parent().filter(|parent| *parent != Path::new(""));
+    let (place, state) = match fs::metadata(folder) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => {
+            (parent.unwrap_or(Path::new(".")), "will be made")
+        }
+        _ => (folder, "is there"),
+    };
+    if !fs::metadata(place)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    eaccess(place, AccessFlags::W_OK | AccessFlags::X_OK)?;
+    let room = statvfs(place)?;
+    // Some file systems do not count their files.
+    if room.blocks_available() == 0 || (room.files() > 0 && room.files_available() == 0) {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    Ok(state)
+}
+
+/// Tells whether there is no such file, nor a folder that could have it.
+fn is_missing(err: &io::Error) -> bool {
+    matches!(
+        err.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+fn read(store: &Store) -> Result<Known, ReadError> {
+    let length = match store {
+        Store::File(file) => fs::metadata(file)?.len(),
+        Store::Memory(memory) => memory.metadata()?.len(),
+    };
+    if length > BYTES_MAX {
+        return Err(ReadError::Long(length));
+    }
+    let bytes = match store {
+        Store::File(file) => fs::read(file)?,
+        // Nothing has been written yet.
+        Store::Memory(_) if length == 0 => return Ok(Known::new()),
+        Store::Memory(memory) => {
+            let mut bytes = vec![0; length as usize];
+            memory.read_exact_at(&mut bytes, 0)?;
+            bytes
+        }
+    };
+    let content: Content = serde_json::from_slice(&bytes)?;
+    if content.version != VERSION {
+        return Err(ReadError::Version(content.version));
+    }
+    Ok(content.peers)
+}
+
+fn write(store: &Store, content: &Content) -> io::Result<()> {
+    let bytes = serde_json::to_vec(content)?;
+    match store {
+        Store::File(file) => {
+            let beside = file.with_extension("json.new");
+            let written = fs::write(&beside, bytes).and_then(|()| fs::rename(&beside, file));
+            if written.is_err() {
+                // A full disk has room for its name only.
+                let _ = fs::remove_file(&beside);
+            }
+            written
+        }
+        // A process that ends in between leaves something damaged, which costs what was remembered.
+        Store::Memory(memory) => {
+            memory.set_len(bytes.len() as u64)?;
+            memory.write_all_at(&bytes, 0)
+        }
+    }
+}
+
+/// The time of day, since 1970.
+pub(super) fn today() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
+}
+
+/// Writes it every minute, and when a peer has moved; never ends.
+pub(super) async fn keep(core: Shared, paths: Rc<RefCell<Paths>>) {
+    let mut written = Instant::now();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let moved = paths.borrow_mut().take(&core);
+        if !moved && written.elapsed() < WRITE_EVERY {
+            continue;
+        }
+        written = Instant::now();
+        // A file system may take its time, datagrams must not wait for it.
+        let writing = paths.borrow().writing();
+        match tokio::task::spawn_blocking(writing).await {
+            Ok(written) => paths.borrow_mut().on_written(written),
+            Err(_panicked) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: PublicKey = PublicKey([7; 32]);
+    const DAY: Duration = Duration::from_secs(20_000 * 24 * 3600);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn memory(at: Duration) -> PathMemory {
+        let mut memory = PathMemory::default();
+        memory.note(at, 8_000_000, Duration::from_millis(600), 0.02, 1400);
+        memory
+    }
+
+    #[test]
+    fn what_is_written_is_read_with_its_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut paths = Paths::load(folder.path());
+        assert_eq!(paths.get(&KEY, 48 * HOUR, DAY), None);
+        // Heard an hour ago, by a clock of ours.
+        let there: SocketAddr = "192.0.2.1:5001".parse().unwrap();
+        assert!(paths.note(&KEY, (&memory(9 * HOUR), Some(there)), 10 * HOUR, DAY));
+        assert!(!paths.note(&KEY, (&memory(9 * HOUR), Some(there)), 10 * HOUR, DAY));
+        paths.write();
+        let again = Paths::load(folder.path());
+        let two_later = again.get(&KEY, 48 * HOUR, DAY + 2 * HOUR);
+        assert_eq!(two_later, Some(memory(45 * HOUR)));
+        let ago = HOUR / 2;
+        assert_eq!(again.address(&KEY, DAY - ago), Some(there));
+        assert_eq!(again.address(&KEY, DAY + ago), None, "it may have moved");
+        assert_eq!(again.get(&PublicKey([8; 32]), 48 * HOUR, DAY), None);
+        assert_eq!(again.get(&KEY, 48 * HOUR, DAY + 24 * HOUR), None, "too old");
+        assert_eq!(
+            again.get(&KEY, 48 * HOUR, DAY - 2 * HOUR),
+            None,
+            "of tomorrow"
+        );
+        paths.forget_old(DAY + 24 * HOUR);
+        assert!(paths.known.is_empty());
+    }
+
+    #[test]
+    fn without_a_folder_the_next_process_finds_it_in_memory() {
+        let mut paths = Paths::inherit(None).unwrap();
+        assert!(paths.known.is_empty());
+        let there: SocketAddr = "192.0.2.1:5001".parse().unwrap();
+        let other = "[2001:db8::1]:5001".parse().unwrap();
+        paths.note(&PublicKey([8; 32]), (&memory(HOUR), Some(other)), HOUR, DAY);
+        paths.note(&KEY, (&memory(HOUR), Some(there)), HOUR, DAY);
+        paths.write();
+        let next = |paths: &Paths| {
+            let Store::Memory(memory) = &paths.store else {
+                panic!("no memory")
+            };
+            Paths::inherit(Some(memory.try_clone().unwrap().into())).unwrap()
+        };
+        let mut next_one = next(&paths);
+        assert_eq!(next_one.known, paths.known);
+        assert_eq!(next_one.address(&KEY, DAY), Some(there));
+        // Less than before: nothing of that is left behind it.
+        next_one.known.remove(&PublicKey([8; 32]).to_string());
+        next_one.write();
+        assert_eq!(next(&paths).known, next_one.known);
+    }
+
+    #[test]
+    fn what_is_not_ours_is_ignored_and_replaced() {
+        let good = |fields: &str| format!("{{\"version\":1,\"peers\":{{\"{KEY}\":{{{fields}}}}}}}");
+        let fields = "\"seen\":1728000000,\"rate\":1,\"rtt_us\":1,\"loss\":0.5,\"packet\":1200";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        for (text, is_good) in [
+            (good(fields), true),
+            (good(&format!("{fields},\"more\":1")), false),
+            (good("\"seen\":1"), false),
+            (good(&fields.replace(":1,", ":-1,")), false),
+            (
+                good(fields).replace("\"version\":1", "\"version\":2"),
+                false,
+            ),
+            (good(fields)[..40].to_owned(), false),
+            (String::new(), false),
+            ("x".repeat(BYTES_MAX as usize + 1), false),
+        ] {
+            fs::write(&file, &text).unwrap();
+            let mut paths = Paths::load(folder.path());
+            let known = paths.get(&KEY, 48 * HOUR, DAY);
+            assert_eq!(known.is_some(), is_good, "{text:.80}");
+            paths.note(&KEY, (&memory(HOUR), None), HOUR, DAY);
+            paths.write();
+            assert!(
+                Paths::load(folder.path())
+                    .get(&KEY, 48 * HOUR, DAY)
+                    .is_some()
+            );
+        }
+        let left = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_start_makes_the_folder_and_nothing_above_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        assert_eq!(look(&state).unwrap(), "will be made");
+        assert!(!state.exists());
+        assert!(!Paths::prepare(&state).told);
+        assert_eq!(look(&state).unwrap(), "is there");
+        let far = folder.path().join("gone/state");
+        assert_eq!(look(&far).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(Paths::prepare(&far).told && !folder.path().join("gone").exists());
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        for wrong in [file.clone(), file.join("state")] {
+            let kind = look(&wrong).unwrap_err().kind();
+            assert_eq!(kind, io::ErrorKind::NotADirectory, "{}", wrong.display());
+            assert!(Paths::prepare(&wrong).told);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_nothing_beside() {
+        let folder = tempfile::tempdir().unwrap();
+        // A folder cannot be replaced by a file.
+        fs::create_dir_all(folder.path().join(FILE).join("x")).unwrap();
+        let mut paths = Paths::load(folder.path());
+        paths.write();
+        assert!(paths.told);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_no_reason_to_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let gone = folder.path().join("gone");
+        let mut paths = Paths::load(&gone);
+        paths.note(&KEY, (&memory(HOUR), None), HOUR, DAY);
+        paths.write();
+        assert!(paths.told && !gone.exists());
+        // An unmeasured way is not worth a line.
+        paths.known.clear();
+        paths.note(&KEY, (&PathMemory::default(), None), HOUR, DAY);
+        assert!(paths.known.is_empty());
+    }
+}

@@ -1,0 +1,146 @@
+//! Hosts, as their TCP looks from a machine: what they send and take, and when, by chance.
+
+use std::time::Duration;
+
+use pep_core::relay::Side;
+
+use super::{
+    kernel::{Shared, lock},
+    plan::FlowPlan,
+};
+use crate::draw::Draw;
+
+/// When a host that has sent everything says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Closes {
+    AtOnce,
+    /// Once it has heard the end of what comes.
+    Second,
+}
+
+/// One end of a flow.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) socket: Shared,
+    pub(super) flow: usize,
+    pub(super) side: Side,
+    len: u64,
+    closes: Closes,
+    /// It resets the flow once it has sent and taken so many bytes together.
+    resets_at: Option<u64>,
+    pub(super) has_reset: bool,
+    /// The connection was reset by us.
+    pub(super) was_reset: bool,
+    /// When the last of its bytes was taken.
+    pub(super) given: Option<Duration>,
+    /// Pauses are of so many milliseconds at most.
+    pace: u64,
+    /// When it looks next, where it is busy.
+    pub(super) next: Option<Duration>,
+    draw: Draw,
+}
+
+impl Host {
+    pub(super) fn new(
+        socket: Shared,
+        (number, plan): (usize, &FlowPlan),
+        now: Duration,
+        draw: Draw,
+    ) -> Self {
+        let side = lock(&socket).side;
+        let part = &plan.hosts[side as usize];
+        Self {
+            socket,
+            flow: number,
+            side,
+            len: part.len,
+            closes: part.closes,
+            resets_at: part.resets_at,
+            has_reset: false,
+            was_reset: false,
+            given: None,
+            pace: part.pace,
+            next: Some(now),
+            draw,
+        }
+    }
+
+    /// Whether it has sent and got all there is, and the end.
+    pub(super) fn is_whole(&self, expected: u64) -> bool {
+        let socket = lock(&self.socket);
+        socket.fin_arrived
+            && socket.fin_acked
+            && socket.acked == expected
+            && socket.arrived == self.len
+    }
+
+    /// Neither sends nor hears anything any more.
+    pub(super) fn is_over(&self) -> bool {
+        let socket = lock(&self.socket);
+        self.has_reset || self.was_reset || socket.fin_arrived && socket.fin_acked
+    }
+
+    /// Whether there is something for it to do, at that time or at once.
+    pub(super) fn due(&self) -> Option<Duration> {
+        if self.is_over() {
+            return None;
+        }
+        let is_news = lock(&self.socket).is_news;
+        if is_news && self.next.is_none() {
+            return Some(Duration::ZERO);
+        }
+        self.next
+    }
+
+    /// It is its turn. Returns whether anything has happened.
+    pub(super) fn turn(&mut self, now: Duration) -> bool {
+        let mut socket = lock(&self.socket);
+        if socket.connecting {
+            self.next = None;
+            socket.is_news = false;
+            return false;
+        }
+        socket.is_news = false;
+        if socket.reset_by_us {
+            self.was_reset = true;
+            return true;
+        }
+        let take = (socket.written - socket.acked).min(1 + self.draw.below(60_000));
+        let room = socket.buffers[0] - (socket.arrived - socket.read);
+        let give = (self.len - socket.arrived)
+            .min(room)
+            .min(1 + self.draw.below(40_000));
+        // What comes after its last byte is not lost on it.
+        socket.acked += take;
+        socket.arrived += give;
+        if give > 0 && socket.arrived == self.len {
+            self.given = Some(now);
+        }
+        let mut moved = take + give > 0;
+        if socket.fin_given && !socket.fin_acked && socket.acked == socket.written {
+            socket.fin_acked = true;
+            moved = true;
+        }
+        if self
+            .resets_at
+            .is_some_and(|at| socket.acked + socket.arrived >= at)
+        {
+            socket.break_off(libc::ECONNRESET);
+            self.has_reset = true;
+            return true;
+        }
+        let ends = self.closes == Closes::AtOnce || socket.fin_acked;
+        if socket.arrived == self.len && ends && !socket.fin_arrived {
+            socket.fin_arrived = true;
+            moved = true;
+        }
+        let busy = socket.acked < socket.written
+            || socket.arrived < self.len && socket.buffers[0] > socket.arrived - socket.read
+            || moved;
+        if moved {
+            socket.wake();
+        }
+        self.next = busy.then(|| now + Duration::from_millis(1 + self.draw.below(self.pace)));
+        moved
+    }
+}

@@ -1,0 +1,457 @@
+//! A simulated kernel: its sockets, and what they count, outlive the process that uses them, as they do where a keeper has their
+//! descriptors.
+//!
+//! No byte is kept: what a host sends is known by who it is and where it is in the stream, and what is sent to a host is compared with
+//! that at once.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use pep_core::{
+    arena::Counters,
+    relay::{Direction, Side},
+    ring::Ranges,
+};
+use pepd_relay::{
+    arena::Slot,
+    flow::{Ends, FlowContext},
+};
+use pepd_sys::{fuse::Fuse, unanswered::Unanswered};
+
+use crate::{
+    far::Servers,
+    leg::{Answer, Leg},
+};
+
+/// Bytes of a flow in a direction from this position on; such as can be compressed, of `text`.
+fn bytes((flow, text): (u64, bool), way: Direction, from: u64, into: &mut [u8]) {
+    let seed = flow << 1 | way as u64;
+    for (at, byte) in (from..).zip(into) {
+        let word = ((at >> 3) ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        *byte = (word >> (8 * (at & 7))) as u8;
+        if text {
+            *byte = b'a' + (*byte >> 6);
+        }
+    }
+}
+
+/// A connection of a machine's kernel to a host.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) cookie: u64,
+    pub(super) flow: u64,
+    /// What goes through it can be compressed.
+    text: bool,
+    /// Whose leg it is.
+    pub(super) side: Side,
+    /// What waits to be read, and to be acknowledged, at most.
+    pub(super) buffers: [u64; 2],
+    /// What the host has sent, and a process has read.
+    pub(super) arrived: u64,
+    pub(super) read: u64,
+    pub(super) fin_arrived: bool,
+    /// What a process has written, and the host has acknowledged.
+    pub(super) written: u64,
+    pub(super) acked: u64,
+    pub(super) fin_given: bool,
+    pub(super) fin_acked: bool,
+    /// Not connected yet, and whether it was told to.
+    pub(super) connecting: bool,
+    called: bool,
+    /// The host, or the kernel for it, has ended it with this, of which nobody has been told.
+    error: Option<i32>,
+    /// It was ended so, whoever has been told.
+    pub(super) is_dead: bool,
+    /// We have reset it.
+    pub(super) reset_by_us: bool,
+    /// A close is by FIN.
+    closes_well: bool,
+    /// Some process has it, or the keeper.
+    pub(super) is_held: bool,
+    waker: Option<Waker>,
+    /// Something is new for the host.
+    pub(super) is_news: bool,
+    /// What should not have happened.
+    pub(super) violation: Option<String>,
+}
+
+impl Socket {
+    /// What the host sends goes in this direction.
+    fn outward(&self) -> Direction {
+        match self.side {
+            Side::Client => Direction::Up,
+            Side::Server => Direction::Down,
+        }
+    }
+
+    fn content(&self) -> (u64, bool) {
+        (self.flow, self.text)
+    }
+
+    /// The host, or the kernel for it, ends it.
+    pub(super) fn break_off(&mut self, error: i32) {
+        (self.error, self.is_dead) = (Some(error), true);
+        self.wake();
+    }
+
+    pub(super) fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Neither end can send any more.
+    pub(super) fn is_closed(&self) -> bool {
+        let is_over = self.fin_arrived && self.fin_acked;
+        is_over || self.is_dead || self.reset_by_us
+    }
+
+    /// What the kernel would say of it.
+    fn counters(&self, fin_published: bool) -> Counters {
+        let closed = self.is_closed() || !self.called;
+        let fin_sent = self.fin_given && (!closed || fin_published);
+        Counters {
+            read: self.read,
+            written: self.written + u64::from(self.fin_given) - u64::from(fin_sent),
+            fin_received: self.fin_arrived,
+            fin_sent,
+            closed,
+            aborted: closed && !self.fin_arrived,
+        }
+    }
+
+    /// Nobody has its descriptor any more.
+    fn close(&mut self) {
+        self.is_held = false;
+        self.is_news = true;
+        let delivers = self.closes_well && self.read == self.arrived;
+        if !self.is_closed() && !delivers {
+            self.reset_by_us = true;
+        }
+        if delivers {
+            self.fin_given = true;
+        }
+    }
+
+    fn violate(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+}
+
+pub(super) type Shared = Arc<Mutex<Socket>>;
+
+/// The sockets of a machine, and when those that connect are answered.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Kernel(Arc<Mutex<Inner>>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    sockets: BTreeMap<u64, Shared>,
+    next: u64,
+    text: bool,
+    /// Sockets that connect: those that the servers have not heard of.
+    calls: Vec<Shared>,
+}
+
+impl Kernel {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What hosts say can be compressed, or not. To be said before there are sockets.
+    pub(super) fn set_text(&self, text: bool) {
+        self.inner().text = text;
+    }
+
+    /// A new socket.
+    pub(super) fn socket(&self, flow: u64, side: Side, buffers: [u64; 2]) -> Shared {
+        let mut inner = self.inner();
+        inner.next += 1;
+        let cookie = inner.next;
+        let socket = Arc::new(Mutex::new(Socket {
+            cookie,
+            flow,
+            text: inner.text,
+            side,
+            buffers,
+            arrived: 0,
+            read: 0,
+            fin_arrived: false,
+            written: 0,
+            acked: 0,
+            fin_given: false,
+            fin_acked: false,
+            connecting: side == Side::Server,
+            called: side == Side::Client,
+            error: None,
+            is_dead: false,
+            reset_by_us: false,
+            closes_well: false,
+            is_held: true,
+            waker: None,
+            is_news: true,
+            violation: None,
+        }));
+        inner.sockets.insert(cookie, Arc::clone(&socket));
+        socket
+    }
+
+    /// Servers that are called.
+    pub(super) fn calls(&self) -> Vec<Shared> {
+        std::mem::take(&mut self.inner().calls)
+    }
+
+    /// What a keeper has, by cookies; those that no process has closed.
+    pub(super) fn kept(&self, fuse: &Arc<Fuse>) -> HashMap<u64, Connection> {
+        let inner = self.inner();
+        let kept = inner
+            .sockets
+            .iter()
+            .filter(|(_, socket)| lock(socket).is_held);
+        let kept = kept.map(|(cookie, socket)| (*cookie, Connection::new(socket, fuse)));
+        kept.collect()
+    }
+}
+
+pub(super) fn lock(socket: &Shared) -> MutexGuard<'_, Socket> {
+    // A check that fails may have it while others are dropped.
+    socket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a process has of a socket.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: Shared,
+    fuse: Arc<Fuse>,
+}
+
+impl Connection {
+    pub(super) fn new(socket: &Shared, fuse: &Arc<Fuse>) -> Self {
+        Self {
+            socket: Arc::clone(socket),
+            fuse: Arc::clone(fuse),
+        }
+    }
+
+    pub(super) fn counters(&self, fin_published: bool) -> Counters {
+        let mut socket = lock(&self.socket);
+        // Whoever asks is told, and nobody else.
+        socket.error = None;
+        socket.counters(fin_published)
+    }
+
+    pub(super) fn socket(&self) -> &Shared {
+        &self.socket
+    }
+
+    /// The kernel tells of an error once (SO_ERROR).
+    fn take_error(&self, socket: &mut Socket) -> Option<i32> {
+        socket.error?;
+        self.fuse.call(|| socket.error.take()).flatten()
+    }
+
+    /// Pending, until something happens with the socket.
+    fn wait<T>(socket: &mut Socket, cx: &Context<'_>) -> Poll<T> {
+        socket.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn receive(
+        &self,
+        cx: &Context<'_>,
+        most: u64,
+        take: impl FnOnce(&[u8]),
+    ) -> Poll<io::Result<u64>> {
+        let mut socket = lock(&self.socket);
+        let count = most.min(socket.arrived - socket.read);
+        if count == 0 && socket.fin_arrived {
+            return Poll::Ready(Ok(0));
+        }
+        if count == 0 {
+            return match self.take_error(&mut socket) {
+                Some(code) => Poll::Ready(Err(io::Error::from_raw_os_error(code))),
+                None if socket.is_dead => Poll::Ready(Ok(0)),
+                None => Self::wait(&mut socket, cx),
+            };
+        }
+        let received = self.fuse.call(|| {
+            let mut buffer = vec![0; count as usize];
+            bytes(socket.content(), socket.outward(), socket.read, &mut buffer);
+            take(&buffer);
+            socket.read += count;
+            socket.is_news = true;
+            count
+        });
+        received.map_or(Poll::Pending, |count| Poll::Ready(Ok(count)))
+    }
+
+    fn send(
+        &self,
+        cx: &Context<'_>,
+        most: u64,
+        give: impl FnOnce(&mut [u8]),
+    ) -> Poll<io::Result<u64>> {
+        let mut socket = lock(&self.socket);
+        if socket.is_closed() {
+            let code = self.take_error(&mut socket).unwrap_or(libc::EPIPE);
+            return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
+        }
+        let count = most.min(socket.buffers[1] - (socket.written - socket.acked));
+        if count == 0 {
+            return Self::wait(&mut socket, cx);
+        }
+        let sent = self.fuse.call(|| {
+            let mut buffer = vec![0; count as usize];
+            give(&mut buffer);
+            let mut expected = vec![0; count as usize];
+            let way = socket.outward().other();
+            bytes(socket.content(), way, socket.written, &mut expected);
+            if socket.fin_given {
+                socket.violate("a byte is sent after the end".to_owned());
+            }
+            if let Some(wrong) = buffer.iter().zip(&expected).position(|(a, b)| a != b) {
+                let at = socket.written + wrong as u64;
+                socket.violate(format!("byte {at} of what goes {way:?} is wrong"));
+            }
+            socket.written += count;
+            socket.is_news = true;
+            count
+        });
+        sent.map_or(Poll::Pending, |count| Poll::Ready(Ok(count)))
+    }
+}
+
+impl Leg for Connection {
+    fn cookie(&self) -> io::Result<u64> {
+        Ok(lock(&self.socket).cookie)
+    }
+
+    fn connected<'a>(&'a self, _: &'a Unanswered, _: IpAddr, limit: Duration) -> Answer<'a> {
+        let answered = std::future::poll_fn(|cx| {
+            let mut socket = lock(&self.socket);
+            match self.take_error(&mut socket) {
+                Some(code) => Poll::Ready(Err(io::Error::from_raw_os_error(code))),
+                None if !socket.connecting => Poll::Ready(Ok(())),
+                None => Self::wait(&mut socket, cx),
+            }
+        });
+        Box::pin(async move {
+            let late = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+            tokio::time::timeout(limit, answered)
+                .await
+                .unwrap_or(Err(late))
+        })
+    }
+
+    fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        slot: &mut Slot,
+        direction: Direction,
+        space: &Ranges,
+    ) -> Poll<io::Result<u64>> {
+        self.receive(cx, space.len(), |bytes| {
+            let space = space.clone().up_to(bytes.len() as u64);
+            slot.write(direction, &space, bytes);
+        })
+    }
+
+    fn poll_send(
+        &self,
+        cx: &mut Context<'_>,
+        slot: &Slot,
+        direction: Direction,
+        data: &Ranges,
+    ) -> Poll<io::Result<u64>> {
+        self.send(cx, data.len(), |into| slot.read(direction, data, into))
+    }
+
+    fn poll_read(&self, cx: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let most = into.len() as u64;
+        let take = |bytes: &[u8]| into[..bytes.len()].copy_from_slice(bytes);
+        self.receive(cx, most, take).map_ok(|count| count as usize)
+    }
+
+    fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let give = |into: &mut [u8]| into.copy_from_slice(&bytes[..into.len()]);
+        let sent = self.send(cx, bytes.len() as u64, give);
+        sent.map_ok(|count| count as usize)
+    }
+
+    fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let mut socket = lock(&self.socket);
+        match self.take_error(&mut socket) {
+            Some(code) => Poll::Ready(io::Error::from_raw_os_error(code)),
+            None => Self::wait(&mut socket, cx),
+        }
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        let mut socket = lock(&self.socket);
+        if socket.is_dead {
+            let code = self.take_error(&mut socket).unwrap_or(libc::ENOTCONN);
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        self.fuse.call(|| {
+            socket.fin_given = true;
+            socket.is_news = true;
+        });
+        Ok(())
+    }
+
+    fn has_tail(&self, fin: bool) -> bool {
+        let socket = lock(&self.socket);
+        let unacked = socket.written - socket.acked;
+        let end = u64::from(socket.fin_given && !socket.fin_acked);
+        unacked + end > u64::from(fin) && !socket.is_closed()
+    }
+
+    fn close_with_fin(&self) {
+        self.fuse.call(|| lock(&self.socket).closes_well = true);
+    }
+}
+
+/// The keeper has it as long as the process does not close it, and when that has ended.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.fuse.call(|| lock(&self.socket).close());
+    }
+}
+
+/// Servers that this kernel reaches: which flow it is says the port.
+#[derive(Debug)]
+pub(super) struct Reached {
+    pub(super) kernel: Kernel,
+    pub(super) fuse: Arc<Fuse>,
+    pub(super) buffers: [u64; 2],
+}
+
+impl Servers for Reached {
+    fn connect(
+        &self,
+        _: &FlowContext,
+        ends: &Ends,
+        _dscp: u8,
+        publish: &dyn Fn(io::Result<u64>),
+    ) -> io::Result<Box<dyn Leg>> {
+        let gone = || io::Error::from_raw_os_error(libc::EINTR);
+        let flow = u64::from(ends.destination.port()) - 1;
+        let socket = self
+            .fuse
+            .call(|| self.kernel.socket(flow, Side::Server, self.buffers));
+        let socket = socket.ok_or_else(gone)?;
+        publish(Ok(lock(&socket).cookie));
+        let begun = self.fuse.call(|| {
+            lock(&socket).called = true;
+            self.kernel.inner().calls.push(Arc::clone(&socket));
+        });
+        begun.ok_or_else(gone)?;
+        Ok(Box::new(Connection::new(&socket, &self.fuse)))
+    }
+}

@@ -1,0 +1,370 @@
+//! What happens in a schedule, drawn from its seed.
+
+use std::time::Duration;
+
+use super::{end::EXTENT, hosts::Closes};
+use crate::draw::Draw;
+
+/// What may happen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scope {
+    /// Processes end, at any step.
+    pub(super) crashes: bool,
+    /// Bytes are kept on disk while the link is away, and the disk fails.
+    pub(super) disk: bool,
+    /// Memory is short.
+    pub(super) pressure: bool,
+    /// The link winks all the time, and both ends may crash at once.
+    pub(super) winks: bool,
+    /// What else there is.
+    pub(super) special: Option<Special>,
+}
+
+/// What schedules are about, some of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Special {
+    /// What is on disk cannot be read for a while.
+    Reads,
+    /// What has waited for too long is given up.
+    Expiry,
+    /// Flows are compressed.
+    Compressed,
+}
+
+/// One host of a flow.
+#[derive(Debug, Clone)]
+pub(super) struct HostPlan {
+    pub(super) len: u64,
+    pub(super) closes: Closes,
+    pub(super) resets_at: Option<u64>,
+    pub(super) pace: u64,
+}
+
+/// A flow.
+#[derive(Debug, Clone)]
+pub(super) struct FlowPlan {
+    pub(super) begins: Duration,
+    pub(super) hosts: [HostPlan; 2],
+    /// The server answers after so long, perhaps with a refusal.
+    pub(super) answers_after: Duration,
+    pub(super) refused: bool,
+}
+
+/// The process of an end ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Crash {
+    pub(super) end: usize,
+    pub(super) at: Duration,
+    /// After so many more steps.
+    pub(super) steps: u64,
+    /// The next one begins so much later.
+    pub(super) gone: Duration,
+}
+
+/// The disk of an end fails in one respect, or does not any more.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fault {
+    pub(super) end: usize,
+    pub(super) at: Duration,
+    pub(super) what: usize,
+    pub(super) fails: bool,
+}
+
+/// A schedule.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) rate: u64,
+    pub(super) delay: Duration,
+    /// As the link's options have it.
+    pub(super) loss: f64,
+    pub(super) queue: u64,
+    /// When nothing gets through.
+    pub(super) outages: Vec<(Duration, Duration)>,
+    /// Whether the far end knows the near one's address.
+    pub(super) far_calls: bool,
+    pub(super) crashes: Vec<Crash>,
+    pub(super) flows: Vec<FlowPlan>,
+    /// Bytes of each end's process.
+    pub(super) memory: u64,
+    /// Bytes that each end holds in memory, and on disk, while the link is away.
+    pub(super) custody: u64,
+    pub(super) disk: Option<u64>,
+    pub(super) faults: Vec<Fault>,
+    pub(super) buffers: [u64; 2],
+    /// Bytes that each direction of a flow has room for.
+    pub(super) extent: u64,
+    /// Both ends are told of outages.
+    pub(super) told: bool,
+    /// How long what hosts gave is kept.
+    pub(super) hold: Duration,
+    /// The link is away for longer than that.
+    pub(super) expires: bool,
+    /// What is on disk cannot be read for so long that flows may be given up.
+    pub(super) damages: bool,
+    /// Flows are compressed, and whether what hosts say can be.
+    pub(super) compress: bool,
+    pub(super) text: bool,
+    /// What is broken on purpose, to see that it is found.
+    pub(super) broken: Option<Broken>,
+}
+
+/// What is broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// Some of what is written down is not.
+    Stores,
+    /// The kernel tells of a byte more than was read.
+    Counters,
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn millis(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+impl Plan {
+    /// The schedule of that seed.
+    pub(super) fn draw(seed: u64, scope: Scope) -> Self {
+        let mut draw = Draw::seeded(seed);
+        let draw = &mut draw;
+        let rate = draw.one_of([300_000, 1_000_000, 4_000_000, 20_000_000]);
+        let delay = millis(1 + draw.below_one_of([10, 40, 300]));
+        let loss = draw.one_of([0, 0, 1, 3, 8]) as f64 / 100.0;
+        let last = draw.one_of([3_000, 20_000]);
+        let flows: Vec<_> = (0..1 + draw.below(4))
+            .map(|_| Self::flow(draw, last / 2))
+            .collect();
+        let disk = scope.disk.then(|| (2 + draw.below(60)) << 16);
+        let mut plan = Self {
+            seed,
+            rate,
+            delay,
+            loss,
+            queue: (rate / 16).max(30_000),
+            extent: EXTENT,
+            outages: Self::outages(draw, last),
+            far_calls: draw.below(2) == 0,
+            crashes: if scope.crashes {
+                Self::crashes(draw, last)
+            } else {
+                Vec::new()
+            },
+            flows,
+            memory: if scope.pressure {
+                (20 + draw.below(40)) << 16
+            } else {
+                16 << 20
+            },
+            custody: if scope.disk || scope.pressure {
+                (1 + draw.below(16)) << 16
+            } else {
+                4 << 20
+            },
+            disk,
+            faults: if scope.disk {
+                Self::faults(draw, last)
+            } else {
+                Vec::new()
+            },
+            told: draw.below(3) == 0,
+            hold: 8 * HOUR,
+            expires: false,
+            damages: false,
+            compress: false,
+            text: false,
+            broken: None,
+            buffers: [8 << 10 << draw.below(5), 8 << 10 << draw.below(5)],
+        };
+        if scope.winks {
+            plan.wink(last);
+        }
+        if scope.disk {
+            plan.flood();
+        }
+        match scope.special {
+            Some(Special::Reads) => plan.fail_reads(),
+            Some(Special::Expiry) => plan.expire(),
+            Some(Special::Compressed) => plan.compress(),
+            None => {}
+        }
+        plan
+    }
+
+    /// Hosts give more than memory takes, while the link is away for long. Drawn apart, too.
+    fn flood(&mut self) {
+        let draw = &mut Draw::seeded(self.seed ^ 0xd15c);
+        self.rate = self.rate.max(4_000_000);
+        for flow in &mut self.flows {
+            let host = &mut flow.hosts[draw.below(2) as usize];
+            (host.len, host.pace) = (500_000 + draw.below(3_000_000), 3);
+        }
+        let from = 500 + draw.below(10_000);
+        let until = from + 5_000 + draw.below(60_000);
+        self.outages.push((millis(from), millis(until)));
+        self.disk = Some((10 + draw.below(120)) << 16);
+    }
+
+    /// When the link is back, what is on the disk of an end cannot be read: for less than four seconds, which five attempts take, or for longer.
+    fn fail_reads(&mut self) {
+        let draw = &mut Draw::seeded(self.seed ^ 0x4ead);
+        let back = self.outages.iter().map(|(_, until)| *until).max();
+        let from = back.unwrap_or_default() + millis(draw.below(2_000));
+        self.damages = draw.below(2) == 0;
+        let len = if self.damages {
+            8_000 + draw.below(30_000)
+        } else {
+            1 + draw.below(3_900)
+        };
+        let first = draw.below(3) as usize;
+        for end in if first == 2 { 0..2 } else { first..first + 1 } {
+            for (at, fails) in [(from, true), (from + millis(len), false)] {
+                let what = 3;
+                self.faults.push(Fault {
+                    end,
+                    at,
+                    what,
+                    fails,
+                });
+            }
+        }
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
+    /// The link is away once, for less than what hosts gave is kept, or for longer.
+    fn expire(&mut self) {
+        let draw = &mut Draw::seeded(self.seed ^ 0xe49d);
+        let hold = 10_000 + draw.below(30_000);
+        self.hold = millis(hold);
+        self.expires = draw.below(2) == 0;
+        let from = 500 + draw.below(8_000);
+        let len = if self.expires {
+            hold + 2_000 + draw.below(60_000)
+        } else {
+            draw.below(hold / 3)
+        };
+        self.outages = vec![(millis(from), millis(from + len))];
+    }
+
+    fn compress(&mut self) {
+        let draw = &mut Draw::seeded(self.seed ^ 0xc03b);
+        (self.compress, self.text) = (true, draw.below(2) == 0);
+    }
+
+    /// The link winks all the time, and half of the crashes are of both ends. Drawn apart, so that other schedules stay what they are.
+    fn wink(&mut self, last: u64) {
+        let draw = &mut Draw::seeded(!self.seed);
+        let interval = draw.one_of([100, 500]);
+        self.outages = Self::winks(draw, 2 * last, interval);
+        let both: Vec<_> = self.crashes.iter().filter(|_| draw.below(2) == 0).collect();
+        let other = |crash: &Crash| Crash {
+            end: 1 - crash.end,
+            ..*crash
+        };
+        let others: Vec<_> = both.into_iter().map(other).collect();
+        self.crashes.extend(others);
+        self.crashes.sort_by_key(|crash| crash.at);
+    }
+
+    /// Every interval is one with that probability.
+    fn winks(draw: &mut Draw, last: u64, interval: u64) -> Vec<(Duration, Duration)> {
+        let away = (0..last / interval).filter(|_| draw.below(10) < 4);
+        let away: Vec<_> = away.collect();
+        let away = away.into_iter().map(|n| (n * interval, (n + 1) * interval));
+        away.map(|(from, to)| (millis(from), millis(to))).collect()
+    }
+
+    fn flow(draw: &mut Draw, last: u64) -> FlowPlan {
+        let begins = millis(draw.below(last));
+        let hosts = [0, 1].map(|_| {
+            let most = draw.one_of([0, 100, 3000, 60_000, 500_000]);
+            let len = draw.below(most + 1);
+            let resets = draw.below(16) == 0;
+            HostPlan {
+                len,
+                closes: if draw.below(2) == 0 {
+                    Closes::AtOnce
+                } else {
+                    Closes::Second
+                },
+                resets_at: resets.then(|| draw.below(100_000)),
+                pace: draw.one_of([3, 30, 300]),
+            }
+        });
+        let mut flow = FlowPlan {
+            begins,
+            hosts,
+            answers_after: millis(draw.below(60)),
+            refused: draw.below(30) == 0,
+        };
+        if flow.hosts.iter().all(|host| host.closes == Closes::Second) {
+            flow.hosts[draw.below(2) as usize].closes = Closes::AtOnce;
+        }
+        flow
+    }
+
+    /// None, winks, or one that lasts.
+    fn outages(draw: &mut Draw, last: u64) -> Vec<(Duration, Duration)> {
+        match draw.below(4) {
+            0 => Vec::new(),
+            1 | 2 => {
+                let interval = draw.one_of([40, 500, 2000]);
+                Self::winks(draw, last, interval)
+            }
+            _ => {
+                let from = draw.below(last);
+                let len = draw.one_of([3000, 20_000, 200_000]);
+                vec![(millis(from), millis(from + 1 + draw.below(len)))]
+            }
+        }
+    }
+
+    fn crashes(draw: &mut Draw, last: u64) -> Vec<Crash> {
+        let mut crashes: Vec<_> = (0..draw.below(6))
+            .map(|_| Crash {
+                end: draw.below(2) as usize,
+                at: millis(draw.below(last)),
+                steps: 1 + draw.below_one_of([1, 30, 300]),
+                gone: millis(draw.below_one_of([2, 300, 5000])),
+            })
+            .collect();
+        crashes.sort_by_key(|crash| crash.at);
+        crashes
+    }
+
+    fn faults(draw: &mut Draw, last: u64) -> Vec<Fault> {
+        let mut faults: Vec<_> = (0..draw.below(6))
+            .map(|_| Fault {
+                end: draw.below(2) as usize,
+                at: millis(draw.below(last)),
+                what: draw.below(3) as usize,
+                fails: draw.below(2) == 0,
+            })
+            .collect();
+        faults.sort_by_key(|fault| fault.at);
+        faults
+    }
+
+    /// When nothing fails any more, and all flows have begun.
+    pub(super) fn calm(&self) -> Duration {
+        let outages = self.outages.iter().map(|(_, until)| *until);
+        let crashes = self.crashes.iter().map(|crash| crash.at + crash.gone);
+        let flows = self.flows.iter().map(|flow| flow.begins);
+        let faults = self.faults.iter().map(|fault| fault.at);
+        let last = outages.chain(crashes).chain(flows).chain(faults).max();
+        last.unwrap_or_default()
+    }
+
+    /// By when everything is to have been delivered.
+    pub(super) fn deadline(&self) -> Duration {
+        let lens = self.flows.iter().flat_map(|flow| &flow.hosts);
+        let bytes: u64 = lens.clone().map(|host| host.len).sum();
+        let by_link = Duration::from_secs_f64(bytes as f64 * 8.0 / self.rate as f64);
+        // Each turn of a host moves some bytes.
+        let least = self.buffers[0].min(self.buffers[1]).min(20_000);
+        let turns = lens.map(|host| millis(2 * host.pace * (host.len / least + 2)));
+        let by_hosts = turns.max().unwrap_or_default();
+        self.calm() + 8 * by_link + 4 * by_hosts + 200 * self.delay + Duration::from_secs(60)
+    }
+}

@@ -1,0 +1,367 @@
+mod credit;
+mod processes;
+
+use std::{collections::HashMap, io::Read as _, os::unix::net::UnixStream, time::Duration};
+
+use tunnel::{
+    class::Class,
+    session::{Event, Outages, Rate, Session, SessionConfig},
+    store::Store,
+};
+
+use pep_core::{
+    arena::{Counters, Flags, Identity, Kind},
+    budget::MemoryBudget,
+    chunks::{CHUNK, window},
+    greeting::Answer,
+};
+
+use super::*;
+use crate::{
+    credit::{Credits, Usage},
+    rig::{FLOWS, INITIAL, RING, SIZES, context},
+};
+
+/// What all rings together may have.
+pub(super) use processes::{identity, survivor};
+
+const BUDGET: u64 = 1 << 20;
+
+fn table(slots: u32) -> Table {
+    Table::new(&context(slots, BUDGET), SIZES, FLOWS)
+}
+
+/// What the leg of a flow is sent.
+fn sent(table: &mut Table, flow: FlowId) -> Vec<u8> {
+    let (mut peer, leg) = UnixStream::pair().unwrap();
+    peer.set_nonblocking(true).unwrap();
+    let entry = table.get(flow).unwrap();
+    while let Some(count) = entry.send(|slot, direction, data| slot.send(&leg, direction, data)) {
+        entry.on_sent(count.unwrap());
+    }
+    let mut bytes = Vec::new();
+    let _ = peer.read_to_end(&mut bytes);
+    bytes
+}
+
+fn pattern(from: u64, len: u64) -> Vec<u8> {
+    (from..from + len).map(|at| (at % 251) as u8).collect()
+}
+
+#[test]
+fn bytes_are_placed_in_any_order_and_sent_in_theirs() {
+    let mut table = table(2);
+    let flow = table.opened(5).expect("memory");
+    for round in 0..40 {
+        let start = round * 30_000;
+        for (from, len) in [(20_000, 10_000), (0, 5000), (3000, 17_001), (0, 10)] {
+            table.place(5, start + from, &pattern(start + from, len));
+        }
+        table.on_readable(5, start + 30_000);
+        assert_eq!(
+            sent(&mut table, flow),
+            pattern(start, 30_000),
+            "round {round}"
+        );
+    }
+    let entry = table.get(flow).unwrap();
+    assert_eq!(
+        entry.delivered(),
+        [1_200_000, 0],
+        "from the client to the server"
+    );
+    assert!(entry.is_delivered() && entry.reset.is_none());
+}
+
+#[test]
+fn a_session_reads_what_the_leg_gave_until_it_is_acknowledged() {
+    let mut table = table(2);
+    let memory = table.context.take_memory().unwrap();
+    let flow = table.add(memory, Direction::Up);
+    table.bind(flow, 4);
+    let (mut peer, leg) = UnixStream::pair().unwrap();
+    let mut acknowledged = 0;
+    for round in 0..40_u64 {
+        std::io::Write::write_all(&mut peer, &pattern(round * 9000, 9000)).unwrap();
+        let entry = table.get(flow).unwrap();
+        let space = entry.space(RING);
+        assert!(space.len() >= 9000);
+        let received = entry.receive(|slot, direction| slot.receive(&leg, direction, &space));
+        assert_eq!(entry.on_received(received.unwrap()), (round + 1) * 9000);
+        let from = acknowledged + round % 7;
+        let mut read = vec![0; 7001];
+        table.read(4, from, &mut read);
+        assert_eq!(read, pattern(from, 7001), "round {round}");
+        acknowledged = (round * 9000).max(acknowledged);
+        table.on_acked(4, acknowledged);
+    }
+    table.on_acked(4, u64::MAX);
+    assert!(table.get(flow).unwrap().is_acknowledged());
+    table.read(99, 0, &mut [1; 4]); // nobody's, and no harm
+}
+
+#[test]
+fn memory_is_charged_as_it_is_touched_and_given_back() {
+    let mut table = table(2);
+    let budget = Arc::clone(&table.context.budget);
+    let flow = table.opened(1).expect("memory");
+    assert_eq!(budget.taken(), 2 * INITIAL);
+    table.place(1, 100_000, &[1; 1000]);
+    assert_eq!(budget.taken(), INITIAL + 2 * CHUNK, "what is missing, too");
+    let entry = table.get(flow).unwrap();
+    entry.give_memory_back();
+    assert!(budget.taken() > 2 * INITIAL, "a byte is held");
+    table.place(1, 0, &[1; 50_000]);
+    table.place(1, 50_000, &[1; 50_000]);
+    table.on_readable(1, 101_000);
+    sent(&mut table, flow);
+    table.get(flow).unwrap().give_memory_back();
+    assert_eq!(budget.taken(), 2 * INITIAL);
+    table.remove(flow);
+    assert_eq!(budget.taken(), 0);
+}
+
+#[test]
+fn what_comes_without_leave_ends_the_stream_and_nothing_else() {
+    let mut table = table(2);
+    let flow = table.opened(1).expect("memory");
+    table.place(1, window(RING) - 1, &[1; 2]);
+    assert_eq!(table.get(flow).unwrap().reset, Some(ResetCode::Internal));
+    let other = table.opened(3).expect("memory");
+    table.place(3, u64::MAX - 1, &[1; 10]);
+    assert!(table.get(other).unwrap().reset.is_some());
+}
+
+#[test]
+fn without_memory_a_stream_is_refused_whatever_came_of_it_first() {
+    let mut table = table(1);
+    let flow = table.opened(1).expect("memory");
+    table.place(3, 0, b"lost");
+    table.remove(flow);
+    // There is memory now, but its first bytes are gone.
+    assert_eq!(table.opened(3), None);
+    assert!(table.opened(5).is_some());
+}
+
+#[test]
+fn a_peer_has_no_more_flows_than_it_may_but_we_have() {
+    let mut table = table(2 * FLOWS);
+    let flows: Vec<_> = (0..FLOWS).map(|n| table.opened(n.into())).collect();
+    assert!(flows.iter().all(Option::is_some));
+    assert_eq!(table.opened(100), None);
+    // Nor does a byte that comes first make room.
+    table.place(101, 0, b"refused");
+    let memory = table.context.take_memory().expect("there is more");
+    let ours = table.add(memory, Direction::Up);
+    table.remove(ours);
+    assert!(table.is_at_cap());
+    table.remove(flows[0].expect("there is one"));
+    assert_eq!(table.opened(101), None, "its first bytes are gone");
+    assert!(table.opened(102).is_some() && table.is_at_cap());
+}
+
+#[test]
+fn a_farewell_ends_flows_with_streams_and_lets_others_wait_on() {
+    let mut table = table(3);
+    let bound = table.opened(1).expect("memory");
+    table.introduce(bound, 7);
+    let memory = table.context.take_memory().unwrap();
+    let waiting = table.add(memory, Direction::Up);
+    table.on_farewell();
+    assert_eq!(table.get(bound).unwrap().reset, Some(ResetCode::Restarted));
+    assert_eq!(table.get(waiting).unwrap().reset, None);
+    // The number may come again, for another flow.
+    let again = table.opened(1).expect("memory");
+    assert_ne!(again, bound);
+    assert_eq!(table.remove(bound), None, "its stream is another's now");
+    assert!(table.get(again).is_some());
+}
+
+/// Numbers of streams come again with each session.
+#[test]
+fn bytes_of_a_new_session_never_land_in_a_stream_of_the_one_before() {
+    let mut table = table(3);
+    let old = table.opened(1).expect("memory");
+    table.introduce(old, 7);
+    table.place(1, 0, b"old bytes");
+    table.on_readable(1, 3);
+    table.renew();
+    // Before anybody has heard of the new session.
+    table.place(1, 0, b"NEW");
+    let new = table.opened(1).expect("memory");
+    assert_ne!(new, old);
+    table.on_readable(1, 3);
+    table.on_finished(1);
+    let entry = table.get(old).unwrap();
+    assert!(entry.is_suspended() && !entry.finished);
+    assert_eq!(sent(&mut table, old), b"old");
+    assert_eq!(sent(&mut table, new), b"NEW");
+}
+
+fn resume(down: u64, up: u64) -> Resume {
+    Resume {
+        down,
+        down_until: down + 1000,
+        up,
+        perhaps_new: false,
+    }
+}
+
+/// Up, and back.
+#[test]
+fn a_flow_goes_on_with_the_next_stream_where_it_was() {
+    let mut far = table(3);
+    let flow = far.opened(4).expect("memory");
+    far.introduce(flow, 7);
+    far.place(4, 0, b"0123456789");
+    far.place(4, 20, b"ahead");
+    far.on_readable(4, 10);
+    far.renew();
+    assert_eq!(far.taken(), 10, "what is ahead will come again");
+    assert_eq!(far.find(7), Known::Waiting(flow));
+    let terms = far.rejoin(flow, 0, &resume(0, 4)).unwrap().unwrap();
+    assert_eq!((terms.send, terms.written), (1016, 16));
+    assert_eq!(terms.receive, window(RING) - 10);
+    assert_eq!(far.find(7), Known::Bound);
+
+    let mut near = table(3);
+    let memory = near.context.take_memory().unwrap();
+    let client = near.add(memory, Direction::Up);
+    near.bind(client, 4);
+    near.get(client).unwrap().write_some(b"0123456789abc");
+    near.on_acked(4, 4);
+    near.renew();
+    assert_eq!(near.to_reopen(), [client]);
+    let said = near.get(client).unwrap().resumption();
+    assert_eq!((said.down, said.up, said.perhaps_new), (0, 4, false));
+    let receive = near.reopen(client, 0).unwrap();
+    assert_eq!(receive, 16 + window(RING));
+    let mut answer = [0; 16];
+    far.read(0, 0, &mut answer[..7]);
+    far.read(0, 7, &mut answer[7..]);
+    near.place(0, 5, &answer[5..]);
+    near.place(0, 0, &answer[..9]);
+    assert_eq!(near.on_readable(0, 15), None);
+    assert_eq!(near.on_readable(0, 16), Some(client));
+    let terms = near.get(client).unwrap().on_answer().unwrap().unwrap();
+    assert_eq!((terms.written, terms.send), (3, window(RING) - 10));
+    let mut rest = [0; 3];
+    near.read(0, 0, &mut rest);
+    assert_eq!(&rest, b"abc");
+    far.place(0, 0, &rest);
+    far.on_readable(0, 3);
+    assert_eq!(sent(&mut far, flow), b"0123456789abc");
+    assert_eq!(near.on_readable(0, 16), None, "once");
+}
+
+#[test]
+fn a_flow_that_would_lose_bytes_does_not_go_on() {
+    let mut far = table(3);
+    let flow = far.opened(4).expect("memory");
+    far.introduce(flow, 7);
+    far.place(4, 0, b"0123456789");
+    far.on_readable(4, 10);
+    far.renew();
+    // The near end has given up what is not here; or has what was never sent.
+    assert!(far.rejoin(flow, 0, &resume(0, 11)).unwrap().is_err());
+    assert!(far.rejoin(flow, 2, &resume(1, 10)).unwrap().is_err());
+}
+
+#[test]
+fn flows_of_which_the_peer_says_nothing_any_more_have_ended() {
+    let mut far = table(4);
+    let flows: Vec<_> = [1, 3, 5]
+        .into_iter()
+        .map(|stream| {
+            let flow = far.opened(stream).expect("memory");
+            far.introduce(flow, stream.into());
+            flow
+        })
+        .collect();
+    far.on_finished(5);
+    far.get(flows[2]).unwrap().finish();
+    far.renew();
+    far.on_roll(1);
+    assert!(far.get(flows[1]).unwrap().is_suspended(), "one is to come");
+    far.rejoin(flows[0], 1, &resume(0, 0)).unwrap().unwrap();
+    far.on_resumed();
+    let entry = |far: &mut Table, flow| far.get(flow).map(|entry| (entry.reset, entry.closed));
+    assert_eq!(entry(&mut far, flows[0]), Some((None, false)));
+    let restarted = Some(ResetCode::Restarted);
+    assert_eq!(entry(&mut far, flows[1]), Some((restarted, false)));
+    assert_eq!(entry(&mut far, flows[2]), Some((None, true)));
+    far.conclude(flows[2], ResetCode::Ended);
+    far.remove(flows[2]);
+    assert_eq!(far.find(5), Known::Ended(ResetCode::Ended));
+    assert_eq!(far.find(3), Known::Ended(ResetCode::Restarted));
+    assert_eq!(far.find(9), Known::Not);
+}
+
+/// Two sessions may begin, the second in place of the first, before the first is heard of: what is said a second time would be that no flow
+/// goes on.
+#[test]
+fn the_roll_is_called_once_in_a_session() {
+    let mut near = table(2);
+    let memory = near.context.take_memory().unwrap();
+    let flow = near.add(memory, Direction::Up);
+    near.bind(flow, 4);
+    for _ in 0..2 {
+        near.renew();
+        near.renew();
+        assert_eq!(near.call_roll(), Some(vec![flow]));
+        near.reopen(flow, 6);
+        assert_eq!(near.call_roll(), None);
+    }
+}
+
+/// Its peer has not heard of the end when the process ends.
+#[test]
+fn a_flow_that_has_ended_well_has_done_so_in_the_next_process_too() {
+    let mut far = table(2);
+    far.belong_to("boat");
+    let context = Arc::clone(&far.context);
+    let next = |peer| {
+        let mut next = Table::new(&context, SIZES, FLOWS);
+        next.belong_to(peer);
+        next
+    };
+    let flow = far.opened(1).expect("memory");
+    far.introduce(flow, 7);
+    far.get(flow).unwrap().publish(&identity(Kind::Far), None);
+    assert_eq!(next("boat").find(7), Known::Not);
+    far.conclude(flow, ResetCode::Ended);
+    std::mem::forget(far);
+    let mut successor = next("boat");
+    assert_eq!(successor.find(7), Known::Ended(ResetCode::Ended));
+    successor.on_lost(8);
+    assert_eq!(successor.find(8), Known::Ended(ResetCode::Restarted));
+    assert_eq!(next("another").find(7), Known::Not);
+}
+
+#[test]
+fn a_flow_that_has_waited_for_too_long_is_given_up() {
+    let mut table = table(3);
+    let flow = table.opened(1).expect("memory");
+    table.introduce(flow, 7);
+    table.renew();
+    let hold = SIZES.hold.as_secs();
+    for _ in 0..hold {
+        table.age(Duration::ZERO);
+    }
+    assert!(table.get(flow).unwrap().is_suspended());
+    table.age(Duration::ZERO);
+    assert_eq!(table.get(flow).unwrap().reset, Some(ResetCode::Expired));
+}
+
+/// SplitMix64.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % end
+    }
+}
