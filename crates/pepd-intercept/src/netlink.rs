@@ -12,10 +12,30 @@ use netlink_packet_route::{
     link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage},
     route::{RouteAttribute, RouteMessage},
 };
+use pepd_sys::leg::Family;
 use rtnetlink::{Error, Handle, LinkUnspec, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
-use super::route::LanHost;
+/// A host of a LAN interface, as whose packet a route is looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LanHost {
+    /// The interface.
+    pub interface: String,
+    /// Its index.
+    pub index: u32,
+    /// An address that a host there may have; no host needs to have it.
+    pub address: IpAddr,
+}
+
+impl LanHost {
+    /// Its family.
+    pub fn family(&self) -> Family {
+        match self.address {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+}
 
 /// IPv4's dummy address (RFC 7600, section 6), of no use to anybody, for TUN devices: on an
 /// interface without any address the loose reverse path check drops everything

@@ -41,7 +41,7 @@ use pepd_sys::marks::MarkSet;
 use rtnetlink::{Error, IpVersion, RouteMessageBuilder};
 
 use super::{
-    netlink::{Netlink, RouteError, interface},
+    netlink::{LanHost, Netlink, RouteError, interface},
     rules::Family,
 };
 
@@ -94,7 +94,7 @@ impl Routing {
                 return Ok(false);
             }
         }
-        let hosts = LanHost::all(&self.lans).map_err(|err| RouteError {
+        let hosts = lan_hosts(&self.lans).map_err(|err| RouteError {
             what: "cannot list addresses".to_owned(),
             err,
         })?;
@@ -114,7 +114,7 @@ impl Routing {
     /// # Errors
     /// When the kernel does not answer.
     pub fn lan_hosts(&self) -> io::Result<Vec<LanHost>> {
-        LanHost::all(&self.lans)
+        lan_hosts(&self.lans)
     }
 
     /// Policy rules of other programs by which hosts' packets are routed and pepd's own are not: by
@@ -656,60 +656,39 @@ pub enum Rules {
     Behind(String),
 }
 
-/// A host of a LAN interface, as whose packet a route is looked up.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LanHost {
-    /// The interface.
-    pub interface: String,
-    /// Its index.
-    pub index: u32,
-    /// An address that a host there may have; no host needs to have it.
-    pub address: IpAddr,
-}
-
-impl LanHost {
-    /// Its family.
-    pub fn family(&self) -> Family {
-        match self.address {
-            IpAddr::V4(_) => Family::V4,
-            IpAddr::V6(_) => Family::V6,
+/// One for each network of these interfaces that are up: a neighbour of an address that the
+/// machine has there.
+///
+/// # Errors
+/// When the kernel does not answer.
+fn lan_hosts(lans: &[String]) -> io::Result<Vec<LanHost>> {
+    let mut hosts: Vec<LanHost> = Vec::new();
+    for address in getifaddrs()? {
+        let (name, flags) = (address.interface_name, address.flags);
+        if !lans.contains(&name)
+            || !flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING)
+        {
+            continue;
+        }
+        let own = address.address.as_ref().and_then(ip);
+        let mask = address.netmask.as_ref().and_then(ip);
+        let Some(neighbour) = own.zip(mask).and_then(|(own, mask)| neighbour(own, mask)) else {
+            continue;
+        };
+        // One of each family is enough.
+        let family = |host: &LanHost| {
+            (host.interface == name) && host.address.is_ipv4() == neighbour.is_ipv4()
+        };
+        if !hosts.iter().any(family) {
+            let index = if_nametoindex(name.as_str())?;
+            hosts.push(LanHost {
+                interface: name,
+                index,
+                address: neighbour,
+            });
         }
     }
-
-    /// One for each network of these interfaces that are up: a neighbour of an address that the
-    /// machine has there.
-    ///
-    /// # Errors
-    /// When the kernel does not answer.
-    fn all(lans: &[String]) -> io::Result<Vec<Self>> {
-        let mut hosts: Vec<Self> = Vec::new();
-        for address in getifaddrs()? {
-            let (name, flags) = (address.interface_name, address.flags);
-            if !lans.contains(&name)
-                || !flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING)
-            {
-                continue;
-            }
-            let own = address.address.as_ref().and_then(ip);
-            let mask = address.netmask.as_ref().and_then(ip);
-            let Some(neighbour) = own.zip(mask).and_then(|(own, mask)| neighbour(own, mask)) else {
-                continue;
-            };
-            // One of each family is enough.
-            let family = |host: &Self| {
-                (host.interface == name) && host.address.is_ipv4() == neighbour.is_ipv4()
-            };
-            if !hosts.iter().any(family) {
-                let index = if_nametoindex(name.as_str())?;
-                hosts.push(Self {
-                    interface: name,
-                    index,
-                    address: neighbour,
-                });
-            }
-        }
-        Ok(hosts)
-    }
+    Ok(hosts)
 }
 
 /// The address of one of an interface, or a mask of one.

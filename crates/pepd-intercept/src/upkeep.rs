@@ -10,10 +10,7 @@ use std::fmt;
 use pepd_sys::gate::Gate;
 
 use super::{
-    InterceptError, Interception, cannot, nft,
-    route::{LanHost, Rules},
-    rules::Family,
-    setup,
+    InterceptError, Interception, cannot, netlink::LanHost, nft, route::Rules, rules::Family, setup,
 };
 
 /// Something that is not as it was installed, or has not the effect that it should have.

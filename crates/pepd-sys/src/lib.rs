@@ -12,7 +12,7 @@
 //! - [`leg`], sockets of flows and their options; [`held`], server legs of held SYNs;
 //!   [`unanswered`], servers that are silent
 //! - [`congestion`], congestion controls of the kernel and our own
-//! - [`marks`], by which packets and sockets are told apart
+//! - [`family`], of addresses; [`marks`], by which packets and sockets are told apart
 //! - [`notices`], news from the kernel
 //! - [`stats`], counters; [`tally`], those of one site
 //! - [`gate`], whether new connections are taken
@@ -26,6 +26,7 @@ pub mod clock;
 pub mod congestion;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod ethtool;
+pub mod family;
 #[cfg(any(test, feature = "testing"))]
 pub mod fuse;
 pub mod gate;

@@ -7,7 +7,7 @@ use std::{
 
 use pep_core::stats::EndReason;
 
-use crate::leg::Family;
+use crate::family::Family;
 
 /// Counts of the flows of one site, or of those that peers have sent. All threads add to it,
 /// without a lock: when a flow begins, when it ends, and of its bytes once a second.

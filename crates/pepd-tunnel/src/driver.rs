@@ -32,19 +32,18 @@ use tunnel::{
 
 use super::{
     Handed, TunnelError,
-    core::{Core, Key, Shared},
-    near,
-    packets::tap::Taps,
-    paths,
+    core::{Core, Shared},
+    near, paths,
     probe::{self, Ordered},
     recover::{self, Inherited},
     register,
     setup::Prepared,
     table::Custody,
+    tap::Taps,
     tcp::{self, Connections, Listeners},
     udp::{Arrived, Sockets},
 };
-use crate::custody::Replies;
+use crate::{custody::Replies, table::Key};
 
 /// Datagrams sent, and calls that receive some, before others have their turn.
 const SEND_TURN: usize = 256;

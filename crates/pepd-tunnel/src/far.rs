@@ -14,13 +14,8 @@ use pepd_sys::{
 use socket2::SockRef;
 use tunnel::wire::ResetCode;
 
-use super::{
-    core::{Key, Shared},
-    flow::Joint,
-    leg::Leg,
-    register,
-    table::Policy,
-};
+use super::{core::Shared, flow::Joint, leg::Leg, register, table::Policy};
+use crate::table::Key;
 
 /// What server legs of peers' flows are made by: from the client's address, and from ours.
 #[derive(Debug)]

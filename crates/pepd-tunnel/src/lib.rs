@@ -18,7 +18,7 @@
 //! - `leg`, a connection to a host; `flow`, between a leg and a stream; `near` and `far`, how flows begin at the two ends
 //! - `recover`, flows of the process before
 //! - `udp` and `tcp`, what carries datagrams; `batch`, those that go to the kernel together; `name`, peers called by name
-//! - `packets`, those of sites in mode `packet`, beside flows
+//! - `packets`, those of sites in mode `packet`, beside flows; `tap`, the interfaces of these
 //! - [`probe`], the path to a peer under load, as an operator asks for it
 //! - [`custody`], what does not fit into memory while the link is away
 //! - [`peers`], what others may know: who is there; `paths`, what is remembered of the ways to them
@@ -47,12 +47,13 @@ mod rig;
 mod schedules;
 pub mod setup;
 mod table;
+mod tap;
 mod tcp;
 mod udp;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, thread::JoinHandle};
 
-use pep_core::site::SiteId;
+use pep_core::site::{Class as SiteClass, SiteId};
 use pepd_intercept::tun::PacketTuns;
 use pepd_relay::{
     flow::{Ends, FlowContext, FlowMemory, LegIo},
@@ -67,6 +68,16 @@ use peers::{PeerStatus, Statuses};
 use probe::Prober;
 pub use recover::Inherited;
 pub use setup::TunnelError;
+
+/// The class of a site's flows, as the wire has it.
+fn class(class: SiteClass) -> Class {
+    match class {
+        SiteClass::Interactive => Class::Interactive,
+        SiteClass::Normal => Class::Normal,
+        SiteClass::Bulk => Class::Bulk,
+        SiteClass::DelayTolerant => Class::DelayTolerant,
+    }
+}
 
 /// An accepted client whose flow goes into a tunnel.
 #[derive(Debug)]

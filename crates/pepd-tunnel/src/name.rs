@@ -6,7 +6,10 @@ use std::{collections::BTreeSet, io, net::SocketAddr, time::Duration};
 use pep_core::{config::Endpoint, lookups::Lookups};
 use tokio::{net::lookup_host, time::sleep};
 
-use super::core::{Core, Shared};
+use super::{
+    core::{Core, Shared},
+    peers::listed,
+};
 
 /// Time between two looks at whether the peer is heard.
 const LOOK: Duration = Duration::from_millis(500);
@@ -86,12 +89,6 @@ impl Name {
             );
         }
     }
-}
-
-/// Addresses for the log.
-pub(super) fn listed(addresses: &[SocketAddr]) -> String {
-    let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    addresses.join(", ")
 }
 
 #[cfg(test)]

@@ -16,12 +16,13 @@ use tunnel::{class::Class, wire::ResetCode};
 
 use super::{
     Handed,
-    core::{Key, Shared},
+    core::Shared,
     flow::Joint,
     leg::Leg,
     recover,
     table::{Announcement, Policy},
 };
+use crate::table::Key;
 
 /// Serves an accepted client to the end of its flow.
 pub(super) async fn serve(core: Shared, handed: Handed<io::Result<Box<dyn Leg>>>) {

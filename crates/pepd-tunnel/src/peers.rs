@@ -253,6 +253,12 @@ impl Statuses {
     }
 }
 
+/// Addresses for the log.
+pub(super) fn listed(addresses: &[SocketAddr]) -> String {
+    let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+    addresses.join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ use pepd_sys::leg::SiteRuntime;
 use tunnel::class::Class;
 
 use super::{
-    core::{Key, Shared},
+    core::Shared,
     far,
     flow::Joint,
     leg::Leg,
@@ -25,7 +25,7 @@ use super::{
     setup::Prepared,
     table::{Adopted, Announcement, Policy, RecoverError},
 };
-use crate::custody::Left;
+use crate::{custody::Left, table::Key};
 
 /// What the process before has left.
 #[derive(Debug, Default)]

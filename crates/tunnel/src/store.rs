@@ -11,7 +11,26 @@
 
 use std::time::Duration;
 
-use crate::{ecn::Ecn, session::PacketQueue, wire::StreamId};
+use crate::{ecn::Ecn, wire::StreamId};
+
+/// Numbers of queues in the scheduler are this and above. On the wire they would not have room.
+const FIRST: StreamId = 1 << 63;
+
+/// A queue of packets at the caller's; no other one of the session ever is the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PacketQueue(pub(crate) u32);
+
+impl PacketQueue {
+    /// Its number in the scheduler.
+    pub(crate) fn pseudo(self) -> StreamId {
+        FIRST | StreamId::from(self.0)
+    }
+
+    /// What the scheduler has by that number, if it is no stream.
+    pub(crate) fn of(stream: StreamId) -> Option<Self> {
+        (stream >= FIRST).then_some(Self(stream as u32))
+    }
+}
 
 /// A packet beside streams that a [`Store`] has given away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

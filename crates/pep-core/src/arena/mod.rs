@@ -26,10 +26,11 @@ mod recover;
 #[cfg(test)]
 mod tests;
 
+pub use crate::relay::HalfRecord;
 pub use ended::{ENDINGS, Ending, Endings};
 pub use known::Known;
 pub use layout::{FormatError, Layout, OFF_MAX, PAGE, Seal, VERSION};
-pub use record::{Flags, HalfRecord, Header, Identity, Kind, Record, SlotState, name_hash};
+pub use record::{Flags, Header, Identity, Kind, Record, SlotState, name_hash};
 pub use recover::{Counters, Disagreement, RecoveredHalf, recover_half};
 
 /// Shared memory, as words at offsets that are multiples of eight.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use crate::{
     arena::{Part, Words},
-    relay::{Direction, Ending, Half, HalfState, Side},
+    relay::{Direction, HalfRecord, Side},
 };
 
 const STATE: usize = 0;
@@ -110,37 +110,6 @@ pub struct Identity {
     pub flags: Flags,
     /// Its class in the tunnel, or its DSCP.
     pub class: u64,
-}
-
-/// One direction of a flow, as it was last written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HalfRecord {
-    /// Bytes given to the sink.
-    pub head: u64,
-    /// Bytes taken from the source.
-    pub tail: u64,
-    /// Of a ring: the stream position at offset 0.
-    pub base: u64,
-    /// Of a ring: its bytes.
-    pub size: u64,
-    /// The source's stream has ended by FIN.
-    pub fin_in: bool,
-    /// FIN was given to the sink.
-    pub fin_out: bool,
-}
-
-impl From<&Half> for HalfRecord {
-    fn from(half: &Half) -> Self {
-        let (ring, state) = (half.ring(), half.state());
-        Self {
-            head: ring.head(),
-            tail: ring.tail(),
-            base: ring.base(),
-            size: ring.size(),
-            fin_in: matches!(state, HalfState::Draining(Ending::Fin) | HalfState::Shut),
-            fin_out: state == HalfState::Shut,
-        }
-    }
 }
 
 /// All that is written of a flow.

@@ -1,283 +1,361 @@
-//! `[site.boost]`: what is done with the packets of a site in mode `packet`, booster by booster.
-//!
-//! Plain data: what a booster does with it is written in the crate `boosters`.
-
-mod read;
+//! From the file to checked boosters.
 
 use std::time::Duration;
 
-use units::{ByteSize, Ratio};
+use units::ByteSize;
 
-/// The boosters of a site; one that is `None` is off for good. Default: none.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Boost {
-    /// Restores lost packets from overcode.
-    pub fec: Option<Fec>,
-    /// Sends lost packets again.
-    pub arq: Option<Arq>,
-    /// Makes the ACKs again that were left out on the way, spread over time.
-    pub ack_reconstruction: Option<AckReconstruction>,
-    /// Leaves out ACKs that a later one in the queue says too.
-    pub ack_filter: Option<AckFilter>,
-    /// Leaves out TCP data that the other side is known to have.
-    pub data_filter: Option<DataFilter>,
-    /// Sends TCP segments again in the sender's place.
-    pub snoop: Option<Snoop>,
-    /// Divides ACKs, so that the sender's window grows faster.
-    pub divacks: Option<DivAcks>,
-    /// Evens out delays at the far end.
-    pub jitter: Option<Jitter>,
-    /// Adds a checksum to UDP datagrams that have none.
-    pub checksum: Option<Checksum>,
-    /// Makes packets smaller.
-    pub compress: Option<Compress>,
-    /// Tells senders of our queue before it is full.
-    pub congestion: Option<Congestion>,
-}
+use crate::config::{
+    raw::Section,
+    values::{Integer, Number, OneOf, Share, Size, Span, Switch, byte, share},
+};
+use crate::site::boost::{
+    AckFilter, AckReconstruction, Arq, Boost, Checksum, Compress, Congestion, CongestionMark,
+    DataFilter, DivAcks, DivAcksMode, Fec, FecScheme, Jitter, Rule, Snoop, When,
+};
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 impl Boost {
-    /// The boosters that are configured, by their keys, and when each works.
-    pub fn rules(&self) -> impl Iterator<Item = (&'static str, &Rule)> {
-        [
-            ("fec", self.fec.as_ref().map(|own| &own.rule)),
-            ("arq", self.arq.as_ref().map(|own| &own.rule)),
-            (
-                "ack_reconstruction",
-                self.ack_reconstruction.as_ref().map(|own| &own.rule),
-            ),
-            ("ack_filter", self.ack_filter.as_ref().map(|own| &own.rule)),
-            (
-                "data_filter",
-                self.data_filter.as_ref().map(|own| &own.rule),
-            ),
-            ("snoop", self.snoop.as_ref().map(|own| &own.rule)),
-            ("divacks", self.divacks.as_ref().map(|own| &own.rule)),
-            ("jitter", self.jitter.as_ref().map(|own| &own.rule)),
-            ("checksum", self.checksum.as_ref().map(|own| &own.rule)),
-            ("compress", self.compress.as_ref().map(|own| &own.rule)),
-            ("congestion", self.congestion.as_ref().map(|own| &own.rule)),
-        ]
-        .into_iter()
-        .filter_map(|(name, rule)| Some((name, rule?)))
+    /// Reads `[site.boost]`; what it does not name is off.
+    pub(in crate::config) fn read(mut section: Section<'_>, deadline: Duration) -> Self {
+        let s = &mut section;
+        let boost = Self {
+            fec: s.switched("fec").map(Fec::read),
+            arq: s.switched("arq").map(|own| Arq::read(own, deadline)),
+            ack_reconstruction: s
+                .switched("ack_reconstruction")
+                .map(AckReconstruction::read),
+            ack_filter: s.switched("ack_filter").map(AckFilter::read),
+            data_filter: s.switched("data_filter").map(DataFilter::read),
+            snoop: s.switched("snoop").map(Snoop::read),
+            divacks: s.switched("divacks").map(DivAcks::read),
+            jitter: s.switched("jitter").map(Jitter::read),
+            checksum: s.switched("checksum").map(Checksum::read),
+            compress: s.switched("compress").map(Compress::read),
+            congestion: s.switched("congestion").map(Congestion::read),
+        };
+        section.finish();
+        boost
     }
-}
-
-/// When a booster that is configured works.
-///
-/// All the conditions that are given have to hold. What is measured is of the packets of the
-/// site; a booster that is told nothing of a measure takes the condition for not met.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rule {
-    /// What decides. Default [`When::Rule`] if there is any condition, of the file or by default,
-    /// else [`When::Always`].
-    pub when: When,
-    /// The share of packets that the link loses is above this, 0 to 1. Default as the booster has it.
-    pub loss_above: Option<Ratio>,
-    /// The normalised asymmetry is above this, 0 to 10,000: how many ACKs the data that come in
-    /// call for, over how many the way back takes; above 1 it is short of room for them. Default
-    /// as the booster has it.
-    pub asymmetry_above: Option<f64>,
-    /// Packets wait in our queue for longer than this, 0 to 1 h. Default as the booster has it.
-    pub queue_above: Option<Duration>,
-    /// For how long the conditions must hold before it begins to work, and must not hold before it
-    /// ends, 0 to 1 h. Default 2 s: longer than a burst of losses, shorter than what people wait for.
-    pub after: Duration,
 }
 
 impl Rule {
-    /// The default of [`after`](Self::after).
-    pub const AFTER: Duration = Duration::from_secs(2);
+    /// Reads the keys that all boosters have; a condition that is missing is that of `default`.
+    fn read(s: &mut Section<'_>, default: Self) -> Self {
+        let own = s.read("when", WHENS);
+        let rule = Self {
+            when: When::Always,
+            loss_above: s.read("loss_above", Share(share(0.0)..=share(1.0))),
+            asymmetry_above: s.read("asymmetry_above", Number(0.0..=10_000.0)),
+            queue_above: s.read("queue_above", Span(Duration::ZERO..=HOUR)),
+            after: s
+                .read("after", Span(Duration::ZERO..=HOUR))
+                .unwrap_or(default.after),
+        };
+        let rule = Self {
+            loss_above: rule.loss_above.or(default.loss_above),
+            asymmetry_above: rule.asymmetry_above.or(default.asymmetry_above),
+            queue_above: rule.queue_above.or(default.queue_above),
+            ..rule
+        };
+        let by_default = match rule.has_condition() {
+            true => When::Rule,
+            false => When::Always,
+        };
+        if own == Some(When::Rule) && !rule.has_condition() {
+            let message = "\"rule\" needs a condition: one or more of `loss_above`, `asymmetry_above` and `queue_above`; \
+                           accepted without: \"always\", \"never\"";
+            s.error("when", message);
+        }
+        if own.is_none() && !rule.has_condition() && s.has("after") {
+            let message = "has no effect: it counts for conditions, and there is none of `loss_above`, `asymmetry_above` and `queue_above`";
+            s.warning("after", message);
+        }
+        if matches!(own, Some(When::Always | When::Never)) {
+            for key in ["loss_above", "asymmetry_above", "queue_above", "after"] {
+                if s.has(key) {
+                    s.warning(
+                        key,
+                        "has no effect: only with `when = \"rule\"` conditions decide",
+                    );
+                }
+            }
+        }
+        Self {
+            when: own.unwrap_or(by_default),
+            ..rule
+        }
+    }
 
-    /// Without any condition.
-    pub const ALWAYS: Self = Self {
-        when: When::Always,
-        loss_above: None,
-        asymmetry_above: None,
-        queue_above: None,
-        after: Self::AFTER,
-    };
-
-    /// Whether there is a condition.
-    pub const fn has_condition(&self) -> bool {
-        self.loss_above.is_some() || self.asymmetry_above.is_some() || self.queue_above.is_some()
+    /// The same of a booster that judges its own condition by itself: only `others` are waited for.
+    fn read_beside(s: &mut Section<'_>, default: Self, others: [&str; 2]) -> Self {
+        let rule = Self::read(s, default);
+        let alone = rule.when == When::Rule && !others.iter().any(|key| s.has(key));
+        if alone && rule.after != default.after {
+            let [one, other] = others;
+            s.warning(
+                "after",
+                format!("has no effect: the booster's own condition is judged by itself; it counts for `{one}` and `{other}`"),
+            );
+        }
+        rule
     }
 }
 
-/// What decides whether a booster works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    /// The conditions.
-    Rule,
-    /// It works at all times.
-    Always,
-    /// It never does.
-    Never,
-}
+/// Packets of interleaved blocks at most.
+const INTERLEAVED_MAX: u32 = 2048;
 
-/// `fec`: overcode over the packets of the site.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fec {
-    /// When it works. Default: the loss is above 0.05 %; below that, a packet in two thousand, TCP
-    /// and voice do without.
-    pub rule: Rule,
-    /// How overcode is made. Default [`FecScheme::Window`]: it restores a packet several times sooner.
-    pub scheme: FecScheme,
-    /// Packets that a repair packet is over, 1 to 128. Default 64: bursts of a dozen packets are
-    /// covered at the usual overcode.
-    pub window: u8,
-    /// Data packets of a block, 1 to 128. Default 20: on a link of 1 Mbit/s it closes within a quarter of a second.
-    pub block: u8,
-    /// Overcode at most, as a share of the bytes of data packets, 0 to 1. Default 50 %.
-    pub overhead_max: Ratio,
-    /// What may be lost still, 1e-9 to 0.1. Default 1e-5: nothing that TCP or voice notice.
-    pub target: Ratio,
-    /// Blocks that are sent interleaved, 1 to 64, of at most 2048 packets together. Default 1, none. Costs as many times the delay.
-    pub depth: u8,
-}
+impl Fec {
+    fn read(mut section: Section<'_>) -> Self {
+        let s = &mut section;
+        let rule = Rule {
+            loss_above: Some(share(0.0005)),
+            ..Rule::ALWAYS
+        };
+        let fec = Self {
+            rule: Rule::read_beside(s, rule, ["asymmetry_above", "queue_above"]),
+            scheme: s.read("scheme", SCHEMES).unwrap_or_default(),
+            window: s.read("window", byte(1..=128)).unwrap_or(64),
+            block: s.read("block", byte(1..=128)).unwrap_or(20),
+            overhead_max: s
+                .read("overhead_max", Share(share(0.0)..=share(1.0)))
+                .unwrap_or(share(0.5)),
+            target: s
+                .read("target", Share(share(1e-9)..=share(0.1)))
+                .unwrap_or(share(1e-5)),
+            depth: s.read("depth", byte(1..=64)).unwrap_or(1),
+        };
+        let (others, scheme) = match fec.scheme {
+            FecScheme::Window => (&["block", "depth"][..], "block"),
+            FecScheme::Block => (&["window"][..], "window"),
+        };
+        fec.check_interleaved(s);
+        if fec.overhead_max == share(0.0) {
+            s.warning(
+                "overhead_max",
+                "leaves no room for overcode: the booster does nothing",
+            );
+        }
+        for key in others.iter().filter(|key| s.has(key)) {
+            s.warning(
+                key,
+                format!("has no effect: only `scheme = \"{scheme}\"` has it"),
+            );
+        }
+        section.finish();
+        fec
+    }
 
-/// How overcode is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FecScheme {
-    /// Each repair packet is over the last packets (default).
-    #[default]
-    Window,
-    /// Packets are put together in blocks.
-    Block,
-}
-
-/// `arq`: lost packets are sent again.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Arq {
-    /// When it works. Default always.
-    pub rule: Rule,
-    /// Times that a packet is sent again, 1 to 2. Default 1: what is lost twice, the hosts send again themselves.
-    pub tries: u8,
-    /// Whether packets leave in the order in which they came, so that those behind a lost one wait.
-    /// Default no: TCP copes with some reordering, and voice wants no delay.
-    pub order: bool,
-    /// Packets that are kept to be sent again, 64 KiB to 64 MiB. Default 1 MiB: the product of 14
-    /// Mbit/s and 600 ms. At each end.
-    pub cache: ByteSize,
-    /// How long a missing packet is waited for, 1 ms to [`WAIT_MAX`](Self::WAIT_MAX). Default the site's `deadline`, as far as that is
-    /// accepted.
-    pub wait: Duration,
+    /// The far end keeps the packets of all blocks that are interleaved, and of as many again.
+    fn check_interleaved(&self, s: &mut Section<'_>) {
+        let (block, depth) = (u32::from(self.block), u32::from(self.depth));
+        if self.scheme != FecScheme::Block || block * depth <= INTERLEAVED_MAX {
+            return;
+        }
+        let (key, value, most, other) = match s.has("depth") {
+            true => (
+                "depth",
+                depth,
+                INTERLEAVED_MAX / block,
+                format!("`block` ({block})"),
+            ),
+            false => (
+                "block",
+                block,
+                INTERLEAVED_MAX / depth,
+                format!("`depth` ({depth})"),
+            ),
+        };
+        s.error(
+            key,
+            format!(
+                "{value} times {other} is above {INTERLEAVED_MAX} packets; accepted: 1 to {most}"
+            ),
+        );
+    }
 }
 
 impl Arq {
-    /// The longest that may be waited: as the far end is told of it in milliseconds, in 16 bits.
-    pub const WAIT_MAX: Duration = Duration::from_secs(60);
+    fn read(mut section: Section<'_>, deadline: Duration) -> Self {
+        let s = &mut section;
+        let arq = Self {
+            rule: Rule::read(s, Rule::ALWAYS),
+            tries: s.read("tries", byte(1..=2)).unwrap_or(1),
+            order: s.read("order", Switch).unwrap_or(false),
+            cache: s.read("cache", cache()).unwrap_or(ByteSize::mib(1)),
+            wait: s
+                .read("wait", Span(Duration::from_millis(1)..=Arq::WAIT_MAX))
+                .unwrap_or(deadline.min(Arq::WAIT_MAX)),
+        };
+        section.finish();
+        arq
+    }
 }
 
-/// `ack_reconstruction`: ACKs that were left out are made again behind the link, spread over time.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AckReconstruction {
-    /// When it works. Default: packets wait in the queue at all, and the asymmetry is above 1, so
-    /// that ACKs are left out.
-    pub rule: Rule,
-    /// Over how long a time ACKs are spread at most, 1 ms to 10 s. Default 1 s: they are spread until the next one
-    /// is due, unless that takes longer.
-    pub spacing_max: Duration,
+impl AckReconstruction {
+    fn read(mut section: Section<'_>) -> Self {
+        let s = &mut section;
+        let rule = Rule {
+            queue_above: Some(Duration::ZERO),
+            asymmetry_above: Some(1.0),
+            ..Rule::ALWAYS
+        };
+        let spacing = Span(Duration::from_millis(1)..=Duration::from_secs(10));
+        let own = Self {
+            rule: Rule::read(s, rule),
+            spacing_max: s
+                .read("spacing_max", spacing)
+                .unwrap_or(Duration::from_secs(1)),
+        };
+        section.finish();
+        own
+    }
 }
 
-/// `ack_filter`: ACKs are left out that a later one in the queue says too.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AckFilter {
-    /// When it works. Default always: it only does anything where ACKs wait.
-    pub rule: Rule,
-    /// Beyond `high` one duplicate in `high` - `low` passes, and no more than every second, 1 to 255. Default 2.
-    pub low: u8,
-    /// Duplicates of an ACK that all pass, `low` to 255, and three in any case. Default 8.
-    pub high: u8,
+impl AckFilter {
+    fn read(mut section: Section<'_>) -> Self {
+        let s = &mut section;
+        let filter = Self {
+            rule: Rule::read(s, Rule::ALWAYS),
+            low: s.read("low", byte(1..=255)).unwrap_or(2),
+            high: s.read("high", byte(1..=255)).unwrap_or(8),
+        };
+        if filter.high < filter.low {
+            let (key, other) = match s.has("high") {
+                true => ("high", format!("`low` ({})", filter.low)),
+                false => ("low", format!("`high` ({})", filter.high)),
+            };
+            let wrong = match key {
+                "high" => format!(
+                    "{} is below {other}; accepted: {} to 255",
+                    filter.high, filter.low
+                ),
+                _ => format!(
+                    "{} is above {other}; accepted: 1 to {}",
+                    filter.low, filter.high
+                ),
+            };
+            s.error(key, wrong);
+        }
+        section.finish();
+        filter
+    }
 }
 
-/// `data_filter`: TCP data is left out that the other side is known to have.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DataFilter {
-    /// When it works. Default always.
-    pub rule: Rule,
+impl DataFilter {
+    fn read(mut section: Section<'_>) -> Self {
+        let rule = Rule::read(&mut section, Rule::ALWAYS);
+        section.finish();
+        Self { rule }
+    }
 }
 
-/// `snoop`: TCP segments that were lost behind us are sent again in the sender's place.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Snoop {
-    /// When it works. Default always.
-    pub rule: Rule,
-    /// Segments that are kept until they are acknowledged, 64 KiB to 64 MiB. Default 1 MiB.
-    pub cache: ByteSize,
-    /// Times that a segment is sent again, 1 to 20. Default 5: beyond that it is more than loss.
-    pub tries: u8,
+impl Snoop {
+    fn read(mut section: Section<'_>) -> Self {
+        let s = &mut section;
+        let snoop = Self {
+            rule: Rule::read(s, Rule::ALWAYS),
+            cache: s.read("cache", cache()).unwrap_or(ByteSize::mib(1)),
+            tries: s.read("tries", byte(1..=20)).unwrap_or(5),
+        };
+        section.finish();
+        snoop
+    }
 }
 
-/// `divacks`: an ACK goes on as several, each for a part of its bytes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DivAcks {
-    /// When it works. Default always.
-    pub rule: Rule,
-    /// When ACKs are divided. Default [`DivAcksMode::Controlled`].
-    pub mode: DivAcksMode,
-    /// Parts of an ACK, 2 to 64. Default 12.
-    pub parts: u8,
-    /// Parts of ACKs of a connection at most, 1 to 1,000,000. Default 1500: past slow start
-    /// nothing is to be had by it.
-    pub max_count: u32,
+impl DivAcks {
+    fn read(mut section: Section<'_>) -> Self {
+        let s = &mut section;
+        let divacks = Self {
+            rule: Rule::read(s, Rule::ALWAYS),
+            mode: s.read("mode", DIVACKS_MODES).unwrap_or_default(),
+            parts: s.read("parts", byte(2..=64)).unwrap_or(12),
+            max_count: s.read("max_count", Integer(1..=1_000_000)).unwrap_or(1500),
+        };
+        section.finish();
+        divacks
+    }
 }
 
-/// When ACKs are divided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DivAcksMode {
-    /// Until [`DivAcks::max_count`], and anew after a pause (default).
-    #[default]
-    Controlled,
-    /// Until the first sign of loss.
-    BruteForce,
+impl Jitter {
+    fn read(mut section: Section<'_>) -> Self {
+        let s = &mut section;
+        let bound = Span(Duration::from_millis(1)..=Duration::from_secs(2));
+        let jitter = Self {
+            rule: Rule::read(s, Rule::ALWAYS),
+            delay: s.read("delay", bound).unwrap_or(Duration::from_millis(60)),
+        };
+        section.finish();
+        jitter
+    }
 }
 
-/// `jitter`: packets leave the far end as evenly as they came.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Jitter {
-    /// When it works. Default always.
-    pub rule: Rule,
-    /// How long a packet is held back at most, 1 ms to 2 s. Default 60 ms: what voice can spare.
-    pub delay: Duration,
+impl Checksum {
+    fn read(mut section: Section<'_>) -> Self {
+        let rule = Rule::read(&mut section, Rule::ALWAYS);
+        section.finish();
+        Self { rule }
+    }
 }
 
-/// `checksum`: UDP datagrams over IPv4 that have no checksum get one, so that damage behind the link is found out.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Checksum {
-    /// When it works. Default always.
-    pub rule: Rule,
+impl Compress {
+    fn read(mut section: Section<'_>) -> Self {
+        let s = &mut section;
+        let compress = Self {
+            rule: Rule::read(s, Rule::ALWAYS),
+            level: s.read("level", byte(1..=9)).unwrap_or(3),
+            headers: s.read("headers", Switch).unwrap_or(true),
+            payload: s.read("payload", Switch).unwrap_or(true),
+        };
+        if !compress.headers && !compress.payload {
+            s.warning(
+                "payload",
+                "with `headers` off as well nothing is compressed: the booster does nothing",
+            );
+        } else if !compress.payload && s.has("level") {
+            s.warning(
+                "level",
+                "has no effect: only payload is compressed by levels",
+            );
+        }
+        section.finish();
+        compress
+    }
 }
 
-/// `compress`: headers and payload of packets.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Compress {
-    /// When it works. Default always.
-    pub rule: Rule,
-    /// How hard payload is compressed, 1 to 9, as zstd has it. Default 3.
-    pub level: u8,
-    /// Whether headers are compressed. Default yes.
-    pub headers: bool,
-    /// Whether payload is. Default yes; what does not get smaller goes as it is.
-    pub payload: bool,
+impl Congestion {
+    fn read(mut section: Section<'_>) -> Self {
+        let s = &mut section;
+        let rule = Rule {
+            queue_above: Some(Duration::from_millis(100)),
+            ..Rule::ALWAYS
+        };
+        let congestion = Self {
+            rule: Rule::read_beside(s, rule, ["asymmetry_above", "loss_above"]),
+            mark: s.read("mark", MARKS).unwrap_or_default(),
+        };
+        section.finish();
+        congestion
+    }
 }
 
-/// `congestion`: senders hear of our queue before it is full.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Congestion {
-    /// When it works. Default: packets wait for more than 100 ms.
-    pub rule: Rule,
-    /// How they are told. Default [`CongestionMark::Both`].
-    pub mark: CongestionMark,
+fn cache() -> Size {
+    Size(ByteSize::kib(64)..=ByteSize::mib(64))
 }
 
-/// How a sender is told that it is too fast.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CongestionMark {
-    /// By ECN, where its packets allow it.
-    Ecn,
-    /// By duplicate ACKs, where it speaks TCP.
-    DupAck,
-    /// By ECN where its packets allow it, else by duplicate ACKs (default).
-    #[default]
-    Both,
-}
+const WHENS: OneOf<When> = OneOf(&[
+    ("rule", When::Rule),
+    ("always", When::Always),
+    ("never", When::Never),
+]);
+const SCHEMES: OneOf<FecScheme> =
+    OneOf(&[("window", FecScheme::Window), ("block", FecScheme::Block)]);
+const DIVACKS_MODES: OneOf<DivAcksMode> = OneOf(&[
+    ("controlled", DivAcksMode::Controlled),
+    ("brute_force", DivAcksMode::BruteForce),
+]);
+const MARKS: OneOf<CongestionMark> = OneOf(&[
+    ("ecn", CongestionMark::Ecn),
+    ("dupack", CongestionMark::DupAck),
+    ("both", CongestionMark::Both),
+]);

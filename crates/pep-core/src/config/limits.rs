@@ -9,6 +9,7 @@ use super::{
     raw::Section,
     values::{Integer, PowerOfTwo, Size, Span},
 };
+use crate::site::custody::MEMORY;
 
 /// `[limits]`: what pepd never exceeds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl Default for Limits {
         Self {
             flows: 8192,
             flows_per_host: None,
-            memory: ByteSize::mib(1024),
+            memory: MEMORY,
             ring_initial: ByteSize::kib(64),
             ring_max: ByteSize::mib(1),
             held: 2048,

@@ -14,7 +14,6 @@ mod intercept;
 mod limits;
 mod link;
 mod log;
-mod names;
 mod packet;
 mod peers;
 mod raw;
@@ -25,22 +24,22 @@ mod values;
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
-pub use addresses::{Addresses, TUNNEL_EXTENT_MIN};
-pub use admin::{Admin, AdminMode, AdminSocket};
-pub use boost::{
+pub use crate::site::boost::{
     AckFilter, AckReconstruction, Arq, Boost, Checksum, Compress, Congestion, CongestionMark,
     DataFilter, DivAcks, DivAcksMode, Fec, FecScheme, Jitter, Rule, Snoop, When,
 };
-pub use custody::Custody;
+pub use crate::site::custody::Custody;
+pub use crate::site::link::{Elsewhere, Link};
+pub use crate::site::names::{CongestionName, IfName, NameError, TableName};
+pub use crate::site::timeouts::{Keepalive, Timeouts};
+pub use addresses::{Addresses, TUNNEL_EXTENT_MIN};
+pub use admin::{Admin, AdminMode, AdminSocket};
 pub use error::{ConfigError, ConfigWarning};
 pub use intercept::{Intercept, Marks};
 pub use limits::Limits;
-pub use link::{Elsewhere, Link};
 pub use log::{LogConfig, LogFormat, LogLevel};
-pub use names::{CongestionName, IfName, NameError, TableName};
 pub use peers::{Carrier, Endpoint, Identity, OnPeerLoss, Peer};
 pub use raw::closest;
-pub use timeouts::{Keepalive, Timeouts};
 
 use toml::de::DeTable;
 

@@ -152,6 +152,37 @@ impl Half {
     }
 }
 
+/// One direction of a flow, as it was last written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HalfRecord {
+    /// Bytes given to the sink.
+    pub head: u64,
+    /// Bytes taken from the source.
+    pub tail: u64,
+    /// Of a ring: the stream position at offset 0.
+    pub base: u64,
+    /// Of a ring: its bytes.
+    pub size: u64,
+    /// The source's stream has ended by FIN.
+    pub fin_in: bool,
+    /// FIN was given to the sink.
+    pub fin_out: bool,
+}
+
+impl From<&Half> for HalfRecord {
+    fn from(half: &Half) -> Self {
+        let (ring, state) = (half.ring(), half.state());
+        Self {
+            head: ring.head(),
+            tail: ring.tail(),
+            base: ring.base(),
+            size: ring.size(),
+            fin_in: matches!(state, HalfState::Draining(Ending::Fin) | HalfState::Shut),
+            fin_out: state == HalfState::Shut,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,11 +22,10 @@ mod idle;
 #[cfg(test)]
 mod tests;
 
-pub use half::{Ending, Half, HalfState};
+pub use half::{Ending, Half, HalfRecord, HalfState};
 pub use idle::{IdleClock, IdleEvent};
 
 use crate::{
-    arena::HalfRecord,
     budget::Share,
     ring::{Ranges, RingMap},
 };

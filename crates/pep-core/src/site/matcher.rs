@@ -8,7 +8,7 @@ use std::{
 use ipnet::IpNet;
 
 use super::Protocol;
-use crate::config::IfName;
+use super::names::IfName;
 
 /// What is known of a flow when its SYN arrives, or of a packet that belongs to none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

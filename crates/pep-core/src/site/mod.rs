@@ -1,13 +1,18 @@
 //! Sites: which policy a flow gets. The first site whose matcher takes the flow decides.
 
 mod answers;
+pub mod boost;
 mod cover;
+pub mod custody;
+pub mod link;
 mod martian;
 mod matcher;
+pub mod names;
 mod packet;
 mod policy;
 mod protocol;
 mod table;
+pub mod timeouts;
 
 pub use answers::Answers;
 pub use martian::{is_martian, may_be_host};

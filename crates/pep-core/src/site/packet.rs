@@ -5,7 +5,7 @@ use std::time::Duration;
 use units::{ByteSize, Rate};
 
 use super::Class;
-use crate::config::Boost;
+use super::boost::Boost;
 
 /// What is queued at most where nothing is said, and the rate is not known.
 const QUEUE_UNKNOWN: u64 = 4 << 20;

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use units::{ByteSize, Rate};
 
 use super::{Matcher, PacketPolicy, Protocol};
-use crate::config::{CongestionName, Custody, Link, Timeouts};
+use super::{custody::Custody, link::Link, names::CongestionName, timeouts::Timeouts};
 
 /// How a site's flows, or packets, are carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

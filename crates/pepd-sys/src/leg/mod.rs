@@ -15,75 +15,23 @@ pub mod testing;
 mod tests;
 
 use std::{
-    fmt, io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    io,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
 use pep_core::site::{DscpPolicy, Source, SynHandling};
-use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use socket2::{SockAddr, SockRef, Socket, Type};
 
 // connect() takes loopback and unspecified addresses to be this machine.
 pub use pep_core::site::may_be_host;
 
+pub use crate::family::Family;
 pub use clamp::Clamps;
 pub use options::{Congestion, LegOptions, OptionError, PayloadRate, set_pacing_or_warn};
 pub use site::SiteRuntime;
 pub use terms::Terms;
-
-/// IPv4 or IPv6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "IPv{}", self.number())
-    }
-}
-
-impl Family {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    /// 4 or 6.
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::V4 => 4,
-            Self::V6 => 6,
-        }
-    }
-
-    /// The family of an address.
-    pub fn of(address: &SocketAddr) -> Self {
-        if address.is_ipv4() {
-            Self::V4
-        } else {
-            Self::V6
-        }
-    }
-
-    fn domain(self) -> Domain {
-        match self {
-            Self::V4 => Domain::IPV4,
-            Self::V6 => Domain::IPV6,
-        }
-    }
-
-    /// Listeners are bound to loopback, never to the wildcard: with the wildcard address the
-    /// kernel would hand us connections to our port that nobody redirected.
-    pub fn loopback(self) -> IpAddr {
-        match self {
-            Self::V4 => Ipv4Addr::LOCALHOST.into(),
-            Self::V6 => Ipv6Addr::LOCALHOST.into(),
-        }
-    }
-}
 
 /// `count` non-blocking listeners of a site on loopback at [`SiteRuntime::port`], over which the
 /// kernel spreads connections (SO_REUSEPORT), with the options of its client legs. `inherited` are

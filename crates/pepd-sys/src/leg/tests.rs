@@ -1,6 +1,6 @@
 use std::{
     iter,
-    net::{TcpListener, TcpStream},
+    net::{Ipv4Addr, TcpListener, TcpStream},
 };
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

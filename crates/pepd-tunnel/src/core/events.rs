@@ -10,10 +10,10 @@ use tunnel::{
     wire::{CloseCode, ResetCode, StreamId},
 };
 
-use super::{Core, Key, Shared};
+use super::{Core, Shared};
 use crate::{
     peers::{Contact, SessionFacts},
-    table::Known,
+    table::{Key, Known},
     tcp,
 };
 

@@ -40,17 +40,13 @@ use super::{
     far,
     flow::Workshop,
     peers::Statuses,
-    table::{Custody, Entry, FlowId, Table},
+    table::{Custody, Entry, Table},
     tcp::Connections,
 };
-use crate::custody::{Answered, Reply};
-
-/// A flow of a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Key {
-    pub(super) peer: usize,
-    pub(super) flow: FlowId,
-}
+use crate::{
+    custody::{Answered, Reply},
+    table::Key,
+};
 
 /// The endpoint and all that belongs to it.
 #[derive(Debug)]

@@ -15,10 +15,10 @@ use tunnel::{
     wire::{ResetCode, StreamId},
 };
 
-use super::{Core, Key, Shared};
+use super::{Core, Shared};
 use crate::{
     far, recover,
-    table::{Disagreement, FlowId, Known, Terms},
+    table::{Disagreement, FlowId, Key, Known, Terms},
 };
 
 impl Core {

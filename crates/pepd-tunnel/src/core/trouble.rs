@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use tunnel::endpoint::{Carrier, HandshakeError, PeerState, Stranger};
 
 use super::Core;
-use crate::{name::listed, peers::NoSession};
+use crate::peers::{NoSession, listed};
 
 /// So many handshakes without success are no lost packets.
 const TRIES: u32 = 5;

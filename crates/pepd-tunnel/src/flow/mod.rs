@@ -31,12 +31,11 @@ use pepd_relay::{
 use tokio::time::Instant;
 use tunnel::wire::ResetCode;
 
-use super::{
-    core::{Key, Shared},
-    leg::Leg,
-};
+use super::{core::Shared, leg::Leg};
 use answering::Answer;
 use packing::Packing;
+
+use crate::table::Key;
 pub(super) use packing::Workshop;
 
 /// What comes from the leg.

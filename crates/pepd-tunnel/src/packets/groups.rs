@@ -49,7 +49,7 @@ struct Family {
 
 /// Both families.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(crate) struct Groups {
     named: Named,
     families: Vec<Family>,
     /// Addresses of this machine: nobody else speaks for them.
@@ -85,7 +85,7 @@ struct Lan {
 
 /// A packet of a host that may be carried, in the buffer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Heard {
+pub(crate) struct Heard {
     pub site: SiteId,
     pub length: usize,
 }
@@ -274,7 +274,7 @@ fn service(packet: &[u8]) -> u8 {
 }
 
 /// Who sends a packet, and where it goes to.
-pub(super) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
+pub(crate) fn ends(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     match packet.first()? >> 4 {
         4 => {
             let addresses = packet.get(12..20)?.as_chunks::<4>().0;

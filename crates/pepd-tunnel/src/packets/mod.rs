@@ -11,9 +11,8 @@
 mod admission;
 mod facts;
 pub(super) mod groups;
-mod runs;
+pub(super) mod runs;
 mod settings;
-pub(super) mod tap;
 
 pub use admission::{Stranger, Strangers};
 pub use facts::{PacketFacts, ReceivedFacts, SiteFacts};
@@ -118,7 +117,7 @@ impl Packets {
                        }: &PacketSite<'_>| Carried {
             id: *id,
             name: site.name.clone(),
-            class: super::setup::class(site.class),
+            class: crate::class(site.class),
             answers: Answers::new(&site.matcher),
             without_peer: policy.on_peer_loss,
             patience: policy.deadline.max(AWAY_AFTER),

@@ -16,7 +16,7 @@ type Ports = [u8; 4];
 
 /// Runs that packets may still be added to.
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(crate) struct Runs {
     list: Vec<Underway>,
 }
 
@@ -33,7 +33,7 @@ struct Underway {
 
 impl Runs {
     /// Adds a packet, behind all others that may be of its flow.
-    pub(super) fn push(&mut self, of: Of, ends: Ends, packet: Vec<u8>) {
+    pub(crate) fn push(&mut self, of: Of, ends: Ends, packet: Vec<u8>) {
         let mut packet = Single::from(packet);
         let ports = packet.ports();
         let list = self.list.iter_mut();
@@ -57,12 +57,12 @@ impl Runs {
     }
 
     /// Whether no other flow's would find a place.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.list.len() >= RUNS_MAX
     }
 
     /// All of them, in their order.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = (Of, Run)> + '_ {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = (Of, Run)> + '_ {
         self.list
             .drain(..)
             .map(|underway| (underway.of, underway.run))

@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{
     Handed, Inherited,
-    core::{BEGINNING, Core, Key, Peers, Shared},
+    core::{BEGINNING, Core, Peers, Shared},
     custody::{
         Left,
         tests::{Faulty, Slow},
@@ -47,7 +47,7 @@ use crate::{
     peers::Statuses,
     recover,
     rig::{ADDRESSES, context_over, peer_config},
-    table::{Custody, Sizes, Table},
+    table::{Custody, Key, Sizes, Table},
     tcp::{self, Connections},
 };
 

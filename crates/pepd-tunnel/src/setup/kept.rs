@@ -9,8 +9,8 @@ use units::ByteSize;
 
 use super::TunnelError;
 use crate::{
-    core::Key,
     custody::{self, Claimed, Left, Replies, Seal, Spill},
+    table::Key,
 };
 
 /// What there is for what is held while links are away.

@@ -9,7 +9,7 @@ use pep_core::{
     chunks,
     config::{Carrier, Config, Identity, Peer},
     key::SecretKey,
-    site::{Buffers, Class as SiteClass, Mode, ReceiveBuffer, SiteId},
+    site::{Buffers, Mode, ReceiveBuffer, SiteId},
 };
 use pepd_relay::flow::FlowContext;
 use pepd_sys::{
@@ -288,17 +288,8 @@ fn listen_by_tcp(
 fn routes(config: &Config) -> Vec<(SiteId, usize, Class)> {
     let sites = config.sites.iter();
     sites
-        .filter_map(|(id, site)| Some((id, config.peer_of(id)?, class(site.class))))
+        .filter_map(|(id, site)| Some((id, config.peer_of(id)?, crate::class(site.class))))
         .collect()
-}
-
-pub(super) fn class(class: SiteClass) -> Class {
-    match class {
-        SiteClass::Interactive => Class::Interactive,
-        SiteClass::Normal => Class::Normal,
-        SiteClass::Bulk => Class::Bulk,
-        SiteClass::DelayTolerant => Class::DelayTolerant,
-    }
 }
 
 fn peer_config(config: &Config, index: usize, peer: &Peer) -> Result<PeerConfig, TunnelError> {

@@ -10,8 +10,8 @@ use pep_core::custody::{Bounds, FlowKey, Ledger, Place, SiteKey};
 use pepd_sys::stats::Counters;
 
 use crate::{
-    core::Key,
     custody::{Answered, Record, Reply, Spill, Spot},
+    table::Key,
 };
 
 /// After a failure the disk is left alone for so many seconds.

@@ -50,7 +50,12 @@ pub(super) use resuming::{Disagreement, Terms};
 pub(super) use roll::Known;
 use roll::Roll;
 
-use super::core::Key;
+/// A flow of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) peer: usize,
+    pub(crate) flow: FlowId,
+}
 
 /// A flow of a peer, which no other ever is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

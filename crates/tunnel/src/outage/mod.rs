@@ -26,10 +26,29 @@ mod tests;
 
 use std::time::Duration;
 
-use crate::{
-    arrival::{IDLE_BEACON, Timing},
-    session::{LinkHint, Outages},
-};
+use crate::arrival::{IDLE_BEACON, Timing};
+
+/// What a modem, an interface or a contact plan says of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkHint {
+    /// Nothing gets through; stop at once, until the peer is heard.
+    Down,
+    /// Nothing of the streams is to be sent, whether the peer is heard or not; only beacons.
+    Off,
+    /// It is back; go on at once.
+    Up,
+}
+
+/// When to stop sending into silence, apart from gentle probing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outages {
+    /// Never: what is not acknowledged is sent again and again. For a link that nobody shares.
+    Never,
+    /// After so long.
+    After(Duration),
+    /// As soon as it is noticed.
+    AtOnce,
+}
 
 /// So many reports in a row are not lost by chance.
 const PAUSES: u32 = 3;

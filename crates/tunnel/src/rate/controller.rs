@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::auto::Auto;
-use crate::{cause::LossEvent, path::PathSample, session::Rate};
+use crate::{cause::LossEvent, path::PathSample, rate::Rate};
 
 /// What a controller is told at its beginning.
 #[derive(Clone, Copy, Debug, PartialEq)]

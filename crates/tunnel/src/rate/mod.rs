@@ -3,10 +3,12 @@
 mod auto;
 mod controller;
 mod pacer;
+mod statement;
 
 pub use auto::{Auto, least_safe_rate};
 pub use controller::{Controller, ControllerConfig, Found};
 pub use pacer::{Batch, Pacer};
+pub use statement::Rate;
 
 /// The time that so many bytes take at a rate in bits a second, which is taken for 1 if it is 0.
 pub(crate) fn time_of(bytes: u64, rate: u64) -> std::time::Duration {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::{Outages, Rate};
 use crate::{path::PathMemory, rate::least_safe_rate, wire::DATAGRAM_OVERHEAD};
 
 /// How a session behaves.
@@ -100,38 +101,4 @@ impl SessionConfig {
         let bytes = (rate as f64 / 8.0 * PACKET_TIME.as_secs_f64()) as usize;
         bytes.saturating_sub(self.overhead).max(PACKET_MIN)
     }
-}
-
-/// How fast to send.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rate {
-    /// Bits a second that the link carries for us alone, all that is on it counted: the rate,
-    /// always.
-    Dedicated(u64),
-    /// Bits a second that the link carries at most, all that is on it counted: the first rate, and
-    /// a ceiling below which it is measured.
-    Stated(u64),
-    /// Unknown: measured.
-    Auto,
-}
-
-impl Rate {
-    /// The stated rate, in bits a second.
-    pub fn stated(self) -> Option<u64> {
-        match self {
-            Self::Dedicated(rate) | Self::Stated(rate) => Some(rate),
-            Self::Auto => None,
-        }
-    }
-}
-
-/// When to stop sending into silence, apart from gentle probing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outages {
-    /// Never: what is not acknowledged is sent again and again. For a link that nobody shares.
-    Never,
-    /// After so long.
-    After(Duration),
-    /// As soon as it is noticed.
-    AtOnce,
 }

@@ -12,7 +12,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{Session, TooManyQueues, send::Sending};
+use super::{PacketQueue, Session, TooManyQueues, send::Sending};
 use crate::{
     arrival::IDLE_AFTER,
     cause::LossEvent,
@@ -21,35 +21,14 @@ use crate::{
     path::Mtu,
     schedule::{Scheduler, SiteId},
     store::Store,
-    wire::{
-        GAPS_MAX, Gap, PACKET_CHANNELS, PACKET_HEADER_LEN, StreamId, emit_packet_type,
-        packet_channel,
-    },
+    wire::{GAPS_MAX, Gap, PACKET_CHANNELS, PACKET_HEADER_LEN, emit_packet_type, packet_channel},
 };
 
 /// Queues that there may be at a time, of a session.
 pub const QUEUES_MAX: usize = 64;
 
-/// Numbers of queues in the scheduler are this and above. On the wire they would not have room.
-const FIRST: StreamId = 1 << 63;
-
 /// The lengths of so many of the last packets are known, 32 KiB: to tell that long ones do not come through takes a few dozen.
 const SENT_MAX: usize = 2048;
-
-/// A queue of packets at the caller's; no other one of the session ever is the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PacketQueue(u32);
-
-impl PacketQueue {
-    fn pseudo(self) -> StreamId {
-        FIRST | StreamId::from(self.0)
-    }
-
-    /// What the scheduler has by that number, if it is no stream.
-    pub(super) fn of(stream: StreamId) -> Option<Self> {
-        (stream >= FIRST).then_some(Self(stream as u32))
-    }
-}
 
 /// What a session knows of packets beside streams.
 #[derive(Debug, Default)]

@@ -39,12 +39,17 @@ use std::{
     time::Duration,
 };
 
-pub use config::{Outages, Rate, SessionConfig};
+pub use crate::{
+    outage::{LinkHint, Outages},
+    rate::Rate,
+    store::PacketQueue,
+};
+pub use config::SessionConfig;
 pub use error::{PacketError, TooManyQueues, TooManyStreams};
 pub use event::Event;
 use held::Held;
 use messages::Messages;
-pub use messages::{PacketQueue, QUEUES_MAX};
+pub use messages::QUEUES_MAX;
 use segment::{Segment, Sent};
 use send::Sending;
 pub use stats::{Measures, PathState, SessionStats};
@@ -119,17 +124,6 @@ pub struct Written {
     pub number: u64,
     /// The mark that its datagram is to have.
     pub ecn: Ecn,
-}
-
-/// What a modem, an interface or a contact plan says of the link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkHint {
-    /// Nothing gets through; stop at once, until the peer is heard.
-    Down,
-    /// Nothing of the streams is to be sent, whether the peer is heard or not; only beacons.
-    Off,
-    /// It is back; go on at once.
-    Up,
 }
 
 impl Session {

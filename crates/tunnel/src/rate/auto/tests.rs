@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::{window::Window, *};
-use crate::session::Rate;
+use crate::rate::Rate;
 
 fn config(remembered: Option<u64>) -> ControllerConfig {
     ControllerConfig {

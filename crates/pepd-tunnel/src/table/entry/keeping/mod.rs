@@ -26,9 +26,8 @@ use pepd_sys::leg::SiteRuntime;
 
 use super::Entry;
 use crate::{
-    core::Key,
     custody::{RECORD, Spot},
-    table::kept::Custody,
+    table::{Key, kept::Custody},
 };
 
 /// How far behind the oldest byte of a flow others may be: beyond any disk.

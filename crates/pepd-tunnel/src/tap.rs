@@ -17,12 +17,14 @@ use pepd_intercept::{
 use pepd_sys::reactor;
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{
-    Taken,
-    groups::{Groups, Heard, Named, ends},
-    runs::Runs,
+use crate::{
+    core::Core,
+    packets::{
+        Taken,
+        groups::{Groups, Heard, Named, ends},
+        runs::Runs,
+    },
 };
-use crate::core::Core;
 
 /// Packets read from one interface before others have their turn.
 const TURN: usize = 128;

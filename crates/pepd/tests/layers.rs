@@ -1,0 +1,326 @@
+//! The order of the layers: crates by what they may depend on, and within each crate its modules.
+//!
+//! Cargo refuses a circle of crates. This holds the rest: a module may use those of its own group
+//! and of groups above it in [`LAYERS`], and nothing below. Items at the root of a crate are for
+//! all of its modules. Tests may use what they like.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Modules of each crate, from those that use nothing to those that use the others. Modules of one
+/// group may use one another.
+const LAYERS: &[(&str, &[&str])] = &[
+    (
+        "pep-core",
+        &[
+            "budget ring chunks key hosts greeting redirection share stats syn history lookups",
+            "relay",
+            "arena outage",
+            "site",
+            "config custody",
+        ],
+    ),
+    (
+        "tunnel",
+        &[
+            "class ecn ranges window wire",
+            "arrival crypto coding cause path stream schedule delivery",
+            "outage rate store",
+            "session",
+            "endpoint parcel",
+        ],
+    ),
+    (
+        "pepd-sys",
+        &[
+            "family gate marks threads fuse stats keys log",
+            "clock interface packet process reactor socket sockets",
+            "ethtool keeper memory notices tun unanswered",
+            "congestion tally",
+            "leg",
+            "held",
+        ],
+    ),
+    (
+        "pepd-intercept",
+        &[
+            "rules",
+            "nft netlink",
+            "bypass foreign icmp route",
+            "hop near raw setup watcher",
+            "defer full_hosts iptables lost neigh tun",
+            "render time_wait upkeep",
+        ],
+    ),
+    (
+        "pepd-relay",
+        &["arena", "survive limits", "outage share", "flow"],
+    ),
+    (
+        "pepd-tunnel",
+        &[
+            "batch custody leg udp",
+            "table",
+            "credit packets peers",
+            "core far flow name near paths probe recover setup tap tcp",
+            "driver",
+        ],
+    ),
+    (
+        "pepd",
+        &[
+            "exit page service",
+            "admin",
+            "kernel switches accept",
+            "load workers",
+            "observe",
+            "capture change probe cleanup",
+            "cli diagnose migrate summary",
+            "daemon supervisor top",
+        ],
+    ),
+];
+
+fn folder(krate: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(krate)
+        .join("src")
+}
+
+/// A source file and the module that it is, as its path within the crate.
+struct File {
+    module: Vec<String>,
+    text: String,
+}
+
+/// Source files of a crate that are compiled without its tests.
+fn files(krate: &str) -> Vec<File> {
+    let root = folder(krate);
+    let text = fs::read_to_string(root.join("lib.rs")).expect("a crate");
+    let mut files = vec![File {
+        module: Vec::new(),
+        text: code(&text),
+    }];
+    let mut next = 0;
+    while let Some(file) = files.get(next) {
+        next += 1;
+        let found: Vec<File> = submodules(&file.text)
+            .into_iter()
+            .map(|name| {
+                let module = [&file.module[..], &[name]].concat();
+                let path = root.join(module.join("/"));
+                let path = [path.with_extension("rs"), path.join("mod.rs")]
+                    .into_iter()
+                    .find(|path| path.exists())
+                    .unwrap_or_else(|| panic!("{krate}: no file of {module:?}"));
+                let text = code(&fs::read_to_string(path).expect("a file"));
+                File { module, text }
+            })
+            .collect();
+        files.extend(found);
+    }
+    files
+}
+
+/// A file without comments and without what only tests have.
+fn code(text: &str) -> String {
+    let mut code = String::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let line = line.split("//").next().unwrap_or_default();
+        let is_test = line.trim_start().starts_with("#[cfg(")
+            && line.contains("test")
+            && !line.contains("not(");
+        if !is_test {
+            code.push_str(line);
+            code.push('\n');
+            continue;
+        }
+        skip_item(&mut lines);
+    }
+    code
+}
+
+/// Leaves out the item that follows an attribute: up to its semicolon, or its closing brace.
+fn skip_item<'a>(lines: &mut impl Iterator<Item = &'a str>) {
+    let mut depth = 0;
+    for line in lines {
+        let line = line.split("//").next().unwrap_or_default();
+        let open = line.matches('{').count();
+        depth += open;
+        depth -= line.matches('}').count().min(depth);
+        let ends = line.ends_with([';', ',']) || (line.contains('}') && !line.starts_with('#'));
+        if depth == 0 && ends {
+            return;
+        }
+    }
+}
+
+/// Names of the modules that a file declares without their text.
+fn submodules(code: &str) -> Vec<String> {
+    let declared = code.lines().filter_map(|line| {
+        let line = line.trim_end().strip_suffix(';')?;
+        let (before, name) = line.rsplit_once("mod ")?;
+        let is_declaration = before.is_empty() || before.trim_end().starts_with("pub");
+        (is_declaration && !name.contains(' ')).then(|| name.to_owned())
+    });
+    declared.collect()
+}
+
+/// Paths that begin with `crate`, `super` or `self`, whole: those of imports one by one.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut rest = code;
+    while let Some((at, word)) = ["crate::", "super::", "self::"]
+        .iter()
+        .filter_map(|word| Some((rest.find(word)?, *word)))
+        .min()
+    {
+        let is_within = rest[..at].ends_with(|last: char| last.is_alphanumeric() || last == '_')
+            || rest[..at].ends_with(':');
+        rest = &rest[at..];
+        if is_within {
+            rest = &rest[word.len()..];
+            continue;
+        }
+        let end = tree(rest, &mut Vec::new(), &mut found);
+        rest = &rest[end..];
+    }
+    found
+}
+
+/// Reads a path, or a tree of them in braces; returns its length.
+fn tree(text: &str, before: &mut Vec<String>, found: &mut Vec<Vec<String>>) -> usize {
+    let depth = before.len();
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        let blank = rest.len() - rest.trim_start().len();
+        let rest = &rest[blank..];
+        if let Some(inner) = rest.strip_prefix('{') {
+            let mut end = at + blank + 1;
+            let mut inner = inner;
+            while !inner.trim_start().starts_with('}') && !inner.is_empty() {
+                let mut length = tree(inner, before, found);
+                let behind = inner[length..].trim_start();
+                length = inner.len() - behind.strip_prefix(',').unwrap_or(behind).len();
+                // Nothing of a tree: the braces are of something else.
+                if length == 0 {
+                    break;
+                }
+                end += length;
+                inner = &inner[length..];
+            }
+            before.truncate(depth);
+            return end + inner.len() - inner.trim_start().strip_prefix('}').unwrap_or(inner).len();
+        }
+        let is_name = |c: char| c.is_alphanumeric() || c == '_' || c == '*';
+        let length = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
+        at += blank + length;
+        before.push(rest[..length].to_owned());
+        match text[at..].strip_prefix("::") {
+            Some(_) if length > 0 => at += 2,
+            _ => break,
+        }
+    }
+    found.push(before.clone());
+    before.truncate(depth);
+    // `as` and another name.
+    let rest = text[at..].trim_start();
+    match rest.strip_prefix("as ") {
+        Some(name) => {
+            let is_name = |c: char| c.is_alphanumeric() || c == '_';
+            let behind = name.trim_start_matches(is_name);
+            text.len() - behind.len()
+        }
+        None => at,
+    }
+}
+
+/// The module at the root of the crate that a path leads to; `None` for an item at the root.
+fn target<'a>(path: &'a [String], module: &[String], tops: &BTreeSet<&str>) -> Option<&'a str>
+where
+{
+    let supers = path.iter().take_while(|part| *part == "super").count();
+    let name = match path.first().map(String::as_str) {
+        Some("crate") => path.get(1),
+        // From the root's own modules `super` is the root.
+        Some("super") if supers == module.len() => path.get(supers),
+        _ => None,
+    }?;
+    tops.contains(name.as_str()).then_some(name)
+}
+
+#[test]
+fn no_module_uses_one_below_it() {
+    let mut wrong = Vec::new();
+    for (krate, groups) in LAYERS {
+        let mut place = BTreeMap::new();
+        for (index, group) in groups.iter().enumerate() {
+            place.extend(group.split(' ').map(|module| (module, index)));
+        }
+        let files = files(krate);
+        let tops: BTreeSet<&str> = files
+            .iter()
+            .filter(|file| file.module.len() == 1)
+            .map(|file| file.module[0].as_str())
+            .collect();
+        for module in &tops {
+            assert!(
+                place.contains_key(module),
+                "{krate}: {module} has no place in LAYERS"
+            );
+        }
+        for file in files.iter().filter(|file| !file.module.is_empty()) {
+            let own = file.module[0].as_str();
+            for path in paths(&file.text) {
+                let Some(used) = target(&path, &file.module, &tops) else {
+                    continue;
+                };
+                if place[used] > place[own] {
+                    wrong.push(format!(
+                        "{krate}: {} uses {}",
+                        file.module.join("::"),
+                        path.join("::")
+                    ));
+                }
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "against the order of LAYERS:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn imports_are_read_as_rust_does() {
+    let code = "use crate::{\n    a::{self, b as c, d::*},\n    e,\n};\nfn f() -> crate::g::H { super::i() }\n\
+                mycrate::x();";
+    let found: Vec<_> = paths(code).iter().map(|path| path.join("::")).collect();
+    assert_eq!(
+        found,
+        [
+            "crate::a::self",
+            "crate::a::b",
+            "crate::a::d::*",
+            "crate::e",
+            "crate::g::H",
+            "super::i"
+        ]
+    );
+}
+
+#[test]
+fn what_only_tests_have_is_not_looked_at() {
+    let text = "mod a;\n#[cfg(test)]\nmod b;\npub(crate) mod c;\n#[cfg(test)]\nmod tests {\n    \
+                use crate::z;\n}\nuse crate::y; // crate::x\n";
+    let code = code(text);
+    assert_eq!(submodules(&code), ["a", "c"]);
+    assert_eq!(paths(&code), [["crate", "y"]]);
+}
