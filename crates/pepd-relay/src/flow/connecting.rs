@@ -18,7 +18,7 @@ use pepd_sys::{
 };
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::{Ends, Flow, FlowContext, LegIo, relaying, silence};
+use super::{Ends, Flow, FlowContext, LegIo, relaying};
 
 /// What came first.
 enum Answer {
@@ -72,7 +72,7 @@ impl Flow {
         let end = pin!(sleep(limit));
         let silence = async {
             let since = Instant::now();
-            sleep(silence::PATIENCE).await;
+            sleep(self.context.silence.patience()).await;
             if !self.context.outage.is_away() {
                 let family = Family::of(&self.ends.destination);
                 self.context.silence.on_silence(family, since);

@@ -15,14 +15,17 @@ use std::{
 use pepd_sys::leg::Family;
 use tokio::sync::watch;
 
-/// Time for which a server does not answer, and no other of its family: the kernel has called it
-/// twice by then, and a path over a satellite takes 0.6 s.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+/// Time for which a server does not answer, and no other of its family, at least: the kernel has
+/// called it twice by then, and a path over a satellite takes 0.6 s.
+const PATIENCE_MIN: Duration = Duration::from_secs(3);
+/// Round trips of the link for which it does not, where that is longer.
+const ROUND_TRIPS: u32 = 3;
 
 /// What is known of servers' answers.
 #[derive(Debug)]
 pub struct Silence {
     began: Instant,
+    patience: Duration,
     families: [Answers; 2],
     /// Answers that the rules had counted when IPv6 began to pass.
     counted: Mutex<Option<u64>>,
@@ -38,16 +41,28 @@ struct Answers {
 
 impl Default for Silence {
     fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+impl Silence {
+    /// Nothing is known yet; `rtt` is what the operator states of the link.
+    pub fn new(rtt: Option<Duration>) -> Self {
+        let patience = rtt.map_or(PATIENCE_MIN, |rtt| PATIENCE_MIN.max(ROUND_TRIPS * rtt));
         Self {
             began: Instant::now(),
+            patience,
             families: Default::default(),
             counted: Mutex::default(),
             passes: watch::Sender::new(false),
         }
     }
-}
 
-impl Silence {
+    /// Time after which a server that has not answered counts as silent.
+    pub fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// Notes that a server has answered.
     pub fn on_answer(&self, family: Family) {
         self.on_answer_at(family, Instant::now());
@@ -61,7 +76,7 @@ impl Silence {
         }
     }
 
-    /// Notes that a server called at `since` has not answered for three seconds.
+    /// Notes that a server called at `since` has not answered for so [long](Self::patience).
     pub fn on_silence(&self, family: Family, since: Instant) {
         let answers = &self.families[family as usize];
         let has_answered = answers.last.load(Relaxed) > self.ms(since);
@@ -140,6 +155,13 @@ mod tests {
         assert!(passes(&silence), "counted before");
         silence.on_answer(Family::V6);
         assert!(!passes(&silence));
+    }
+
+    #[test]
+    fn over_a_slow_link_servers_have_more_time() {
+        let patience = |rtt| Silence::new(Some(Duration::from_millis(rtt))).patience();
+        assert_eq!(patience(600), PATIENCE_MIN);
+        assert_eq!(patience(10_000), Duration::from_secs(30));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use pepd_intercept::{
 };
 use pepd_relay::{
     arena::{Arena, Geometry},
-    flow::FlowContext,
+    flow::{FlowContext, Silence},
     limits::{Admission, descriptors, flow_cap},
     outage::LinkWatch,
     share::SharedLink,
@@ -320,7 +320,7 @@ fn context(
         held,
         foreign: Some(ForeignMarks::new(config)),
         unanswered: Arc::default(),
-        silence: Default::default(),
+        silence: Silence::new(config.link.as_ref().and_then(|link| link.rtt)),
         pulse: Default::default(),
         outage: LinkWatch::new(config, Some(Arc::clone(&arena))),
         link: shared_link(config),
