@@ -20,6 +20,7 @@ use pepd_tests::{
     host::{Dial, Host},
     matrix::shared,
     pep::Pep,
+    programs::install,
     wait::wait_until,
 };
 use tempfile::TempDir;
@@ -218,6 +219,7 @@ impl<'a> Private<'a> {
 fn ufw() {
     shared(|| {
         let (bed, _echoes) = machines();
+        install(&["ufw"]);
         let ufw = Private::new(&bed.gateway, &["/etc/ufw", "/etc/default"]);
         ufw.run(
             "ufw default deny incoming; ufw default deny outgoing; ufw default deny routed
@@ -253,6 +255,7 @@ fn firewalld() {
         <allow receive_type="method_return"/><allow receive_type="error"/></policy></busconfig>"#;
     shared(|| {
         let (bed, _echoes) = machines();
+        install(&["firewalld", "dbus-daemon"]);
         let private = Private::new(&bed.gateway, &["/etc/firewalld"]);
         private.edit("bus.conf", |_| BUS.to_owned());
         // Its rules stay when it ends, as the script does.
@@ -319,6 +322,7 @@ fn wg_quick() {
             keys[1],
             public(&keys[0])
         );
+        install(&["wg-quick", "wireguard-go", "iptables"]);
         let ends = [&bed.gateway, &bed.server].map(|host| Private::new(host, &["/etc/wireguard"]));
         ends[0].edit("wg0.conf", |_| format!("{near}{peer}"));
         ends[1].edit("wg0.conf", |_| hub);
@@ -426,6 +430,7 @@ fn nftables() {
 fn iptables() {
     shared(|| {
         let (bed, _echoes) = machines();
+        install(&["iptables"]);
         for program in ["iptables", "ip6tables"] {
             bed.gateway.run(
                 "sh",
@@ -449,6 +454,7 @@ fn iptables() {
 #[test]
 fn iptables_of_the_legacy_backend() {
     shared(|| {
+        install(&["iptables"]);
         let (bed, _echoes) = machines();
         let legacy = |script: &str| {
             let script = script
@@ -471,6 +477,7 @@ fn iptables_of_the_legacy_backend() {
 fn docker() {
     shared(|| {
         let (bed, _echoes) = machines();
+        install(&["iptables"]);
         for program in ["iptables", "ip6tables"] {
             bed.gateway.run(
                 "sh",

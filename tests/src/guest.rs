@@ -23,6 +23,8 @@ use std::{
     process::{Command, Output},
 };
 
+use crate::programs::try_install;
+
 /// What `scripts/guest` ends with when qemu or the kernel is not to be had.
 const SKIPPED: i32 = 77;
 
@@ -78,6 +80,8 @@ impl Guest {
     /// # Panics
     /// When the script itself cannot be run.
     pub fn run(&self, program: &Path, args: &[&str]) -> Option<Output> {
+        // The script says what is missing.
+        let _reason = try_install(&["qemu-system-x86", "busybox-static", "xz", "zstd"]);
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/guest");
         let mut command = Command::new(script);
         command.args(&self.options);

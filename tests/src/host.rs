@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use winkemu::netns::{self, Netns};
 
-use crate::wait::PATIENCE;
+use crate::{programs, wait::PATIENCE};
 
 /// A namespace with loopback up and nothing else, until a bed gives it more.
 #[derive(Debug, Clone)]
@@ -108,8 +108,14 @@ impl Host {
 
     /// A command to be run here; start it by [`winkemu::netns::Process::spawn`] or
     /// [`winkemu::netns::spawn`], which make sure that it does not outlive the tests.
+    ///
+    /// # Panics
+    /// When a package has to be installed for it, and cannot be.
     pub fn command(&self, program: &str) -> Command {
-        self.netns.command(program)
+        match program.contains('/') {
+            true => self.netns.command(program),
+            false => self.netns.command(programs::program(program)),
+        }
     }
 
     /// Runs a program to its end.

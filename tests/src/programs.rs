@@ -1,43 +1,53 @@
 //! Real servers and clients, run on the machines of a bed.
 
-use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use winkemu::netns::Process;
 
 use crate::{host::Host, wait::wait_until};
 
-/// Programs the tests need, and the Debian packages that have them.
-const PACKAGES: [(&str, &str); 14] = [
-    ("chromium", "chromium"),
-    ("curl", "curl"),
-    ("git", "git"),
-    ("ip", "iproute2"),
-    ("iperf3", "iperf3"),
-    ("nft", "nftables"),
-    ("nginx", "nginx-light"),
-    ("prlimit", "util-linux"),
-    ("redis-cli", "redis-tools"),
-    ("redis-server", "redis-server"),
-    ("scp", "openssh-client"),
-    ("ss", "iproute2"),
-    ("sshd", "openssh-server"),
-    ("vsftpd", "vsftpd"),
-];
-
-/// The path of a program.
+/// The path of a program, which is installed where it is missing (`scripts/install-deps`).
 ///
 /// # Panics
-/// When it is not installed, naming the package to install.
+/// When it cannot be installed, with the reason.
 pub fn program(name: &str) -> String {
+    find(name).unwrap_or_else(|| {
+        install(&[name]);
+        find(name)
+            .unwrap_or_else(|| panic!("there is no {name}, and no package is known to have it"))
+    })
+}
+
+fn find(name: &str) -> Option<String> {
     const DIRECTORIES: [&str; 5] = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"];
     let mut paths = DIRECTORIES.iter().map(|dir| format!("{dir}/{name}"));
-    paths
-        .find(|path| Path::new(path).exists())
-        .unwrap_or_else(|| {
-            let package = PACKAGES.iter().find(|(program, _)| *program == name);
-            let package = package.map_or(name, |(_, package)| package);
-            panic!("{name} is not installed: run `apt-get install {package}`")
-        })
+    paths.find(|path| Path::new(path).exists())
+}
+
+/// Installs programs or packages of the list in `scripts/install-deps`, where they are missing.
+///
+/// # Panics
+/// When that fails, with the reason.
+pub fn install(names: &[&str]) {
+    try_install(names).unwrap_or_else(|why| panic!("cannot install {names:?}: {why}"));
+}
+
+/// As [`install`], for those that can do without.
+///
+/// # Errors
+/// The reason, in words.
+pub fn try_install(names: &[&str]) -> Result<(), String> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install-deps");
+    let output = Command::new(script).args(names).output();
+    let output = output.expect("scripts/install-deps can be run");
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    output.status.success().then_some(()).ok_or(why)
 }
 
 /// A real server, killed with all its children when dropped.
