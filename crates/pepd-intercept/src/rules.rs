@@ -1,5 +1,5 @@
 //! What our packet filter table says, as data: built here from the configuration, written out
-//! as nft JSON (what we install), nft text or iptables commands by its siblings.
+//! as nft text (what pepd installs) or iptables commands by its siblings.
 //!
 //! ```text
 //! chain from_hosts    prerouting, before conntrack: packets from hosts and out of our TUNs

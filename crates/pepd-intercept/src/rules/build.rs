@@ -158,11 +158,18 @@ impl Builder<'_> {
     /// The link's interface, where what leads by another does not cross the link.
     pub(super) fn link_alone(&self) -> Option<&str> {
         let link = self.config.link.as_ref()?;
-        let name = link.interface.as_str();
         // One-armed, what is routed to the LAN crosses the link.
-        let is_armed = self.lans.iter().any(|lan| lan.interface == name);
-        let passes = link.elsewhere == Elsewhere::Pass && self.features.fib && !is_armed;
-        passes.then_some(name)
+        let may_be = !self.may_be_one_armed();
+        let passes = link.elsewhere == Elsewhere::Pass && self.features.fib && may_be;
+        passes.then_some(link.interface.as_str())
+    }
+
+    /// Whether the link is behind a LAN interface, or may be as it is not stated.
+    fn may_be_one_armed(&self) -> bool {
+        self.config.link.as_ref().is_none_or(|link| {
+            let name = link.interface.as_str();
+            self.lans.iter().any(|lan| lan.interface == name)
+        })
     }
 
     /// Families of which what goes to networks of this machine stays out of tunnels.
@@ -365,11 +372,14 @@ impl Builder<'_> {
             .into_iter()
             .collect();
         if self.has_v6() {
+            // Hosts may be servers, too, of this machine and of others.
+            let from_link = (!self.may_be_one_armed()).then(|| Term::NotFrom(self.lan_names()));
             let answers = [
                 Term::SynAck,
                 Term::Of(Family::V6),
                 Term::Count(Counter::AnsweredV6),
             ];
+            let answers: Vec<_> = from_link.into_iter().chain(answers).collect();
             rules.push(rule("a server answers over IPv6", answers));
         }
         rules.extend([

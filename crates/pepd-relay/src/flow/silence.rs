@@ -7,7 +7,7 @@
 use std::{
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -21,15 +21,28 @@ const PATIENCE_MIN: Duration = Duration::from_secs(3);
 /// Round trips of the link for which it does not, where that is longer.
 const ROUND_TRIPS: u32 = 3;
 
+/// A time of passing that was shorter was a false alarm, by one dead server or by a host that dials
+/// nobody: the next one takes twice the patience, so many times at most.
+const FALSE_ALARM: Duration = Duration::from_secs(60);
+const DOUBLINGS_MAX: u32 = 4;
+
 /// What is known of servers' answers.
 #[derive(Debug)]
 pub struct Silence {
     began: Instant,
     patience: Duration,
+    doublings: AtomicU32,
     families: [Answers; 2],
-    /// Answers that the rules had counted when IPv6 began to pass.
-    counted: Mutex<Option<u64>>,
+    /// Since IPv6 has begun to pass.
+    passing: Mutex<Passing>,
     passes: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct Passing {
+    began: Option<Instant>,
+    /// Answers that the rules had counted by then.
+    counted: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -52,15 +65,16 @@ impl Silence {
         Self {
             began: Instant::now(),
             patience,
+            doublings: AtomicU32::new(0),
             families: Default::default(),
-            counted: Mutex::default(),
+            passing: Mutex::default(),
             passes: watch::Sender::new(false),
         }
     }
 
     /// Time after which a server that has not answered counts as silent.
     pub fn patience(&self) -> Duration {
-        self.patience
+        self.patience * 2_u32.pow(self.doublings.load(Relaxed))
     }
 
     /// Notes that a server has answered.
@@ -96,12 +110,11 @@ impl Silence {
         if !*self.passes.borrow() {
             return;
         }
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = counted.get_or_insert(count);
-        let has_grown = count > *before;
+        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
         // Rules that were put back count anew.
-        *before = count;
-        drop(counted);
+        let before = passing.counted.replace(count).unwrap_or(count);
+        let has_grown = count > before;
+        drop(passing);
         if has_grown {
             self.on_answer(Family::V6);
         }
@@ -115,11 +128,26 @@ impl Silence {
             let is_change = *sent != passes;
             if is_change {
                 // Within, such that no count of before is taken for one of now.
-                *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                self.on_change(passes, Instant::now());
             }
             *sent = passes;
             is_change
         });
+    }
+
+    fn on_change(&self, passes: bool, now: Instant) {
+        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(began) = passing.began.take() {
+            let doublings = match now.saturating_duration_since(began) < FALSE_ALARM {
+                true => (self.doublings.load(Relaxed) + 1).min(DOUBLINGS_MAX),
+                false => 0,
+            };
+            self.doublings.store(doublings, Relaxed);
+        }
+        *passing = Passing {
+            began: passes.then_some(now),
+            counted: None,
+        };
     }
 
     fn ms(&self, at: Instant) -> u64 {
@@ -162,6 +190,27 @@ mod tests {
         let patience = |rtt| Silence::new(Some(Duration::from_millis(rtt))).patience();
         assert_eq!(patience(600), PATIENCE_MIN);
         assert_eq!(patience(10_000), Duration::from_secs(30));
+    }
+
+    #[test]
+    fn false_alarms_make_it_patient() {
+        let silence = Silence::default();
+        let at = |s| silence.began + Duration::from_secs(s);
+        for (now, passes, patience) in [
+            (0, true, 3),
+            (2, false, 6),
+            (10, true, 6),
+            (20, false, 12),
+            (30, true, 12),
+            (120, false, 3),
+        ] {
+            silence.on_change(passes, at(now));
+            assert_eq!(silence.patience(), Duration::from_secs(patience), "{now}");
+        }
+        for now in 0..40 {
+            silence.on_change(now % 2 == 0, at(200 + now));
+        }
+        assert_eq!(silence.patience(), Duration::from_secs(48));
     }
 
     #[test]

@@ -2,18 +2,24 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
 use pep_core::config::Config;
 use pepd_intercept::{Interception, nft};
 use pepd_sys::leg::{Clamps, Family};
+use tokio::time::timeout;
 
 use crate::diagnose;
 
 /// Time between two looks at all rules, which may be thousands.
 const PAUSE: Duration = Duration::from_secs(8);
+/// Time that the first look may hold up a start, or flows that are taken over.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Changes of the rules of this machine, and lines that the log has.
 #[derive(Debug)]
@@ -24,6 +30,8 @@ pub(super) struct Beside {
     looked: Option<Instant>,
     told: Arc<Mutex<BTreeSet<String>>>,
     clamps: Arc<Clamps>,
+    /// Rules could not be read at the last look.
+    failed: Arc<AtomicBool>,
 }
 
 impl Beside {
@@ -34,6 +42,7 @@ impl Beside {
             looked: None,
             told: Arc::default(),
             clamps,
+            failed: Arc::default(),
         }
     }
 
@@ -46,7 +55,7 @@ impl Beside {
             return;
         };
         let now = Some((generation, interception.rules_for_hosts_only().await));
-        if now != self.seen {
+        if self.failed.swap(false, Relaxed) || now != self.seen {
             self.seen = now;
             self.looked = Some(Instant::now());
             self.tell(false);
@@ -57,13 +66,13 @@ impl Beside {
     /// `doubtful`.
     pub(super) fn tell(&self, doubtful: bool) {
         let (config, told) = (Arc::clone(&self.config), Arc::clone(&self.told));
-        let clamps = Arc::clone(&self.clamps);
+        let (clamps, failed) = (Arc::clone(&self.clamps), Arc::clone(&self.failed));
         drop(tokio::spawn(async move {
             let seen = diagnose::beside(&config, doubtful).await;
-            for (family, mss) in Family::ALL.into_iter().zip(seen.clamps) {
-                if clamps.set(family, mss) {
-                    tell_of_clamp(family, mss);
-                }
+            match seen.clamps {
+                Some(now) => follow(&clamps, now),
+                // The last ones hold until the next look.
+                None => failed.store(true, Relaxed),
             }
             let found = seen.lines;
             let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,6 +84,22 @@ impl Beside {
                 }
             }
         }));
+    }
+}
+
+/// Gives the first connections what the rules have; to be called before any is accepted.
+pub(super) async fn begin(config: Arc<Config>, clamps: Arc<Clamps>) {
+    let look = timeout(PATIENCE, diagnose::beside(&config, false)).await;
+    if let Some(now) = look.ok().and_then(|seen| seen.clamps) {
+        follow(&clamps, now);
+    }
+}
+
+fn follow(clamps: &Clamps, now: [Option<u16>; 2]) {
+    for (family, mss) in Family::ALL.into_iter().zip(now) {
+        if clamps.set(family, mss) {
+            tell_of_clamp(family, mss);
+        }
     }
 }
 

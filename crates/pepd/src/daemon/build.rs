@@ -34,7 +34,7 @@ use pepd_tunnel::{Inherited, Tunnels, setup::Prepared};
 
 use super::{
     DaemonError, Role,
-    beside::Beside,
+    beside::{self, Beside},
     chores::Chores,
     redirected::Redirected,
     run::Daemon,
@@ -76,6 +76,8 @@ pub(super) async fn build(
     let threads = Workers::threads().map_err(DaemonError::system("start the workers"))?;
     let clamps = Arc::default();
     let sites = SiteRuntime::all(config, &controls, &clamps);
+    let rules = beside::begin(Arc::new(config.clone()), Arc::clone(&clamps));
+    let rules = tokio::spawn(rules);
     // Sockets of tunnels are made anew, and their sessions with them.
     let client_mark = MarkSet::new(config.intercept.marks).client_leg();
     let addresses = addresses(&sites);
@@ -99,6 +101,8 @@ pub(super) async fn build(
     }
     let listeners = listeners(&sites, &mut inheritance)?;
     let config = Arc::new(config.clone());
+    // A panic in it is none of the start's.
+    let _done = rules.await;
     let mut interception = Interception::install(&config, succeeds)
         .await
         .map_err(DaemonError::Intercept)?;

@@ -9,7 +9,7 @@ mod iptables;
 mod nft;
 mod walk;
 
-use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
+use std::{collections::BTreeSet, ops::RangeInclusive, path::Path, process::Stdio, time::Duration};
 
 use pep_core::config::Config;
 use pepd_intercept::{
@@ -20,13 +20,15 @@ use pepd_intercept::{
 use pepd_sys::marks::MarkSet;
 use tokio::{process::Command, time::timeout};
 
-use super::{Finding, State, live::Running, read, system};
-use walk::{Base, Clamp, Fate, Hook, Packet, Table, Way};
+use super::{Finding, Net, State, live::Running, read, system, ways};
+use walk::{Base, Fate, Hook, Packet, Table, Way};
 
 /// The document that has the recipes.
 const RECIPES: &str = "docs/interception.md";
 /// Priority of pepd's first chain: what is ahead of it sees hosts' packets without our marks.
 const OURS: i64 = -300;
+/// Numbers that the kernel takes for one socket (TCP_MAXSEG); others are no clamp that works.
+const MSS: RangeInclusive<u16> = 88..=32_767;
 /// A program that lists rules takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -38,16 +40,25 @@ pub(super) struct Seen {
 }
 
 /// Looks at the rules of others; `None` where they cannot be read.
-pub(super) async fn look(config: &Config, running: Option<&Running>) -> Option<Seen> {
+pub(super) async fn look(config: &Config, net: &Net, running: Option<&Running>) -> Option<Seen> {
     // Said of our own table already, where not.
     if !system::may_ask_nft() {
         return None;
     }
     let tables = tables(config).await.ok()?;
     let mut findings = drops(config, &tables, families(config), Evidence::of(running));
-    let clamped = Clamped::find(config, &tables, families(config));
+    let clamped = clamped(config, net, &tables).await;
     findings.extend(clamped.finding());
     Some(Seen { findings, clamped })
+}
+
+async fn clamped(config: &Config, net: &Net, tables: &[Table]) -> Clamped {
+    let uplink = match &config.link {
+        Some(link) => Some(link.interface.to_string()),
+        None => ways::uplink(config, net).await,
+    };
+    let uplink = uplink.map_or(Way::Unknown, Way::By);
+    Clamped::find(config, &uplink, tables, families(config))
 }
 
 /// Families in use: true for IPv6.
@@ -338,16 +349,15 @@ pub(super) struct Clamped {
 impl Clamped {
     /// Looks for them in chains by which pepd's own SYNs do not come. A rule that asks the route
     /// for its MTU says nothing that these do not know themselves.
-    fn find(config: &Config, tables: &[Table], families: &[bool]) -> Self {
+    fn find(config: &Config, uplink: &Way, tables: &[Table], families: &[bool]) -> Self {
         let mut clamped = Self::default();
-        let packets = families.iter().flat_map(|is_v6| forwarded(config, *is_v6));
+        let of_family = |is_v6: &bool| forwarded(config, uplink, *is_v6);
+        let packets = families.iter().flat_map(of_family);
         for packet in packets {
             for table in tables.iter().filter(|table| table.sees(&packet)) {
-                for chain in table.reached(packet.hook) {
-                    let rules = table.chains.get(chain).map_or(&[][..], |is| &is.rules);
-                    let clamps = rules.iter().filter_map(|rule| rule.clamp(&packet));
-                    if let Some(bytes) = clamps.filter_map(Clamp::bytes).min() {
-                        let place = || format!("{}, chain {chain}", table.name);
+                for (chain, clamp) in table.clamps(&packet) {
+                    let place = || format!("{}, chain {chain}", table.name);
+                    if let Some(bytes) = clamp.bytes().filter(|bytes| MSS.contains(bytes)) {
                         clamped.note(packet.is_v6, bytes, place);
                     }
                 }
@@ -378,22 +388,22 @@ impl Clamped {
 }
 
 /// SYNs of hosts on their way over the link without pepd.
-fn forwarded(config: &Config, is_v6: bool) -> Vec<Packet> {
-    let link = config.link.as_ref();
-    let link = link.map_or(Way::Unknown, |link| Way::By(link.interface.to_string()));
+fn forwarded(config: &Config, uplink: &Way, is_v6: bool) -> Vec<Packet> {
     let syns = |lan: Lan| {
         let way = Way::By(lan.interface);
-        [(Hook::Prerouting, Way::None), (Hook::Forward, link.clone())].map(|(hook, output)| {
-            Packet {
-                what: "hosts' SYNs".to_owned(),
-                hook,
-                is_v6,
-                input: way.clone(),
-                output,
-                mark: 0,
-                state: "new",
-                flags: &["syn"],
-            }
+        [
+            (Hook::Prerouting, Way::None),
+            (Hook::Forward, uplink.clone()),
+        ]
+        .map(|(hook, output)| Packet {
+            what: "hosts' SYNs".to_owned(),
+            hook,
+            is_v6,
+            input: way.clone(),
+            output,
+            mark: 0,
+            state: "new",
+            flags: &["syn"],
         })
     };
     lans(config).into_iter().flat_map(syns).collect()

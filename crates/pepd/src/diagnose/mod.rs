@@ -248,7 +248,7 @@ pub fn look(config: &Config, catalogue: Option<&Catalogue>, watch: Option<Durati
     findings.extend(packets::refusals(config));
     findings.extend(runtime.block_on(ways::check(config, &net)));
     let seen = running.as_ref().ok();
-    let rules = runtime.block_on(firewall::look(config, seen));
+    let rules = runtime.block_on(firewall::look(config, &net, seen));
     findings.extend(rules.unwrap_or_default().findings);
     match running {
         Ok(before) => findings.extend(live_findings(&runtime, config, &net, &before, watch)),
@@ -306,15 +306,17 @@ fn live_findings(
 pub(crate) struct Beside {
     /// Those in its way, each with what to do as one line.
     pub(crate) lines: Vec<String>,
-    /// The MSS of IPv4 and of IPv6 to which they lower that of hosts' SYNs, in bytes.
-    pub(crate) clamps: [Option<u16>; 2],
+    /// The MSS of IPv4 and of IPv6 to which they lower that of hosts' SYNs, in bytes; none where
+    /// they could not be read.
+    pub(crate) clamps: Option<[Option<u16>; 2]>,
 }
 
 /// Rules of other programs; of those in pepd's way also such as only may be, where `doubtful`.
 pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
     let net = Net::gather().await;
-    let seen = firewall::look(config, None).await.unwrap_or_default();
-    let mut findings = seen.findings;
+    let seen = firewall::look(config, &net, None).await;
+    let clamps = seen.as_ref().map(|seen| seen.clamped.least);
+    let mut findings = seen.map(|seen| seen.findings).unwrap_or_default();
     findings.extend(ways::policy(config, &net).await);
     findings.retain(|finding| match finding.state {
         State::Fail => true,
@@ -333,7 +335,7 @@ pub(crate) async fn beside(config: &Config, doubtful: bool) -> Beside {
     };
     Beside {
         lines: findings.into_iter().map(line).collect(),
-        clamps: seen.clamped.least,
+        clamps,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::observe::flows::FlowStatus;
 
 /// Where a packet for an address that is nobody's goes (for documentation, RFC 5737): by the
 /// default route.
-pub(super) const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 /// Addresses of clients and of servers that are looked up at most, each.
 const LOOKED_UP: usize = 64;
 
@@ -154,6 +154,12 @@ fn reverse_path_of(strict: &[&str], dropped: u64) -> Finding {
 /// An address within a prefix that a host may have.
 fn within(prefix: IpNet) -> IpAddr {
     prefix.hosts().next().unwrap_or(prefix.addr())
+}
+
+/// The interface by which servers are reached.
+pub(super) async fn uplink(config: &Config, net: &Net) -> Option<String> {
+    let mark = MarkSet::new(config.intercept.marks).server_leg();
+    by(net, NOBODY, mark).await.flatten()
 }
 
 async fn by(net: &Net, address: IpAddr, mark: u32) -> Option<Option<String>> {

@@ -103,8 +103,8 @@ pub(super) fn target(words: &[String]) -> Option<&str> {
 
 /// Of the target TCPMSS.
 pub(super) fn clamp(words: &[String], packet: &Packet) -> Option<Clamp> {
-    let is_other = |words| step(words, packet).is_some_and(|step| step.matches == Some(false));
-    if target(words)? != "TCPMSS" || is_other(words) {
+    let matches = step(words, packet)?.matches;
+    if target(words)? != "TCPMSS" || matches != Some(true) {
         return None;
     }
     let bytes = after(words, "--set-mss").and_then(|bytes| bytes.parse().ok());
@@ -203,6 +203,8 @@ fn fits(option: &str, values: &[&str], packet: &Packet) -> Option<bool> {
         option if option.starts_with("--hashlimit") || option.starts_with("--connlimit") => {
             Some(true)
         }
+        // What the SYN has of it before.
+        "--mss" => Some(true),
         "--limit" | "--limit-burst" | "--comment" => Some(true),
         _ => None,
     }

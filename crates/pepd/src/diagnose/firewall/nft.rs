@@ -130,34 +130,22 @@ fn chain_of(content: &Value) -> Option<String> {
     content["target"].as_str().map(str::to_owned)
 }
 
-/// Chains that a rule leads to.
-pub(super) fn targets(statements: &[Value]) -> Vec<&str> {
-    let mut targets = Vec::new();
-    let mut open: Vec<&Value> = statements.iter().collect();
-    while let Some(value) = open.pop() {
-        match value {
-            Value::Array(items) => open.extend(items),
-            Value::Object(fields) => {
-                for (key, field) in fields {
-                    match key.as_str() {
-                        "jump" | "goto" => targets.extend(field["target"].as_str()),
-                        "vmap" | "data" | "set" => open.push(field),
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    targets
-}
-
 /// Of `tcp option maxseg size set`.
 pub(super) fn clamp(statements: &[Value], packet: &Packet) -> Option<Clamp> {
     let mut mangles = statements.iter().filter_map(|one| one.get("mangle"));
     let sets = mangles.find(|one| one["key"]["tcp option"]["name"] == "maxseg")?;
     let mut matches = statements.iter().filter_map(|one| one.get("match"));
-    if matches.any(|content| fits(content, packet) == Some(false)) {
+    // What the SYN has of it before, and interfaces in a named set, which has those of uplinks.
+    let may_be = |content: &Value| {
+        let left = &content["left"];
+        let key = left["meta"]["key"].as_str().unwrap_or_default();
+        left.get("tcp option").is_some() || key.starts_with("iif") || key.starts_with("oif")
+    };
+    let is_ours = |content| match fits(content, packet) {
+        Some(fits) => fits,
+        None => may_be(content),
+    };
+    if !matches.all(is_ours) {
         return None;
     }
     let bytes = sets["value"].as_u64();

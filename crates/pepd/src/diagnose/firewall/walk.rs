@@ -107,7 +107,7 @@ impl Rule {
         }
     }
 
-    /// The MSS to which it sets that of a SYN, where it does, or may.
+    /// The MSS to which it sets that of a SYN, where it is sure to.
     pub(super) fn clamp(&self, packet: &Packet) -> Option<Clamp> {
         match self {
             Self::Nft(statements) => nft::clamp(statements, packet),
@@ -185,6 +185,8 @@ struct Walk<'a> {
     doubt: bool,
     /// A rule that may drop ours, and only ours.
     may_drop: Option<String>,
+    /// What it has met that sets its MSS, and in which chains.
+    clamps: Vec<(String, Clamp)>,
 }
 
 impl Table {
@@ -195,12 +197,7 @@ impl Table {
 
     /// Fate of a packet in a chain that is hooked in.
     pub(super) fn fate(&self, chain: &str, base: Base, packet: &Packet) -> Fate {
-        let mut walk = Walk {
-            table: self,
-            packet,
-            doubt: false,
-            may_drop: None,
-        };
+        let mut walk = Walk::new(self, packet);
         let end = walk.chain(chain, 0);
         let by = match end {
             End::Dropped(by) => Some(by),
@@ -214,52 +211,50 @@ impl Table {
         }
     }
 
-    /// The chains that packets of a hook can reach.
-    pub(super) fn reached(&self, hook: Hook) -> Vec<&str> {
-        let is_hooked = |chain: &Chain| chain.base.is_some_and(|base| base.hook == hook);
+    /// Clamps that a packet is sure to meet on its way through the chains of its hook, with the chain
+    /// of each.
+    pub(super) fn clamps(&self, packet: &Packet) -> Vec<(String, Clamp)> {
+        let is_hooked = |chain: &Chain| chain.base.is_some_and(|base| base.hook == packet.hook);
         let bases = self.chains.iter().filter(|(_, chain)| is_hooked(chain));
-        let mut reached: Vec<&str> = bases.map(|(name, _)| name.as_str()).collect();
-        let mut next = 0;
-        while let Some(name) = reached.get(next) {
-            next += 1;
-            let rules = self.chains.get(*name).map_or(&[][..], |chain| &chain.rules);
-            for target in rules.iter().flat_map(Rule::targets) {
-                let known = self.chains.get_key_value(target);
-                if let Some((known, _)) =
-                    known.filter(|(known, _)| !reached.contains(&known.as_str()))
-                {
-                    reached.push(known);
-                }
-            }
-        }
-        reached
+        let clamps = bases.flat_map(|(name, _)| {
+            let mut walk = Walk::new(self, packet);
+            walk.chain(name, 0);
+            walk.clamps
+        });
+        clamps.collect()
     }
 }
 
-impl Rule {
-    /// Chains that it may lead to.
-    fn targets(&self) -> Vec<&str> {
-        match self {
-            Self::Nft(statements) => nft::targets(statements),
-            Self::Iptables(words) => iptables::target(words).into_iter().collect(),
+impl<'a> Walk<'a> {
+    fn new(table: &'a Table, packet: &'a Packet) -> Self {
+        Self {
+            table,
+            packet,
+            doubt: false,
+            may_drop: None,
+            clamps: Vec::new(),
         }
     }
-}
 
-impl Walk<'_> {
     fn chain(&mut self, name: &str, depth: usize) -> End {
         let Some(chain) = self.table.chains.get(name).filter(|_| depth < DEPTH) else {
             return End::Through;
         };
-        for step in chain.rules.iter().flat_map(|rule| rule.steps(self.packet)) {
-            match step.matches {
-                Some(false) => {}
-                Some(true) => {
-                    if let Some(end) = self.certain(name, &step.verdict, depth) {
-                        return end;
+        for rule in &chain.rules {
+            let clamp = rule
+                .clamp(self.packet)
+                .map(|clamp| (name.to_owned(), clamp));
+            self.clamps.extend(clamp);
+            for step in rule.steps(self.packet) {
+                match step.matches {
+                    Some(false) => {}
+                    Some(true) => {
+                        if let Some(end) = self.certain(name, &step.verdict, depth) {
+                            return end;
+                        }
                     }
+                    None => self.doubtful(name, &step, depth),
                 }
-                None => self.doubtful(name, &step, depth),
             }
         }
         End::Through
@@ -290,7 +285,9 @@ impl Walk<'_> {
             Verdict::Drop => {}
             Verdict::Jump(target) | Verdict::Goto(target) => {
                 let may_end = matches!(step.verdict, Verdict::Goto(_));
+                let sure = self.clamps.len();
                 let end = self.chain(target, depth + 1);
+                self.clamps.truncate(sure);
                 self.doubt |= may_end || matches!(end, End::Accepted);
             }
         }

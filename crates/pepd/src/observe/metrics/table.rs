@@ -92,7 +92,7 @@ metrics! {
     /// The age of the oldest flow of which something is held.
     Gauge site_held_oldest_seconds: Flows(|flows| flows.held.oldest_s as f64),
     /// 1 while the kernel forwards new flows of the site.
-    Gauge site_bypassed: Site(|site| f64::from(site.bypassed.is_some())),
+    Gauge site_bypassed: Site(|site| f64::from(site.bypassed.as_deref().is_some_and(|why| why != "silence"))),
     /// Families, IPv4 and IPv6, of which SYNs that pepd redirects do not arrive: 0 to 2.
     Gauge site_interception_lost: Site(|site| site.interception_lost.len() as f64),
 
