@@ -386,7 +386,7 @@ fn a_bridge_that_is_filtered_too_early_is_named_and_hosts_get_on() {
     });
 }
 
-/// By another program that tidies up: connections go on as without pepd, and the operator hears why.
+/// Connections go on as without pepd, and the operator hears why.
 #[test]
 fn a_deleted_tun_is_named() {
     matrix_pepd_only(|bed| {

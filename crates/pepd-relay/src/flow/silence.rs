@@ -21,8 +21,8 @@ const PATIENCE_MIN: Duration = Duration::from_secs(3);
 /// Round trips of the link for which it does not, where that is longer.
 const ROUND_TRIPS: u32 = 3;
 
-/// A time of passing that was shorter was a false alarm, by one dead server or by a host that dials
-/// nobody: the next one takes twice the patience, so many times at most.
+/// Bound of a false alarm: by one dead server, or by a host that dials dead addresses. The next one
+/// takes twice the patience, [so many times](DOUBLINGS_MAX) at most.
 const FALSE_ALARM: Duration = Duration::from_secs(60);
 const DOUBLINGS_MAX: u32 = 4;
 

@@ -5,7 +5,8 @@
 //! [`pep_core::arena`].
 //!
 //! - [`claim`], which process takes hosts' connections; [`keeper`], the one that keeps the sockets;
-//!   the supervisor, the one that starts the next; [`handed`], by which configuration; [`stop`], whether a signal drains or ends at once
+//!   the supervisor, the one that starts the next
+//! - [`handed`], by which configuration; [`stop`], whether a signal drains or ends at once
 //! - [`pulse`], by which that one knows that it goes on
 //! - [`discovery`], whose flows there are; [`inheritance`], their sockets; [`recovery`], which is which
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use crate::arrival::{IDLE_BEACON, Timing};
 
-/// What a modem, an interface or a contact plan says of the link.
+/// News of the link, from a modem, an interface or a contact plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkHint {
     /// Nothing gets through; stop at once, until the peer is heard.

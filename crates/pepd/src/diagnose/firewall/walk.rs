@@ -185,7 +185,7 @@ struct Walk<'a> {
     doubt: bool,
     /// A rule that may drop ours, and only ours.
     may_drop: Option<String>,
-    /// What it has met that sets its MSS, and in which chains.
+    /// Clamps met on the way, each with its chain.
     clamps: Vec<(String, Clamp)>,
 }
 
@@ -211,8 +211,7 @@ impl Table {
         }
     }
 
-    /// Clamps that a packet is sure to meet on its way through the chains of its hook, with the chain
-    /// of each.
+    /// Clamps that a packet is sure to meet in the chains of its hook, each with its chain.
     pub(super) fn clamps(&self, packet: &Packet) -> Vec<(String, Clamp)> {
         let is_hooked = |chain: &Chain| chain.base.is_some_and(|base| base.hook == packet.hook);
         let bases = self.chains.iter().filter(|(_, chain)| is_hooked(chain));
