@@ -58,7 +58,12 @@ fn bulk_watches_its_sending_socket() {
         assert!(tcp.len() >= 2, "{tcp:?}");
         assert!(tcp.iter().any(|sample| sample.t_s >= 0.3), "{tcp:?}");
         let last = tcp.last().unwrap();
-        assert!(last.t_s >= 0.6 && last.tcp.snd_cwnd >= 10, "{tcp:?}");
+        assert!(last.t_s >= 0.6, "{tcp:?}");
+        // A machine that stalls makes the sender begin again with a small window.
+        assert!(
+            tcp.iter().any(|sample| sample.tcp.snd_cwnd >= 10),
+            "{tcp:?}"
+        );
         let carried = f64::from(last.tcp.delivered) * f64::from(last.tcp.snd_mss);
         // What the receiver read, the sender knows to be delivered; segments may be shorter.
         assert!(carried >= result.bytes as f64 * 0.9, "{carried} {result:?}");
