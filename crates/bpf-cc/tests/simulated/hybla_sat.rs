@@ -148,7 +148,11 @@ proptest! {
         let mut stretched = case.flow(0.0, gathered_ms * 1e3);
         stretched.run(rounds * stretched.link.rtt);
         let ratio = f64::from(stretched.delivered()) / f64::from(each.delivered());
-        prop_assert!(ratio > 0.8, "{}", ratio);
+        // Bunches of a twelfth of a round trip are answered by bursts, which a buffer of less than a
+        // bandwidth-delay product drops in part.
+        let bursts = gathered_ms > case.rtt_ms / 12.0 && case.buffer < 1.0;
+        let least = if bursts { 0.65 } else { 0.8 };
+        prop_assert!(ratio > least, "{}", ratio);
     }
 
     #[test]
