@@ -89,8 +89,7 @@ impl Beside {
 
 /// Gives the first connections what the rules have; to be called before any is accepted.
 pub(super) async fn begin(config: Arc<Config>, clamps: Arc<Clamps>) {
-    let look = timeout(PATIENCE, diagnose::beside(&config, false)).await;
-    if let Some(now) = look.ok().and_then(|seen| seen.clamps) {
+    if let Ok(Some(now)) = timeout(PATIENCE, diagnose::clamps(&config)).await {
         follow(&clamps, now);
     }
 }

@@ -41,15 +41,26 @@ pub(super) struct Seen {
 
 /// Looks at the rules of others; `None` where they cannot be read.
 pub(super) async fn look(config: &Config, net: &Net, running: Option<&Running>) -> Option<Seen> {
-    // Said of our own table already, where not.
-    if !system::may_ask_nft() {
-        return None;
-    }
-    let tables = tables(config).await.ok()?;
+    let tables = foreign_tables(config).await?;
     let mut findings = drops(config, &tables, families(config), Evidence::of(running));
     let clamped = clamped(config, net, &tables).await;
     findings.extend(clamped.finding());
     Some(Seen { findings, clamped })
+}
+
+/// The MSS of each family to which rules lower that of hosts' SYNs over the link; `None` where the
+/// rules cannot be read.
+pub(super) async fn clamps(config: &Config, net: &Net) -> Option<[Option<u16>; 2]> {
+    let tables = foreign_tables(config).await?;
+    Some(clamped(config, net, &tables).await.least)
+}
+
+async fn foreign_tables(config: &Config) -> Option<Vec<Table>> {
+    // Said of our own table already, where not.
+    if !system::may_ask_nft() {
+        return None;
+    }
+    tables(config).await.ok()
 }
 
 async fn clamped(config: &Config, net: &Net, tables: &[Table]) -> Clamped {

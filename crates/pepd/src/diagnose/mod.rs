@@ -302,6 +302,11 @@ fn live_findings(
     findings
 }
 
+/// The MSS of IPv4 and of IPv6 to which rules lower that of hosts' SYNs over the link, in bytes.
+pub(crate) async fn clamps(config: &Config) -> Option<[Option<u16>; 2]> {
+    firewall::clamps(config, &Net::gather().await).await
+}
+
 /// Rules of other programs that concern pepd.
 pub(crate) struct Beside {
     /// Those in its way, each with what to do as one line.
