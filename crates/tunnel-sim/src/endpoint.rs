@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use trace::Trace;
 use tunnel::{
     crypto::public_key,
     ecn::Ecn,
@@ -120,6 +121,10 @@ impl Side for Sealed {
                 PeerEvent::Roamed(_) | PeerEvent::Failed(_) => continue,
             });
         }
+    }
+
+    fn trace(&mut self) -> Option<&mut Trace> {
+        self.endpoint.trace(self.peer)
     }
 
     fn describe(datagram: &[u8]) -> String {

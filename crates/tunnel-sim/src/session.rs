@@ -3,6 +3,7 @@
 use std::{fmt::Write, time::Duration};
 
 use fec::wire::Header;
+use trace::Trace;
 use tunnel::{
     crypto::Window,
     ecn::Ecn,
@@ -79,6 +80,10 @@ impl Side for Plain {
 
     fn poll_event(&mut self) -> Option<News> {
         self.session.poll_event().map(News::Session)
+    }
+
+    fn trace(&mut self) -> Option<&mut Trace> {
+        Some(self.session.trace())
     }
 
     fn describe(datagram: &[u8]) -> String {

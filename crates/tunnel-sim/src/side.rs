@@ -2,6 +2,7 @@
 
 use std::{fmt::Debug, ops::Range, time::Duration};
 
+use trace::Trace;
 use tunnel::{
     class::Class,
     session::{Event, LinkHint, PacketQueue, Session, SessionConfig, TooManyStreams},
@@ -178,6 +179,11 @@ pub trait Side: Sized {
 
     /// What has happened; asked until there is nothing.
     fn poll_event(&mut self) -> Option<News>;
+
+    /// The trace of its sessions; `None` where it keeps none.
+    fn trace(&mut self) -> Option<&mut Trace> {
+        None
+    }
 
     /// What is in a datagram, for those who look for a fault.
     fn describe(_datagram: &[u8]) -> String {

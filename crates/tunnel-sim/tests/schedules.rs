@@ -1,9 +1,9 @@
 //! Sessions over schedules by chance: no byte is lost, doubled or out of order, everything ends as it should.
 //!
 //! `TUNNEL_SEED=n` runs that one alone, simplifies it if it fails, and with `TUNNEL_TRACE=1` prints every packet;
-//! `TUNNEL_RUNS=n` runs so many.
+//! `TUNNEL_RUNS=n` runs so many. A schedule that fails leaves the traces of both ends as qlog.
 
-use std::{env, ops::Range};
+use std::{env, fs, ops::Range, path::Path};
 
 use tunnel_sim::{
     Plan, Side, World,
@@ -34,8 +34,25 @@ fn check<S: Side>(scope: &Scope, seeds: Range<u64>) {
             assert_eq!(totals.runs, expected);
             assert!(!scope.packets || totals.messages > expected);
         }
-        Err(failure) => panic!("{failure}"),
+        Err(failure) => {
+            let traces = write_traces::<S>(&failure.plan);
+            panic!("{failure}\n{traces}")
+        }
     }
+}
+
+/// Runs a plan again, and writes what both ends traced to files. Returns where they are.
+fn write_traces<S: Side>(plan: &Plan) -> String {
+    let (_, ends) = World::<S>::run_recorded(plan.clone());
+    let files = ends.iter().enumerate().map(|(end, trace)| {
+        let name = format!("tunnel-seed-{}-end-{end}.sqlog", plan.seed);
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        match fs::write(&path, trace) {
+            Ok(()) => format!("qlog of end {end}: {}", path.display()),
+            Err(error) => format!("no qlog of end {end}: {}: {error}", path.display()),
+        }
+    });
+    files.collect::<Vec<_>>().join("\n")
 }
 
 fn replay<S: Side>(scope: &Scope, seed: u64) {
@@ -43,7 +60,7 @@ fn replay<S: Side>(scope: &Scope, seed: u64) {
     let Err(failure) = World::<S>::run(Plan::draw(seed, scope), trace) else {
         return;
     };
-    println!("{failure}");
+    println!("{failure}\n{}", write_traces::<S>(&failure.plan));
     let simple = simplify::<S>(failure, if trace { 0 } else { 500 });
     panic!("simplified: {simple}");
 }

@@ -2,12 +2,14 @@
 
 mod apps;
 mod checks;
+mod recording;
 mod seat;
 
 use std::{
     cmp::Reverse,
     collections::BinaryHeap,
     panic::{AssertUnwindSafe, catch_unwind},
+    thread,
     time::Duration,
 };
 
@@ -21,6 +23,7 @@ use crate::{
     violation::{Failure, Violation},
     wire::Header,
 };
+use recording::Recording;
 use seat::Seat;
 
 /// After so many datagrams an end forgets what its peer has out of order.
@@ -59,6 +62,7 @@ pub struct World<S> {
     link: Engine,
     seats: [Seat<S>; 2],
     agenda: BinaryHeap<Reverse<(Duration, u64, Task)>>,
+    recording: Option<Recording>,
     tasks: u64,
     restarts: u64,
     rng: Rng,
@@ -96,6 +100,7 @@ impl<S: Side> World<S> {
             link: Engine::new(&config, plan.seed),
             seats: [0, 1].map(|end| Seat::new(&plan, end)),
             agenda: BinaryHeap::new(),
+            recording: None,
             tasks: 0,
             restarts: 0,
             rng: Rng::new(plan.seed ^ 0x77),
@@ -121,9 +126,21 @@ impl<S: Side> World<S> {
     pub fn run(plan: Plan, trace: bool) -> Result<Summary, Box<Failure>> {
         let mut world = Self::new(plan);
         world.trace = trace;
-        let outcome = catch_unwind(AssertUnwindSafe(|| world.run_to_end()));
+        let outcome = world.run_caught();
+        world.judged(outcome)
+    }
+
+    /// Runs to the end; a panic is the error of a thread that has ended by it.
+    fn run_caught(&mut self) -> thread::Result<Result<(), (End, Violation)>> {
+        catch_unwind(AssertUnwindSafe(|| self.run_to_end()))
+    }
+
+    fn judged(
+        self,
+        outcome: thread::Result<Result<(), (End, Violation)>>,
+    ) -> Result<Summary, Box<Failure>> {
         let (end, violation) = match outcome {
-            Ok(Ok(())) => return Ok(world.summary()),
+            Ok(Ok(())) => return Ok(self.summary()),
             Ok(Err(failed)) => failed,
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned();
@@ -135,8 +152,8 @@ impl<S: Side> World<S> {
         Err(Box::new(Failure {
             violation,
             end,
-            at: world.now,
-            plan: Box::new(world.plan),
+            at: self.now,
+            plan: Box::new(self.plan),
         }))
     }
 
@@ -184,7 +201,9 @@ impl<S: Side> World<S> {
             let due = self.seats[end].wake.is_some_and(|wake| wake <= self.now);
             self.seats[end].due |= due;
         }
-        self.settle_all()?;
+        let settled = self.settle_all();
+        self.record();
+        settled?;
         Ok(true)
     }
 

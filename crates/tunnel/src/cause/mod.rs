@@ -17,6 +17,17 @@ pub enum Cause {
     Outage,
 }
 
+impl Cause {
+    /// For programs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Link => "link",
+            Self::Congestion => "congestion",
+            Self::Outage => "outage",
+        }
+    }
+}
+
 /// Packets that followed each other and did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossEvent {

@@ -16,6 +16,15 @@ pub struct Decoding {
     decoders: [Option<Box<WindowDecoder>>; 2],
 }
 
+/// Origin of a protected packet's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The packet itself arrived.
+    Arrived,
+    /// FEC restored it.
+    Restored,
+}
+
 /// A protected packet that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodedError {
@@ -48,18 +57,18 @@ impl Decoding {
         &mut self,
         channel: u8,
         protected: &[u8],
-        mut packet: impl FnMut(&[u8]),
+        mut packet: impl FnMut(&[u8], Origin),
     ) -> Result<(), CodedError> {
         let channel = Channel::from_wire(channel).ok_or(CodedError::Channel(channel))?;
         let (header, payload) = Header::parse(protected)?;
         let decoder = self.decoder(channel);
         match decoder.handle(header, payload)? {
             // Late ones may be new; segments have numbers of their own to tell.
-            Arrival::Data | Arrival::Late => packet(payload),
+            Arrival::Data | Arrival::Late => packet(payload, Origin::Arrived),
             Arrival::Duplicate | Arrival::Repair => {}
         }
         while let Some((_, restored)) = decoder.poll_recovered() {
-            packet(restored);
+            packet(restored, Origin::Restored);
         }
         Ok(())
     }

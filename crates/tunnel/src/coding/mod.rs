@@ -9,7 +9,7 @@ mod encode;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{CodedError, Decoding};
+pub use decode::{CodedError, Decoding, Origin};
 pub use encode::Encoding;
 
 use crate::class::Class;

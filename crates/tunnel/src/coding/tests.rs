@@ -30,7 +30,7 @@ fn carried(
         let Some(Ok(Frame::Coded { channel, protected })) = Frames::new(packet).next() else {
             panic!("not protected: {packet:?}");
         };
-        let take = |packet: &[u8]| arrived.push(packet.to_vec());
+        let take = |packet: &[u8], _| arrived.push(packet.to_vec());
         decoding.handle(channel, protected, take).expect("ours");
     };
     for number in 0..count {
@@ -89,7 +89,7 @@ fn what_a_normal_stream_loses_is_restored() {
 #[test]
 fn nonsense_is_refused() {
     let mut decoding = Decoding::new(PACKET_MAX);
-    let nothing = |_: &[u8]| panic!("nothing was sent");
+    let nothing = |_: &[u8], _| panic!("nothing was sent");
     assert!(decoding.handle(2, &[0x20, 0, 0, 0, 0], nothing).is_err());
     assert!(decoding.handle(0, &[], nothing).is_err());
     assert!(decoding.handle(1, &[0x20, 0, 0], nothing).is_err());

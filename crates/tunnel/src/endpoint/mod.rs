@@ -46,6 +46,8 @@ use self::{
 };
 #[cfg(not(test))]
 use crate::session::Session;
+use trace::Trace;
+
 use crate::{crypto::Key, ecn::Ecn, store::Store};
 // What is above sessions is tested with one that does as it is told.
 #[cfg(test)]
@@ -275,6 +277,11 @@ impl Endpoint {
     /// [events](Self::poll_event) afterwards.
     pub fn session(&mut self, peer: PeerId) -> Option<&mut Session> {
         self.slot(peer)?.peer.as_mut()?.session()
+    }
+
+    /// The trace of the sessions with a peer; `None` if there is no such peer.
+    pub fn trace(&mut self, peer: PeerId) -> Option<&mut Trace> {
+        self.peer(peer).map(Peer::trace)
     }
 
     /// Takes a datagram that has arrived, which is opened where it is. `ecn` is the mark

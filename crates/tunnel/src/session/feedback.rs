@@ -48,8 +48,10 @@ impl Session {
             self.pacer.set_rate(now, self.controller.rate());
             self.expect();
         }
+        let overhead = self.encoding.share();
         self.count(report);
         self.guard_coded();
+        self.trace_report(overhead);
         Ok(outcome.progress)
     }
 
@@ -114,6 +116,7 @@ impl Session {
 
     /// Takes note of what has happened to the link.
     pub(super) fn tell(&mut self, now: Duration, change: Option<Change>) {
+        self.trace.at(now);
         match change {
             None => {}
             Some(Change::Down) => {

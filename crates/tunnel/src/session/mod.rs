@@ -32,6 +32,7 @@ mod send;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -115,6 +116,7 @@ pub struct Session {
     /// What a report has acknowledged, while it is handled.
     acked: Vec<Segment>,
     stats: SessionStats,
+    trace: ::trace::Trace,
 }
 
 /// A packet that has been written.
@@ -191,6 +193,7 @@ impl Session {
             looked: None,
             acked: Vec::new(),
             stats: SessionStats::default(),
+            trace: ::trace::Trace::default(),
             config,
         }
     }
@@ -271,7 +274,9 @@ impl Session {
 
     /// What has happened; ask until there is nothing.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front()?;
+        self.trace_event(&event);
+        Some(event)
     }
 
     /// Opens a stream. Streams of the same site share what their class gets of the link.

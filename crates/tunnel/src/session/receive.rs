@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use trace::Event as TraceEvent;
+
 use super::{Event, PacketError, Session};
 use crate::{
     arrival::{Arrived, Asks},
+    coding::Origin,
     ecn::Ecn,
     store::Store,
     wire::{Frame, Frames, Part, Parts, expand},
@@ -26,6 +29,8 @@ impl Session {
         store: &mut impl Store,
     ) -> Result<(), PacketError> {
         self.stats.packets_received += 1;
+        self.trace.at(now);
+        self.trace_received(number, packet, datagram, ecn);
         self.looked = None;
         if self.silence.has_drained(now) {
             self.delivery.expect_drained();
@@ -95,12 +100,21 @@ impl Session {
             return Ok(());
         };
         let mut outcome = Ok(());
-        let decoded = decoding.handle(channel, protected, |packet| {
+        let mut restored = 0;
+        let decoded = decoding.handle(channel, protected, |packet, from| {
             if outcome.is_ok() {
+                let doubled = self.stats.segments_doubled + self.stats.segments_not_held;
                 outcome = self.handle_content(packet, store);
+                let is_new = doubled == self.stats.segments_doubled + self.stats.segments_not_held;
+                restored += u64::from(is_new && from == Origin::Restored);
             }
         });
         self.decoding = Some(decoding);
+        if restored > 0 {
+            self.stats.segments_restored += restored;
+            self.trace
+                .push(|| TraceEvent::Restored { segments: restored });
+        }
         decoded?;
         outcome
     }

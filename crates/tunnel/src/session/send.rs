@@ -62,6 +62,7 @@ impl Session {
         out: &mut Vec<u8>,
         store: &mut impl Store,
     ) -> Option<Written> {
+        self.trace.at(now);
         if self.looked != Some(now) {
             self.look(now);
             self.looked = Some(now);
@@ -94,6 +95,7 @@ impl Session {
         self.stats.packets_sent += 1;
         self.stats.bytes_sent += size as u64;
         let ecn = sending.ecn();
+        self.trace_sent(number, &out[begin..], size, ecn);
         Some(Written { number, ecn })
     }
 

@@ -4,6 +4,8 @@ mod pending;
 
 use std::{collections::VecDeque, time::Duration};
 
+use trace::Trace;
+
 use super::{
     Carrier, DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote,
     Session,
@@ -61,6 +63,8 @@ pub(super) struct Peer {
     stirred: bool,
     /// A session has begun, and the store has not been told.
     began: bool,
+    /// The trace while there is no session.
+    trace: Trace,
 }
 
 impl Peer {
@@ -84,6 +88,7 @@ impl Peer {
             wake: Duration::ZERO,
             stirred: false,
             began: false,
+            trace: Trace::default(),
         }
     }
 
@@ -111,6 +116,13 @@ impl Peer {
     pub fn session(&mut self) -> Option<&mut Session> {
         self.stir();
         Some(&mut self.live.as_mut()?.session)
+    }
+
+    pub fn trace(&mut self) -> &mut Trace {
+        match &mut self.live {
+            Some(live) => live.session.trace(),
+            None => &mut self.trace,
+        }
     }
 
     pub fn stir(&mut self) {
@@ -285,7 +297,8 @@ impl Peer {
         if !rtt.is_zero() {
             config.rtt = rtt;
         }
-        let session = Session::new(config, agreed.generation.since);
+        let mut session = Session::new(config, agreed.generation.since);
+        *session.trace() = std::mem::take(&mut self.trace);
         self.live = Some(Live::new(session, agreed.generation));
         self.tell_carrier();
         self.began = true;
@@ -294,7 +307,8 @@ impl Peer {
 
     /// The session is over, if there is one.
     fn end(&mut self, reason: DownReason) {
-        if let Some(live) = self.live.take() {
+        if let Some(mut live) = self.live.take() {
+            self.trace = std::mem::take(live.session.trace());
             self.config.session.memory = Some(live.session.memory(live.heard));
             self.events.push_back(PeerEvent::Down(reason));
         }

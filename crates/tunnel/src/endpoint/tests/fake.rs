@@ -21,6 +21,7 @@ pub(crate) const SHUTDOWN: &[u8] = b"shutdown";
 
 #[derive(Debug)]
 pub struct Session {
+    trace: trace::Trace,
     pub config: SessionConfig,
     pub outbox: VecDeque<Vec<u8>>,
     pub inbox: Vec<(u64, Vec<u8>)>,
@@ -39,6 +40,10 @@ pub struct Session {
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Session {
+    pub fn trace(&mut self) -> &mut trace::Trace {
+        &mut self.trace
+    }
+
     pub fn new(config: SessionConfig, now: Duration) -> Self {
         Self {
             config,
@@ -50,6 +55,7 @@ impl Session {
             reliable: false,
             heard: Some(now),
             deadline: now,
+            trace: trace::Trace::default(),
         }
     }
 

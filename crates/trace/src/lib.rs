@@ -1,0 +1,139 @@
+//! A record of what happens inside the pure crates, for those who read connections afterwards.
+//!
+//! ```text
+//!   session, relay, chain of boosters          whoever runs them
+//!   ---------------------------------          -----------------------------
+//!   Trace::push(|| Event) ----> [ Log ] -----> Trace::take() --> qlog::Writer --> a file
+//! ```
+//!
+//! A [`Trace`] that is off costs one branch for each event, and the event is not made. One that is
+//! on keeps events until they are taken, up to a limit, and counts those beyond.
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod event;
+pub mod qlog;
+
+use std::{collections::VecDeque, time::Duration};
+
+pub use event::{Event, Frame, Metrics, Packet, Ranges};
+
+/// A sink of events; off to begin with.
+#[derive(Debug, Default)]
+pub struct Trace(Option<Box<Log>>);
+
+#[derive(Debug)]
+struct Log {
+    now: Duration,
+    events: VecDeque<(Duration, Event)>,
+    most: usize,
+    missed: u64,
+}
+
+/// Events in the order in which they happened.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// Each with the time at which it happened, by the clock of the traced object.
+    pub events: VecDeque<(Duration, Event)>,
+    /// Events since the last call that found no room.
+    pub missed: u64,
+}
+
+impl Trace {
+    /// Begins to keep events, `most` at one time. Of no effect on one that is on.
+    pub fn begin(&mut self, most: usize) {
+        self.0.get_or_insert_with(|| {
+            Box::new(Log {
+                now: Duration::ZERO,
+                events: VecDeque::new(),
+                most,
+                missed: 0,
+            })
+        });
+    }
+
+    /// Forgets what is kept, and keeps no more.
+    pub fn end(&mut self) {
+        self.0 = None;
+    }
+
+    /// Whether events are kept.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Sets the time of the events that follow.
+    #[inline]
+    pub fn at(&mut self, now: Duration) {
+        if let Some(log) = &mut self.0 {
+            log.now = now;
+        }
+    }
+
+    /// Keeps an event, which is made only where the trace is on.
+    #[inline]
+    pub fn push(&mut self, event: impl FnOnce() -> Event) {
+        if let Some(log) = &mut self.0 {
+            log.push(event());
+        }
+    }
+
+    /// Takes all events that are kept.
+    pub fn take(&mut self) -> Taken {
+        self.0.as_mut().map_or_else(Taken::default, |log| Taken {
+            events: std::mem::take(&mut log.events),
+            missed: std::mem::take(&mut log.missed),
+        })
+    }
+}
+
+impl Log {
+    #[cold]
+    fn push(&mut self, event: Event) {
+        if self.events.len() < self.most {
+            self.events.push_back((self.now, event));
+        } else {
+            self.missed += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(first: u64) -> Event {
+        Event::Lost {
+            first,
+            packets: 1,
+            cause: "link",
+        }
+    }
+
+    #[test]
+    fn a_trace_that_is_off_makes_no_event() {
+        let mut trace = Trace::default();
+        trace.push(|| unreachable!("it is off"));
+        trace.begin(1);
+        trace.end();
+        trace.push(|| unreachable!("it is off again"));
+        assert!(trace.take().events.is_empty());
+    }
+
+    #[test]
+    fn events_beyond_the_limit_are_counted_until_others_are_taken() {
+        let mut trace = Trace::default();
+        trace.begin(2);
+        for number in 0..5 {
+            trace.at(Duration::from_millis(number));
+            trace.push(|| lost(number));
+        }
+        let taken = trace.take();
+        let times: Vec<_> = taken.events.iter().map(|(at, _)| at.as_millis()).collect();
+        assert_eq!((times, taken.missed), (vec![0, 1], 3));
+        trace.push(|| lost(5));
+        let taken = trace.take();
+        assert_eq!((taken.events.len(), taken.missed), (1, 0));
+    }
+}

@@ -1,0 +1,193 @@
+//! Events of a session, for its trace: packets as they are on the wire, before the seal.
+
+use std::time::Duration;
+
+use fec::wire::Header;
+use trace::{Event, Frame as Traced, Metrics, Packet, Ranges, Trace};
+
+use super::{Event as Happened, Session};
+use crate::{
+    ecn::Ecn,
+    wire::{Frame, Frames, Part, Parts, Report},
+};
+
+impl Session {
+    /// The trace of this session, off to begin with. Its clock is that of `now`.
+    pub fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+
+    pub(super) fn trace_sent(&mut self, number: u64, packet: &[u8], bytes: usize, ecn: Ecn) {
+        self.trace
+            .push(|| Event::Sent(packet_of(number, packet, bytes, ecn)));
+    }
+
+    pub(super) fn trace_received(&mut self, number: u64, packet: &[u8], bytes: usize, ecn: Ecn) {
+        self.trace
+            .push(|| Event::Received(packet_of(number, packet, bytes, ecn)));
+    }
+
+    pub(super) fn trace_event(&mut self, event: &Happened) {
+        let (stream, state) = match *event {
+            Happened::Opened { stream, .. } => (stream, "open"),
+            Happened::Finished { stream } => (stream, "data_received"),
+            Happened::Reset { stream, .. } => (stream, "reset_received"),
+            Happened::Closed { stream } => (stream, "closed"),
+            Happened::LinkDown => return self.trace.push(|| Event::Link { up: false }),
+            Happened::LinkUp => return self.trace.push(|| Event::Link { up: true }),
+            Happened::Readable { .. } | Happened::Acked { .. } | Happened::PeerClosed { .. } => {
+                return;
+            }
+        };
+        self.trace.push(|| Event::Stream { stream, state });
+    }
+
+    /// What a report has shown: losses, the path, and FEC overhead where that is another.
+    pub(super) fn trace_report(&mut self, overhead: f64) {
+        if !self.trace.is_on() {
+            return;
+        }
+        for loss in &self.losses {
+            self.trace.push(|| Event::Lost {
+                first: loss.first,
+                packets: loss.packets,
+                cause: loss.cause.as_str(),
+            });
+        }
+        let path = self.path();
+        let (latest_rtt, rtt_variance) =
+            (self.delivery.latest_rtt(), self.delivery.rtt_variation());
+        let in_flight = self.delivery.in_flight().bytes;
+        self.trace.push(|| {
+            Event::Metrics(Metrics {
+                latest_rtt,
+                smoothed_rtt: path.rtt,
+                min_rtt: path.rtt_least,
+                rtt_variance: Some(rtt_variance),
+                pacing_rate: Some(path.rate),
+                link_rate: Some(path.link_rate),
+                congestion_window: None,
+                bytes_in_flight: Some(in_flight),
+            })
+        });
+        if path.overcode != overhead {
+            let link_loss = self.link_loss();
+            self.trace.push(|| Event::Overhead {
+                loss: path.loss,
+                link_loss,
+                overhead: path.overcode,
+            });
+        }
+    }
+}
+
+fn packet_of(number: u64, packet: &[u8], bytes: usize, ecn: Ecn) -> Packet {
+    let mut frames = Vec::new();
+    push_frames(packet, &mut frames);
+    Packet {
+        number,
+        bytes: bytes as u64,
+        marked: ecn == Ecn::Ce,
+        frames,
+    }
+}
+
+fn push_frames(packet: &[u8], out: &mut Vec<Traced>) {
+    for frame in Frames::new(packet) {
+        match (frame, out.last_mut()) {
+            (Ok(Frame::Padding), Some(Traced::Padding { bytes })) => *bytes += 1,
+            (Ok(frame), _) => push_frame(&frame, out),
+            (Err(_), _) => out.push(Traced::Unreadable),
+        }
+    }
+}
+
+fn push_frame(frame: &Frame<'_>, out: &mut Vec<Traced>) {
+    out.push(match *frame {
+        Frame::Padding => Traced::Padding { bytes: 1 },
+        Frame::Probe => Traced::Probe,
+        Frame::Report(ref report) => report_of(report),
+        Frame::MtuProbe { id } => Traced::MtuProbe { id },
+        Frame::MtuAck { id } => Traced::MtuAck { id },
+        Frame::Close { code, reason } => Traced::Close {
+            code: code as u8,
+            reason: reason.to_owned(),
+        },
+        Frame::Segment { seq, parts } => {
+            out.push(Traced::Segment { number: seq });
+            out.extend(Parts::new(parts).map(|part| match part {
+                Ok(part) => part_of(&part),
+                Err(_) => Traced::Unreadable,
+            }));
+            return;
+        }
+        Frame::Coded { channel, protected } => match Header::parse(protected) {
+            Ok((header, content)) if header.is_data() => {
+                out.push(Traced::Source { channel });
+                return push_frames(content, out);
+            }
+            Ok(_) => Traced::Repair {
+                channel,
+                bytes: protected.len() as u64,
+            },
+            Err(_) => Traced::Unreadable,
+        },
+        Frame::Packet {
+            channel, message, ..
+        } => Traced::Datagram {
+            channel,
+            bytes: message.len() as u64,
+        },
+    });
+}
+
+fn part_of(part: &Part<'_>) -> Traced {
+    match *part {
+        Part::Open { stream, .. } => Traced::Open { stream },
+        Part::Data {
+            stream,
+            from,
+            bytes,
+            fin,
+        } => Traced::Data {
+            stream,
+            offset: from,
+            bytes: bytes.len() as u64,
+            fin,
+        },
+        Part::Reset { stream, code, sent } => Traced::Reset {
+            stream,
+            code: code as u8,
+            size: sent,
+        },
+        Part::Credit { stream, until } => Traced::Credit { stream, until },
+        Part::SessionCredit { until } => Traced::SessionCredit { until },
+        Part::Reclass { stream, .. } => Traced::Reclass { stream },
+    }
+}
+
+/// Packet numbers between two gaps have arrived; below the oldest gap that is told, only the one
+/// before it is sure to have.
+fn report_of(report: &Report) -> Traced {
+    let mut packets = Ranges::new();
+    if let Some(highest) = report.highest {
+        let mut last = highest.number;
+        for gap in report.gaps.iter().rev() {
+            let first = gap.before.saturating_add(gap.missing).saturating_add(1);
+            if first <= last {
+                packets.push((first, last));
+            }
+            last = gap.before.min(last);
+        }
+        packets.push((last, last));
+    }
+    let delay = report.highest.map_or(0, |highest| highest.held_us);
+    let segments = report.ranges.iter().rev();
+    Traced::Report {
+        packets,
+        delay: Duration::from_micros(delay),
+        marked: report.marked,
+        below: report.below,
+        segments: segments.map(|range| (range.start, range.end - 1)).collect(),
+    }
+}
