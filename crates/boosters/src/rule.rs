@@ -264,7 +264,7 @@ mod tests {
             });
             switch.update(ms(0), &path);
             assert_eq!(switch.is_on(), expected, "case {number}");
-            assert_eq!(switch.switched_on, expected.into(), "case {number}");
+            assert_eq!(switch.switched_on, u64::from(expected), "case {number}");
         }
     }
 

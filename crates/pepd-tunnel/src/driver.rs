@@ -206,6 +206,7 @@ impl Driver {
         let blocked = self.send(cx);
         // Sending tells whether the link is there.
         Core::dispatch(&self.core);
+        self.core.borrow_mut().record();
         self.count();
         if !blocked {
             self.wait(cx);

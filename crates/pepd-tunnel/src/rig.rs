@@ -126,6 +126,7 @@ pub(super) fn context_over(
         outage: pepd_relay::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),
+        recorders: Arc::default(),
     })
 }
 

@@ -46,6 +46,7 @@ fn context() -> Arc<FlowContext> {
         outage: pepd_relay::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),
+        recorders: Arc::default(),
     })
 }
 

@@ -60,8 +60,12 @@ pub enum Event {
         /// Bytes in the ring afterwards.
         held: u64,
     },
-    /// A booster counted something it did to packets.
+    /// A booster counted something that it did to packets.
     Booster {
+        /// `sender` for a chain of this end, `receiver` for what unwraps a chain of the peer's.
+        place: &'static str,
+        /// Number of the chain.
+        chain: u64,
         /// Its name, as in the configuration.
         booster: &'static str,
         /// The counter, as `pepd status --json` names it.

@@ -12,6 +12,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod event;
+#[cfg(feature = "qlog")]
 pub mod qlog;
 
 use std::{collections::VecDeque, time::Duration};
@@ -31,7 +32,7 @@ struct Log {
 }
 
 /// Events in the order in which they happened.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Taken {
     /// Each with the time at which it happened, by the clock of the traced object.
     pub events: VecDeque<(Duration, Event)>,

@@ -116,11 +116,13 @@ impl Writer {
                 return self.record(at, &format!("relay:{step}"), data, out);
             }
             Event::Booster {
+                place,
+                chain,
                 booster,
                 counter,
                 by,
             } => {
-                let data = json!({ "counter": counter, "by": by });
+                let data = json!({ "place": place, "chain": chain, "counter": counter, "by": by });
                 return self.record(at, &format!("booster:{booster}"), data, out);
             }
         };

@@ -8,8 +8,11 @@
 //! ```
 
 mod introduction;
+mod tracing;
 
 use std::{collections::BTreeMap, time::Duration};
+
+use trace::Trace;
 
 use crate::{
     chain::{Chain, Receiver},
@@ -19,6 +22,7 @@ use crate::{
     settings,
 };
 use introduction::Introduction;
+use tracing::Counted;
 
 /// Chains to one peer at most.
 pub const CHAINS_MAX: usize = 32;
@@ -40,6 +44,7 @@ pub struct Exchange {
     now: Duration,
     /// Messages that make no sense.
     refused: u64,
+    counted: Counted,
 }
 
 impl Exchange {
@@ -58,7 +63,21 @@ impl Exchange {
             path: Path::default(),
             now: Duration::ZERO,
             refused: 0,
+            counted: Counted::default(),
         }
+    }
+
+    /// The trace of all boosters, off to begin with.
+    pub fn trace(&mut self) -> &mut Trace {
+        &mut self.counted.trace
+    }
+
+    fn note(&mut self, now: Duration) {
+        let receivers = self
+            .receivers
+            .iter()
+            .map(|(chain, receiver)| (*chain, receiver));
+        self.counted.note(now, &self.chains, receivers);
     }
 
     /// A session with the peer begins: perhaps it is another program than before, and what it knew it has forgotten.
@@ -81,6 +100,7 @@ impl Exchange {
         if let Some(chain) = self.chains.get_mut(chain) {
             chain.from_host(now, packet);
         }
+        self.note(now);
     }
 
     /// A message of the peer's, whose datagram came with the mark `outer`. `site` says to which of our chains the answers to a packet belong, if it may go to
@@ -108,6 +128,7 @@ impl Exchange {
             }
             _ => self.refused += 1,
         }
+        self.note(now);
     }
 
     /// Time has passed.
@@ -124,6 +145,7 @@ impl Exchange {
             }
         }
         self.ending.retain(|receiver| receiver.deadline().is_some());
+        self.note(now);
     }
 
     /// When [`on_time`](Self::on_time) wants to be called.
@@ -188,6 +210,7 @@ impl Exchange {
         if ecn.is_none() {
             out.truncate(begin);
         }
+        self.note(now);
         ecn
     }
 

@@ -25,6 +25,8 @@ mod tests;
 pub use half::{Ending, Half, HalfRecord, HalfState};
 pub use idle::{IdleClock, IdleEvent};
 
+use trace::{Event, Trace};
+
 use crate::{
     budget::Share,
     ring::{Ranges, RingMap},
@@ -64,6 +66,14 @@ pub enum Direction {
 impl Direction {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Up, Self::Down];
+
+    /// For programs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
 
     /// The half whose bytes come from `side`.
     pub const fn from(side: Side) -> Self {
@@ -214,6 +224,7 @@ pub struct Relay {
     limits: RelayLimits,
     share: Share,
     growth_denied: u64,
+    trace: Trace,
 }
 
 impl Relay {
@@ -234,6 +245,7 @@ impl Relay {
             limits,
             share,
             growth_denied: 0,
+            trace: Trace::default(),
         }
     }
 
@@ -277,6 +289,25 @@ impl Relay {
             Direction::Up => &mut self.up,
             Direction::Down => &mut self.down,
         }
+    }
+
+    /// The trace of this relay, off to begin with. Its owner sets the [time](Trace::at) of the
+    /// events, as the relay itself knows none.
+    pub fn trace(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+
+    fn note(&mut self, direction: Direction, step: &'static str, bytes: u64) {
+        if !self.trace.is_on() {
+            return;
+        }
+        let held = self.half(direction).undelivered();
+        self.trace.push(|| Event::Relay {
+            direction: direction.as_str(),
+            step,
+            bytes,
+            held,
+        });
     }
 
     /// How often a ring was not allowed to grow by the memory budget.
@@ -375,6 +406,7 @@ impl Relay {
     /// The source gave `count` bytes, at least 1.
     pub fn handle_received(&mut self, direction: Direction, count: u64) {
         self.half_mut(direction).on_received(count);
+        self.note(direction, "received", count);
         self.turn_left = self.turn_left.saturating_sub(count);
         self.first = direction.other();
     }
@@ -382,6 +414,7 @@ impl Relay {
     /// The source has nothing at the moment.
     pub fn handle_receive_blocked(&mut self, direction: Direction) {
         self.legs.of_mut(direction.source()).readable = false;
+        self.note(direction, "receive_blocked", 0);
     }
 
     /// A receive returned 0: the source has closed. On a leg that broke before, it may
@@ -389,7 +422,10 @@ impl Relay {
     pub fn handle_end_of_stream(&mut self, direction: Direction) {
         let side = direction.source();
         match self.legs.of(side).broken {
-            None | Some(Ending::Fin) => self.half_mut(direction).on_end(Ending::Fin),
+            None | Some(Ending::Fin) => {
+                self.half_mut(direction).on_end(Ending::Fin);
+                self.note(direction, "finished", 0);
+            }
             Some(Ending::Reset) => self.handle_reset(side),
         }
     }
@@ -404,6 +440,7 @@ impl Relay {
     /// arrived on it may still be received. `ending` is how its own stream will be found to end:
     /// by FIN if that came before the leg broke.
     pub fn handle_broken(&mut self, side: Side, ending: Ending) {
+        self.note(Direction::from(side), "source_broken", 0);
         let leg = self.legs.of_mut(side);
         leg.broken.get_or_insert(ending);
         leg.readable = true;
@@ -414,7 +451,9 @@ impl Relay {
     /// The sink took `count` bytes, at least 1. The ring grows where that would have saved calls
     /// and the budget allows it.
     pub fn handle_sent(&mut self, direction: Direction, count: u64) {
-        if self.half_mut(direction).on_sent(count) {
+        let grows = self.half_mut(direction).on_sent(count);
+        self.note(direction, "sent", count);
+        if grows {
             self.grow(direction);
         }
     }
@@ -426,19 +465,23 @@ impl Relay {
         }
         if self.share.try_grow(ring.size()) {
             self.half_mut(direction).ring.grow();
+            self.note(direction, "ring_grown", self.half(direction).ring.size());
         } else {
             self.growth_denied += 1;
+            self.note(direction, "growth_denied", 0);
         }
     }
 
     /// The sink takes nothing at the moment.
     pub fn handle_send_blocked(&mut self, direction: Direction) {
         self.legs.of_mut(direction.sink()).writable = false;
+        self.note(direction, "send_blocked", 0);
     }
 
     /// FIN was sent to the sink.
     pub fn handle_shut_down(&mut self, direction: Direction) {
         self.half_mut(direction).on_shut_down();
+        self.note(direction, "shut_down", 0);
     }
 
     /// The leg may have something to receive.

@@ -9,6 +9,7 @@ pub mod idle;
 mod leg_io;
 mod published;
 mod receive_window;
+mod recorders;
 mod relaying;
 mod resuming;
 pub mod revive;
@@ -49,6 +50,7 @@ pub use connecting::{connect, connected, reason};
 pub use leg_io::LegIo;
 pub use published::{born, publish_cookie, publish_leg};
 use receive_window::ReceiveWindow;
+pub use recorders::{Attached, Chunk, Recorded, Recorders, Recording};
 pub use relaying::SHORTAGE_RETRY;
 pub use resuming::age;
 pub use resuming::{Lost, Resumed, resume};
@@ -87,6 +89,8 @@ pub struct FlowContext {
     pub link: Option<Arc<SharedLink>>,
     /// Who waits for the end of which flow.
     pub watchers: Arc<Watchers>,
+    /// Traces that are asked for.
+    pub recorders: Arc<Recorders>,
 }
 
 impl FlowContext {
@@ -205,6 +209,7 @@ struct Flow {
     counted: [u64; 2],
     /// The first error of a leg.
     failure: Option<io::Error>,
+    recorded: Attached,
     /// How a flow that is dropped now has ended.
     ending: EndReason,
     _permit: Permit,
@@ -260,6 +265,7 @@ impl Flow {
             began: Instant::now(),
             counted: [0; 2],
             failure: None,
+            recorded: Attached::default(),
             ending: EndReason::Drained,
             _permit: permit,
         })
@@ -270,6 +276,18 @@ impl Flow {
         match self.relay().await {
             Ok(end) => self.close(end).await,
             Err(reason) => self.ending = reason,
+        }
+    }
+
+    /// Passes on what the relay has traced, where that is asked for.
+    fn record(&mut self) {
+        let Self { ends, recorded, .. } = self;
+        let is_ours = |what| what == Recorded::Flow(Watched::from(&*ends));
+        let is_recorded = recorded.update(&self.context.recorders, is_ours);
+        let trace = self.relay.trace();
+        if is_recorded || trace.is_on() {
+            let now = self.began.elapsed();
+            recorded.take(now, [trace], |_| None);
         }
     }
 
@@ -300,6 +318,7 @@ impl Flow {
 impl Drop for Flow {
     fn drop(&mut self) {
         self.slot.publish_state(SlotState::Closed);
+        self.record();
         self.count_bytes();
         let [up, down] = self.delivered();
         let undelivered = |direction| match self.ending {

@@ -41,6 +41,10 @@ impl Flow {
         let timer = pin!(idle::timer());
         let mut idle = Idle::new(self.ends.site.timeouts.idle, timer);
         loop {
+            let trace = self.relay.trace();
+            if trace.is_on() {
+                trace.at(self.began.elapsed());
+            }
             match self.relay.poll_action() {
                 Action::Receive { direction, space } => {
                     let result = self.receive(direction, &space);
@@ -58,10 +62,12 @@ impl Flow {
                     }
                 }
                 Action::Yield => {
+                    self.record();
                     yield_now().await;
                     self.relay.handle_turn();
                 }
                 Action::Wait(wait) => {
+                    self.record();
                     self.wait(wait, &mut idle).await?;
                     self.relay.handle_turn();
                 }

@@ -57,6 +57,7 @@ fn context() -> Arc<FlowContext> {
         outage: crate::outage::unknown_link(),
         link: None,
         watchers: Arc::default(),
+        recorders: Arc::default(),
     })
 }
 

@@ -3,12 +3,13 @@
 //! - this module, what flows and the driver ask of it
 //! - `events`, what the endpoint has to tell; `resuming`, flows that go on in another session
 //! - `peers`, a peer and its flows; `packets`, packets beside them; `probed`, probes of the path to
-//!   it
+//!   it; `recorded`, traces that operators ask for
 
 mod events;
 mod packets;
 mod peers;
 mod probed;
+mod recorded;
 mod resuming;
 mod trouble;
 
@@ -22,7 +23,7 @@ use std::{
 };
 
 use pep_core::{arena::name_hash, greeting::Opening, hosts::Host, key::PublicKey};
-use pepd_relay::flow::FlowContext;
+use pepd_relay::flow::{Attached, FlowContext};
 use tokio::time::Instant;
 use tunnel::{
     class::Class,
@@ -73,6 +74,8 @@ pub(super) struct Core {
     off: bool,
     /// A session that takes packets has begun.
     joined: bool,
+    /// Recorders of any peer.
+    recorded: Attached,
 }
 
 /// What our clock says when the core is made: what is remembered from before lies behind it.
@@ -105,6 +108,7 @@ impl Core {
             heard: None,
             off: false,
             joined: false,
+            recorded: Attached::default(),
         }))
     }
 

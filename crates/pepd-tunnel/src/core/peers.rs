@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use pep_core::config::Peer;
+use pepd_relay::flow::Attached;
 use tunnel::{
     ecn::Ecn,
     endpoint::{Carrier, PeerId, Stores},
@@ -41,6 +42,8 @@ pub(crate) struct PeerShell {
     pub(super) told_of_cap: bool,
     /// Why there is no session with it.
     pub(super) trouble: Trouble,
+    /// Recorders of its sessions and boosters.
+    pub(super) recorded: Attached,
 }
 
 /// All peers, in the order of the configuration.
@@ -76,6 +79,7 @@ impl Peers {
             silent_since: None,
             told_of_cap: false,
             trouble: Trouble::default(),
+            recorded: Attached::default(),
         });
     }
 

@@ -101,6 +101,11 @@ pub(super) enum Taken {
 }
 
 impl Packets {
+    /// The trace of all boosters.
+    pub(crate) fn trace(&mut self) -> &mut trace::Trace {
+        self.exchange.trace()
+    }
+
     /// Of the sites of a peer in mode `packet`, if it has any.
     pub(super) fn new(config: &Config, peer: usize, seed: u64) -> Option<Self> {
         let sites = config.packet_sites();

@@ -25,10 +25,11 @@ use pepd_sys::{
     leg::{SiteRuntime, testing::site},
 };
 use tokio::task::LocalSet;
+use trace::Taken;
 use tunnel::{
     class::Class,
     ecn::Ecn,
-    endpoint::{Endpoint, EndpointConfig, Limits},
+    endpoint::{Endpoint, EndpointConfig, Limits, PeerId},
     session::{LinkHint, Rate, SessionConfig},
 };
 
@@ -82,6 +83,7 @@ pub(super) struct Process {
     disk: Option<Slow<Key>>,
     custody: Rc<Custody>,
     site: Arc<SiteRuntime>,
+    peer: PeerId,
     /// When its clock began, by the world's.
     began: Duration,
     next_second: Duration,
@@ -208,6 +210,7 @@ impl Machine {
             disk,
             custody,
             site: Arc::new(site),
+            peer: id,
             began: now,
             next_second: now + Duration::from_secs(1),
         };
@@ -361,6 +364,23 @@ impl Process {
         Core::dispatch(&self.core);
         drop(guard);
         let _ = std::pin::Pin::new(&mut self.local).poll(cx);
+    }
+
+    /// Takes what its sessions have traced, with the time of their clock at which the world began.
+    pub(super) fn take_trace(&self) -> (Taken, Duration) {
+        let trace = self
+            .core
+            .borrow_mut()
+            .endpoint
+            .trace(self.peer)
+            .map(|trace| {
+                trace.begin(usize::MAX);
+                trace.take()
+            });
+        (
+            trace.unwrap_or_default(),
+            BEGINNING.saturating_sub(self.began),
+        )
     }
 
     /// A datagram has come.

@@ -10,7 +10,8 @@
 //! What is pepd's is pepd's own code; the kernel and the hosts are simulated ([`kernel`], [`hosts`]), the link is winkemu's. A
 //! [`Fuse`](pepd_sys::fuse::Fuse) ends a process before any store to the arena and any call.
 //!
-//! `PEPD_TEST_SEED=n` runs that schedule alone, and tells what happens; `PEPD_TEST_SCHEDULES=n` runs so many, and
+//! `PEPD_TEST_SEED=n` runs that schedule alone, tells what happens, and writes both ends' traces as
+//! qlog, as the first one that fails does; `PEPD_TEST_SCHEDULES=n` runs so many, and
 //! `PEPD_TEST_FIRST=n` begins with that seed instead of 0.
 
 mod checks;
@@ -18,12 +19,13 @@ mod end;
 mod hosts;
 mod kernel;
 mod plan;
+mod recording;
 mod world;
 
 use std::{
     any::Any,
     env,
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -34,6 +36,7 @@ use std::{
 
 use hosts::Closes;
 use plan::{Broken, Plan, Scope, Special};
+use recording::Recording;
 use world::{Summary, World};
 
 fn number(name: &str) -> Option<u64> {
@@ -52,7 +55,13 @@ fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
     if let Some(seed) = number("PEPD_TEST_SEED") {
         let plan = Plan::draw(seed, scope);
         println!("{plan:?}");
-        println!("{:?}", World::run(plan, true));
+        let recording = Recording::default();
+        let recorded = Some(recording.clone());
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            World::run_recorded(plan, true, recorded)
+        }));
+        println!("{}", recording.write(seed));
+        println!("{:?}", ran.unwrap_or_else(|panic| resume_unwind(panic)));
         return;
     }
     let runs = number("PEPD_TEST_SCHEDULES").unwrap_or(runs);
@@ -92,6 +101,14 @@ fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
     let (sum, failures) = all.into_inner().expect("nothing panics with it");
     println!("{what}: {sum:?}, {:?}", began.elapsed());
     let seeds: Vec<_> = failures.iter().map(|(seed, _)| seed).collect();
+    if let Some((seed, _)) = failures.first() {
+        let recording = Recording::default();
+        let (plan, recorded) = (Plan::draw(*seed, scope), Some(recording.clone()));
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            World::run_recorded(plan, false, recorded)
+        }));
+        println!("{}", recording.write(*seed));
+    }
     assert!(
         failures.is_empty(),
         "{what}: {} of {runs} failed, again by PEPD_TEST_SEED=n: {seeds:?}\n{}",

@@ -19,6 +19,7 @@ use super::{
     hosts::Host,
     kernel::{Shared as Socket, lock},
     plan::{Crash, Fault, Plan},
+    recording::Recording,
 };
 use crate::draw::Draw;
 
@@ -108,6 +109,7 @@ pub(super) struct World {
     out: bool,
     summary: Summary,
     pub(super) trace: bool,
+    recording: Option<Recording>,
 }
 
 impl World {
@@ -147,6 +149,7 @@ impl World {
             summary: Summary::default(),
             plan,
             trace,
+            recording: None,
         }
     }
 
@@ -154,13 +157,23 @@ impl World {
     ///
     /// # Panics
     /// When something is not as it has to be.
-    pub(super) fn run(mut plan: Plan, trace: bool) -> Summary {
+    pub(super) fn run(plan: Plan, trace: bool) -> Summary {
+        Self::run_recorded(plan, trace, None)
+    }
+
+    /// Runs it with what both ends trace.
+    pub(super) fn run_recorded(
+        mut plan: Plan,
+        trace: bool,
+        recording: Option<Recording>,
+    ) -> Summary {
         plan.flows.sort_by_key(|flow| flow.begins);
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let start = Instant::now();
             let mut world = Self::new(plan, trace);
+            world.recording = recording;
             let mut timer = pin!(sleep_until(start));
             poll_fn(|cx| {
                 let now = start.elapsed();
@@ -295,8 +308,19 @@ impl World {
             self.machines[end].note();
         }
         self.call();
+        self.record();
         checks::always(self);
         moved
+    }
+
+    fn record(&self) {
+        if let Some(recording) = &self.recording {
+            for (end, machine) in self.machines.iter().enumerate() {
+                if let Some(process) = &machine.process {
+                    recording.take(end, process);
+                }
+            }
+        }
     }
 
     /// What the schedule has for this moment.

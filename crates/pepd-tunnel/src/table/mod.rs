@@ -125,6 +125,13 @@ pub(super) struct Table {
 const SUMS: usize = 256;
 
 impl Table {
+    /// The stream of the flow in that slot of the arena, as long as its session knows it.
+    pub(super) fn stream_of_slot(&self, slot: u32) -> Option<StreamId> {
+        let mut entries = self.entries.values();
+        let entry = entries.find(|entry| entry.memory.slot.index() == slot)?;
+        entry.stream()
+    }
+
     pub(super) fn new(context: &Arc<FlowContext>, sizes: Sizes, flows_max: u32) -> Self {
         Self {
             context: Arc::clone(context),

@@ -329,6 +329,7 @@ fn context(
         outage: LinkWatch::new(config, Some(Arc::clone(&arena))),
         link: shared_link(config),
         watchers: Arc::default(),
+        recorders: Arc::default(),
         arena,
     };
     Ok((Arc::new(context), legs))

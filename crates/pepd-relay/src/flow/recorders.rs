@@ -1,0 +1,281 @@
+//! Traces that operators ask for: from the threads that carry flows to whoever writes them down.
+//!
+//! ```text
+//!   Flow, each turn ---------+                               GET /v1/flows/FLOW/qlog
+//!                            +--> Recorder -- Chunks ------> the observer, as qlog
+//!   tunnels' thread ---------+    (a bounded channel)
+//! ```
+//!
+//! Where no trace is asked for, a turn costs one load. A reader that is slow loses events, which
+//! are counted, and never holds up a flow.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::mpsc, time::Instant};
+use trace::{Taken, Trace};
+
+use super::Watched;
+
+/// Events that an object keeps between two calls of [`Attached::take`].
+const EVENTS_MAX: usize = 16_384;
+/// Chunks that wait for the reader.
+const CHUNKS_MAX: usize = 256;
+
+/// The object of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// A flow between two legs.
+    Flow(Watched),
+    /// Sessions with a peer, by the [`name_hash`](pep_core::arena::name_hash) of its name; and a
+    /// flow in its tunnel by its slot in the arena, if one is meant.
+    Tunnel {
+        /// Hash of the peer's name.
+        peer: u64,
+        /// Slot of the flow.
+        slot: Option<u32>,
+    },
+}
+
+/// Events of an object.
+#[derive(Debug)]
+pub struct Chunk {
+    /// Events, timed since the recording began.
+    pub taken: Taken,
+    /// The stream of the flow that is meant, where it has another than before.
+    pub stream: Option<u64>,
+}
+
+/// One end of a recording, at the object's.
+#[derive(Debug)]
+pub struct Recorder {
+    what: Recorded,
+    began: Instant,
+    chunks: mpsc::Sender<Chunk>,
+    /// Events that found no room in the channel.
+    missed: AtomicU64,
+    /// The stream that was told last, plus 1; 0 for none.
+    stream: AtomicU64,
+}
+
+impl Recorder {
+    /// Passes events on, of an object whose clock shows `now`. `stream` is the stream of the flow
+    /// that is meant, as far as it has one.
+    fn give(&self, now: Duration, taken: &Taken, stream: Option<u64>) {
+        let told = stream.map_or(0, |stream| stream.saturating_add(1));
+        let stream = stream.filter(|_| self.stream.load(Ordering::Relaxed) != told);
+        if taken.events.is_empty() && taken.missed == 0 && stream.is_none() {
+            return;
+        }
+        let mut taken = taken.clone();
+        let since = self.began.elapsed();
+        for (at, _) in &mut taken.events {
+            *at = (since + *at).saturating_sub(now);
+        }
+        taken.missed += self.missed.swap(0, Ordering::Relaxed);
+        match self.chunks.try_send(Chunk { taken, stream }) {
+            Ok(()) if told > 0 => self.stream.store(told, Ordering::Relaxed),
+            // A reader that has gone takes its recorder along.
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
+            Err(mpsc::error::TrySendError::Full(Chunk { taken, .. })) => {
+                let lost = taken.events.len() as u64 + taken.missed;
+                self.missed.fetch_add(lost, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// All recordings under way. Whoever begins them bounds how many there are.
+#[derive(Debug, Default)]
+pub struct Recorders {
+    /// Raised whenever the list changes.
+    changes: AtomicU64,
+    list: Mutex<Vec<Arc<Recorder>>>,
+}
+
+/// The reader's end of a recording, which is over when this is dropped.
+#[derive(Debug)]
+pub struct Recording {
+    recorders: Arc<Recorders>,
+    recorder: Arc<Recorder>,
+    chunks: mpsc::Receiver<Chunk>,
+}
+
+impl Recorders {
+    /// Begins a recording. Its events are timed since `began`.
+    pub fn record(self: &Arc<Self>, what: Recorded, began: Instant) -> Recording {
+        let (sender, chunks) = mpsc::channel(CHUNKS_MAX);
+        let recorder = Arc::new(Recorder {
+            what,
+            began,
+            chunks: sender,
+            missed: AtomicU64::new(0),
+            stream: AtomicU64::new(0),
+        });
+        self.change(|list| list.push(Arc::clone(&recorder)));
+        Recording {
+            recorders: Arc::clone(self),
+            recorder,
+            chunks,
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Recorder>>)) {
+        let mut list = self.list();
+        change(&mut list);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Arc<Recorder>>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Recording {
+    /// The next events; `None` never comes while this lives.
+    pub async fn next(&mut self) -> Option<Chunk> {
+        self.chunks.recv().await
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        let ours = &self.recorder;
+        self.recorders
+            .change(|list| list.retain(|recorder| !Arc::ptr_eq(recorder, ours)));
+    }
+}
+
+/// The recorders of one object.
+#[derive(Debug, Default)]
+pub struct Attached {
+    /// The changes of the list that are known.
+    seen: u64,
+    recorders: Vec<Arc<Recorder>>,
+}
+
+impl Attached {
+    /// Whether there was any recorder at the last [`update`](Self::update).
+    pub fn is_any(&self) -> bool {
+        !self.recorders.is_empty()
+    }
+
+    /// Looks whether recordings of the object have begun or ended, which costs one load where none
+    /// has. Returns whether there is any.
+    pub fn update(&mut self, all: &Recorders, is_of: impl Fn(Recorded) -> bool) -> bool {
+        let changes = all.changes.load(Ordering::Acquire);
+        if changes != self.seen {
+            self.seen = changes;
+            let list = all.list();
+            let ours = list.iter().filter(|recorder| is_of(recorder.what));
+            self.recorders = ours.cloned().collect();
+        }
+        self.is_any()
+    }
+
+    /// Gives all recorders what is in the traces of the object, whose clock shows `now`, and begins
+    /// traces that are off; ends them where there is no recorder. `stream_of` tells the stream of
+    /// the flow in this slot.
+    pub fn take<'a>(
+        &self,
+        now: Duration,
+        traces: impl IntoIterator<Item = &'a mut Trace>,
+        mut stream_of: impl FnMut(u32) -> Option<u64>,
+    ) {
+        for trace in traces {
+            if !self.is_any() {
+                trace.end();
+                continue;
+            }
+            if !trace.is_on() {
+                trace.begin(EVENTS_MAX);
+                trace.at(now);
+            }
+            let taken = trace.take();
+            for recorder in &self.recorders {
+                let slot = match recorder.what {
+                    Recorded::Tunnel { slot, .. } => slot,
+                    Recorded::Flow(_) => None,
+                };
+                recorder.give(now, &taken, slot.and_then(&mut stream_of));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::Event;
+
+    use super::*;
+
+    const TUNNEL: Recorded = Recorded::Tunnel {
+        peer: 7,
+        slot: Some(3),
+    };
+
+    fn push(trace: &mut Trace, count: u64) {
+        for _ in 0..count {
+            trace.push(|| Event::Restored { segments: 1 });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_reach_every_recorder_in_the_time_of_its_recording() {
+        let all = Arc::new(Recorders::default());
+        let (mut attached, mut trace) = (Attached::default(), Trace::default());
+        assert!(!attached.update(&all, |what| what == TUNNEL));
+        let began = Instant::now();
+        let mut recordings = [all.record(TUNNEL, began), all.record(TUNNEL, began)];
+        let _other = all.record(
+            Recorded::Tunnel {
+                peer: 8,
+                slot: None,
+            },
+            began,
+        );
+        assert!(attached.update(&all, |what| what == TUNNEL));
+        // The object's clock is far behind the recording's.
+        attached.take(Duration::ZERO, [&mut trace], |_| None);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        trace.at(Duration::from_secs(4));
+        push(&mut trace, 1);
+        attached.take(Duration::from_secs(5), [&mut trace], |slot| {
+            Some(slot.into())
+        });
+        for recording in &mut recordings {
+            let chunk = recording.next().await.expect("it goes on");
+            assert_eq!(chunk.stream, Some(3));
+            assert_eq!(chunk.taken.events[0].0, Duration::from_secs(4));
+        }
+        drop(recordings);
+        assert!(!attached.update(&all, |what| what == TUNNEL));
+        attached.take(Duration::from_secs(6), [&mut trace], |_| None);
+        assert!(!trace.is_on());
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_slow_loses_events_and_is_told_how_many() {
+        let all = Arc::new(Recorders::default());
+        let (mut attached, mut trace) = (Attached::default(), Trace::default());
+        let mut recording = all.record(TUNNEL, Instant::now());
+        attached.update(&all, |_| true);
+        attached.take(Duration::ZERO, [&mut trace], |_| None);
+        for _ in 0..CHUNKS_MAX + 10 {
+            push(&mut trace, 2);
+            attached.take(Duration::ZERO, [&mut trace], |_| None);
+        }
+        for _ in 0..CHUNKS_MAX {
+            assert_eq!(recording.next().await.expect("it goes on").taken.missed, 0);
+        }
+        push(&mut trace, 1);
+        attached.take(Duration::ZERO, [&mut trace], |_| None);
+        let chunk = recording.next().await.expect("it goes on");
+        assert_eq!((chunk.taken.events.len(), chunk.taken.missed), (1, 20));
+    }
+}

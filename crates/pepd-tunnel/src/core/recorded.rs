@@ -1,0 +1,32 @@
+//! Traces of sessions and boosters, for operators who ask for them.
+
+use pep_core::arena::name_hash;
+use pepd_relay::flow::Recorded;
+
+use super::Core;
+
+impl Core {
+    /// Passes on what sessions and boosters have traced. One load where no peer is recorded.
+    pub(crate) fn record(&mut self) {
+        let recorders = &self.context.recorders;
+        let was_recorded = self.recorded.is_any();
+        let of_any = |what| matches!(what, Recorded::Tunnel { .. });
+        if !self.recorded.update(recorders, of_any) && !was_recorded {
+            return;
+        }
+        let now = self.now();
+        for peer in &mut self.peers.list {
+            let name = name_hash(&peer.config.name);
+            let of_peer = |what| matches!(what, Recorded::Tunnel { peer, .. } if peer == name);
+            let was_recorded = peer.recorded.is_any();
+            if !peer.recorded.update(&self.context.recorders, of_peer) && !was_recorded {
+                continue;
+            }
+            let session = self.endpoint.trace(peer.id).into_iter();
+            let boosters = peer.packets.as_mut().map(|packets| packets.trace());
+            let table = &peer.table;
+            let stream_of = |slot| table.stream_of_slot(slot);
+            peer.recorded.take(now, session.chain(boosters), stream_of);
+        }
+    }
+}
