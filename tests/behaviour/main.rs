@@ -38,6 +38,7 @@ mod packets;
 mod page;
 mod probing;
 mod programs;
+mod qlog;
 mod recipes;
 mod relay;
 mod secrets;

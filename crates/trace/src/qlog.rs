@@ -22,6 +22,8 @@ const SEPARATOR: u8 = 0x1e;
 pub struct Writer {
     /// Time of the traced object's clock at which the trace begins.
     origin: Duration,
+    /// Time since the reference at which it begins.
+    offset: Duration,
 }
 
 /// The first record of a trace.
@@ -40,7 +42,14 @@ pub struct Header<'a> {
 impl Writer {
     /// A writer of events that are timed from `origin` on, by the clock of the traced object.
     pub fn new(origin: Duration) -> Self {
-        Self { origin }
+        let offset = Duration::ZERO;
+        Self { origin, offset }
+    }
+
+    /// A writer of events that go on with a sequence which began `offset` before.
+    pub fn going_on(offset: Duration) -> Self {
+        let origin = Duration::ZERO;
+        Self { origin, offset }
     }
 
     /// Appends the record that all others follow.
@@ -145,7 +154,7 @@ impl Writer {
 
     /// Appends a record of any name.
     pub fn record(&self, at: Duration, name: &str, data: Value, out: &mut Vec<u8>) {
-        let time = millis(at.saturating_sub(self.origin));
+        let time = millis((at + self.offset).saturating_sub(self.origin));
         let record = json!({ "time": time, "name": name, "data": data });
         record_of(&record, out);
     }

@@ -2,10 +2,12 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     time::Duration,
 };
 
 use clap::Args;
+use units::ByteSize;
 
 use super::AdminArgs;
 
@@ -16,11 +18,18 @@ line comes when something has changed, four times a second at most, and every te
 how; Ctrl-C ends it before. When another process takes over the flow, it goes on with that. pepd looks at a flow so
 closely only while somebody watches it. docs/operating.md says what each means.
 
+With --qlog it writes a file instead, which qvis and other readers of qlog take (JSON text sequences): states of the
+flow's connections, and each step of its relay, or, of a flow in a tunnel, each packet of the tunnel with what it
+carries, losses and their causes, round trips and rates. With --peer it does so for all that goes to a peer,
+boosters of mode \"packet\" included, until Ctrl-C. No bytes of hosts are in it.
+
 Examples:
   pepd flows --site mail               which flows there are, each with its number
   pepd trace 12-a3f1
   pepd trace 10.0.0.7:40112            by its client's address, where that has one flow
   pepd trace 10.0.0.7                  the one flow of a host, or which it has
+  pepd trace 12-a3f1 --qlog mail.sqlog
+  pepd trace --peer hub --qlog hub.sqlog --for 30s
   pepd trace 12-a3f1 --for 1min --json | jq 'select(.event == \"look\") | .up'
 ";
 
@@ -28,8 +37,20 @@ Examples:
 #[derive(Debug, Args)]
 pub struct TraceArgs {
     /// Which flow: its number, as `pepd flows` has it, or its client's ADDRESS:PORT, or ADDRESS
-    #[arg(value_parser = flow)]
-    pub flow: String,
+    #[arg(value_parser = flow, required_unless_present = "peer")]
+    pub flow: Option<String>,
+    /// All that goes to this peer, instead of a flow
+    #[arg(long, value_name = "NAME", requires = "qlog", conflicts_with = "flow")]
+    pub peer: Option<String>,
+    /// Write events in detail to this file, as qlog; it must not be there yet. `-` is standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub qlog: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(long, requires = "qlog")]
+    pub force: bool,
+    /// The file is so long at most, such as 50MB
+    #[arg(long, value_name = "SIZE", default_value = "1GB")]
+    pub size: ByteSize,
     /// For so long at most, such as 1min
     #[arg(long = "for", value_name = "TIME", value_parser = lasting)]
     pub lasting: Option<Duration>,

@@ -428,6 +428,8 @@ pub fn routes(observer: &Arc<Observer>) -> Router {
         .route("/v1/flows", get(flows::show))
         .route("/v1/flows/{flow}", get(trace::show_flow))
         .route("/v1/flows/{flow}/trace", get(trace::show))
+        .route("/v1/flows/{flow}/qlog", get(trace::qlog::flow))
+        .route("/v1/peers/{peer}/qlog", get(trace::qlog::peer))
         .route("/v1/history", get(past::show))
         .route("/v1/stream", get(stream::show))
         .route("/metrics", get(show_metrics))

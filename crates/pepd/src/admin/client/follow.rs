@@ -102,6 +102,22 @@ impl Follower {
         &mut self,
         request: (Method, &str, String),
         lasting: Option<Duration>,
+        mut tell: impl FnMut(&str) -> bool,
+    ) -> Result<Followed, AskError> {
+        self.lines(request, lasting, |line| {
+            let data = line.trim_end().strip_prefix("data: ");
+            data.is_none_or(&mut tell)
+        })
+    }
+
+    /// Asks likewise, and tells each line of the answer, whatever it is, with its end.
+    ///
+    /// # Errors
+    /// When nobody is there, or it does not want to.
+    pub fn lines(
+        &mut self,
+        request: (Method, &str, String),
+        lasting: Option<Duration>,
         tell: impl FnMut(&str) -> bool,
     ) -> Result<Followed, AskError> {
         let Self {
@@ -166,8 +182,7 @@ async fn follow_to_the_end(
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = text.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line);
-            let data = line.trim_end().strip_prefix("data: ");
-            if data.is_some_and(|data| !tell(data)) {
+            if !tell(&line) {
                 return Ok(Followed::Enough);
             }
         }

@@ -114,19 +114,24 @@ fn create(args: &CaptureArgs) -> Result<File, String> {
     if !args.is_streamed() {
         return create_file(&args.out, args.force);
     }
-    let out = io::stdout();
-    if out.is_terminal() {
+    if io::stdout().is_terminal() {
         return Err(
             "standard output is a terminal, which cannot show packets: `--out - | wireshark -k -i -`, or name a file"
                 .to_owned(),
         );
     }
-    let file = out.as_fd().try_clone_to_owned();
+    standard_output()
+}
+
+/// Standard output as a file without a buffer.
+pub fn standard_output() -> Result<File, String> {
+    let file = io::stdout().as_fd().try_clone_to_owned();
     file.map(File::from)
         .map_err(|err| format!("standard output: {err}"))
 }
 
-fn create_file(path: &Path, force: bool) -> Result<File, String> {
+/// Makes a file that only its owner may read.
+pub fn create_file(path: &Path, force: bool) -> Result<File, String> {
     let failed = |err: io::Error| match err.kind() {
         io::ErrorKind::AlreadyExists => format!(
             "{}: is there already; choose another name, or --force",

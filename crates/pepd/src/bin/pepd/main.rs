@@ -5,6 +5,7 @@ mod asking;
 mod capture;
 mod files;
 mod output;
+mod qlog;
 mod trace;
 
 use std::{path::Path, process::ExitCode};

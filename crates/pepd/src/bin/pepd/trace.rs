@@ -17,11 +17,12 @@ use pepd::{
 use crate::{
     asking::socket_of,
     output::{complain, try_print},
+    qlog,
 };
 
 /// Another process answers within so long, or none does.
-const PATIENCE: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_millis(100);
+pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const RETRY: Duration = Duration::from_millis(100);
 
 /// Where a flow is asked for.
 pub fn target(flow: &str) -> String {
@@ -37,12 +38,15 @@ pub fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
         args.lasting
             .map(|lasting| lasting.saturating_sub(begin.elapsed()))
     };
+    if let Some(out) = &args.qlog {
+        return qlog::record(args, out, &socket, left);
+    }
     let shown = if args.admin.json {
         Shown::Json
     } else {
         Shown::Text
     };
-    let mut watched = Watched::new(args.flow.clone(), shown);
+    let mut watched = Watched::new(args.flow.clone().unwrap_or_default(), shown);
     watched.until_its_end(&socket, left)?;
     match watched.error {
         Some(err) => Err(err),

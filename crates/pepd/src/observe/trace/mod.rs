@@ -1,11 +1,12 @@
 //! One flow, looked at four times a second for as long as somebody watches: what moves, what its legs are like, what it waits
 //! for, and how it ends. Nobody looks while nobody watches.
 //!
-//! - `find`, which flow is meant
+//! - `find`, which flow is meant; `qlog`, the same and more as qlog
 //! - `tracer`, the looks
 //! - `waits`, what a half waits for; `text`, events for people
 
 mod find;
+pub(super) mod qlog;
 mod text;
 mod tracer;
 mod waits;

@@ -246,7 +246,7 @@ impl Tracer {
                 }),
                 now: legs[side as usize].as_ref(),
                 queue: self.queue(direction),
-                is_links: side == self.link_side(record),
+                is_links: side == self.observer.link_side(record.identity.site),
             }
         };
         let is_accepted = record.state == SlotState::Accepted;
@@ -266,11 +266,14 @@ impl Tracer {
         let index = peers.position(|known| name_hash(&known.name) == peer);
         index.is_some_and(|index| statuses.of(index).is_here())
     }
+}
 
-    /// The side of the leg that crosses the link, where it is in no tunnel.
-    fn link_side(&self, record: &Record) -> Side {
-        let mut sites = self.observer.config.sites.iter();
-        let site = sites.find(|(_, site)| name_hash(&site.name) == record.identity.site);
+impl Observer {
+    /// The side of the leg that crosses the link, of a flow of the site with that name's hash
+    /// which is in no tunnel.
+    pub(super) fn link_side(&self, site: u64) -> Side {
+        let mut sites = self.config.sites.iter();
+        let site = sites.find(|(_, known)| name_hash(&known.name) == site);
         match site.map(|(_, site)| site.link_leg) {
             Some(LinkLeg::Client) => Side::Client,
             _ => Side::Server,
