@@ -17,10 +17,12 @@
 //! - [`stats`], counters; [`tally`], those of one site
 //! - [`gate`], whether new connections are taken
 //! - [`keys`], of tunnels: making them, files with them
+//! - [`admin_socket`], the file by which a running pepd is asked; [`load`], reading a configuration
 //! - [`log`], to standard error
 //! - [`threads`], made before there is work for them
 #![deny(unsafe_code)]
 
+pub mod admin_socket;
 #[expect(unsafe_code, reason = "system calls")]
 pub mod clock;
 pub mod congestion;
@@ -37,6 +39,7 @@ pub mod interface;
 pub mod keeper;
 pub mod keys;
 pub mod leg;
+pub mod load;
 pub mod log;
 pub mod marks;
 #[expect(unsafe_code, reason = "system calls")]

@@ -5,9 +5,8 @@ use std::{fmt, io, path::PathBuf};
 use pep_core::config::Config;
 use pepd_intercept::{InterceptError, Interception};
 use pepd_relay::survive::claim;
+use pepd_sys::admin_socket;
 use tokio::runtime;
-
-use crate::admin;
 
 /// Why nothing could be removed.
 #[derive(Debug, thiserror::Error)]
@@ -112,10 +111,10 @@ pub fn run(config: &Config) -> Result<Leftovers, CleanupError> {
 
 /// Removes the socket at which no process answers any more, and returns its path.
 fn remove_socket(config: &Config) -> Result<Option<PathBuf>, CleanupError> {
-    let Some(path) = admin::socket_path(config) else {
+    let Some(path) = admin_socket::path(config) else {
         return Ok(None);
     };
-    match admin::remove_dead(&path) {
+    match admin_socket::remove_dead(&path) {
         Ok(removed) => Ok(removed.then_some(path)),
         Err(err) => Err(CleanupError::Socket(path, err)),
     }

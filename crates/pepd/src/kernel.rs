@@ -5,8 +5,10 @@ use std::{io, net::IpAddr, path::Path};
 use ipnet::IpNet;
 use pepd_relay::{outage, survive::keeper};
 use pepd_sys::{
+    admin_socket,
     congestion::{Catalogue, Means, WhyNot},
     keys::{self, KeyFileError},
+    load::{LoadError, Loaded, Source},
     socket::has_rto_max,
 };
 use pepd_tunnel::custody;
@@ -18,7 +20,21 @@ use nix::{
 };
 use pep_core::config::{Config, ConfigError, ConfigWarning, CongestionName, IfName};
 
-use crate::admin;
+/// Checks a configuration, in itself and against this machine.
+///
+/// # Errors
+/// With everything that is wrong with it.
+pub fn load(source: Source) -> Result<Loaded, LoadError> {
+    let given = source.path.clone();
+    let mut loaded = source.load_alone()?;
+    let findings = check(&loaded.config);
+    if !findings.errors.is_empty() {
+        return Err(LoadError::Invalid(given, findings.errors));
+    }
+    loaded.warnings.extend(findings.warnings);
+    loaded.notes = findings.notes;
+    Ok(loaded)
+}
 
 /// Says once, at the start, that the kernel lacks what sites ask for and flows can do without.
 pub fn tell_what_is_missing(config: &Config) {
@@ -142,8 +158,8 @@ impl Findings {
 
     /// Without a socket pepd runs all the same.
     fn check_admin(&mut self, config: &Config) {
-        let path = admin::socket_path(config);
-        if let Some(Err(err)) = path.map(|path| admin::look(&path)) {
+        let path = admin_socket::path(config);
+        if let Some(Err(err)) = path.map(|path| admin_socket::look(&path)) {
             let message = format!(
                 "{err}; else no command reaches this pepd (`pepd status`, `reload`, `link`)"
             );

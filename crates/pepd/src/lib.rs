@@ -10,7 +10,7 @@
 //! - [`daemon`], build, run, drain
 //! - [`diagnose`], what is amiss on this machine
 //! - [`kernel`], whether this machine has what a configuration asks for
-//! - [`load`], [`summary`], a configuration file and what it comes to
+//! - [`summary`], what a configuration comes to
 //! - [`migrate`], what PEPsal was told, as a configuration of ours
 //! - [`observe`], what is seen of a running pepd
 //! - [`page`], for browsers
@@ -31,7 +31,6 @@ pub mod daemon;
 pub mod diagnose;
 pub mod exit;
 pub mod kernel;
-pub mod load;
 pub mod migrate;
 pub mod observe;
 pub mod page;

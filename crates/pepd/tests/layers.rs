@@ -36,7 +36,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pepd-sys",
         &[
-            "family gate marks threads fuse stats keys log",
+            "family gate marks threads fuse stats keys log load admin_socket",
             "clock interface packet process reactor socket sockets",
             "ethtool keeper memory notices tun unanswered",
             "congestion tally",
@@ -75,7 +75,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "exit page service",
             "admin",
             "kernel switches accept",
-            "load workers",
+            "workers",
             "observe",
             "capture change probe cleanup",
             "cli diagnose migrate summary",

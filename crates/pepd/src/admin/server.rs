@@ -25,6 +25,7 @@ use pepd_relay::{
     flow::FlowContext,
     outage::{LinkReport, LinkWatch},
 };
+use pepd_sys::admin_socket::{self, BindError, SocketFile};
 use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -34,7 +35,7 @@ use tokio::{
 };
 use tokio_io_timeout::TimeoutStream;
 
-use super::{BindError, SocketFile, http, place::Place, socket_path};
+use super::{http, place::Place};
 
 /// Connections at one time; others wait.
 const CONNECTIONS_MAX: usize = 16;
@@ -116,10 +117,10 @@ impl Admin {
     /// # Errors
     /// As the system, or who is there already, has it.
     pub fn bind(&mut self) -> Result<(), BindError> {
-        let Some(path) = socket_path(&self.config) else {
+        let Some(path) = admin_socket::path(&self.config) else {
             return Ok(());
         };
-        let (listener, file) = super::bind(&path, self.config.admin.mode.bits())?;
+        let (listener, file) = admin_socket::bind(&path, self.config.admin.mode.bits())?;
         let listener = UnixListener::from_std(listener);
         let listener = listener.map_err(|err| BindError::System(path, err))?;
         self.socket = Some((listener, file));

@@ -18,6 +18,10 @@ use pep_core::{
     config::{Addresses, Config},
 };
 use pepd_relay::{flow::FlowContext, survive::discovery::SUPERVISOR};
+use pepd_sys::{
+    admin_socket,
+    load::{self, Source},
+};
 use serde::{Deserialize, Serialize};
 use tokio::{
     process::Command,
@@ -27,10 +31,6 @@ use tokio::{
 use units::counted;
 
 use super::{Change, ReloadOrder, diff};
-use crate::{
-    admin,
-    load::{self, Source},
-};
 
 /// A check that takes longer does not end.
 const CHECK_TIME: Duration = Duration::from_secs(30);
@@ -162,7 +162,7 @@ impl Reload {
             hands_over: !order.dry_run,
             pid: process::id(),
             first,
-            socket: admin::socket_path(&loaded.config),
+            socket: admin_socket::path(&loaded.config),
         })
     }
 

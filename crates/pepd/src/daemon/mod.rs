@@ -26,11 +26,11 @@ use pepd_relay::{
         keeper::{Keeper, PATIENCE},
     },
 };
-use pepd_sys::{congestion::ControlsError, leg::OptionError};
+use pepd_sys::{congestion::ControlsError, leg::OptionError, load::Source};
 use pepd_tunnel::TunnelError;
 use tokio::runtime;
 
-use crate::{exit::ExitStatus, load::Source};
+use crate::exit::ExitStatus;
 
 /// Why the daemon did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use pepd_relay::{
         pulse,
     },
 };
-use pepd_sys::{congestion::Controls, gate::Gate, leg::SiteRuntime, stats};
+use pepd_sys::{congestion::Controls, gate::Gate, leg::SiteRuntime, load::Source, stats};
 use pepd_tunnel::Tunnels;
 use tokio::{
     sync::watch,
@@ -37,7 +37,6 @@ use crate::{
     admin::Admin,
     change::{self, Drain, Reload},
     exit::ExitStatus,
-    load::Source,
     observe::{self, Observer},
     probe,
     service::Service,

@@ -3,9 +3,9 @@
 use pep_core::config::Config;
 use pepd_intercept::Interception;
 use pepd_relay::survive::claim;
+use pepd_sys::admin_socket;
 
 use super::{Finding, Net, ways};
-use crate::admin;
 
 /// Looks for leftovers that no pepd uses, or keeps for the next `pepd run`.
 pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {
@@ -19,7 +19,7 @@ pub(super) async fn check(config: &Config, net: &Net) -> Option<Finding> {
     if ways::delivers(config, net).await == Some(true) {
         left.push("policy rules and routes".to_owned());
     }
-    let socket = admin::socket_path(config).filter(|path| admin::is_dead(path));
+    let socket = admin_socket::path(config).filter(|path| admin_socket::is_dead(path));
     left.extend(socket.map(|path| format!("the socket {}", path.display())));
     leftovers_of(&left)
 }

@@ -7,15 +7,13 @@ use pepd_intercept::{
     nft::{Nft, NftError, SEEN_SET},
     rules::{self, Counter},
 };
+use pepd_sys::admin_socket;
 use units::counted;
 use units::duration;
 
 use super::{Finding, listing::Listing, system};
 use crate::{
-    admin::{
-        self,
-        client::{self, AskError},
-    },
+    admin::client::{self, AskError},
     observe::{
         flows::{FlowStatus, FlowsReport},
         status::{SiteStatus, Status},
@@ -47,7 +45,7 @@ pub(super) struct Running {
 /// What there is to say where none answers.
 pub(super) fn ask(config: &Config) -> Result<Running, Finding> {
     let what = "running pepd";
-    let Some(socket) = admin::socket_path(config) else {
+    let Some(socket) = admin_socket::path(config) else {
         return Err(Finding::unknown(
             what,
             "cannot be asked: `admin.socket` is \"off\"",

@@ -35,10 +35,9 @@ use std::{fmt, fs, time::Duration};
 
 use pep_core::config::{Config, ConfigWarning};
 use pepd_intercept::netlink::Netlink;
-use pepd_sys::congestion::Catalogue;
+use pepd_sys::{congestion::Catalogue, load::Loaded};
 use serde::Serialize;
 
-use crate::load::Loaded;
 use interfaces::Interface;
 use live::Running;
 use unit::Unit;

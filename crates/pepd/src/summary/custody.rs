@@ -6,10 +6,10 @@ use pep_core::{
     config::{AdminMode, Elsewhere},
     site::{Close, InterceptionLoss, KeepWhen, Mode, Site, WhileDown},
 };
+use pepd_sys::admin_socket;
 use units::{ByteSize, duration};
 
 use super::{Summary, detail, line};
-use crate::admin;
 
 impl Summary<'_> {
     /// Who is asked whether the link is there, besides its interface and tunnels.
@@ -76,7 +76,7 @@ impl Summary<'_> {
     }
 
     fn admin_socket(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(path) = admin::socket_path(self.config) else {
+        let Some(path) = admin_socket::path(self.config) else {
             return line(f, "admin", &"no socket");
         };
         let mode = self.config.admin.mode;

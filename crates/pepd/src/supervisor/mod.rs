@@ -36,13 +36,9 @@ use pepd_relay::survive::{
     discovery::SUPERVISOR,
     stop::{Stop, Stops},
 };
+use pepd_sys::load::{Loaded, Source};
 
-use crate::{
-    cleanup,
-    exit::ExitStatus,
-    load::{Loaded, Source},
-    service::Service,
-};
+use crate::{cleanup, exit::ExitStatus, service::Service};
 use deaths::{Deaths, Next};
 use texts::{BEFORE, Texts};
 use watchdog::LOOK;

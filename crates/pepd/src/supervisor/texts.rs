@@ -11,9 +11,9 @@ use std::{
 
 use pep_core::config::Config;
 use pepd_relay::survive::handed::Handed;
+use pepd_sys::load::{self, Loaded, Source};
 
 use super::worker::TEXT;
-use crate::load::{self, Loaded, Source};
 
 /// Tells a program that replaces us what to go back to.
 pub(super) const BEFORE: &str = "--before";

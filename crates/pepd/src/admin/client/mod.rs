@@ -15,13 +15,13 @@ use hyper::{
     client::conn::http1,
 };
 use hyper_util::rt::TokioIo;
+use pepd_sys::admin_socket;
 use tokio::{
     net::UnixStream,
     runtime::{self, Runtime},
     time::timeout,
 };
 
-use crate::admin;
 pub use follow::{Followed, Follower, follow};
 
 /// An answer is there within so long, or none comes. A configuration may be checked for it, by another program.
@@ -68,7 +68,7 @@ impl AskError {
         match err.kind() {
             io::ErrorKind::PermissionDenied => Self::Denied(path),
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                match admin::answering(None).into_iter().next() {
+                match admin_socket::answering(None).into_iter().next() {
                     Some(other) => Self::Elsewhere(path, other),
                     None => Self::NotRunning(path),
                 }

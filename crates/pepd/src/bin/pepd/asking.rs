@@ -20,13 +20,16 @@ use pepd::{
         ReloadArgs, SiteArgs, SiteCommand, SocketArgs, TopArgs,
     },
     exit::ExitStatus,
-    load::{self, LoadError},
     observe::{custody::CustodyReport, flows::FlowsReport, status::Status},
     probe::{Event, ProbeOrder},
     switches::{SiteList, SiteOrder},
     top,
 };
 use pepd_relay::outage::LinkReport;
+use pepd_sys::{
+    admin_socket,
+    load::{self, LoadError},
+};
 use serde::de::DeserializeOwned;
 use units::ByteSize;
 use units::counted;
@@ -188,17 +191,20 @@ pub fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
     let usual = Path::new(CONFIG);
     let configured = usual.exists().then(|| socket_of_config(usual));
     let socket = configured.as_ref().and_then(|found| found.as_deref().ok());
-    let answering = admin::answering(socket);
+    let answering = admin_socket::answering(socket);
     match configured {
         // Without another one, what is wrong with the usual configuration is what counts.
         Some(Err(err)) if answering.is_empty() => Err(err),
-        configured => Ok(admin::choose(configured.and_then(Result::ok), answering)?),
+        configured => Ok(admin_socket::choose(
+            configured.and_then(Result::ok),
+            answering,
+        )?),
     }
 }
 
 fn socket_of_config(path: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let loaded = load::read(path)?.load_alone()?;
-    let socket = admin::socket_path(&loaded.config);
+    let socket = admin_socket::path(&loaded.config);
     Ok(socket.ok_or("the configuration has no admin socket (`admin.socket = \"off\"`)")?)
 }
 

@@ -17,14 +17,14 @@ use pepd::{
     daemon::{self, DaemonError, Role},
     diagnose,
     exit::ExitStatus,
-    kernel::tell_what_is_missing,
-    load::{self, LoadError, Loaded, Source},
+    kernel::{self, tell_what_is_missing},
     summary::Summary,
     supervisor,
 };
 use pepd_relay::survive::{handed, keeper};
 use pepd_sys::{
     congestion::{Catalogue, listing::Listing},
+    load::{self, LoadError, Loaded, Source},
     log,
     socket::has_rto_max,
 };
@@ -118,11 +118,11 @@ fn load_or_revert(args: &RunArgs) -> Result<(Loaded, Option<Source>), LoadError>
     let path = &args.config.config;
     let before = args.before.map(|number| handed(path, number));
     let before = before.transpose()?;
-    match (read(path, args.text).and_then(Source::load), before) {
+    match (read(path, args.text).and_then(kernel::load), before) {
         (Ok(loaded), before) => Ok((loaded, before)),
         (Err(err), Some(before)) => {
             refuse(&err);
-            Ok((before.load()?, None))
+            Ok((kernel::load(before)?, None))
         }
         (Err(err), None) => Err(err),
     }
@@ -154,7 +154,7 @@ fn check(args: &CheckArgs) -> ExitStatus {
     let check = if args.no_kernel {
         Source::load_alone
     } else {
-        Source::load
+        kernel::load
     };
     match read(path, args.text).and_then(check) {
         Ok(loaded) => sum_up(args, &loaded),

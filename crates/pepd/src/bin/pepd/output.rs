@@ -7,8 +7,8 @@ use std::{
     iter,
 };
 
-use pepd::{exit::ExitStatus, load::LoadError};
-use pepd_sys::log;
+use pepd::exit::ExitStatus;
+use pepd_sys::{load::LoadError, log};
 use tracing::Level;
 
 /// An error and all that led to it, in one line.

@@ -12,8 +12,6 @@ use std::{
 use pep_core::config::{self, Config, ConfigError, ConfigWarning};
 use units::ByteSize;
 
-use crate::kernel;
-
 /// No configuration is longer: 4 KiB for each of as many sites as there may be.
 const LENGTH_MAX: u64 = 4 << 20;
 
@@ -32,26 +30,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// Checks it, in itself and against this machine.
-    ///
-    /// # Errors
-    /// With everything that is wrong with it.
-    pub fn load(self) -> Result<Loaded, LoadError> {
-        let given = self.path.clone();
-        let mut loaded = self.load_alone()?;
-        let findings = kernel::check(&loaded.config);
-        if !findings.errors.is_empty() {
-            return Err(LoadError::Invalid(given, findings.errors));
-        }
-        loaded.warnings.extend(findings.warnings);
-        loaded.notes = findings.notes;
-        Ok(loaded)
-    }
-
     /// Checks it in itself only.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// With everything that is wrong with it.
     pub fn load_alone(self) -> Result<Loaded, LoadError> {
         let path = &self.path;
         let invalid = |errors| LoadError::Invalid(path.clone(), errors);
@@ -71,7 +53,7 @@ impl Source {
     }
 }
 
-/// A configuration that is valid on this machine.
+/// A configuration that is valid, in itself at least.
 #[derive(Debug)]
 pub struct Loaded {
     /// The configuration.
