@@ -11,7 +11,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use pepd_api::probe::Phase;
 use tokio::{
     sync::{
         OwnedSemaphorePermit, Semaphore,
@@ -39,18 +39,6 @@ const IDLE: (Duration, u32) = (Duration::from_secs(1), 4);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Samples that a listener may have before it.
 const AHEAD: usize = 64;
-
-/// What a probe does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Nothing.
-    Idle,
-    /// It sends.
-    Up,
-    /// The peer sends.
-    Down,
-}
 
 /// How things were at a moment. Counts are since the session began.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -8,7 +8,8 @@ use std::{env, error::Error, fs, io, path::Path};
 use clap::CommandFactory as _;
 use clap_complete::{Shell, generate_to};
 use clap_mangen::Man;
-use pepd::{cli::Cli, exit::ExitStatus};
+use pepd::cli::Cli;
+use pepd_api::exit::ExitStatus;
 use roff::{Inline, Roff, bold, italic, roman};
 
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");

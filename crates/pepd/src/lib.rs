@@ -6,7 +6,7 @@
 //! - [`admin`], how a running pepd is asked and told
 //! - [`capture`], the packets of one flow as a file
 //! - [`change`], another configuration for a running pepd
-//! - [`cli`], [`exit`], how the program is told and how it ends
+//! - [`cli`], how the program is told
 //! - [`daemon`], build, run, drain
 //! - [`diagnose`], what is amiss on this machine
 //! - [`kernel`], whether this machine has what a configuration asks for
@@ -29,7 +29,6 @@ pub mod cleanup;
 pub mod cli;
 pub mod daemon;
 pub mod diagnose;
-pub mod exit;
 pub mod kernel;
 pub mod migrate;
 pub mod observe;

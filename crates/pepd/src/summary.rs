@@ -13,10 +13,9 @@ use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
     site::{Buffers, Class, DscpPolicy, LinkLeg, ReceiveBuffer, Site, SiteId, Source, SynHandling},
 };
+use pepd_api::text;
 use pepd_sys::{congestion::Catalogue, keys};
 use units::duration;
-
-use crate::observe::text;
 
 /// The effective values of a configuration, as a text of several lines.
 pub struct Summary<'a> {

@@ -1,7 +1,7 @@
 //! Sites that an operator switches off and on: while one is off, the kernel forwards its new flows, or its packets. Flows that are open
 //! go on.
 
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -15,63 +15,14 @@ use pep_core::{
     config::Config,
     site::{Mode, SiteId},
 };
+use pepd_api::sites::{SiteList, SiteOrder, SiteState};
 use pepd_relay::arena::Arena;
-use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::timeout};
 
 /// A rule is changed within less, unless nft cannot be run.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of a request.
 const BODY_MAX: usize = 1024;
-
-/// The body of `PUT /v1/sites`, and of the answer to it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SiteOrder {
-    /// The name of the site.
-    pub site: String,
-    /// Whether pepd takes its new flows or its packets, as its mode says.
-    pub enabled: bool,
-}
-
-impl fmt::Display for SiteOrder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { site, enabled } = self;
-        if *enabled {
-            writeln!(f, "`{site}` is on: pepd takes its new flows or packets")
-        } else {
-            writeln!(
-                f,
-                "`{site}` is off: the kernel forwards its new flows or packets"
-            )
-        }
-    }
-}
-
-/// The answer to `GET /v1/sites`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SiteList(pub Vec<SiteState>);
-
-/// A site, and whether its new flows are taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SiteState {
-    /// Its name.
-    pub name: String,
-    /// What becomes of its flows or packets: split, tunnel, packet, bypass, block.
-    pub mode: String,
-    /// Whether an operator lets pepd take its new flows.
-    pub enabled: bool,
-}
-
-impl fmt::Display for SiteList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|site| {
-            let state = if site.enabled { "on" } else { "off" };
-            writeln!(f, "{:<20} {:<7} {state}", site.name, site.mode)
-        })
-    }
-}
 
 /// Why a site stays as it was.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

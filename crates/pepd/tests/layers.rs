@@ -34,6 +34,15 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "pepd-api",
+        &[
+            "exit text change history link sites",
+            "custody probe status",
+            "flows",
+            "trace",
+        ],
+    ),
+    (
         "pepd-sys",
         &[
             "family gate marks threads fuse stats keys log load admin_socket",
@@ -72,7 +81,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "pepd",
         &[
-            "exit page service",
+            "page service",
             "admin",
             "kernel switches accept",
             "workers",

@@ -17,7 +17,7 @@ use nix::{
 };
 use tempfile::TempDir;
 
-/// Set up wrongly (`pepd::exit`).
+/// Set up wrongly (`pepd_api::exit`).
 const SETUP: i32 = 4;
 /// Configured wrongly, or for another machine.
 const CONFIGURATION: i32 = 3;

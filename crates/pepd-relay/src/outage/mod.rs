@@ -12,7 +12,6 @@
 mod contacts;
 mod gateway;
 mod interface;
-mod report;
 
 use std::{
     collections::BTreeSet,
@@ -29,6 +28,7 @@ use pep_core::{
     outage::{Knowledge, Now, Order, Source, State, Told, Witness, probing::Probing},
     site::{SiteId, WhileDown},
 };
+use pepd_api::link::LinkReport;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, sleep},
@@ -38,7 +38,6 @@ use units::duration;
 use crate::arena::Arena;
 use contacts::ContactsFile;
 pub use contacts::{ContactsError, read as read_contacts};
-pub use report::{LinkReport, OutageReport};
 
 /// The clock of plans may be set, so the plan is looked at so often in any case.
 const LOOK: Duration = Duration::from_secs(1);

@@ -11,4 +11,4 @@ mod place;
 mod server;
 
 pub use place::Place;
-pub use server::{Admin, LinkOrder, ORDER_MAX, OrderedState};
+pub use server::Admin;

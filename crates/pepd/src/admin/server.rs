@@ -21,12 +21,9 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use pep_core::{config::Config, outage::Order};
-use pepd_relay::{
-    flow::FlowContext,
-    outage::{LinkReport, LinkWatch},
-};
+use pepd_api::link::{LinkOrder, LinkReport, ORDER_MAX, OrderedState};
+use pepd_relay::{flow::FlowContext, outage::LinkWatch};
 use pepd_sys::admin_socket::{self, BindError, SocketFile};
-use serde::{Deserialize, Serialize};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::UnixListener,
@@ -48,32 +45,6 @@ const CONNECTION_TIME: Duration = Duration::from_secs(30);
 const WRITE_TIME: Duration = Duration::from_secs(10);
 /// Before another connection is accepted after an error.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// How an operator wants the link to be seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OrderedState {
-    /// It is there.
-    Up,
-    /// It is away.
-    Down,
-    /// As others know it.
-    Auto,
-}
-
-/// The body of `PUT /v1/link`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LinkOrder {
-    /// How.
-    pub state: OrderedState,
-    /// For so many seconds; without, until further notice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub for_s: Option<f64>,
-}
-
-/// The longest that an operator's word may last by itself: a year.
-pub const ORDER_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 /// What requests are about.
 #[derive(Debug)]

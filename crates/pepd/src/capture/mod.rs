@@ -14,9 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::observe::flows::FlowStatus;
 use filter::Ends;
 use pcapng::Writer;
+use pepd_api::flows::FlowStatus;
 use pepd_sys::packet::{COOKED_LEN, PacketSocket, Seen, Statistics};
 
 /// How long to wait for packets before it is asked again whether to go on.

@@ -1,7 +1,6 @@
-//! What `pepd reload` and `pepd drain` print and wait for.
+//! What `pepd reload` and `pepd drain` wait for.
 
 use std::{
-    fmt,
     os::fd::{AsFd, OwnedFd},
     path::Path,
     thread,
@@ -14,31 +13,16 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     unistd::Pid,
 };
-use units::counted;
+use pepd_api::{
+    change::{DrainReport, ReloadReport, RunningConfig},
+    status::Status,
+};
 
-use super::{DrainReport, ReloadReport, RunningConfig};
-use crate::{admin::client::ask, observe::status::Status};
+use crate::admin::client::ask;
 
 /// A process that takes over thousands of flows is ready well before.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
-
-impl fmt::Display for ReloadReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Remarks go to standard error, as those of `pepd check` do.
-        for change in &self.changes {
-            writeln!(f, "{change}")?;
-        }
-        if self.changes.is_empty() {
-            writeln!(f, "the configuration has not changed")?;
-        }
-        if self.hands_over {
-            Ok(())
-        } else {
-            writeln!(f, "valid; nothing was changed (--dry-run)")
-        }
-    }
-}
 
 /// Waits until another process than the one that has answered at `asked` does so.
 ///
@@ -79,19 +63,6 @@ pub fn wait_for_next(asked: &Path, report: &ReloadReport) -> Result<(), String> 
         "no other process has taken over for {} s; the log of pepd says why",
         PATIENCE.as_secs()
     ))
-}
-
-impl fmt::Display for DrainReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let timeout = Duration::try_from_secs_f64(self.timeout_s.round()).unwrap_or_default();
-        let timeout = units::duration::format(timeout);
-        let already = if self.already { " already" } else { "" };
-        writeln!(
-            f,
-            "drains{already}: {} may take {timeout}",
-            counted(self.flows, "flow")
-        )
-    }
 }
 
 /// Waits until the pepd that answers at `asked` has ended, which was asked at `since`, and calls `tell` with the flows that are open

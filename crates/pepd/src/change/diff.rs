@@ -1,30 +1,9 @@
 //! What differs between two configurations, by the keys that an operator writes.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use pepd_api::change::Change;
 use toml::{Table, Value};
-
-/// One key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// With dots between its parts; sites and peers by their names.
-    pub key: String,
-    /// What it was, as TOML; `None` where it was not set.
-    pub old: Option<String>,
-    /// What it is; `None` where it is not set any more.
-    pub new: Option<String>,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [old, new] = [&self.old, &self.new].map(|value| value.as_deref().unwrap_or("not set"));
-        write!(f, "{}: {old} -> {new}", self.key)
-    }
-}
 
 /// What differs between two texts, by key. Neither comments nor the order of keys count; that of sites does.
 ///

@@ -10,34 +10,10 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use pepd_api::change::{DrainOrder, DrainReport, GRACE_MAX};
 use pepd_relay::limits::Admission;
-use serde::{Deserialize, Serialize};
 
 use super::reload::supervisor;
-
-/// The longest that flows may take to end.
-pub const GRACE_MAX: Duration = Duration::from_secs(7 * 86_400);
-
-/// The body of `PUT /v1/drain`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DrainOrder {
-    /// How many seconds flows may take to end by themselves; as configured (`timeouts.drain`) without.
-    pub timeout_s: Option<f64>,
-}
-
-/// What follows.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct DrainReport {
-    /// Flows that are open.
-    pub flows: u64,
-    /// How many seconds they may take from now on.
-    pub timeout_s: f64,
-    /// It did so already, and what was asked for then goes on.
-    pub already: bool,
-    /// The process that ends last.
-    pub first: i32,
-}
 
 /// Lets the flows that are open end.
 #[derive(Debug)]

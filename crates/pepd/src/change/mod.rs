@@ -11,7 +11,7 @@ mod reload;
 mod routes;
 
 pub use client::{wait_for_end, wait_for_next};
-pub use diff::{Change, diff};
-pub use drain::{Drain, DrainOrder, DrainReport, GRACE_MAX};
-pub use reload::{Reload, ReloadError, ReloadReport};
-pub use routes::{ReloadOrder, RunningConfig, router};
+pub use diff::diff;
+pub use drain::Drain;
+pub use reload::{Reload, ReloadError};
+pub use routes::router;

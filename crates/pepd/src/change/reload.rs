@@ -17,12 +17,12 @@ use pep_core::{
     arena::{Kind, name_hash},
     config::{Addresses, Config},
 };
+use pepd_api::change::{Change, ReloadOrder, ReloadReport};
 use pepd_relay::{flow::FlowContext, survive::discovery::SUPERVISOR};
 use pepd_sys::{
     admin_socket,
     load::{self, Source},
 };
-use serde::{Deserialize, Serialize};
 use tokio::{
     process::Command,
     sync::{Mutex, MutexGuard},
@@ -30,7 +30,7 @@ use tokio::{
 };
 use units::counted;
 
-use super::{Change, ReloadOrder, diff};
+use super::diff;
 
 /// A check that takes longer does not end.
 const CHECK_TIME: Duration = Duration::from_secs(30);
@@ -44,23 +44,6 @@ pub enum ReloadError {
     /// No configuration could follow on this one now.
     #[error("{0}")]
     NotNow(String),
-}
-
-/// What a reload does, or would do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReloadReport {
-    /// The keys that differ.
-    pub changes: Vec<Change>,
-    /// What is doubtful about the new configuration.
-    pub remarks: Vec<String>,
-    /// Another process takes over; otherwise nothing was changed.
-    pub hands_over: bool,
-    /// The process that has answered.
-    pub pid: u32,
-    /// The first process, which stays.
-    pub first: i32,
-    /// Where the next one answers; `None` where its configuration wants no admin socket.
-    pub socket: Option<PathBuf>,
 }
 
 /// Hands flows over to a process with another configuration, once that is known to be right.

@@ -1,6 +1,6 @@
 //! `GET /v1/config`, `PUT /v1/reload` and `PUT /v1/drain`.
 
-use std::{path::PathBuf, process, sync::Arc};
+use std::{process, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -9,35 +9,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, put},
 };
-use serde::{Deserialize, Serialize};
+use pepd_api::change::{DrainOrder, ReloadOrder, RunningConfig};
 
-use super::{Drain, DrainOrder, Reload, ReloadError};
+use super::{Drain, Reload, ReloadError};
 
 /// Of a request.
 const BODY_MAX: usize = 1024;
-
-/// The body of `PUT /v1/reload`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ReloadOrder {
-    /// Only say what would change.
-    pub dry_run: bool,
-    /// Even where a peer goes that has flows.
-    pub reset_flows: bool,
-}
-
-/// The configuration in use. Secrets are in files of their own, which it only names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunningConfig {
-    /// The process that carries flows.
-    pub pid: u32,
-    /// Where it was read.
-    pub path: PathBuf,
-    /// As it was read.
-    pub text: String,
-    /// A newer one could not be put in place, and this is the one before.
-    pub reverted: bool,
-}
 
 /// Requests about the configuration, and the end.
 pub fn router<S: Clone + Send + Sync + 'static>(

@@ -6,8 +6,7 @@ use clap::{
     Args, Error, Parser, Subcommand,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-
-use crate::exit::ExitStatus;
+use pepd_api::exit::ExitStatus;
 
 mod capture;
 mod cc;

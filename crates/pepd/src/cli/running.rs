@@ -4,14 +4,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
-use units::{ByteSize, UnitError};
-
-use crate::{
-    admin::OrderedState,
+use pepd_api::{
     change::GRACE_MAX,
-    observe::flows::{LISTED, LISTED_MAX, Sort},
-    probe,
+    flows::{LISTED, LISTED_MAX},
+    link::OrderedState,
+    probe::{self, Load},
 };
+use units::{ByteSize, UnitError};
 
 pub(super) const LINK_EXAMPLES: &str = "\
 Shows or sets the link's state. An operator's `up` or `down` overrides what pepd detects, until
@@ -191,10 +190,22 @@ pub struct FlowsArgs {
     pub limit: u64,
     /// Sort order
     #[arg(long, value_enum, default_value_t)]
-    pub sort: Sort,
+    pub sort: SortArg,
     /// Which pepd.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+/// Which flows come first, as an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum SortArg {
+    /// Those with most bytes, both ways
+    #[default]
+    Bytes,
+    /// The oldest
+    Age,
+    /// Those for which most is held
+    Held,
 }
 
 /// Options of `pepd probe`.
@@ -210,10 +221,33 @@ pub struct ProbeArgs {
     pub bytes: u64,
     /// Class of the probe's traffic
     #[arg(long, value_enum, default_value_t)]
-    pub load: probe::Load,
+    pub load: LoadArg,
     /// Which pepd.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+/// The class of what a probe sends, as an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum LoadArg {
+    /// Only what nobody else needs
+    #[default]
+    DelayTolerant,
+    /// Beside other bulk flows, and at their cost
+    Bulk,
+    /// As ordinary flows, with error correction, and at their cost
+    Normal,
+}
+
+impl From<LoadArg> for Load {
+    fn from(load: LoadArg) -> Self {
+        match load {
+            LoadArg::DelayTolerant => Self::DelayTolerant,
+            LoadArg::Bulk => Self::Bulk,
+            LoadArg::Normal => Self::Normal,
+        }
+    }
 }
 
 fn listed(text: &str) -> Result<u64, String> {

@@ -18,6 +18,7 @@ use nix::sys::{
     signal::{SigSet, Signal},
 };
 use pep_core::config::Config;
+use pepd_api::exit::ExitStatus;
 use pepd_intercept::InterceptError;
 use pepd_relay::{
     limits::descriptors,
@@ -29,8 +30,6 @@ use pepd_relay::{
 use pepd_sys::{congestion::ControlsError, leg::OptionError, load::Source};
 use pepd_tunnel::TunnelError;
 use tokio::runtime;
-
-use crate::exit::ExitStatus;
 
 /// Why the daemon did not start, or could not go on.
 #[derive(Debug, thiserror::Error)]

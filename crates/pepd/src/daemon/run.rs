@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, convert::Infallible, process, sync::Arc, time::Duration};
 
 use pep_core::{config::Config, hosts::Host, stats::Stats};
+use pepd_api::exit::ExitStatus;
 use pepd_intercept::{Interception, LeftAlone, defer::DeferTask, neigh::NeighbourWatch};
 use pepd_relay::{
     flow::FlowContext,
@@ -36,7 +37,6 @@ use super::{
 use crate::{
     admin::Admin,
     change::{self, Drain, Reload},
-    exit::ExitStatus,
     observe::{self, Observer},
     probe,
     service::Service,

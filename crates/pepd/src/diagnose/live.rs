@@ -3,6 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use pep_core::{config::Config, site::InterceptionLoss};
+use pepd_api::{
+    flows::{FlowStatus, FlowsReport},
+    status::{SiteStatus, Status},
+    text::span,
+};
 use pepd_intercept::{
     nft::{Nft, NftError, SEEN_SET},
     rules::{self, Counter},
@@ -12,14 +17,7 @@ use units::counted;
 use units::duration;
 
 use super::{Finding, listing::Listing, system};
-use crate::{
-    admin::client::{self, AskError},
-    observe::{
-        flows::{FlowStatus, FlowsReport},
-        status::{SiteStatus, Status},
-        text::span,
-    },
-};
+use crate::admin::client::{self, AskError};
 
 /// Fewer SYNs may just be on their way: a host repeats its first one after a second.
 const SOME: u64 = 3;

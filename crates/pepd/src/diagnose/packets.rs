@@ -1,9 +1,9 @@
 //! Whether packets beside flows come through: both ends have to have sites for them. And whether hosts hear of those that are refused.
 
 use pep_core::{config::Config, site::Mode};
+use pepd_api::status::{PeerStatus, Status};
 
 use super::{Finding, sysctl};
-use crate::observe::status::{PeerStatus, Status};
 
 /// A finding for each peer that packets are exchanged with.
 pub(super) fn check(config: &Config, status: &Status) -> Vec<Finding> {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn status(change: impl FnOnce(&mut PeerStatus)) -> Status {
-        let mut status = crate::observe::text::tests::status();
+        let mut status = pepd_api::testing::status();
         let peer = status.peers.iter_mut().find(|peer| peer.name == "deaf");
         change(peer.expect("there"));
         status

@@ -1,12 +1,9 @@
 //! Peers with which there is no session.
 
+use pepd_api::status::{self, PeerStatus, Status};
 use units::counted;
 
 use super::{Finding, State};
-use crate::observe::{
-    status::{PeerStatus, Status},
-    text,
-};
 
 /// A finding for each peer that is down, or one that all are up.
 pub(super) fn check(status: &Status) -> Vec<Finding> {
@@ -32,8 +29,11 @@ fn of_peer(peer: &PeerStatus, link_is_up: bool) -> Finding {
     let name = &peer.name;
     let what = format!("peer {name}");
     let why = peer.no_session.as_deref();
-    let told = why.map_or_else(String::new, |why| format!("; {}", text::no_session(why)));
-    let seen = format!("down, {}{told}", text::contact(peer).replace("\n  ", ", "));
+    let told = why.map_or_else(String::new, |why| format!("; {}", status::no_session(why)));
+    let seen = format!(
+        "down, {}{told}",
+        status::contact(peer).replace("\n  ", ", ")
+    );
     let keys = || {
         format!(
             "the psk_file for this tunnel (`peer.{name}.psk_file` here) differs between the two \
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn peers_that_are_up_are_one_finding_together() {
-        let mut status = text::tests::status();
+        let mut status = pepd_api::testing::status();
         let down = check(&status);
         assert_eq!(down.len(), 3);
         status.peers.truncate(1);

@@ -1,10 +1,11 @@
 //! Stated rates of peers, beside what tunnels have measured of their links.
 
-use super::Finding;
-use crate::observe::{
-    status::{PeerStatus, SessionStatus, Status},
+use pepd_api::{
+    status::{self, PeerStatus, SessionStatus, Status},
     text,
 };
+
+use super::Finding;
 
 /// A finding for each peer whose link is measured below a stated rate.
 pub(super) fn check(status: &Status) -> Vec<Finding> {
@@ -19,7 +20,7 @@ fn of_session(peer: &str, session: &SessionStatus) -> Option<Finding> {
     Some(match found {
         "less" => Finding::warn(
             what,
-            text::passes(session.link_rate, stated) + "; pepd sends what it passes",
+            status::passes(session.link_rate, stated) + "; pepd sends what it passes",
             format!(
                 "if that lasts, state it: `rate` of [peer.{peer}], else link.rate; new sessions begin at the stated rate"
             ),
@@ -44,7 +45,7 @@ mod tests {
     use super::{super::State, *};
 
     fn found(stated: &str) -> Finding {
-        let mut status = text::tests::status();
+        let mut status = pepd_api::testing::status();
         let session = status.peers[0].session.as_mut().expect("one");
         (session.stated_rate, session.link_rate) = (Some(10_000_000), 4_900_000);
         session.stated = Some(stated.to_owned());
@@ -72,6 +73,6 @@ mod tests {
 
     #[test]
     fn nothing_is_told_where_nothing_is_stated_or_measured() {
-        assert_eq!(check(&text::tests::status()), []);
+        assert_eq!(check(&pepd_api::testing::status()), []);
     }
 }

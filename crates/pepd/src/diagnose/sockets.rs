@@ -6,15 +6,15 @@ use pep_core::{
     config::{Config, Link},
     site::{Buffers, LinkLeg, ReceiveBuffer, Site},
 };
-use pepd_relay::outage::LinkReport;
+use pepd_api::{
+    flows::{FlowStatus, LegStatus},
+    link::LinkReport,
+    text,
+};
 use pepd_sys::congestion::{Catalogue, Means};
 use units::duration;
 
 use super::{Finding, sysctl};
-use crate::observe::{
-    flows::{FlowStatus, LegStatus},
-    text,
-};
 
 /// Probes that send the last packet again gain nothing where a round trip takes longer (docs/custody.md).
 const LONG: Duration = Duration::from_millis(200);

@@ -8,6 +8,7 @@ use nix::{
     unistd::geteuid,
 };
 use pep_core::config::Config;
+use pepd_api::text;
 use pepd_intercept::{
     nft::{Nft, NftError, install_transaction},
     rules::{Features, Ruleset, lanes, lans, passing_tun},
@@ -19,7 +20,6 @@ use pepd_tunnel::{custody, paths};
 use units::counted;
 
 use super::{Finding, Net, cgroup, live::Running, read, sockets, sysctl, unit::Unit};
-use crate::observe::text;
 
 /// Whether nft answers this process.
 pub(super) fn may_ask_nft() -> bool {
@@ -534,7 +534,7 @@ mod tests {
     fn descriptors_are_those_of_who_runs() {
         let text = "[intercept]\nlan = [\"eth0\"]\n";
         let config = pep_core::config::parse(text).expect("valid");
-        let mut status = text::tests::status();
+        let mut status = pepd_api::testing::status();
         status.limits.descriptors.most = 1024;
         status.limits.flows.most = 480;
         let running = Running {

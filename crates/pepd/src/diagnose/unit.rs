@@ -7,9 +7,9 @@ use std::{
 };
 
 use caps::Capability;
+use pepd_api::exit::ExitStatus;
 
 use super::Finding;
-use crate::exit::ExitStatus;
 
 /// As the package calls it.
 const NAME: &str = "pepd.service";

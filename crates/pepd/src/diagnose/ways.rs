@@ -10,11 +10,11 @@ use pep_core::{
     config::Config,
     site::{LinkLeg, Mode},
 };
+use pepd_api::flows::FlowStatus;
 use pepd_intercept::{netlink::interface, route::Routing, rules::Features, setup};
 use pepd_sys::marks::MarkSet;
 
 use super::{Finding, Net, State, read, sysctl};
-use crate::observe::flows::FlowStatus;
 
 /// Where a packet for an address that is nobody's goes (for documentation, RFC 5737): by the
 /// default route.

@@ -12,18 +12,16 @@
 //! - [`flows`], each of them, with what the kernel says of its legs
 //! - `past`, the last hours; `stream`, a status a second for those who listen
 //! - [`trace`], one flow, four times a second
-//! - [`status`], what is told; `text`, the same for people; [`metrics`], for Prometheus
+//! - `packets`, those of hosts; [`metrics`], all of it for Prometheus
 
 mod counters;
 pub mod custody;
 pub mod flows;
 pub mod metrics;
-pub mod packets;
+mod packets;
 mod past;
 mod sampler;
-pub mod status;
 pub mod stream;
-pub(crate) mod text;
 pub mod trace;
 
 use std::{
@@ -45,6 +43,10 @@ use pep_core::{
     site::{InterceptionLoss, Mode, Site, SiteId},
     stats::EndReason,
 };
+use pepd_api::status::{
+    Causes, Custody, HOSTS_TOLD, HostAtCap, Limits, LinkStatus, PeerStatus, SessionStatus,
+    SiteStatus, Status, Traffic, Used,
+};
 use pepd_relay::{flow::FlowContext, limits::Admission};
 use pepd_sys::{leg::SiteRuntime, tally::Tally};
 use pepd_tunnel::{
@@ -60,10 +62,6 @@ pub use counters::{gather, set_passed};
 use self::{
     past::Past,
     sampler::{Looks, Slow},
-    status::{
-        Causes, Custody, HOSTS_TOLD, HostAtCap, Limits, LinkStatus, PacketStatus, PeerStatus,
-        ReceivedStatus, SessionStatus, SiteStatus, Status, Traffic, Used,
-    },
     stream::Listeners,
 };
 use crate::{page, switches::Switches};
@@ -298,9 +296,13 @@ impl Observer {
                 here: status.is_here(),
                 no_session: status.trouble().map(|why| why.as_str().to_owned()),
                 flows,
-                session: session.as_ref().map(SessionStatus::from),
-                packets: packets.sites.iter().map(PacketStatus::from).collect(),
-                packets_received: packets.received.iter().map(ReceivedStatus::from).collect(),
+                session: session.as_ref().map(session_status),
+                packets: packets.sites.iter().map(packets::status).collect(),
+                packets_received: packets
+                    .received
+                    .iter()
+                    .map(packets::received_status)
+                    .collect(),
                 takes_packets: packets.taken,
                 understands: packets
                     .understood
@@ -347,69 +349,49 @@ fn hosts_at_cap(admission: &Admission) -> Vec<HostAtCap> {
     hosts.collect()
 }
 
-impl Traffic {
-    fn add(&mut self, other: &Self) {
-        self.flows_open += other.flows_open;
-        self.flows_accepted += other.flows_accepted;
-        for (reason, count) in &other.flows_ended {
-            *self.flows_ended.entry(reason.clone()).or_default() += count;
+fn session_status(facts: &SessionFacts) -> SessionStatus {
+    let SessionFacts {
+        carrier,
+        path,
+        stats,
+        causes,
+    } = facts;
+    SessionStatus {
+        carrier: carrier.map(|carrier| carrier.to_string().to_lowercase()),
+        path: match path.link {
+            outage::State::Up => "up",
+            outage::State::Silent { .. } => "silent",
+            outage::State::Stopped { .. } => "stopped",
         }
-        self.up_bytes += other.up_bytes;
-        self.down_bytes += other.down_bytes;
-        self.up_rate += other.up_rate;
-        self.down_rate += other.down_rate;
-        self.held.memory += other.held.memory;
-        self.held.disk += other.held.disk;
-        self.held.kernel += other.held.kernel;
-        self.held.oldest_s = self.held.oldest_s.max(other.held.oldest_s);
-    }
-}
-
-impl From<&SessionFacts> for SessionStatus {
-    fn from(facts: &SessionFacts) -> Self {
-        let SessionFacts {
-            carrier,
-            path,
-            stats,
-            causes,
-        } = facts;
-        Self {
-            carrier: carrier.map(|carrier| carrier.to_string().to_lowercase()),
-            path: match path.link {
-                outage::State::Up => "up",
-                outage::State::Silent { .. } => "silent",
-                outage::State::Stopped { .. } => "stopped",
+        .to_owned(),
+        rtt_s: path.rtt.as_secs_f64(),
+        rtt_min_s: path.rtt_least.as_secs_f64(),
+        rate: path.rate,
+        link_rate: path.link_rate,
+        stated_rate: path.stated,
+        stated: path.found.map(|found| {
+            match found {
+                Found::Unused => "unused",
+                Found::Carried => "carried",
+                Found::Less => "less",
+                Found::Shared => "shared",
             }
-            .to_owned(),
-            rtt_s: path.rtt.as_secs_f64(),
-            rtt_min_s: path.rtt_least.as_secs_f64(),
-            rate: path.rate,
-            link_rate: path.link_rate,
-            stated_rate: path.stated,
-            stated: path.found.map(|found| {
-                match found {
-                    Found::Unused => "unused",
-                    Found::Carried => "carried",
-                    Found::Less => "less",
-                    Found::Shared => "shared",
-                }
-                .to_owned()
-            }),
-            loss: path.loss,
-            overcode: path.overcode,
-            packets_sent: stats.packets_sent,
-            bytes_sent: stats.bytes_sent,
-            repairs_sent: stats.repairs_sent,
-            segments_resent: stats.segments_resent,
-            packets_received: stats.packets_received,
-            segments_restored: stats.segments_restored,
-            outages: stats.outages,
-            lost: Causes {
-                link: causes.link,
-                congestion: causes.congestion,
-                outage: causes.outage,
-            },
-        }
+            .to_owned()
+        }),
+        loss: path.loss,
+        overcode: path.overcode,
+        packets_sent: stats.packets_sent,
+        bytes_sent: stats.bytes_sent,
+        repairs_sent: stats.repairs_sent,
+        segments_resent: stats.segments_resent,
+        packets_received: stats.packets_received,
+        segments_restored: stats.segments_restored,
+        outages: stats.outages,
+        lost: Causes {
+            link: causes.link,
+            congestion: causes.congestion,
+            outage: causes.outage,
+        },
     }
 }
 

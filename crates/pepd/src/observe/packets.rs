@@ -1,49 +1,38 @@
-//! From what tunnels know of packets to what is told, and shown.
+//! From what tunnels know of packets to what is told.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
+use pepd_api::status::{PacketStatus, ReceivedStatus};
 use pepd_tunnel::packets::{ReceivedFacts, SiteFacts};
 
-use super::{
-    status::{PacketStatus, PeerStatus, ReceivedStatus},
-    text::{NAME, bytes, milliseconds, short},
-};
-
-/// What names of boosters may take of a line.
-const BOOSTERS: usize = 30;
-
-impl From<&SiteFacts> for PacketStatus {
-    fn from(facts: &SiteFacts) -> Self {
-        let chain = &facts.chain;
-        Self {
-            site: facts.site.clone(),
-            packets: chain.packets,
-            bytes: chain.bytes,
-            messages: chain.messages,
-            message_bytes: chain.message_bytes,
-            delivered: chain.packets_up,
-            dropped_full: chain.dropped_full,
-            dropped_late: chain.dropped_late,
-            dropped_long: chain.dropped_long,
-            queued_bytes: facts.queued as u64,
-            queued_s: facts.delay.as_secs_f64(),
-            boosters: by_name(&facts.boosters),
-        }
+pub(super) fn status(facts: &SiteFacts) -> PacketStatus {
+    let chain = &facts.chain;
+    PacketStatus {
+        site: facts.site.clone(),
+        packets: chain.packets,
+        bytes: chain.bytes,
+        messages: chain.messages,
+        message_bytes: chain.message_bytes,
+        delivered: chain.packets_up,
+        dropped_full: chain.dropped_full,
+        dropped_late: chain.dropped_late,
+        dropped_long: chain.dropped_long,
+        queued_bytes: facts.queued as u64,
+        queued_s: facts.delay.as_secs_f64(),
+        boosters: by_name(&facts.boosters),
     }
 }
 
-impl From<&ReceivedFacts> for ReceivedStatus {
-    fn from(facts: &ReceivedFacts) -> Self {
-        let stats = &facts.stats;
-        Self {
-            chain: facts.chain,
-            messages: stats.messages,
-            packets: stats.packets,
-            unreadable: stats.unreadable,
-            given_up: stats.given_up,
-            dropped_congested: stats.dropped_congested,
-            boosters: by_name(&facts.boosters),
-        }
+pub(super) fn received_status(facts: &ReceivedFacts) -> ReceivedStatus {
+    let stats = &facts.stats;
+    ReceivedStatus {
+        chain: facts.chain,
+        messages: stats.messages,
+        packets: stats.packets,
+        unreadable: stats.unreadable,
+        given_up: stats.given_up,
+        dropped_congested: stats.dropped_congested,
+        boosters: by_name(&facts.boosters),
     }
 }
 
@@ -56,94 +45,4 @@ fn by_name(
         counts.insert((*count).to_owned(), *value);
     }
     boosters
-}
-
-/// A line for each site of mode `packet`, where there are some.
-pub(super) fn write(f: &mut fmt::Formatter<'_>, peers: &[PeerStatus]) -> fmt::Result {
-    let mut sites = peers.iter().flat_map(|peer| {
-        let sites = peer.packets.iter();
-        sites.map(move |site| (site, peer.takes_packets != Some(false)))
-    });
-    let Some(first) = sites.next() else {
-        return Ok(());
-    };
-    writeln!(
-        f,
-        "\n{:<NAME$} {:>10} {:>9} {:>10} {:>8} {:>7}  boosters on",
-        "packets of", "taken", "bytes", "given", "dropped", "queue",
-    )?;
-    [first]
-        .into_iter()
-        .chain(sites)
-        .try_for_each(|(site, taken)| {
-            let dropped = site.dropped_full + site.dropped_late + site.dropped_long;
-            let note = match taken {
-                true => boosters_on(site),
-                false => "the peer takes none".to_owned(),
-            };
-            let line = format!(
-                "{:<NAME$} {:>10} {:>9} {:>10} {:>8} {:>7}  {note}",
-                short(&site.site),
-                site.packets,
-                bytes(site.bytes),
-                site.delivered,
-                dropped,
-                milliseconds(site.queued_s),
-            );
-            writeln!(f, "{}", line.trim_end())
-        })?;
-    peers.iter().try_for_each(|peer| write_strangers(f, peer))
-}
-
-/// What a peer sends though no site here takes it.
-fn write_strangers(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
-    let (name, count) = (short(&peer.name), peer.packets_foreign);
-    if count == 0 {
-        return Ok(());
-    }
-    writeln!(f, "dropped of {name}, as no site here takes them: {count}")?;
-    // Two addresses of IPv6 would be too long for a line.
-    let last = peer.foreign_last.iter().flat_map(|last| last.split(" to "));
-    let words = ["the last one: ", "to "].into_iter().zip(last);
-    words
-        .into_iter()
-        .try_for_each(|(word, part)| writeln!(f, "  {word}{part}"))
-}
-
-/// Which of its boosters are at work, in brief.
-pub(crate) fn boosters_on(site: &PacketStatus) -> String {
-    let is_on = |counts: &BTreeMap<String, u64>| counts.get("on").is_some_and(|on| *on > 0);
-    let on = site.boosters.iter().filter(|(_, counts)| is_on(counts));
-    let names: Vec<_> = on.map(|(name, _)| name.as_str()).collect();
-    let names = names.join(" ");
-    if names.chars().count() <= BOOSTERS {
-        return names;
-    }
-    let begin = names.chars().take(BOOSTERS - 1);
-    begin.chain(['…']).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_many_boosters_on_is_cut() {
-        let on = BTreeMap::from([("on".to_owned(), 1)]);
-        let off = BTreeMap::from([("on".to_owned(), 0)]);
-        let status = |boosters: &[(&str, &BTreeMap<String, u64>)]| {
-            let all = boosters.iter();
-            let all = all.map(|(name, counts)| ((*name).to_owned(), (*counts).clone()));
-            let mut status = super::super::text::tests::status();
-            let mut site = status.peers.remove(0).packets.remove(0);
-            site.boosters = all.collect();
-            boosters_on(&site)
-        };
-        assert_eq!(
-            status(&[("arq", &on), ("fec", &off), ("jitter", &on)]),
-            "arq jitter"
-        );
-        let all = [("ack_reconstruction", &on), ("arq", &on), ("compress", &on)];
-        assert_eq!(status(&all), "ack_reconstruction arq compre…");
-    }
 }

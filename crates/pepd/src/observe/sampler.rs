@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
+use pepd_api::status::Held;
 use pepd_relay::limits::descriptors;
 use tokio::{
     task::spawn_blocking,
     time::{Instant, MissedTickBehavior, interval},
 };
 
-use super::{Observer, status::Held};
-use crate::observe::custody::CustodyReport;
+use super::{Observer, custody};
 
 /// How often bytes are looked at, and over how many such looks rates are means: flows count their bytes once a second, so
 /// that the rate of one second may be none, or twice the right one.
@@ -65,7 +65,7 @@ impl Slow {
     }
 
     fn look(observer: &Observer) -> Self {
-        let report = CustodyReport::of(&observer.context.arena, &observer.config, None);
+        let report = custody::report(&observer.context.arena, &observer.config, None);
         let held = report.sites.into_iter().map(|site| {
             let held = Held {
                 memory: site.memory,

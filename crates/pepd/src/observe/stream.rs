@@ -10,9 +10,10 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use futures_util::stream;
+use pepd_api::{history::Row, status::Status};
 use tokio::sync::{Semaphore, watch};
 
-use super::{Observer, past::Row, status::Status};
+use super::Observer;
 use crate::admin::Place;
 
 /// Listeners at one time. Each has a connection that lasts.
@@ -93,7 +94,7 @@ pub(super) async fn show(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::text::tests::status;
+    use pepd_api::testing::status;
 
     #[test]
     fn a_frame_is_two_events_and_made_for_listeners_only() {

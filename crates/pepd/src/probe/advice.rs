@@ -2,9 +2,8 @@
 
 use std::{fmt::Write as _, time::Duration};
 
+use pepd_api::probe::{Report, Suggestion, Way};
 use units::Rate;
-
-use super::{Report, Suggestion, Way};
 
 /// From this round trip on, in seconds, a link is likely to have a geostationary satellite in it.
 const GEO: f64 = 0.45;

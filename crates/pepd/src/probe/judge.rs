@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use pepd_tunnel::probe::{Phase, Sample};
+use pepd_api::probe::{Causes, Phase, Report, Spread, Suggestion, Way};
+use pepd_tunnel::probe::Sample;
 
-use super::{Causes, Known, Report, Spread, Suggestion, Way, advice::advise};
+use super::{Known, advice::advise};
 
 /// Rates are of so long.
 const WINDOW: Duration = Duration::from_millis(500);

@@ -12,10 +12,12 @@ use axum::{
 };
 use futures_util::stream;
 use pep_core::config::Config;
+use pepd_api::probe::{BYTES, Event, LASTING, Load, ProbeOrder, Progress};
 use pepd_tunnel::probe::{Plan, ProbeError, Prober, Sample, Told};
 use tokio::sync::mpsc::Receiver;
+use tunnel::class::Class;
 
-use super::{BYTES, Event, Known, LASTING, ProbeOrder, Progress, judge};
+use super::{Known, judge};
 use crate::{admin::Place, observe::stream::event};
 
 /// Of a request.
@@ -83,7 +85,7 @@ fn begin(subject: &Subject, order: &ProbeOrder) -> Result<Listening, (StatusCode
         peer: index,
         lasting,
         bytes: order.bytes / 2,
-        class: order.load.class(),
+        class: class(order.load),
     };
     let told = prober.begin(plan).map_err(|err| {
         let status = match err {
@@ -101,6 +103,15 @@ fn begin(subject: &Subject, order: &ProbeOrder) -> Result<Listening, (StatusCode
         samples: Vec::new(),
         shown: 0,
     })
+}
+
+/// The class of what a probe sends.
+const fn class(load: Load) -> Class {
+    match load {
+        Load::DelayTolerant => Class::DelayTolerant,
+        Load::Bulk => Class::Bulk,
+        Load::Normal => Class::Normal,
+    }
 }
 
 fn unknown(config: &Config, name: &str) -> String {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pep_core::config::Config;
+use pepd_api::probe::{Phase, Report};
 use pepd_tunnel::probe::Sample;
 
 use super::*;

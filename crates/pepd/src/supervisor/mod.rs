@@ -31,6 +31,7 @@ use nix::{
     },
 };
 use pep_core::config::Config;
+use pepd_api::exit::ExitStatus;
 use pepd_relay::survive::{
     claim,
     discovery::SUPERVISOR,
@@ -38,7 +39,7 @@ use pepd_relay::survive::{
 };
 use pepd_sys::load::{Loaded, Source};
 
-use crate::{cleanup, exit::ExitStatus, service::Service};
+use crate::{cleanup, service::Service};
 use deaths::{Deaths, Next};
 use texts::{BEFORE, Texts};
 use watchdog::LOOK;

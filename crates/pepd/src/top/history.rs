@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::observe::{
+use pepd_api::{
     flows::{FlowStatus, FlowsReport},
     status::{PacketStatus, PeerStatus, Status},
 };

@@ -29,6 +29,7 @@ use std::{
 
 use hyper::Method;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use pepd_api::status::Status;
 use ratatui::{
     DefaultTerminal,
     crossterm::event::{self, Event},
@@ -44,10 +45,7 @@ use self::{
     history::{Answer, History},
     ui::{Next, Ui},
 };
-use crate::{
-    admin::client::{AskError, ask},
-    observe::status::Status,
-};
+use crate::admin::client::{AskError, ask};
 
 /// For how long keys are waited for before answers and signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);

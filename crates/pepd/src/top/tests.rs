@@ -1,5 +1,9 @@
 //! Frames, as they look.
 
+use pepd_api::{
+    flows::{FlowsReport, LeftSite, NotAccelerated},
+    status::Status,
+};
 use ratatui::{Terminal, backend::TestBackend, style::Color};
 use serde_json::json;
 
@@ -8,14 +12,10 @@ use super::{
     history::{Answer, History},
     ui::{Order, Ui, View},
 };
-use crate::observe::{
-    flows::{FlowsReport, LeftSite, NotAccelerated},
-    status::Status,
-};
 
 /// One in which everything has a value.
 pub(super) fn status() -> Status {
-    crate::observe::text::tests::status()
+    pepd_api::testing::status()
 }
 
 pub(super) fn answer(status: Status) -> Answer {
@@ -355,7 +355,7 @@ fn as_text_a_frame_is_whole() {
     let mut status = status();
     let site = status.sites[0].clone();
     for number in 0..60 {
-        status.sites.push(crate::observe::status::SiteStatus {
+        status.sites.push(pepd_api::status::SiteStatus {
             name: format!("site-{number}"),
             ..site.clone()
         });

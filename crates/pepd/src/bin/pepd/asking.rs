@@ -10,22 +10,24 @@ use std::{
 use clap::ValueEnum as _;
 use hyper::Method;
 use pepd::{
-    admin::{
-        self, LinkOrder,
-        client::{self, AskError, Followed},
-    },
-    change::{self, DrainOrder, DrainReport, ReloadOrder, ReloadReport},
+    admin::client::{self, AskError, Followed},
+    change,
     cli::{
         AdminArgs, CONFIG, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, ProbeArgs,
         ReloadArgs, SiteArgs, SiteCommand, SocketArgs, TopArgs,
     },
-    exit::ExitStatus,
-    observe::{custody::CustodyReport, flows::FlowsReport, status::Status},
-    probe::{Event, ProbeOrder},
-    switches::{SiteList, SiteOrder},
     top,
 };
-use pepd_relay::outage::LinkReport;
+use pepd_api::{
+    change::{DrainOrder, DrainReport, ReloadOrder, ReloadReport},
+    custody::CustodyReport,
+    exit::ExitStatus,
+    flows::FlowsReport,
+    link::{LinkOrder, LinkReport, ORDER_MAX},
+    probe::{Event, ProbeOrder},
+    sites::{SiteList, SiteOrder},
+    status::Status,
+};
 use pepd_sys::{
     admin_socket,
     load::{self, LoadError},
@@ -64,10 +66,10 @@ pub fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
         return Err("--for goes with `up` and `down` only".into());
     }
     if let Some(lasting) = args.lasting
-        && (lasting.is_zero() || lasting > admin::ORDER_MAX)
+        && (lasting.is_zero() || lasting > ORDER_MAX)
     {
         let lasting = units::duration::format(lasting);
-        let most = units::duration::format(admin::ORDER_MAX);
+        let most = units::duration::format(ORDER_MAX);
         let message = format!(
             "--for {lasting}: expected more than 0, and at most {most}; without --for an order holds until `pepd link auto` takes \
              it back"
@@ -107,7 +109,7 @@ pub fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
         peer: args.peer.clone(),
         for_s: args.lasting.as_secs_f64(),
         bytes: args.bytes,
-        load: args.load,
+        load: args.load.into(),
     })?;
     let (mut begun, mut outcome) = (false, None);
     let request = (Method::POST, "/v1/probe", order);

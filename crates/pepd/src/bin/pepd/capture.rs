@@ -16,9 +16,8 @@ use pepd::{
     admin::client::{self, AskError, Followed, Follower},
     capture::{self, CaptureError, Captured, Stopped},
     cli::CaptureArgs,
-    exit::ExitStatus,
-    observe::{flows::FlowStatus, trace::End},
 };
+use pepd_api::{exit::ExitStatus, flows::FlowStatus, trace::End};
 
 use crate::{
     asking::socket_of,

@@ -9,9 +9,9 @@ use std::{
 
 use pepd::{
     cli::{KeygenArgs, MigrateArgs},
-    exit::ExitStatus,
     migrate::{Draft, options, rules},
 };
+use pepd_api::exit::ExitStatus;
 use pepd_sys::keys;
 
 use crate::output::{complain, print};

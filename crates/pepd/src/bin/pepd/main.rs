@@ -1,4 +1,4 @@
-//! `pepd`: see [`pepd::cli`] for the command line and [`pepd::exit`] for the exit codes.
+//! `pepd`: see [`pepd::cli`] for the command line and [`pepd_api::exit`] for the exit codes.
 #![forbid(unsafe_code)]
 
 mod asking;
@@ -16,11 +16,11 @@ use pepd::{
     cli::{CcCommand, CheckArgs, CleanupArgs, Cli, Command, ListArgs, RulesArgs, RunArgs},
     daemon::{self, DaemonError, Role},
     diagnose,
-    exit::ExitStatus,
     kernel::{self, tell_what_is_missing},
     summary::Summary,
     supervisor,
 };
+use pepd_api::exit::ExitStatus;
 use pepd_relay::survive::{handed, keeper};
 use pepd_sys::{
     congestion::{Catalogue, listing::Listing},

@@ -7,7 +7,7 @@ use std::{
     iter,
 };
 
-use pepd::exit::ExitStatus;
+use pepd_api::exit::ExitStatus;
 use pepd_sys::{load::LoadError, log};
 use tracing::Level;
 

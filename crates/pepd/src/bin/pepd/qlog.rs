@@ -12,8 +12,8 @@ use hyper::Method;
 use pepd::{
     admin::client::{Followed, Follower},
     cli::TraceArgs,
-    exit::ExitStatus,
 };
+use pepd_api::exit::ExitStatus;
 use serde_json::Value;
 
 use crate::{

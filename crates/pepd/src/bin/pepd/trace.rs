@@ -10,8 +10,10 @@ use hyper::Method;
 use pepd::{
     admin::client::{AskError, Followed, Follower},
     cli::TraceArgs,
+};
+use pepd_api::{
     exit::ExitStatus,
-    observe::trace::{End, TraceEvent, What},
+    trace::{End, TraceEvent, What},
 };
 
 use crate::{

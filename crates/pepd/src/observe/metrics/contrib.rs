@@ -7,10 +7,11 @@ use std::{
 };
 
 use clap::CommandFactory as _;
+use pepd_api::testing::status;
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use super::{super::text::tests::status, *};
+use super::*;
 use crate::cli::Cli;
 
 fn read(name: &str) -> String {

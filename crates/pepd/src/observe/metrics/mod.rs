@@ -8,6 +8,7 @@ mod table;
 
 use std::fmt;
 
+use pepd_api::status::Status;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text},
@@ -16,7 +17,6 @@ use prometheus_client::{
 };
 
 use self::table::{Kind, Metric, metrics};
-use super::status::Status;
 
 /// What a scrape is answered with.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -83,7 +83,9 @@ mod contrib;
 mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
-    use super::{super::text::tests::status, *};
+    use pepd_api::testing::status;
+
+    use super::*;
 
     /// As the page has them: a line of a table for each.
     fn line(metric: Metric) -> String {

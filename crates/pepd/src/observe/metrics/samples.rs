@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::status::{
+use pepd_api::status::{
     PacketStatus, PeerStatus, ReceivedStatus, SessionStatus, SiteStatus, Status, Traffic,
 };
 

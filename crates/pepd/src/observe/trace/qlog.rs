@@ -28,6 +28,10 @@ use pep_core::{
     arena::{Kind, name_hash},
     relay::Side,
 };
+use pepd_api::{
+    flows::LegStatus,
+    trace::{TraceEvent, What},
+};
 use pepd_relay::flow::{Chunk, Recorded, Recording, Watched};
 use serde::Deserialize;
 use serde_json::json;
@@ -41,12 +45,12 @@ use trace::{
 };
 
 use super::{
-    Observer, TRACES_MAX, TraceEvent, What,
+    Observer, TRACES_MAX,
     find::{self, Target},
     refuse,
     tracer::Tracer,
 };
-use crate::{admin::Place, observe::flows::LegStatus};
+use crate::admin::Place;
 
 /// Events of a flow's end that are still under way come within this time.
 const AFTERWARDS: Duration = Duration::from_millis(300);

@@ -10,6 +10,10 @@ use pep_core::{
     relay::{Direction, Side},
     site::LinkLeg,
 };
+use pepd_api::{
+    flows::LegStatus,
+    trace::{End, Look, TraceEvent, WaitsFor, Way, What},
+};
 use pepd_relay::flow::{Ended, Watch, Watched};
 use pepd_sys::sockets::{self, Found};
 use tokio::{
@@ -18,11 +22,11 @@ use tokio::{
 };
 
 use super::{
-    End, Look, Observer, TraceEvent, WaitsFor, Way, What,
+    Observer,
     find::Target,
     waits::{Sink, waits_for},
 };
-use crate::observe::flows::{LegStatus, come_to};
+use crate::observe::flows::{come_to, leg_status};
 
 /// How often it is looked at.
 const EVERY: Duration = Duration::from_millis(250);
@@ -123,7 +127,7 @@ impl Tracer {
 
     fn over(&mut self, ended: Option<Ended>) -> What {
         self.stage = Stage::Over;
-        What::Ended(ended.map_or_else(End::default, |ended| End::from(&ended)))
+        What::Ended(ended.map_or_else(End::default, |ended| end(&ended)))
     }
 
     /// What is written of it.
@@ -179,7 +183,7 @@ impl Tracer {
         let link_away = self.observer.context.outage.is_away();
         let legs = self.legs.each_ref().map(|leg| {
             let facts = leg.as_ref()?.facts();
-            facts.as_ref().map(LegStatus::from)
+            facts.as_ref().map(leg_status)
         });
         let [up, down] = Direction::ALL.map(|direction| {
             let waits = self.waits_for(record, direction, &legs, link_away);
@@ -317,26 +321,12 @@ fn differ(told: &Look, now: &Look) -> bool {
     gist(told) != gist(now)
 }
 
-impl Default for End {
-    fn default() -> Self {
-        Self {
-            reason: None,
-            bytes: [0; 2],
-            undelivered: [0; 2],
-            duration_s: 0.0,
-            error: None,
-        }
-    }
-}
-
-impl From<&Ended> for End {
-    fn from(ended: &Ended) -> Self {
-        Self {
-            reason: Some(ended.reason.to_string()),
-            bytes: ended.bytes,
-            undelivered: ended.undelivered,
-            duration_s: ended.duration.as_secs_f64(),
-            error: ended.error.clone(),
-        }
+fn end(ended: &Ended) -> End {
+    End {
+        reason: Some(ended.reason.to_string()),
+        bytes: ended.bytes,
+        undelivered: ended.undelivered,
+        duration_s: ended.duration.as_secs_f64(),
+        error: ended.error.clone(),
     }
 }

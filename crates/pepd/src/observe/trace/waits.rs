@@ -1,35 +1,7 @@
 //! What one direction of a flow waits for, as far as can be told from two looks at it.
 
 use pep_core::arena::HalfRecord;
-use serde::{Deserialize, Serialize};
-
-use crate::observe::flows::LegStatus;
-
-/// What a direction waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitsFor {
-    /// The server, or the peer, has not answered the flow yet.
-    Answer,
-    /// Its sender sends nothing.
-    Source,
-    /// The link is away.
-    Link,
-    /// The other end of its tunnel is away.
-    Peer,
-    /// The tunnel: its other end has not acknowledged what was sent, or has no room for more, as its host takes nothing.
-    Tunnel,
-    /// Its receiver takes no more: the window that it offers is full.
-    ReceiverWindow,
-    /// There is no more room in our send buffer.
-    SendBuffer,
-    /// The congestion window is full.
-    CongestionWindow,
-    /// The rate at which it may be sent.
-    Pacing,
-    /// All was sent, and is on its way.
-    Acknowledgements,
-}
+use pepd_api::{flows::LegStatus, trace::WaitsFor};
 
 /// What is known of where the bytes go.
 #[derive(Debug, Clone, Copy)]

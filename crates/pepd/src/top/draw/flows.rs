@@ -2,6 +2,10 @@
 
 use std::cmp::Reverse;
 
+use pepd_api::{
+    flows::{FlowStatus, LegStatus},
+    text::{bits, bytes, milliseconds, span},
+};
 use ratatui::text::Line;
 use units::counted;
 
@@ -9,15 +13,9 @@ use super::{
     Page, Tone,
     parts::{fitted, name_width, wrapped},
 };
-use crate::{
-    observe::{
-        flows::{FlowStatus, LegStatus},
-        text::{bits, bytes, milliseconds, span},
-    },
-    top::{
-        history::{Flows, History, sum},
-        ui::{Order, Ui},
-    },
+use crate::top::{
+    history::{Flows, History, sum},
+    ui::{Order, Ui},
 };
 
 pub(super) fn page(history: &History, ui: &Ui, width: usize) -> Page {

@@ -10,6 +10,7 @@ mod overview;
 mod packets;
 mod parts;
 
+use pepd_api::text::span;
 use ratatui::{
     buffer::{Buffer, Cell},
     layout::Rect,
@@ -22,7 +23,6 @@ use super::{
     history::History,
     ui::{Ui, View},
 };
-use crate::observe::text::span;
 
 /// What a frame needs at least.
 pub(super) const SMALLEST: (u16, u16) = (80, 24);

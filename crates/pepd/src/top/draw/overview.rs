@@ -1,21 +1,19 @@
 //! Link, sites, peers, limits.
 
-use pepd_relay::outage::OutageReport;
+use pepd_api::{
+    link::OutageReport,
+    status::{PeerStatus, SiteStatus, Status, Traffic, Used, no_session},
+    text::{bits, bytes, milliseconds, span},
+};
 use ratatui::text::{Line, Span};
 
 use super::{
     Page, Tone, packets,
     parts::{clock, fitted, graph, highest, name_width, percent, wrapped},
 };
-use crate::{
-    observe::{
-        status::{PeerStatus, SiteStatus, Status, Traffic, Used},
-        text::{bits, bytes, milliseconds, no_session, span},
-    },
-    top::{
-        history::{History, Point},
-        ui::Ui,
-    },
+use crate::top::{
+    history::{History, Point},
+    ui::Ui,
 };
 
 /// The name of a graph, and its last value.

@@ -1,21 +1,18 @@
 //! Sites whose packets are carried one by one, as far as pepd has some.
 
+use pepd_api::{
+    status::{PacketStatus, PeerStatus, Status, boosters_on},
+    text::{bits, milliseconds},
+};
 use ratatui::text::{Line, Span};
 
 use super::{
     Tone,
     parts::{fitted, name_width},
 };
-use crate::{
-    observe::{
-        packets::boosters_on,
-        status::{PacketStatus, PeerStatus, Status},
-        text::{bits, milliseconds},
-    },
-    top::{
-        history::{History, PacketRates},
-        ui::Ui,
-    },
+use crate::top::{
+    history::{History, PacketRates},
+    ui::Ui,
 };
 
 /// What stands before what boosters do, beside the name.

@@ -5,7 +5,7 @@ use std::fmt;
 use units::counted;
 
 use super::{FlowStatus, FlowsReport, LeftSite, LegStatus, NotAccelerated};
-use crate::observe::text::{NAME, bits, bytes, milliseconds, short, span};
+use crate::text::{NAME, bits, bytes, milliseconds, short, span};
 
 /// A limit that takes less of the time in which there was something to send is none.
 const NOTABLE: f64 = 0.05;
@@ -92,7 +92,7 @@ impl fmt::Display for LegStatus {
 
 impl LegStatus {
     /// What holds it up, as the end of a line: `, limited by send buffer 45 %`; nothing where it is the congestion window.
-    pub(crate) fn limits(&self) -> String {
+    pub fn limits(&self) -> String {
         let limits = [
             (self.rwnd_limited_s, "receiver's window"),
             (self.sndbuf_limited_s, "send buffer"),
@@ -115,7 +115,7 @@ impl LegStatus {
     }
 
     /// Tells whether the leg's own send buffer limits what it sends.
-    pub(crate) fn is_send_buffer_limited(&self) -> bool {
+    pub fn is_send_buffer_limited(&self) -> bool {
         self.share(self.sndbuf_limited_s) >= NOTABLE
     }
 

@@ -2,11 +2,8 @@
 
 use std::fmt;
 
-use super::packets;
-use super::status::{Held, HostAtCap, PeerStatus, Status, Traffic, Used};
-
-/// The longest name that is written in full in a table.
-pub(super) const NAME: usize = 20;
+use super::{Held, HostAtCap, PeerStatus, Status, Traffic, Used, packets};
+use crate::text::{NAME, bits, bytes, milliseconds, percent, short, span};
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -176,13 +173,13 @@ fn peer_line(f: &mut fmt::Formatter<'_>, peer: &PeerStatus) -> fmt::Result {
 }
 
 /// Names the rate that the link carries beside the stated one.
-pub(crate) fn passes(carried: u64, stated: u64) -> String {
+pub fn passes(carried: u64, stated: u64) -> String {
     let (carried, stated) = (bits(carried as f64), bits(stated as f64));
     format!("link passes {carried} where its rate is stated as {stated}")
 }
 
 /// Address of a peer, time since it was last heard, bytes received and sent.
-pub(crate) fn contact(peer: &PeerStatus) -> String {
+pub fn contact(peer: &PeerStatus) -> String {
     let place = place(peer);
     let Some(heard) = peer.heard_s else {
         return format!("{place}never heard");
@@ -215,7 +212,7 @@ fn place(peer: &PeerStatus) -> String {
 }
 
 /// Why there is no session, in words.
-pub(crate) fn no_session(why: &str) -> &'static str {
+pub fn no_session(why: &str) -> &'static str {
     match why {
         "unanswered" => "does not answer our handshakes",
         "untaken" => "takes none of our answers (psk_file?)",
@@ -228,185 +225,10 @@ fn of(part: Used, show: impl Fn(u64) -> String) -> String {
     format!("{} of {}", show(part.used), show(part.most))
 }
 
-/// A name that fits into a table.
-pub(super) fn short(name: &str) -> String {
-    if name.chars().count() <= NAME {
-        return name.to_owned();
-    }
-    let begin = name.chars().take(NAME - 1);
-    begin.chain(['…']).collect()
-}
-
-/// Three digits and a unit.
-fn scaled(value: f64, step: f64, units: &[&str]) -> String {
-    let (mut value, mut unit) = (value, 0);
-    // What would be rounded up to four digits has the next unit.
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= step;
-        unit += 1;
-    }
-    let digits = match value {
-        _ if unit == 0 => 0,
-        ..9.995 => 2,
-        ..99.95 => 1,
-        _ => 0,
-    };
-    format!("{value:.digits$} {}", units[unit])
-}
-
-/// A number of bits per second.
-pub(crate) fn bits(rate: f64) -> String {
-    scaled(
-        rate,
-        1e3,
-        &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"],
-    )
-}
-
-/// A number of bytes.
-pub(crate) fn bytes(bytes: u64) -> String {
-    scaled(
-        bytes as f64,
-        1024.0,
-        &["B", "KiB", "MiB", "GiB", "TiB", "PiB"],
-    )
-}
-
-pub(crate) fn percent(share: f64) -> String {
-    format!("{:.2} %", 100.0 * share)
-}
-
-pub(crate) fn milliseconds(seconds: f64) -> String {
-    format!("{:.0} ms", 1e3 * seconds)
-}
-
-/// Its two greatest units.
-pub(crate) fn span(seconds: f64) -> String {
-    let whole = seconds.max(0.0) as u64;
-    let (days, hours) = (whole / 86_400, whole / 3600 % 24);
-    let (minutes, seconds) = (whole / 60 % 60, whole % 60);
-    match (days, hours, minutes) {
-        (1.., ..) => format!("{days}d{hours}h"),
-        (_, 1.., _) => format!("{hours}h{minutes}min"),
-        (_, _, 1..) => format!("{minutes}min{seconds}s"),
-        _ => format!("{seconds}s"),
-    }
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
-    use units::counted;
-
+mod tests {
     use super::*;
-
-    #[test]
-    fn one_thing_is_no_plural() {
-        let told = [0, 1, 2].map(|number| counted(number, "flow"));
-        assert_eq!(told, ["0 flows", "1 flow", "2 flows"]);
-    }
-
-    #[test]
-    fn numbers_have_three_digits_and_a_unit() {
-        let told = [0.0, 999.4, 999.6, 9_994.0, 99_960.0, 1e6, 2.5e9].map(bits);
-        let expected = [
-            "0 bit/s",
-            "999 bit/s",
-            "1.00 kbit/s",
-            "9.99 kbit/s",
-            "100 kbit/s",
-            "1.00 Mbit/s",
-            "2.50 Gbit/s",
-        ];
-        assert_eq!(told, expected);
-        assert_eq!(
-            [0, 1023, 1 << 20].map(bytes),
-            ["0 B", "1.00 KiB", "1.00 MiB"]
-        );
-    }
-
-    #[test]
-    fn spans_are_short() {
-        let told = [0.4, 59.9, 61.0, 3599.0, 7261.0, 200_000.0].map(span);
-        assert_eq!(told, ["0s", "59s", "1min1s", "59min59s", "2h1min", "2d7h"]);
-    }
-
-    #[test]
-    fn long_names_are_cut() {
-        assert_eq!(short("mail"), "mail");
-        let long = short(&"ä".repeat(64));
-        assert_eq!(long.chars().count(), NAME);
-        assert!(long.ends_with('…'));
-    }
-
-    /// One in which everything has a value, and the longest names.
-    pub fn status() -> Status {
-        let traffic = serde_json::json!({
-            "flows_open": 8192, "flows_accepted": 123_456_789, "flows_ended": {"closed": 1},
-            "up_bytes": 1, "down_bytes": 2, "up_rate": 9.99e9, "down_rate": 123_456.0,
-            "held": {"memory": 1 << 30, "disk": 0, "kernel": 0, "oldest_s": 900_000},
-        });
-        let mut site = traffic.clone();
-        for (key, value) in [("name", "x".repeat(64)), ("mode", "tunnel".to_owned())] {
-            site[key] = value.into();
-        }
-        site["congestion"] = ["hybla"].into();
-        site["bypassed"] = "link".into();
-        let mut lost = site.clone();
-        for (key, value) in [
-            ("bypassed", "interception"),
-            ("on_interception_loss", "pass"),
-        ] {
-            lost[key] = value.into();
-        }
-        lost["interception_lost"] = serde_json::json!(["IPv4", "IPv6"]);
-        let mut blocked = lost.clone();
-        blocked["bypassed"] = serde_json::Value::Null;
-        blocked["on_interception_loss"] = "block".into();
-        let peers = serde_json::json!([
-            {"name": "y".repeat(64), "endpoint": null, "here": true, "heard_s": 1.0,
-              "remote": "[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535",
-              "received_bytes": 1_u64 << 40, "sent_bytes": 1_u64 << 30, "flows": 8192, "session": {
-                "carrier": "udp", "path": "stopped", "rtt_s": 12.3456, "rtt_min_s": 0.6,
-                "rate": 999_000_000, "link_rate": 1, "loss": 0.1234, "overcode": 1.0, "packets_sent": 1,
-                "bytes_sent": 1, "repairs_sent": 1, "segments_resent": 12_345_678, "packets_received": 1,
-                "segments_restored": 1, "outages": 12_345_678,
-                "lost": {"link": 1, "congestion": 2, "outage": 3},
-            }, "packets": [{
-                "site": "voice", "packets": 1, "bytes": 2, "messages": 3, "message_bytes": 4, "delivered": 5,
-                "dropped_full": 6, "dropped_late": 7, "dropped_long": 9, "queued_bytes": 8, "queued_s": 0.1,
-                "boosters": {"fec": {"on": 1, "repairs": 2}},
-            }], "takes_packets": true, "understands": ["fec"], "packets_refused": 1, "packets_foreign": 7, "packets_martian": 8,
-              "foreign_last": "udplite from [2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535 to [2001:db8:ffff:ffff:ffff:ffff:ffff:fffe]:65535",
-              "packets_received": [{
-                "chain": 3, "messages": 1, "packets": 2, "unreadable": 3, "given_up": 4, "dropped_congested": 5,
-                "boosters": {"fec": {"restored": 2}},
-            }]},
-            {"name": "away", "endpoint": null, "here": false, "flows": 0, "session": null},
-            {"name": "lost", "endpoint": "hub.example:5001", "remote": "192.0.2.1:5001", "here": false,
-              "addresses": ["[2001:db8::1]:5001", "192.0.2.1:5001"],
-              "flows": 0, "session": null, "heard_s": 3700.0, "received_bytes": 1024, "sent_bytes": 2048},
-            {"name": "deaf", "endpoint": "hub.example:5001", "here": false, "flows": 8192, "session": null, "no_session": "untaken"},
-        ]);
-        let status = serde_json::json!({
-            "version": "10.11.12", "pid": 4_194_304, "started": 1.0, "uptime_s": 1e7, "restarts": 12,
-            "draining": true, "unknown": "is ignored",
-            "link": {
-                "interface": "abcdefghijklmno", "rate": 9_990_000, "rate_down": 99_900_000, "rtt_s": 0.6, "up": true, "by": "operator",
-                "for_s": 1e7, "ordered_for_s": null, "next_planned": null, "next_planned_in_s": null,
-                "outages": 1234, "down_s": 1e6, "history": [],
-            },
-            "total": traffic, "sites": [site, lost, blocked], "from_peers": traffic,
-            "peers": peers,
-            "custody": {"memory": {"used": 1, "most": 2}, "disk": {"used": 0, "most": 0}},
-            "limits": {
-                "flows": {"used": 8192, "most": 8192}, "memory": {"used": 123_456_789, "most": 1 << 30},
-                "descriptors": {"used": 20_000, "most": 1_048_576}, "flows_per_host": 2048,
-                "hosts_at_cap": [{"host": "2001:db8:ffff:ffff::/64", "flows": 4_294_967_295u32}, {"host": "10.0.0.1", "flows": 1}],
-            },
-            "counters": {"flows_open": 3, "hosts_at_cap": 12_345},
-        });
-        serde_json::from_value(status).expect("a status")
-    }
+    use crate::testing::status;
 
     #[test]
     fn a_status_fits_100_columns_and_survives_json() {

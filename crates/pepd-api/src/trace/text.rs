@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{End, Look, TraceEvent, WaitsFor, Way, What};
-use crate::observe::{
+use crate::{
     flows::{FlowStatus, LegStatus},
     text::{bytes, milliseconds, span},
 };

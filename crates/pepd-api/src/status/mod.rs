@@ -1,9 +1,15 @@
-//! What is told of a running pepd: for programs as JSON, for people as text.
+//! State of a running pepd: the answer to `GET /v1/status`; `text`, the same for people.
+
+mod packets;
+mod text;
 
 use std::collections::BTreeMap;
 
-use pepd_relay::outage::LinkReport;
 use serde::{Deserialize, Serialize};
+
+use crate::link::LinkReport;
+pub use packets::boosters_on;
+pub use text::{contact, no_session, passes};
 
 /// How a running pepd is. Counts are since this process began to carry flows, unless something else
 /// is said; rates are means of the last seconds, in bit/s of what hosts send and receive. Readers
@@ -78,6 +84,25 @@ pub struct Traffic {
     pub held: Held,
 }
 
+impl Traffic {
+    /// Adds what other flows have come to.
+    pub fn add(&mut self, other: &Self) {
+        self.flows_open += other.flows_open;
+        self.flows_accepted += other.flows_accepted;
+        for (reason, count) in &other.flows_ended {
+            *self.flows_ended.entry(reason.clone()).or_default() += count;
+        }
+        self.up_bytes += other.up_bytes;
+        self.down_bytes += other.down_bytes;
+        self.up_rate += other.up_rate;
+        self.down_rate += other.down_rate;
+        self.held.memory += other.held.memory;
+        self.held.disk += other.held.disk;
+        self.held.kernel += other.held.kernel;
+        self.held.oldest_s = self.held.oldest_s.max(other.held.oldest_s);
+    }
+}
+
 /// Bytes that a host was told have arrived, and that the other end has not acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Held {
@@ -122,7 +147,7 @@ pub struct SiteStatus {
 impl SiteStatus {
     /// The families whose interception is lost, why, and what becomes of their new flows; nothing
     /// where none is lost.
-    pub(crate) fn loss(&self) -> Option<String> {
+    pub fn loss(&self) -> Option<String> {
         let families = self.interception_lost.join(", ");
         let fate = match (self.on_interception_loss.as_deref(), self.mode.as_str()) {
             _ if families.is_empty() => return None,

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use pepd_tunnel::probe::Phase;
-
-use super::{Causes, Progress, Report, Spread, Way};
-use crate::observe::text::{bits, bytes, percent};
+use super::{Causes, Phase, Progress, Report, Spread, Way};
+use crate::text::{bits, bytes, percent};
 
 /// Of the first column, and of the others.
 const WIDTHS: (usize, usize) = (26, 24);

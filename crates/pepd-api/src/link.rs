@@ -1,4 +1,4 @@
-//! What is told of the link.
+//! The link: how it is, and how an operator wants it to be seen.
 
 use std::{fmt, time::Duration};
 
@@ -60,7 +60,8 @@ impl OutageReport {
 }
 
 impl LinkReport {
-    pub(super) fn of(knowledge: &Knowledge, now: Now) -> Self {
+    /// Report of what is known at this time; nothing of it is about a gateway.
+    pub fn of(knowledge: &Knowledge, now: Now) -> Self {
         let since = |at: Duration| now.steady.saturating_sub(at).as_secs_f64();
         let until = |at: Duration| at.saturating_sub(now.steady).as_secs_f64();
         let (state, (outages, down)) = (knowledge.state(), knowledge.totals(now));
@@ -123,6 +124,32 @@ impl fmt::Display for LinkReport {
         Ok(())
     }
 }
+
+/// How an operator wants the link to be seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OrderedState {
+    /// It is there.
+    Up,
+    /// It is away.
+    Down,
+    /// As others know it.
+    Auto,
+}
+
+/// The body of `PUT /v1/link`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkOrder {
+    /// How.
+    pub state: OrderedState,
+    /// For so many seconds; without, until further notice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_s: Option<f64>,
+}
+
+/// The longest that an operator's word may last by itself: a year.
+pub const ORDER_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,187 @@
+//! What is held for hosts: bytes that one of them was told have arrived, and that the other has not acknowledged.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use crate::text;
+
+/// Flows that are listed; sums are over all.
+pub const LISTED_MAX: usize = 10_000;
+
+/// What is held, for programs as JSON and for people as text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CustodyReport {
+    /// By site.
+    pub sites: Vec<SiteCustody>,
+    /// How many flows hold something.
+    pub count: usize,
+    /// Those that do, the ones that hold most first; not all where there are more than 10,000.
+    pub flows: Vec<FlowCustody>,
+}
+
+/// What is held for the flows of a site.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SiteCustody {
+    /// Its name; none for flows that peers opened.
+    pub site: Option<String>,
+    /// Flows, whether they hold something or not.
+    pub flows: u64,
+    /// Bytes in pepd's memory.
+    pub memory: u64,
+    /// Bytes on disk.
+    pub disk: u64,
+    /// Bytes in the kernel: acknowledged and not taken by pepd, to be sent, or to be acknowledged.
+    pub kernel: u64,
+    /// The age of the oldest flow that holds something.
+    pub oldest_s: u64,
+}
+
+/// What is held for a flow.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowCustody {
+    /// What `pepd trace` calls it: the number of its place, and a part that is another for the next flow there. It has it
+    /// for as long as it lives, whichever process carries it.
+    #[serde(default)]
+    pub id: String,
+    /// The site that took it; none where a peer opened it.
+    pub site: Option<String>,
+    /// How it is carried: split, near, far.
+    pub kind: String,
+    /// The client's address.
+    pub client: String,
+    /// Where it goes.
+    pub destination: String,
+    /// How long ago it began.
+    pub age_s: u64,
+    /// Bytes in memory to the server and to the client.
+    pub memory: [u64; 2],
+    /// Bytes on disk, likewise.
+    pub disk: [u64; 2],
+    /// Bytes in the kernel, likewise.
+    pub kernel: [u64; 2],
+}
+
+impl FlowCustody {
+    /// All bytes.
+    pub fn total(&self) -> u64 {
+        let pepds = self.memory.iter().chain(&self.disk);
+        pepds.chain(&self.kernel).sum()
+    }
+}
+
+impl CustodyReport {
+    /// Sums up and lists what is held for these flows.
+    pub fn of(mut flows: Vec<FlowCustody>) -> Self {
+        let mut sites: BTreeMap<Option<String>, SiteCustody> = BTreeMap::new();
+        for flow in &flows {
+            let site = sites.entry(flow.site.clone()).or_default();
+            site.flows += 1;
+            site.memory += flow.memory.iter().sum::<u64>();
+            site.disk += flow.disk.iter().sum::<u64>();
+            site.kernel += flow.kernel.iter().sum::<u64>();
+            if flow.total() > 0 {
+                site.oldest_s = site.oldest_s.max(flow.age_s);
+            }
+        }
+        flows.retain(|flow| flow.total() > 0);
+        flows.sort_by_key(|flow| std::cmp::Reverse(flow.total()));
+        let sites = sites.into_iter();
+        Self {
+            sites: sites
+                .map(|(name, site)| SiteCustody { site: name, ..site })
+                .collect(),
+            count: flows.len(),
+            flows,
+        }
+    }
+}
+
+impl fmt::Display for CustodyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name =
+            |site: &Option<String>| site.clone().unwrap_or_else(|| "(from peers)".to_owned());
+        writeln!(
+            f,
+            "{:<24} {:>8} {:>12} {:>12} {:>12} {:>10}",
+            "site", "flows", "memory", "disk", "kernel", "oldest"
+        )?;
+        for site in &self.sites {
+            let [memory, disk, kernel] = [site.memory, site.disk, site.kernel].map(text::bytes);
+            let oldest = text::span(site.oldest_s as f64);
+            writeln!(
+                f,
+                "{:<24} {:>8} {memory:>12} {disk:>12} {kernel:>12} {oldest:>10}",
+                name(&site.site),
+                site.flows
+            )?;
+        }
+        if self.count == 0 {
+            return writeln!(f, "\nnothing is held");
+        }
+        match self.count {
+            1 => writeln!(f, "\n1 flow holds something:")?,
+            count => writeln!(f, "\n{count} flows hold something:")?,
+        }
+        for flow in &self.flows {
+            let held = |d: usize| text::bytes(flow.memory[d] + flow.disk[d] + flow.kernel[d]);
+            let [up, down] = [0, 1].map(held);
+            let age = text::span(flow.age_s as f64);
+            let (from, to, kind) = (&flow.client, &flow.destination, &flow.kind);
+            writeln!(
+                f,
+                "  {from} -> {to}  {kind}  {age}  {up} up, {down} down, {}",
+                name(&flow.site)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Query `?site=NAME`; of all sites without.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CustodyQuery {
+    /// Flows of this site only.
+    pub site: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(site: &str, memory: u64, kernel: u64, age_s: u64) -> FlowCustody {
+        FlowCustody {
+            id: String::new(),
+            site: Some(site.to_owned()),
+            kind: "split".to_owned(),
+            client: "192.0.2.1:1".to_owned(),
+            destination: "198.51.100.1:80".to_owned(),
+            age_s,
+            memory: [memory, 0],
+            disk: [0, 0],
+            kernel: [0, kernel],
+        }
+    }
+
+    #[test]
+    fn sums_are_over_all_flows_and_lists_over_those_that_hold_something() {
+        let mut flows = vec![
+            flow("a", 10, 1, 5),
+            flow("a", 0, 0, 99),
+            flow("b", 0, 300, 7),
+        ];
+        flows[0].disk = [4, 0];
+        let report = CustodyReport::of(flows);
+        let [a, b] = &report.sites[..] else {
+            panic!("{report:?}")
+        };
+        assert_eq!((a.flows, a.memory, a.kernel, a.oldest_s), (2, 10, 1, 5));
+        assert_eq!((a.disk, b.flows, b.kernel), (4, 1, 300));
+        let ages: Vec<_> = report.flows.iter().map(|flow| flow.age_s).collect();
+        assert_eq!((report.count, ages), (2, vec![7, 5]));
+        let text = report.to_string();
+        assert!(text.contains("2 flows hold something"), "{text}");
+        assert!(text.contains("7s  0 B up, 300 B down, b"), "{text}");
+    }
+}
