@@ -8,8 +8,8 @@ use std::{env, error::Error, fs, io, path::Path};
 use clap::CommandFactory as _;
 use clap_complete::{Shell, generate_to};
 use clap_mangen::Man;
-use pepd::cli::Cli;
 use pepd_api::exit::ExitStatus;
+use pepd_control::cli::Cli;
 use roff::{Inline, Roff, bold, italic, roman};
 
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");

@@ -79,6 +79,14 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "pepd-control",
+        &[
+            "capture client migrate output",
+            "cli top waiting",
+            "commands",
+        ],
+    ),
+    (
         "pepd",
         &[
             "page service",
@@ -86,9 +94,9 @@ const LAYERS: &[(&str, &[&str])] = &[
             "kernel switches accept",
             "workers",
             "observe",
-            "capture change probe cleanup",
-            "cli diagnose migrate summary",
-            "daemon supervisor top",
+            "change probe cleanup",
+            "diagnose summary",
+            "daemon supervisor",
         ],
     ),
 ];

@@ -3,9 +3,7 @@
 //! - `server`, connections and requests, none of which may cost much
 //! - `place`, what a connection takes of what there is for all
 //! - `http`, what can only be read, by TCP
-//! - [`client`], for the command line
 
-pub mod client;
 mod http;
 mod place;
 mod server;

@@ -8,6 +8,7 @@ use pepd_api::{
     status::{SiteStatus, Status},
     text::span,
 };
+use pepd_control::client::{self, AskError};
 use pepd_intercept::{
     nft::{Nft, NftError, SEEN_SET},
     rules::{self, Counter},
@@ -17,7 +18,6 @@ use units::counted;
 use units::duration;
 
 use super::{Finding, listing::Listing, system};
-use crate::admin::client::{self, AskError};
 
 /// Fewer SYNs may just be on their way: a host repeats its first one after a second.
 const SOME: u64 = 3;

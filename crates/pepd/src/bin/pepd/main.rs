@@ -1,19 +1,11 @@
-//! `pepd`: see [`pepd::cli`] for the command line and [`pepd_api::exit`] for the exit codes.
+//! `pepd`: see [`pepd_control::cli`] for the command line and [`pepd_api::exit`] for the exit codes.
 #![forbid(unsafe_code)]
-
-mod asking;
-mod capture;
-mod files;
-mod output;
-mod qlog;
-mod trace;
 
 use std::{path::Path, process::ExitCode};
 
 use pep_core::config::Config;
 use pepd::{
     cleanup,
-    cli::{CcCommand, CheckArgs, CleanupArgs, Cli, Command, ListArgs, RulesArgs, RunArgs},
     daemon::{self, DaemonError, Role},
     diagnose,
     kernel::{self, tell_what_is_missing},
@@ -21,6 +13,11 @@ use pepd::{
     supervisor,
 };
 use pepd_api::exit::ExitStatus;
+use pepd_control::{
+    cli::{CcCommand, CheckArgs, CleanupArgs, Cli, Command, ListArgs, RulesArgs, RunArgs},
+    commands::carry_out,
+    output::{chain, complain, fail, print, refuse},
+};
 use pepd_relay::survive::{handed, keeper};
 use pepd_sys::{
     congestion::{Catalogue, listing::Listing},
@@ -29,9 +26,6 @@ use pepd_sys::{
     socket::has_rto_max,
 };
 use pepd_tunnel::custody;
-
-use asking::asking;
-use output::{chain, complain, fail, print, refuse};
 
 fn main() -> ExitCode {
     let status = match Cli::of_process().command {
@@ -42,19 +36,7 @@ fn main() -> ExitCode {
         Command::Cc(args) => match args.command {
             CcCommand::List(args) => list_controls(&args),
         },
-        Command::Link(args) => asking(asking::link(&args)),
-        Command::Status(args) => asking(asking::status(&args)),
-        Command::Top(args) => asking(asking::top(&args)),
-        Command::Flows(args) => asking(asking::flows(&args)),
-        Command::Trace(args) => asking(trace::trace(&args)),
-        Command::Probe(args) => asking(asking::probe(&args)),
-        Command::Capture(args) => asking(capture::capture(&args)),
-        Command::Custody(args) => asking(asking::custody(&args)),
-        Command::Reload(args) => asking(asking::reload(&args)),
-        Command::Site(args) => asking(asking::site(&args)),
-        Command::Drain(args) => asking(asking::drain(&args)),
-        Command::Keygen(args) => asking(files::keygen(&args)),
-        Command::Migrate(args) => asking(files::migrate(&args)),
+        Command::Client(command) => carry_out(&command),
     };
     status.into()
 }

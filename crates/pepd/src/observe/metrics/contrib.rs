@@ -8,11 +8,11 @@ use std::{
 
 use clap::CommandFactory as _;
 use pepd_api::testing::status;
+use pepd_control::cli::Cli;
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::*;
-use crate::cli::Cli;
 
 fn read(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");

@@ -7,33 +7,30 @@ use std::{
 };
 
 use hyper::Method;
-use pepd::{
-    admin::client::{AskError, Followed, Follower},
-    cli::TraceArgs,
-};
 use pepd_api::{
     exit::ExitStatus,
     trace::{End, TraceEvent, What},
 };
 
+use super::{asking::socket_of, qlog};
 use crate::{
-    asking::socket_of,
+    cli::TraceArgs,
+    client::{AskError, Followed, Follower},
     output::{complain, try_print},
-    qlog,
 };
 
 /// Another process answers within so long, or none does.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-pub const RETRY: Duration = Duration::from_millis(100);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const RETRY: Duration = Duration::from_millis(100);
 
 /// Where a flow is asked for.
-pub fn target(flow: &str) -> String {
+pub(super) fn target(flow: &str) -> String {
     // That of a link-local address, before its interface.
     format!("/v1/flows/{}", flow.replace('%', "%25"))
 }
 
 /// Returns when the flow has ended, or nobody wants to know any more.
-pub fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin.which)?;
     let begin = Instant::now();
     let left = || {
@@ -58,14 +55,14 @@ pub fn trace(args: &TraceArgs) -> Result<ExitStatus, Box<dyn Error>> {
 
 /// How events are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shown {
+pub(super) enum Shown {
     Text,
     Json,
     Nothing,
 }
 
 /// A flow that is watched.
-pub struct Watched {
+pub(super) struct Watched {
     /// What it is called; its number, once that is known: an address may be another flow's soon.
     flow: String,
     shown: Shown,
@@ -77,7 +74,7 @@ pub struct Watched {
 
 impl Watched {
     /// A flow by its number or its client.
-    pub fn new(flow: String, shown: Shown) -> Self {
+    pub(super) fn new(flow: String, shown: Shown) -> Self {
         Self {
             flow,
             shown,
@@ -87,12 +84,12 @@ impl Watched {
     }
 
     /// How it has ended, if that was told.
-    pub fn end(self) -> Option<End> {
+    pub(super) fn end(self) -> Option<End> {
         self.end
     }
 
     /// Follows it through all processes that carry it, for as long as `left` says.
-    pub fn until_its_end(
+    pub(super) fn until_its_end(
         &mut self,
         socket: &Path,
         left: impl Fn() -> Option<Duration>,

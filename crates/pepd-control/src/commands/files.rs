@@ -7,17 +7,17 @@ use std::{
     path::Path,
 };
 
-use pepd::{
-    cli::{KeygenArgs, MigrateArgs},
-    migrate::{Draft, options, rules},
-};
 use pepd_api::exit::ExitStatus;
 use pepd_sys::keys;
 
-use crate::output::{complain, print};
+use crate::{
+    cli::{KeygenArgs, MigrateArgs},
+    migrate::{Draft, options, rules},
+    output::{complain, print},
+};
 
 /// Makes keys, or shows the public one of a private one.
-pub fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn keygen(args: &KeygenArgs) -> Result<ExitStatus, Box<dyn Error>> {
     if let Some(path) = &args.public {
         let public = keys::public_key(&keys::read(path)?);
         return Ok(print(format_args!("{public}\n")));
@@ -38,7 +38,7 @@ const PEPSAL_SETTINGS: [&str; 3] = [
     "/etc/systemd/system/pepsal.service.d/pepsal.conf",
 ];
 
-pub fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn migrate(args: &MigrateArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let mut draft = Draft {
         lan: args.lan.iter().cloned().collect(),
         link: args.link.clone(),

@@ -9,17 +9,17 @@ use std::{
 };
 
 use hyper::Method;
-use pepd::{
-    admin::client::{Followed, Follower},
-    cli::TraceArgs,
-};
 use pepd_api::exit::ExitStatus;
 use serde_json::Value;
 
-use crate::{
+use super::{
     capture::{create_file, standard_output},
-    output::{complain, print},
     trace::{PATIENCE, RETRY, target},
+};
+use crate::{
+    cli::TraceArgs,
+    client::{Followed, Follower},
+    output::{complain, print},
 };
 
 /// Records, on their way into a file.
@@ -91,7 +91,7 @@ impl Records {
 }
 
 /// Writes records until the flow has ended, the time that is `left` is over, or a limit is reached.
-pub fn record(
+pub(super) fn record(
     args: &TraceArgs,
     out: &Path,
     socket: &Path,

@@ -9,15 +9,6 @@ use std::{
 
 use clap::ValueEnum as _;
 use hyper::Method;
-use pepd::{
-    admin::client::{self, AskError, Followed},
-    change,
-    cli::{
-        AdminArgs, CONFIG, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, ProbeArgs,
-        ReloadArgs, SiteArgs, SiteCommand, SocketArgs, TopArgs,
-    },
-    top,
-};
 use pepd_api::{
     change::{DrainOrder, DrainReport, ReloadOrder, ReloadReport},
     custody::CustodyReport,
@@ -30,34 +21,28 @@ use pepd_api::{
 };
 use pepd_sys::{
     admin_socket,
-    load::{self, LoadError},
+    load::{self},
 };
 use serde::de::DeserializeOwned;
 use units::ByteSize;
 use units::counted;
 
-use crate::output::{complain, fail, print, refuse};
-
-pub fn asking(status: Result<ExitStatus, Box<dyn Error>>) -> ExitStatus {
-    status.unwrap_or_else(|err| {
-        if let Some(err) = err.downcast_ref::<LoadError>() {
-            return refuse(err);
-        }
-        if let Some(AskError::Wrong(why)) = err.downcast_ref() {
-            fail(format_args!("{why}"));
-            return ExitStatus::Configuration;
-        }
-        fail(format_args!("pepd: {err}"));
-        ExitStatus::Runtime
-    })
-}
+use crate::{
+    cli::{
+        AdminArgs, CONFIG, CustodyArgs, DrainArgs, FlowsArgs, LinkArgs, LinkWord, ProbeArgs,
+        ReloadArgs, SiteArgs, SiteCommand, SocketArgs, TopArgs,
+    },
+    client::{self, Followed},
+    output::{complain, print},
+    top, waiting,
+};
 
 /// `pepd status`.
-pub fn status(args: &AdminArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn status(args: &AdminArgs) -> Result<ExitStatus, Box<dyn Error>> {
     show::<Status>(args, Method::GET, "/v1/status", String::new())
 }
 
-pub fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let order = args.state.order().map(|state| LinkOrder {
         state,
         for_s: args.lasting.map(|lasting| lasting.as_secs_f64()),
@@ -83,7 +68,7 @@ pub fn link(args: &LinkArgs) -> Result<ExitStatus, Box<dyn Error>> {
     show::<LinkReport>(&args.admin, method, "/v1/link", body)
 }
 
-pub fn top(args: &TopArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn top(args: &TopArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.which)?;
     if args.once {
         let frame = top::once(&socket)?;
@@ -93,7 +78,7 @@ pub fn top(args: &TopArgs) -> Result<ExitStatus, Box<dyn Error>> {
     Ok(ExitStatus::Success)
 }
 
-pub fn flows(args: &FlowsArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn flows(args: &FlowsArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let word = args.sort.to_possible_value();
     let word = word.ok_or("nothing to sort by")?;
     let site = args.site.iter().map(|site| format!("&site={site}"));
@@ -103,7 +88,7 @@ pub fn flows(args: &FlowsArgs) -> Result<ExitStatus, Box<dyn Error>> {
 }
 
 /// `pepd probe`: what is shown while it lasts goes to standard error, the report to standard output.
-pub fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn probe(args: &ProbeArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin.which)?;
     let order = serde_json::to_string(&ProbeOrder {
         peer: args.peer.clone(),
@@ -149,7 +134,7 @@ fn announce(args: &ProbeArgs) {
     ));
 }
 
-pub fn custody(args: &CustodyArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn custody(args: &CustodyArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let site = args.site.iter().map(|site| format!("?site={site}"));
     let target = format!("/v1/custody{}", site.collect::<String>());
     show::<CustodyReport>(&args.admin, Method::GET, &target, String::new())
@@ -183,7 +168,7 @@ fn answer<T: DeserializeOwned + fmt::Display>(
 }
 
 /// Where the pepd that is meant answers.
-pub fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
+pub(super) fn socket_of(args: &SocketArgs) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(socket) = &args.socket {
         return Ok(socket.clone());
     }
@@ -211,7 +196,7 @@ fn socket_of_config(path: &Path) -> Result<PathBuf, Box<dyn Error>> {
 }
 
 /// Returns once the next process answers.
-pub fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin.which)?;
     let order = serde_json::to_string(&ReloadOrder {
         dry_run: args.dry_run,
@@ -225,14 +210,14 @@ pub fn reload(args: &ReloadArgs) -> Result<ExitStatus, Box<dyn Error>> {
     if !report.hands_over {
         return Ok(printed);
     }
-    change::wait_for_next(&socket, &report)?;
+    waiting::wait_for_next(&socket, &report)?;
     if !args.admin.json {
         print(format_args!("done: another process has taken over\n"));
     }
     Ok(printed)
 }
 
-pub fn site(args: &SiteArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn site(args: &SiteArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let (named, enabled) = match &args.what {
         None => return list_sites(&args.admin),
         Some(SiteCommand::List(admin)) => return list_sites(admin),
@@ -249,13 +234,13 @@ fn list_sites(args: &AdminArgs) -> Result<ExitStatus, Box<dyn Error>> {
 }
 
 /// Returns once pepd has ended.
-pub fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn drain(args: &DrainArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.admin.which)?;
     let timeout_s = args.timeout.map(|timeout| timeout.as_secs_f64());
     let order = serde_json::to_string(&DrainOrder { timeout_s })?;
     let since = Instant::now();
     let (report, _) = answer::<DrainReport>(&args.admin, Method::PUT, "/v1/drain", order)?;
-    let left = change::wait_for_end(&socket, &report, since, |flows| {
+    let left = waiting::wait_for_end(&socket, &report, since, |flows| {
         if !args.admin.json {
             print(format_args!("{}\n", counted(flows, "flow")));
         }

@@ -22,7 +22,7 @@ use tokio::{
     time::timeout,
 };
 
-pub use follow::{Followed, Follower, follow};
+pub(crate) use follow::{Followed, Follower, follow};
 
 /// An answer is there within so long, or none comes. A configuration may be checked for it, by another program.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -87,7 +87,12 @@ impl AskError {
 ///
 /// # Errors
 /// When nobody is there, or it does not want to.
-pub fn ask(socket: &Path, method: Method, target: &str, body: String) -> Result<Vec<u8>, AskError> {
+pub(crate) fn ask(
+    socket: &Path,
+    method: Method,
+    target: &str,
+    body: String,
+) -> Result<Vec<u8>, AskError> {
     ask_for(PATIENCE, socket, method, target, body)
 }
 

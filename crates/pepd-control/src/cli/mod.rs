@@ -108,6 +108,14 @@ pub enum Command {
     /// List congestion controls
     #[command(after_help = flowed(cc::CC_EXAMPLES))]
     Cc(CcArgs),
+    /// A command that asks a running pepd, or needs none.
+    #[command(flatten)]
+    Client(ClientCommand),
+}
+
+/// Commands that ask a running pepd, or need none.
+#[derive(Debug, Subcommand)]
+pub enum ClientCommand {
     /// Show or set the state of the link
     #[command(after_help = flowed(running::LINK_EXAMPLES))]
     Link(LinkArgs),

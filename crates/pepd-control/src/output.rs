@@ -43,7 +43,7 @@ pub fn complain(text: fmt::Arguments<'_>) {
 }
 
 /// To standard output, at once.
-pub fn try_print(text: fmt::Arguments<'_>) -> io::Result<()> {
+pub(crate) fn try_print(text: fmt::Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_fmt(text).and_then(|()| out.flush())
 }

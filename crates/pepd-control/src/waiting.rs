@@ -18,7 +18,7 @@ use pepd_api::{
     status::Status,
 };
 
-use crate::admin::client::ask;
+use crate::client::ask;
 
 /// A process that takes over thousands of flows is ready well before.
 const PATIENCE: Duration = Duration::from_secs(30);

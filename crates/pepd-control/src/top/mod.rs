@@ -45,7 +45,7 @@ use self::{
     history::{Answer, History},
     ui::{Next, Ui},
 };
-use crate::admin::client::{AskError, ask};
+use crate::client::{AskError, ask};
 
 /// For how long keys are waited for before answers and signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);

@@ -12,17 +12,17 @@ use std::{
 };
 
 use hyper::Method;
-use pepd::{
-    admin::client::{self, AskError, Followed, Follower},
-    capture::{self, CaptureError, Captured, Stopped},
-    cli::CaptureArgs,
-};
 use pepd_api::{exit::ExitStatus, flows::FlowStatus, trace::End};
 
-use crate::{
+use super::{
     asking::socket_of,
-    output::{complain, print},
     trace::{Shown, Watched, target},
+};
+use crate::{
+    capture::{self, CaptureError, Captured, Stopped},
+    cli::CaptureArgs,
+    client::{self, AskError, Followed, Follower},
+    output::{complain, print},
 };
 
 /// The last packets of a flow come when it has ended.
@@ -36,7 +36,7 @@ enum Over {
     Interrupted,
 }
 
-pub fn capture(args: &CaptureArgs) -> Result<ExitStatus, Box<dyn Error>> {
+pub(super) fn capture(args: &CaptureArgs) -> Result<ExitStatus, Box<dyn Error>> {
     let socket = socket_of(&args.which)?;
     let answer = client::ask(&socket, Method::GET, &target(&args.flow), String::new())?;
     let flow: FlowStatus = serde_json::from_slice(&answer)?;
@@ -123,14 +123,14 @@ fn create(args: &CaptureArgs) -> Result<File, String> {
 }
 
 /// Standard output as a file without a buffer.
-pub fn standard_output() -> Result<File, String> {
+pub(super) fn standard_output() -> Result<File, String> {
     let file = io::stdout().as_fd().try_clone_to_owned();
     file.map(File::from)
         .map_err(|err| format!("standard output: {err}"))
 }
 
 /// Makes a file that only its owner may read.
-pub fn create_file(path: &Path, force: bool) -> Result<File, String> {
+pub(super) fn create_file(path: &Path, force: bool) -> Result<File, String> {
     let failed = |err: io::Error| match err.kind() {
         io::ErrorKind::AlreadyExists => format!(
             "{}: is there already; choose another name, or --force",
