@@ -8,21 +8,21 @@
 //! ```
 //!
 //! - `counters`, of the process; `sampler`, rates and what is held
-//! - [`custody`], what is held for hosts
-//! - [`flows`], each of them, with what the kernel says of its legs
+//! - `custody`, what is held for hosts
+//! - `flows`, each of them, with what the kernel says of its legs
 //! - `past`, the last hours; `stream`, a status a second for those who listen
-//! - [`trace`], one flow, four times a second
-//! - `packets`, those of hosts; [`metrics`], all of it for Prometheus
+//! - `trace`, one flow, four times a second
+//! - `packets`, those of hosts; `metrics`, all of it for Prometheus
 
 mod counters;
-pub mod custody;
-pub mod flows;
-pub mod metrics;
+mod custody;
+mod flows;
+mod metrics;
 mod packets;
 mod past;
 mod sampler;
-pub mod stream;
-pub mod trace;
+pub(crate) mod stream;
+mod trace;
 
 use std::{
     cmp::Reverse,
