@@ -46,9 +46,13 @@ const BASE: [(&str, &str); 24] = [
 /// A booster that has no keys but those that all have, which stand in a section of their own.
 const PLAIN: (&str, &str) = ("[site.boost.NAME]", "[site.boost.checksum]");
 
+/// Keys whose page says more than the range of a number: bits of another key.
+const OF_BITS: [&str; 2] = ["mark", "mark_mask"];
+
 struct Entry {
     section: String,
     key: String,
+    body: String,
     default: Option<String>,
     example: Option<String>,
     required: bool,
@@ -96,6 +100,7 @@ fn entries() -> Vec<Entry> {
                 default: quoted_after(&body, "Default"),
                 example: quoted_after(&body, "Example"),
                 required: body.contains("Required."),
+                body,
             });
         }
     }
@@ -175,6 +180,55 @@ fn examples_are_accepted_and_have_an_effect() {
         let base = parse_with(section, "", None).expect("valid");
         assert_ne!(config, base, "{section} {key} = {example:?}");
     }
+}
+
+/// The least and the most that the code accepts, from what it says of a date, as the page writes
+/// them: "1 s" for `"1s"`.
+fn range(section: &str, key: &str) -> Option<(String, String)> {
+    let (parent, nested) = key.split_once('.').unwrap_or((key, ""));
+    let date = match nested {
+        "" => "2020-01-01".to_owned(),
+        nested => format!("{{ {nested} = 2020-01-01 }}"),
+    };
+    let errors = parse_with(section, parent, Some(&date)).expect_err("a date");
+    let expected = errors.iter().find_map(|error| {
+        let (expected, _) = error.message.split_once(", found a date")?;
+        error.key.ends_with(key).then_some(expected)
+    });
+    let (_, range) = expected?.rsplit_once(" from ")?;
+    let (least, most) = range.split_once(" to ")?;
+    let written = |bound: &str| {
+        let bound = bound.split([',', ' ']).next().unwrap_or_default();
+        let bound = bound.trim_matches('"');
+        let unit = bound.find(|c: char| c.is_ascii_alphabetic() && c != 'e');
+        let (number, unit) = bound.split_at(unit.unwrap_or(bound.len()));
+        format!("{number} {unit}").trim_end().to_owned()
+    };
+    Some((written(least), written(most)))
+}
+
+#[test]
+fn the_page_states_the_ranges_of_the_code() {
+    let mut found = 0;
+    let mut missing = Vec::new();
+    for entry in entries() {
+        let (section, key, body) = (&entry.section, &entry.key, &entry.body);
+        let Some((least, most)) = range(section, key) else {
+            continue;
+        };
+        found += 1;
+        let stated = format!("{least} to {most}");
+        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
+        let is_stated = body.split(&stated).skip(1).any(ends);
+        // A bound may be another key's value.
+        let of_key = [format!("{least} to `"), format!("` to {most}")];
+        let is_of_key = of_key.iter().any(|range| body.contains(range));
+        if !is_stated && !is_of_key && !OF_BITS.contains(&key.as_str()) {
+            missing.push(format!("{section} {key}: {stated}"));
+        }
+    }
+    assert!(found > 60, "only {found} ranges found");
+    assert!(missing.is_empty(), "not on the page: {missing:#?}");
 }
 
 #[test]
