@@ -32,6 +32,7 @@ pub mod hosts;
 pub mod key;
 pub mod lookups;
 pub mod outage;
+mod reading;
 pub mod redirection;
 pub mod relay;
 pub mod ring;

@@ -18,7 +18,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "budget ring chunks key hosts greeting redirection share stats syn history lookups",
             "relay",
-            "arena outage",
+            "arena outage reading",
             "site",
             "config custody",
         ],

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use units::ByteSize;
 
-use crate::config::{
+use crate::reading::{
     raw::Section,
     values::{Integer, Number, OneOf, Share, Size, Span, Switch, byte, share},
 };

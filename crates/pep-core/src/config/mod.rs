@@ -8,22 +8,19 @@ mod admin;
 mod boost;
 mod congestion;
 mod custody;
-mod error;
-mod findings;
 mod intercept;
 mod limits;
 mod link;
 mod log;
 mod packet;
 mod peers;
-mod raw;
 mod sites;
 mod syntax;
 mod timeouts;
-mod values;
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
+pub use crate::reading::{ConfigError, ConfigWarning, closest};
 pub use crate::site::boost::{
     AckFilter, AckReconstruction, Arq, Boost, Checksum, Compress, Congestion, CongestionMark,
     DataFilter, DivAcks, DivAcksMode, Fec, FecScheme, Jitter, Rule, Snoop, When,
@@ -34,20 +31,18 @@ pub use crate::site::names::{CongestionName, IfName, NameError, TableName};
 pub use crate::site::timeouts::{Keepalive, Timeouts};
 pub use addresses::{Addresses, TUNNEL_EXTENT_MIN};
 pub use admin::{Admin, AdminMode, AdminSocket};
-pub use error::{ConfigError, ConfigWarning};
 pub use intercept::{Intercept, Marks};
 pub use limits::Limits;
 pub use log::{LogConfig, LogFormat, LogLevel};
 pub use peers::{Carrier, Endpoint, Identity, OnPeerLoss, Peer};
-pub use raw::closest;
 
 use toml::de::DeTable;
 
-use self::{
-    findings::{Findings, Lines},
-    raw::Section,
-    sites::Context,
-    values::Span,
+use self::sites::Context;
+use crate::reading::{
+    findings::{self, Findings, Lines},
+    raw::{self, Section},
+    values::{self, Span},
 };
 use crate::site::{Mode, PacketPolicy, Site, SiteId, SiteTable};
 

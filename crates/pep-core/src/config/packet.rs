@@ -9,9 +9,9 @@ use super::{
     findings::Findings,
     raw::Section,
     sites::Context,
-    values::{Map, OneOf, Protocols, Size, Span, Switch, WordOr},
+    values::{Map, OneOf, Size, Span, Switch, WordOr},
 };
-use crate::site::{Matcher, Mode, PacketPolicy, Protocol, Site, WithoutPeer};
+use crate::site::{Matcher, Mode, PacketPolicy, Protocol, Site, WithoutPeer, headers::Protocols};
 
 /// The most sites of mode `packet`: each takes a mark, a routing table and a TUN.
 pub(super) const SITES_MAX: usize = 16;

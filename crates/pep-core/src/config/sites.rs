@@ -12,13 +12,13 @@ use super::{
     packet,
     raw::Section,
     values::{
-        BitRate, Dscp, Map, NonEmpty, OneOf, Ports, Prefix, Reading, Size, Span, Switch, WordOr,
-        short, text,
+        BitRate, Map, NonEmpty, OneOf, Reading, Size, Span, Switch, WordOr, short, text,
     },
 };
 use crate::site::{
     Buffer, Class, Close, DscpPolicy, InterceptionLoss, KeepWhen, LinkLeg, Lowat, Matcher, Mode,
     Pacing, Sharing, Site, SiteTable, Source, SynHandling, WhileDown,
+    headers::{Dscp, Ports, Prefix},
 };
 
 /// The name of the built-in last site.

@@ -4,6 +4,7 @@ mod answers;
 pub mod boost;
 mod cover;
 pub mod custody;
+pub(crate) mod headers;
 pub mod link;
 mod martian;
 mod matcher;

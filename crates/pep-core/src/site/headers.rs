@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use toml::de::DeValue;
 
-use super::{Reading, byte, integer_of, short};
-use crate::site::{PortRange, Protocol};
+use super::{PortRange, Protocol};
+use crate::reading::values::{Reading, byte, integer_of, short};
 
 /// A prefix, or a single address.
-pub(in crate::config) struct Prefix;
+pub(crate) struct Prefix;
 
 impl Reading for Prefix {
     type Value = IpNet;
@@ -38,7 +38,7 @@ impl Reading for Prefix {
 }
 
 /// A port, or an inclusive range of ports.
-pub(in crate::config) struct Ports;
+pub(crate) struct Ports;
 
 impl Ports {
     fn parse(text: &str) -> Option<PortRange> {
@@ -67,7 +67,7 @@ impl Reading for Ports {
 }
 
 /// A DSCP, as a number or by its name (RFC 2474, 2597, 3246, 8622).
-pub(in crate::config) struct Dscp;
+pub(crate) struct Dscp;
 
 impl Dscp {
     fn named(text: &str) -> Option<u8> {
@@ -108,7 +108,7 @@ impl Reading for Dscp {
 }
 
 /// A protocol above IP, by name or number.
-pub(in crate::config) struct Protocols;
+pub(crate) struct Protocols;
 
 impl Reading for Protocols {
     type Value = Protocol;

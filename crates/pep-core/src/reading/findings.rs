@@ -8,7 +8,7 @@ use super::{ConfigError, ConfigWarning};
 ///
 /// All are equal: where a key stands is no part of what a configuration means.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Lines(BTreeMap<String, usize>);
+pub(crate) struct Lines(BTreeMap<String, usize>);
 
 impl PartialEq for Lines {
     fn eq(&self, _: &Self) -> bool {
@@ -18,7 +18,7 @@ impl PartialEq for Lines {
 
 impl Lines {
     /// The line of `key`, or of what encloses it; 1 for the file as a whole.
-    pub(super) fn line_of(&self, mut key: &str) -> usize {
+    pub(crate) fn line_of(&self, mut key: &str) -> usize {
         loop {
             if let Some(line) = self.0.get(key) {
                 return *line;
@@ -33,7 +33,7 @@ impl Lines {
 
 /// Errors and warnings so far, and the line of every key met.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     line_starts: Vec<usize>,
     errors: RefCell<Vec<ConfigError>>,
     warnings: RefCell<Vec<ConfigWarning>>,
@@ -41,7 +41,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    pub(super) fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         Self {
             line_starts: newlines.map(|(offset, _)| offset + 1).collect(),
@@ -52,21 +52,21 @@ impl Findings {
     }
 
     /// The line, from 1, of a byte of the text.
-    pub(super) fn line_at(&self, offset: usize) -> usize {
+    pub(crate) fn line_at(&self, offset: usize) -> usize {
         1 + self.line_starts.partition_point(|start| *start <= offset)
     }
 
     /// Remembers where a key stands, for findings that come to light later.
-    pub(super) fn met(&self, key: &str, line: usize) {
+    pub(crate) fn met(&self, key: &str, line: usize) {
         self.lines.borrow_mut().0.insert(key.to_owned(), line);
     }
 
     /// The line of a key, or of the nearest section around it that the file has.
-    pub(super) fn line_of(&self, key: &str) -> usize {
+    pub(crate) fn line_of(&self, key: &str) -> usize {
         self.lines.borrow().line_of(key)
     }
 
-    pub(super) fn error_at(&self, line: usize, key: &str, message: impl Into<String>) {
+    pub(crate) fn error_at(&self, line: usize, key: &str, message: impl Into<String>) {
         self.errors.borrow_mut().push(ConfigError {
             line,
             key: key.to_owned(),
@@ -74,11 +74,11 @@ impl Findings {
         });
     }
 
-    pub(super) fn error(&self, key: &str, message: impl Into<String>) {
+    pub(crate) fn error(&self, key: &str, message: impl Into<String>) {
         self.error_at(self.line_of(key), key, message);
     }
 
-    pub(super) fn warning(&self, key: &str, message: impl Into<String>) {
+    pub(crate) fn warning(&self, key: &str, message: impl Into<String>) {
         self.warnings.borrow_mut().push(ConfigWarning {
             line: self.line_of(key),
             key: key.to_owned(),
@@ -87,12 +87,12 @@ impl Findings {
     }
 
     /// How many errors there are so far.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.errors.borrow().len()
     }
 
     /// Warnings and lines, or all errors in the order of the file.
-    pub(super) fn finish(self) -> Result<(Vec<ConfigWarning>, Lines), Vec<ConfigError>> {
+    pub(crate) fn finish(self) -> Result<(Vec<ConfigWarning>, Lines), Vec<ConfigError>> {
         let mut errors = self.errors.into_inner();
         errors.sort_by_key(|error| error.line);
         if errors.is_empty() {

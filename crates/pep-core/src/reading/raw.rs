@@ -77,7 +77,7 @@ const HOMES: [(&str, &[&str]); 5] = [
 ];
 
 /// One table of the file.
-pub(super) struct Section<'a> {
+pub(crate) struct Section<'a> {
     path: String,
     table: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
@@ -86,7 +86,7 @@ pub(super) struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// The whole file.
-    pub(super) fn root(table: &'a DeTable<'a>, findings: &'a Findings) -> Self {
+    pub(crate) fn root(table: &'a DeTable<'a>, findings: &'a Findings) -> Self {
         Self {
             path: String::new(),
             table: Some(table),
@@ -96,7 +96,7 @@ impl<'a> Section<'a> {
     }
 
     /// The dotted path of a key in this table.
-    pub(super) fn path_of(&self, key: &str) -> String {
+    pub(crate) fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() {
             key.to_owned()
         } else {
@@ -105,22 +105,22 @@ impl<'a> Section<'a> {
     }
 
     /// Whether the file has this table.
-    pub(super) fn is_present(&self) -> bool {
+    pub(crate) fn is_present(&self) -> bool {
         self.table.is_some()
     }
 
     /// Whether the file has this key.
-    pub(super) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has(&self, key: &str) -> bool {
         self.table.is_some_and(|table| table.contains_key(key))
     }
 
     /// Reports an error at a key of this table.
-    pub(super) fn error(&self, key: &str, message: impl Into<String>) {
+    pub(crate) fn error(&self, key: &str, message: impl Into<String>) {
         self.findings.error(&self.path_of(key), message);
     }
 
     /// Reports what is doubtful at a key of this table.
-    pub(super) fn warning(&self, key: &str, message: impl Into<String>) {
+    pub(crate) fn warning(&self, key: &str, message: impl Into<String>) {
         self.findings.warning(&self.path_of(key), message);
     }
 
@@ -129,13 +129,13 @@ impl<'a> Section<'a> {
         clippy::needless_pass_by_value,
         reason = "a reading is made where it is used"
     )]
-    pub(super) fn read<R: Reading>(&mut self, key: &'static str, reading: R) -> Option<R::Value> {
+    pub(crate) fn read<R: Reading>(&mut self, key: &'static str, reading: R) -> Option<R::Value> {
         let value = self.take(key)?;
         self.read_value(&self.path_of(key), value, &reading)
     }
 
     /// As [`read`](Self::read); a missing key is an error.
-    pub(super) fn require<R: Reading>(
+    pub(crate) fn require<R: Reading>(
         &mut self,
         key: &'static str,
         reading: R,
@@ -153,7 +153,7 @@ impl<'a> Section<'a> {
         clippy::needless_pass_by_value,
         reason = "a reading is made where it is used"
     )]
-    pub(super) fn list<R: Reading>(
+    pub(crate) fn list<R: Reading>(
         &mut self,
         key: &'static str,
         reading: R,
@@ -170,7 +170,7 @@ impl<'a> Section<'a> {
     }
 
     /// As [`list`](Self::list); a missing key is an error. Also whether every item was readable.
-    pub(super) fn require_list<R: Reading>(
+    pub(crate) fn require_list<R: Reading>(
         &mut self,
         key: &'static str,
         reading: R,
@@ -185,14 +185,14 @@ impl<'a> Section<'a> {
     }
 
     /// The table under a key; an empty one when it is missing or is no table.
-    pub(super) fn section(&mut self, key: &'static str) -> Section<'a> {
+    pub(crate) fn section(&mut self, key: &'static str) -> Section<'a> {
         let value = self.take(key);
         self.child(self.path_of(key), value)
     }
 
     /// The table under a key, which may also be `true` for an empty one; `None` where it is
     /// `false`, missing or neither.
-    pub(super) fn switched(&mut self, key: &'static str) -> Option<Section<'a>> {
+    pub(crate) fn switched(&mut self, key: &'static str) -> Option<Section<'a>> {
         let value = self.take(key)?;
         match value.get_ref() {
             DeValue::Boolean(true) => Some(self.child(self.path_of(key), None)),
@@ -210,13 +210,13 @@ impl<'a> Section<'a> {
     }
 
     /// Whether the key holds text. Does not take it.
-    pub(super) fn is_text(&self, key: &str) -> bool {
+    pub(crate) fn is_text(&self, key: &str) -> bool {
         let value = self.table.and_then(|table| table.get(key));
         value.is_some_and(|value| value.get_ref().is_str())
     }
 
     /// The tables of `[[key]]`.
-    pub(super) fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
+    pub(crate) fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
         let Some(value) = self.take(key) else {
             return Vec::new();
         };
@@ -234,7 +234,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables under a key by the names the file gives them: `[key.NAME]`.
-    pub(super) fn named_tables(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
+    pub(crate) fn named_tables(&mut self, key: &'static str) -> Vec<(String, Section<'a>)> {
         let parent = self.section(key);
         let entries = parent.table.into_iter().flatten();
         entries
@@ -248,7 +248,7 @@ impl<'a> Section<'a> {
     }
 
     /// Reports the keys that nothing asked for.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         for (key, _) in self.table.into_iter().flatten() {
             let name = key.get_ref().as_ref();
             if !self.known.contains(&name) {
@@ -314,7 +314,7 @@ impl<'a> Section<'a> {
 }
 
 /// What a value is, with its article.
-pub(super) fn kind(value: &Spanned<DeValue<'_>>) -> &'static str {
+pub(crate) fn kind(value: &Spanned<DeValue<'_>>) -> &'static str {
     super::values::kind(value.get_ref())
 }
 
@@ -333,7 +333,8 @@ pub fn closest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use super::{super::parse, HOMES, closest};
+    use super::{HOMES, closest};
+    use crate::config::parse;
 
     /// Error for a file that has this key in this section.
     fn errors(section: &str, key: &str) -> Vec<String> {

@@ -1,17 +1,14 @@
 //! How single values are read: each reading knows what it accepts and says so.
 
-mod network;
-
 use std::{fmt::Display, marker::PhantomData, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use toml::de::DeValue;
 use units::{ByteSize, Rate, Ratio, duration};
 
 use super::raw::closest;
-pub(super) use network::{Dscp, Ports, Prefix, Protocols};
 
 /// Turns a TOML value into a checked one.
-pub(super) trait Reading {
+pub(crate) trait Reading {
     /// What comes out.
     type Value;
 
@@ -33,7 +30,7 @@ pub(super) trait Reading {
 }
 
 /// What a value is, with its article.
-pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+pub(crate) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "an integer",
@@ -49,7 +46,7 @@ fn out_of_range(found: impl Display, accepted: impl Display) -> String {
     format!("{found} is out of range; accepted: {accepted}")
 }
 
-fn integer_of(value: &DeValue<'_>) -> Option<i128> {
+pub(crate) fn integer_of(value: &DeValue<'_>) -> Option<i128> {
     let integer = value.as_integer()?;
     i128::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
@@ -62,7 +59,7 @@ fn quantity_of(value: &DeValue<'_>) -> Option<String> {
 }
 
 /// `true` or `false`.
-pub(super) struct Switch;
+pub(crate) struct Switch;
 
 impl Reading for Switch {
     type Value = bool;
@@ -77,7 +74,7 @@ impl Reading for Switch {
 }
 
 /// An integer in a range.
-pub(super) struct Integer(pub(super) RangeInclusive<u32>);
+pub(crate) struct Integer(pub(crate) RangeInclusive<u32>);
 
 impl Reading for Integer {
     type Value = u32;
@@ -97,7 +94,7 @@ impl Reading for Integer {
 }
 
 /// A [`u16`] in a range, for ports and segment sizes.
-pub(super) fn short(range: RangeInclusive<u16>) -> impl Reading<Value = u16> {
+pub(crate) fn short(range: RangeInclusive<u16>) -> impl Reading<Value = u16> {
     let wide = Integer(u32::from(*range.start())..=u32::from(*range.end()));
     Map(wide, |number| {
         u16::try_from(number).expect("within a range of u16")
@@ -105,7 +102,7 @@ pub(super) fn short(range: RangeInclusive<u16>) -> impl Reading<Value = u16> {
 }
 
 /// A [`u8`] in a range.
-pub(super) fn byte(range: RangeInclusive<u8>) -> impl Reading<Value = u8> {
+pub(crate) fn byte(range: RangeInclusive<u8>) -> impl Reading<Value = u8> {
     let wide = Integer(u32::from(*range.start())..=u32::from(*range.end()));
     Map(wide, |number| {
         u8::try_from(number).expect("within a range of u8")
@@ -113,7 +110,7 @@ pub(super) fn byte(range: RangeInclusive<u8>) -> impl Reading<Value = u8> {
 }
 
 /// A number in a range, with or without a fraction.
-pub(super) struct Number(pub(super) RangeInclusive<f64>);
+pub(crate) struct Number(pub(crate) RangeInclusive<f64>);
 
 impl Reading for Number {
     type Value = f64;
@@ -131,12 +128,12 @@ impl Reading for Number {
 }
 
 /// A constant share, 0 to 1.
-pub(super) fn share(value: f64) -> Ratio {
+pub(crate) fn share(value: f64) -> Ratio {
     Ratio::new(value).expect("a share between 0 and 1")
 }
 
 /// A share in a range.
-pub(super) struct Share(pub(super) RangeInclusive<Ratio>);
+pub(crate) struct Share(pub(crate) RangeInclusive<Ratio>);
 
 impl Reading for Share {
     type Value = Ratio;
@@ -160,10 +157,10 @@ impl Reading for Share {
 }
 
 /// Text that parses as a type whose error says what is accepted.
-pub(super) struct Text<T>(&'static str, PhantomData<T>);
+pub(crate) struct Text<T>(&'static str, PhantomData<T>);
 
 /// A [`Text`]; `expected` describes it.
-pub(super) fn text<T>(expected: &'static str) -> Text<T> {
+pub(crate) fn text<T>(expected: &'static str) -> Text<T> {
     Text(expected, PhantomData)
 }
 
@@ -182,7 +179,7 @@ impl<T: FromStr<Err: Display>> Reading for Text<T> {
 }
 
 /// Text that is not blank.
-pub(super) struct NonEmpty(pub(super) &'static str);
+pub(crate) struct NonEmpty(pub(crate) &'static str);
 
 impl Reading for NonEmpty {
     type Value = String;
@@ -201,7 +198,7 @@ impl Reading for NonEmpty {
 }
 
 /// One of a few words.
-pub(super) struct OneOf<T: 'static>(pub(super) &'static [(&'static str, T)]);
+pub(crate) struct OneOf<T: 'static>(pub(crate) &'static [(&'static str, T)]);
 
 impl<T: Copy> Reading for OneOf<T> {
     type Value = T;
@@ -234,7 +231,7 @@ impl<T: Copy> Reading for OneOf<T> {
 }
 
 /// A word with a special meaning, else another reading.
-pub(super) struct WordOr<T, R>(pub(super) &'static str, pub(super) T, pub(super) R);
+pub(crate) struct WordOr<T, R>(pub(crate) &'static str, pub(crate) T, pub(crate) R);
 
 impl<T: Copy, R: Reading<Value = T>> Reading for WordOr<T, R> {
     type Value = T;
@@ -254,7 +251,7 @@ impl<T: Copy, R: Reading<Value = T>> Reading for WordOr<T, R> {
 }
 
 /// Another reading, its result converted.
-pub(super) struct Map<R, F>(pub(super) R, pub(super) F);
+pub(crate) struct Map<R, F>(pub(crate) R, pub(crate) F);
 
 impl<R: Reading, U, F: Fn(R::Value) -> U> Reading for Map<R, F> {
     type Value = U;
@@ -269,7 +266,7 @@ impl<R: Reading, U, F: Fn(R::Value) -> U> Reading for Map<R, F> {
 }
 
 /// A duration in a range.
-pub(super) struct Span(pub(super) RangeInclusive<Duration>);
+pub(crate) struct Span(pub(crate) RangeInclusive<Duration>);
 
 impl Span {
     fn range(&self) -> String {
@@ -301,7 +298,7 @@ impl Reading for Span {
 }
 
 /// A duration of whole seconds in a range.
-pub(super) struct Seconds(pub(super) RangeInclusive<u64>);
+pub(crate) struct Seconds(pub(crate) RangeInclusive<u64>);
 
 impl Reading for Seconds {
     type Value = Duration;
@@ -326,7 +323,7 @@ impl Reading for Seconds {
 }
 
 /// A size in a range.
-pub(super) struct Size(pub(super) RangeInclusive<ByteSize>);
+pub(crate) struct Size(pub(crate) RangeInclusive<ByteSize>);
 
 impl Size {
     fn range(&self) -> String {
@@ -354,7 +351,7 @@ impl Reading for Size {
 }
 
 /// A size that is a power of two, in a range.
-pub(super) struct PowerOfTwo(pub(super) RangeInclusive<ByteSize>);
+pub(crate) struct PowerOfTwo(pub(crate) RangeInclusive<ByteSize>);
 
 impl Reading for PowerOfTwo {
     type Value = ByteSize;
@@ -377,7 +374,7 @@ impl Reading for PowerOfTwo {
 }
 
 /// A data rate.
-pub(super) struct BitRate;
+pub(crate) struct BitRate;
 
 impl Reading for BitRate {
     type Value = Rate;
