@@ -7,8 +7,8 @@ use std::{
 
 use toml::de::DeValue;
 
-use super::{
-    raw::Section,
+use crate::reading::{
+    Section,
     values::{Map, NonEmpty, OneOf, Reading, WordOr, text},
 };
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use units::ByteSize;
 
 use crate::reading::{
-    raw::Section,
+    Section,
     values::{Integer, Number, OneOf, Share, Size, Span, Switch, byte, share},
 };
 use crate::site::boost::{

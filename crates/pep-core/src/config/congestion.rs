@@ -1,6 +1,7 @@
 //! What congestion controls ask of the site that names them.
 
-use super::{CongestionName, Link, raw::Section};
+use super::{CongestionName, Link};
+use crate::reading::Section;
 use crate::site::{RTT0_DEFAULT, Site};
 
 /// Reports what the site lacks for those it names.

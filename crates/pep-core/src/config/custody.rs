@@ -7,9 +7,9 @@ use std::{
 
 use units::ByteSize;
 
-use super::{
-    Custody, Limits,
-    raw::Section,
+use super::{Custody, Limits};
+use crate::reading::{
+    Section,
     values::{NonEmpty, Size, Span, Switch},
 };
 

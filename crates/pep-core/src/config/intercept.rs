@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{
-    IfName, TableName,
-    raw::Section,
+use super::{IfName, TableName};
+use crate::reading::{
+    Section,
     values::{Integer, OneOf, Span, short, text},
 };
 use crate::site::SynHandling;

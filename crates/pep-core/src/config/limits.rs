@@ -4,89 +4,54 @@ use std::time::Duration;
 
 use units::ByteSize;
 
-use super::{
-    addresses::{Addresses, TUNNEL_EXTENT_MIN},
-    raw::Section,
+use super::addresses::{Addresses, TUNNEL_EXTENT_MIN};
+use crate::reading::{
+    Section, section,
     values::{Integer, PowerOfTwo, Size, Span},
 };
 use crate::site::custody::MEMORY;
 
-/// `[limits]`: what pepd never exceeds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
-    /// Flows at one time, 1 to 1,000,000. Further ones pass unaccelerated and are counted.
-    /// Default 8192: with all else at its default, what 20,000 descriptors carry; fewer where
-    /// [addresses](Addresses) are short. Costs two descriptors and about 3 kB per flow, and
-    /// address space, not memory, for its rings.
-    pub flows: u32,
-    /// Flows of one host (a client's IPv4 address, or its IPv6 /64) at one time, 1 to [`flows`](Self::flows). Further ones pass
-    /// unaccelerated and are counted. `None`: a quarter of what there may be in all, but at least 256, so that
-    /// three hosts can do their worst and there is still room. A NAT router is one host.
-    pub flows_per_host: Option<u32>,
-    /// Bytes of all rings together. Default 1 GiB, but at most a quarter of the addresses: room for
-    /// the initial rings of [`flows`](Self::flows), and for hundreds of full-sized ones when there
-    /// are fewer. An upper bound, not a reservation: a ring without data has no pages.
-    pub memory: ByteSize,
-    /// The ring of one direction of a flow to begin with, a power of two from 4 KiB to
-    /// [`ring_max`](Self::ring_max). Default 64 KiB: a web page or a keystroke never needs more.
-    pub ring_initial: ByteSize,
-    /// The ring of one direction of a flow at most, a power of two from 64 KiB to 16 MiB.
-    /// Default 1 MiB, as [`relay_budget`](Self::relay_budget): a ring grows while one call fills it
-    /// and the next empties it, and beyond 1 MiB the bytes in between no longer stay in the cache.
-    pub ring_max: ByteSize,
-    /// SYNs held at one time (`syn = "defer"`), 1 to 100,000. Further ones pass
-    /// unaccelerated. Default 2048. Costs one descriptor and about 2 kB each.
-    pub held: u32,
-    /// SYNs held for one client address, 1 to `held`. Default 1024 (or `held` if less): a whole network behind one
-    /// NAT address still fits, and one scanning host leaves room for the others.
-    pub held_per_source: u32,
-    /// SYNs held for one destination address, 1 to `held`. Default 512 (or `held` if less): a server that
-    /// swallows SYNs takes a quarter of the room at most, and at 600 ms of round trip a
-    /// good one still takes 850 new flows a second.
-    pub held_per_destination: u32,
-    /// SYNs per second that are held, of all hosts, and as many at once; 1 to 1,000,000. Further ones pass unaccelerated.
-    /// Default 10,000: some tens of percent of one processor at worst. What comes faster than it is taken in would keep out whoever else begins a flow.
-    pub held_rate: u32,
-    /// SYNs per second that are held of one host (an IPv4 address, an IPv6 /64), and as many at once; 1 to `held_rate`. Default 5000
-    /// (or `held_rate` if less): half of what all have, and more than a network behind one address opens at a time.
-    pub held_rate_per_source: u32,
-    /// Descriptors kept back for everything that is not a flow (netlink, nft, logs), 16 to
-    /// 10,000. Default 64.
-    pub descriptors: u32,
-    /// Bytes one flow may move before others get their turn, 4 KiB to 64 MiB. Default 1 MiB:
-    /// about 300 us at full speed, for so long an interactive flow waits for each bulk flow in
-    /// front of it. Smaller ones mean more system calls per byte.
-    pub relay_budget: ByteSize,
-    /// How long a worker may stay awake for the next bytes of a flow that exchanges small messages
-    /// without pause, 0 to 1 ms. Default 50 us: about what the kernel needs to put a processor to
-    /// sleep and wake it again, so that the time spent is at most about doubled, and only as
-    /// long as answers come that fast; bulk transfers and flows over a slow link sleep. 0 never
-    /// stays awake.
-    pub busy_poll: Duration,
-    /// Connections the kernel may have completed before pepd accepts them, per site, address
-    /// family and processor, 1 to 65,535; the kernel caps it at `net.core.somaxconn`. Default
-    /// 4096, as that is.
-    pub backlog: u32,
+section! {
+    /// `[limits]`: what pepd never exceeds. Beyond it connections pass unaccelerated, and are counted.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Limits(s, addresses: Addresses, tunnels: bool) {
+        /// The ring of one direction of a flow to begin with, up to [`ring_max`](Self::ring_max).
+        ring_initial: ByteSize = PowerOfTwo(ByteSize::kib(4)..=ByteSize::mib(16)), ByteSize::kib(64);
+        /// Flows at one time.
+        flows: u32 = Integer(1..=1_000_000), flows_fair(addresses, ring_initial, tunnels);
+        /// SYNs held at one time (`syn = "defer"`).
+        held: u32 = Integer(1..=100_000), 2048;
+        /// SYNs per second that are held, of all hosts, and as many at once.
+        held_rate: u32 = Integer(1..=1_000_000), 10_000;
+        /// Flows of one host (a client's IPv4 address, or its IPv6 /64) at one time. `None`: a
+        /// quarter of what there may be in all, but at least [`HOST_FLOWS_LEAST`].
+        flows_per_host: Option<u32> = s.read("flows_per_host", Integer(1..=flows));
+        /// Bytes of all rings together: an upper bound, not a reservation.
+        memory: ByteSize = Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)), MEMORY.min(ByteSize(addresses.bytes / 4));
+        /// The ring of one direction of a flow at most.
+        ring_max: ByteSize = PowerOfTwo(ByteSize::kib(64)..=ByteSize::mib(16)), ByteSize::mib(1);
+        /// SYNs held for one client address.
+        held_per_source: u32 = Integer(1..=held), 1024.min(held);
+        /// SYNs held for one destination address.
+        held_per_destination: u32 = Integer(1..=held), 512.min(held);
+        /// SYNs per second that are held of one host (an IPv4 address, an IPv6 /64), and as many at once.
+        held_rate_per_source: u32 = Integer(1..=held_rate), 5000.min(held_rate);
+        /// Descriptors kept back for everything that is not a flow (netlink, nft, logs).
+        descriptors: u32 = Integer(16..=10_000), 64;
+        /// Bytes one flow may move before others get their turn.
+        relay_budget: ByteSize = Size(ByteSize::kib(4)..=ByteSize::mib(64)), ByteSize::mib(1);
+        /// How long a worker may stay awake for the next bytes of a flow; 0 never stays awake.
+        busy_poll: Duration = Span(Duration::ZERO..=Duration::from_millis(1)), Duration::from_micros(50);
+        /// Connections the kernel may have completed before pepd accepts them, per site, address
+        /// family and processor; the kernel caps it at `net.core.somaxconn`.
+        backlog: u32 = Integer(1..=65_535), 4096;
+    }
 }
 
 impl Default for Limits {
+    /// Without tunnels, where addresses are no concern.
     fn default() -> Self {
-        Self {
-            flows: 8192,
-            flows_per_host: None,
-            memory: MEMORY,
-            ring_initial: ByteSize::kib(64),
-            ring_max: ByteSize::mib(1),
-            held: 2048,
-            held_per_source: 1024,
-            held_per_destination: 512,
-            held_rate: 10_000,
-            held_rate_per_source: 5000,
-            descriptors: 64,
-            relay_budget: ByteSize::mib(1),
-            busy_poll: Duration::from_micros(50),
-            backlog: 4096,
-        }
+        Section::missing(|s| Self::read_keys(s, Addresses::of_bits(64), false))
     }
 }
 
@@ -117,60 +82,17 @@ fn extent_least(ring_initial: ByteSize, tunnels: bool) -> u64 {
 /// Bytes that the buffer of each direction can grow to where [`Limits::flows`] is not stated.
 const EXTENT_FAIR: u64 = 256 << 10;
 
-const RING_MAX: std::ops::RangeInclusive<ByteSize> = ByteSize::kib(64)..=ByteSize::mib(16);
+/// Flows at one time where nothing is stated: with all else at its default, what 20,000
+/// descriptors carry; fewer where addresses are short.
+fn flows_fair(addresses: Addresses, ring_initial: ByteSize, tunnels: bool) -> u32 {
+    let extent = extent_least(ring_initial, tunnels).max(EXTENT_FAIR);
+    addresses.flows(extent).clamp(1, 8192)
+}
 
 impl Limits {
     /// Reads them for a process that has these addresses, with or without flows in tunnels.
     pub(super) fn read(mut section: Section<'_>, addresses: Addresses, tunnels: bool) -> Self {
-        let d = Self::default();
-        let s = &mut section;
-        let ring_initial = s
-            .read(
-                "ring_initial",
-                PowerOfTwo(ByteSize::kib(4)..=*RING_MAX.end()),
-            )
-            .unwrap_or(d.ring_initial);
-        let flows = s.read("flows", Integer(1..=1_000_000));
-        let flows = flows.unwrap_or_else(|| {
-            let extent = extent_least(ring_initial, tunnels).max(EXTENT_FAIR);
-            d.flows.min(addresses.flows(extent)).max(1)
-        });
-        let held = s.read("held", Integer(1..=100_000)).unwrap_or(d.held);
-        let held_rate = s
-            .read("held_rate", Integer(1..=1_000_000))
-            .unwrap_or(d.held_rate);
-        let limits = Self {
-            flows,
-            flows_per_host: s.read("flows_per_host", Integer(1..=flows)),
-            memory: s
-                .read("memory", Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)))
-                .unwrap_or(d.memory.min(ByteSize(addresses.bytes / 4))),
-            ring_initial,
-            ring_max: s
-                .read("ring_max", PowerOfTwo(RING_MAX))
-                .unwrap_or(d.ring_max),
-            held,
-            held_per_source: s
-                .read("held_per_source", Integer(1..=held))
-                .unwrap_or(d.held_per_source.min(held)),
-            held_per_destination: s
-                .read("held_per_destination", Integer(1..=held))
-                .unwrap_or(d.held_per_destination.min(held)),
-            held_rate,
-            held_rate_per_source: s
-                .read("held_rate_per_source", Integer(1..=held_rate))
-                .unwrap_or(d.held_rate_per_source.min(held_rate)),
-            descriptors: s
-                .read("descriptors", Integer(16..=10_000))
-                .unwrap_or(d.descriptors),
-            relay_budget: s
-                .read("relay_budget", Size(ByteSize::kib(4)..=ByteSize::mib(64)))
-                .unwrap_or(d.relay_budget),
-            busy_poll: s
-                .read("busy_poll", Span(Duration::ZERO..=Duration::from_millis(1)))
-                .unwrap_or(d.busy_poll),
-            backlog: s.read("backlog", Integer(1..=65_535)).unwrap_or(d.backlog),
-        };
+        let limits = Self::read_keys(&mut section, addresses, tunnels);
         limits.check(&section);
         limits.check_addresses(&section, addresses, tunnels);
         section.finish();
@@ -238,7 +160,8 @@ impl Limits {
 mod tests {
     use toml::de::DeTable;
 
-    use super::{super::findings::Findings, *};
+    use super::*;
+    use crate::reading::Findings;
 
     #[test]
     fn a_host_may_have_a_quarter_but_not_too_few() {

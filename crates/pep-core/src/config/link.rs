@@ -2,10 +2,9 @@
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
-use super::{
-    Config, CongestionName, Elsewhere, Link,
-    findings::Findings,
-    raw::Section,
+use super::{Config, CongestionName, Elsewhere, Link};
+use crate::reading::{
+    Findings, Section,
     values::{BitRate, Map, NonEmpty, OneOf, Span, Switch, WordOr, text},
 };
 use crate::site::timeouts::KERNEL_RTO_MAX;

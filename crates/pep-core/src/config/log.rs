@@ -1,6 +1,6 @@
 //! `[log]`: what is written to standard error, and how.
 
-use super::{raw::Section, values::OneOf};
+use crate::reading::{Section, values::OneOf};
 
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

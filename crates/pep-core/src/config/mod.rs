@@ -39,11 +39,7 @@ pub use peers::{Carrier, Endpoint, Identity, OnPeerLoss, Peer};
 use toml::de::DeTable;
 
 use self::sites::Context;
-use crate::reading::{
-    findings::{self, Findings, Lines},
-    raw::{self, Section},
-    values::{self, Span},
-};
+use crate::reading::{Findings, Lines, Section, values::Span};
 use crate::site::{Mode, PacketPolicy, Site, SiteId, SiteTable};
 
 /// A checked configuration.

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use units::{ByteSize, duration};
 
-use super::{
-    Boost, Config, Marks, PacketSite,
-    findings::Findings,
-    raw::Section,
-    sites::Context,
+use super::{Boost, Config, Marks, PacketSite, sites::Context};
+use crate::reading::{
+    Findings, Section,
     values::{Map, OneOf, Size, Span, Switch, WordOr},
 };
 use crate::site::{Matcher, Mode, PacketPolicy, Protocol, Site, WithoutPeer, headers::Protocols};

@@ -10,12 +10,12 @@ use std::{
 use toml::de::DeValue;
 use units::Rate;
 
-use super::{
-    Link,
-    raw::Section,
+use super::Link;
+use crate::key::PublicKey;
+use crate::reading::{
+    Section,
     values::{BitRate, Integer, Map, NonEmpty, OneOf, Reading, Span, Switch, WordOr, text},
 };
-use crate::key::PublicKey;
 
 /// `[peer.NAME]`: a pepd at the far end of a tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,13 +7,11 @@ use units::ByteSize;
 
 use super::{
     CongestionName, Custody, IfName, Intercept, Link, Timeouts, congestion, custody,
-    findings::Findings,
-    intercept::SYN_WORDS,
-    packet,
-    raw::Section,
-    values::{
-        BitRate, Map, NonEmpty, OneOf, Reading, Size, Span, Switch, WordOr, short, text,
-    },
+    intercept::SYN_WORDS, packet,
+};
+use crate::reading::{
+    Findings, Section,
+    values::{BitRate, Map, NonEmpty, OneOf, Reading, Size, Span, Switch, WordOr, short, text},
 };
 use crate::site::{
     Buffer, Class, Close, DscpPolicy, InterceptionLoss, KeepWhen, LinkLeg, Lowat, Matcher, Mode,

@@ -1,6 +1,7 @@
 //! Text that is not TOML: the parser's errors, given the line and key an operator looks for.
 
-use super::{ConfigError, findings::Findings};
+use super::ConfigError;
+use crate::reading::Findings;
 
 /// One error per line: after the first, the parser is only guessing.
 pub(super) fn errors(

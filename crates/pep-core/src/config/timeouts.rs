@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{
-    Keepalive, Link, Timeouts,
-    raw::Section,
+use super::{Keepalive, Link, Timeouts};
+use crate::reading::{
+    Section,
     values::{Integer, Map, OneOf, Reading, Seconds, Span, WordOr},
 };
 use crate::site::timeouts::KERNEL_RTO_MAX;

@@ -2,9 +2,13 @@
 //! them, each with its line.
 
 mod error;
-pub(crate) mod findings;
-pub(crate) mod raw;
+mod findings;
+mod raw;
+mod table;
 pub(crate) mod values;
 
 pub use error::{ConfigError, ConfigWarning};
+pub(crate) use findings::{Findings, Lines};
+pub(crate) use raw::Section;
 pub use raw::closest;
+pub(crate) use table::{row, section};

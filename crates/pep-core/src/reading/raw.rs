@@ -95,6 +95,17 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// What `read` makes of a section that the file does not have: every default.
+    pub(crate) fn missing<T>(read: impl FnOnce(&mut Section<'_>) -> T) -> T {
+        let findings = Findings::new("");
+        read(&mut Section {
+            path: String::new(),
+            table: None,
+            known: Vec::new(),
+            findings: &findings,
+        })
+    }
+
     /// The dotted path of a key in this table.
     pub(crate) fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() {
@@ -132,6 +143,16 @@ impl<'a> Section<'a> {
     pub(crate) fn read<R: Reading>(&mut self, key: &'static str, reading: R) -> Option<R::Value> {
         let value = self.take(key)?;
         self.read_value(&self.path_of(key), value, &reading)
+    }
+
+    /// As [`read`](Self::read), or else `default`.
+    pub(crate) fn or<R: Reading>(
+        &mut self,
+        key: &'static str,
+        reading: R,
+        default: R::Value,
+    ) -> R::Value {
+        self.read(key, reading).unwrap_or(default)
     }
 
     /// As [`read`](Self::read); a missing key is an error.
