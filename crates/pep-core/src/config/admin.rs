@@ -8,27 +8,28 @@ use std::{
 use toml::de::DeValue;
 
 use crate::reading::{
-    Section,
+    Section, section,
     values::{Map, NonEmpty, OneOf, Reading, WordOr, text},
 };
 
-/// `[admin]`: how a running pepd is asked and told.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Admin {
-    /// Its socket. Default [`AdminSocket::Auto`]: it costs one descriptor, and only who may use it can.
-    pub socket: AdminSocket,
-    /// Who may use it. Default [`AdminMode::Owner`].
-    pub mode: AdminMode,
-    /// Where it answers what only reads by TCP, on a loopback address. Default none: any user of this machine may ask there.
-    pub http: Option<SocketAddr>,
+section! {
+    /// `[admin]`: how a running pepd is asked and told.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Admin(s) {
+        /// Its socket. It costs one descriptor, and only who may use it can.
+        socket: AdminSocket = socket(), AdminSocket::Auto;
+        /// Who may use it.
+        mode: AdminMode = MODES, AdminMode::Owner;
+        /// Where it answers what only reads by TCP: any user of this machine may ask there.
+        http: Option<SocketAddr> = WordOr("off", None, Loopback), None;
+    }
 }
 
 /// Where the socket is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminSocket {
     /// In the folder that systemd made for us (`RuntimeDirectory=`), or else in `/run/pepd`, named after
     /// `intercept.table`.
-    #[default]
     Auto,
     /// Here.
     Path(PathBuf),
@@ -37,10 +38,9 @@ pub enum AdminSocket {
 }
 
 /// Who may use the socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdminMode {
     /// The user that pepd runs as (0600).
-    #[default]
     Owner,
     /// Its group too (0660).
     Group,
@@ -56,22 +56,20 @@ impl AdminMode {
     }
 }
 
+const MODES: OneOf<AdminMode> = OneOf(&[("0600", AdminMode::Owner), ("0660", AdminMode::Group)]);
+
+fn socket() -> impl Reading<Value = AdminSocket> {
+    let expected = "\"auto\", \"off\", or the path of a socket";
+    Map(NonEmpty(expected), |text: String| match text.as_str() {
+        "auto" => AdminSocket::Auto,
+        "off" => AdminSocket::Off,
+        _ => AdminSocket::Path(text.into()),
+    })
+}
+
 impl Admin {
     pub(super) fn read(mut section: Section<'_>) -> Self {
-        let expected = "\"auto\", \"off\", or the path of a socket";
-        let words = Map(NonEmpty(expected), |text: String| match text.as_str() {
-            "auto" => AdminSocket::Auto,
-            "off" => AdminSocket::Off,
-            _ => AdminSocket::Path(text.into()),
-        });
-        let modes = OneOf(&[("0600", AdminMode::Owner), ("0660", AdminMode::Group)]);
-        let admin = Self {
-            socket: section.read("socket", words).unwrap_or_default(),
-            mode: section.read("mode", modes).unwrap_or_default(),
-            http: section
-                .read("http", WordOr("off", None, Loopback))
-                .flatten(),
-        };
+        let admin = Self::read_keys(&mut section);
         section.finish();
         admin
     }

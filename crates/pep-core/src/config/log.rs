@@ -1,26 +1,24 @@
 //! `[log]`: what is written to standard error, and how.
 
-use crate::reading::{Section, values::OneOf};
+use crate::reading::{Section, section, values::OneOf};
 
 /// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people (default).
-    #[default]
+    /// For people.
     Text,
     /// One JSON object per line, for programs.
     Json,
 }
 
 /// The least important lines that are still written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
     /// Only what needs an operator now.
     Error,
     /// And what may need one.
     Warn,
-    /// And a line for each flow that ends (default).
-    #[default]
+    /// And a line for each flow that ends.
     Info,
     /// And why each flow did what it did.
     Debug,
@@ -28,13 +26,15 @@ pub enum LogLevel {
     Trace,
 }
 
-/// `[log]`: what is written to standard error, and how. Options of the command line go before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LogConfig {
-    /// Default [`LogFormat::Text`].
-    pub format: LogFormat,
-    /// Default [`LogLevel::Info`]; `RUST_LOG` goes before it.
-    pub level: LogLevel,
+section! {
+    /// `[log]`: what is written to standard error, and how. Options of the command line go before.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LogConfig(s) {
+        /// The form of lines.
+        format: LogFormat = FORMATS, LogFormat::Text;
+        /// The least important lines that are written; `RUST_LOG` goes before it.
+        level: LogLevel = LEVELS, LogLevel::Info;
+    }
 }
 
 const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
@@ -48,10 +48,7 @@ const LEVELS: OneOf<LogLevel> = OneOf(&[
 
 impl LogConfig {
     pub(super) fn read(mut section: Section<'_>) -> Self {
-        let log = Self {
-            format: section.read("format", FORMATS).unwrap_or_default(),
-            level: section.read("level", LEVELS).unwrap_or_default(),
-        };
+        let log = Self::read_keys(&mut section);
         section.finish();
         log
     }

@@ -7,7 +7,6 @@ mod addresses;
 mod admin;
 mod boost;
 mod congestion;
-mod custody;
 mod intercept;
 mod limits;
 mod link;
@@ -16,7 +15,6 @@ mod packet;
 mod peers;
 mod sites;
 mod syntax;
-mod timeouts;
 
 use std::{ops::RangeInclusive, path::Path, time::Duration};
 
@@ -130,7 +128,7 @@ impl Config {
             findings.error(&format!("peer.{}", names[0]), message);
         }
         let limits = Limits::read(root.section("limits"), Addresses::HERE, !names.is_empty());
-        let custody = Custody::read(root.section("custody"), &limits);
+        let custody = Custody::read(root.section("custody"), limits.memory);
         if names.is_empty() && custody.folder.is_some() {
             let message =
                 "has no effect: there are no peers, and flows that are split take nothing to disk";

@@ -6,8 +6,8 @@ use toml::de::DeValue;
 use units::ByteSize;
 
 use super::{
-    CongestionName, Custody, IfName, Intercept, Link, Timeouts, congestion, custody,
-    intercept::SYN_WORDS, packet,
+    CongestionName, Custody, IfName, Intercept, Link, Timeouts, congestion, intercept::SYN_WORDS,
+    packet,
 };
 use crate::reading::{
     Findings, Section,
@@ -16,6 +16,7 @@ use crate::reading::{
 use crate::site::{
     Buffer, Class, Close, DscpPolicy, InterceptionLoss, KeepWhen, LinkLeg, Lowat, Matcher, Mode,
     Pacing, Sharing, Site, SiteTable, Source, SynHandling, WhileDown,
+    custody::{disk, hold},
     headers::{Dscp, Ports, Prefix},
 };
 
@@ -105,8 +106,8 @@ impl Context<'_> {
             class: s.read("class", CLASSES).unwrap_or(d.class),
             compress: s.read("compress", Switch).unwrap_or(d.compress),
             custody: d.custody,
-            hold: s.read("hold", custody::hold()).unwrap_or(d.hold),
-            disk: s.read("disk", custody::disk()),
+            hold: s.read("hold", hold()).unwrap_or(d.hold),
+            disk: s.read("disk", disk()),
             close: s.read("close", CLOSES).unwrap_or(d.close),
             while_down: s.read("while_down", WHILE_DOWN).unwrap_or(d.while_down),
             on_interception_loss: s

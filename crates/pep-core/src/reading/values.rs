@@ -1,6 +1,9 @@
 //! How single values are read: each reading knows what it accepts and says so.
 
-use std::{fmt::Display, marker::PhantomData, ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{
+    fmt::Display, marker::PhantomData, ops::RangeInclusive, path::PathBuf, str::FromStr,
+    time::Duration,
+};
 
 use toml::de::DeValue;
 use units::{ByteSize, Rate, Ratio, duration};
@@ -195,6 +198,11 @@ impl Reading for NonEmpty {
         }
         Ok(text.to_owned())
     }
+}
+
+/// The path of a file or folder.
+pub(crate) fn path(expected: &'static str) -> impl Reading<Value = PathBuf> {
+    Map(NonEmpty(expected), PathBuf::from)
 }
 
 /// One of a few words.

@@ -1,37 +1,73 @@
-//! What is held for peers while the link to them is away.
+//! `[custody]`: what is held for peers while the link to them is away.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use units::ByteSize;
+
+use crate::reading::{
+    Section, section,
+    values::{Size, Span, Switch, path},
+};
 
 /// Memory of all flows, where nothing else is stated.
 pub(crate) const MEMORY: ByteSize = ByteSize::mib(1024);
 
-/// `[custody]`: what is held for peers while the link to them is away.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Custody {
-    /// Whether flows outlive the process that carries them: a crash, a restart, an upgrade. Default true. Costs two more
-    /// processes, which do nothing, and some 5 MB.
-    pub survive: bool,
-    /// Where bytes go for which there is no memory. Default none: hosts wait instead.
-    pub folder: Option<PathBuf>,
-    /// Bytes there at most, 1 MiB to 16 TiB. Default 1 GiB.
-    pub disk: ByteSize,
-    /// Bytes of memory at most, beyond the initial buffers of flows, 1 MiB to `limits.memory`. Default that.
-    pub memory: ByteSize,
-    /// How long bytes are held that do not get on, 1 s to 365 days. Default 15 min, as hosts' own TCP lasts; sites may say
-    /// otherwise.
-    pub hold: Duration,
+section! {
+    /// `[custody]`: what is held for peers while the link to them is away.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Custody(s, of_flows: ByteSize) {
+        /// Where bytes go for which there is no memory. Default none: hosts wait instead.
+        folder: Option<PathBuf> = s.read("folder", path("the path of a folder"));
+        /// Whether flows outlive the process that carries them: a crash, a restart, an upgrade.
+        survive: bool = Switch, true;
+        /// Bytes in the folder at most.
+        disk: ByteSize = disk(), ByteSize::mib(1024);
+        /// Bytes of memory at most, beyond the initial buffers of flows.
+        memory: ByteSize = Size(ByteSize::mib(1).min(of_flows)..=of_flows), of_flows;
+        /// How long bytes are held that do not get on.
+        hold: Duration = hold(), Duration::from_secs(15 * 60);
+    }
 }
 
 impl Default for Custody {
     fn default() -> Self {
-        Self {
-            survive: true,
-            folder: None,
-            disk: ByteSize::mib(1024),
-            memory: MEMORY,
-            hold: Duration::from_secs(15 * 60),
+        Section::missing(|s| Self::read_keys(s, MEMORY))
+    }
+}
+
+/// Bytes on disk.
+pub(crate) fn disk() -> Size {
+    Size(ByteSize::mib(1)..=ByteSize::mib(1 << 24))
+}
+
+/// How long bytes may be held.
+pub(crate) fn hold() -> Span {
+    Span(Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600))
+}
+
+impl Custody {
+    /// Reads the section, where flows may take this much memory.
+    pub(crate) fn read(mut section: Section<'_>, of_flows: ByteSize) -> Self {
+        let custody = Self::read_keys(&mut section, of_flows);
+        if section.has("disk") && !section.has("folder") {
+            let message = "has no effect: there is no `folder` for it, so nothing goes to disk";
+            section.warning("disk", message);
         }
+        section.finish();
+        custody
+    }
+
+    pub(crate) fn resolve_paths(&mut self, folder: &Path) {
+        if let Some(own) = &mut self.folder {
+            *own = folder.join(&*own);
+        }
+    }
+
+    /// Bytes on disk at most: none where there is no folder.
+    pub fn disk_bytes(&self) -> u64 {
+        self.folder.as_ref().map_or(0, |_| self.disk.bytes())
     }
 }

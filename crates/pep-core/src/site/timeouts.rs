@@ -1,60 +1,59 @@
-//! Times after which pepd gives up, and those after which it does not.
+//! `[timeouts]`: times after which pepd gives up, and those after which it does not.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use super::link::Link;
+use crate::reading::{
+    Section, section,
+    values::{Integer, Map, OneOf, Reading, Seconds, Span, WordOr},
+};
 
 /// Linux waits no longer than this before it sends again (TCP_RTO_MAX).
 pub(crate) const KERNEL_RTO_MAX: Duration = Duration::from_secs(120);
 
-/// TCP keepalive of both legs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keepalive {
-    /// Silence before the first probe (TCP_KEEPIDLE), whole seconds, 1 s to 32,767 s.
-    /// Default 5 min: shorter than the idle timeouts of the NATs and modems on the way, and
-    /// 8192 idle flows cost the link no more than 11 kbit/s.
-    pub idle: Duration,
-    /// Between probes that go unanswered (TCP_KEEPINTVL), whole seconds, 1 s to 32,767 s.
-    /// Default 30 s.
-    pub interval: Duration,
-    /// Unanswered probes after which the peer is dead (TCP_KEEPCNT), 1 to 127. Default 10:
-    /// with the others, 10 minutes in all. On the link leg `user_timeout` decides instead.
-    pub count: u32,
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+section! {
+    /// TCP keepalive of both legs.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Keepalive(s, base: Keepalive) {
+        /// Silence before the first probe (TCP_KEEPIDLE), whole seconds.
+        idle: Duration = Seconds(1..=32_767), base.idle;
+        /// Between probes that go unanswered (TCP_KEEPINTVL), whole seconds.
+        interval: Duration = Seconds(1..=32_767), base.interval;
+        /// Unanswered probes after which the peer is dead (TCP_KEEPCNT).
+        count: u32 = Integer(1..=127), base.count;
+    }
 }
 
-/// Timers of a flow, as `[timeouts]` sets them for all sites and `[site.timeouts]` for one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timeouts {
-    /// For the server to answer our connect, 1 s to 1 h. Default 130 s: TCP itself gives up
-    /// after 127 s (net.ipv4.tcp_syn_retries = 6), and in `spoof` the host already believes
-    /// it is connected, so ending earlier would break what would have worked without us.
-    pub connect: Duration,
-    /// Without a byte in either direction, 1 s to 365 days, or "off" (`None`). Default
-    /// 24 h: dead hosts are found by keepalive within minutes, so this is only the last bound;
-    /// ssh sessions and database pools are silent for hours, and RFC 5382 (REQ-5)
-    /// asks NATs for at least 2 h 4 min.
-    pub idle: Option<Duration>,
-    /// For sent data to be acknowledged over the link (TCP_USER_TIMEOUT of the link leg), 1 s
-    /// to 24 days, or "off" (`None`): the kernel's own. Default 25 min: hosts' own TCP lasts for 15
-    /// (net.ipv4.tcp_retries2 = 15 is 924 s), and an outage as long as that is to end no flow that
-    /// would have lived without us, nor one that had been silent for as long as `keepalive.idle` and some before.
-    pub user_timeout: Option<Duration>,
-    /// Longest wait between retransmissions over the link (TCP_RTO_MAX_MS, Linux 6.15 and
-    /// later), 1 s to 120 s, or "off" (`None`): the kernel's own, 120 s. Default 2 s, or three
-    /// times `link.rtt` where that is longer: flows that ask for the link move again even sooner after an outage
-    /// ([`revival`](crate::outage::revival), which "off" switches off too), others as soon as this, not
-    /// up to two minutes later. Needs `user_timeout`: the kernel counts retransmissions, and
-    /// capped ones alone would end every flow some 15 s into an outage. By default
-    /// never above `user_timeout`, and off where that is, or where `link.rtt` is 2 min or
-    /// more: a cap above it is not to be had.
-    pub rto_max: Option<Duration>,
-    /// Keepalive of both legs; `None` where `keepalive = "off"`. Default on: without it the
-    /// flows of hosts that vanished would stay until `idle`.
-    pub keepalive: Option<Keepalive>,
-    /// For the last bytes of a flow that both ends have closed to be acknowledged, 1 s to
-    /// 24 h. Default 25 min, as `user_timeout`: a file whose end is caught by an outage
-    /// still arrives.
-    pub orphan: Duration,
+section! {
+    /// Timers of a flow, as `[timeouts]` sets them for all sites and `[site.timeouts]` for one.
+    /// `None` where one is "off".
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Timeouts(s, base: &Timeouts) {
+        /// For sent data to be acknowledged over the link (TCP_USER_TIMEOUT of the link leg); off: the
+        /// kernel's own.
+        user_timeout: Option<Duration> = optional(SECOND..=24 * DAY), base.user_timeout;
+        /// Longest wait between retransmissions over the link (TCP_RTO_MAX_MS, Linux 6.15 and
+        /// later); off: the kernel's own, and no [`revival`](crate::outage::revival). Needs
+        /// `user_timeout`: a cap left at its default follows that.
+        rto_max: Option<Duration> = optional(SECOND..=KERNEL_RTO_MAX), base.rto_max_within(user_timeout);
+        /// For the server to answer our connect.
+        connect: Duration = Span(SECOND..=HOUR), base.connect;
+        /// Without a byte in either direction.
+        idle: Option<Duration> = optional(SECOND..=365 * DAY), base.idle;
+        /// Keepalive of both legs.
+        keepalive: Option<Keepalive> = read_keepalive(s, base.keepalive);
+        /// For the last bytes of a flow that both ends have closed to be acknowledged.
+        orphan: Duration = Span(SECOND..=DAY), base.orphan;
+    }
+}
+
+/// A duration, or `"off"`.
+fn optional(range: RangeInclusive<Duration>) -> impl Reading<Value = Option<Duration>> {
+    WordOr("off", None, Map(Span(range), Some))
 }
 
 impl Keepalive {
@@ -90,4 +89,69 @@ impl Timeouts {
         }
         timeouts
     }
+
+    /// Reads what a section says otherwise than `base`. The caller finishes the section.
+    pub(crate) fn read(section: &mut Section<'_>, base: &Self, link: Option<&Link>) -> Self {
+        let timeouts = Self::read_keys(section, base);
+        timeouts.check(section, link);
+        timeouts
+    }
+
+    fn rto_max_within(&self, user_timeout: Option<Duration>) -> Option<Duration> {
+        let (rto_max, user_timeout) = self.rto_max.zip(user_timeout)?;
+        Some(rto_max.min(user_timeout))
+    }
+
+    fn check(&self, section: &Section<'_>, link: Option<&Link>) {
+        let Some(rto_max) = self.rto_max else { return };
+        let span = units::duration::format;
+        match self.user_timeout {
+            None => section.error(
+                "rto_max",
+                "needs `user_timeout`: retransmissions that are capped but still counted would \
+                 end every flow some 15 s into an outage; give both, or neither",
+            ),
+            Some(user_timeout) if user_timeout < rto_max => section.error(
+                "user_timeout",
+                format!(
+                    "is below `rto_max`; accepted: \"{}\" to \"24d\"",
+                    span(rto_max)
+                ),
+            ),
+            Some(_) => {}
+        }
+        if let Some(rtt) = link.and_then(|link| link.rtt).filter(|rtt| rto_max <= *rtt) {
+            section.error(
+                "rto_max",
+                format!(
+                    "is not above `link.rtt`: everything would be sent twice; accepted: {}\"off\"",
+                    above(rtt)
+                ),
+            );
+        }
+    }
+}
+
+/// What `rto_max` may be over a link of this round-trip time, beside "off".
+fn above(rtt: Duration) -> String {
+    if rtt >= KERNEL_RTO_MAX {
+        return String::new();
+    }
+    let rtt = units::duration::format(rtt);
+    format!("above \"{rtt}\", up to \"2min\" (three times the round-trip time is good), or ")
+}
+
+fn read_keepalive(section: &mut Section<'_>, base: Option<Keepalive>) -> Option<Keepalive> {
+    if section.is_text("keepalive") {
+        return section.read("keepalive", OneOf(&[("off", None)])).flatten();
+    }
+    let mut table = section.section("keepalive");
+    let stated = Keepalive::read_keys(&mut table, base.unwrap_or(Keepalive::DEFAULT));
+    let keepalive = if table.is_present() {
+        Some(stated)
+    } else {
+        base
+    };
+    table.finish();
+    keepalive
 }
