@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{IfName, TableName};
 use crate::reading::{
-    Section,
+    Section, section,
     values::{Integer, OneOf, Span, short, text},
 };
 use crate::site::SynHandling;
@@ -62,86 +62,37 @@ impl Marks {
     }
 }
 
-/// `[intercept]`: where connections come in and how they are caught.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Intercept {
-    /// Interfaces on which hosts' connections arrive, 1 to 64. Required: nothing else tells
-    /// the hosts' side from the link's.
-    pub lan: Vec<IfName>,
-    /// First of the TCP ports on 127.0.0.1 and ::1 to which connections are redirected, one
-    /// per site ([`Config::listen_port`](super::Config::listen_port)), 1 to 65,535. Default 5000, as other PEPs have it. Other machines cannot
-    /// reach these ports, and hosts may use the same numbers.
-    pub listen_port: u16,
-    /// Name of our nft table, for IPv4 and IPv6 together. Default `pepd`. Two pepds on one
-    /// machine need two names.
-    pub table: TableName,
-    /// Marks of packets and sockets. Default 0x50000000 in 0xff000000: the usual users of
-    /// marks (Kubernetes, Tailscale, WireGuard, mwan3) keep to the lower 24 bits.
-    pub marks: Marks,
-    /// First of the routing tables we fill: one for local delivery and one per LAN
-    /// interface, 256 to 2,000,000,000. Default 5000, beyond what distributions and VPNs number by hand.
-    pub route_table: u32,
-    /// Priority of our policy rules, 1 to 32,765. Default 100: before those of VPNs (which
-    /// begin near 5000) and the main table, after the local table. Only marked packets match.
-    pub rule_priority: u32,
-    /// How sites that do not say otherwise answer SYNs. Default [`SynHandling::Spoof`]: it
-    /// saves the round trip over the link on which a PEP's users wait most.
-    pub syn: SynHandling,
-    /// How long a held SYN (`syn = "defer"`) is kept after the client last sent it, 1 s to
-    /// 5 min. Default 35 s: hosts repeat a SYN after 1, 2, 4, ... 32 s, so a host that
-    /// has been silent for longer has given up.
-    pub syn_lease: Duration,
+section! {
+    /// `[intercept]`: where connections come in and how they are caught.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Intercept(s) {
+        /// Interfaces on which hosts' connections arrive, 1 to [`LAN_MAX`](Self::LAN_MAX).
+        lan: Vec<IfName> = read_lan(s);
+        /// First of the TCP ports on 127.0.0.1 and ::1 to which connections are redirected, one
+        /// per site ([`Config::listen_port`](super::Config::listen_port)).
+        listen_port: u16 = short(1..=u16::MAX), 5000;
+        /// Name of our nft table, for IPv4 and IPv6 together.
+        table: TableName = text("the name of an nft table"), "pepd".parse().expect("a valid table name");
+        /// Marks of packets and sockets.
+        marks: Marks = read_marks(s);
+        /// First of the routing tables we fill: one for local delivery and one per LAN interface.
+        route_table: u32 = Integer(256..=2_000_000_000), 5000;
+        /// Priority of our policy rules.
+        rule_priority: u32 = Integer(1..=32_765), 100;
+        /// How sites that do not say otherwise answer SYNs.
+        syn: SynHandling = SYN_WORDS, SynHandling::Spoof;
+        /// How long a held SYN (`syn = "defer"`) is kept after the client last sent it.
+        syn_lease: Duration = Span(Duration::from_secs(1)..=Duration::from_secs(300)), Duration::from_secs(35);
+    }
 }
 
 impl Intercept {
     /// The most interfaces in [`lan`](Self::lan): each takes a mark, a routing table and a TUN.
     pub const LAN_MAX: usize = 64;
 
-    /// Every default, for these interfaces.
-    pub fn with_defaults(lan: Vec<IfName>) -> Self {
-        Self {
-            lan,
-            listen_port: 5000,
-            table: "pepd".parse().expect("a valid table name"),
-            marks: Marks {
-                first: 0x5000_0000,
-                mask: 0xff00_0000,
-            },
-            route_table: 5000,
-            rule_priority: 100,
-            syn: SynHandling::default(),
-            syn_lease: Duration::from_secs(35),
-        }
-    }
-}
-
-impl Intercept {
     /// Reads the section. Without `lan` the list is empty, and the error is reported.
     pub(super) fn read(mut section: Section<'_>) -> Self {
-        let d = Self::with_defaults(read_lan(&mut section));
-        let intercept = Self {
-            listen_port: section
-                .read("listen_port", short(1..=u16::MAX))
-                .unwrap_or(d.listen_port),
-            table: section
-                .read("table", text("the name of an nft table"))
-                .unwrap_or(d.table),
-            marks: read_marks(&mut section, d.marks),
-            route_table: section
-                .read("route_table", Integer(256..=2_000_000_000))
-                .unwrap_or(d.route_table),
-            rule_priority: section
-                .read("rule_priority", Integer(1..=32_765))
-                .unwrap_or(d.rule_priority),
-            syn: section.read("syn", SYN_WORDS).unwrap_or(d.syn),
-            syn_lease: section
-                .read(
-                    "syn_lease",
-                    Span(Duration::from_secs(1)..=Duration::from_secs(300)),
-                )
-                .unwrap_or(d.syn_lease),
-            lan: d.lan,
-        };
+        let intercept = Self::read_keys(&mut section);
         intercept.check_marks(&section);
         section.finish();
         intercept
@@ -193,13 +144,15 @@ fn read_lan(section: &mut Section<'_>) -> Vec<IfName> {
     lan
 }
 
-fn read_marks(section: &mut Section<'_>, default: Marks) -> Marks {
-    let first = section
-        .read("mark", Integer(1..=u32::MAX))
-        .unwrap_or(default.first());
-    let mask = section
-        .read("mark_mask", Integer(1..=u32::MAX))
-        .unwrap_or(default.mask());
+/// The usual users of marks (Kubernetes, Tailscale, WireGuard, mwan3) keep to the lower 24 bits.
+const MARKS: Marks = Marks {
+    first: 0x5000_0000,
+    mask: 0xff00_0000,
+};
+
+fn read_marks(section: &mut Section<'_>) -> Marks {
+    let first = section.or("mark", Integer(1..=u32::MAX), MARKS.first);
+    let mask = section.or("mark_mask", Integer(1..=u32::MAX), MARKS.mask);
     let key = if section.has("mark_mask") {
         "mark_mask"
     } else {
@@ -212,6 +165,6 @@ fn read_marks(section: &mut Section<'_>, default: Marks) -> Marks {
                 "{mask:#x} has to be one run of adjacent bits with `mark` ({first:#x}) inside it"
             ),
         );
-        default
+        MARKS
     })
 }

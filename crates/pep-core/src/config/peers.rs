@@ -11,48 +11,50 @@ use toml::de::DeValue;
 use units::Rate;
 
 use super::Link;
-use crate::key::PublicKey;
 use crate::reading::{
-    Section,
-    values::{BitRate, Integer, Map, NonEmpty, OneOf, Reading, Span, Switch, WordOr, text},
+    Section, section,
+    values::{Integer, OneOf, Reading, Span, Switch, path, text},
+};
+use crate::{
+    key::PublicKey,
+    site::link::{rate_or_auto, round_trip},
 };
 
-/// `[peer.NAME]`: a pepd at the far end of a tunnel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    /// Its name in this file; appears in logs.
-    pub name: String,
-    /// Where we call it. Default none: it calls us.
-    pub endpoint: Option<Endpoint>,
-    /// By what it is reached. Default [`Carrier::Auto`].
-    pub carrier: Carrier,
-    /// By which it is known.
-    pub public_key: PublicKey,
-    /// The file with the key that both ends share. Default none.
-    pub psk_file: Option<PathBuf>,
-    /// How fast we may send to it, in IP packets. Default that of `[link]`; `None`: measured.
-    pub rate: Option<Rate>,
-    /// Rate at which it sends to us, in IP packets. Default that of `[link]`; `None`: unknown.
-    pub rate_down: Option<Rate>,
-    /// The round trip to it to begin with. Default that of `[link]`; `None`: unknown.
-    pub rtt: Option<Duration>,
-    /// Nobody else uses the link to it, so that nothing is gained by silence during an outage. Default
-    /// that of `[link]`.
-    pub dedicated: bool,
-    /// What becomes of new flows while it is gone. Default [`OnPeerLoss::Split`].
-    pub on_peer_loss: OnPeerLoss,
-    /// After how long without a sign of life it counts as gone, 1 s to 1 h. Default 10 s: outages that
-    /// are shorter are none of the hosts' concern.
-    pub lost_after: Duration,
-    /// How many flows it may have open here, 1 to 1,000,000. Default [none](Self::flows_max).
-    pub flows: Option<u32>,
+section! {
+    /// `[peer.NAME]`: a pepd at the far end of a tunnel.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Peer(s, given: String, link: Option<&Link>, key: &mut Option<PublicKey>) {
+        /// Its name in this file; appears in logs.
+        name: String = given;
+        /// Where we call it. `None`: it calls us.
+        endpoint: Option<Endpoint> = s.read("endpoint", Endpoints);
+        /// By what it is reached.
+        carrier: Carrier = CARRIER, Carrier::Auto;
+        /// By which it is known.
+        public_key: PublicKey = { *key = s.require("public_key", text(KEY)); key.unwrap_or(PublicKey([0; 32])) };
+        /// The file with the key that both ends share.
+        psk_file: Option<PathBuf> = s.read("psk_file", path("the path of a file"));
+        /// How fast we may send to it, in IP packets. `None`: measured.
+        rate: Option<Rate> = rate_or_auto(), link.and_then(|link| link.rate);
+        /// Rate at which it sends to us, in IP packets. `None`: unknown.
+        rate_down: Option<Rate> = rate_or_auto(), link.and_then(|link| link.rate_down);
+        /// The round trip to it to begin with, by default that of `[link]`. `None`: unknown.
+        rtt: Option<Duration> = s.read("rtt", round_trip()).or(link.and_then(|link| link.rtt));
+        /// Nobody else uses the link to it, so that nothing is gained by silence during an outage.
+        dedicated: bool = Switch, link.is_some_and(|link| link.dedicated);
+        /// What becomes of new flows while it is gone.
+        on_peer_loss: OnPeerLoss = ON_PEER_LOSS, OnPeerLoss::Split;
+        /// After how long without a sign of life it counts as gone.
+        lost_after: Duration = Span(Duration::from_secs(1)..=Duration::from_secs(3600)), Duration::from_secs(10);
+        /// How many flows it may have open here, where that is stated ([`flows_max`](Self::flows_max)).
+        flows: Option<u32> = s.read("flows", Integer(1..=1_000_000));
+    }
 }
 
 /// What becomes of new flows of a tunnel whose peer is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnPeerLoss {
-    /// They are split, as with that mode (default).
-    #[default]
+    /// They are split, as with that mode.
     Split,
     /// They are taken over, and wait for the peer.
     Hold,
@@ -61,10 +63,9 @@ pub enum OnPeerLoss {
 }
 
 /// By what a peer is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
-    /// UDP, and TCP while UDP does not get through (default).
-    #[default]
+    /// UDP, and TCP while UDP does not get through.
     Auto,
     /// UDP only.
     Udp,
@@ -72,16 +73,18 @@ pub enum Carrier {
     Tcp,
 }
 
-/// `[identity]`: who we are to peers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// The file with our private key.
-    pub key_file: PathBuf,
-    /// Where peers reach us. Default none: any address and a port that the kernel chooses.
-    pub listen: Option<SocketAddr>,
-    /// The folder in which what was learnt of the ways to peers outlasts us. Default none, or what systemd says
-    /// (`StateDirectory=`).
-    pub state: Option<PathBuf>,
+section! {
+    /// `[identity]`: who we are to peers.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Identity(s, stated: PathBuf) {
+        /// The file with our private key.
+        key_file: PathBuf = stated;
+        /// Where peers reach us. `None`: any address and a port that the kernel chooses.
+        listen: Option<SocketAddr> = s.read("listen", Listen);
+        /// The folder in which what was learnt of the ways to peers outlasts us. `None`: that of systemd
+        /// (`StateDirectory=`), if any.
+        state: Option<PathBuf> = s.read("state", path("the path of a folder"));
+    }
 }
 
 /// Where a peer is called: a host, by name or address, and a port.
@@ -161,50 +164,23 @@ impl Peer {
     }
 
     fn read(name: String, s: &mut Section<'_>, link: Option<&Link>) -> Option<Self> {
-        let endpoint = s.read("endpoint", Endpoints);
-        let carrier = s.read("carrier", CARRIER);
-        let public_key = s.require(
-            "public_key",
-            text("the peer's public key, as its `pepd keygen` printed it"),
-        );
-        let psk_file = s.read("psk_file", NonEmpty("the path of a file"));
-        let rate = s.read("rate", WordOr("auto", None, Map(BitRate, Some)));
-        let rate_down = s.read("rate_down", WordOr("auto", None, Map(BitRate, Some)));
-        let rtt = Span(Duration::from_micros(1)..=Duration::from_secs(600));
-        let lost_after = Span(Duration::from_secs(1)..=Duration::from_secs(3600));
-        let peer = Self {
-            name,
-            endpoint,
-            carrier: carrier.unwrap_or_default(),
-            public_key: PublicKey([0; 32]),
-            psk_file: psk_file.map(PathBuf::from),
-            rate: rate.unwrap_or(link.and_then(|link| link.rate)),
-            rate_down: rate_down.unwrap_or(link.and_then(|link| link.rate_down)),
-            rtt: s.read("rtt", rtt).or(link.and_then(|link| link.rtt)),
-            dedicated: s
-                .read("dedicated", Switch)
-                .unwrap_or(link.is_some_and(|link| link.dedicated)),
-            on_peer_loss: s.read("on_peer_loss", ON_PEER_LOSS).unwrap_or_default(),
-            lost_after: s
-                .read("lost_after", lost_after)
-                .unwrap_or(Duration::from_secs(10)),
-            flows: s.read("flows", Integer(1..=1_000_000)),
-        };
-        public_key.map(|public_key| Self { public_key, ..peer })
+        let mut key = None;
+        let peer = Self::read_keys(s, name, link, &mut key);
+        key.map(|_| peer)
     }
 }
+
+const KEY: &str = "the peer's public key, as its `pepd keygen` printed it";
 
 /// Reads `[identity]`, where there is one.
 pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<Identity> {
     if !section.is_present() {
         return None;
     }
-    let key_file = section.require(
-        "key_file",
-        NonEmpty("the path of the file that `pepd keygen` writes"),
-    );
-    let listen = section.read("listen", Listen);
-    let state = section.read("state", NonEmpty("the path of a folder"));
+    let key_file = path("the path of the file that `pepd keygen` writes");
+    let key_file = section.require("key_file", key_file);
+    let is_there = key_file.is_some();
+    let identity = Identity::read_keys(&mut section, key_file.unwrap_or_default());
     let callers: Vec<_> = peers
         .iter()
         .filter(|peer| peer.endpoint.is_none())
@@ -221,11 +197,7 @@ pub(super) fn read_identity(mut section: Section<'_>, peers: &[Peer]) -> Option<
         );
     }
     section.finish();
-    Some(Identity {
-        key_file: PathBuf::from(key_file?),
-        listen,
-        state: state.map(PathBuf::from),
-    })
+    is_there.then_some(identity)
 }
 
 /// Paths in a file are relative to the folder it is in.

@@ -1,52 +1,88 @@
-//! The bad hop, as an operator states it.
+//! `[link]`: the bad hop, as an operator states it.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use units::Rate;
 
-use super::names::IfName;
+use super::{names::IfName, timeouts::KERNEL_RTO_MAX};
+use crate::reading::{
+    Section, section,
+    values::{BitRate, Map, OneOf, Reading, Span, Switch, WordOr, path, text},
+};
 
-/// `[link]`: the bad hop. Optional; what it states is used to size buffers and pace senders.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
-    /// The interface that leads to it.
-    pub interface: IfName,
-    /// Rate in bit/s at which pepd may send into it. `None` (`"auto"`, the default): unknown, send
-    /// buffers are left to the kernel's autotuning and flows are not paced.
-    pub rate: Option<Rate>,
-    /// Rate in bit/s of what comes from it. `None` (the default): unknown. Bounds receive buffers
-    /// and the room for what a peer sends; limits no flow.
-    pub rate_down: Option<Rate>,
-    /// Its round-trip time when idle, 1 us to 10 min. Default none: unknown.
-    pub rtt: Option<Duration>,
-    /// True where nothing else uses the link; default false. Statements of sites and peers take
-    /// precedence.
-    pub dedicated: bool,
-    /// Fate of new flows of mode `split` whose route leads by another interface; default
-    /// [`Elsewhere::Pass`].
-    pub elsewhere: Elsewhere,
-    /// The file that says when it is there (a contact plan, [`units::contacts`]). Default none.
-    pub contacts: Option<PathBuf>,
-    /// Who beyond the link is asked whether it is there. Default nobody.
-    pub gateway: Option<IpAddr>,
-    /// How often, 100 ms to 1 h; default [`Link::GATEWAY_EVERY`].
-    pub gateway_every: Duration,
+section! {
+    /// `[link]`: the bad hop. Optional; what it states is used to size buffers and pace senders.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Link(s, stated: IfName) {
+        /// The interface that leads to it.
+        interface: IfName = stated;
+        /// Rate in bit/s at which pepd may send into it. `None`: unknown, send buffers are left to the
+        /// kernel's autotuning and flows are not paced.
+        rate: Option<Rate> = rate_or_auto(), None;
+        /// Rate in bit/s of what comes from it. `None`: unknown. Bounds receive buffers and the room
+        /// for what a peer sends; limits no flow.
+        rate_down: Option<Rate> = rate_or_auto(), None;
+        /// Its round-trip time when idle. `None`: unknown.
+        rtt: Option<Duration> = s.read("rtt", round_trip());
+        /// True where nothing else uses the link. Statements of sites and peers take precedence.
+        dedicated: bool = Switch, false;
+        /// Fate of new flows of mode `split` whose route leads by another interface.
+        elsewhere: Elsewhere = ELSEWHERE, Elsewhere::Pass;
+        /// The file that says when it is there (a contact plan, [`units::contacts`]).
+        contacts: Option<PathBuf> = s.read("contacts", path("the path of a contact plan"));
+        /// Who beyond the link is asked whether it is there.
+        gateway: Option<IpAddr> = read_gateway(s);
+        /// How often. By default that costs some 200 bit/s with IPv4.
+        gateway_every: Duration = Span(Duration::from_millis(100)..=Duration::from_secs(3600)), Duration::from_secs(5);
+    }
 }
 
 /// Fate of new flows that do not cross the link, as their route leads by another interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Elsewhere {
-    /// The kernel forwards them (default).
-    #[default]
+    /// The kernel forwards them.
     Pass,
     /// pepd carries them as if they crossed it: the route leads by an interface above the link's, a
     /// VPN's for example.
     Split,
 }
 
+const ELSEWHERE: OneOf<Elsewhere> =
+    OneOf(&[("pass", Elsewhere::Pass), ("split", Elsewhere::Split)]);
+
+/// A rate, or `"auto"`: unknown.
+pub(crate) fn rate_or_auto() -> impl Reading<Value = Option<Rate>> {
+    WordOr("auto", None, Map(BitRate, Some))
+}
+
+/// A round-trip time.
+pub(crate) fn round_trip() -> Span {
+    Span(Duration::from_micros(1)..=Duration::from_secs(600))
+}
+
 impl Link {
-    /// How often a gateway is asked where nothing else is said: some 200 bit/s with IPv4.
-    pub const GATEWAY_EVERY: Duration = Duration::from_secs(5);
+    /// Reads the section, where there is one.
+    pub(crate) fn read(mut section: Section<'_>) -> Option<Self> {
+        if !section.is_present() {
+            return None;
+        }
+        let interface = section.require("interface", text("the name of an interface"));
+        let is_named = interface.is_some();
+        let none = || "none".parse().expect("a valid name");
+        let link = Self::read_keys(&mut section, interface.unwrap_or_else(none));
+        if section.has("gateway_every") && link.gateway.is_none() {
+            section.warning("gateway_every", "nobody is asked as there is no `gateway`");
+        }
+        if link.rtt.is_some_and(|rtt| rtt >= KERNEL_RTO_MAX) {
+            section.warning(
+                "rtt",
+                "the kernel's TCP never waits longer than 2 min before it sends again: over such \
+                 a link it sends everything more than once",
+            );
+        }
+        section.finish();
+        is_named.then_some(link)
+    }
 
     /// Bytes in flight toward the link when it is full, where `rate` and `rtt` are both stated.
     pub fn bandwidth_delay_product(&self) -> Option<u64> {
@@ -62,5 +98,71 @@ impl Link {
         let rate = self.rate_down?;
         let fastest = self.rate.map_or(rate, |up| up.max(rate));
         Some(fastest.bandwidth_delay_product(self.rtt?))
+    }
+}
+
+fn read_gateway(section: &mut Section<'_>) -> Option<IpAddr> {
+    let gateway = section.read("gateway", text("an address"));
+    if let Some(why) = gateway.and_then(why_no_gateway) {
+        let message = format!(
+            "is {why}; accepted: the address of a machine beyond the link, such as \"192.0.2.1\""
+        );
+        section.error("gateway", message);
+    }
+    gateway
+}
+
+/// Addresses that nobody beyond a link can have.
+fn why_no_gateway(address: IpAddr) -> Option<&'static str> {
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    let is_mapped = matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some());
+    if address.is_unspecified() {
+        Some("no machine's address")
+    } else if address.is_loopback() {
+        Some("this machine's own (loopback)")
+    } else if address.is_multicast() {
+        Some("a multicast address")
+    } else if is_broadcast {
+        Some("the broadcast address")
+    } else if is_mapped {
+        Some("an IPv4 address written as one of IPv6")
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::parse;
+
+    #[test]
+    fn a_gateway_is_an_address_that_somebody_beyond_the_link_can_have() {
+        let errors = |gateway: &str| {
+            let link = format!("[link]\ninterface = \"sat0\"\ngateway = \"{gateway}\"\n");
+            parse(&format!("[intercept]\nlan = [\"eth0\"]\n{link}")).err()
+        };
+        for (gateway, word) in [
+            ("0.0.0.0", "no machine's"),
+            ("::", "no machine's"),
+            ("127.1.2.3", "loopback"),
+            ("::1", "loopback"),
+            ("224.0.0.1", "multicast"),
+            ("ff02::1", "multicast"),
+            ("255.255.255.255", "broadcast"),
+            ("::ffff:192.0.2.1", "IPv4"),
+        ] {
+            let errors = errors(gateway).expect(gateway);
+            let [error] = &errors[..] else {
+                panic!("{gateway}: {errors:?}")
+            };
+            assert_eq!((error.line, error.key.as_str()), (5, "link.gateway"));
+            assert!(
+                error.message.contains(word) && error.message.contains("beyond the link"),
+                "{error}"
+            );
+        }
+        for gateway in ["192.0.2.1", "10.0.0.255", "2001:db8::1", "fe80::1"] {
+            assert_eq!(errors(gateway), None, "{gateway}");
+        }
     }
 }
