@@ -8,7 +8,7 @@ use std::{
 use toml::de::DeValue;
 
 use crate::reading::{
-    Section, section,
+    section,
     values::{Map, NonEmpty, OneOf, Reading, WordOr, text},
 };
 
@@ -68,12 +68,6 @@ fn socket() -> impl Reading<Value = AdminSocket> {
 }
 
 impl Admin {
-    pub(super) fn read(mut section: Section<'_>) -> Self {
-        let admin = Self::read_keys(&mut section);
-        section.finish();
-        admin
-    }
-
     /// Takes its path for relative to `folder`, where it is relative.
     pub(super) fn resolve_paths(&mut self, folder: &Path) {
         if let AdminSocket::Path(path) = &mut self.socket {

@@ -1,6 +1,6 @@
 //! `[log]`: what is written to standard error, and how.
 
-use crate::reading::{Section, section, values::OneOf};
+use crate::reading::{section, values::OneOf};
 
 /// The form of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,11 +45,3 @@ const LEVELS: OneOf<LogLevel> = OneOf(&[
     ("debug", LogLevel::Debug),
     ("trace", LogLevel::Trace),
 ]);
-
-impl LogConfig {
-    pub(super) fn read(mut section: Section<'_>) -> Self {
-        let log = Self::read_keys(&mut section);
-        section.finish();
-        log
-    }
-}

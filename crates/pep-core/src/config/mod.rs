@@ -5,7 +5,6 @@
 
 mod addresses;
 mod admin;
-mod boost;
 mod congestion;
 mod intercept;
 mod limits;
@@ -143,8 +142,8 @@ impl Config {
             findings,
         };
         let sites = context.read_sites(root.tables("site"));
-        let log = LogConfig::read(root.section("log"));
-        let admin = Admin::read(root.section("admin"));
+        let log = root.section("log").whole(LogConfig::read_keys);
+        let admin = root.section("admin").whole(Admin::read_keys);
         root.finish();
         let (warnings, lines) = (Vec::new(), Lines::default());
         let config = Self {

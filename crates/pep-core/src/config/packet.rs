@@ -1,15 +1,10 @@
 //! Sites whose packets are looked at one by one: modes `packet` and `block`.
 
-use std::time::Duration;
-
 use units::{ByteSize, duration};
 
-use super::{Boost, Config, Marks, PacketSite, sites::Context};
-use crate::reading::{
-    Findings, Section,
-    values::{Map, OneOf, Size, Span, Switch, WordOr},
-};
-use crate::site::{Matcher, Mode, PacketPolicy, Protocol, Site, WithoutPeer, headers::Protocols};
+use super::{Config, Marks, PacketSite, sites::Context};
+use crate::reading::{Findings, Section};
+use crate::site::{Matcher, Mode, PacketPolicy, Protocol, Site, headers::Protocols};
 
 /// The most sites of mode `packet`: each takes a mark, a routing table and a TUN.
 pub(super) const SITES_MAX: usize = 16;
@@ -37,9 +32,6 @@ const OF_LEGS: [&str; 19] = [
     "on_interception_loss",
 ];
 
-const WITHOUT_PEER: OneOf<WithoutPeer> =
-    OneOf(&[("pass", WithoutPeer::Pass), ("drop", WithoutPeer::Drop)]);
-
 /// Reads `[site.packet]` and `[site.boost]`, and checks what a site that has them needs.
 pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
     let packet = s.section("packet");
@@ -52,7 +44,7 @@ pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
             );
         }
     }
-    let policy = read_policy(packet, boost, site);
+    let policy = packet.whole(|s| PacketPolicy::read_keys(s, site.class, boost));
     if site.mode.takes_packets() {
         check_legs(s, site.mode);
     }
@@ -66,28 +58,6 @@ pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
         );
     }
     Some(policy)
-}
-
-fn read_policy(mut packet: Section<'_>, boost: Section<'_>, site: &Site) -> PacketPolicy {
-    let d = PacketPolicy::with_defaults(site.class);
-    let s = &mut packet;
-    let deadline = Span(Duration::from_millis(1)..=Duration::from_secs(3600));
-    let deadline = s.read("deadline", deadline).unwrap_or(d.deadline);
-    let queue = Size(ByteSize::kib(4)..=ByteSize::mib(64));
-    let policy = PacketPolicy {
-        deadline,
-        queue: s
-            .read("queue", WordOr("auto", None, Map(queue, Some)))
-            .unwrap_or(d.queue),
-        mss_clamp: s.read("mss_clamp", Switch).unwrap_or(d.mss_clamp),
-        join: s.read("join", Switch).unwrap_or(d.join),
-        on_peer_loss: s
-            .read("on_peer_loss", WITHOUT_PEER)
-            .unwrap_or(d.on_peer_loss),
-        boost: Boost::read(boost, deadline),
-    };
-    packet.finish();
-    policy
 }
 
 fn check_legs(section: &Section<'_>, mode: Mode) {

@@ -268,6 +268,13 @@ impl<'a> Section<'a> {
             .collect()
     }
 
+    /// What `read` takes from it, where that is all there may be.
+    pub(crate) fn whole<T>(mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+        let taken = read(&mut self);
+        self.finish();
+        taken
+    }
+
     /// Reports the keys that nothing asked for.
     pub(crate) fn finish(self) {
         for (key, _) in self.table.into_iter().flatten() {

@@ -6,6 +6,10 @@ use units::{ByteSize, Rate};
 
 use super::Class;
 use super::boost::Boost;
+use crate::reading::{
+    Section, section,
+    values::{Map, OneOf, Reading, Size, Span, Switch, WordOr},
+};
 
 /// What is queued at most where nothing is said, and the rate is not known.
 const QUEUE_UNKNOWN: u64 = 4 << 20;
@@ -13,40 +17,37 @@ const QUEUE_UNKNOWN: u64 = 4 << 20;
 const QUEUE_MIN: u64 = 64 << 10;
 const QUEUE_MAX: u64 = 64 << 20;
 
-/// How the packets of a site are carried to its peer (`[site.packet]`, `[site.boost]`).
-#[derive(Debug, Clone, PartialEq)]
-pub struct PacketPolicy {
-    /// How long a packet may wait in our queue before it is dropped, 1 ms to 1 h; default
-    /// [`deadline_of`](Self::deadline_of) the site's class.
-    pub deadline: Duration,
-    /// Bytes of the queue before the link at most, 4 KiB to 64 MiB; default `None`, as much as the link carries within the deadline
-    /// where its rate is known.
-    pub queue: Option<ByteSize>,
-    /// Whether the MSS of TCP connections is lowered to what a packet of the tunnel holds; default true:
-    /// networks that swallow ICMP leave hosts no other way to know.
-    pub mss_clamp: bool,
-    /// Whether datagrams of a flow that arrive together go to the kernel as one; default true. Filters on the far side of the tunnel see
-    /// one packet then.
-    pub join: bool,
-    /// What becomes of packets while the peer is gone; default [`WithoutPeer::Pass`].
-    pub on_peer_loss: WithoutPeer,
-    /// What is done with the packets; default nothing.
-    pub boost: Boost,
+section! {
+    /// How the packets of a site are carried to its peer (`[site.packet]`, `[site.boost]`).
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct PacketPolicy(s, class: Class, own: Section<'_>) {
+        /// How long a packet may wait in our queue before it is dropped.
+        deadline: Duration = Span(Duration::from_millis(1)..=Duration::from_secs(3600)), Self::deadline_of(class);
+        /// Bytes of the queue before the link at most; `None`: as much as the link carries within the
+        /// deadline where its rate is known.
+        queue: Option<ByteSize> = queue(), None;
+        /// Whether the MSS of TCP connections is lowered to what a packet of the tunnel holds: networks
+        /// that swallow ICMP leave hosts no other way to know.
+        mss_clamp: bool = Switch, true;
+        /// Whether datagrams of a flow that arrive together go to the kernel as one. Filters on the far
+        /// side of the tunnel see one packet then.
+        join: bool = Switch, true;
+        /// What becomes of packets while the peer is gone.
+        on_peer_loss: WithoutPeer = WITHOUT_PEER, WithoutPeer::Pass;
+        /// What is done with the packets.
+        boost: Boost = own.whole(|s| Boost::read_keys(s, deadline));
+    }
+}
+
+const WITHOUT_PEER: OneOf<WithoutPeer> =
+    OneOf(&[("pass", WithoutPeer::Pass), ("drop", WithoutPeer::Drop)]);
+
+fn queue() -> impl Reading<Value = Option<ByteSize>> {
+    let size = Size(ByteSize::kib(4)..=ByteSize::mib(64));
+    WordOr("auto", None, Map(size, Some))
 }
 
 impl PacketPolicy {
-    /// Every default, for packets of this class.
-    pub fn with_defaults(class: Class) -> Self {
-        Self {
-            deadline: Self::deadline_of(class),
-            queue: None,
-            mss_clamp: true,
-            join: true,
-            on_peer_loss: WithoutPeer::default(),
-            boost: Boost::default(),
-        }
-    }
-
     /// What may be queued, in bytes, where the peer is reached at this rate: as stated, else twice what the link carries within the
     /// deadline, 64 KiB to 64 MiB, or 4 MiB where the rate is not known.
     pub fn queue_bytes(&self, rate: Option<Rate>) -> u64 {
@@ -79,10 +80,9 @@ impl PacketPolicy {
 }
 
 /// What becomes of a site's packets while its peer is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WithoutPeer {
-    /// The kernel forwards them as they are (default).
-    #[default]
+    /// The kernel forwards them as they are.
     Pass,
     /// They are dropped.
     Drop,
