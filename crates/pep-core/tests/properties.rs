@@ -198,7 +198,7 @@ fn site(matcher: Matcher) -> Site {
     let timeouts = config::Timeouts::default();
     Site {
         matcher,
-        ..Site::with_defaults("a", SynHandling::Spoof, timeouts)
+        ..Site::with_defaults("a", SynHandling::Spoof, &timeouts)
     }
 }
 

@@ -5,12 +5,9 @@ use std::time::Duration;
 use super::{IfName, TableName};
 use crate::reading::{
     Section, section,
-    values::{Integer, OneOf, Span, short, text},
+    values::{Integer, Span, short, text},
 };
-use crate::site::SynHandling;
-
-pub(super) const SYN_WORDS: OneOf<SynHandling> =
-    OneOf(&[("spoof", SynHandling::Spoof), ("defer", SynHandling::Defer)]);
+use crate::site::{SynHandling, choices::SYNS};
 
 /// Packet and socket marks: the values that fit into a mask, from a first one upwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +77,7 @@ section! {
         /// Priority of our policy rules.
         rule_priority: u32 = Integer(1..=32_765), 100;
         /// How sites that do not say otherwise answer SYNs.
-        syn: SynHandling = SYN_WORDS, SynHandling::Spoof;
+        syn: SynHandling = SYNS, SynHandling::Spoof;
         /// How long a held SYN (`syn = "defer"`) is kept after the client last sent it.
         syn_lease: Duration = Span(Duration::from_secs(1)..=Duration::from_secs(300)), Duration::from_secs(35);
     }

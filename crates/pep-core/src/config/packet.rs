@@ -4,7 +4,7 @@ use units::{ByteSize, duration};
 
 use super::{Config, Marks, PacketSite, sites::Context};
 use crate::reading::{Findings, Section};
-use crate::site::{Matcher, Mode, PacketPolicy, Protocol, Site, headers::Protocols};
+use crate::site::{Matcher, Mode, PacketPolicy, Site};
 
 /// The most sites of mode `packet`: each takes a mark, a routing table and a TUN.
 pub(super) const SITES_MAX: usize = 16;
@@ -71,37 +71,6 @@ fn check_legs(section: &Section<'_>, mode: Mode) {
         );
         section.warning(key, message);
     }
-}
-
-/// Reads the protocols of a site's `match`, and checks them against its mode and ports.
-pub(super) fn read_protocols(s: &mut Section<'_>, mode: Mode, matcher: &mut Matcher) {
-    let stated = s.list("protocol", Protocols);
-    let ports = ["sport", "dport"].into_iter().find(|key| s.has(key));
-    let Some(stated) = stated else {
-        matcher.protocol = match ports {
-            _ if mode.takes_flows() => vec![Protocol::TCP],
-            Some(_) => vec![Protocol::TCP, Protocol::UDP],
-            None => Vec::new(),
-        };
-        return;
-    };
-    let other = stated.iter().find(|protocol| **protocol != Protocol::TCP);
-    if let Some(other) = other.filter(|_| mode.takes_flows()) {
-        let message = format!(
-            "`{other}` has no connections that could be split or put into a tunnel as streams; accepted: \"tcp\", or any \
-             protocol with mode \"packet\", \"bypass\" or \"block\""
-        );
-        s.error("protocol", message);
-    }
-    let without = stated.iter().find(|protocol| !protocol.has_ports());
-    if let (Some(without), Some(key)) = (without, ports) {
-        let message = format!(
-            "`{without}` has no ports; accepted beside a `protocol` of tcp, udp, udplite, dccp or sctp only: give what else the \
-             site is for a site of its own"
-        );
-        s.error(key, message);
-    }
-    matcher.protocol = stated;
 }
 
 impl Context<'_> {

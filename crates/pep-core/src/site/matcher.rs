@@ -7,8 +7,12 @@ use std::{
 
 use ipnet::IpNet;
 
-use super::Protocol;
-use super::names::IfName;
+use super::{
+    Mode, Protocol,
+    headers::{Dscp, Ports, Prefix, Protocols},
+    names::IfName,
+};
+use crate::reading::{Section, section, values::text};
 
 /// What is known of a flow when its SYN arrives, or of a packet that belongs to none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,27 +86,83 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// What a site matches. Every list must take the flow; an empty list takes any.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Matcher {
-    /// What is above IP. Default: TCP for modes that carry flows; for others any, but where there
-    /// are ports TCP and UDP.
-    pub protocol: Vec<Protocol>,
-    /// Prefixes of the host that opens the connection; default any.
-    pub src: Vec<IpNet>,
-    /// Prefixes of the destination; default any.
-    pub dst: Vec<IpNet>,
-    /// Source ports; default any, since hosts choose them at random.
-    pub sport: Vec<PortRange>,
-    /// Destination ports; default any.
-    pub dport: Vec<PortRange>,
-    /// DSCP values of the SYN, 0 to 63; default any.
-    pub dscp: Vec<u8>,
-    /// Interfaces on which the SYN arrives, each one of `intercept.lan`; default any.
-    pub interface: Vec<IfName>,
+section! {
+    /// What a site matches. Every list must take the flow; an empty list takes any.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct Matcher(s, mode: Mode) {
+        /// Prefixes of the host that opens the connection.
+        src: Vec<IpNet> = s.list("src", Prefix).unwrap_or_default();
+        /// Prefixes of the destination.
+        dst: Vec<IpNet> = s.list("dst", Prefix).unwrap_or_default();
+        /// Source ports.
+        sport: Vec<PortRange> = s.list("sport", Ports).unwrap_or_default();
+        /// Destination ports.
+        dport: Vec<PortRange> = s.list("dport", Ports).unwrap_or_default();
+        /// DSCP values of the SYN, 0 to 63.
+        dscp: Vec<u8> = s.list("dscp", Dscp).unwrap_or_default();
+        /// Interfaces on which the SYN arrives, each one of `intercept.lan`.
+        interface: Vec<IfName> = s.list("interface", text("the name of an interface")).unwrap_or_default();
+        /// What is above IP. By default TCP for modes that carry flows; for others any, but where there
+        /// are ports TCP and UDP.
+        protocol: Vec<Protocol> = read_protocols(s, mode);
+    }
+}
+
+/// Reads the protocols of a site's `match`, and checks them against its mode and ports.
+fn read_protocols(s: &mut Section<'_>, mode: Mode) -> Vec<Protocol> {
+    let stated = s.list("protocol", Protocols);
+    let ports = ["sport", "dport"].into_iter().find(|key| s.has(key));
+    let Some(stated) = stated else {
+        return match ports {
+            _ if mode.takes_flows() => vec![Protocol::TCP],
+            Some(_) => vec![Protocol::TCP, Protocol::UDP],
+            None => Vec::new(),
+        };
+    };
+    let other = stated.iter().find(|protocol| **protocol != Protocol::TCP);
+    if let Some(other) = other.filter(|_| mode.takes_flows()) {
+        let message = format!(
+            "`{other}` has no connections that could be split or put into a tunnel as streams; accepted: \"tcp\", or any \
+             protocol with mode \"packet\", \"bypass\" or \"block\""
+        );
+        s.error("protocol", message);
+    }
+    let without = stated.iter().find(|protocol| !protocol.has_ports());
+    if let (Some(without), Some(key)) = (without, ports) {
+        let message = format!(
+            "`{without}` has no ports; accepted beside a `protocol` of tcp, udp, udplite, dccp or sctp only: give what else the \
+             site is for a site of its own"
+        );
+        s.error(key, message);
+    }
+    stated
 }
 
 impl Matcher {
+    /// Reads `[site.match]` of a site of this mode, where these are the interfaces of hosts.
+    pub(super) fn read(mut section: Section<'_>, mode: Mode, lan: &[IfName]) -> Self {
+        let matcher = Self::read_keys(&mut section, mode);
+        matcher.check_interfaces(&section, lan);
+        section.finish();
+        matcher
+    }
+
+    fn check_interfaces(&self, section: &Section<'_>, lan: &[IfName]) {
+        if lan.is_empty() {
+            return; // already an error, and everything would follow from it
+        }
+        for name in self.interface.iter().filter(|name| !lan.contains(name)) {
+            let known: Vec<_> = lan.iter().map(IfName::as_str).collect();
+            section.error(
+                "interface",
+                format!(
+                    "`{name}` is not in `intercept.lan`; accepted: {}",
+                    known.join(", ")
+                ),
+            );
+        }
+    }
+
     /// Whether this is a group of hosts (multicast), and the destinations name groups: those of a site that takes any
     /// destination, or any of a prefix that has others too, are not meant.
     pub fn names_group(&self, group: IpAddr) -> bool {

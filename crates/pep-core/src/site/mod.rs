@@ -2,6 +2,7 @@
 
 mod answers;
 pub mod boost;
+pub(crate) mod choices;
 mod cover;
 pub mod custody;
 pub(crate) mod headers;
@@ -16,13 +17,14 @@ mod table;
 pub mod timeouts;
 
 pub use answers::Answers;
+pub use choices::{
+    Buffer, Class, Close, DscpPolicy, InterceptionLoss, KeepWhen, LinkLeg, Lowat, Mode, Pacing,
+    Sharing, Source, SynHandling, WhileDown,
+};
 pub use martian::{is_martian, may_be_host};
 pub use matcher::{FlowKey, Matcher, PortRange};
 pub use packet::{PacketPolicy, WithoutPeer};
-pub use policy::{
-    Buffer, Buffers, Class, Close, DscpPolicy, InterceptionLoss, IpVersion, KeepWhen, LinkLeg,
-    Lowat, Mode, Pacing, RTT0_DEFAULT, ReceiveBuffer, Sharing, Site, Source, SynHandling,
-    WhileDown,
-};
+pub(crate) use policy::Given;
+pub use policy::{Buffers, IpVersion, RTT0_DEFAULT, ReceiveBuffer, Site};
 pub use protocol::{Protocol, ProtocolError};
 pub use table::{SiteId, SiteTable};

@@ -1,175 +1,21 @@
 //! What is done with the flows of a site.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
+use toml::de::DeValue;
 use units::{ByteSize, Rate};
 
-use super::{Matcher, PacketPolicy, Protocol};
-use super::{custody::Custody, link::Link, names::CongestionName, timeouts::Timeouts};
-
-/// How a site's flows, or packets, are carried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// Two legs of kernel TCP, joined here (default).
-    #[default]
-    Split,
-    /// To the site's peer, in a tunnel; split, held or left alone while that is gone.
-    Tunnel,
-    /// Packet by packet to the site's peer, in a tunnel, with boosters.
-    Packet,
-    /// Left alone: the kernel forwards the packets.
-    Bypass,
-    /// Refused, by ICMP.
-    Block,
-}
-
-impl Mode {
-    /// Whether flows of such a site come to us.
-    pub const fn takes_flows(self) -> bool {
-        matches!(self, Self::Split | Self::Tunnel)
-    }
-
-    /// Whether it looks at packets other than of TCP.
-    pub const fn takes_packets(self) -> bool {
-        matches!(self, Self::Packet | Self::Block)
-    }
-}
-
-impl fmt::Display for Mode {
-    /// Writes it as configurations have it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Split => "split",
-            Self::Tunnel => "tunnel",
-            Self::Packet => "packet",
-            Self::Bypass => "bypass",
-            Self::Block => "block",
-        })
-    }
-}
-
-/// What a tunnel's flows are to the people who wait for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Class {
-    /// Small messages that somebody waits for: before everything else, each with its repair.
-    Interactive,
-    /// Delay matters, and so does rate (default).
-    #[default]
-    Normal,
-    /// Only the rate matters.
-    Bulk,
-    /// Whenever nobody else needs the link.
-    DelayTolerant,
-}
-
-/// Which leg of a flow crosses the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LinkLeg {
-    /// pepd stands with the hosts that open connections; the servers are across the link (default).
-    #[default]
-    Server,
-    /// pepd stands with the servers; connections arrive over the link.
-    Client,
-}
-
-/// Whose address the server sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Source {
-    /// The client's own address and port (default).
-    #[default]
-    Client,
-    /// An address and port of this machine.
-    Self_,
-}
-
-/// When a host's SYN is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SynHandling {
-    /// At once, before the server is known to answer (default): saves a round trip.
-    #[default]
-    Spoof,
-    /// Once the server has answered, so that refusals and timeouts look as they would without us.
-    Defer,
-}
-
-/// The DSCP of the packets we send for a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DscpPolicy {
-    /// As the client's SYN (default).
-    #[default]
-    Keep,
-    /// Always this value, 0 to 63.
-    Set(u8),
-}
-
-/// The size of a socket's buffers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Buffer {
-    /// On the link leg, sending follows from the link's bandwidth-delay product where it is stated,
-    /// and receiving grows with what arrives; else the kernel's autotuning.
-    #[default]
-    Auto,
-    /// So many bytes, each way.
-    Bytes(ByteSize),
-}
-
-/// How much unsent data the kernel holds for the link leg.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Lowat {
-    /// 256 KiB where the link's rate is stated, else as [`Off`](Self::Off) (default).
-    #[default]
-    Auto,
-    /// As much as the send buffer takes.
-    Off,
-    /// So many bytes.
-    Bytes(ByteSize),
-}
-
-/// How fast one flow may send into the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pacing {
-    /// At most the link's stated rate; unlimited where it is not stated (default).
-    #[default]
-    Auto,
-    /// Unlimited.
-    Off,
-    /// At most this.
-    Rate(Rate),
-}
-
-/// Whether flows that share the link do so by rules of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sharing {
-    /// Each gets an equal share of the stated rate, or less if it wants less (default).
-    #[default]
-    Fair,
-    /// What their congestion controls make of it.
-    Off,
-}
-
-/// When more of a tunnel's flows is taken from their hosts than may soon be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KeepWhen {
-    /// Never: while the link is away, hosts wait.
-    Never,
-    /// While the link is away (default).
-    #[default]
-    Outage,
-    /// At all times.
-    Always,
-}
-
-/// When a client that has sent its last byte gets our FIN for its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Close {
-    /// Once the server has ended, and its TCP has acknowledged everything (default): a close in
-    /// order means what it would without us.
-    #[default]
-    Confirmed,
-    /// While the link is away, at once: the client need not wait, nor learns what becomes of its
-    /// bytes.
-    Early,
-}
+use super::{Matcher, PacketPolicy, choices::*};
+use super::{
+    custody::{Custody, disk, hold},
+    link::Link,
+    names::{CongestionName, IfName},
+    timeouts::Timeouts,
+};
+use crate::reading::{
+    Section, section,
+    values::{NonEmpty, Reading, Switch, short},
+};
 
 /// Socket buffers of a leg, in bytes as SO_SNDBUF and SO_RCVBUF take them (the kernel doubles
 /// them).
@@ -219,109 +65,148 @@ impl IpVersion {
     }
 }
 
-/// What becomes of new flows of a site while the link is known to be away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WhileDown {
-    /// They are accepted, and wait for the link (default).
-    #[default]
-    Custody,
-    /// They are accepted and reset at once, so that programs need not wait to know.
-    Refuse,
-    /// The kernel forwards them: there may be another way.
-    Bypass,
-}
-
-/// What becomes of new flows of a site whose SYNs pepd's rules redirect and the machine drops, by
-/// another program's firewall for example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum InterceptionLoss {
-    /// The kernel forwards them, unaccelerated and outside of any tunnel (default).
-    #[default]
-    Pass,
-    /// Their SYNs are dropped: nothing leaves the machine outside of the tunnel.
-    Block,
-}
-
-/// A named policy and what it matches.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Site {
-    /// Unique; appears in logs and counters. 1 to 64 letters, digits, `-`, `_` or `.`.
-    pub name: String,
-    /// Which flows the policy is for; default all.
-    pub matcher: Matcher,
-    /// How they are carried; default [`Mode::Split`].
-    pub mode: Mode,
-    /// Congestion controls of the link leg, the first that the kernel has is used. Default
-    /// none: the kernel's own choice (`net.ipv4.tcp_congestion_control`).
-    pub congestion: Vec<CongestionName>,
-    /// The same for the host leg. Default `cubic`, else `reno`: that leg is short and clean, and
-    /// one that paces (bbr, which some systems have by default) costs two to three times the
-    /// processor time per byte there. None: the kernel's own choice.
-    pub congestion_lan: Vec<CongestionName>,
-    /// Nobody else uses the link; default what the link says, which is false. Without it, controls
-    /// that leave nothing to others ([`CongestionName::takes_the_whole_link`]) are refused.
-    pub dedicated: bool,
-    /// RTT0 of hybla and hybla_sat on the link leg, 1 ms to 1 s: they grow as if the round trip
-    /// were this. Default 25 ms.
-    pub rtt0: Duration,
-    /// Which leg crosses the link; default [`LinkLeg::Server`].
-    pub link_leg: LinkLeg,
-    /// Whose address the server sees; default [`Source::Client`], so that the server's logs,
-    /// access lists and the routers between keep their meaning.
-    pub source: Source,
-    /// When the client's SYN is answered; default `intercept.syn`.
+/// What sites take from the rest of the file.
+pub(crate) struct Given<'a> {
+    /// The bad hop, where it is described.
+    pub link: Option<&'a Link>,
+    /// Interfaces on which hosts' connections arrive; empty where they are not known.
+    pub lan: &'a [IfName],
+    /// When SYNs are answered.
     pub syn: SynHandling,
-    /// The DSCP of both legs; default [`DscpPolicy::Keep`].
-    pub dscp: DscpPolicy,
-    /// TCP_NODELAY on the host leg; default true: what has crossed the link must not wait for
-    /// an ACK on the last metre, and the host has already decided how to cut its data.
-    pub nodelay_lan: bool,
-    /// TCP_NODELAY on the link leg; default true: Nagle's wait would cost a round trip of the
-    /// link per small message. Bulk data leaves in full segments either way.
-    pub nodelay_link: bool,
-    /// TCP_MAXSEG of the link leg in bytes, 88 to 32,767: caps what is announced and what is
-    /// sent. Default none: the interface's and the path's.
-    pub mss: Option<u16>,
-    /// Timers of the flows; default those of `[timeouts]`.
-    pub timeouts: Timeouts,
-    /// Unsent bytes the kernel holds for the link leg (TCP_NOTSENT_LOWAT); the rest waits in
-    /// the ring. Default [`Lowat::Auto`].
-    pub notsent_lowat: Lowat,
-    /// SO_MAX_PACING_RATE of the link leg; default [`Pacing::Auto`]: without it, bursts of a
-    /// window overflow the modem's queue.
-    pub pacing: Pacing,
-    /// Whether its flows share the link's stated rate, with those of other such sites; default
-    /// [`Sharing::Fair`]. Only with [`Pacing::Auto`].
-    pub share: Sharing,
-    /// Buffers of the link leg; default [`Buffer::Auto`]. Costs kernel memory up to twice the
-    /// size each way for a flow that fills them.
-    pub link_buffer: Buffer,
-    /// Buffers of the host leg; default [`Buffer::Auto`], which there is the kernel's autotuning.
-    pub lan_buffer: Buffer,
-    /// The peer at the far end of its tunnel, by name. Default none; a site in [`Mode::Tunnel`] or
-    /// [`Mode::Packet`] has one.
-    pub peer: Option<String>,
-    /// How its flows or packets are carried in a tunnel; default [`Class::Normal`].
-    pub class: Class,
-    /// Whether their bytes are compressed there; default no.
-    pub compress: bool,
-    /// When they are taken into custody; default [`KeepWhen::Outage`], for [`Class::DelayTolerant`]
-    /// [`KeepWhen::Always`].
-    pub custody: KeepWhen,
-    /// How long they are held there without getting on, 1 s to 365 days; default `custody.hold`.
+    /// Timers of all sites.
+    pub timeouts: &'a Timeouts,
+    /// Names of peers.
+    pub peers: &'a [String],
+    /// How long bytes are held.
     pub hold: Duration,
-    /// Bytes on disk of all its flows at most; default as many as `custody.disk` allows.
-    pub disk: Option<ByteSize>,
-    /// When a client's FIN is answered; default [`Close::Confirmed`].
-    pub close: Close,
-    /// What becomes of new flows while the link is known to be away; default
-    /// [`WhileDown::Custody`].
-    pub while_down: WhileDown,
-    /// What becomes of new flows while pepd's rules redirect SYNs that never arrive; default
-    /// [`InterceptionLoss::Pass`].
-    pub on_interception_loss: InterceptionLoss,
-    /// How packets are carried, in [`Mode::Packet`]; there alone it is `Some`.
-    pub packet: Option<PacketPolicy>,
+}
+
+section! {
+    /// A named policy and what it matches.
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Site(s, carried: Mode, given: &Given<'_>) {
+        /// Unique; appears in logs and counters. 1 to 64 letters, digits, `-`, `_` or `.`.
+        name: String = s.require("name", SiteName).unwrap_or_default();
+        /// Which flows the policy is for.
+        matcher: Matcher = Matcher::read(s.section("match"), carried, given.lan);
+        /// How they are carried.
+        mode: Mode = carried;
+        /// Congestion controls of the link leg, the first that the kernel has is used. None: the
+        /// kernel's own choice (`net.ipv4.tcp_congestion_control`).
+        congestion: Vec<CongestionName> = s.list("congestion", control()).unwrap_or_default();
+        /// The same for the host leg, `cubic` or else `reno` by default.
+        congestion_lan: Vec<CongestionName> = s.list("congestion_lan", control()).unwrap_or_else(controls_lan);
+        /// Nobody else uses the link. Without it, controls that leave nothing to others
+        /// ([`CongestionName::takes_the_whole_link`]) are refused.
+        dedicated: bool = Switch, given.link.is_some_and(|link| link.dedicated);
+        /// RTT0 of hybla and hybla_sat on the link leg: they grow as if the round trip were this.
+        rtt0: Duration = rtt0(), RTT0_DEFAULT;
+        /// Which leg crosses the link.
+        link_leg: LinkLeg = LINK_LEGS, LinkLeg::Server;
+        /// Whose address the server sees.
+        source: Source = SOURCES, Source::Client;
+        /// When the client's SYN is answered.
+        syn: SynHandling = SYNS, given.syn;
+        /// The DSCP of both legs.
+        dscp: DscpPolicy = dscp(), DscpPolicy::Keep;
+        /// TCP_NODELAY on the host leg.
+        nodelay_lan: bool = Switch, true;
+        /// TCP_NODELAY on the link leg.
+        nodelay_link: bool = Switch, true;
+        /// TCP_MAXSEG of the link leg in bytes: caps what is announced and what is sent. `None`: the
+        /// interface's and the path's.
+        mss: Option<u16> = s.read("mss", short(88..=32_767));
+        /// Timers of the flows, where not stated those of `[timeouts]`.
+        timeouts: Timeouts = read_timeouts(s, given);
+        /// Unsent bytes the kernel holds for the link leg (TCP_NOTSENT_LOWAT); the rest waits in the
+        /// ring.
+        notsent_lowat: Lowat = lowat(), Lowat::Auto;
+        /// SO_MAX_PACING_RATE of the link leg.
+        pacing: Pacing = pacing(), Pacing::Auto;
+        /// Whether its flows share the link's stated rate, with those of other such sites. Only with
+        /// [`Pacing::Auto`].
+        share: Sharing = SHARINGS, Sharing::Fair;
+        /// Buffers of the link leg. Cost kernel memory up to twice the size each way for a flow that
+        /// fills them.
+        link_buffer: Buffer = buffer(), Buffer::Auto;
+        /// Buffers of the host leg, by default the kernel's autotuning.
+        lan_buffer: Buffer = buffer(), Buffer::Auto;
+        /// The peer at the far end of its tunnel, by name; a site in [`Mode::Tunnel`] or
+        /// [`Mode::Packet`] has one.
+        peer: Option<String> = read_peer(s, given.peers);
+        /// How its flows or packets are carried in a tunnel.
+        class: Class = CLASSES, Class::Normal;
+        /// Whether their bytes are compressed there.
+        compress: bool = Switch, false;
+        /// How long they are held in custody without getting on.
+        hold: Duration = hold(), given.hold;
+        /// Bytes on disk of all its flows at most; `None`: as many as `custody.disk` allows.
+        disk: Option<ByteSize> = s.read("disk", disk());
+        /// When a client's FIN is answered.
+        close: Close = CLOSES, Close::Confirmed;
+        /// What becomes of new flows while the link is known to be away.
+        while_down: WhileDown = WHILE_DOWN, WhileDown::Custody;
+        /// What becomes of new flows while pepd's rules redirect SYNs that never arrive.
+        on_interception_loss: InterceptionLoss = INTERCEPTION_LOSS, InterceptionLoss::Pass;
+        /// When they are taken into custody.
+        custody: KeepWhen = KEEP_WHEN, KeepWhen::of(class);
+        /// How packets are carried, in [`Mode::Packet`]; there alone it is `Some`.
+        packet: Option<PacketPolicy> = None;
+    }
+}
+
+/// The host leg is short and clean: any will do that does not pace, as bbr does, which costs two to
+/// three times the processor time per byte there.
+fn controls_lan() -> Vec<CongestionName> {
+    let names = ["cubic", "reno"].into_iter();
+    names
+        .map(|name| name.parse().expect("a valid name"))
+        .collect()
+}
+
+fn read_timeouts(site: &mut Section<'_>, given: &Given<'_>) -> Timeouts {
+    let section = site.section("timeouts");
+    if !section.is_present() {
+        return given.timeouts.clone();
+    }
+    section.whole(|s| Timeouts::read(s, given.timeouts, given.link))
+}
+
+/// A peer matters to tunnels only, but a name that is wrong now will be wrong then.
+fn read_peer(section: &mut Section<'_>, peers: &[String]) -> Option<String> {
+    let peer = section.read("peer", NonEmpty("the name of a [peer.NAME] section"))?;
+    if !peers.contains(&peer) {
+        let known = if peers.is_empty() {
+            "none".to_owned()
+        } else {
+            peers.join(", ")
+        };
+        section.error(
+            "peer",
+            format!("there is no [peer.{peer}]; peers in this file: {known}"),
+        );
+    }
+    Some(peer)
+}
+
+/// The name of a site: it stands in logs and counters, so it has no blanks.
+struct SiteName;
+
+impl Reading for SiteName {
+    type Value = String;
+
+    fn expected(&self) -> String {
+        "a name of 1 to 64 letters, digits, `-`, `_` or `.`".to_owned()
+    }
+
+    fn read(&self, value: &DeValue<'_>) -> Result<String, String> {
+        let name = self.text_of(value)?;
+        let valid = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+        if !(1..=64).contains(&name.len()) || !name.bytes().all(valid) {
+            return Err(format!("`{name}` is not {}", self.expected()));
+        }
+        Ok(name.to_owned())
+    }
 }
 
 impl Site {
@@ -336,43 +221,23 @@ impl Site {
     }
 
     /// A site of this name with every default, which matches every flow.
-    pub fn with_defaults(name: &str, syn: SynHandling, timeouts: Timeouts) -> Self {
+    pub fn with_defaults(name: &str, syn: SynHandling, timeouts: &Timeouts) -> Self {
+        let given = Given {
+            link: None,
+            lan: &[],
+            syn,
+            timeouts,
+            peers: &[],
+            hold: Custody::default().hold,
+        };
+        Self::built_in(name, &given)
+    }
+
+    /// The same with what the rest of a file says.
+    pub(crate) fn built_in(name: &str, given: &Given<'_>) -> Self {
         Self {
             name: name.to_owned(),
-            matcher: Matcher {
-                protocol: vec![Protocol::TCP],
-                ..Matcher::default()
-            },
-            mode: Mode::default(),
-            congestion: Vec::new(),
-            congestion_lan: ["cubic", "reno"]
-                .map(|name| name.parse().expect("valid names"))
-                .into(),
-            dedicated: false,
-            rtt0: RTT0_DEFAULT,
-            link_leg: LinkLeg::default(),
-            source: Source::default(),
-            syn,
-            dscp: DscpPolicy::default(),
-            nodelay_lan: true,
-            nodelay_link: true,
-            mss: None,
-            timeouts,
-            notsent_lowat: Lowat::default(),
-            pacing: Pacing::default(),
-            share: Sharing::default(),
-            link_buffer: Buffer::default(),
-            lan_buffer: Buffer::default(),
-            peer: None,
-            class: Class::default(),
-            compress: false,
-            custody: KeepWhen::default(),
-            hold: Custody::default().hold,
-            disk: None,
-            close: Close::default(),
-            while_down: WhileDown::default(),
-            on_interception_loss: InterceptionLoss::default(),
-            packet: None,
+            ..Section::missing(|s| Self::read_keys(s, Mode::Split, given))
         }
     }
 

@@ -45,7 +45,7 @@ pub fn site() -> SiteRuntime {
         timeouts: Timeouts::default(),
         link_side: Side::Server,
         compress: false,
-        while_down: WhileDown::default(),
+        while_down: WhileDown::Custody,
         clamps: Arc::default(),
         beside: None,
         share: [None; 2],
