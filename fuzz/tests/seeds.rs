@@ -1,18 +1,13 @@
 //! The bodies of the fuzz targets over bytes drawn at random: quick, and with any compiler.
 
 use arbitrary::{Arbitrary, Unstructured};
+use splitmix::SplitMix64;
 
-/// Bytes drawn from a seed (SplitMix64).
+/// Bytes drawn from a seed.
 fn bytes(seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let length = next() % 4000;
-    (0..length).map(|_| next() as u8).collect()
+    let mut draws = SplitMix64::new(seed);
+    let length = draws.below(4000);
+    draws.bytes(length as usize)
 }
 
 fn cases<C: for<'a> Arbitrary<'a>>(run: impl Fn(&C)) {

@@ -27,7 +27,7 @@ use pepd_tests::{
     echo::EchoServer,
     host::Host,
     matrix::shared,
-    payload::{Random, Sum, run_seed},
+    payload::{Sum, run_seed},
     pep::Pep,
     pep_binary::pepd,
     programs::program,
@@ -35,6 +35,7 @@ use pepd_tests::{
     wait::PATIENCE,
 };
 use serde_json::Value;
+use splitmix::SplitMix64;
 
 use crate::{
     churn::{self, Flows},
@@ -70,7 +71,7 @@ struct Programs<'a> {
 
 impl Programs<'_> {
     fn run(&self, number: usize) {
-        let mut random = Random::new(self.seed + number as u64);
+        let mut random = SplitMix64::new(self.seed + number as u64);
         while !self.stop.load(Ordering::SeqCst) {
             let object = random.below(OBJECTS.len() as u64) as usize;
             let result = if random.below(3) == 0 {
@@ -356,7 +357,7 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
 /// One fault after the other, each kind once at least.
 fn happen(fleet: &mut Fleet<'_>, time: Duration, seed: u64, phase: &AtomicU64) {
     phase.store(OTHERS, Ordering::SeqCst);
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let (began, pause) = (Instant::now(), time / 150);
     let mut turn = 0;
     while turn < 9 || began.elapsed() < time {

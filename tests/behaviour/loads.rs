@@ -19,7 +19,7 @@ use pepd_tests::{
     matrix::{matrix_alone, matrix_in_turn},
     measure::{Latencies, bulk_server, ping_pong},
     objects::{self, ObjectServer},
-    payload::{Payload, Random, receive, receive_slowly, run_seed},
+    payload::{self, Payload, receive, receive_slowly, run_seed},
     wait::{PATIENCE, wait_until},
 };
 
@@ -33,7 +33,7 @@ const LARGEST: u64 = 3_000_000;
 
 /// The size of the `number`-th transfer of a run.
 fn size(seed: u64, number: u64) -> u64 {
-    Random::new(seed.wrapping_add(number)).size(LARGEST)
+    payload::size(seed.wrapping_add(number), LARGEST)
 }
 
 /// Runs all transfers, [`AT_ONCE`] at a time.
@@ -55,7 +55,7 @@ fn transfers(run: impl Fn(u64) + Sync) {
 }
 
 /// How a client reads: as fast as it can, at some 8 MB/s, or only after a stall.
-fn read_in_some_way(number: u64, stream: &mut TcpStream) -> (u64, pepd_tests::payload::Sum) {
+fn read_in_some_way(number: u64, stream: &mut TcpStream) -> (u64, payload::Sum) {
     let received = match number % 3 {
         0 => receive(stream),
         1 => receive_slowly(stream, || thread::sleep(Duration::from_millis(8))),

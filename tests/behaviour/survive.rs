@@ -20,10 +20,11 @@ use pepd_tests::{
     footprint::Footprint,
     matrix::{matrix_pepd_only, shared},
     outcome::{Ended, reset},
-    payload::{Payload, Random, receive, receive_slowly, run_seed},
+    payload::{Payload, receive, receive_slowly, run_seed},
     pep::{Pep, children},
     wait::{PATIENCE, wait_for, wait_within},
 };
+use splitmix::SplitMix64;
 
 use crate::{
     churn::{self, Flows, send},
@@ -107,7 +108,7 @@ fn be_client(id: u64, stream: TcpStream) -> io::Result<()> {
     match kind(id) {
         Kind::Bulk => both(&stream, up(id), &down(id)),
         Kind::Tiny => {
-            let mut random = Random::new(id);
+            let mut random = SplitMix64::new(id);
             for _ in 0..MESSAGES {
                 let message = random.next_u64().to_be_bytes();
                 (&stream).write_all(&message)?;
@@ -222,7 +223,7 @@ pub fn upgrade(pep: &Pep) {
 /// that could be waited for.
 pub const GROWN: Duration = Duration::from_millis(2100);
 
-fn below(random: &mut Random, limit: Duration) -> Duration {
+fn below(random: &mut SplitMix64, limit: Duration) -> Duration {
     Duration::from_nanos(random.below(limit.as_nanos() as u64))
 }
 
@@ -231,7 +232,7 @@ fn no_flow_is_lost_by_crashes_at_any_moment() {
     let seed = run_seed();
     matrix_pepd_only(|bed| {
         let pep = bed.start().expect("not direct");
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         under_load(bed, 10, || {
             for round in 0..4 {
                 // Not SIGSEGV: Rust's handler returns from one that no access has caused.

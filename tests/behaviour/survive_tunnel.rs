@@ -12,11 +12,12 @@ use pepd_tests::{
     bed::Family,
     echo::EchoServer,
     outcome::Ended,
-    payload::{Payload, Random, receive, run_seed},
+    payload::{Payload, receive, run_seed, size},
     pep::Pep,
     tunnel::{End, TunnelBed},
     wait::{PATIENCE, wait_until},
 };
+use splitmix::SplitMix64;
 
 use crate::{
     churn::{self, Flows, send},
@@ -30,7 +31,7 @@ const WINKS: &str = "wink=p=0.4,i=500ms";
 const MOST: u64 = 150_000;
 
 fn len(id: u64, up: bool) -> u64 {
-    Random::new(id * 2 + u64::from(up)).size(MOST)
+    size(id * 2 + u64::from(up), MOST)
 }
 
 fn payload(id: u64, up: bool) -> Payload {
@@ -116,7 +117,7 @@ pub fn given(name: &str, default: u64) -> u64 {
 fn crash_at_random(link: &str, flows: u64, crashes: u64) {
     let bed = TunnelBed::new(link);
     let running = Running::start(&bed, "", SITE);
-    let mut random = Random::new(run_seed());
+    let mut random = SplitMix64::new(run_seed());
     let flows = given("PEPD_TEST_FLOWS", flows) as usize;
     let crashes = given("PEPD_TEST_CRASHES", crashes);
     under_load(&bed, flows, || {
@@ -156,7 +157,7 @@ fn nor_is_any_while_the_link_winks() {
 fn nor_is_any_by_upgrades_and_restarts() {
     let bed = TunnelBed::new(&format!("{LINK},{WINKS}"));
     let mut running = Running::start(&bed, "", SITE);
-    let mut random = Random::new(run_seed());
+    let mut random = SplitMix64::new(run_seed());
     under_load(&bed, 20, || {
         for round in 0..given("PEPD_TEST_CRASHES", 4) {
             thread::sleep(GROWN + Duration::from_micros(random.below(500_000)));

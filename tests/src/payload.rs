@@ -6,6 +6,7 @@ use std::{
 };
 
 use sha2::{Digest as _, Sha256};
+use splitmix::SplitMix64;
 
 /// A SHA-256.
 pub type Sum = [u8; 32];
@@ -28,49 +29,25 @@ pub fn run_seed() -> u64 {
     seed
 }
 
-/// SplitMix64: random enough for payloads and sizes, and the same for ever.
-#[derive(Debug, Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// The sequence of this seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, which must not be zero.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next_u64() % bound
-    }
-
-    /// A transfer size of at most `max` bytes: often tiny or zero, sometimes around the sizes
-    /// at which buffers, rings and pipes fill, sometimes large.
-    pub fn size(&mut self, max: u64) -> u64 {
-        const EDGES: [u64; 8] = [1448, 4096, 16_384, 65_535, 65_536, 65_537, 131_072, 1 << 20];
-        let size = match self.below(8) {
-            0 => 0,
-            1 => self.below(100),
-            2 | 3 => EDGES[self.below(8) as usize] + self.below(3),
-            4..=6 => self.below(200_000),
-            _ => self.below(max),
-        };
-        size.min(max)
-    }
+/// A transfer size of at most `max` bytes that follows from a seed: often tiny or zero, sometimes around the sizes at which
+/// buffers, rings and pipes fill, sometimes large.
+pub fn size(seed: u64, max: u64) -> u64 {
+    const EDGES: [u64; 8] = [1448, 4096, 16_384, 65_535, 65_536, 65_537, 131_072, 1 << 20];
+    let mut random = SplitMix64::new(seed);
+    let size = match random.below(8) {
+        0 => 0,
+        1 => random.below(100),
+        2 | 3 => random.one_of(&EDGES) + random.below(3),
+        4..=6 => random.below(200_000),
+        _ => random.below(max),
+    };
+    size.min(max)
 }
 
 /// `len` bytes determined by a seed, readable once from start to end.
 #[derive(Debug, Clone)]
 pub struct Payload {
-    random: Random,
+    random: SplitMix64,
     left: u64,
 }
 
@@ -78,7 +55,7 @@ impl Payload {
     /// The first `len` bytes of this seed.
     pub fn new(seed: u64, len: u64) -> Self {
         Self {
-            random: Random::new(seed),
+            random: SplitMix64::new(seed),
             left: len,
         }
     }

@@ -112,12 +112,9 @@ impl AtQueue for Nothing {
     }
 }
 
-/// A number drawn from another (SplitMix64).
+/// A number drawn from another.
 fn mix(n: u64) -> u64 {
-    let z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    splitmix::nth(n.wrapping_sub(1))
 }
 
 const HEADER: usize = 52;

@@ -15,26 +15,7 @@ use boosters::{
     wire::PIECE,
 };
 use etherparse::PacketBuilder;
-
-/// Numbers drawn from a seed (SplitMix64).
-struct Draws(u64);
-
-impl Draws {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-
-    fn is(&mut self, share: f64) -> bool {
-        (self.next() >> 11) as f64 / ((1u64 << 53) as f64) < share
-    }
-}
+use splitmix::SplitMix64;
 
 fn ms(time: u64) -> Duration {
     Duration::from_millis(time)
@@ -76,7 +57,7 @@ fn chain(seed: u64, scheme: boosters::fec::Scheme) -> Chain {
 }
 
 /// A datagram of one of six flows whose payload is its number and what nobody could guess or compress.
-fn packet(draws: &mut Draws, number: u64) -> Vec<u8> {
+fn packet(draws: &mut SplitMix64, number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let flow = draws.below(6) as u16;
     let len = match draws.below(40) {
@@ -85,7 +66,7 @@ fn packet(draws: &mut Draws, number: u64) -> Vec<u8> {
         _ => draws.below(200),
     };
     let mut payload = (number ^ 0x5bd1_e995_97f4_a7c5).to_be_bytes().to_vec();
-    payload.extend((0..len).map(|_| draws.next() as u8));
+    payload.extend(draws.bytes(len as usize));
     let port = 5000 + flow;
     let written = if flow.is_multiple_of(2) {
         let builder = PacketBuilder::ipv4([10, 0, 0, 1], [10, 9, 0, 2], 64);
@@ -108,7 +89,7 @@ struct Way {
 }
 
 struct Run {
-    draws: Draws,
+    draws: SplitMix64,
     loss: f64,
     /// Near and far, and the ways from them.
     ends: [Exchange; 2],
@@ -126,7 +107,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let mut draws = Draws(seed);
+        let mut draws = SplitMix64::new(seed);
         let scheme = match draws.below(3) {
             0 => boosters::fec::Scheme::Block { k: 10, depth: 2 },
             _ => boosters::fec::Scheme::Window { window: 32 },
@@ -190,7 +171,7 @@ impl Run {
             let Some(ecn) = ecn else { return };
             assert!(message.len() <= room);
             let way = &mut self.ways[from];
-            let lost = self.draws.is(self.loss);
+            let lost = self.draws.chance(self.loss);
             way.counts[0] += 1;
             way.counts[1] += u64::from(lost);
             way.counts[2] += u64::from(lost && !way.was_lost);

@@ -3,21 +3,19 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Random numbers (SplitMix64). The same seed gives the same ones for ever.
+use splitmix::SplitMix64;
+
+/// Random numbers. The same seed gives the same ones for ever.
 #[derive(Clone, Debug)]
-pub(crate) struct Draw(u64);
+pub(crate) struct Draw(SplitMix64);
 
 impl Draw {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(SplitMix64::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// From 0 to `end - 1`.
@@ -32,18 +30,16 @@ impl Draw {
 
     /// From 0 up to, not including, 1.
     pub(crate) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 * (-53f64).exp2()
+        self.0.unit()
     }
 
     /// With this probability.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
-        self.unit() < probability
+        self.0.chance(probability)
     }
 
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
-        for byte in bytes {
-            *byte = self.next() as u8;
-        }
+        self.0.fill(bytes);
     }
 }
 

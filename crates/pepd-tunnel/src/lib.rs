@@ -28,8 +28,6 @@ mod batch;
 mod core;
 mod credit;
 pub mod custody;
-#[cfg(test)]
-mod draw;
 mod driver;
 mod far;
 mod flow;

@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use splitmix::{SplitMix64, mix};
 use tunnel::{ecn::Ecn, session::PacketQueue, store::NextPacket};
 
-use crate::{
-    rng::{Rng, mix},
-    side::End,
-    violation::Violation,
-};
+use crate::{side::End, violation::Violation};
 
 /// What a message begins with: its number.
 pub const MESSAGE_MIN: usize = 8;
@@ -120,8 +117,8 @@ impl Beside {
 /// The bytes of the message of that number.
 fn content(number: usize, len: usize) -> impl Iterator<Item = u8> {
     let number = number as u64;
-    let mut rng = Rng::new(mix(number));
-    let rest = std::iter::repeat_with(move || rng.bits() as u8);
+    let mut draws = SplitMix64::new(mix(mix(number)));
+    let rest = std::iter::repeat_with(move || draws.next_u64() as u8);
     number.to_be_bytes().into_iter().chain(rest).take(len)
 }
 

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use splitmix::mix;
 use trace::Trace;
 use tunnel::{
     crypto::public_key,
@@ -18,10 +19,7 @@ use tunnel::{
     wire::CloseCode,
 };
 
-use crate::{
-    rng::mix,
-    side::{Address, News, Setup, Side},
-};
+use crate::side::{Address, News, Setup, Side};
 
 /// An endpoint that knows one other.
 #[derive(Debug)]

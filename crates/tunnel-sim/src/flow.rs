@@ -2,12 +2,13 @@
 
 use std::{cell::RefCell, time::Duration};
 
+use splitmix::mix;
 use tunnel::{
     class::Class,
     wire::{ResetCode, StreamId},
 };
 
-use crate::{plan::StreamPlan, ranges::Ranges, rng::mix, side::End};
+use crate::{plan::StreamPlan, ranges::Ranges, side::End};
 
 /// The least length of a greeting: what tells which flow it is.
 pub const GREETING_MIN: usize = 8;

@@ -2,49 +2,31 @@
 
 use std::time::Duration;
 
-/// The finaliser of splitmix64: a bijection whose values look random.
-pub const fn mix(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
+use splitmix::{SplitMix64, mix};
 
-/// A stream of random numbers (splitmix64).
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// The stream of that number.
     pub fn new(seed: u64) -> Self {
-        Self(mix(seed))
-    }
-
-    /// Any 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        let value = mix(self.0);
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        value
-    }
-
-    /// From 0 to below 1.
-    pub fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+        Self(SplitMix64::new(mix(seed)))
     }
 
     /// True once in `1 / share` times.
     pub fn happens(&mut self, share: f64) -> bool {
-        self.unit() < share
+        self.0.chance(share)
     }
 
     /// From `least` to `most`, both included; evenly.
     pub fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.bits() % (most - least + 1)
+        least + self.0.below(most - least + 1)
     }
 
     /// From `least` to `most`, small values as often as large ones: evenly by their logarithm.
     pub fn scale(&mut self, least: f64, most: f64) -> f64 {
-        least * (most / least).powf(self.unit())
+        least * (most / least).powf(self.0.unit())
     }
 
     /// A whole number from `least` to `most`, evenly by its logarithm.
@@ -59,6 +41,6 @@ impl Rng {
 
     /// One of them.
     pub fn one<T: Clone>(&mut self, of: &[T]) -> T {
-        of[self.between(0, of.len() as u64 - 1) as usize].clone()
+        self.0.one_of(of)
     }
 }

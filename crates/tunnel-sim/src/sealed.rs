@@ -3,7 +3,7 @@
 
 use tunnel::wire::DATAGRAM_OVERHEAD;
 
-use crate::rng::mix;
+use splitmix::mix;
 
 /// Begins a datagram; the packet follows it. Returns what [`seal`] needs.
 pub fn begin(out: &mut Vec<u8>) -> usize {

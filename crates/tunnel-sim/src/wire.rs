@@ -2,7 +2,9 @@
 
 use tunnel::wire::DATAGRAM_OVERHEAD;
 
-use crate::{rng::mix, side::Address};
+use splitmix::mix;
+
+use crate::side::Address;
 
 /// IP and UDP headers, in bytes.
 pub const HEADERS: usize = 28;

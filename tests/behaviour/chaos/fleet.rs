@@ -12,12 +12,12 @@ use pepd_tests::{
     bed::Family,
     footprint::Footprint,
     host::Host,
-    payload::Random,
     pep::Pep,
     raw::{Segment, flood},
     tunnel::{End, TunnelBed},
     wait::{PATIENCE, wait_within},
 };
+use splitmix::SplitMix64;
 
 use crate::{
     custody::{Folder, MIB},
@@ -83,7 +83,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// One fault, of each kind in turn, to its end.
-    pub fn suffer(&mut self, turn: u64, random: &mut Random) {
+    pub fn suffer(&mut self, turn: u64, random: &mut SplitMix64) {
         match turn % 9 {
             0 => crash(&self.boat),
             1 => crash(&self.hub),
@@ -129,7 +129,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Of descriptors.
-    fn be_short(&self, random: &mut Random) {
+    fn be_short(&self, random: &mut SplitMix64) {
         let left = random.below(20);
         self.boat
             .set_descriptor_limit(self.boat.descriptors() as u64 + left);

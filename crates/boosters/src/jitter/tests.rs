@@ -2,25 +2,11 @@
 
 use std::time::Duration;
 
+use splitmix::SplitMix64;
+
 use super::*;
 
 const MS: u64 = 1000;
-
-/// Numbers drawn from a seed (SplitMix64).
-struct Draws(u64);
-
-impl Draws {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-}
 
 fn us(time: u64) -> Duration {
     Duration::from_micros(time)
@@ -100,7 +86,7 @@ fn spacing(exit: &Exit, first: u64) -> f64 {
 
 /// 50 packets a second over a path of 30 ms and up to 50 ms more: sent, when they arrive.
 fn speech(seed: u64, count: u64, ppm: i64) -> Vec<(u64, Packet)> {
-    let (mut draws, mut sender) = (Draws(seed), Sender::new(Config::default()));
+    let (mut draws, mut sender) = (SplitMix64::new(seed), Sender::new(Config::default()));
     let one = |n: u64| {
         let sent = n * 20 * MS;
         let stamp = sent as i64 + sent as i64 * ppm / 1_000_000 + 77_000_000_000;
@@ -166,7 +152,7 @@ fn clocks_that_drift_are_followed() {
 #[test]
 fn a_sender_that_restarts_or_pauses_is_followed_at_once_or_within_a_second() {
     for (seed, new) in [(1, 5_000_000u64), (2, 3_000_000_000), (3, 77_000_000_000)] {
-        let (mut draws, mut sender) = (Draws(seed), Sender::new(Config::default()));
+        let (mut draws, mut sender) = (SplitMix64::new(seed), Sender::new(Config::default()));
         let mut messages = Vec::new();
         for n in 0..2000u64 {
             let sent = n * 20 * MS;
@@ -298,19 +284,19 @@ fn what_is_not_stamped_passes_and_what_is_cut_short_is_dropped() {
 #[test]
 fn any_stamps_at_any_times_are_given_out_once_within_their_delay() {
     for seed in 1..=200 {
-        let mut draws = Draws(seed);
+        let mut draws = SplitMix64::new(seed);
         let mut receiver = Receiver::new(draws.below(6000) as usize);
-        let (mut now, mut sent, mut given) = (draws.next() % (1 << 50), 0, 0);
+        let (mut now, mut sent, mut given) = (draws.next_u64() % (1 << 50), 0, 0);
         let mut out = Out::default();
         let mut latest = 0;
         for _ in 0..500 {
             let most = [10, 100_000, 30_000_000, 1 << 40][draws.below(4) as usize];
             now += draws.below(most);
             let stamp = match draws.below(4) {
-                0 => draws.next() as u32,
+                0 => draws.next_u64() as u32,
                 _ => (now - draws.below(80_000).min(now)) as u32,
             };
-            let delay = draws.next() as u16;
+            let delay = draws.next_u64() as u16;
             let head = [&[JITTER], &stamp.to_be_bytes()[..], &delay.to_be_bytes()].concat();
             if draws.below(20) == 0 {
                 receiver.up(us(now), Packet::new(head, us(now)), &mut out);

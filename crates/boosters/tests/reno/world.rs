@@ -18,6 +18,7 @@ use boosters::{
     tcp,
 };
 use etherparse::PacketBuilder;
+use splitmix::SplitMix64;
 
 use crate::sender::{Ack, Receiver, Sender};
 
@@ -61,27 +62,15 @@ pub struct Outcome {
     pub counters: String,
 }
 
-/// Numbers drawn from a seed (SplitMix64).
-struct Draws(u64);
-
-impl Draws {
-    fn is(&mut self, share: f64) -> bool {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / ((1u64 << 53) as f64) < share
-    }
-}
-
 struct Loss {
-    draws: Draws,
+    draws: SplitMix64,
     bad: bool,
 }
 
 impl Loss {
     fn takes(&mut self, (to_bad, to_good): (f64, f64)) -> bool {
         let change = if self.bad { to_good } else { to_bad };
-        self.bad ^= self.draws.is(change);
+        self.bad ^= self.draws.chance(change);
         self.bad
     }
 }
@@ -175,7 +164,7 @@ fn wire_time(bytes: usize, rate: u64) -> Duration {
 impl World {
     fn new(plan: Plan, boost: Boost) -> Self {
         let loss = |way: u64| Loss {
-            draws: Draws(plan.seed.wrapping_mul(2).wrapping_add(way)),
+            draws: SplitMix64::new(plan.seed.wrapping_mul(2).wrapping_add(way)),
             bad: false,
         };
         Self {

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use splitmix::SplitMix64;
+
 /// Time in microseconds.
 pub type Micros = f64;
 
@@ -37,7 +39,7 @@ pub struct Link {
     arrived_last: Micros,
     in_burst: bool,
     leaves: VecDeque<Micros>,
-    draws: u64,
+    draws: SplitMix64,
     /// Sum over the segments of those that waited before them.
     pub waited: f64,
     /// Time at which each segment came, and its delay in the buffer.
@@ -82,7 +84,7 @@ impl Link {
             arrived_last: 0.0,
             in_burst: false,
             leaves: VecDeque::new(),
-            draws: seed,
+            draws: SplitMix64::new(seed),
             waited: 0.0,
             waits: Vec::new(),
             offered: 0,
@@ -132,13 +134,9 @@ impl Link {
         Some(self.arrived_last)
     }
 
-    /// SplitMix64: the same segments are lost with the same seed.
+    /// From 0 to 1; the same segments are lost with the same seed.
     pub fn draw(&mut self) -> f64 {
-        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.draws;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+        self.draws.unit()
     }
 
     /// Time at which an acknowledgement that leaves the receiver now is back; `None` if it is

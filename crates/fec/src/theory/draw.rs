@@ -1,3 +1,5 @@
+use splitmix::mix;
+
 use super::Channel;
 
 /// The losses of a [`Channel`], one for each packet, from a seed: an endless iterator, `true` for a
@@ -60,13 +62,4 @@ impl Iterator for Draws {
         self.state = self.happens(self.to_bad[self.state]).into();
         Some(lost)
     }
-}
-
-/// The mixing function of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014), after its additive constant.
-fn mix(value: u64) -> u64 {
-    let z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }

@@ -3,6 +3,7 @@
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use socket2::SockRef;
+use splitmix::SplitMix64;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{
@@ -13,13 +14,10 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{
-    draw::Draw,
-    rig::{FLOWS, Rig, listener},
-};
+use crate::rig::{FLOWS, Rig, listener};
 
 /// Seeded by `SEED`, or anew each time; printed.
-fn drawn(what: &str) -> Draw {
+fn drawn(what: &str) -> SplitMix64 {
     let given = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
@@ -27,7 +25,7 @@ fn drawn(what: &str) -> Draw {
     let drawn = u64::from(u32::from_be_bytes(*bytes.first_chunk().expect("32 bytes")));
     let seed = given.unwrap_or(drawn);
     println!("{what}: SEED={seed}");
-    Draw::seeded(seed)
+    SplitMix64::new(seed)
 }
 
 /// How a flow ends.
@@ -47,7 +45,7 @@ fn byte(flow: u64, up: bool, at: u64) -> u8 {
 }
 
 /// Sends so many bytes, in pieces, then the end.
-async fn send(mut to: OwnedWriteHalf, flow: u64, up: bool, len: u64, mut draw: Draw) -> bool {
+async fn send(mut to: OwnedWriteHalf, flow: u64, up: bool, len: u64, mut draw: SplitMix64) -> bool {
     let mut at = 0;
     while at < len {
         let count = (1 + draw.below(20_000)).min(len - at);
@@ -92,10 +90,16 @@ fn reset_by(one: OwnedReadHalf, other: OwnedWriteHalf) {
         .unwrap();
 }
 
-async fn serve_one(flow: u64, hosts: [TcpStream; 2], lens: [u64; 2], end: End, mut draw: Draw) {
+async fn serve_one(
+    flow: u64,
+    hosts: [TcpStream; 2],
+    lens: [u64; 2],
+    end: End,
+    mut draw: SplitMix64,
+) {
     let [(mut client_in, client_out), (mut server_in, server_out)] =
         hosts.map(TcpStream::into_split);
-    let mut next = || Draw::seeded(draw.below(u64::MAX));
+    let mut next = || SplitMix64::new(draw.below(u64::MAX));
     let [up, down] = lens;
     match end {
         End::Whole => {
@@ -133,7 +137,7 @@ async fn serve_one(flow: u64, hosts: [TcpStream; 2], lens: [u64; 2], end: End, m
 }
 
 /// As many flows as there may be at a time, `rounds` times.
-async fn flows(rig: Rc<Rig>, rounds: u64, mut draw: Draw) {
+async fn flows(rig: Rc<Rig>, rounds: u64, mut draw: SplitMix64) {
     for round in 0..rounds {
         let listener = listener().await;
         let to = listener.local_addr().unwrap();
@@ -151,7 +155,7 @@ async fn flows(rig: Rc<Rig>, rounds: u64, mut draw: Draw) {
                 },
                 _ => End::Whole,
             };
-            let draw = Draw::seeded(draw.below(u64::MAX));
+            let draw = SplitMix64::new(draw.below(u64::MAX));
             running.push(spawn_local(serve_one(
                 flow,
                 [client, server],
@@ -174,7 +178,7 @@ fn renew_at_random(compress: bool, what: &str) {
         let (over, renewed) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
         let renewing = {
             let (rig, over, renewed) = (Rc::clone(&rig), Rc::clone(&over), Rc::clone(&renewed));
-            let mut draw = Draw::seeded(draw.below(u64::MAX));
+            let mut draw = SplitMix64::new(draw.below(u64::MAX));
             spawn_local(async move {
                 while !over.get() {
                     sleep(Duration::from_millis(20 + draw.below(150))).await;

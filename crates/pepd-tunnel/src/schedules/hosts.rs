@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use pep_core::relay::Side;
+use splitmix::SplitMix64;
 
 use super::{
     kernel::{Shared, lock},
     plan::FlowPlan,
 };
-use crate::draw::Draw;
 
 /// When a host that has sent everything says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) struct Host {
     pace: u64,
     /// When it looks next, where it is busy.
     pub(super) next: Option<Duration>,
-    draw: Draw,
+    draw: SplitMix64,
 }
 
 impl Host {
@@ -45,7 +45,7 @@ impl Host {
         socket: Shared,
         (number, plan): (usize, &FlowPlan),
         now: Duration,
-        draw: Draw,
+        draw: SplitMix64,
     ) -> Self {
         let side = lock(&socket).side;
         let part = &plan.hosts[side as usize];

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use splitmix::SplitMix64;
+
 use super::{end::EXTENT, hosts::Closes};
-use crate::draw::Draw;
 
 /// What may happen.
 #[derive(Debug, Clone, Copy)]
@@ -124,15 +125,20 @@ fn millis(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
+fn below_one_of<const N: usize>(draw: &mut SplitMix64, ends: [u64; N]) -> u64 {
+    let end = draw.one_of(&ends);
+    draw.below(end)
+}
+
 impl Plan {
     /// The schedule of that seed.
     pub(super) fn draw(seed: u64, scope: Scope) -> Self {
-        let mut draw = Draw::seeded(seed);
+        let mut draw = SplitMix64::new(seed);
         let draw = &mut draw;
-        let rate = draw.one_of([300_000, 1_000_000, 4_000_000, 20_000_000]);
-        let delay = millis(1 + draw.below_one_of([10, 40, 300]));
-        let loss = draw.one_of([0, 0, 1, 3, 8]) as f64 / 100.0;
-        let last = draw.one_of([3_000, 20_000]);
+        let rate = draw.one_of(&[300_000, 1_000_000, 4_000_000, 20_000_000]);
+        let delay = millis(1 + below_one_of(draw, [10, 40, 300]));
+        let loss = draw.one_of(&[0, 0, 1, 3, 8]) as f64 / 100.0;
+        let last = draw.one_of(&[3_000, 20_000]);
         let flows: Vec<_> = (0..1 + draw.below(4))
             .map(|_| Self::flow(draw, last / 2))
             .collect();
@@ -194,7 +200,7 @@ impl Plan {
 
     /// Hosts give more than memory takes, while the link is away for long. Drawn apart, too.
     fn flood(&mut self) {
-        let draw = &mut Draw::seeded(self.seed ^ 0xd15c);
+        let draw = &mut SplitMix64::new(self.seed ^ 0xd15c);
         self.rate = self.rate.max(4_000_000);
         for flow in &mut self.flows {
             let host = &mut flow.hosts[draw.below(2) as usize];
@@ -208,7 +214,7 @@ impl Plan {
 
     /// When the link is back, what is on the disk of an end cannot be read: for less than four seconds, which five attempts take, or for longer.
     fn fail_reads(&mut self) {
-        let draw = &mut Draw::seeded(self.seed ^ 0x4ead);
+        let draw = &mut SplitMix64::new(self.seed ^ 0x4ead);
         let back = self.outages.iter().map(|(_, until)| *until).max();
         let from = back.unwrap_or_default() + millis(draw.below(2_000));
         self.damages = draw.below(2) == 0;
@@ -234,7 +240,7 @@ impl Plan {
 
     /// The link is away once, for less than what hosts gave is kept, or for longer.
     fn expire(&mut self) {
-        let draw = &mut Draw::seeded(self.seed ^ 0xe49d);
+        let draw = &mut SplitMix64::new(self.seed ^ 0xe49d);
         let hold = 10_000 + draw.below(30_000);
         self.hold = millis(hold);
         self.expires = draw.below(2) == 0;
@@ -248,14 +254,14 @@ impl Plan {
     }
 
     fn compress(&mut self) {
-        let draw = &mut Draw::seeded(self.seed ^ 0xc03b);
+        let draw = &mut SplitMix64::new(self.seed ^ 0xc03b);
         (self.compress, self.text) = (true, draw.below(2) == 0);
     }
 
     /// The link winks all the time, and half of the crashes are of both ends. Drawn apart, so that other schedules stay what they are.
     fn wink(&mut self, last: u64) {
-        let draw = &mut Draw::seeded(!self.seed);
-        let interval = draw.one_of([100, 500]);
+        let draw = &mut SplitMix64::new(!self.seed);
+        let interval = draw.one_of(&[100, 500]);
         self.outages = Self::winks(draw, 2 * last, interval);
         let both: Vec<_> = self.crashes.iter().filter(|_| draw.below(2) == 0).collect();
         let other = |crash: &Crash| Crash {
@@ -268,17 +274,17 @@ impl Plan {
     }
 
     /// Every interval is one with that probability.
-    fn winks(draw: &mut Draw, last: u64, interval: u64) -> Vec<(Duration, Duration)> {
+    fn winks(draw: &mut SplitMix64, last: u64, interval: u64) -> Vec<(Duration, Duration)> {
         let away = (0..last / interval).filter(|_| draw.below(10) < 4);
         let away: Vec<_> = away.collect();
         let away = away.into_iter().map(|n| (n * interval, (n + 1) * interval));
         away.map(|(from, to)| (millis(from), millis(to))).collect()
     }
 
-    fn flow(draw: &mut Draw, last: u64) -> FlowPlan {
+    fn flow(draw: &mut SplitMix64, last: u64) -> FlowPlan {
         let begins = millis(draw.below(last));
         let hosts = [0, 1].map(|_| {
-            let most = draw.one_of([0, 100, 3000, 60_000, 500_000]);
+            let most = draw.one_of(&[0, 100, 3000, 60_000, 500_000]);
             let len = draw.below(most + 1);
             let resets = draw.below(16) == 0;
             HostPlan {
@@ -289,7 +295,7 @@ impl Plan {
                     Closes::Second
                 },
                 resets_at: resets.then(|| draw.below(100_000)),
-                pace: draw.one_of([3, 30, 300]),
+                pace: draw.one_of(&[3, 30, 300]),
             }
         });
         let mut flow = FlowPlan {
@@ -305,35 +311,35 @@ impl Plan {
     }
 
     /// None, winks, or one that lasts.
-    fn outages(draw: &mut Draw, last: u64) -> Vec<(Duration, Duration)> {
+    fn outages(draw: &mut SplitMix64, last: u64) -> Vec<(Duration, Duration)> {
         match draw.below(4) {
             0 => Vec::new(),
             1 | 2 => {
-                let interval = draw.one_of([40, 500, 2000]);
+                let interval = draw.one_of(&[40, 500, 2000]);
                 Self::winks(draw, last, interval)
             }
             _ => {
                 let from = draw.below(last);
-                let len = draw.one_of([3000, 20_000, 200_000]);
+                let len = draw.one_of(&[3000, 20_000, 200_000]);
                 vec![(millis(from), millis(from + 1 + draw.below(len)))]
             }
         }
     }
 
-    fn crashes(draw: &mut Draw, last: u64) -> Vec<Crash> {
+    fn crashes(draw: &mut SplitMix64, last: u64) -> Vec<Crash> {
         let mut crashes: Vec<_> = (0..draw.below(6))
             .map(|_| Crash {
                 end: draw.below(2) as usize,
                 at: millis(draw.below(last)),
-                steps: 1 + draw.below_one_of([1, 30, 300]),
-                gone: millis(draw.below_one_of([2, 300, 5000])),
+                steps: 1 + below_one_of(draw, [1, 30, 300]),
+                gone: millis(below_one_of(draw, [2, 300, 5000])),
             })
             .collect();
         crashes.sort_by_key(|crash| crash.at);
         crashes
     }
 
-    fn faults(draw: &mut Draw, last: u64) -> Vec<Fault> {
+    fn faults(draw: &mut SplitMix64, last: u64) -> Vec<Fault> {
         let mut faults: Vec<_> = (0..draw.below(6))
             .map(|_| Fault {
                 end: draw.below(2) as usize,

@@ -9,6 +9,7 @@ use std::{
 };
 
 use pep_core::relay::Side;
+use splitmix::SplitMix64;
 use tokio::time::{Instant, sleep_until};
 use tunnel::session::LinkHint;
 use winkemu_link::{Direction, Engine, LinkOptions};
@@ -21,7 +22,6 @@ use super::{
     plan::{Crash, Fault, Plan},
     recording::Recording,
 };
-use crate::draw::Draw;
 
 /// As fine as the timers of the event loop are.
 const TICK: Duration = Duration::from_millis(1);
@@ -102,7 +102,7 @@ pub(super) struct World {
     restarts: [Option<Duration>; 2],
     gone: [Duration; 2],
     disk_at: [Duration; 2],
-    draw: Draw,
+    draw: SplitMix64,
     now: Duration,
     turns: u32,
     /// Whether an outage is under way.
@@ -142,7 +142,7 @@ impl World {
             restarts: [Some(Duration::ZERO); 2],
             gone: [Duration::ZERO; 2],
             disk_at: [Duration::ZERO; 2],
-            draw: Draw::seeded(!plan.seed),
+            draw: SplitMix64::new(!plan.seed),
             now: Duration::ZERO,
             turns: 0,
             out: false,
@@ -388,7 +388,7 @@ impl World {
             let socket = lock(&socket);
             (socket.flow as usize, socket.side)
         };
-        let draw = Draw::seeded(self.plan.seed ^ (flow as u64) << 32 ^ (side as u64) << 48);
+        let draw = SplitMix64::new(self.plan.seed ^ (flow as u64) << 32 ^ (side as u64) << 48);
         let host = Host::new(socket, (flow, &self.plan.flows[flow]), self.now, draw);
         self.flows[flow].hosts[side as usize] = Some(self.hosts.len());
         self.hosts.push(host);

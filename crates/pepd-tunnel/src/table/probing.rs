@@ -115,12 +115,12 @@ impl Table {
     }
 }
 
-/// Bytes that do not compress, each by its position alone (SplitMix64, Steele, Lea and Flood 2014).
+/// Bytes that do not compress, each by its position alone.
 fn fill(from: u64, into: &mut [u8]) {
     let mut at = from;
     let mut rest = into;
     while !rest.is_empty() {
-        let block = mixed(at / 8).to_le_bytes();
+        let block = splitmix::nth(at / 8).to_le_bytes();
         let skipped = (at % 8) as usize;
         let len = rest.len().min(8 - skipped);
         let (now, later) = rest.split_at_mut(len);
@@ -128,13 +128,6 @@ fn fill(from: u64, into: &mut [u8]) {
         at += len as u64;
         rest = later;
     }
-}
-
-fn mixed(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

@@ -1,17 +1,12 @@
 use proptest::prelude::*;
+use splitmix::SplitMix64;
 use zstd_safe::CCtx;
 
 use super::*;
 
-/// SplitMix64.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed;
-    let words = std::iter::repeat_with(|| {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    });
+    let mut numbers = SplitMix64::new(seed);
+    let words = std::iter::repeat_with(|| numbers.next_u64());
     words.flat_map(u64::to_le_bytes).take(len).collect()
 }
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use splitmix::mix;
 
 use crate::{
     Wink,
     predict::{Model, PredictError, Prediction, in_seconds},
-    random::mix,
 };
 
 /// What the paper's file takes over a link that is always up.

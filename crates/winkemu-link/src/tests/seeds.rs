@@ -85,7 +85,7 @@ fn digest(seed: u64) -> u64 {
     let decisions = std::iter::from_fn(|| engine.poll_decision());
     let text = |decision: Decision| serde_json::to_string(&decision).unwrap();
     let bytes = decisions.flat_map(|decision| text(decision).into_bytes());
-    bytes.fold(0, |digest, byte| random::mix(digest ^ u64::from(byte)))
+    bytes.fold(0, |digest, byte| splitmix::mix(digest ^ u64::from(byte)))
 }
 
 #[test]

@@ -4,7 +4,9 @@ mod packets;
 
 use std::time::Duration;
 
-use self::packets::{Draws, any_packet, ip, set_id, tcp, text, udp};
+use splitmix::SplitMix64;
+
+use self::packets::{any_packet, ip, set_id, tcp, text, udp};
 use super::*;
 use crate::{
     booster::{Booster, Out},
@@ -58,7 +60,7 @@ fn settled(config: Config, mut packet: impl FnMut(u32) -> Vec<u8>) -> usize {
 #[test]
 fn headers_take_six_bytes_or_eight() {
     let config = Config::default();
-    let mut draws = Draws(1);
+    let mut draws = SplitMix64::new(1);
     let payload = draws.bytes(160);
     assert_eq!(settled(config, |_| udp(false, 1, &payload)), 160 + 6);
     assert_eq!(settled(config, |_| udp(true, 1, &payload)), 160 + 6);
@@ -107,7 +109,7 @@ fn headers_take_six_bytes_or_eight() {
 
 #[test]
 fn speech_and_acknowledgements_over_a_minute_with_all_that_is_sent_for_contexts() {
-    let mut draws = Draws(3);
+    let mut draws = SplitMix64::new(3);
     for (name, header, most) in [("v4", 28, 8.4), ("v6", 48, 6.8)] {
         let mut sender = Sender::new(Config::default());
         for n in 0..3000u64 {
@@ -131,7 +133,7 @@ fn speech_and_acknowledgements_over_a_minute_with_all_that_is_sent_for_contexts(
 #[test]
 fn what_goes_in_comes_out_to_the_bit() {
     for seed in 1..=300 {
-        let mut draws = Draws(seed);
+        let mut draws = SplitMix64::new(seed);
         let config = Config {
             level: draws.below(8) as i32,
             headers: draws.below(8) > 0,
@@ -160,7 +162,13 @@ fn what_goes_in_comes_out_to_the_bit() {
 }
 
 /// What a path does to messages: some are lost, some come twice, some late. With their arrival (ms).
-fn harm(draws: &mut Draws, now: u64, message: &Packet, loss: u64, all: &mut Vec<(u64, Packet)>) {
+fn harm(
+    draws: &mut SplitMix64,
+    now: u64,
+    message: &Packet,
+    loss: u64,
+    all: &mut Vec<(u64, Packet)>,
+) {
     if draws.below(100) >= loss {
         all.push((now + 30 + draws.below(60), message.clone()));
     }
@@ -170,7 +178,7 @@ fn harm(draws: &mut Draws, now: u64, message: &Packet, loss: u64, all: &mut Vec<
 }
 
 /// Flows that number their packets, so that one that comes out wrong is told from another.
-fn numbered(draws: &mut Draws, hosts: u64, n: u32) -> Vec<u8> {
+fn numbered(draws: &mut SplitMix64, hosts: u64, n: u32) -> Vec<u8> {
     let host = draws.below(hosts) as u8;
     let v6 = host.is_multiple_of(2);
     if host.is_multiple_of(3) {
@@ -183,7 +191,7 @@ fn numbered(draws: &mut Draws, hosts: u64, n: u32) -> Vec<u8> {
 #[test]
 fn loss_reordering_and_repetition_harm_none_but_what_they_befall() {
     for seed in 1..=40 {
-        let mut draws = Draws(seed);
+        let mut draws = SplitMix64::new(seed);
         // More flows than contexts in every other run, so that they change hands all the time.
         let flows_max = [64, 8][seed as usize % 2];
         let config = Config {
@@ -401,7 +409,7 @@ fn flows_of_one_packet_are_left_alone_and_drive_none_out() {
 
 #[test]
 fn what_is_random_is_soon_left_alone_and_text_is_not() {
-    let mut draws = Draws(4);
+    let mut draws = SplitMix64::new(4);
     let mut sender = Sender::new(Config::default());
     for n in 0..20_000u32 {
         let now = ms(u64::from(n));
@@ -442,7 +450,7 @@ fn wide_numbers_and_the_most_flows() {
 
 #[test]
 fn hostile_messages_are_dropped_or_give_a_packet_of_bounded_length() {
-    let (mut messages, mut draws) = (Vec::new(), Draws(9));
+    let (mut messages, mut draws) = (Vec::new(), SplitMix64::new(9));
     let mut sender = Sender::new(Config::default());
     for n in 0..200u32 {
         let packet = numbered(&mut draws, 10, n);
@@ -453,7 +461,7 @@ fn hostile_messages_are_dropped_or_give_a_packet_of_bounded_length() {
         let mut bytes = messages[draws.below(200) as usize].clone();
         for _ in 0..draws.below(4) {
             let at = draws.below(bytes.len().min(60) as u64) as usize;
-            bytes[at] = draws.next() as u8;
+            bytes[at] = draws.next_u64() as u8;
         }
         if draws.below(4) == 0 {
             bytes.truncate(draws.below(bytes.len() as u64) as usize);

@@ -1,26 +1,7 @@
 //! Packets of all kinds, to be compressed.
 
 use etherparse::PacketBuilder;
-
-/// Numbers drawn from a seed (SplitMix64).
-pub(super) struct Draws(pub(super) u64);
-
-impl Draws {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
-
-    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
-}
+use splitmix::SplitMix64;
 
 pub(super) fn ip(v6: bool, host: u8) -> etherparse::PacketBuilderStep<etherparse::IpHeaders> {
     let address = |host| std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host);
@@ -87,15 +68,15 @@ pub(super) fn text(n: u64, len: usize) -> Vec<u8> {
 }
 
 /// A packet of any kind, whole or with something odd about it.
-pub(super) fn any_packet(draws: &mut Draws) -> Vec<u8> {
+pub(super) fn any_packet(draws: &mut SplitMix64) -> Vec<u8> {
     let (v6, host) = (draws.below(2) == 0, draws.below(4) as u8);
     let len = draws.below(300) as usize;
     let payload = if draws.below(2) == 0 {
         draws.bytes(len)
     } else {
-        vec![draws.next() as u8; len]
+        vec![draws.next_u64() as u8; len]
     };
-    let seq = draws.next() as u32;
+    let seq = draws.next_u64() as u32;
     let mut packet = match draws.below(4) {
         0 => udp(v6, host, &payload),
         1 => tcp(v6, host, seq, &payload),
@@ -120,7 +101,7 @@ pub(super) fn any_packet(draws: &mut Draws) -> Vec<u8> {
         let at = draws.below(packet.len().min(80) as u64) as usize;
         packet[at] ^= 1 << draws.below(8);
         if draws.below(2) == 0 && packet[0] == 0x45 {
-            let id = draws.next() as u16;
+            let id = draws.next_u64() as u16;
             set_id(&mut packet, id);
         }
     }

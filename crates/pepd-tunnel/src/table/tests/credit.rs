@@ -132,7 +132,7 @@ impl Receiver {
 #[test]
 fn what_a_peer_may_send_and_what_is_here_of_it_are_together_within_its_credit() {
     for seed in 0..10 {
-        let mut draw = Draw(seed);
+        let mut draw = SplitMix64::new(seed);
         let (mut sender, mut receiver) = (session(true), Receiver::new());
         let mut open: Vec<StreamId> = Vec::new();
         for step in 0..3000_u64 {

@@ -3,6 +3,7 @@ mod processes;
 
 use std::{collections::HashMap, io::Read as _, os::unix::net::UnixStream, time::Duration};
 
+use splitmix::SplitMix64;
 use tunnel::{
     class::Class,
     session::{Event, Outages, Rate, Session, SessionConfig},
@@ -351,17 +352,4 @@ fn a_flow_that_has_waited_for_too_long_is_given_up() {
     assert!(table.get(flow).unwrap().is_suspended());
     table.age(Duration::ZERO);
     assert_eq!(table.get(flow).unwrap().reset, Some(ResetCode::Expired));
-}
-
-/// SplitMix64.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % end
-    }
 }

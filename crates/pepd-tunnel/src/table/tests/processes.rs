@@ -53,7 +53,7 @@ fn crash(table: Table, counters: Counters) -> (Table, Adopted) {
 #[test]
 fn a_flow_goes_on_in_another_process_with_every_byte_wherever_the_first_one_ended() {
     for seed in 0..60 {
-        let mut draw = Draw(seed);
+        let mut draw = SplitMix64::new(seed);
         let mut table = table(2);
         let is_far = draw.below(2) == 0;
         let mut flow = if is_far {

@@ -2,44 +2,29 @@
 
 use std::time::Duration;
 
+use splitmix::SplitMix64;
+
 use super::{
     bare::{Bare, ms},
     setup::Setup,
 };
 use crate::session::Outages;
 
-/// Numbers that follow from a seed (splitmix64, Steele et al., OOPSLA 2014).
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-}
-
 /// One that ends: the link is never down for ever.
 fn schedule(seed: u64) -> Setup {
-    let mut draws = Draws(seed);
-    let rate = draws.of(&[200_000, 1_000_000, 20_000_000]);
-    let rtt = draws.of(&[0, 1, 20, 150, 600]);
-    let path = |draws: &mut Draws| {
-        let loss = draws.of(&["", "", ",loss=3%", ",loss=30%", ",gilbert=p=0.02,q=0.2"]);
-        let order = draws.of(&[
+    let mut draws = SplitMix64::new(seed);
+    let rate = draws.one_of(&[200_000, 1_000_000, 20_000_000]);
+    let rtt = draws.one_of(&[0, 1, 20, 150, 600]);
+    let path = |draws: &mut SplitMix64| {
+        let loss = draws.one_of(&["", "", ",loss=3%", ",loss=30%", ",gilbert=p=0.02,q=0.2"]);
+        let order = draws.one_of(&[
             "",
             "",
             ",jitter=5ms,reorder=true",
             ",jitter=60ms,exponential,reorder=true",
         ]);
-        let double = draws.of(&["", "", ",duplicate=5%"]);
-        let outage = draws.of(&[
+        let double = draws.one_of(&["", "", ",duplicate=5%"]);
+        let outage = draws.one_of(&[
             "",
             "",
             ",wink=p=0.4,i=50ms",
@@ -47,7 +32,7 @@ fn schedule(seed: u64) -> Setup {
             ",outages=300ms+2s,4s+20s",
             ",periodic=up=200ms,down=90ms",
         ]);
-        let held = draws.of(&[
+        let held = draws.one_of(&[
             "",
             ",queued=hold",
             ",in-flight=hold,queued=hold",
@@ -67,7 +52,7 @@ fn schedule(seed: u64) -> Setup {
     } else {
         back[back.len().min(1)..].to_owned()
     };
-    let queue = draws.of(&["10p", "100%bdp", "1000p"]);
+    let queue = draws.one_of(&["10p", "100%bdp", "1000p"]);
     Setup {
         link: format!(
             "rate={rate}bit/s,delay={}us,queue={queue}{there}",
@@ -75,12 +60,12 @@ fn schedule(seed: u64) -> Setup {
         ),
         back,
         rates: [
-            draws.of(&[rate, rate / 2, rate * 5 / 4]),
-            draws.of(&[rate, rate / 4]),
+            draws.one_of(&[rate, rate / 2, rate * 5 / 4]),
+            draws.one_of(&[rate, rate / 4]),
         ],
-        rtt: draws.of(&[ms(rtt), ms(rtt), ms(100)]),
-        outages: draws.of(&[Outages::Never, Outages::AtOnce, Outages::After(ms(200))]),
-        segments: [draws.of(&[1, 30, 300]), draws.of(&[0, 1, 300])],
+        rtt: draws.one_of(&[ms(rtt), ms(rtt), ms(100)]),
+        outages: draws.one_of(&[Outages::Never, Outages::AtOnce, Outages::After(ms(200))]),
+        segments: [draws.one_of(&[1, 30, 300]), draws.one_of(&[0, 1, 300])],
         seed,
     }
 }

@@ -1,18 +1,17 @@
 //! A hundred thousand datagrams by somebody who hears everything and has no key.
 
+use splitmix::SplitMix64;
+
 use super::*;
-use begin::Random;
 
 const ATTACKS: u32 = 100_000;
 
-fn randomise(bytes: Option<&mut [u8]>, random: &mut Random) {
-    for byte in bytes.into_iter().flatten() {
-        *byte = random.next() as u8;
-    }
+fn randomise(bytes: Option<&mut [u8]>, random: &mut SplitMix64) {
+    random.fill(bytes.unwrap_or_default());
 }
 
 /// What he sends next.
-fn forge(random: &mut Random, recorded: &[Datagram]) -> Datagram {
+fn forge(random: &mut SplitMix64, recorded: &[Datagram]) -> Datagram {
     let mut datagram = recorded[random.below(recorded.len() as u64) as usize].clone();
     let bytes = &mut datagram.bytes;
     match random.below(7) {
@@ -76,7 +75,7 @@ fn a_session_does_not_notice_an_attack() {
     let mut net = Net::pair(true);
     net.run(S);
     net.forget_events();
-    let (mut random, mut arrived) = (Random(1), [Vec::new(), Vec::new()]);
+    let (mut random, mut arrived) = (SplitMix64::new(1), [Vec::new(), Vec::new()]);
     let (mut injected, mut replies) = (0, 0);
     let forged = initiations();
     let begin = (net.now, handshakes(&net));

@@ -1,5 +1,7 @@
 //! How sessions begin, and begin again.
 
+use splitmix::SplitMix64;
+
 use super::*;
 use crate::session::Event;
 
@@ -164,7 +166,7 @@ fn both_call_at_once_and_one_session_results() {
 fn loss_reordering_and_duplication_delay_a_session_only() {
     for seed in 0..60u64 {
         let mut net = Net::pair(seed % 2 == 0);
-        let mut random = Random(seed);
+        let mut random = SplitMix64::new(seed);
         let slow = if seed % 5 == 0 { 4000 } else { 300 };
         net.fate = Box::new(move |now, _| {
             let bad = now < 60 * S;
@@ -303,22 +305,6 @@ fn peers_are_added_once_and_removed() {
         node.endpoint.find_peer(&public_key(&private(2))),
         Some(second)
     );
-}
-
-/// SplitMix64.
-pub(super) struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! New keys while packets flow.
 
+use splitmix::SplitMix64;
+
 use super::*;
 
 fn limits() -> Limits {
@@ -15,7 +17,7 @@ fn limits() -> Limits {
 fn new_keys_lose_nothing() {
     for seed in 0..20u64 {
         let mut net = Net::with(limits(), seed % 2 == 0);
-        let mut random = begin::Random(seed);
+        let mut random = SplitMix64::new(seed);
         net.fate = Box::new(move |_, _| vec![MS * (40 + random.below(60) as u32)]);
         net.run(S);
         net.forget_events();

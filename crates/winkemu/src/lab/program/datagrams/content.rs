@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use splitmix::SplitMix64;
+
 /// The least that a datagram may hold.
 pub(in crate::lab) const BYTES_MIN: usize = 64;
 
@@ -25,9 +27,9 @@ impl Content {
         let (head, rest) = buffer.split_at_mut(16);
         head[..8].copy_from_slice(&self.number.to_be_bytes());
         head[8..].copy_from_slice(&nanos.to_be_bytes());
-        let mut filler = Filler::new(self.number, nanos);
+        let mut filler = filler(self.number, nanos);
         for piece in rest.chunks_mut(8) {
-            piece.copy_from_slice(&filler.next_word().to_be_bytes()[..piece.len()]);
+            piece.copy_from_slice(&filler.next_u64().to_be_bytes()[..piece.len()]);
         }
     }
 
@@ -38,9 +40,9 @@ impl Content {
             Some(u64::from_be_bytes(bytes.try_into().ok()?))
         };
         let (number, nanos) = (word(0)?, word(8)?);
-        let mut filler = Filler::new(number, nanos);
+        let mut filler = filler(number, nanos);
         let mut pieces = bytes[16..].chunks(8);
-        let whole = pieces.all(|piece| *piece == filler.next_word().to_be_bytes()[..piece.len()]);
+        let whole = pieces.all(|piece| *piece == filler.next_u64().to_be_bytes()[..piece.len()]);
         whole.then_some(Self {
             number,
             sent: Duration::from_nanos(nanos),
@@ -48,21 +50,9 @@ impl Content {
     }
 }
 
-/// Bytes that nothing compresses: splitmix64.
-struct Filler(u64);
-
-impl Filler {
-    fn new(number: u64, nanos: u64) -> Self {
-        Self(number.rotate_left(32) ^ nanos)
-    }
-
-    fn next_word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
+/// Words that nothing compresses.
+fn filler(number: u64, nanos: u64) -> SplitMix64 {
+    SplitMix64::new(number.rotate_left(32) ^ nanos)
 }
 
 #[cfg(test)]

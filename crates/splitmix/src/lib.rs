@@ -1,0 +1,116 @@
+//! SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014):
+//! numbers that look random and follow from a seed.
+//!
+//! Frozen: emulated links, channels in fec and the schedules of tests mean the same next year. A
+//! crate of its own without dependencies, so that fec and boosters need no other of this project.
+#![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+
+/// The step from one state to the next: an odd number, 2^64 divided by the golden ratio.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A bijection whose values look random: the first number of the sequence of this seed.
+#[inline]
+pub const fn mix(seed: u64) -> u64 {
+    let z = seed.wrapping_add(STEP);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A number of the sequence of seed 0, counted from 0, without those before it.
+#[inline]
+pub const fn nth(number: u64) -> u64 {
+    mix(number.wrapping_mul(STEP))
+}
+
+/// The sequence of a seed.
+#[derive(Debug, Clone)]
+pub struct SplitMix64(u64);
+
+impl SplitMix64 {
+    /// The sequence of this seed.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    #[inline]
+    pub const fn next_u64(&mut self) -> u64 {
+        let number = mix(self.0);
+        self.0 = self.0.wrapping_add(STEP);
+        number
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    #[inline]
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next_u64() % end.max(1)
+    }
+
+    /// One of these.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn one_of<T: Clone>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize].clone()
+    }
+
+    /// From 0 up to, not including, 1, with 53 bits.
+    #[inline]
+    pub fn unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// True with this probability.
+    #[inline]
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.unit() < probability
+    }
+
+    /// Bytes, each the lowest of a number.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.fill_with(|| self.next_u64() as u8);
+    }
+
+    /// As [`fill`](Self::fill), so many.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.fill(&mut bytes);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sequence_is_the_published_one() {
+        // The first outputs for the seeds 0 and 1234567 of the reference implementation
+        // (https://prng.di.unimi.it/splitmix64.c).
+        let first = [0xE220_A839_7B1D_CDAF, 0x6E78_9E6A_A1B9_65F4];
+        assert_eq!([mix(0), mix(0x9E37_79B9_7F4A_7C15)], first);
+        assert_eq!([nth(0), nth(1)], first);
+        let mut numbers = SplitMix64::new(1_234_567);
+        let numbers = [(); 3].map(|()| numbers.next_u64());
+        let published = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+        ];
+        assert_eq!(numbers, published);
+    }
+
+    #[test]
+    fn what_is_made_of_a_number_is_frozen() {
+        let numbers = || SplitMix64::new(0);
+        assert_eq!(numbers().below(10), 0xE220_A839_7B1D_CDAF % 10);
+        assert_eq!(numbers().below(0), 0);
+        assert_eq!(numbers().one_of(&[1, 2, 3, 4]), 4);
+        let unit = (0xE220_A839_7B1D_CDAF_u64 >> 11) as f64 * (-53f64).exp2();
+        assert_eq!(numbers().unit(), unit);
+        assert!(numbers().chance(unit + 1e-9) && !numbers().chance(unit));
+        assert_eq!(numbers().bytes(2), [0xAF, 0xF4]);
+    }
+}
