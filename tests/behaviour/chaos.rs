@@ -14,7 +14,6 @@ use std::{
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     sync::{
-        Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
@@ -22,6 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pepd_tests::{
     bed::Family,
     echo::EchoServer,
@@ -81,7 +81,7 @@ impl Programs<'_> {
             };
             self.done.fetch_add(1, Ordering::SeqCst);
             if let Err(err) = result {
-                self.errors.lock().expect("nobody panics").push(err);
+                self.errors.lock().push(err);
             }
         }
     }
@@ -239,7 +239,7 @@ fn be_well(stream: &TcpStream, at: &AtomicU64, rounds: &Rounds) {
                 let mut answer = [0; 4];
                 (&mut &*stream).read_exact(&mut answer).expect(WORKS);
                 assert_eq!(answer, number.to_be_bytes());
-                rounds.lock().expect("nobody panics")[phase].push(due(number).elapsed());
+                rounds.lock()[phase].push(due(number).elapsed());
             }
         });
         for number in 0.. {
@@ -351,7 +351,7 @@ fn live(fleet: &mut Fleet<'_>, time: Duration, flows: usize) {
             drop((Stop(&programs.stop), Stop(&slow)));
         });
     });
-    report(&programs, rounds.into_inner().expect("nobody panics"));
+    report(&programs, rounds.into_inner());
 }
 
 /// One fault after the other, each kind once at least.
@@ -388,7 +388,7 @@ fn report(programs: &Programs<'_>, mut rounds: [Vec<Duration>; 3]) {
             "{what}: one who is well had {count} answers, half within {median:?}, 99 % within {late:?}"
         );
     }
-    let errors = programs.errors.lock().expect("nobody panics");
+    let errors = programs.errors.lock();
     assert!(errors.is_empty(), "of {done} runs: {errors:#?}");
     assert!(done > 0);
 }

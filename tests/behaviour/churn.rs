@@ -5,13 +5,14 @@ use std::{
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pepd_tests::{payload::Payload, serve::Server, wait::wait_within};
 
 /// What hosts do with flow `id`, and what each expects of the other.
@@ -37,12 +38,12 @@ struct Load<F> {
 impl<F: Flows> Load<F> {
     fn fail(&self, id: u64, side: &str, err: &io::Error) {
         let kind = self.flows.kind(id);
-        let mut errors = self.errors.lock().expect("nobody panics");
+        let mut errors = self.errors.lock();
         errors.push(format!("flow {id} ({kind}), {side}: {err}"));
     }
 
     fn errors(&self) -> Vec<String> {
-        self.errors.lock().expect("nobody panics").clone()
+        self.errors.lock().clone()
     }
 
     fn be_patient(&self, stream: &TcpStream) -> io::Result<()> {

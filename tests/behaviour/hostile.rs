@@ -5,13 +5,14 @@ use std::{
     io::{Read as _, Write as _},
     net::{IpAddr, SocketAddr, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pepd_tests::{
     bed::{Bed, Family, LAN, Path, Place},
     echo::EchoServer,
@@ -481,7 +482,7 @@ fn counting_server(bed: &TunnelBed) -> (Server, Arc<Mutex<HashMap<IpAddr, u64>>>
         let host = stream.peer_addr().expect("connected").ip();
         let mut buffer = [0; 16_384];
         while let Ok(count @ 1..) = stream.read(&mut buffer) {
-            *counts.lock().expect("no panic").entry(host).or_default() += count as u64;
+            *counts.lock().entry(host).or_default() += count as u64;
         }
     });
     (server, taken)
@@ -508,7 +509,7 @@ fn many_flows_of_a_host_get_no_more_of_a_tunnel_than_one_of_another() {
         let _running = Running::start(&bed, "", SITE);
         let hostile: SocketAddr = "10.5.0.2:0".parse().expect("an address");
         let to = bed.server_at(Family::V4, crate::tunnel::PORT);
-        let of_host = |host: IpAddr| *taken.lock().expect("no panic").entry(host).or_default();
+        let of_host = |host: IpAddr| *taken.lock().entry(host).or_default();
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let stop = Stop(&done);

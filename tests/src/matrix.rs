@@ -1,9 +1,8 @@
 //! Every behaviour on every path and in both families, the plain network first.
 
-use std::{
-    sync::{PoisonError, RwLock},
-    thread,
-};
+use std::thread;
+
+use parking_lot::RwLock;
 
 use crate::bed::{Bed, Family, Path};
 
@@ -23,7 +22,7 @@ const THROUGH_PEPD: [Path; 2] = [Path::Spoof, Path::Defer];
 /// # Panics
 /// When a case fails, naming all that did.
 pub fn matrix(test: impl Fn(&Bed) + Sync) {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read();
     control(&test);
     check(&run_cases(&THROUGH_PEPD, &test));
 }
@@ -34,7 +33,7 @@ pub fn matrix(test: impl Fn(&Bed) + Sync) {
 /// # Panics
 /// When a case fails, naming it.
 pub fn matrix_alone(test: impl Fn(&Bed) + Sync) {
-    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = MACHINE.write();
     in_turn(&test);
 }
 
@@ -44,7 +43,7 @@ pub fn matrix_alone(test: impl Fn(&Bed) + Sync) {
 /// # Panics
 /// When a case fails, naming it.
 pub fn matrix_in_turn(test: impl Fn(&Bed) + Sync) {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read();
     in_turn(&test);
 }
 
@@ -62,13 +61,13 @@ fn in_turn(test: &(impl Fn(&Bed) + Sync)) {
 /// # Panics
 /// When a case fails, naming all that did.
 pub fn matrix_pepd_only(test: impl Fn(&Bed) + Sync) {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read();
     check(&run_cases(&THROUGH_PEPD, &test));
 }
 
 /// Runs a test that makes its own beds while no measuring test is running.
 pub fn shared<T>(test: impl FnOnce() -> T) -> T {
-    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let _shared = MACHINE.read();
     test()
 }
 

@@ -9,8 +9,10 @@ use std::{
     collections::HashMap,
     io::{self, Read as _, Write as _},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     payload::{Payload, Sum, receive},
@@ -46,7 +48,7 @@ impl ObjectServer {
     /// When it does not come.
     pub fn stored(&self, seed: u64) -> Stored {
         wait_for("an upload to arrive", || {
-            lock(&self.stored).get(&seed).copied()
+            self.stored.lock().get(&seed).copied()
         })
     }
 
@@ -54,10 +56,6 @@ impl ObjectServer {
     pub fn server(&self) -> &Server {
         &self.server
     }
-}
-
-fn lock(stored: &Mutex<HashMap<u64, Stored>>) -> MutexGuard<'_, HashMap<u64, Stored>> {
-    stored.lock().expect("no holder of this lock panics")
 }
 
 fn answer(mut stream: TcpStream, stored: &Mutex<HashMap<u64, Stored>>) -> io::Result<()> {
@@ -72,7 +70,7 @@ fn answer(mut stream: TcpStream, stored: &Mutex<HashMap<u64, Stored>>) -> io::Re
         return Payload::new(seed, len).send(&mut stream);
     }
     let received = receive(&mut stream)?;
-    lock(stored).insert(seed, received);
+    stored.lock().insert(seed, received);
     if request[0] == b'A' {
         stream.write_all(&received.1)?;
     }

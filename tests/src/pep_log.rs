@@ -2,11 +2,12 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
 use crate::wait::{PATIENCE, wait_within};
@@ -99,15 +100,11 @@ impl Log {
         let written = log.clone();
         thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                written.lock().raw.push(line);
+                written.lines.lock().raw.push(line);
             }
-            written.lock().ended = true;
+            written.lines.lock().ended = true;
         });
         log
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().expect("no holder of this lock panics")
     }
 
     /// Waits until the last line has been read: that may be after the daemon's end.
@@ -120,12 +117,12 @@ impl Log {
 
     /// The number of lines so far: where [`events_since`](Self::events_since) is to begin.
     pub fn position(&self) -> usize {
-        self.lock().raw.len()
+        self.lines.lock().raw.len()
     }
 
     /// The events from a position on. Lines that are not JSON (a panic's, say) are left out.
     pub fn events_since(&self, position: usize) -> Vec<Event> {
-        let lines = self.lock();
+        let lines = self.lines.lock();
         let parsed = lines.raw.iter().skip(position);
         parsed
             .filter_map(|line| serde_json::from_str(line).ok())
@@ -135,14 +132,14 @@ impl Log {
 
     /// Everything as it was written.
     pub fn text(&self) -> String {
-        self.lock().raw.join("\n")
+        self.lines.lock().raw.join("\n")
     }
 
     /// The last lines as they were written; of the counters, which tests ask for again and
     /// again, only the last.
     pub fn tail(&self, lines: usize) -> String {
         let is_counters = |line: &str| line.contains("\"message\":\"counters\"");
-        let log = self.lock();
+        let log = self.lines.lock();
         let last = log.raw.iter().rposition(|line| is_counters(line));
         let told = log.raw.iter().enumerate();
         let told: Vec<_> = told
@@ -154,7 +151,7 @@ impl Log {
 
     /// Whether the daemon has closed its standard error.
     pub fn ended(&self) -> bool {
-        self.lock().ended
+        self.lines.lock().ended
     }
 
     /// Waits for an event from a position on; `None` when it does not come, or the log ends

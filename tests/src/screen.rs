@@ -5,10 +5,11 @@ use std::{
     io::{Read as _, Write as _},
     num::NonZeroU16,
     process::{ChildStdin, ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread::{self, JoinHandle},
 };
 
+use parking_lot::Mutex;
 use vt100::{Cell, Color, Parser};
 use winkemu::netns::Process;
 
@@ -58,7 +59,7 @@ impl Screen {
         let reader = thread::spawn(move || {
             let mut piece = [0; 8192];
             while let Ok(length @ 1..) = output.read(&mut piece) {
-                let mut parser = shown.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut parser = shown.lock();
                 parser.process(&piece[..length]);
             }
         });
@@ -71,7 +72,7 @@ impl Screen {
     }
 
     fn look<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
-        let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
+        let parser = self.parser.lock();
         look(parser.screen())
     }
 

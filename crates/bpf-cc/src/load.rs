@@ -3,7 +3,6 @@
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -11,6 +10,7 @@ use libbpf_rs::{
     ErrorKind, Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
     PrintLevel, get_print, set_print,
 };
+use parking_lot::Mutex;
 
 use crate::{
     Control, LoadError, kernel,
@@ -295,17 +295,15 @@ fn listening<T>(f: impl FnOnce() -> libbpf_rs::Result<T>) -> Result<T, (libbpf_r
     static SAID: Mutex<String> = Mutex::new(String::new());
     #[expect(clippy::needless_pass_by_value, reason = "libbpf-rs asks for it")]
     fn listen(_: PrintLevel, message: String) {
-        SAID.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_str(&message);
+        SAID.lock().push_str(&message);
     }
 
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = ONE.lock();
     let before = get_print();
     set_print(Some((PrintLevel::Warn, listen)));
     let result = f();
     set_print(before);
-    let said = std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner));
+    let said = std::mem::take(&mut *SAID.lock());
     result.map_err(|err| (err, said))
 }
 

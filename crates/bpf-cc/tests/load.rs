@@ -5,12 +5,12 @@ use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     os::fd::AsFd,
-    sync::Mutex,
     thread,
     time::Duration,
 };
 
 use bpf_cc::{Control, Loaded, kernel};
+use parking_lot::Mutex;
 use socket2::{Domain, SockRef, Socket, Type};
 
 fn choose(socket: &Socket, name: &str) -> std::io::Result<()> {

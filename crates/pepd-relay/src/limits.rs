@@ -8,10 +8,11 @@ pub mod descriptors;
 use std::{
     collections::BTreeSet,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pep_core::{
     config::Config,
     hosts::{Begun, Host, HostFlows},
@@ -204,22 +205,22 @@ impl Admission {
 
     /// Whether there are to be no further flows: pepd drains.
     pub fn is_stopping(&self) -> bool {
-        self.lock().stopped
+        self.keeper.lock().stopped
     }
 
     /// How many flows there may be.
     pub fn cap(&self) -> u32 {
-        self.lock().cap
+        self.keeper.lock().cap
     }
 
     /// How many flows a host may have, where that is fewer than all together.
     pub fn cap_per_host(&self) -> Option<u32> {
-        Some(self.lock().hosts.cap()).filter(|cap| *cap < u32::MAX)
+        Some(self.keeper.lock().hosts.cap()).filter(|cap| *cap < u32::MAX)
     }
 
     /// Hosts that have as many flows as one may, with how many that are.
     pub fn hosts_at_cap(&self) -> Vec<(Host, u32)> {
-        let keeper = self.lock();
+        let keeper = self.keeper.lock();
         let hosts = keeper.hosts.at_cap().iter();
         hosts
             .map(|host| (*host, keeper.hosts.open(*host)))
@@ -237,7 +238,7 @@ impl Admission {
 
     /// Flows open now.
     pub fn open_flows(&self) -> u32 {
-        self.lock().open_flows
+        self.keeper.lock().open_flows
     }
 
     /// Waits until no flow is open.
@@ -258,7 +259,7 @@ impl Admission {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Gatekeeper) -> T) -> T {
-        let mut keeper = self.lock();
+        let mut keeper = self.keeper.lock();
         let result = change(&mut keeper);
         let gate = keeper.decide();
         // Under the lock, so that the last one sent is the last one decided.
@@ -278,10 +279,6 @@ impl Admission {
             self.counters.update(|stats| stats.gate_closed += 1);
         }
         result
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Gatekeeper> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -386,11 +383,17 @@ mod tests {
         let now = Instant::now();
         for after in [0, 1, 59] {
             let due = admission
+                .keeper
                 .lock()
                 .is_to_warn(now + Duration::from_secs(after));
             assert_eq!(due, after == 0);
         }
-        assert!(admission.lock().is_to_warn(now + Duration::from_secs(60)));
+        assert!(
+            admission
+                .keeper
+                .lock()
+                .is_to_warn(now + Duration::from_secs(60))
+        );
         admission.on_leg_failed("a", &io::ErrorKind::PermissionDenied.into());
         assert_eq!(*admission.gate().borrow(), Gate::Closed);
         admission.on_tick(true);

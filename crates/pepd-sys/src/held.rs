@@ -3,13 +3,11 @@
 use std::{
     collections::HashMap,
     os::fd::OwnedFd,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pep_core::{
     site::SiteId,
     syn::{Action, FlowTuple, Holder, HolderConfig, HolderStats},
@@ -78,19 +76,19 @@ impl HeldLegs {
     /// there is none: the client is to be reset.
     pub fn take(&self, flow: &FlowTuple) -> Option<ConnectedLeg> {
         let now = self.now();
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         shared.holder.take(flow, now)?;
         shared.legs.remove(flow)
     }
 
     /// What has become of held SYNs so far.
     pub fn stats(&self) -> HolderStats {
-        *self.lock().holder.stats()
+        *self.shared.lock().holder.stats()
     }
 
     /// SYNs held now.
     pub fn held_now(&self) -> usize {
-        self.lock().holder.held_now()
+        self.shared.lock().holder.held_now()
     }
 
     /// Server legs that got another source port because the client's was taken.
@@ -124,7 +122,7 @@ impl HeldLegs {
         input: impl FnOnce(&mut Holder, Duration),
     ) {
         let now = self.now();
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         input(&mut shared.holder, now);
         actions.extend(std::iter::from_fn(|| shared.holder.poll_action()));
     }
@@ -138,7 +136,7 @@ impl HeldLegs {
         actions: &mut impl Extend<Action>,
     ) -> Option<ConnectedLeg> {
         let now = self.now();
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         if !shared.holder.handle_connected(flow, now) {
             return Some(leg);
         }
@@ -149,26 +147,21 @@ impl HeldLegs {
 
     /// Takes back a leg that nobody took.
     pub fn withdraw(&self, flow: &FlowTuple) -> Option<ConnectedLeg> {
-        self.lock().legs.remove(flow)
+        self.shared.lock().legs.remove(flow)
     }
 
     /// Flows whose servers have not answered.
     pub fn connecting(&self) -> Vec<FlowTuple> {
-        self.lock().holder.connecting().collect()
+        self.shared.lock().holder.connecting().collect()
     }
 
     /// When the holder wants to be called again.
     pub fn next_timeout(&self) -> Option<Instant> {
-        let timeout = self.lock().holder.poll_timeout();
+        let timeout = self.shared.lock().holder.poll_timeout();
         timeout.map(|timeout| self.epoch + timeout)
     }
 
     fn now(&self) -> Duration {
         self.epoch.elapsed()
-    }
-
-    /// No input leaves the holder half-changed, so a panic elsewhere does not spoil it.
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -188,11 +188,9 @@ fn targets(level: LogLevel) -> Targets {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::Read,
-        sync::{Arc, Mutex},
-    };
+    use std::{io::Read, sync::Arc};
 
+    use parking_lot::Mutex;
     use tracing::dispatcher;
 
     use super::*;
@@ -202,7 +200,7 @@ mod tests {
 
     impl Write for Memory {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("not poisoned").write(bytes)
+            self.0.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -226,7 +224,7 @@ mod tests {
             tracing::debug!(target: "pepd_relay::flow", "a detail");
             tracing::info!(target: "netlink_proto", "noise");
         });
-        let bytes = memory.0.lock().expect("not poisoned").clone();
+        let bytes = memory.0.lock().clone();
         String::from_utf8(bytes).expect("text")
     }
 
@@ -275,7 +273,7 @@ mod tests {
         dispatcher::with_default(&dispatch, || {
             tracing::error!(target: "pepd", "one\ntwo");
         });
-        let bytes = memory.0.lock().expect("not poisoned").clone();
+        let bytes = memory.0.lock().clone();
         let text = String::from_utf8(bytes).expect("text");
         assert_eq!(text, "<3>ERROR one\n<3>two\n");
     }

@@ -1,7 +1,6 @@
 //! The daemon's counters, shared by all threads, and the line in which they are logged.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use pep_core::stats::Stats;
 
 /// [`Stats`] that all threads count into. A lock suffices: flows begin and end some thousand
@@ -12,16 +11,12 @@ pub struct Counters(Mutex<Stats>);
 impl Counters {
     /// Counts something.
     pub fn update(&self, count: impl FnOnce(&mut Stats)) {
-        count(&mut self.lock());
+        count(&mut self.0.lock());
     }
 
     /// All counters now.
     pub fn snapshot(&self) -> Stats {
-        *self.lock()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Stats> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 }
 

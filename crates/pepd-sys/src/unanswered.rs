@@ -3,10 +3,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 /// Within this time nearly all servers answer, or their side says why not; only then is it worth
@@ -32,7 +32,7 @@ pub struct Waiting<'a> {
 impl Unanswered {
     /// Begins to wait for news of a destination.
     pub fn wait(&self, destination: IpAddr) -> Waiting<'_> {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let sender = waiting.entry(destination).or_default();
         Waiting {
             all: self,
@@ -43,17 +43,12 @@ impl Unanswered {
 
     /// Destinations that somebody waits for.
     pub fn destinations(&self) -> BTreeSet<IpAddr> {
-        self.lock().keys().copied().collect()
+        self.waiting.lock().keys().copied().collect()
     }
 
     /// Tells all who wait that the destination cannot be reached.
     pub fn fail(&self, destination: IpAddr) {
-        self.lock().remove(&destination);
-    }
-
-    /// No change is ever half done, so a panic elsewhere does not spoil it.
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, watch::Sender<()>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock().remove(&destination);
     }
 }
 
@@ -69,7 +64,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.receiver = None;
-        let mut waiting = self.all.lock();
+        let mut waiting = self.all.waiting.lock();
         let sender = waiting.get(&self.destination);
         if sender.is_some_and(|sender| sender.receiver_count() == 0) {
             waiting.remove(&self.destination);
@@ -116,6 +111,6 @@ mod tests {
         drop(one);
         assert_eq!(all.destinations(), [HERE].into());
         drop(two);
-        assert!(all.lock().is_empty());
+        assert!(all.waiting.lock().is_empty());
     }
 }

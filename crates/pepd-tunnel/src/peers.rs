@@ -4,13 +4,14 @@ use std::{
     collections::BTreeSet,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use super::packets::PacketFacts;
+use parking_lot::Mutex;
 use pep_core::{
     config::{Config, OnPeerLoss},
     site::{SiteId, WithoutPeer},
@@ -98,34 +99,25 @@ impl PeerStatus {
 
     /// The session, where there is one, and flows in the tunnel; not older than a second.
     pub fn known(&self) -> (Option<SessionFacts>, Contact, u64) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.known.lock()
     }
 
     /// How the packets of its sites fare; not older than a second.
     pub fn packets(&self) -> PacketFacts {
-        self.packets
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.packets.lock().clone()
     }
 
     pub(super) fn set_packets(&self, packets: PacketFacts) {
-        *self.packets.lock().unwrap_or_else(PoisonError::into_inner) = packets;
+        *self.packets.lock() = packets;
     }
 
     /// Addresses at which it is called, in the order of RFC 8305; not older than a second.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.addresses.lock().clone()
     }
 
     pub(super) fn set_addresses(&self, addresses: &[SocketAddr]) {
-        let mut known = self
-            .addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.addresses.lock();
         if *known != addresses {
             *known = addresses.to_vec();
         }
@@ -133,15 +125,15 @@ impl PeerStatus {
 
     /// Why there is no session, as far as known.
     pub fn trouble(&self) -> Option<NoSession> {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.trouble.lock()
     }
 
     pub(super) fn set_trouble(&self, trouble: Option<NoSession>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.trouble.lock() = trouble;
     }
 
     pub(super) fn set_known(&self, session: Option<SessionFacts>, contact: Contact, flows: u64) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = (session, contact, flows);
+        *self.known.lock() = (session, contact, flows);
     }
 
     /// Whether new flows go into its tunnel, now.

@@ -4,13 +4,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     thread,
 };
 
+use parking_lot::Mutex;
 use tunnel_sim::{Plan, Side, World, endpoint::Sealed, plan::Scope, session::Plain};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,9 +40,7 @@ fn survey<S: Side>(from: u64, until: u64, scope: &Scope) {
             let mut text = format!("{what:?}");
             text.truncate(200);
             println!("{seed}: end {end} after {at:?}: {text}");
-            if let Ok(mut kinds) = kinds.lock() {
-                *kinds.entry(what.kind()).or_default() += 1;
-            }
+            *kinds.lock().entry(what.kind()).or_default() += 1;
         }
     };
     thread::scope(|threads| {
@@ -52,6 +48,5 @@ fn survey<S: Side>(from: u64, until: u64, scope: &Scope) {
             threads.spawn(work);
         }
     });
-    let kinds = kinds.lock().map(|kinds| kinds.clone());
-    println!("{from}..{until}: {kinds:?}");
+    println!("{from}..{until}: {:?}", kinds.into_inner());
 }

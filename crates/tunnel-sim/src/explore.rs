@@ -2,12 +2,11 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
 };
+
+use parking_lot::Mutex;
 
 use crate::{
     plan::{Plan, Scope},
@@ -59,7 +58,7 @@ pub fn explore<S: Side>(seeds: Range<u64>, scope: &Scope) -> Result<Totals, Box<
                 break;
             }
             let outcome = World::<S>::run(Plan::draw(seed, scope), false);
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut found = found.lock();
             match outcome {
                 Ok(summary) => found.0.add(&summary),
                 Err(failure) => {
@@ -74,7 +73,7 @@ pub fn explore<S: Side>(seeds: Range<u64>, scope: &Scope) -> Result<Totals, Box<
             threads.spawn(work);
         }
     });
-    let (totals, mut failures) = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (totals, mut failures) = found.into_inner();
     failures.sort_by_key(|failure| failure.plan.seed);
     failures.into_iter().next().map_or(Ok(totals), Err)
 }

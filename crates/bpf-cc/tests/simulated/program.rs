@@ -1,8 +1,9 @@
 //! A congestion control as a shared library, made by the C compiler from its source.
 
-use std::{collections::BTreeMap, path::Path, process::Command, sync::Mutex};
+use std::{collections::BTreeMap, path::Path, process::Command};
 
 use bpf_cc::Control;
+use parking_lot::Mutex;
 
 pub use sys::View;
 
@@ -64,7 +65,7 @@ impl Socket {
 
 fn library(control: Control) -> &'static sys::Library {
     static LIBRARIES: Mutex<BTreeMap<Control, &'static sys::Library>> = Mutex::new(BTreeMap::new());
-    let mut libraries = LIBRARIES.lock().unwrap();
+    let mut libraries = LIBRARIES.lock();
     libraries
         .entry(control)
         .or_insert_with(|| Box::leak(Box::new(compile(control))))

@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
     },
     thread,
@@ -29,6 +29,7 @@ use std::{
 
 use hyper::Method;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use parking_lot::Mutex;
 use pepd_api::status::Status;
 use ratatui::{
     DefaultTerminal,
@@ -212,7 +213,7 @@ impl Shown {
     }
 
     fn ask(&self, flows: Option<String>) {
-        *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = flows;
+        *self.wanted.lock() = flows;
         // Where nobody listens, that is found out by the next look.
         let _ = self.wake.send(());
     }
@@ -227,10 +228,7 @@ fn keep_asking(
     tell: &Sender<Told>,
 ) {
     loop {
-        let flows = wanted
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let flows = wanted.lock().clone();
         let status = question(socket, "/v1/status").map_err(|err| err.to_string());
         let flows = flows.filter(|_| status.is_ok());
         let flows = flows.map(|target| question(socket, &target).map_err(|err| err.to_string()));

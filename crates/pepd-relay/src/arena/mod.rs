@@ -16,12 +16,13 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
     process,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 pub use pep_core::arena::SlotState;
 use pep_core::{
     arena::{Ending, FormatError, Header, Layout, Record, Seal, Words as _},
@@ -267,7 +268,7 @@ impl Arena {
 
     /// A slot for a flow, or `None` when all are taken.
     pub fn take_slot(self: &Arc<Self>) -> Option<Slot> {
-        let mut free = self.free_slots();
+        let mut free = self.free.lock();
         let recent = free.used.pop();
         let (index, used) = recent.or_else(|| Some((free.clean.pop()?, [0; 2])))?;
         Some(Slot {
@@ -282,7 +283,7 @@ impl Arena {
     /// short. To be called now and then.
     pub fn sweep(&self, most: usize) {
         let used: Vec<_> = {
-            let mut free = self.free_slots();
+            let mut free = self.free.lock();
             let count = most.min(free.used.len());
             // The oldest ones; the newest may be taken again at once.
             free.used.drain(..count).collect()
@@ -291,12 +292,8 @@ impl Arena {
             for direction in Direction::ALL {
                 self.punch_or_warn(index, direction, 0..used[direction as usize]);
             }
-            self.free_slots().clean.push(index);
+            self.free.lock().clean.push(index);
         }
-    }
-
-    fn free_slots(&self) -> MutexGuard<'_, FreeSlots> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn header(&self, slot: u32) -> Header<'_, SharedMemory> {

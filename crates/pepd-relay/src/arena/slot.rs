@@ -187,7 +187,7 @@ impl Drop for Slot {
         self.trim();
         self.clear_chunks();
         self.publish_state(SlotState::Free);
-        let mut free = self.arena.free_slots();
+        let mut free = self.arena.free.lock();
         if self.used == [0; 2] {
             free.clean.push(self.index);
         } else {

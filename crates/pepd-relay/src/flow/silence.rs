@@ -5,13 +5,11 @@
 //! where no server answers over IPv6, its SYNs pass to the kernel until one does.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pepd_sys::leg::Family;
 use tokio::sync::watch;
 
@@ -110,7 +108,7 @@ impl Silence {
         if !*self.passes.borrow() {
             return;
         }
-        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut passing = self.passing.lock();
         // Rules that were put back count anew.
         let before = passing.counted.replace(count).unwrap_or(count);
         let has_grown = count > before;
@@ -136,7 +134,7 @@ impl Silence {
     }
 
     fn on_change(&self, passes: bool, now: Instant) {
-        let mut passing = self.passing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut passing = self.passing.lock();
         if let Some(began) = passing.began.take() {
             let doublings = match now.saturating_duration_since(began) < FALSE_ALARM {
                 true => (self.doublings.load(Relaxed) + 1).min(DOUBLINGS_MAX),

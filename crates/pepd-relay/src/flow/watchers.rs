@@ -3,12 +3,13 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pep_core::{
     arena::{Identity, Kind, name_hash},
     stats::EndReason,
@@ -83,7 +84,7 @@ impl Watchers {
     /// Waits for the end of a flow from now on.
     pub fn watch(self: &Arc<Self>, watched: Watched) -> Watch {
         let (tell, ended) = oneshot::channel();
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         waiting.push((watched, tell));
         self.count.store(waiting.len(), Ordering::Relaxed);
         drop(waiting);
@@ -98,7 +99,7 @@ impl Watchers {
             return;
         }
         let flow = Watched::from(ends);
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let (told, left) = std::mem::take(&mut *waiting)
             .into_iter()
             .partition(|(watched, _)| *watched == flow);
@@ -110,10 +111,6 @@ impl Watchers {
             // Who has gone meanwhile misses nothing.
             let _ = tell.send(end.into());
         }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<(Watched, oneshot::Sender<Ended>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -127,7 +124,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.ended.close();
-        let mut waiting = self.watchers.waiting();
+        let mut waiting = self.watchers.waiting.lock();
         waiting.retain(|(_, tell)| !tell.is_closed());
         self.watchers.count.store(waiting.len(), Ordering::Relaxed);
     }

@@ -17,12 +17,13 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use pep_core::{
     config::Config,
     outage::{Knowledge, Now, Order, Source, State, Told, Witness, probing::Probing},
@@ -97,7 +98,7 @@ impl LinkWatch {
             gateway_is_mute: AtomicBool::new(false),
             bypassing: bypassing.map(|(id, _)| id).collect(),
         };
-        watch.keep(&watch.lock());
+        watch.keep(&watch.knowledge.lock());
         Arc::new(watch)
     }
 
@@ -242,7 +243,7 @@ impl LinkWatch {
 
     /// Changes what is known, and tells of what follows.
     fn with<T>(&self, change: impl FnOnce(&mut Knowledge, Now) -> T) -> T {
-        let mut knowledge = self.lock();
+        let mut knowledge = self.knowledge.lock();
         let now = self.clock.now();
         let before = tell(knowledge.poll(now));
         let result = change(&mut knowledge, now);
@@ -260,13 +261,6 @@ impl LinkWatch {
         if let (Some(arena), Some(latest)) = (&self.arena, knowledge.latest(self.clock.now())) {
             arena.keep_outage(&latest, since_boot());
         }
-    }
-
-    /// No change is ever half done, so a panic elsewhere does not spoil it.
-    fn lock(&self) -> MutexGuard<'_, Knowledge> {
-        self.knowledge
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

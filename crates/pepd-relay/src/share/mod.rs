@@ -21,7 +21,7 @@ use std::{
     mem,
     os::fd::{AsFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -29,6 +29,7 @@ use std::{
     },
 };
 
+use parking_lot::Mutex;
 use pep_core::share::newcomer_level;
 use pepd_sys::leg::{self, Terms};
 use tokio::sync::Notify;
@@ -85,7 +86,7 @@ impl SharedLink {
 
     /// The sender is listed and begins.
     fn list(&self, sender: &Arc<Sender>) {
-        self.lock().push(Arc::clone(sender));
+        self.newcomers.lock().push(Arc::clone(sender));
         let listed = self.listed.fetch_add(1, Relaxed) + 1;
         if listed > 1 {
             self.crowded.notify_one();
@@ -95,14 +96,7 @@ impl SharedLink {
     }
 
     fn take_newcomers(&self) -> Vec<Arc<Sender>> {
-        mem::take(&mut self.lock())
-    }
-
-    /// No change is ever half done, so a panic elsewhere does not spoil it.
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Sender>>> {
-        self.newcomers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        mem::take(&mut self.newcomers.lock())
     }
 }
 

@@ -7,12 +7,13 @@ use std::{
     io::{self, ErrorKind, Write as _},
     os::{fd::RawFd, unix::fs::OpenOptionsExt as _},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// How often a thread shows that it goes on, and is asked whether it does.
@@ -37,10 +38,7 @@ impl Pulse {
             count: Arc::clone(&count),
             seen: 0,
         };
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(beats);
+        self.0.lock().push(beats);
         async move {
             let mut tick = ticks();
             loop {
@@ -52,7 +50,7 @@ impl Pulse {
 
     /// Whether all threads have gone on since that was last so. Those that have ended do not count.
     fn beats(&self) -> bool {
-        let mut threads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.0.lock();
         threads.retain(|thread| Arc::strong_count(&thread.count) > 1);
         let goes_on = |thread: &Beats| thread.count.load(Relaxed) != thread.seen;
         let beats = threads.iter().all(goes_on);

@@ -4,10 +4,10 @@ use std::{
     collections::BTreeSet,
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pep_core::{
     config::{CongestionName, Keepalive},
     site::{Buffers, ReceiveBuffer},
@@ -261,7 +261,7 @@ pub fn set_pacing_or_warn(fd: BorrowedFd<'_>, bytes_per_second: u64) {
 pub(super) fn or_warn(name: &'static str, result: io::Result<()>) {
     static WARNED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
     let Err(err) = result else { return };
-    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut warned = WARNED.lock();
     if warned.insert(name) {
         tracing::warn!(option = name, error = %err, "the kernel refuses a socket option");
     }

@@ -6,13 +6,14 @@ use std::{
     os::unix::fs::{PermissionsExt, chown},
     path::Path,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use parking_lot::Mutex;
 use pep_core::relay::Direction;
 
 use super::{folder::claim_within, *};
@@ -188,8 +189,8 @@ pub(crate) struct Faults {
 impl Faults {
     /// Bytes in files.
     pub(crate) fn bytes(&self) -> u64 {
-        let files = self.files.lock().unwrap();
-        let files = files.values().map(|file| file.lock().unwrap().len() as u64);
+        let files = self.files.lock();
+        let files = files.values().map(|file| file.lock().len() as u64);
         files.sum()
     }
 }
@@ -244,25 +245,25 @@ impl Disk for Faulty {
     fn create(&self, name: &str) -> io::Result<Self::File> {
         fail(&self.0.create)?;
         let file = Self::File::default();
-        let mut files = self.0.files.lock().unwrap();
+        let mut files = self.0.files.lock();
         assert!(files.insert(name.into(), Arc::clone(&file)).is_none());
         Ok(file)
     }
 
     fn names(&self) -> io::Result<Vec<String>> {
         fail(&self.0.read)?;
-        Ok(self.0.files.lock().unwrap().keys().cloned().collect())
+        Ok(self.0.files.lock().keys().cloned().collect())
     }
 
     fn open(&self, name: &str) -> io::Result<(Self::File, u64)> {
-        let files = self.0.files.lock().unwrap();
+        let files = self.0.files.lock();
         let file = files.get(name).ok_or(io::ErrorKind::NotFound)?;
-        let len = file.lock().unwrap().len() as u64;
+        let len = file.lock().len() as u64;
         Ok((Arc::clone(file), len))
     }
 
     fn write(&self, file: &Self::File, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let (file, offset) = (&mut *file.lock().unwrap(), offset as usize);
+        let (file, offset) = (&mut *file.lock(), offset as usize);
         let failed = fail(&self.0.write);
         // Half of it has been written by then.
         let bytes = &bytes[..bytes.len() / if failed.is_err() { 2 } else { 1 }];
@@ -274,7 +275,7 @@ impl Disk for Faulty {
 
     fn read(&self, file: &Self::File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         fail(&self.0.read)?;
-        let file = file.lock().unwrap();
+        let file = file.lock();
         let found = file.get(offset as usize..offset as usize + bytes.len());
         bytes.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
@@ -289,7 +290,7 @@ impl Disk for Faulty {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let removed = self.0.files.lock().unwrap().remove(name);
+        let removed = self.0.files.lock().remove(name);
         removed.map(drop).ok_or(io::ErrorKind::NotFound.into())
     }
 }
@@ -348,7 +349,7 @@ async fn a_disk_that_fails_says_so_and_works_again_when_it_does() {
     while written(&mut spill, &mut replies, 4).await.is_ok() {
         tokio::task::yield_now().await;
     }
-    assert!(disk.0.files.lock().unwrap().is_empty());
+    assert!(disk.0.files.lock().is_empty());
 }
 
 #[tokio::test]
@@ -356,8 +357,8 @@ async fn what_the_disk_has_changed_is_not_taken_for_what_was_written() {
     let disk = Faulty::default();
     let (mut spill, mut replies) = spill(&disk);
     let spot = written(&mut spill, &mut replies, 1).await.unwrap();
-    for file in disk.0.files.lock().unwrap().values() {
-        file.lock().unwrap()[5000] ^= 1;
+    for file in disk.0.files.lock().values() {
+        file.lock()[5000] ^= 1;
     }
     assert!(spill.read(1, label(1), spot));
     match reply(&mut spill, &mut replies).await {

@@ -2,7 +2,7 @@
 
 use pep_core::{relay::Side, stats::Stats};
 
-use super::{kernel::lock, plan::FlowPlan, world::World};
+use super::{plan::FlowPlan, world::World};
 
 /// What comes back from the disk for its turn is not refused.
 const RETURNING: u64 = 2 << 16;
@@ -11,7 +11,7 @@ const RETURNING: u64 = 2 << 16;
 pub(super) fn always(world: &World) {
     let seed = world.plan.seed;
     for host in &world.hosts {
-        let socket = lock(&host.socket);
+        let socket = host.socket.lock();
         if let Some(violation) = &socket.violation {
             panic!(
                 "seed {seed}: flow {}, {:?}: {violation}",

@@ -34,7 +34,7 @@ use tunnel::{
 };
 
 use super::{
-    kernel::{Connection, Kernel, Reached, Shared as Socket, lock},
+    kernel::{Connection, Kernel, Reached, Shared as Socket},
     plan::{Broken, Plan},
 };
 use crate::{
@@ -241,10 +241,10 @@ impl Machine {
             Ok(Box::new(leg))
         });
         let mut accepted = recovery.accepted;
-        accepted.sort_by_key(|leg| lock(leg.socket()).cookie);
+        accepted.sort_by_key(|leg| leg.socket().lock().cookie);
         for leg in accepted {
             let is_new = {
-                let socket = lock(leg.socket());
+                let socket = leg.socket().lock();
                 socket.side == Side::Client && socket.read + socket.written == 0
             };
             if is_new {
@@ -424,7 +424,7 @@ impl Process {
 
     /// A client has connected; it was accepted.
     pub(super) fn serve(&self, client: Connection) {
-        let flow = lock(client.socket()).flow as u16;
+        let flow = client.socket().lock().flow as u16;
         let context = Arc::clone(&self.core.borrow().context);
         // Where there is none, it waits in the queue of the listener.
         let memory = context.take_memory().expect("a slot and memory");

@@ -5,10 +5,7 @@ use std::time::Duration;
 use pep_core::relay::Side;
 use splitmix::SplitMix64;
 
-use super::{
-    kernel::{Shared, lock},
-    plan::FlowPlan,
-};
+use super::{kernel::Shared, plan::FlowPlan};
 
 /// When a host that has sent everything says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +44,7 @@ impl Host {
         now: Duration,
         draw: SplitMix64,
     ) -> Self {
-        let side = lock(&socket).side;
+        let side = socket.lock().side;
         let part = &plan.hosts[side as usize];
         Self {
             socket,
@@ -67,7 +64,7 @@ impl Host {
 
     /// Whether it has sent and got all there is, and the end.
     pub(super) fn is_whole(&self, expected: u64) -> bool {
-        let socket = lock(&self.socket);
+        let socket = self.socket.lock();
         socket.fin_arrived
             && socket.fin_acked
             && socket.acked == expected
@@ -76,7 +73,7 @@ impl Host {
 
     /// Neither sends nor hears anything any more.
     pub(super) fn is_over(&self) -> bool {
-        let socket = lock(&self.socket);
+        let socket = self.socket.lock();
         self.has_reset || self.was_reset || socket.fin_arrived && socket.fin_acked
     }
 
@@ -85,7 +82,7 @@ impl Host {
         if self.is_over() {
             return None;
         }
-        let is_news = lock(&self.socket).is_news;
+        let is_news = self.socket.lock().is_news;
         if is_news && self.next.is_none() {
             return Some(Duration::ZERO);
         }
@@ -94,7 +91,7 @@ impl Host {
 
     /// It is its turn. Returns whether anything has happened.
     pub(super) fn turn(&mut self, now: Duration) -> bool {
-        let mut socket = lock(&self.socket);
+        let mut socket = self.socket.lock();
         if socket.connecting {
             self.next = None;
             socket.is_news = false;

@@ -8,11 +8,12 @@ use std::{
     collections::{BTreeMap, HashMap},
     io,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pep_core::{
     arena::Counters,
     relay::{Direction, Side},
@@ -160,18 +161,14 @@ struct Inner {
 }
 
 impl Kernel {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What hosts say can be compressed, or not. To be said before there are sockets.
     pub(super) fn set_text(&self, text: bool) {
-        self.inner().text = text;
+        self.0.lock().text = text;
     }
 
     /// A new socket.
     pub(super) fn socket(&self, flow: u64, side: Side, buffers: [u64; 2]) -> Shared {
-        let mut inner = self.inner();
+        let mut inner = self.0.lock();
         inner.next += 1;
         let cookie = inner.next;
         let socket = Arc::new(Mutex::new(Socket {
@@ -204,24 +201,19 @@ impl Kernel {
 
     /// Servers that are called.
     pub(super) fn calls(&self) -> Vec<Shared> {
-        std::mem::take(&mut self.inner().calls)
+        std::mem::take(&mut self.0.lock().calls)
     }
 
     /// What a keeper has, by cookies; those that no process has closed.
     pub(super) fn kept(&self, fuse: &Arc<Fuse>) -> HashMap<u64, Connection> {
-        let inner = self.inner();
+        let inner = self.0.lock();
         let kept = inner
             .sockets
             .iter()
-            .filter(|(_, socket)| lock(socket).is_held);
+            .filter(|(_, socket)| socket.lock().is_held);
         let kept = kept.map(|(cookie, socket)| (*cookie, Connection::new(socket, fuse)));
         kept.collect()
     }
-}
-
-pub(super) fn lock(socket: &Shared) -> MutexGuard<'_, Socket> {
-    // A check that fails may have it while others are dropped.
-    socket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a process has of a socket.
@@ -240,7 +232,7 @@ impl Connection {
     }
 
     pub(super) fn counters(&self, fin_published: bool) -> Counters {
-        let mut socket = lock(&self.socket);
+        let mut socket = self.socket.lock();
         // Whoever asks is told, and nobody else.
         socket.error = None;
         socket.counters(fin_published)
@@ -268,7 +260,7 @@ impl Connection {
         most: u64,
         take: impl FnOnce(&[u8]),
     ) -> Poll<io::Result<u64>> {
-        let mut socket = lock(&self.socket);
+        let mut socket = self.socket.lock();
         let count = most.min(socket.arrived - socket.read);
         if count == 0 && socket.fin_arrived {
             return Poll::Ready(Ok(0));
@@ -297,7 +289,7 @@ impl Connection {
         most: u64,
         give: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<u64>> {
-        let mut socket = lock(&self.socket);
+        let mut socket = self.socket.lock();
         if socket.is_closed() {
             let code = self.take_error(&mut socket).unwrap_or(libc::EPIPE);
             return Poll::Ready(Err(io::Error::from_raw_os_error(code)));
@@ -329,12 +321,12 @@ impl Connection {
 
 impl Leg for Connection {
     fn cookie(&self) -> io::Result<u64> {
-        Ok(lock(&self.socket).cookie)
+        Ok(self.socket.lock().cookie)
     }
 
     fn connected<'a>(&'a self, _: &'a Unanswered, _: IpAddr, limit: Duration) -> Answer<'a> {
         let answered = std::future::poll_fn(|cx| {
-            let mut socket = lock(&self.socket);
+            let mut socket = self.socket.lock();
             match self.take_error(&mut socket) {
                 Some(code) => Poll::Ready(Err(io::Error::from_raw_os_error(code))),
                 None if !socket.connecting => Poll::Ready(Ok(())),
@@ -385,7 +377,7 @@ impl Leg for Connection {
     }
 
     fn poll_broken(&self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let mut socket = lock(&self.socket);
+        let mut socket = self.socket.lock();
         match self.take_error(&mut socket) {
             Some(code) => Poll::Ready(io::Error::from_raw_os_error(code)),
             None => Self::wait(&mut socket, cx),
@@ -393,7 +385,7 @@ impl Leg for Connection {
     }
 
     fn finish(&self) -> io::Result<()> {
-        let mut socket = lock(&self.socket);
+        let mut socket = self.socket.lock();
         if socket.is_dead {
             let code = self.take_error(&mut socket).unwrap_or(libc::ENOTCONN);
             return Err(io::Error::from_raw_os_error(code));
@@ -406,21 +398,21 @@ impl Leg for Connection {
     }
 
     fn has_tail(&self, fin: bool) -> bool {
-        let socket = lock(&self.socket);
+        let socket = self.socket.lock();
         let unacked = socket.written - socket.acked;
         let end = u64::from(socket.fin_given && !socket.fin_acked);
         unacked + end > u64::from(fin) && !socket.is_closed()
     }
 
     fn close_with_fin(&self) {
-        self.fuse.call(|| lock(&self.socket).closes_well = true);
+        self.fuse.call(|| self.socket.lock().closes_well = true);
     }
 }
 
 /// The keeper has it as long as the process does not close it, and when that has ended.
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.fuse.call(|| lock(&self.socket).close());
+        self.fuse.call(|| self.socket.lock().close());
     }
 }
 
@@ -446,10 +438,10 @@ impl Servers for Reached {
             .fuse
             .call(|| self.kernel.socket(flow, Side::Server, self.buffers));
         let socket = socket.ok_or_else(gone)?;
-        publish(Ok(lock(&socket).cookie));
+        publish(Ok(socket.lock().cookie));
         let begun = self.fuse.call(|| {
-            lock(&socket).called = true;
-            self.kernel.inner().calls.push(Arc::clone(&socket));
+            socket.lock().called = true;
+            self.kernel.0.lock().calls.push(Arc::clone(&socket));
         });
         begun.ok_or_else(gone)?;
         Ok(Box::new(Connection::new(&socket, &self.fuse)))

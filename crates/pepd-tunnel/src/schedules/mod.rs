@@ -26,15 +26,13 @@ use std::{
     any::Any,
     env,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
 use hosts::Closes;
+use parking_lot::Mutex;
 use plan::{Broken, Plan, Scope, Special};
 use recording::Recording;
 use world::{Summary, World};
@@ -83,7 +81,7 @@ fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
             let ran = catch_unwind(AssertUnwindSafe(|| {
                 World::run(Plan::draw(seed, scope), false)
             }));
-            let mut all = all.lock().expect("nothing panics with it");
+            let mut all = all.lock();
             match ran {
                 Ok(summary) => all.0.add(&summary),
                 Err(panic) => {
@@ -98,7 +96,7 @@ fn explore(what: &str, scope: Scope, kept: &[u64], runs: u64) {
             threads.spawn(work);
         }
     });
-    let (sum, failures) = all.into_inner().expect("nothing panics with it");
+    let (sum, failures) = all.into_inner();
     println!("{what}: {sum:?}, {:?}", began.elapsed());
     let seeds: Vec<_> = failures.iter().map(|(seed, _)| seed).collect();
     if let Some((seed, _)) = failures.first() {

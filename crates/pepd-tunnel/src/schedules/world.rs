@@ -18,7 +18,7 @@ use super::{
     checks,
     end::{Machine, Process},
     hosts::Host,
-    kernel::{Shared as Socket, lock},
+    kernel::Shared as Socket,
     plan::{Crash, Fault, Plan},
     recording::Recording,
 };
@@ -366,7 +366,7 @@ impl World {
             }
             let kernel = &self.machines[0].kernel;
             let socket = kernel.socket(self.begun as u64, Side::Client, self.plan.buffers);
-            lock(&socket).is_held = false;
+            socket.lock().is_held = false;
             self.flows[self.begun].waiting = Some(Arc::clone(&socket));
             self.add_host(socket);
             self.begun += 1;
@@ -377,7 +377,7 @@ impl World {
         for flow in &mut self.flows {
             if flow.waiting.is_some() && process.has_room() && !process.fuse.has_burnt() {
                 let socket = flow.waiting.take().expect("one");
-                lock(&socket).is_held = true;
+                socket.lock().is_held = true;
                 process.accept(&socket);
             }
         }
@@ -385,7 +385,7 @@ impl World {
 
     fn add_host(&mut self, socket: Socket) {
         let (flow, side) = {
-            let socket = lock(&socket);
+            let socket = socket.lock();
             (socket.flow as usize, socket.side)
         };
         let draw = SplitMix64::new(self.plan.seed ^ (flow as u64) << 32 ^ (side as u64) << 48);
@@ -397,7 +397,7 @@ impl World {
     /// Servers hear that somebody connects.
     fn call(&mut self) {
         for socket in self.machines[1].kernel.calls() {
-            let flow = lock(&socket).flow as usize;
+            let flow = socket.lock().flow as usize;
             self.flows[flow].servers += 1;
             self.tell(|| format!("flow {flow}: its server is called"));
             let at = self.now + self.plan.flows[flow].answers_after;
@@ -413,7 +413,7 @@ impl World {
         self.answers = later;
         let due: Vec<(Duration, Socket)> = due;
         for (_, socket) in due {
-            let mut socket = lock(&socket);
+            let mut socket = socket.lock();
             if self.plan.flows[socket.flow as usize].refused {
                 socket.break_off(libc::ECONNREFUSED);
             } else {

@@ -1,11 +1,8 @@
 //! What a connection with an operator takes of what there is for all of them: a place, and time.
 
-use std::{
-    future::pending,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{future::pending, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit},
     time::sleep,
@@ -32,8 +29,7 @@ impl Place {
 
     /// The place is for others from now on, and the connection may last: whoever calls this has to bound how many there are.
     pub fn leave(&self) {
-        let permit = self.0.permit.lock();
-        drop(permit.unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.0.permit.lock().take());
         self.0.left.notify_one();
     }
 

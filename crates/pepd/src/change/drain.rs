@@ -2,7 +2,7 @@
 
 use std::{
     process,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -10,6 +10,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use parking_lot::{Mutex, MutexGuard};
 use pepd_api::change::{DrainOrder, DrainReport, GRACE_MAX};
 use pepd_relay::limits::Admission;
 
@@ -72,7 +73,7 @@ impl Drain {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

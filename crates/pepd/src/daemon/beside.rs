@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pep_core::config::Config;
 use pepd_intercept::{Interception, nft};
 use pepd_sys::leg::{Clamps, Family};
@@ -75,7 +76,7 @@ impl Beside {
                 None => failed.store(true, Relaxed),
             }
             let found = seen.lines;
-            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut told = told.lock();
             // A rule that is removed and comes back gets a line again.
             told.retain(|line| found.contains(line));
             for line in found {

@@ -27,7 +27,7 @@ mod trace;
 use std::{
     cmp::Reverse,
     process,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -38,6 +38,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use parking_lot::{Mutex, MutexGuard};
 use pep_core::{
     config::{Config, Peer},
     site::{InterceptionLoss, Mode, Site, SiteId},
@@ -326,15 +327,15 @@ impl Observer {
     }
 
     fn looks(&self) -> MutexGuard<'_, Looks> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.looks.lock()
     }
 
     fn slow(&self) -> MutexGuard<'_, Slow> {
-        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slow.lock()
     }
 
     fn past(&self) -> MutexGuard<'_, Past> {
-        self.past.lock().unwrap_or_else(PoisonError::into_inner)
+        self.past.lock()
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::{AsFd as _, OwnedFd},
     process::{Child, Command, ExitStatus},
-    sync::{Mutex, OnceLock, mpsc},
+    sync::{OnceLock, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -15,6 +15,7 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
+use parking_lot::Mutex;
 
 use super::sys;
 
@@ -39,7 +40,7 @@ impl Process {
     pub fn spawn(command: &mut Command) -> io::Result<Self> {
         let child = spawn(command)?;
         let pidfd = sys::pidfd(child.id())?;
-        running().insert(child.id());
+        RUNNING.lock().insert(child.id());
         Ok(Self {
             child,
             pidfd,
@@ -101,7 +102,7 @@ impl Process {
         }
         // Before reaping: until then the group's id cannot belong to anybody else.
         kill_group(self.id());
-        running().remove(&self.id());
+        RUNNING.lock().remove(&self.id());
         let status = self.child.wait()?;
         self.status = Some(status);
         Ok(status)
@@ -139,10 +140,7 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
     });
     let (reply, answer) = mpsc::sync_channel(1);
     let job = std::mem::replace(command, Command::new(""));
-    let sender = spawner
-        .lock()
-        .expect("no holder of this lock panics")
-        .clone();
+    let sender = spawner.lock().clone();
     sender.send((job, reply)).expect("the spawner never ends");
     let (job, child) = answer.recv().expect("the spawner answers each job");
     *command = job;
@@ -151,13 +149,9 @@ pub fn spawn(command: &mut Command) -> io::Result<Child> {
 
 /// Kills every [`Process`] with its descendants: for signal handlers that end this process.
 pub fn kill_all() {
-    for group in running().iter() {
+    for group in RUNNING.lock().iter() {
         kill_group(*group);
     }
-}
-
-fn running() -> std::sync::MutexGuard<'static, BTreeSet<u32>> {
-    RUNNING.lock().expect("no holder of this lock panics")
 }
 
 fn kill_group(group: u32) {

@@ -2,10 +2,12 @@
 
 use std::{
     io::{BufRead as _, BufReader, Read},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Condvar, Mutex};
 
 /// Lines kept; a program that writes more loses its oldest.
 const LINES_MAX: usize = 10_000;
@@ -35,10 +37,12 @@ impl Lines {
             let (state, changed) = &*shared;
             for line in BufReader::new(stream).split(b'\n') {
                 let Ok(line) = line else { break };
-                lock(state).push(String::from_utf8_lossy(&line).into_owned());
+                state
+                    .lock()
+                    .push(String::from_utf8_lossy(&line).into_owned());
                 changed.notify_all();
             }
-            lock(state).ended = true;
+            state.lock().ended = true;
             changed.notify_all();
         });
         lines
@@ -46,7 +50,7 @@ impl Lines {
 
     /// How many lines there have been, for [`wait_for`](Self::wait_for).
     pub fn count(&self) -> usize {
-        let state = lock(&self.shared.0);
+        let state = self.shared.0.lock();
         state.forgotten + state.lines.len()
     }
 
@@ -60,7 +64,7 @@ impl Lines {
     ) -> Option<String> {
         let deadline = Instant::now() + timeout;
         let (state, changed) = &*self.shared;
-        let mut state = lock(state);
+        let mut state = state.lock();
         loop {
             let start = from.saturating_sub(state.forgotten).min(state.lines.len());
             if let Some(line) = state.lines[start..].iter().find(|line| wanted(line)) {
@@ -70,7 +74,7 @@ impl Lines {
             if state.ended || left.is_zero() {
                 return None;
             }
-            state = changed.wait_timeout(state, left).expect(POISON).0;
+            changed.wait_for(&mut state, left);
         }
     }
 
@@ -81,20 +85,14 @@ impl Lines {
 
     /// All lines so far.
     pub fn all(&self) -> Vec<String> {
-        lock(&self.shared.0).lines.clone()
+        self.shared.0.lock().lines.clone()
     }
 
     /// The last lines, joined, for an error message.
     pub fn tail(&self, count: usize) -> String {
-        let state = lock(&self.shared.0);
+        let state = self.shared.0.lock();
         state.lines[state.lines.len().saturating_sub(count)..].join("\n")
     }
-}
-
-const POISON: &str = "no holder of this lock panics";
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().expect(POISON)
 }
 
 impl State {

@@ -11,14 +11,12 @@ use std::{
     cmp::Reverse,
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::{Duration, Instant, SystemTime},
 };
 
 use bpf_cc::LoadError;
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 pub use link_use::{LinkUse, QueuePoint, QueueUse};
@@ -129,7 +127,7 @@ impl Campaign {
     pub fn run(&self, progress: &Progress) -> Result<Results, RunError> {
         let directory = scratch_directory().map_err(RunError::Directory)?;
         let controls = Controls::load(&self.scenario.controls)?;
-        *lock(&self.controls) = controls.names();
+        *self.controls.lock() = controls.names();
         let bench = Bench {
             scenario: &self.scenario,
             file: &self.file,
@@ -143,7 +141,7 @@ impl Campaign {
         pool::each(order.len(), self.jobs, |place| {
             let index = order[place];
             let result = pool::attempt(&bench, &self.specs[index], progress);
-            let mut done = lock(&self.done);
+            let mut done = self.done.lock();
             // From then on programs are killed, which is no result.
             if self.interrupted.load(SeqCst) {
                 return;
@@ -157,21 +155,21 @@ impl Campaign {
 
     /// Takes no more results: those of runs that go on are dropped.
     pub fn interrupt(&self) {
-        let done = lock(&self.done);
+        let done = self.done.lock();
         self.interrupted.store(true, SeqCst);
         drop(done);
     }
 
     /// Takes what there is. [`run`](Self::run) has nothing to give then.
     pub fn results(&self) -> Results {
-        let mut done = std::mem::take(&mut *lock(&self.done));
+        let mut done = std::mem::take(&mut *self.done.lock());
         done.sort_by_key(|(index, _)| *index);
         let circumstances = Circumstances {
             file: &self.file,
             jobs: self.jobs,
             started: self.started.0,
             took: self.started.1.elapsed(),
-            controls: lock(&self.controls).clone(),
+            controls: self.controls.lock().clone(),
             planned: self.specs.len(),
         };
         let runs = done
@@ -181,22 +179,18 @@ impl Campaign {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no holder of this lock panics")
-}
-
 /// Directories of runs that are going on, for [`remove_scratch`].
 static SCRATCH: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn scratch_directory() -> std::io::Result<TempDir> {
     let directory = tempfile::Builder::new().prefix("winkemu-lab-").tempdir()?;
-    lock(&SCRATCH).push(directory.path().to_owned());
+    SCRATCH.lock().push(directory.path().to_owned());
     Ok(directory)
 }
 
 /// Removes the files of all runs: for signal handlers that end this process.
 pub fn remove_scratch() {
-    for path in lock(&SCRATCH).drain(..) {
+    for path in SCRATCH.lock().drain(..) {
         // What cannot be removed is left: the process is ending.
         let _ = std::fs::remove_dir_all(path);
     }

@@ -44,7 +44,9 @@ pub(super) fn attempt(bench: &Bench<'_>, spec: &RunSpec, progress: &Progress) ->
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Barrier, Mutex};
+    use std::sync::Barrier;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -55,10 +57,10 @@ mod tests {
         let seen = Mutex::new(Vec::new());
         each(6, 3, |index| {
             barrier.wait();
-            seen.lock().unwrap().push(index);
+            seen.lock().push(index);
         });
-        each(1, 1, |index| seen.lock().unwrap().push(index + 6));
-        let mut seen = seen.into_inner().unwrap();
+        each(1, 1, |index| seen.lock().push(index + 6));
+        let mut seen = seen.into_inner();
         seen.sort_unstable();
         assert_eq!(seen, [0, 1, 2, 3, 4, 5, 6]);
     }

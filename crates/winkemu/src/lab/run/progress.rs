@@ -1,8 +1,9 @@
 //! How far a scenario is: a bar on a terminal, lines elsewhere.
 
-use std::{fmt::Write as _, sync::Mutex, time::Duration};
+use std::{fmt::Write as _, time::Duration};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use parking_lot::Mutex;
 
 use super::single::{Outcome, RunResult};
 use crate::lab::{
@@ -83,7 +84,7 @@ impl Progress {
     }
 
     pub(super) fn begin(&self, scenario: &Scenario, runs: usize, jobs: usize) {
-        *self.pace.lock().expect("no holder of this lock panics") = Pace {
+        *self.pace.lock() = Pace {
             runs,
             jobs,
             ..Pace::default()
@@ -129,17 +130,14 @@ impl Progress {
     }
 
     fn count(&self, result: &RunResult) -> Pace {
-        let mut pace = self.pace.lock().expect("no holder of this lock panics");
+        let mut pace = self.pace.lock();
         pace.finish(Duration::try_from_secs_f64(result.took_s).unwrap_or_default());
         *pace
     }
 
     pub(super) fn retry(&self, scenario: &Scenario, spec: &RunSpec, reason: &str) {
         let what = scenario.describe(spec);
-        self.pace
-            .lock()
-            .expect("no holder of this lock panics")
-            .again += 1;
+        self.pace.lock().again += 1;
         self.say(&format!("{what}: machine too busy, once more ({reason})"));
     }
 
