@@ -79,13 +79,6 @@ impl<V> Flows<V> {
         self.order.clear();
     }
 
-    /// All of them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&FlowKey, &mut V)> {
-        self.entries
-            .iter_mut()
-            .map(|(key, (value, _))| (key, value))
-    }
-
     /// The one that has not been used for longest.
     #[must_use]
     pub fn oldest(&self) -> Option<FlowKey> {

@@ -7,9 +7,9 @@ use crate::{booster::Out, packet::Packet, rule::Path};
 /// Packets that wait for their turn, in order. Each has a number for as long as it is here.
 #[derive(Debug)]
 pub struct Queue {
-    /// Those that were taken out of the middle have left their place. Beside each, when its place was taken.
-    packets: VecDeque<Option<(Packet, Duration)>>,
-    /// Of the first place.
+    /// Beside each, when its place was taken.
+    packets: VecDeque<(Packet, Duration)>,
+    /// Of the first packet.
     first: u64,
     bytes: usize,
     bytes_max: usize,
@@ -41,70 +41,55 @@ impl Queue {
     /// Puts a packet at the end; its number, unless there is no room for it.
     pub fn push(&mut self, packet: Packet) -> Option<u64> {
         let cost = packet.bytes.len() + PLACE;
-        if self.bytes + cost > self.bytes_max || self.packets.len() >= self.bytes_max / PLACE {
+        if self.bytes + cost > self.bytes_max {
             self.dropped_full += 1;
             return None;
         }
         self.bytes += cost;
         let taken = packet.since;
-        self.packets.push_back(Some((packet, taken)));
+        self.packets.push_back((packet, taken));
         Some(self.first + self.packets.len() as u64 - 1)
     }
 
     /// The packet of that number, if it is still here.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<&Packet> {
-        let slot = self.packets.get(self.place(number)?)?.as_ref();
-        slot.map(|(packet, _)| packet)
+        let place = self.packets.get(self.place(number)?);
+        place.map(|(packet, _)| packet)
     }
 
     /// Puts another packet in the place of one. Returns that, or `None`, with nothing changed, if it is not here any more. The place has been
     /// waiting for as long as before, or the queue would seem short whenever its first packet is replaced.
     pub fn replace(&mut self, number: u64, packet: Packet) -> Option<Packet> {
         let place = self.place(number)?;
-        let (waiting, _) = self.packets.get_mut(place)?.as_mut()?;
+        let (waiting, _) = self.packets.get_mut(place)?;
         let new = packet.bytes.len();
         let old = std::mem::replace(waiting, packet);
         self.bytes = self.bytes - old.bytes.len() + new;
         Some(old)
     }
 
-    /// Takes a packet out.
-    pub fn remove(&mut self, number: u64) -> Option<Packet> {
-        let place = self.place(number)?;
-        let (packet, _) = self.packets.get_mut(place)?.take()?;
-        self.bytes -= packet.bytes.len() + PLACE;
-        self.trim();
-        Some(packet)
-    }
-
     /// The next packet and its number. Those that have waited for too long are dropped.
     pub fn pop(&mut self, now: Duration) -> Option<(u64, Packet)> {
         loop {
             let number = self.first;
-            let packet = self.packets.pop_front()?;
+            let (packet, _) = self.packets.pop_front()?;
             self.first += 1;
-            let Some((packet, _)) = packet else { continue };
             self.bytes -= packet.bytes.len() + PLACE;
-            if self.is_late(now, &packet) {
-                self.dropped_late += 1;
-                continue;
+            if !self.is_late(now, &packet) {
+                return Some((number, packet));
             }
-            return Some((number, packet));
+            self.dropped_late += 1;
         }
     }
 
     /// Drops those at the front that have waited for too long, so that they do not take the room of others.
     pub fn expire(&mut self, now: Duration) {
-        while let Some(first) = self.packets.front() {
-            match first {
-                Some((packet, _)) if !self.is_late(now, packet) => return,
-                Some((packet, _)) => {
-                    self.bytes -= packet.bytes.len() + PLACE;
-                    self.dropped_late += 1;
-                }
-                None => {}
-            }
+        while let Some((packet, _)) = self.packets.front()
+            && self.is_late(now, packet)
+        {
+            self.bytes -= packet.bytes.len() + PLACE;
+            self.dropped_late += 1;
             self.packets.pop_front();
             self.first += 1;
         }
@@ -124,11 +109,11 @@ impl Queue {
     /// For how long the first packet, or what it has replaced, has been waiting.
     #[must_use]
     pub fn delay(&self, now: Duration) -> Duration {
-        let first = self.packets.iter().flatten().next();
+        let first = self.packets.front();
         first.map_or(Duration::ZERO, |(_, taken)| now.saturating_sub(*taken))
     }
 
-    /// How many packets there are, with places of those that were taken out.
+    /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.packets.len()
@@ -148,17 +133,6 @@ impl Queue {
 
     fn place(&self, number: u64) -> Option<usize> {
         usize::try_from(number.checked_sub(self.first)?).ok()
-    }
-
-    /// No empty places at either end.
-    fn trim(&mut self) {
-        while let Some(None) = self.packets.front() {
-            self.packets.pop_front();
-            self.first += 1;
-        }
-        while let Some(None) = self.packets.back() {
-            self.packets.pop_back();
-        }
     }
 }
 
@@ -247,10 +221,10 @@ mod tests {
             .collect();
         assert_eq!(numbers.iter().flatten().count(), 10);
         assert_eq!(queue.dropped_full, 2);
-        assert_eq!(queue.remove(0).unwrap().bytes[0], 0);
+        let (number, first) = queue.pop(Duration::ZERO).unwrap();
+        assert_eq!((number, first.bytes[0]), (0, 0));
         assert_eq!(queue.replace(3, packet(99, 3)).unwrap().bytes[0], 3);
-        assert!(queue.remove(3).is_some() && queue.remove(3).is_none());
-        assert!(queue.replace(3, packet(1, 1)).is_none());
+        assert!(queue.get(0).is_none() && queue.replace(0, packet(1, 1)).is_none());
         assert_eq!(queue.get(5).unwrap().bytes[0], 5);
         let late = Duration::from_millis(105);
         let mut order = Vec::new();
@@ -259,7 +233,7 @@ mod tests {
             order.push(number);
         }
         assert_eq!(order, [5, 6, 7, 8, 9]);
-        assert_eq!(queue.dropped_late, 3);
+        assert_eq!(queue.dropped_late, 4);
         assert!(queue.is_empty() && queue.bytes() == 0);
         assert_eq!(queue.push(packet(1, 1)), Some(10));
     }

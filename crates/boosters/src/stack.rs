@@ -124,12 +124,6 @@ impl Stack {
         }
     }
 
-    /// What there is, in order.
-    #[must_use]
-    pub fn layers(&self) -> &[Layer] {
-        &self.layers
-    }
-
     /// Each count of each booster, by their names; `on` and `switched_on` too.
     pub fn counters(&self, each: &mut dyn FnMut(&'static str, &'static str, u64)) {
         for layer in &self.layers {

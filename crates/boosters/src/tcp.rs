@@ -46,8 +46,6 @@ pub mod flags {
     pub const URG: u8 = 0x20;
     /// Congestion was experienced by what came (RFC 3168).
     pub const ECE: u8 = 0x40;
-    /// The window was reduced for that (RFC 3168).
-    pub const CWR: u8 = 0x80;
 }
 
 /// One option of a segment.

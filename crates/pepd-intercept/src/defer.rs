@@ -187,7 +187,6 @@ impl DeferTask {
         let connected = ConnectedLeg {
             fd: leg.fd,
             dscp: leg.dscp,
-            site: leg.site.id,
         };
         // Nobody may want the leg any more; closing it resets it, as legs do.
         drop(self.held.connected(flow, connected, &mut self.actions));
@@ -276,12 +275,7 @@ impl DeferTask {
             }
             result => result?,
         };
-        self.watcher.add(PendingLeg {
-            flow,
-            fd,
-            site,
-            dscp,
-        })
+        self.watcher.add(PendingLeg { flow, fd, dscp })
     }
 }
 

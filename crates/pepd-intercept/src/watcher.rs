@@ -4,12 +4,10 @@ use std::{
     collections::HashMap,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
 };
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use pep_core::syn::FlowTuple;
-use pepd_sys::leg::SiteRuntime;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     task::yield_now,
@@ -31,8 +29,6 @@ pub struct PendingLeg {
     pub flow: FlowTuple,
     /// Its socket.
     pub fd: OwnedFd,
-    /// Its site.
-    pub site: Arc<SiteRuntime>,
     /// The DSCP of the client's SYN.
     pub dscp: u8,
 }

@@ -8,10 +8,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pep_core::{
-    site::SiteId,
-    syn::{Action, FlowTuple, Holder, HolderConfig, HolderStats},
-};
+use pep_core::syn::{Action, FlowTuple, Holder, HolderConfig, HolderStats};
 
 use crate::leg::Family;
 
@@ -23,8 +20,6 @@ pub struct ConnectedLeg {
     pub fd: OwnedFd,
     /// The DSCP of the client's SYN.
     pub dscp: u8,
-    /// The site whose options the leg has.
-    pub site: SiteId,
 }
 
 /// Server legs of held SYNs, connected and waiting for the listener to accept their clients.

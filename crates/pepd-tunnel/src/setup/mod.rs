@@ -9,7 +9,7 @@ use pep_core::{
     chunks,
     config::{Carrier, Config, Identity, Peer},
     key::SecretKey,
-    site::{Buffers, Mode, ReceiveBuffer, SiteId},
+    site::{Buffers, ReceiveBuffer, SiteId},
 };
 use pepd_relay::flow::FlowContext;
 use pepd_sys::{
@@ -381,14 +381,6 @@ fn is_dedicated(config: &Config, index: usize, peer: &Peer) -> bool {
     let sites = config.sites.iter();
     let mut of_peer = sites.filter(|(id, _)| config.peer_of(*id) == Some(index));
     peer.dedicated || of_peer.any(|(_, site)| site.dedicated)
-}
-
-/// Whether flows of a site go into a tunnel.
-pub fn is_tunnel(config: &Config, site: SiteId) -> bool {
-    config
-        .sites
-        .get(site)
-        .is_some_and(|site| site.mode == Mode::Tunnel)
 }
 
 /// What sessions with a peer and flows in them are told.

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use winkemu_link::{Direction, Engine, PathStats};
+use winkemu_link::{Direction, Engine};
 
 use crate::{
     ledger::Ledger,
@@ -397,11 +397,6 @@ impl<S: Side> World<S> {
     /// The time.
     pub fn now(&self) -> Duration {
         self.now
-    }
-
-    /// What the link did in the direction from that end.
-    pub fn link_stats(&self, from: End) -> PathStats {
-        self.link.stats(Direction::BOTH[from])
     }
 
     /// The most memory that an end held, beside the streams' bytes.

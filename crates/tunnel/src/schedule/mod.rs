@@ -186,13 +186,6 @@ impl Scheduler {
         }
     }
 
-    /// Whether the stream is [queued](Self::queue).
-    #[must_use]
-    pub fn is_queued(&self, stream: StreamId) -> bool {
-        let stream = self.streams.get(&stream);
-        stream.is_some_and(|stream| stream.queued.is_some())
-    }
-
     /// Whose turn it is: the same until something is said that changes it.
     #[expect(clippy::should_implement_trait, reason = "it does not go on by itself")]
     pub fn next(&mut self) -> Option<StreamId> {

@@ -117,34 +117,6 @@ impl Netns {
         on_scratch_thread(|| self.move_thread_here().map(|()| f()))?
     }
 
-    /// Starts a thread of the given name that stays inside the namespace.
-    ///
-    /// # Errors
-    /// [`NetnsError::Enter`] without the right to enter, [`NetnsError::Thread`] at the system's
-    /// limit of threads.
-    pub fn thread<T: Send + 'static>(
-        &self,
-        name: &str,
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<thread::JoinHandle<T>, NetnsError> {
-        let (entered, outcome) = std::sync::mpsc::sync_channel(1);
-        let netns = self.clone();
-        let body = move || {
-            let entry = netns.move_thread_here();
-            let inside = entry.is_ok();
-            // The receiver waits below, so this cannot fail before it has its answer.
-            let _ = entered.send(entry);
-            inside.then(f)
-        };
-        let thread = thread::Builder::new().name(name.to_owned());
-        let handle = thread.spawn(move || body().expect("reported to the caller, who drops us"));
-        let handle = handle.map_err(NetnsError::Thread)?;
-        outcome
-            .recv()
-            .expect("the thread reports before anything else")?;
-        Ok(handle)
-    }
-
     /// A command that will run in the namespace, in a session of its own, and be killed when the
     /// *thread* that spawned it ends.
     ///

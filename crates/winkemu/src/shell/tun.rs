@@ -156,11 +156,6 @@ impl Tun {
         })
     }
 
-    /// The interface's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// Packets the kernel dropped because we did not read fast enough (`tx_dropped`).
     ///
     /// # Errors

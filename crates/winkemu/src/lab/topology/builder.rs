@@ -121,13 +121,6 @@ impl LinkEdge {
 }
 
 impl TopologyBuilder {
-    /// Adds a node, if there is none of this name yet; edges add theirs themselves.
-    #[must_use]
-    pub fn node(mut self, name: &str) -> Self {
-        self.index(name);
-        self
-    }
-
     /// Joins two nodes by Ethernet.
     #[must_use]
     pub fn veth(mut self, a: &str, b: &str) -> Self {

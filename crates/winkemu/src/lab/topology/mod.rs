@@ -135,11 +135,6 @@ impl Node {
         found.unwrap_or_else(|| panic!("`{}` has no neighbour `{neighbour}`", self.name))
     }
 
-    /// All interfaces, in the order of the edges.
-    pub fn interfaces(&self) -> &[Interface] {
-        &self.interfaces
-    }
-
     /// The IPv4 address of the first interface.
     ///
     /// # Panics
