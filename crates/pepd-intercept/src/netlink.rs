@@ -159,7 +159,7 @@ impl Netlink {
     ///
     /// # Errors
     /// When the kernel does not answer.
-    pub async fn look_up_from(
+    pub(crate) async fn look_up_from(
         &self,
         destination: IpAddr,
         mark: u32,
@@ -206,7 +206,7 @@ impl Netlink {
     ///
     /// # Errors
     /// When the kernel does not answer.
-    pub async fn permanent_addresses(&self) -> Result<BTreeSet<IpAddr>, RouteError> {
+    pub(crate) async fn permanent_addresses(&self) -> Result<BTreeSet<IpAddr>, RouteError> {
         let all = self.handle.address().get().execute();
         let all: Vec<AddressMessage> = all
             .try_collect()

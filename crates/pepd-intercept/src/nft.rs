@@ -7,8 +7,9 @@ mod text;
 pub use ask::generation;
 pub(super) use ask::{counters, element, table_exists};
 pub use command::{Nft, NftError};
-pub use text::{
-    chain_transaction, empty_transaction, gate_transaction, hosts_transaction, install_transaction,
+pub use text::install_transaction;
+pub(crate) use text::{
+    chain_transaction, empty_transaction, gate_transaction, hosts_transaction,
     networks_transaction, probe_transaction, remove_transaction,
 };
 

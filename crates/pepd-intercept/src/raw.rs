@@ -61,7 +61,7 @@ fn socket(domain: Domain, mark: u32) -> io::Result<Socket> {
 ///
 /// # Errors
 /// When there is no route to the host.
-pub fn address_toward(host: IpAddr) -> io::Result<IpAddr> {
+pub(crate) fn address_toward(host: IpAddr) -> io::Result<IpAddr> {
     let any: SocketAddr = match host {
         IpAddr::V4(_) => (std::net::Ipv4Addr::UNSPECIFIED, 0).into(),
         IpAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, 0).into(),

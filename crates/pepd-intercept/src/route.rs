@@ -113,7 +113,7 @@ impl Routing {
     ///
     /// # Errors
     /// When the kernel does not answer.
-    pub fn lan_hosts(&self) -> io::Result<Vec<LanHost>> {
+    pub(crate) fn lan_hosts(&self) -> io::Result<Vec<LanHost>> {
         lan_hosts(&self.lans)
     }
 
@@ -174,7 +174,7 @@ impl Routing {
     }
 
     /// The table by which a TUN is reached.
-    pub fn tun_table(&self, lan: usize) -> u32 {
+    pub(crate) fn tun_table(&self, lan: usize) -> u32 {
         self.table + 1 + lan as u32
     }
 
@@ -224,7 +224,7 @@ impl Routing {
 
     /// Shell commands that remove what [`commands`](Self::commands) add, whatever is left of it;
     /// they fail where nothing is.
-    pub fn removing_commands(&self) -> Vec<String> {
+    pub(crate) fn removing_commands(&self) -> Vec<String> {
         let protocol = u8::from(PROTOCOL);
         let tables = self.table..self.table + self.tables;
         let of_table = |ip: &'static str, table: u32| {
@@ -333,7 +333,7 @@ impl Routing {
     ///
     /// # Errors
     /// When the kernel does not answer.
-    pub async fn rules_of(
+    pub(crate) async fn rules_of(
         &self,
         netlink: &Netlink,
         family: Family,
@@ -376,7 +376,7 @@ impl Routing {
     ///
     /// # Errors
     /// When the kernel does not answer.
-    pub async fn leads_into_tuns(
+    pub(crate) async fn leads_into_tuns(
         &self,
         netlink: &Netlink,
         family: Family,
@@ -398,7 +398,7 @@ impl Routing {
     ///
     /// # Errors
     /// At the first that cannot be listed or removed.
-    pub async fn remove_surplus(&self, netlink: &Netlink) -> Result<(), RouteError> {
+    pub(crate) async fn remove_surplus(&self, netlink: &Netlink) -> Result<(), RouteError> {
         for &family in self.families {
             let is_surplus = |rule: &RuleMessage| self.is_surplus(rule);
             self.remove_rules(netlink, family, is_surplus).await?;

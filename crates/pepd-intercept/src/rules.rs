@@ -33,7 +33,8 @@ mod marks;
 mod packets;
 
 use build::site_chain;
-pub use packets::{PacketLane, lanes, looks_at_packets, passing_tun};
+pub(crate) use packets::looks_at_packets;
+pub use packets::{PacketLane, lanes, passing_tun};
 use pepd_sys::gate::Gate;
 
 use std::borrow::Cow;

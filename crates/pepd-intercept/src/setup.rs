@@ -392,7 +392,7 @@ fn needed(config: &Config) -> impl Iterator<Item = &'static Part> {
 ///
 /// # Errors
 /// What nft says, where it does not.
-pub async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
+pub(crate) async fn try_nftables(nft: &Nft) -> Result<(), SetupError> {
     let tried = nft.check(&empty_transaction()).await;
     tried.map_err(SetupError::Nftables)
 }

@@ -86,7 +86,7 @@ impl Tun {
     }
 
     /// Each packet is to go to the kernel alone.
-    pub fn one_by_one(&self) {
+    pub(crate) fn one_by_one(&self) {
         self.runs.set(Runs::Never);
     }
 

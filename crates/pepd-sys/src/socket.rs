@@ -40,7 +40,7 @@ pub fn set_int(
 }
 
 /// Sets an option whose value is an `unsigned long`.
-pub fn set_ulong(
+pub(crate) fn set_ulong(
     fd: BorrowedFd<'_>,
     level: libc::c_int,
     name: libc::c_int,
@@ -67,13 +67,13 @@ fn set<T: Copy>(
 
 /// Sets the size of the send buffer in bytes as the kernel counts them, whatever
 /// `net.core.wmem_max` says (SO_SNDBUFFORCE). Needs CAP_NET_ADMIN.
-pub fn set_send_buffer(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+pub(crate) fn set_send_buffer(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, halved(bytes))
 }
 
 /// Sets the size of the receive buffer in bytes as the kernel counts them, whatever
 /// `net.core.rmem_max` says (SO_RCVBUFFORCE). Needs CAP_NET_ADMIN.
-pub fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, halved(bytes))
 }
 
@@ -91,14 +91,14 @@ pub fn receive_buffer(fd: BorrowedFd<'_>) -> io::Result<u64> {
 }
 
 /// Lets the advertised window be as large as the receive buffer allows (TCP_WINDOW_CLAMP).
-pub fn unclamp_window(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn unclamp_window(fd: BorrowedFd<'_>) -> io::Result<()> {
     /// The largest window there is (RFC 7323, section 2.3).
     const LARGEST: libc::c_int = 1 << 30;
     set_int(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, LARGEST)
 }
 
 /// Most bytes that the application took within a round trip, by the kernel's own measurement.
-pub fn taken_in_a_round_trip(fd: BorrowedFd<'_>) -> io::Result<u64> {
+pub(crate) fn taken_in_a_round_trip(fd: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = [0; TCP_INFO_LEN];
     tcp_info(fd, &mut info)?;
     Ok(u64::from(u32::from_ne_bytes(array(&info, 96))))
@@ -134,7 +134,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)> {
 
 /// The headers of the SYN that opened an accepted connection, where its listener had
 /// `TCP_SAVE_SYN`: IP header first. Empty when there are none (they can be read once).
-pub fn saved_syn<'a>(fd: BorrowedFd<'_>, buffer: &'a mut [u8; 256]) -> io::Result<&'a [u8]> {
+pub(crate) fn saved_syn<'a>(fd: BorrowedFd<'_>, buffer: &'a mut [u8; 256]) -> io::Result<&'a [u8]> {
     let mut len = buffer.len() as libc::socklen_t;
     // SAFETY: `buffer` has `len` writable bytes and lives through the call.
     let result = unsafe {

@@ -84,7 +84,7 @@ pub fn generation() -> io::Result<u32> {
 ///
 /// # Errors
 /// When descriptors or memory are short, or the kernel's answer makes no sense.
-pub fn table_exists(name: &str) -> io::Result<bool> {
+pub(crate) fn table_exists(name: &str) -> io::Result<bool> {
     let flags = libc::NLM_F_REQUEST as u16;
     let fd = ask(&query(GET_TABLE, flags, &[(TABLE_NAME, &terminated(name))]))?;
     let mut answer = [0; 1024];

@@ -46,12 +46,12 @@ pub fn install_transaction(ruleset: &Ruleset) -> String {
 }
 
 /// Opens or closes the gate of an installed table.
-pub fn gate_transaction(table: &str, mask: u32, gate: Gate) -> String {
+pub(crate) fn gate_transaction(table: &str, mask: u32, gate: Gate) -> String {
     chain_transaction(table, mask, "gate", &rules::gate(gate))
 }
 
 /// Gives a chain of an installed table these rules instead of those that it has.
-pub fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rule]) -> String {
+pub(crate) fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rule]) -> String {
     let mut text = format!("flush chain inet {table} {name}\n");
     for rule in rules {
         let _ = writeln!(text, "add rule inet {table} {name} {}", line(mask, rule));
@@ -61,7 +61,11 @@ pub fn chain_transaction(table: &str, mask: u32, name: &str, rules: &[Rule]) -> 
 
 /// Makes these hosts, and no others, those at their cap, in an installed table with sets for
 /// `families`.
-pub fn hosts_transaction(table: &str, families: &[Family], hosts: &BTreeSet<Host>) -> String {
+pub(crate) fn hosts_transaction(
+    table: &str,
+    families: &[Family],
+    hosts: &BTreeSet<Host>,
+) -> String {
     let mut text = String::new();
     for &family in families {
         let name = family.hosts_set();
@@ -77,17 +81,17 @@ pub fn hosts_transaction(table: &str, families: &[Family], hosts: &BTreeSet<Host
 }
 
 /// Removes the table if it is there.
-pub fn remove_transaction(table: &str) -> String {
+pub(crate) fn remove_transaction(table: &str) -> String {
     format!("table inet {table}\ndelete table inet {table}\n")
 }
 
 /// Asks for nothing but nftables itself; to be checked, not carried out.
-pub fn empty_transaction() -> String {
+pub(crate) fn empty_transaction() -> String {
     format!("table inet {PROBE}\n")
 }
 
 /// Tries a single rule in a table of its own; to be checked, not carried out.
-pub fn probe_transaction(terms: &[Term]) -> String {
+pub(crate) fn probe_transaction(terms: &[Term]) -> String {
     let hook = match terms {
         _ if terms.contains(&Term::ClampMss) => Hook::ForwardMangle,
         [Term::IcmpError(_), ..] => Hook::OutputRoute,
@@ -115,7 +119,7 @@ pub fn probe_transaction(terms: &[Term]) -> String {
 }
 
 /// Makes these networks, and no others, those that this machine is in.
-pub fn networks_transaction(
+pub(crate) fn networks_transaction(
     table: &str,
     families: &[Family],
     networks: &BTreeSet<IpNet>,

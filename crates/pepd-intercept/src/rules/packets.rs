@@ -54,7 +54,7 @@ fn prefix(config: &Config) -> &str {
 }
 
 /// Whether some site looks at packets.
-pub fn looks_at_packets(config: &Config) -> bool {
+pub(crate) fn looks_at_packets(config: &Config) -> bool {
     config
         .sites
         .iter()

@@ -189,7 +189,7 @@ impl Arena {
     }
 
     /// Keeps the last one for the processes to come: to be called when it begins, and when it is over.
-    pub fn keep_outage(&self, latest: &Latest, since_boot: Duration) {
+    pub(crate) fn keep_outage(&self, latest: &Latest, since_boot: Duration) {
         Layout::known(&self.memory).write(latest, since_boot);
     }
 
@@ -199,7 +199,7 @@ impl Arena {
     }
 
     /// Keeps for the processes to come that it has.
-    pub fn keep_gateway(&self, gateway: IpAddr) {
+    pub(crate) fn keep_gateway(&self, gateway: IpAddr) {
         Layout::known(&self.memory).set_gateway(gateway);
     }
 
@@ -267,7 +267,7 @@ impl Arena {
     }
 
     /// A slot for a flow, or `None` when all are taken.
-    pub fn take_slot(self: &Arc<Self>) -> Option<Slot> {
+    pub(crate) fn take_slot(self: &Arc<Self>) -> Option<Slot> {
         let mut free = self.free.lock();
         let recent = free.used.pop();
         let (index, used) = recent.or_else(|| Some((free.clean.pop()?, [0; 2])))?;

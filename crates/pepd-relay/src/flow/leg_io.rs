@@ -26,7 +26,7 @@ impl LegIo {
     }
 
     /// The socket, out of the event loop; `None` while others look at it.
-    pub fn into_fd(self) -> Option<OwnedFd> {
+    pub(crate) fn into_fd(self) -> Option<OwnedFd> {
         Arc::into_inner(self.0.into_inner())
     }
 

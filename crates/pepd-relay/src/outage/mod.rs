@@ -113,7 +113,7 @@ impl LinkWatch {
     }
 
     /// Waits until that is not so any more.
-    pub async fn is_back(&self) {
+    pub(crate) async fn is_back(&self) {
         // The sender is ours.
         let _ = self.away().wait_for(|away| !away).await;
     }

@@ -175,7 +175,7 @@ impl FlowShare {
     }
 
     /// The flow has not sent anything for a while.
-    pub fn on_quiet(&mut self) {
+    pub(crate) fn on_quiet(&mut self) {
         self.sender.take_if(|sender| !sender.listed.load(Relaxed));
     }
 }

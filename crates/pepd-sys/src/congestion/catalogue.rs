@@ -144,19 +144,19 @@ impl Catalogue {
     }
 
     /// Of these the kernel's own.
-    pub fn native(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn native(&self) -> impl Iterator<Item = &str> {
         let native = self.registered.iter().filter(|found| found.is_native());
         native.map(|found| found.name.as_str())
     }
 
     /// Those for which there are modules that are not loaded.
-    pub fn unloaded_modules(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn unloaded_modules(&self) -> impl Iterator<Item = &str> {
         let names = self.modules.iter().flatten().map(String::as_str);
         names.filter(|name| self.find(name).is_none())
     }
 
     /// Why this process cannot load programs, if so.
-    pub fn obstacle(&self) -> Option<&LoadError> {
+    pub(crate) fn obstacle(&self) -> Option<&LoadError> {
         self.obstacle.as_ref()
     }
 
@@ -204,7 +204,7 @@ impl Catalogue {
     }
 
     /// What there is, in words.
-    pub fn inventory(&self) -> String {
+    pub(crate) fn inventory(&self) -> String {
         let kernel: Vec<_> = self.native().chain(self.unloaded_modules()).collect();
         let ours = Control::names().join(", ");
         format!("the kernel has {}; pepd has {ours}", kernel.join(", "))

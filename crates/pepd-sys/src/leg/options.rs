@@ -121,7 +121,11 @@ impl LegOptions {
     ///
     /// # Errors
     /// As [`apply`](Self::apply).
-    pub fn apply_to_connect(&self, socket: &Socket, family: Family) -> Result<(), OptionError> {
+    pub(crate) fn apply_to_connect(
+        &self,
+        socket: &Socket,
+        family: Family,
+    ) -> Result<(), OptionError> {
         let rto_max = self.rto_max.map(|rto_max| rto_max.max(SYN_RTO_MAX));
         self.apply_with(socket, family, rto_max)
     }

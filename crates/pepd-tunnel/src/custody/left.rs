@@ -79,7 +79,7 @@ impl Left {
 impl<D: Disk> Segments<D> {
     /// Takes over what was sealed by the same key, and removes what was sealed by others: nobody can read that any more. Nothing
     /// is known of what cannot be read now.
-    pub fn inherit(&mut self) -> Left {
+    pub(crate) fn inherit(&mut self) -> Left {
         let mut left = Left::default();
         let mut foreign = Foreign::default();
         let names = self.disk.names().unwrap_or_else(|err| {

@@ -36,7 +36,8 @@ use disk::{Disk, Folder};
 pub use folder::{Claimed, FolderError, claim};
 pub use left::Left;
 pub use look::{Look, look};
-pub use seal::{Label, RECORD, Record, Seal};
+pub(crate) use seal::RECORD;
+pub use seal::{Label, Record, Seal};
 use segments::Segments;
 pub use segments::{ReadError, Spot, WriteError};
 

@@ -22,7 +22,7 @@ pub(super) const HEADER: usize = 64;
 const TAG: usize = 16;
 
 /// Bytes of a record on the disk: a chunk, its header and its tag, in whole blocks.
-pub const RECORD: u64 = (CHUNK + (HEADER + TAG) as u64).next_multiple_of(4096);
+pub(crate) const RECORD: u64 = (CHUNK + (HEADER + TAG) as u64).next_multiple_of(4096);
 
 /// Whose bytes a record has, and where they belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Default for Record {
 
 impl Record {
     /// Room for a chunk, or the bytes that were opened.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0[HEADER..HEADER + CHUNK as usize]
     }
 
