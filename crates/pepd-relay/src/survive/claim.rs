@@ -23,7 +23,7 @@ use nix::{
 use pep_core::config::{Config, Marks};
 use tokio::{io::Interest, time::timeout};
 
-use crate::survive::discovery::Predecessor;
+use crate::survive::discovery;
 
 /// What the names of claims begin with.
 const PREFIX: &str = "pepd/";
@@ -76,7 +76,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Claims what a configuration uses, and finds whose flows there are to be taken over. Patiently: the claim of a
+    /// Claims what a configuration uses, and finds the keepers of flows that are to be taken over. Patiently: the claim of a
     /// daemon killed just now may not be gone yet. `keeper` is the process that keeps our sockets, where one does.
     ///
     /// # Errors
@@ -85,20 +85,20 @@ impl Claim {
     pub async fn take(
         config: &Config,
         keeper: Option<u32>,
-    ) -> Result<(Self, Vec<Predecessor>), ClaimError> {
+    ) -> Result<(Self, Vec<u32>), ClaimError> {
         let uses = Uses::of(config, process::id(), keeper.unwrap_or(0));
-        if let Err(ClaimError::Taken { process, .. }) = uses.predecessors(&others()?) {
-            if let Some(unguarded) = Predecessor::unguarded(process) {
-                unguarded.hand_over();
+        if let Err(ClaimError::Taken { process, .. }) = uses.left(&others()?) {
+            if discovery::is_unguarded(process) {
+                discovery::relieve(process);
             }
             if let Err(err) = end_of(process).await {
                 tracing::debug!(error = %err, process, "has not been seen to end");
             }
         }
-        let predecessors = uses.predecessors(&others()?)?;
+        let keepers = uses.left(&others()?)?;
         let lan = bind(&lan_name(process::id(), config))?;
         let socket = bind(&uses.to_name())?;
-        Ok((Self { socket, lan, uses }, predecessors))
+        Ok((Self { socket, lan, uses }, keepers))
     }
 
     /// Says that another process keeps our sockets now.
@@ -179,11 +179,11 @@ pub fn user_of(config: &Config) -> io::Result<Option<u32>> {
 /// Ends what keeps the sockets of processes that have ended and used what a configuration uses.
 pub fn end_keepers_of(config: &Config) {
     let uses = Uses::of(config, process::id(), 0);
-    let found = others().map(|others| uses.predecessors(&others));
-    let Ok(Ok(predecessors)) = found else {
+    let found = others().map(|others| uses.left(&others));
+    let Ok(Ok(keepers)) = found else {
         return;
     };
-    for Predecessor { keeper, .. } in predecessors {
+    for keeper in keepers {
         let killed =
             i32::try_from(keeper).map(|keeper| kill(Pid::from_raw(keeper), Signal::SIGKILL));
         tracing::debug!(keeper, ?killed, "its sockets close");
@@ -286,25 +286,25 @@ impl Uses {
         })
     }
 
-    /// Those that have ended and whose flows we take over, when nobody else is in the way.
-    fn predecessors(&self, others: &[Self]) -> Result<Vec<Predecessor>, ClaimError> {
+    /// Keepers of those that have ended and whose flows we take over, when nobody else is in the way.
+    fn left(&self, others: &[Self]) -> Result<Vec<u32>, ClaimError> {
         let mut found = Vec::new();
         for other in others {
             let Some((key, what)) = self.conflict(other) else {
                 continue;
             };
             let (process, keeper) = (other.process, other.keeper);
-            match Predecessor::find(process, keeper) {
-                None => return Err(ClaimError::Taken { process, what, key }),
-                Some(_) if !self.succeeds(other) => {
-                    return Err(ClaimError::Abandoned {
-                        process,
-                        keeper,
-                        what,
-                    });
-                }
-                Some(predecessor) => found.push(predecessor),
+            if !discovery::has_left(process, keeper) {
+                return Err(ClaimError::Taken { process, what, key });
             }
+            if !self.succeeds(other) {
+                return Err(ClaimError::Abandoned {
+                    process,
+                    keeper,
+                    what,
+                });
+            }
+            found.push(keeper);
         }
         Ok(found)
     }

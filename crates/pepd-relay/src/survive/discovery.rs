@@ -4,7 +4,7 @@
 //! keeper's parent is the former for as long as that lives, and somebody else from the very moment on at which it is
 //! through with its last system call: process ids alone may be another's by then.
 
-use std::fs;
+use std::{ffi::CStr, fs};
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -12,61 +12,41 @@ use nix::{
 };
 
 /// What the process is called that restarts the one that carries flows.
-pub const SUPERVISOR: &std::ffi::CStr = c"pepd-supervisor";
+pub const SUPERVISOR: &CStr = c"pepd-supervisor";
 
-/// A process that has ended and whose sockets are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Predecessor {
-    /// It.
-    pub process: u32,
-    /// The process that keeps them.
-    pub keeper: u32,
+/// Whether a process has ended and left its sockets to that keeper, as far as is to be seen from here.
+pub(super) fn has_left(process: u32, keeper: u32) -> bool {
+    is_keeper(keeper) && parent(keeper).is_some_and(|parent| parent != process)
 }
 
-impl Predecessor {
-    /// `None` where the process still lives, or has no keeper, or that is not to be seen from here.
-    pub fn find(process: u32, keeper: u32) -> Option<Self> {
-        let ended = is_keeper(keeper) && parent(keeper)? != process;
-        ended.then_some(Self { process, keeper })
-    }
-
-    /// A process that carries flows and nobody would restart: its supervisor was killed.
-    pub fn unguarded(process: u32) -> Option<Unguarded> {
-        let guard = parent(process)?;
-        let is_guard = name(guard).is_some_and(|name| name.as_bytes() == SUPERVISOR.to_bytes());
-        let carries = children(process).into_iter().any(is_keeper);
-        (carries && !is_guard).then_some(Unguarded(process))
-    }
+/// Whether a process carries flows and nobody would restart it: its supervisor was killed.
+pub(super) fn is_unguarded(process: u32) -> bool {
+    let carries = || children(process).into_iter().any(is_keeper);
+    parent(process).is_some_and(|guard| !is_called(guard, SUPERVISOR) && carries())
 }
 
-/// A process that carries flows, and which nobody would restart.
-#[derive(Debug)]
-pub struct Unguarded(u32);
-
-impl Unguarded {
-    /// Asks it to leave its flows to a successor.
-    pub fn hand_over(&self) {
-        tracing::warn!(
-            process = self.0,
-            "takes over the flows of a pepd that nobody supervises"
-        );
-        let Ok(process) = i32::try_from(self.0) else {
-            return;
-        };
-        // It may just have ended: so much the better.
-        if let Err(err) = kill(Pid::from_raw(process), Signal::SIGUSR2) {
-            tracing::debug!(error = %err, "cannot be asked");
-        }
+/// Asks a process that nobody would restart to leave its flows to a successor.
+pub(super) fn relieve(process: u32) {
+    tracing::warn!(
+        process,
+        "takes over the flows of a pepd that nobody supervises"
+    );
+    let Ok(process) = i32::try_from(process) else {
+        return;
+    };
+    // It may just have ended: so much the better.
+    if let Err(err) = kill(Pid::from_raw(process), Signal::SIGUSR2) {
+        tracing::debug!(error = %err, "cannot be asked");
     }
 }
 
 fn is_keeper(process: u32) -> bool {
-    name(process).is_some_and(|name| name.as_bytes() == pepd_sys::keeper::NAME.to_bytes())
+    is_called(process, pepd_sys::keeper::NAME)
 }
 
-fn name(process: u32) -> Option<String> {
-    let name = fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
-    Some(name.trim_end().to_owned())
+fn is_called(process: u32, name: &CStr) -> bool {
+    fs::read(format!("/proc/{process}/comm"))
+        .is_ok_and(|comm| comm.trim_ascii_end() == name.to_bytes())
 }
 
 fn parent(process: u32) -> Option<u32> {
@@ -99,15 +79,14 @@ mod tests {
 
     #[test]
     fn who_lives_has_no_successor_and_is_left_alone_unless_it_has_a_keeper() {
-        assert!(Predecessor::unguarded(process::id()).is_none());
+        assert!(!is_unguarded(process::id()));
         let keeper = Keeper::new(PATIENCE).unwrap();
         assert!(is_keeper(keeper.id()));
-        assert_eq!(Predecessor::find(process::id(), keeper.id()), None);
-        assert!(Predecessor::unguarded(process::id()).is_some());
+        assert!(!has_left(process::id(), keeper.id()));
+        assert!(is_unguarded(process::id()));
         // Its parent is somebody else than the one that is asked for.
-        let other = Predecessor::find(1, keeper.id());
-        assert_eq!(other.map(|found| found.keeper), Some(keeper.id()));
-        assert_eq!(Predecessor::find(1, process::id()), None, "not a keeper");
-        assert_eq!(Predecessor::find(1, 0), None);
+        assert!(has_left(1, keeper.id()));
+        assert!(!has_left(1, process::id()), "not a keeper");
+        assert!(!has_left(1, 0));
     }
 }

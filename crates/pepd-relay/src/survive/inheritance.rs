@@ -15,17 +15,23 @@ use nix::{
 use pepd_sys::process;
 use socket2::{Protocol, SockRef, Socket};
 
-use super::discovery::Predecessor;
 use crate::arena::Arena;
 
 /// Name of the memory in which the ways to peers are kept.
 pub const PATHS: &str = "pepd-paths";
 
-/// What processes before this one had open. Dropped before it is [used](Self::into_parts), it is left open: whoever fails to
+/// What processes before this one had open. Dropped before it is [used](Self::into_flows), it is left open: whoever fails to
 /// start resets no flow.
 #[derive(Debug, Default)]
 pub struct Inheritance {
-    parts: Parts,
+    /// The memory of their flows.
+    arena: Option<OwnedFd>,
+    /// What they knew of the ways to peers, where that is in no file.
+    paths: Option<OwnedFd>,
+    /// TCP sockets that listen, by cookie. Clients may wait in their queues.
+    listeners: HashMap<u64, Socket>,
+    /// Other TCP sockets, by cookie.
+    legs: HashMap<u64, OwnedFd>,
     /// Listeners that were given away as copies: these stay open should we fail to start.
     taken: Vec<Socket>,
     /// Of eBPF programs.
@@ -35,28 +41,15 @@ pub struct Inheritance {
     any: bool,
 }
 
-/// What processes before this one had open.
-#[derive(Debug, Default)]
-pub struct Parts {
-    /// The memory of their flows.
-    pub arena: Option<OwnedFd>,
-    /// What they knew of the ways to peers, where that is in no file.
-    pub paths: Option<OwnedFd>,
-    /// TCP sockets that listen, by cookie. Clients may wait in their queues.
-    pub listeners: HashMap<u64, Socket>,
-    /// Other TCP sockets, by cookie.
-    pub legs: HashMap<u64, OwnedFd>,
-}
-
 impl Inheritance {
-    /// Everything that the keepers of these have open.
+    /// Everything that these keepers have open.
     ///
     /// # Errors
     /// When we may not look into one of them, or have too few descriptors. What was taken so far is left open.
-    pub fn take(predecessors: &[Predecessor]) -> io::Result<Self> {
+    pub fn take(keepers: &[u32]) -> io::Result<Self> {
         let mut inheritance = Self::default();
-        for predecessor in predecessors {
-            inheritance.take_from(predecessor.keeper)?;
+        for keeper in keepers {
+            inheritance.take_from(*keeper)?;
         }
         Ok(inheritance)
     }
@@ -93,9 +86,9 @@ impl Inheritance {
             }
             let fd = process::pidfd_getfd(keeper_fd.as_fd(), number)?;
             if is_arena {
-                self.parts.arena.get_or_insert(fd);
+                self.arena.get_or_insert(fd);
             } else if is_paths {
-                self.parts.paths.get_or_insert(fd);
+                self.paths.get_or_insert(fd);
             } else if is_map {
                 self.maps.push(fd);
             } else {
@@ -118,9 +111,9 @@ impl Inheritance {
             return;
         };
         if socket.is_listener().unwrap_or(false) {
-            self.parts.listeners.insert(cookie, socket);
+            self.listeners.insert(cookie, socket);
         } else {
-            self.parts.legs.insert(cookie, socket.into());
+            self.legs.insert(cookie, socket.into());
         }
     }
 
@@ -131,7 +124,7 @@ impl Inheritance {
 
     /// What was known of the ways to peers.
     pub fn take_paths(&mut self) -> Option<OwnedFd> {
-        self.parts.paths.take()
+        self.paths.take()
     }
 
     /// Copies of those that listen at an address.
@@ -157,10 +150,7 @@ impl Inheritance {
             let local = socket.local_addr().ok().and_then(|local| local.as_socket());
             local.is_some_and(&wanted)
         };
-        let all = self
-            .parts
-            .listeners
-            .extract_if(|_, socket| is_wanted(socket));
+        let all = self.listeners.extract_if(|_, socket| is_wanted(socket));
         all.map(|(_, socket)| socket).collect()
     }
 
@@ -185,19 +175,25 @@ impl Inheritance {
         }
     }
 
-    /// Everything, to be used or closed, but for listeners: nobody listens any more where those were that are left.
-    pub fn into_parts(mut self, client_mark: u32) -> Parts {
+    /// The memory of flows, and their sockets by cookie, to be used or closed. Nobody listens any more where those
+    /// listeners were that are left.
+    pub fn into_flows(mut self, client_mark: u32) -> (Option<OwnedFd>, HashMap<u64, OwnedFd>) {
         self.taken.clear();
         let left = self.extract(|_| true);
         self.empty(&left, client_mark);
-        std::mem::take(&mut self.parts)
+        drop(self.take_paths());
+        (self.arena.take(), std::mem::take(&mut self.legs))
     }
 }
 
 impl Drop for Inheritance {
     fn drop(&mut self) {
-        let parts = std::mem::take(&mut self.parts);
-        std::mem::forget((parts, std::mem::take(&mut self.taken)));
+        std::mem::forget((self.arena.take(), self.paths.take()));
+        std::mem::forget((
+            std::mem::take(&mut self.listeners),
+            std::mem::take(&mut self.legs),
+            std::mem::take(&mut self.taken),
+        ));
     }
 }
 

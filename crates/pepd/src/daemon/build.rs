@@ -50,21 +50,21 @@ pub(super) async fn build(
     keeper: Option<Keeper>,
 ) -> Result<Daemon, DaemonError> {
     setup::check_capabilities().map_err(DaemonError::Intercept)?;
-    let (claim, predecessors) = Claim::take(config, keeper.as_ref().map(Keeper::id)).await?;
+    let (claim, keepers) = Claim::take(config, keeper.as_ref().map(Keeper::id)).await?;
     if let Ok(Some((process, interface))) = claim::rival(config) {
         tracing::warn!(
             "another pepd (process {process}) takes connections of {interface}, too, and which of the two gets one is \
              a matter of chance: stop one, or give each interfaces of its own (`intercept.lan`)"
         );
     }
-    let succeeds = !predecessors.is_empty();
+    let succeeds = !keepers.is_empty();
     if !succeeds && matches!(role, Role::Worker { again: true, .. }) {
         tracing::error!(
             "the process before has left nothing to take over, as the one that keeps sockets has ended, too: what flows \
              there were are reset, and nobody knows how many"
         );
     }
-    let mut inheritance = Inheritance::take(&predecessors).map_err(DaemonError::TakeOver)?;
+    let mut inheritance = Inheritance::take(&keepers).map_err(DaemonError::TakeOver)?;
     inheritance.end_keepers();
     // From here on our keeper has what was inherited: should we fail, it is left to the next.
     let ours = LeftIf(succeeds, Some((claim, keeper)));
@@ -295,7 +295,7 @@ fn context(
     };
     let counters = Arc::new(Counters::default());
     let client_mark = MarkSet::new(config.intercept.marks).client_leg();
-    let inherited = (!inheritance.is_empty()).then(|| inheritance.into_parts(client_mark));
+    let inherited = (!inheritance.is_empty()).then(|| inheritance.into_flows(client_mark));
     let (arena, legs) = takeover::arena(
         geometry,
         config.extent_least(),

@@ -14,7 +14,7 @@ use pep_core::{
 use pepd_relay::{
     arena::{Arena, Geometry},
     flow::{Ends, FlowContext, Resumed},
-    survive::{Survivor, inheritance::Parts, recovery::Recovery},
+    survive::{Survivor, recovery::Recovery},
 };
 use pepd_sys::{
     leg::{self, SiteRuntime},
@@ -33,14 +33,14 @@ pub(super) type Legs = HashMap<u64, OwnedFd>;
 pub(super) fn arena(
     geometry: Geometry,
     least: u64,
-    parts: Option<Parts>,
+    inherited: Option<(Option<OwnedFd>, Legs)>,
     discards: bool,
     counters: &Counters,
 ) -> (Option<Arc<Arena>>, Option<Legs>) {
-    let Some(parts) = parts else {
+    let Some((arena, legs)) = inherited else {
         return (None, None);
     };
-    let opened = parts.arena.map(|fd| Arena::open(fd, geometry.initial));
+    let opened = arena.map(|fd| Arena::open(fd, geometry.initial));
     let why = match opened {
         Some(Ok(arena)) if arena.layout().extent_bytes() < least => {
             "it has too little room for flows in tunnels, which are new, or of larger rings to begin with".to_owned()
@@ -50,13 +50,13 @@ pub(super) fn arena(
         }
         Some(Ok(arena)) => {
             warn_of_size(&arena, geometry);
-            return (Some(arena), Some(parts.legs));
+            return (Some(arena), Some(legs));
         }
         Some(Err(err)) => err.to_string(),
         None => "it is not there".to_owned(),
     };
     // Most flows have two.
-    let lost = parts.legs.len().div_ceil(2) as u64;
+    let lost = legs.len().div_ceil(2) as u64;
     counters.update(|stats| stats.flows_lost_at_restart += lost);
     tracing::error!(
         flows = lost,
