@@ -11,12 +11,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::mpsc, time::Instant};
 use trace::{Taken, Trace};
 
@@ -132,7 +133,7 @@ impl Recorders {
     }
 
     fn list(&self) -> MutexGuard<'_, Vec<Arc<Recorder>>> {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.list.lock()
     }
 }
 

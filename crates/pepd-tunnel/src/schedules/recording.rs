@@ -1,11 +1,8 @@
 //! Traces of both ends of a schedule, as qlog files.
 
-use std::{
-    env, fs,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{env, fs, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use trace::qlog::{Header, Writer};
 
 use super::end::Process;
@@ -18,13 +15,13 @@ impl Recording {
     /// Takes what the sessions of an end have traced.
     pub(super) fn take(&self, end: usize, process: &Process) {
         let (taken, origin) = process.take_trace();
-        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ends = self.0.lock();
         Writer::new(origin).taken(&taken, &mut ends[end]);
     }
 
     /// Writes a file for each end, and says where they are.
     pub(super) fn write(&self, seed: u64) -> String {
-        let ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let ends = self.0.lock();
         let title = format!("seed {seed}");
         let files = ["near", "far"]
             .into_iter()
