@@ -9,7 +9,8 @@ use toml::de::DeValue;
 
 use crate::reading::{
     section,
-    values::{Map, NonEmpty, OneOf, Reading, WordOr, text},
+    values::{Map, NonEmpty, Reading, WordOr, text},
+    words,
 };
 
 section! {
@@ -19,7 +20,7 @@ section! {
         /// Its socket. It costs one descriptor, and only who may use it can.
         socket: AdminSocket = socket(), AdminSocket::Auto;
         /// Who may use it.
-        mode: AdminMode = MODES, AdminMode::Owner;
+        mode: AdminMode = AdminMode::WORDS, AdminMode::Owner;
         /// Where it answers what only reads by TCP: any user of this machine may ask there.
         http: Option<SocketAddr> = WordOr("off", None, Loopback), None;
     }
@@ -37,13 +38,14 @@ pub enum AdminSocket {
     Off,
 }
 
-/// Who may use the socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdminMode {
-    /// The user that pepd runs as (0600).
-    Owner,
-    /// Its group too (0660).
-    Group,
+words! {
+    /// Who may use the socket.
+    pub enum AdminMode {
+        /// The user that pepd runs as (0600).
+        Owner = "0600",
+        /// Its group too (0660).
+        Group = "0660",
+    }
 }
 
 impl AdminMode {
@@ -55,8 +57,6 @@ impl AdminMode {
         }
     }
 }
-
-const MODES: OneOf<AdminMode> = OneOf(&[("0600", AdminMode::Owner), ("0660", AdminMode::Group)]);
 
 fn socket() -> impl Reading<Value = AdminSocket> {
     let expected = "\"auto\", \"off\", or the path of a socket";

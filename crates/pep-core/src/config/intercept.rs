@@ -7,7 +7,7 @@ use crate::reading::{
     Section, section,
     values::{Integer, Span, short, text},
 };
-use crate::site::{SynHandling, choices::SYNS};
+use crate::site::SynHandling;
 
 /// Packet and socket marks: the values that fit into a mask, from a first one upwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +77,7 @@ section! {
         /// Priority of our policy rules.
         rule_priority: u32 = Integer(1..=32_765), 100;
         /// How sites that do not say otherwise answer SYNs.
-        syn: SynHandling = SYNS, SynHandling::Spoof;
+        syn: SynHandling = SynHandling::WORDS, SynHandling::Spoof;
         /// How long a held SYN (`syn = "defer"`) is kept after the client last sent it.
         syn_lease: Duration = Span(Duration::from_secs(1)..=Duration::from_secs(300)), Duration::from_secs(35);
     }

@@ -1,29 +1,32 @@
 //! `[log]`: what is written to standard error, and how.
 
-use crate::reading::{section, values::OneOf};
+use crate::reading::{section, words};
 
-/// The form of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object per line, for programs.
-    Json,
+words! {
+    /// The form of log lines.
+    pub enum LogFormat {
+        /// For people.
+        Text = "text",
+        /// One JSON object per line, for programs.
+        Json = "json",
+    }
 }
 
-/// The least important lines that are still written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LogLevel {
-    /// Only what needs an operator now.
-    Error,
-    /// And what may need one.
-    Warn,
-    /// And a line for each flow that ends.
-    Info,
-    /// And why each flow did what it did.
-    Debug,
-    /// Everything.
-    Trace,
+words! {
+    /// The least important lines that are still written.
+    #[derive(PartialOrd, Ord)]
+    pub enum LogLevel {
+        /// Only what needs an operator now.
+        Error = "error",
+        /// And what may need one.
+        Warn = "warn",
+        /// And a line for each flow that ends.
+        Info = "info",
+        /// And why each flow did what it did.
+        Debug = "debug",
+        /// Everything.
+        Trace = "trace",
+    }
 }
 
 section! {
@@ -31,17 +34,8 @@ section! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LogConfig(s) {
         /// The form of lines.
-        format: LogFormat = FORMATS, LogFormat::Text;
+        format: LogFormat = LogFormat::WORDS, LogFormat::Text;
         /// The least important lines that are written; `RUST_LOG` goes before it.
-        level: LogLevel = LEVELS, LogLevel::Info;
+        level: LogLevel = LogLevel::WORDS, LogLevel::Info;
     }
 }
-
-const FORMATS: OneOf<LogFormat> = OneOf(&[("text", LogFormat::Text), ("json", LogFormat::Json)]);
-const LEVELS: OneOf<LogLevel> = OneOf(&[
-    ("error", LogLevel::Error),
-    ("warn", LogLevel::Warn),
-    ("info", LogLevel::Info),
-    ("debug", LogLevel::Debug),
-    ("trace", LogLevel::Trace),
-]);

@@ -13,7 +13,8 @@ use units::Rate;
 use super::Link;
 use crate::reading::{
     Section, section,
-    values::{Integer, OneOf, Reading, Span, Switch, path, text},
+    values::{Integer, Reading, Span, Switch, path, text},
+    words,
 };
 use crate::{
     key::PublicKey,
@@ -29,7 +30,7 @@ section! {
         /// Where we call it. `None`: it calls us.
         endpoint: Option<Endpoint> = s.read("endpoint", Endpoints);
         /// By what it is reached.
-        carrier: Carrier = CARRIER, Carrier::Auto;
+        carrier: Carrier = Carrier::WORDS, Carrier::Auto;
         /// By which it is known.
         public_key: PublicKey = { *key = s.require("public_key", text(KEY)); key.unwrap_or(PublicKey([0; 32])) };
         /// The file with the key that both ends share.
@@ -43,7 +44,7 @@ section! {
         /// Nobody else uses the link to it, so that nothing is gained by silence during an outage.
         dedicated: bool = Switch, link.is_some_and(|link| link.dedicated);
         /// What becomes of new flows while it is gone.
-        on_peer_loss: OnPeerLoss = ON_PEER_LOSS, OnPeerLoss::Split;
+        on_peer_loss: OnPeerLoss = OnPeerLoss::WORDS, OnPeerLoss::Split;
         /// After how long without a sign of life it counts as gone.
         lost_after: Duration = Span(Duration::from_secs(1)..=Duration::from_secs(3600)), Duration::from_secs(10);
         /// How many flows it may have open here, where that is stated ([`flows_max`](Self::flows_max)).
@@ -51,26 +52,28 @@ section! {
     }
 }
 
-/// What becomes of new flows of a tunnel whose peer is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnPeerLoss {
-    /// They are split, as with that mode.
-    Split,
-    /// They are taken over, and wait for the peer.
-    Hold,
-    /// The kernel forwards them.
-    Bypass,
+words! {
+    /// What becomes of new flows of a tunnel whose peer is gone.
+    pub enum OnPeerLoss {
+        /// They are split, as with that mode.
+        Split = "split",
+        /// They are taken over, and wait for the peer.
+        Hold = "hold",
+        /// The kernel forwards them.
+        Bypass = "bypass",
+    }
 }
 
-/// By what a peer is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carrier {
-    /// UDP, and TCP while UDP does not get through.
-    Auto,
-    /// UDP only.
-    Udp,
-    /// TCP only.
-    Tcp,
+words! {
+    /// By what a peer is reached.
+    pub enum Carrier {
+        /// UDP, and TCP while UDP does not get through.
+        Auto = "auto",
+        /// UDP only.
+        Udp = "udp",
+        /// TCP only.
+        Tcp = "tcp",
+    }
 }
 
 section! {
@@ -112,18 +115,6 @@ impl fmt::Display for Endpoint {
         }
     }
 }
-
-const ON_PEER_LOSS: OneOf<OnPeerLoss> = OneOf(&[
-    ("split", OnPeerLoss::Split),
-    ("hold", OnPeerLoss::Hold),
-    ("bypass", OnPeerLoss::Bypass),
-]);
-
-const CARRIER: OneOf<Carrier> = OneOf(&[
-    ("auto", Carrier::Auto),
-    ("udp", Carrier::Udp),
-    ("tcp", Carrier::Tcp),
-]);
 
 /// Reads all `[peer.NAME]` sections. Those without a readable key are left out, and reported; the names
 /// are complete.

@@ -2,7 +2,7 @@
 
 use super::{Custody, Intercept, Link, Timeouts, congestion, packet};
 use crate::reading::{Findings, Section};
-use crate::site::{Close, Given, Mode, Site, SiteTable, SynHandling, WhileDown, choices::MODES};
+use crate::site::{Close, Given, Mode, Site, SiteTable, SynHandling, WhileDown};
 
 /// The name of the built-in last site.
 const FALLBACK: &str = "default";
@@ -54,7 +54,7 @@ impl Context<'_> {
 
     fn read_site(&self, mut section: Section<'_>) -> Site {
         let s = &mut section;
-        let stated = s.read("mode", MODES);
+        let stated = s.read("mode", Mode::WORDS);
         // What is wrong with it is said already; what else is to be said depends on it. Nothing is
         // asked of what is left alone.
         let is_unknown = s.has("mode") && stated.is_none();

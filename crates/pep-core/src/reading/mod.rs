@@ -11,4 +11,4 @@ pub use error::{ConfigError, ConfigWarning};
 pub(crate) use findings::{Findings, Lines};
 pub(crate) use raw::Section;
 pub use raw::closest;
-pub(crate) use table::{row, section};
+pub(crate) use table::{row, section, words};

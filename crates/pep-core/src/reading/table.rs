@@ -1,4 +1,5 @@
-//! Sections as tables: a row is a field and its key, its range and its default.
+//! Sections as tables, a row a field and its key, its range and its default; and choices, a row a
+//! value and its word.
 
 /// Declares a struct, one row for each field, and `read_keys`, which takes the keys from a section
 /// in the order of the rows.
@@ -43,4 +44,31 @@ macro_rules! row {
     };
 }
 
-pub(crate) use {row, section};
+/// Declares an enum by the words for its values, which `WORDS` reads.
+macro_rules! words {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$doc:meta])* $variant:ident = $word:literal,)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)+
+        }
+
+        impl $name {
+            pub(crate) const WORDS: $crate::reading::values::OneOf<Self> =
+                $crate::reading::values::OneOf(&[$(($word, Self::$variant)),+]);
+        }
+
+        impl std::fmt::Display for $name {
+            /// Writes it as configurations have it.
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(match self {
+                    $(Self::$variant => $word,)+
+                })
+            }
+        }
+    };
+}
+
+pub(crate) use {row, section, words};

@@ -8,7 +8,8 @@ use units::{ByteSize, Ratio};
 
 use crate::reading::{
     Section, section,
-    values::{Integer, Number, OneOf, Share, Size, Span, Switch, byte, share},
+    values::{Integer, Number, Share, Size, Span, Switch, byte, share},
+    words,
 };
 
 section! {
@@ -86,7 +87,7 @@ section! {
     pub struct Rule(s, stated: &mut Option<When>, default: Rule) {
         /// What decides. By default [`When::Rule`] if there is any condition, of the file or of the
         /// booster, else [`When::Always`].
-        when: When = { *stated = s.read("when", WHENS); stated.unwrap_or(When::Always) };
+        when: When = { *stated = s.read("when", When::WORDS); stated.unwrap_or(When::Always) };
         /// The share of packets that the link loses is above this.
         loss_above: Option<Ratio> = s.read("loss_above", Share(share(0.0)..=share(1.0))).or(default.loss_above);
         /// The normalised asymmetry is above this: how many ACKs the data that come in call for,
@@ -165,15 +166,16 @@ impl Rule {
     }
 }
 
-/// What decides whether a booster works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    /// The conditions.
-    Rule,
-    /// It works at all times.
-    Always,
-    /// It never does.
-    Never,
+words! {
+    /// What decides whether a booster works.
+    pub enum When {
+        /// The conditions.
+        Rule = "rule",
+        /// It works at all times.
+        Always = "always",
+        /// It never does.
+        Never = "never",
+    }
 }
 
 section! {
@@ -187,7 +189,7 @@ section! {
             ["asymmetry_above", "queue_above"],
         );
         /// How overcode is made.
-        scheme: FecScheme = SCHEMES, FecScheme::Window;
+        scheme: FecScheme = FecScheme::WORDS, FecScheme::Window;
         /// Packets that a repair packet is over.
         window: u8 = byte(1..=128), 64;
         /// Data packets of a block.
@@ -259,13 +261,14 @@ impl Fec {
     }
 }
 
-/// How overcode is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FecScheme {
-    /// Each repair packet is over the last packets.
-    Window,
-    /// Packets are put together in blocks.
-    Block,
+words! {
+    /// How overcode is made.
+    pub enum FecScheme {
+        /// Each repair packet is over the last packets.
+        Window = "window",
+        /// Packets are put together in blocks.
+        Block = "block",
+    }
 }
 
 section! {
@@ -376,7 +379,7 @@ section! {
         /// When it works.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
         /// When ACKs are divided.
-        mode: DivAcksMode = DIVACKS_MODES, DivAcksMode::Controlled;
+        mode: DivAcksMode = DivAcksMode::WORDS, DivAcksMode::Controlled;
         /// Parts of an ACK.
         parts: u8 = byte(2..=64), 12;
         /// Parts of ACKs of a connection at most: past slow start nothing is to be had by it.
@@ -384,13 +387,14 @@ section! {
     }
 }
 
-/// When ACKs are divided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DivAcksMode {
-    /// Until [`DivAcks::max_count`], and anew after a pause.
-    Controlled,
-    /// Until the first sign of loss.
-    BruteForce,
+words! {
+    /// When ACKs are divided.
+    pub enum DivAcksMode {
+        /// Until [`DivAcks::max_count`], and anew after a pause.
+        Controlled = "controlled",
+        /// Until the first sign of loss.
+        BruteForce = "brute_force",
+    }
 }
 
 section! {
@@ -460,38 +464,22 @@ section! {
             ["asymmetry_above", "loss_above"],
         );
         /// How they are told.
-        mark: CongestionMark = MARKS, CongestionMark::Both;
+        mark: CongestionMark = CongestionMark::WORDS, CongestionMark::Both;
     }
 }
 
-/// How a sender is told that it is too fast.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CongestionMark {
-    /// By ECN, where its packets allow it.
-    Ecn,
-    /// By duplicate ACKs, where it speaks TCP.
-    DupAck,
-    /// By ECN where its packets allow it, else by duplicate ACKs.
-    Both,
+words! {
+    /// How a sender is told that it is too fast.
+    pub enum CongestionMark {
+        /// By ECN, where its packets allow it.
+        Ecn = "ecn",
+        /// By duplicate ACKs, where it speaks TCP.
+        DupAck = "dupack",
+        /// By ECN where its packets allow it, else by duplicate ACKs.
+        Both = "both",
+    }
 }
 
 fn cache() -> Size {
     Size(ByteSize::kib(64)..=ByteSize::mib(64))
 }
-
-const WHENS: OneOf<When> = OneOf(&[
-    ("rule", When::Rule),
-    ("always", When::Always),
-    ("never", When::Never),
-]);
-const SCHEMES: OneOf<FecScheme> =
-    OneOf(&[("window", FecScheme::Window), ("block", FecScheme::Block)]);
-const DIVACKS_MODES: OneOf<DivAcksMode> = OneOf(&[
-    ("controlled", DivAcksMode::Controlled),
-    ("brute_force", DivAcksMode::BruteForce),
-]);
-const MARKS: OneOf<CongestionMark> = OneOf(&[
-    ("ecn", CongestionMark::Ecn),
-    ("dupack", CongestionMark::DupAck),
-    ("both", CongestionMark::Both),
-]);

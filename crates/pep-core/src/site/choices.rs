@@ -1,25 +1,29 @@
 //! What keys of a site choose among.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use units::{ByteSize, Rate};
 
 use super::{headers::Dscp, names::CongestionName};
-use crate::reading::values::{BitRate, Map, OneOf, Reading, Size, Span, WordOr, text};
+use crate::reading::{
+    values::{BitRate, Map, Reading, Size, Span, WordOr, text},
+    words,
+};
 
-/// How a site's flows, or packets, are carried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Two legs of kernel TCP, joined here.
-    Split,
-    /// To the site's peer, in a tunnel; split, held or left alone while that is gone.
-    Tunnel,
-    /// Packet by packet to the site's peer, in a tunnel, with boosters.
-    Packet,
-    /// Left alone: the kernel forwards the packets.
-    Bypass,
-    /// Refused, by ICMP.
-    Block,
+words! {
+    /// How a site's flows, or packets, are carried.
+    pub enum Mode {
+        /// Two legs of kernel TCP, joined here.
+        Split = "split",
+        /// To the site's peer, in a tunnel; split, held or left alone while that is gone.
+        Tunnel = "tunnel",
+        /// Packet by packet to the site's peer, in a tunnel, with boosters.
+        Packet = "packet",
+        /// Left alone: the kernel forwards the packets.
+        Bypass = "bypass",
+        /// Refused, by ICMP.
+        Block = "block",
+    }
 }
 
 impl Mode {
@@ -34,57 +38,48 @@ impl Mode {
     }
 }
 
-impl fmt::Display for Mode {
-    /// Writes it as configurations have it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Split => "split",
-            Self::Tunnel => "tunnel",
-            Self::Packet => "packet",
-            Self::Bypass => "bypass",
-            Self::Block => "block",
-        })
+words! {
+    /// What a tunnel's flows are to the people who wait for them.
+    pub enum Class {
+        /// Small messages that somebody waits for: before everything else, each with its repair.
+        Interactive = "interactive",
+        /// Delay matters, and so does rate.
+        Normal = "normal",
+        /// Only the rate matters.
+        Bulk = "bulk",
+        /// Whenever nobody else needs the link.
+        DelayTolerant = "delay_tolerant",
     }
 }
 
-/// What a tunnel's flows are to the people who wait for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
-    /// Small messages that somebody waits for: before everything else, each with its repair.
-    Interactive,
-    /// Delay matters, and so does rate.
-    Normal,
-    /// Only the rate matters.
-    Bulk,
-    /// Whenever nobody else needs the link.
-    DelayTolerant,
+words! {
+    /// Which leg of a flow crosses the link.
+    pub enum LinkLeg {
+        /// pepd stands with the hosts that open connections; the servers are across the link.
+        Server = "server",
+        /// pepd stands with the servers; connections arrive over the link.
+        Client = "client",
+    }
 }
 
-/// Which leg of a flow crosses the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LinkLeg {
-    /// pepd stands with the hosts that open connections; the servers are across the link.
-    Server,
-    /// pepd stands with the servers; connections arrive over the link.
-    Client,
+words! {
+    /// Whose address the server sees.
+    pub enum Source {
+        /// The client's own address and port.
+        Client = "client",
+        /// An address and port of this machine.
+        Self_ = "self",
+    }
 }
 
-/// Whose address the server sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// The client's own address and port.
-    Client,
-    /// An address and port of this machine.
-    Self_,
-}
-
-/// When a host's SYN is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SynHandling {
-    /// At once, before the server is known to answer: saves a round trip.
-    Spoof,
-    /// Once the server has answered, so that refusals and timeouts look as they would without us.
-    Defer,
+words! {
+    /// When a host's SYN is answered.
+    pub enum SynHandling {
+        /// At once, before the server is known to answer: saves a round trip.
+        Spoof = "spoof",
+        /// Once the server has answered, so that refusals and timeouts look as they would without us.
+        Defer = "defer",
+    }
 }
 
 /// The DSCP of the packets we send for a flow.
@@ -128,24 +123,26 @@ pub enum Pacing {
     Rate(Rate),
 }
 
-/// Whether flows that share the link do so by rules of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
-    /// Each gets an equal share of the stated rate, or less if it wants less.
-    Fair,
-    /// What their congestion controls make of it.
-    Off,
+words! {
+    /// Whether flows that share the link do so by rules of ours.
+    pub enum Sharing {
+        /// Each gets an equal share of the stated rate, or less if it wants less.
+        Fair = "fair",
+        /// What their congestion controls make of it.
+        Off = "off",
+    }
 }
 
-/// When more of a tunnel's flows is taken from their hosts than may soon be sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepWhen {
-    /// Never: while the link is away, hosts wait.
-    Never,
-    /// While the link is away.
-    Outage,
-    /// At all times.
-    Always,
+words! {
+    /// When more of a tunnel's flows is taken from their hosts than may soon be sent.
+    pub enum KeepWhen {
+        /// Never: while the link is away, hosts wait.
+        Never = "never",
+        /// While the link is away.
+        Outage = "outage",
+        /// At all times.
+        Always = "always",
+    }
 }
 
 impl KeepWhen {
@@ -158,69 +155,40 @@ impl KeepWhen {
     }
 }
 
-/// When a client that has sent its last byte gets our FIN for its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Close {
-    /// Once the server has ended, and its TCP has acknowledged everything: a close in
-    /// order means what it would without us.
-    Confirmed,
-    /// While the link is away, at once: the client need not wait, nor learns what becomes of its
-    /// bytes.
-    Early,
+words! {
+    /// When a client that has sent its last byte gets our FIN for its own.
+    pub enum Close {
+        /// Once the server has ended, and its TCP has acknowledged everything: a close in
+        /// order means what it would without us.
+        Confirmed = "confirmed",
+        /// While the link is away, at once: the client need not wait, nor learns what becomes of its
+        /// bytes.
+        Early = "early",
+    }
 }
 
-/// What becomes of new flows of a site while the link is known to be away.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhileDown {
-    /// They are accepted, and wait for the link.
-    Custody,
-    /// They are accepted and reset at once, so that programs need not wait to know.
-    Refuse,
-    /// The kernel forwards them: there may be another way.
-    Bypass,
+words! {
+    /// What becomes of new flows of a site while the link is known to be away.
+    pub enum WhileDown {
+        /// They are accepted, and wait for the link.
+        Custody = "custody",
+        /// They are accepted and reset at once, so that programs need not wait to know.
+        Refuse = "refuse",
+        /// The kernel forwards them: there may be another way.
+        Bypass = "bypass",
+    }
 }
 
-/// What becomes of new flows of a site whose SYNs pepd's rules redirect and the machine drops, by
-/// another program's firewall for example.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InterceptionLoss {
-    /// The kernel forwards them, unaccelerated and outside of any tunnel.
-    Pass,
-    /// Their SYNs are dropped: nothing leaves the machine outside of the tunnel.
-    Block,
+words! {
+    /// What becomes of new flows of a site whose SYNs pepd's rules redirect and the machine drops, by
+    /// another program's firewall for example.
+    pub enum InterceptionLoss {
+        /// The kernel forwards them, unaccelerated and outside of any tunnel.
+        Pass = "pass",
+        /// Their SYNs are dropped: nothing leaves the machine outside of the tunnel.
+        Block = "block",
+    }
 }
-
-pub(crate) const SYNS: OneOf<SynHandling> =
-    OneOf(&[("spoof", SynHandling::Spoof), ("defer", SynHandling::Defer)]);
-
-pub(super) const WHILE_DOWN: OneOf<WhileDown> = OneOf(&[
-    ("custody", WhileDown::Custody),
-    ("refuse", WhileDown::Refuse),
-    ("bypass", WhileDown::Bypass),
-]);
-pub(super) const INTERCEPTION_LOSS: OneOf<InterceptionLoss> = OneOf(&[
-    ("pass", InterceptionLoss::Pass),
-    ("block", InterceptionLoss::Block),
-]);
-pub(super) const CLASSES: OneOf<Class> = OneOf(&[
-    ("interactive", Class::Interactive),
-    ("normal", Class::Normal),
-    ("bulk", Class::Bulk),
-    ("delay_tolerant", Class::DelayTolerant),
-]);
-pub(super) const CLOSES: OneOf<Close> =
-    OneOf(&[("confirmed", Close::Confirmed), ("early", Close::Early)]);
-pub(super) const KEEP_WHEN: OneOf<KeepWhen> = OneOf(&[
-    ("never", KeepWhen::Never),
-    ("outage", KeepWhen::Outage),
-    ("always", KeepWhen::Always),
-]);
-pub(super) const LINK_LEGS: OneOf<LinkLeg> =
-    OneOf(&[("server", LinkLeg::Server), ("client", LinkLeg::Client)]);
-pub(super) const SHARINGS: OneOf<Sharing> =
-    OneOf(&[("fair", Sharing::Fair), ("off", Sharing::Off)]);
-pub(super) const SOURCES: OneOf<Source> =
-    OneOf(&[("client", Source::Client), ("self", Source::Self_)]);
 
 pub(super) fn control() -> impl Reading<Value = CongestionName> {
     text("the name of a congestion control")
@@ -245,14 +213,6 @@ pub(super) fn pacing() -> impl Reading<Value = Pacing> {
     let rate = WordOr("off", Pacing::Off, Map(BitRate, Pacing::Rate));
     WordOr("auto", Pacing::Auto, rate)
 }
-
-pub(crate) const MODES: OneOf<Mode> = OneOf(&[
-    ("split", Mode::Split),
-    ("tunnel", Mode::Tunnel),
-    ("packet", Mode::Packet),
-    ("bypass", Mode::Bypass),
-    ("block", Mode::Block),
-]);
 
 pub(super) fn dscp() -> impl Reading<Value = DscpPolicy> {
     WordOr("keep", DscpPolicy::Keep, Map(Dscp, DscpPolicy::Set))

@@ -7,7 +7,8 @@ use units::Rate;
 use super::{names::IfName, timeouts::KERNEL_RTO_MAX};
 use crate::reading::{
     Section, section,
-    values::{BitRate, Map, OneOf, Reading, Span, Switch, WordOr, path, text},
+    values::{BitRate, Map, Reading, Span, Switch, WordOr, path, text},
+    words,
 };
 
 section! {
@@ -27,7 +28,7 @@ section! {
         /// True where nothing else uses the link. Statements of sites and peers take precedence.
         dedicated: bool = Switch, false;
         /// Fate of new flows of mode `split` whose route leads by another interface.
-        elsewhere: Elsewhere = ELSEWHERE, Elsewhere::Pass;
+        elsewhere: Elsewhere = Elsewhere::WORDS, Elsewhere::Pass;
         /// The file that says when it is there (a contact plan, [`units::contacts`]).
         contacts: Option<PathBuf> = s.read("contacts", path("the path of a contact plan"));
         /// Who beyond the link is asked whether it is there.
@@ -37,18 +38,16 @@ section! {
     }
 }
 
-/// Fate of new flows that do not cross the link, as their route leads by another interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Elsewhere {
-    /// The kernel forwards them.
-    Pass,
-    /// pepd carries them as if they crossed it: the route leads by an interface above the link's, a
-    /// VPN's for example.
-    Split,
+words! {
+    /// Fate of new flows that do not cross the link, as their route leads by another interface.
+    pub enum Elsewhere {
+        /// The kernel forwards them.
+        Pass = "pass",
+        /// pepd carries them as if they crossed it: the route leads by an interface above the link's, a
+        /// VPN's for example.
+        Split = "split",
+    }
 }
-
-const ELSEWHERE: OneOf<Elsewhere> =
-    OneOf(&[("pass", Elsewhere::Pass), ("split", Elsewhere::Split)]);
 
 /// A rate, or `"auto"`: unknown.
 pub(crate) fn rate_or_auto() -> impl Reading<Value = Option<Rate>> {

@@ -8,7 +8,8 @@ use super::Class;
 use super::boost::Boost;
 use crate::reading::{
     Section, section,
-    values::{Map, OneOf, Reading, Size, Span, Switch, WordOr},
+    values::{Map, Reading, Size, Span, Switch, WordOr},
+    words,
 };
 
 /// What is queued at most where nothing is said, and the rate is not known.
@@ -33,14 +34,11 @@ section! {
         /// side of the tunnel see one packet then.
         join: bool = Switch, true;
         /// What becomes of packets while the peer is gone.
-        on_peer_loss: WithoutPeer = WITHOUT_PEER, WithoutPeer::Pass;
+        on_peer_loss: WithoutPeer = WithoutPeer::WORDS, WithoutPeer::Pass;
         /// What is done with the packets.
         boost: Boost = own.whole(|s| Boost::read_keys(s, deadline));
     }
 }
-
-const WITHOUT_PEER: OneOf<WithoutPeer> =
-    OneOf(&[("pass", WithoutPeer::Pass), ("drop", WithoutPeer::Drop)]);
 
 fn queue() -> impl Reading<Value = Option<ByteSize>> {
     let size = Size(ByteSize::kib(4)..=ByteSize::mib(64));
@@ -79,11 +77,12 @@ impl PacketPolicy {
     }
 }
 
-/// What becomes of a site's packets while its peer is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WithoutPeer {
-    /// The kernel forwards them as they are.
-    Pass,
-    /// They are dropped.
-    Drop,
+words! {
+    /// What becomes of a site's packets while its peer is gone.
+    pub enum WithoutPeer {
+        /// The kernel forwards them as they are.
+        Pass = "pass",
+        /// They are dropped.
+        Drop = "drop",
+    }
 }

@@ -102,11 +102,11 @@ section! {
         /// RTT0 of hybla and hybla_sat on the link leg: they grow as if the round trip were this.
         rtt0: Duration = rtt0(), RTT0_DEFAULT;
         /// Which leg crosses the link.
-        link_leg: LinkLeg = LINK_LEGS, LinkLeg::Server;
+        link_leg: LinkLeg = LinkLeg::WORDS, LinkLeg::Server;
         /// Whose address the server sees.
-        source: Source = SOURCES, Source::Client;
+        source: Source = Source::WORDS, Source::Client;
         /// When the client's SYN is answered.
-        syn: SynHandling = SYNS, given.syn;
+        syn: SynHandling = SynHandling::WORDS, given.syn;
         /// The DSCP of both legs.
         dscp: DscpPolicy = dscp(), DscpPolicy::Keep;
         /// TCP_NODELAY on the host leg.
@@ -125,7 +125,7 @@ section! {
         pacing: Pacing = pacing(), Pacing::Auto;
         /// Whether its flows share the link's stated rate, with those of other such sites. Only with
         /// [`Pacing::Auto`].
-        share: Sharing = SHARINGS, Sharing::Fair;
+        share: Sharing = Sharing::WORDS, Sharing::Fair;
         /// Buffers of the link leg. Cost kernel memory up to twice the size each way for a flow that
         /// fills them.
         link_buffer: Buffer = buffer(), Buffer::Auto;
@@ -135,7 +135,7 @@ section! {
         /// [`Mode::Packet`] has one.
         peer: Option<String> = read_peer(s, given.peers);
         /// How its flows or packets are carried in a tunnel.
-        class: Class = CLASSES, Class::Normal;
+        class: Class = Class::WORDS, Class::Normal;
         /// Whether their bytes are compressed there.
         compress: bool = Switch, false;
         /// How long they are held in custody without getting on.
@@ -143,13 +143,13 @@ section! {
         /// Bytes on disk of all its flows at most; `None`: as many as `custody.disk` allows.
         disk: Option<ByteSize> = s.read("disk", disk());
         /// When a client's FIN is answered.
-        close: Close = CLOSES, Close::Confirmed;
+        close: Close = Close::WORDS, Close::Confirmed;
         /// What becomes of new flows while the link is known to be away.
-        while_down: WhileDown = WHILE_DOWN, WhileDown::Custody;
+        while_down: WhileDown = WhileDown::WORDS, WhileDown::Custody;
         /// What becomes of new flows while pepd's rules redirect SYNs that never arrive.
-        on_interception_loss: InterceptionLoss = INTERCEPTION_LOSS, InterceptionLoss::Pass;
+        on_interception_loss: InterceptionLoss = InterceptionLoss::WORDS, InterceptionLoss::Pass;
         /// When they are taken into custody.
-        custody: KeepWhen = KEEP_WHEN, KeepWhen::of(class);
+        custody: KeepWhen = KeepWhen::WORDS, KeepWhen::of(class);
         /// How packets are carried, in [`Mode::Packet`]; there alone it is `Some`.
         packet: Option<PacketPolicy> = None;
     }
