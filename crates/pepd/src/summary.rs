@@ -11,7 +11,7 @@ use std::{
 
 use pep_core::{
     config::{Config, CongestionName, OnPeerLoss, Peer, Timeouts},
-    site::{Buffers, Class, DscpPolicy, LinkLeg, ReceiveBuffer, Site, SiteId, Source, SynHandling},
+    site::{Buffers, DscpPolicy, LinkLeg, ReceiveBuffer, Site, SiteId, Source, SynHandling},
 };
 use pepd_api::text;
 use pepd_sys::{congestion::Catalogue, keys};
@@ -185,7 +185,7 @@ impl Summary<'_> {
             OnPeerLoss::Hold => "held",
             OnPeerLoss::Bypass => "forwarded by the kernel",
         };
-        let (name, class) = (&peer.name, class(site.class));
+        let (name, class) = (&peer.name, site.class);
         let compressed = if site.compress { ", compressed" } else { "" };
         format!(
             "tunnel to {name} as {class}{compressed}, while it is gone {else_}; port {port}, {source}"
@@ -269,15 +269,6 @@ fn source(source: Source) -> &'static str {
     match source {
         Source::Client => "the server sees the client's address",
         Source::Self_ => "the server sees this machine's address",
-    }
-}
-
-fn class(class: Class) -> &'static str {
-    match class {
-        Class::Interactive => "interactive",
-        Class::Normal => "normal",
-        Class::Bulk => "bulk",
-        Class::DelayTolerant => "delay_tolerant",
     }
 }
 

@@ -61,13 +61,9 @@ pub(super) fn read(s: &mut Section<'_>, site: &Site) -> Option<PacketPolicy> {
 }
 
 fn check_legs(section: &Section<'_>, mode: Mode) {
-    let name = match mode {
-        Mode::Block => "block",
-        _ => "packet",
-    };
     for key in OF_LEGS.into_iter().filter(|key| section.has(key)) {
         let message = format!(
-            "has no effect: mode \"{name}\" has no TCP connections of its own, and hosts' pass as packets"
+            "has no effect: mode \"{mode}\" has no TCP connections of its own, and hosts' pass as packets"
         );
         section.warning(key, message);
     }

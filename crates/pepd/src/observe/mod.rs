@@ -215,7 +215,8 @@ impl Observer {
                 congestion: site.congestion.iter().map(ToString::to_string).collect(),
                 peer: site.peer.clone(),
                 bypassed: why(id, site).map(ToOwned::to_owned),
-                on_interception_loss: (!lost.is_empty()).then(|| on_loss(site).to_owned()),
+                on_interception_loss: (!lost.is_empty())
+                    .then(|| site.on_interception_loss.to_string()),
                 interception_lost: lost,
                 traffic: tally.as_ref().map_or_else(Traffic::default, |tally| {
                     self.traffic(id.index(), tally, Some(&site.name))
@@ -393,13 +394,6 @@ fn session_status(facts: &SessionFacts) -> SessionStatus {
             congestion: causes.congestion,
             outage: causes.outage,
         },
-    }
-}
-
-pub(crate) fn on_loss(site: &Site) -> &'static str {
-    match site.on_interception_loss {
-        InterceptionLoss::Pass => "pass",
-        InterceptionLoss::Block => "block",
     }
 }
 

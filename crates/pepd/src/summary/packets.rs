@@ -6,8 +6,6 @@ use pep_core::{
 };
 use units::duration;
 
-use super::class;
-
 /// The mode of such a site, in words.
 pub(super) fn mode(site: &Site) -> String {
     match (site.mode, &site.packet, &site.peer) {
@@ -49,7 +47,7 @@ fn packet(site: &Site, policy: &PacketPolicy, peer: &str) -> String {
     };
     format!(
         "packet to {peer} as {}, while it is gone {without}; each waits for {} at most{queue}{clamp}{joined}; boosters: {boosters}",
-        class(site.class),
+        site.class,
         duration::format(policy.deadline)
     )
 }
