@@ -69,7 +69,8 @@ section! {
         /// per site ([`Config::listen_port`](super::Config::listen_port)).
         listen_port: u16 = short(1..=u16::MAX), 5000;
         /// Name of our nft table, for IPv4 and IPv6 together.
-        table: TableName = text("the name of an nft table"), "pepd".parse().expect("a valid table name");
+        table: TableName =
+            text("the name of an nft table"), "pepd".parse().expect("a valid table name");
         /// Marks of packets and sockets.
         marks: Marks = read_marks(s);
         /// First of the routing tables we fill: one for local delivery and one per LAN interface.
@@ -79,7 +80,8 @@ section! {
         /// How sites that do not say otherwise answer SYNs.
         syn: SynHandling = SynHandling::WORDS, SynHandling::Spoof;
         /// How long a held SYN (`syn = "defer"`) is kept after the client last sent it.
-        syn_lease: Duration = Span(Duration::from_secs(1)..=Duration::from_secs(300)), Duration::from_secs(35);
+        syn_lease: Duration =
+            Span(Duration::from_secs(1)..=Duration::from_secs(300)), Duration::from_secs(35);
     }
 }
 

@@ -7,16 +7,18 @@ use units::ByteSize;
 use super::addresses::{Addresses, TUNNEL_EXTENT_MIN};
 use crate::reading::{
     Section, section,
-    values::{Integer, PowerOfTwo, Size, Span},
+    values::{Integer, PowerOfTwo, Size, Span, some},
 };
 use crate::site::custody::MEMORY;
 
 section! {
-    /// `[limits]`: what pepd never exceeds. Beyond it connections pass unaccelerated, and are counted.
+    /// `[limits]`: what pepd never exceeds. Beyond it connections pass unaccelerated, and are
+    /// counted.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Limits(s, addresses: Addresses, tunnels: bool) {
         /// The ring of one direction of a flow to begin with, up to [`ring_max`](Self::ring_max).
-        ring_initial: ByteSize = PowerOfTwo(ByteSize::kib(4)..=ByteSize::mib(16)), ByteSize::kib(64);
+        ring_initial: ByteSize =
+            PowerOfTwo(ByteSize::kib(4)..=ByteSize::mib(16)), ByteSize::kib(64);
         /// Flows at one time.
         flows: u32 = Integer(1..=1_000_000), flows_fair(addresses, ring_initial, tunnels);
         /// SYNs held at one time (`syn = "defer"`).
@@ -25,23 +27,26 @@ section! {
         held_rate: u32 = Integer(1..=1_000_000), 10_000;
         /// Flows of one host (a client's IPv4 address, or its IPv6 /64) at one time. `None`: a
         /// quarter of what there may be in all, but at least [`HOST_FLOWS_LEAST`].
-        flows_per_host: Option<u32> = s.read("flows_per_host", Integer(1..=flows));
+        flows_per_host: Option<u32> = some(Integer(1..=flows)), None;
         /// Bytes of all rings together: an upper bound, not a reservation.
-        memory: ByteSize = Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)), MEMORY.min(ByteSize(addresses.bytes / 4));
+        memory: ByteSize = Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)),
+            MEMORY.min(ByteSize(addresses.bytes / 4));
         /// The ring of one direction of a flow at most.
         ring_max: ByteSize = PowerOfTwo(ByteSize::kib(64)..=ByteSize::mib(16)), ByteSize::mib(1);
         /// SYNs held for one client address.
         held_per_source: u32 = Integer(1..=held), 1024.min(held);
         /// SYNs held for one destination address.
         held_per_destination: u32 = Integer(1..=held), 512.min(held);
-        /// SYNs per second that are held of one host (an IPv4 address, an IPv6 /64), and as many at once.
+        /// SYNs per second that are held of one host (an IPv4 address, an IPv6 /64), and as many at
+        /// once.
         held_rate_per_source: u32 = Integer(1..=held_rate), 5000.min(held_rate);
         /// Descriptors kept back for everything that is not a flow (netlink, nft, logs).
         descriptors: u32 = Integer(16..=10_000), 64;
         /// Bytes one flow may move before others get their turn.
         relay_budget: ByteSize = Size(ByteSize::kib(4)..=ByteSize::mib(64)), ByteSize::mib(1);
         /// How long a worker may stay awake for the next bytes of a flow; 0 never stays awake.
-        busy_poll: Duration = Span(Duration::ZERO..=Duration::from_millis(1)), Duration::from_micros(50);
+        busy_poll: Duration =
+            Span(Duration::ZERO..=Duration::from_millis(1)), Duration::from_micros(50);
         /// Connections the kernel may have completed before pepd accepts them, per site, address
         /// family and processor; the kernel caps it at `net.core.somaxconn`.
         backlog: u32 = Integer(1..=65_535), 4096;

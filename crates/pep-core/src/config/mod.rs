@@ -1,7 +1,8 @@
 //! The configuration: TOML text to checked types which cannot hold a nonsensical value.
 //!
-//! Nothing past this module sees TOML. `docs/configuration.md` is the reference for operators;
-//! tests keep it and these types in agreement.
+//! A section is a table of its keys; those that sites need are in [`crate::site`]. Nothing else
+//! sees TOML. `docs/configuration.md` is the reference for operators; tests keep it and the tables
+//! in agreement.
 
 mod addresses;
 mod admin;

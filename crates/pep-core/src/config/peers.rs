@@ -13,7 +13,7 @@ use units::Rate;
 use super::Link;
 use crate::reading::{
     Section, section,
-    values::{Integer, Reading, Span, Switch, path, text},
+    values::{Integer, Reading, Span, Switch, path, some, text},
     words,
 };
 use crate::{
@@ -28,27 +28,30 @@ section! {
         /// Its name in this file; appears in logs.
         name: String = given;
         /// Where we call it. `None`: it calls us.
-        endpoint: Option<Endpoint> = s.read("endpoint", Endpoints);
+        endpoint: Option<Endpoint> = some(Endpoints), None;
         /// By what it is reached.
         carrier: Carrier = Carrier::WORDS, Carrier::Auto;
         /// By which it is known.
-        public_key: PublicKey = { *key = s.require("public_key", text(KEY)); key.unwrap_or(PublicKey([0; 32])) };
+        public_key: PublicKey =
+            { *key = s.require("public_key", text(KEY)); key.unwrap_or(PublicKey([0; 32])) };
         /// The file with the key that both ends share.
-        psk_file: Option<PathBuf> = s.read("psk_file", path("the path of a file"));
+        psk_file: Option<PathBuf> = some(path("the path of a file")), None;
         /// How fast we may send to it, in IP packets. `None`: measured.
         rate: Option<Rate> = rate_or_auto(), link.and_then(|link| link.rate);
         /// Rate at which it sends to us, in IP packets. `None`: unknown.
         rate_down: Option<Rate> = rate_or_auto(), link.and_then(|link| link.rate_down);
         /// The round trip to it to begin with, by default that of `[link]`. `None`: unknown.
-        rtt: Option<Duration> = s.read("rtt", round_trip()).or(link.and_then(|link| link.rtt));
+        rtt: Option<Duration> = some(round_trip()), link.and_then(|link| link.rtt);
         /// Nobody else uses the link to it, so that nothing is gained by silence during an outage.
         dedicated: bool = Switch, link.is_some_and(|link| link.dedicated);
         /// What becomes of new flows while it is gone.
         on_peer_loss: OnPeerLoss = OnPeerLoss::WORDS, OnPeerLoss::Split;
         /// After how long without a sign of life it counts as gone.
-        lost_after: Duration = Span(Duration::from_secs(1)..=Duration::from_secs(3600)), Duration::from_secs(10);
-        /// How many flows it may have open here, where that is stated ([`flows_max`](Self::flows_max)).
-        flows: Option<u32> = s.read("flows", Integer(1..=1_000_000));
+        lost_after: Duration =
+            Span(Duration::from_secs(1)..=Duration::from_secs(3600)), Duration::from_secs(10);
+        /// How many flows it may have open here, where that is stated
+        /// ([`flows_max`](Self::flows_max)).
+        flows: Option<u32> = some(Integer(1..=1_000_000)), None;
     }
 }
 
@@ -83,10 +86,10 @@ section! {
         /// The file with our private key.
         key_file: PathBuf = stated;
         /// Where peers reach us. `None`: any address and a port that the kernel chooses.
-        listen: Option<SocketAddr> = s.read("listen", Listen);
-        /// The folder in which what was learnt of the ways to peers outlasts us. `None`: that of systemd
-        /// (`StateDirectory=`), if any.
-        state: Option<PathBuf> = s.read("state", path("the path of a folder"));
+        listen: Option<SocketAddr> = some(Listen), None;
+        /// The folder in which what was learnt of the ways to peers outlasts us. `None`: that of
+        /// systemd (`StateDirectory=`), if any.
+        state: Option<PathBuf> = some(path("the path of a folder")), None;
     }
 }
 

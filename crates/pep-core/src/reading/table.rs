@@ -19,14 +19,19 @@ macro_rules! section {
         pub struct $name {
             $(
                 $(#[$doc])*
-                $(#[doc = concat!("\n\n`", stringify!($value), "`, default `", stringify!($default), "`.")])?
+                $(#[doc = concat!(
+                    "\n\n`", stringify!($value), "`, default `", stringify!($default), "`."
+                )])?
                 pub $field: $type,
             )*
         }
 
         impl $name {
             /// Takes its keys. The caller finishes the section.
-            pub(crate) fn read_keys($section: &mut $crate::reading::Section<'_> $(, $given: $of)*) -> Self {
+            pub(crate) fn read_keys(
+                $section: &mut $crate::reading::Section<'_>
+                $(, $given: $of)*
+            ) -> Self {
                 $(let $field = $crate::reading::row!($section, $field, $value $(, $default)?);)*
                 Self { $($field),* }
             }

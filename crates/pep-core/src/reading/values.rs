@@ -273,6 +273,11 @@ impl<R: Reading, U, F: Fn(R::Value) -> U> Reading for Map<R, F> {
     }
 }
 
+/// Another reading, of a key that need not have a value.
+pub(crate) fn some<R: Reading>(reading: R) -> impl Reading<Value = Option<R::Value>> {
+    Map(reading, Some)
+}
+
 /// A duration in a range.
 pub(crate) struct Span(pub(crate) RangeInclusive<Duration>);
 

@@ -8,7 +8,7 @@ use units::{ByteSize, Ratio};
 
 use crate::reading::{
     Section, section,
-    values::{Integer, Number, Share, Size, Span, Switch, byte, share},
+    values::{Integer, Number, Share, Size, Span, Switch, byte, share, some},
     words,
 };
 
@@ -21,7 +21,8 @@ section! {
         /// Sends lost packets again.
         arq: Option<Arq> = s.switched("arq").map(|own| own.whole(|s| Arq::read_keys(s, deadline)));
         /// Makes the ACKs again that were left out on the way, spread over time.
-        ack_reconstruction: Option<AckReconstruction> = read(s, "ack_reconstruction", AckReconstruction::read_keys);
+        ack_reconstruction: Option<AckReconstruction> =
+            read(s, "ack_reconstruction", AckReconstruction::read_keys);
         /// Leaves out ACKs that a later one in the queue says too.
         ack_filter: Option<AckFilter> = s.switched("ack_filter").map(AckFilter::read);
         /// Leaves out TCP data that the other side is known to have.
@@ -89,14 +90,14 @@ section! {
         /// booster, else [`When::Always`].
         when: When = { *stated = s.read("when", When::WORDS); stated.unwrap_or(When::Always) };
         /// The share of packets that the link loses is above this.
-        loss_above: Option<Ratio> = s.read("loss_above", Share(share(0.0)..=share(1.0))).or(default.loss_above);
+        loss_above: Option<Ratio> = some(Share(share(0.0)..=share(1.0))), default.loss_above;
         /// The normalised asymmetry is above this: how many ACKs the data that come in call for,
         /// over how many the way back takes; above 1 it is short of room for them.
-        asymmetry_above: Option<f64> = s.read("asymmetry_above", Number(0.0..=10_000.0)).or(default.asymmetry_above);
+        asymmetry_above: Option<f64> = some(Number(0.0..=10_000.0)), default.asymmetry_above;
         /// Packets wait in our queue for longer than this.
-        queue_above: Option<Duration> = s.read("queue_above", Span(Duration::ZERO..=HOUR)).or(default.queue_above);
-        /// For how long the conditions must hold before it begins to work, and must not hold before it
-        /// ends.
+        queue_above: Option<Duration> = some(Span(Duration::ZERO..=HOUR)), default.queue_above;
+        /// For how long the conditions must hold before it begins to work, and must not hold before
+        /// it ends.
         after: Duration = Span(Duration::ZERO..=HOUR), default.after;
     }
 }
@@ -182,7 +183,8 @@ section! {
     /// `fec`: overcode over the packets of the site.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Fec(s) {
-        /// When it works. Below its default, a packet lost in two thousand, TCP and voice do without.
+        /// When it works. Below its default, a packet lost in two thousand, TCP and voice do
+        /// without.
         rule: Rule = Rule::read_beside(
             s,
             Rule { loss_above: Some(share(0.0005)), ..Rule::ALWAYS },
@@ -198,8 +200,8 @@ section! {
         overhead_max: Ratio = Share(share(0.0)..=share(1.0)), share(0.5);
         /// What may be lost still.
         target: Ratio = Share(share(1e-9)..=share(0.1)), share(1e-5);
-        /// Blocks that are sent interleaved, of at most 2048 packets together. Costs as many times the
-        /// delay.
+        /// Blocks that are sent interleaved, of at most 2048 packets together. Costs as many times
+        /// the delay.
         depth: u8 = byte(1..=64), 1;
     }
 }
@@ -279,13 +281,15 @@ section! {
         rule: Rule = Rule::read(s, Rule::ALWAYS);
         /// Times that a packet is sent again. What is lost twice, the hosts send again themselves.
         tries: u8 = byte(1..=2), 1;
-        /// Whether packets leave in the order in which they came, so that those behind a lost one wait.
+        /// Whether packets leave in the order in which they came, so that those behind a lost one
+        /// wait.
         order: bool = Switch, false;
         /// Packets that are kept to be sent again, at each end. By default the product of 14 Mbit/s
         /// and 600 ms.
         cache: ByteSize = cache(), ByteSize::mib(1);
         /// How long a missing packet is waited for.
-        wait: Duration = Span(Duration::from_millis(1)..=Arq::WAIT_MAX), deadline.min(Arq::WAIT_MAX);
+        wait: Duration =
+            Span(Duration::from_millis(1)..=Arq::WAIT_MAX), deadline.min(Arq::WAIT_MAX);
     }
 }
 
@@ -295,7 +299,8 @@ impl Arq {
 }
 
 section! {
-    /// `ack_reconstruction`: ACKs that were left out are made again behind the link, spread over time.
+    /// `ack_reconstruction`: ACKs that were left out are made again behind the link, spread over
+    /// time.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct AckReconstruction(s) {
         /// When it works. By default: packets wait in the queue at all, and the asymmetry is such
@@ -305,9 +310,10 @@ section! {
             asymmetry_above: Some(1.0),
             ..Rule::ALWAYS
         });
-        /// Over how long a time ACKs are spread at most: until the next one is due, unless that takes
-        /// longer.
-        spacing_max: Duration = Span(Duration::from_millis(1)..=Duration::from_secs(10)), Duration::from_secs(1);
+        /// Over how long a time ACKs are spread at most: until the next one is due, unless that
+        /// takes longer.
+        spacing_max: Duration =
+            Span(Duration::from_millis(1)..=Duration::from_secs(10)), Duration::from_secs(1);
     }
 }
 
@@ -404,13 +410,14 @@ section! {
         /// When it works.
         rule: Rule = Rule::read(s, Rule::ALWAYS);
         /// How long a packet is held back at most.
-        delay: Duration = Span(Duration::from_millis(1)..=Duration::from_secs(2)), Duration::from_millis(60);
+        delay: Duration =
+            Span(Duration::from_millis(1)..=Duration::from_secs(2)), Duration::from_millis(60);
     }
 }
 
 section! {
-    /// `checksum`: UDP datagrams over IPv4 that have no checksum get one, so that damage behind the link
-    /// is found out.
+    /// `checksum`: UDP datagrams over IPv4 that have no checksum get one, so that damage behind the
+    /// link is found out.
     #[derive(Debug, Clone, Copy, PartialEq)]
     pub struct Checksum(s) {
         /// When it works.

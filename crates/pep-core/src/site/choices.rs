@@ -77,7 +77,8 @@ words! {
     pub enum SynHandling {
         /// At once, before the server is known to answer: saves a round trip.
         Spoof = "spoof",
-        /// Once the server has answered, so that refusals and timeouts look as they would without us.
+        /// Once the server has answered, so that refusals and timeouts look as they would without
+        /// us.
         Defer = "defer",
     }
 }
@@ -161,8 +162,8 @@ words! {
         /// Once the server has ended, and its TCP has acknowledged everything: a close in
         /// order means what it would without us.
         Confirmed = "confirmed",
-        /// While the link is away, at once: the client need not wait, nor learns what becomes of its
-        /// bytes.
+        /// While the link is away, at once: the client need not wait, nor learns what becomes of
+        /// its bytes.
         Early = "early",
     }
 }
@@ -180,8 +181,8 @@ words! {
 }
 
 words! {
-    /// What becomes of new flows of a site whose SYNs pepd's rules redirect and the machine drops, by
-    /// another program's firewall for example.
+    /// What becomes of new flows of a site whose SYNs pepd's rules redirect and the machine drops,
+    /// by another program's firewall for example.
     pub enum InterceptionLoss {
         /// The kernel forwards them, unaccelerated and outside of any tunnel.
         Pass = "pass",

@@ -9,7 +9,7 @@ use units::ByteSize;
 
 use crate::reading::{
     Section, section,
-    values::{Size, Span, Switch, path},
+    values::{Size, Span, Switch, path, some},
 };
 
 /// Memory of all flows, where nothing else is stated.
@@ -20,7 +20,7 @@ section! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Custody(s, of_flows: ByteSize) {
         /// Where bytes go for which there is no memory. Default none: hosts wait instead.
-        folder: Option<PathBuf> = s.read("folder", path("the path of a folder"));
+        folder: Option<PathBuf> = some(path("the path of a folder")), None;
         /// Whether flows outlive the process that carries them: a crash, a restart, an upgrade.
         survive: bool = Switch, true;
         /// Bytes in the folder at most.

@@ -7,7 +7,7 @@ use units::Rate;
 use super::{names::IfName, timeouts::KERNEL_RTO_MAX};
 use crate::reading::{
     Section, section,
-    values::{BitRate, Map, Reading, Span, Switch, WordOr, path, text},
+    values::{BitRate, Map, Reading, Span, Switch, WordOr, path, some, text},
     words,
 };
 
@@ -17,24 +17,25 @@ section! {
     pub struct Link(s, stated: IfName) {
         /// The interface that leads to it.
         interface: IfName = stated;
-        /// Rate in bit/s at which pepd may send into it. `None`: unknown, send buffers are left to the
-        /// kernel's autotuning and flows are not paced.
+        /// Rate in bit/s at which pepd may send into it. `None`: unknown, send buffers are left to
+        /// the kernel's autotuning and flows are not paced.
         rate: Option<Rate> = rate_or_auto(), None;
-        /// Rate in bit/s of what comes from it. `None`: unknown. Bounds receive buffers and the room
-        /// for what a peer sends; limits no flow.
+        /// Rate in bit/s of what comes from it. `None`: unknown. Bounds receive buffers and the
+        /// room for what a peer sends; limits no flow.
         rate_down: Option<Rate> = rate_or_auto(), None;
         /// Its round-trip time when idle. `None`: unknown.
-        rtt: Option<Duration> = s.read("rtt", round_trip());
+        rtt: Option<Duration> = some(round_trip()), None;
         /// True where nothing else uses the link. Statements of sites and peers take precedence.
         dedicated: bool = Switch, false;
         /// Fate of new flows of mode `split` whose route leads by another interface.
         elsewhere: Elsewhere = Elsewhere::WORDS, Elsewhere::Pass;
         /// The file that says when it is there (a contact plan, [`units::contacts`]).
-        contacts: Option<PathBuf> = s.read("contacts", path("the path of a contact plan"));
+        contacts: Option<PathBuf> = some(path("the path of a contact plan")), None;
         /// Who beyond the link is asked whether it is there.
         gateway: Option<IpAddr> = read_gateway(s);
         /// How often. By default that costs some 200 bit/s with IPv4.
-        gateway_every: Duration = Span(Duration::from_millis(100)..=Duration::from_secs(3600)), Duration::from_secs(5);
+        gateway_every: Duration =
+            Span(Duration::from_millis(100)..=Duration::from_secs(3600)), Duration::from_secs(5);
     }
 }
 
@@ -43,8 +44,8 @@ words! {
     pub enum Elsewhere {
         /// The kernel forwards them.
         Pass = "pass",
-        /// pepd carries them as if they crossed it: the route leads by an interface above the link's, a
-        /// VPN's for example.
+        /// pepd carries them as if they crossed it: the route leads by an interface above the
+        /// link's, a VPN's for example.
         Split = "split",
     }
 }

@@ -101,9 +101,10 @@ section! {
         /// DSCP values of the SYN, 0 to 63.
         dscp: Vec<u8> = s.list("dscp", Dscp).unwrap_or_default();
         /// Interfaces on which the SYN arrives, each one of `intercept.lan`.
-        interface: Vec<IfName> = s.list("interface", text("the name of an interface")).unwrap_or_default();
-        /// What is above IP. By default TCP for modes that carry flows; for others any, but where there
-        /// are ports TCP and UDP.
+        interface: Vec<IfName> =
+            s.list("interface", text("the name of an interface")).unwrap_or_default();
+        /// What is above IP. By default TCP for modes that carry flows; for others any, but where
+        /// there are ports TCP and UDP.
         protocol: Vec<Protocol> = read_protocols(s, mode);
     }
 }

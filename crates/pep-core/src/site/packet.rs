@@ -23,15 +23,16 @@ section! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct PacketPolicy(s, class: Class, own: Section<'_>) {
         /// How long a packet may wait in our queue before it is dropped.
-        deadline: Duration = Span(Duration::from_millis(1)..=Duration::from_secs(3600)), Self::deadline_of(class);
-        /// Bytes of the queue before the link at most; `None`: as much as the link carries within the
-        /// deadline where its rate is known.
+        deadline: Duration =
+            Span(Duration::from_millis(1)..=Duration::from_secs(3600)), Self::deadline_of(class);
+        /// Bytes of the queue before the link at most; `None`: as much as the link carries within
+        /// the deadline where its rate is known.
         queue: Option<ByteSize> = queue(), None;
-        /// Whether the MSS of TCP connections is lowered to what a packet of the tunnel holds: networks
-        /// that swallow ICMP leave hosts no other way to know.
+        /// Whether the MSS of TCP connections is lowered to what a packet of the tunnel holds:
+        /// networks that swallow ICMP leave hosts no other way to know.
         mss_clamp: bool = Switch, true;
-        /// Whether datagrams of a flow that arrive together go to the kernel as one. Filters on the far
-        /// side of the tunnel see one packet then.
+        /// Whether datagrams of a flow that arrive together go to the kernel as one. Filters on the
+        /// far side of the tunnel see one packet then.
         join: bool = Switch, true;
         /// What becomes of packets while the peer is gone.
         on_peer_loss: WithoutPeer = WithoutPeer::WORDS, WithoutPeer::Pass;

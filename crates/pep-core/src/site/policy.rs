@@ -14,7 +14,7 @@ use super::{
 };
 use crate::reading::{
     Section, section,
-    values::{NonEmpty, Reading, Switch, short},
+    values::{NonEmpty, Reading, Switch, short, some},
 };
 
 /// Socket buffers of a leg, in bytes as SO_SNDBUF and SO_RCVBUF take them (the kernel doubles
@@ -95,7 +95,8 @@ section! {
         /// kernel's own choice (`net.ipv4.tcp_congestion_control`).
         congestion: Vec<CongestionName> = s.list("congestion", control()).unwrap_or_default();
         /// The same for the host leg, `cubic` or else `reno` by default.
-        congestion_lan: Vec<CongestionName> = s.list("congestion_lan", control()).unwrap_or_else(controls_lan);
+        congestion_lan: Vec<CongestionName> =
+            s.list("congestion_lan", control()).unwrap_or_else(controls_lan);
         /// Nobody else uses the link. Without it, controls that leave nothing to others
         /// ([`CongestionName::takes_the_whole_link`]) are refused.
         dedicated: bool = Switch, given.link.is_some_and(|link| link.dedicated);
@@ -113,21 +114,21 @@ section! {
         nodelay_lan: bool = Switch, true;
         /// TCP_NODELAY on the link leg.
         nodelay_link: bool = Switch, true;
-        /// TCP_MAXSEG of the link leg in bytes: caps what is announced and what is sent. `None`: the
-        /// interface's and the path's.
-        mss: Option<u16> = s.read("mss", short(88..=32_767));
+        /// TCP_MAXSEG of the link leg in bytes: caps what is announced and what is sent. `None`:
+        /// the interface's and the path's.
+        mss: Option<u16> = some(short(88..=32_767)), None;
         /// Timers of the flows, where not stated those of `[timeouts]`.
         timeouts: Timeouts = read_timeouts(s, given);
-        /// Unsent bytes the kernel holds for the link leg (TCP_NOTSENT_LOWAT); the rest waits in the
-        /// ring.
+        /// Unsent bytes the kernel holds for the link leg (TCP_NOTSENT_LOWAT); the rest waits in
+        /// the ring.
         notsent_lowat: Lowat = lowat(), Lowat::Auto;
         /// SO_MAX_PACING_RATE of the link leg.
         pacing: Pacing = pacing(), Pacing::Auto;
-        /// Whether its flows share the link's stated rate, with those of other such sites. Only with
-        /// [`Pacing::Auto`].
+        /// Whether its flows share the link's stated rate, with those of other such sites. Only
+        /// with [`Pacing::Auto`].
         share: Sharing = Sharing::WORDS, Sharing::Fair;
-        /// Buffers of the link leg. Cost kernel memory up to twice the size each way for a flow that
-        /// fills them.
+        /// Buffers of the link leg. Cost kernel memory up to twice the size each way for a flow
+        /// that fills them.
         link_buffer: Buffer = buffer(), Buffer::Auto;
         /// Buffers of the host leg, by default the kernel's autotuning.
         lan_buffer: Buffer = buffer(), Buffer::Auto;
@@ -141,7 +142,7 @@ section! {
         /// How long they are held in custody without getting on.
         hold: Duration = hold(), given.hold;
         /// Bytes on disk of all its flows at most; `None`: as many as `custody.disk` allows.
-        disk: Option<ByteSize> = s.read("disk", disk());
+        disk: Option<ByteSize> = some(disk()), None;
         /// When a client's FIN is answered.
         close: Close = Close::WORDS, Close::Confirmed;
         /// What becomes of new flows while the link is known to be away.

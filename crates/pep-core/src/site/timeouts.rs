@@ -33,13 +33,14 @@ section! {
     /// `None` where one is "off".
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Timeouts(s, base: &Timeouts) {
-        /// For sent data to be acknowledged over the link (TCP_USER_TIMEOUT of the link leg); off: the
-        /// kernel's own.
+        /// For sent data to be acknowledged over the link (TCP_USER_TIMEOUT of the link leg); off:
+        /// the kernel's own.
         user_timeout: Option<Duration> = optional(SECOND..=24 * DAY), base.user_timeout;
         /// Longest wait between retransmissions over the link (TCP_RTO_MAX_MS, Linux 6.15 and
         /// later); off: the kernel's own, and no [`revival`](crate::outage::revival). Needs
         /// `user_timeout`: a cap left at its default follows that.
-        rto_max: Option<Duration> = optional(SECOND..=KERNEL_RTO_MAX), base.rto_max_within(user_timeout);
+        rto_max: Option<Duration> =
+            optional(SECOND..=KERNEL_RTO_MAX), base.rto_max_within(user_timeout);
         /// For the server to answer our connect.
         connect: Duration = Span(SECOND..=HOUR), base.connect;
         /// Without a byte in either direction.
