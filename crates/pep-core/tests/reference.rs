@@ -239,6 +239,7 @@ fn keys_are_required_or_have_a_default() {
             key,
             required,
             default,
+            body,
             ..
         } = entry;
         let content = BASE
@@ -254,6 +255,10 @@ fn keys_are_required_or_have_a_default() {
         assert!(
             !(required && default.is_some()),
             "{section} {key} is required and has a default"
+        );
+        assert!(
+            required || body.contains("Default"),
+            "{section} {key}: what is its default?"
         );
     }
 }

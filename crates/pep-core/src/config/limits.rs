@@ -26,7 +26,7 @@ section! {
         /// SYNs per second that are held, of all hosts, and as many at once.
         held_rate: u32 = Integer(1..=1_000_000), 10_000;
         /// Flows of one host (a client's IPv4 address, or its IPv6 /64) at one time. `None`: a
-        /// quarter of what there may be in all, but at least [`HOST_FLOWS_LEAST`].
+        /// quarter of what there may be in all, but at least 256.
         flows_per_host: Option<u32> = some(Integer(1..=flows)), None;
         /// Bytes of all rings together: an upper bound, not a reservation.
         memory: ByteSize = Size(ByteSize::kib(64)..=ByteSize::mib(1 << 24)),
