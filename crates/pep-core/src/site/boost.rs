@@ -54,27 +54,17 @@ fn read<T>(
 impl Boost {
     /// The boosters that are configured, by their keys, and when each works.
     pub fn rules(&self) -> impl Iterator<Item = (&'static str, &Rule)> {
-        [
-            ("fec", self.fec.as_ref().map(|own| &own.rule)),
-            ("arq", self.arq.as_ref().map(|own| &own.rule)),
-            (
-                "ack_reconstruction",
-                self.ack_reconstruction.as_ref().map(|own| &own.rule),
-            ),
-            ("ack_filter", self.ack_filter.as_ref().map(|own| &own.rule)),
-            (
-                "data_filter",
-                self.data_filter.as_ref().map(|own| &own.rule),
-            ),
-            ("snoop", self.snoop.as_ref().map(|own| &own.rule)),
-            ("divacks", self.divacks.as_ref().map(|own| &own.rule)),
-            ("jitter", self.jitter.as_ref().map(|own| &own.rule)),
-            ("checksum", self.checksum.as_ref().map(|own| &own.rule)),
-            ("compress", self.compress.as_ref().map(|own| &own.rule)),
-            ("congestion", self.congestion.as_ref().map(|own| &own.rule)),
-        ]
-        .into_iter()
-        .filter_map(|(name, rule)| Some((name, rule?)))
+        macro_rules! rules {
+            ($($name:ident)*) => {
+                [$((stringify!($name), self.$name.as_ref().map(|own| &own.rule))),*]
+            };
+        }
+        let all = rules! {
+            fec arq ack_reconstruction ack_filter data_filter snoop
+            divacks jitter checksum compress congestion
+        };
+        all.into_iter()
+            .filter_map(|(name, rule)| Some((name, rule?)))
     }
 }
 
