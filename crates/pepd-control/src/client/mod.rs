@@ -99,7 +99,7 @@ pub(crate) fn ask(
 /// Asks what there is to see, for so long at most.
 ///
 /// # Errors
-/// As [`ask`].
+/// When nobody is there, or it does not want to.
 pub fn ask_within(patience: Duration, socket: &Path, target: &str) -> Result<Vec<u8>, AskError> {
     ask_for(patience, socket, Method::GET, target, String::new())
 }
