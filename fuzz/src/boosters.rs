@@ -152,19 +152,19 @@ fn compress_sender(settings: &Settings) -> compress::Sender {
 
 /// Several, one after the other, and their other ends. Below a stack the link is, so these go into a receiver's in the same order.
 fn stacks(settings: &Settings) -> [Stack; 2] {
-    let rule = Rule::default;
+    let rule = Rule::ALWAYS;
     let near = vec![
         Layer::new(
             "compress",
             Abilities::COMPRESS,
-            rule(),
+            rule,
             compress_sender(settings),
         ),
-        Layer::new("jitter", Abilities::JITTER, rule(), jitter_sender(settings)),
+        Layer::new("jitter", Abilities::JITTER, rule, jitter_sender(settings)),
     ];
     let far = vec![
-        Layer::new("compress", 0, rule(), compress::Receiver::new()),
-        Layer::new("jitter", 0, rule(), jitter_receiver(settings)),
+        Layer::new("compress", 0, rule, compress::Receiver::new()),
+        Layer::new("jitter", 0, rule, jitter_receiver(settings)),
     ];
     [near, far].map(Stack::new)
 }

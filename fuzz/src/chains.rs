@@ -33,10 +33,11 @@ impl Wanted {
             // By the loss that is claimed.
             1 => Rule {
                 when: When::Rule,
-                loss_above: Some(0.01),
-                ..Rule::default()
+                loss_above: "1%".parse().ok(),
+                after: Duration::ZERO,
+                ..Rule::ALWAYS
             },
-            _ => Rule::default(),
+            _ => Rule::ALWAYS,
         };
         Some(Boosted { rule, config })
     }

@@ -22,17 +22,7 @@ use crate::{
     tcp::{Tcp, flags, is_after},
 };
 
-/// How a sender hears of congestion.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mark {
-    /// By ECN, where its packets allow it.
-    Ecn,
-    /// By duplicate acknowledgements, where it speaks TCP; with SACK, by a loss.
-    DupAck,
-    /// By ECN where its packets allow it, else by duplicate acknowledgements or a loss.
-    #[default]
-    Both,
-}
+pub use pep_core::site::boost::CongestionMark as Mark;
 
 /// When senders hear of it, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,15 +19,7 @@ use crate::{
     tcp::{self, Tcp, flags, is_after},
 };
 
-/// For how long acknowledgements are divided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Until so many were made; anew after a pause of three round trips, as after a handover.
-    #[default]
-    Controlled,
-    /// All through slow start: until the first sign of loss.
-    BruteForce,
-}
+pub use pep_core::site::boost::DivAcksMode as Mode;
 
 /// How acknowledgements are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,9 @@
-//! When a booster is on.
+//! When a booster is on: when all conditions of its rule have held for long enough; and off again when
+//! one of them has been below half of it for as long.
 
 use std::time::Duration;
+
+pub use pep_core::site::boost::{Rule, When};
 
 /// What is known of the path to the peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,55 +57,26 @@ impl Path {
     }
 }
 
-/// Whether a booster is on whatever is known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum When {
-    /// Always.
-    #[default]
-    Always,
-    /// Never.
-    Never,
-    /// While the conditions hold.
-    Rule,
-}
-
-/// On when all of its conditions have held for long enough, off again when one of them has been below half of it for as long.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rule {
-    /// Whether there are conditions.
-    pub when: When,
-    /// More is lost than this share.
-    pub loss_above: Option<f64>,
-    /// The normalised asymmetry ([`Path::asymmetry`]) is above this.
-    pub asymmetry_above: Option<f64>,
-    /// What is queued waits for longer than this.
-    pub queue_above: Option<Duration>,
-    /// For how long.
-    pub after: Duration,
-}
-
-impl Rule {
-    /// How far the path is beyond the farthest condition: 1 is just there. Without any it never is.
-    fn excess(&self, path: &Path) -> f64 {
-        let over = |value: f64, limit: f64| {
-            if limit > 0.0 {
-                value / limit
-            } else if value > 0.0 {
-                f64::INFINITY
-            } else {
-                0.0
-            }
-        };
-        let loss = self.loss_above.map(|limit| over(path.loss, limit));
-        let asymmetry = self
-            .asymmetry_above
-            .map(|limit| over(path.asymmetry().unwrap_or(0.0), limit));
-        let queue = self
-            .queue_above
-            .map(|limit| over(path.queue.as_secs_f64(), limit.as_secs_f64()));
-        let all = [loss, asymmetry, queue].into_iter().flatten();
-        all.reduce(f64::min).unwrap_or(0.0)
-    }
+/// How far the path is beyond the farthest condition: 1 is just there. Without any it never is.
+fn excess(rule: &Rule, path: &Path) -> f64 {
+    let over = |value: f64, limit: f64| {
+        if limit > 0.0 {
+            value / limit
+        } else if value > 0.0 {
+            f64::INFINITY
+        } else {
+            0.0
+        }
+    };
+    let loss = rule.loss_above.map(|limit| over(path.loss, limit.get()));
+    let asymmetry = rule
+        .asymmetry_above
+        .map(|limit| over(path.asymmetry().unwrap_or(0.0), limit));
+    let queue = rule
+        .queue_above
+        .map(|limit| over(path.queue.as_secs_f64(), limit.as_secs_f64()));
+    let all = [loss, asymmetry, queue].into_iter().flatten();
+    all.reduce(f64::min).unwrap_or(0.0)
 }
 
 /// A rule at work.
@@ -139,7 +113,7 @@ impl Switch {
         if self.rule.when != When::Rule {
             return;
         }
-        let excess = self.rule.excess(path);
+        let excess = excess(&self.rule, path);
         let other = if self.on { excess < 0.5 } else { excess > 1.0 };
         if !other {
             self.against = None;
@@ -156,15 +130,23 @@ impl Switch {
 
 #[cfg(test)]
 mod tests {
+    use units::Ratio;
+
     use super::*;
+
+    /// Conditions that hold at once.
+    const AT_ONCE: Rule = Rule {
+        after: Duration::ZERO,
+        ..Rule::ALWAYS
+    };
 
     #[test]
     fn a_rule_waits_and_does_not_flutter() {
         let rule = Rule {
             when: When::Rule,
-            loss_above: Some(0.01),
+            loss_above: Ratio::new(0.01),
             after: Duration::from_secs(2),
-            ..Rule::default()
+            ..AT_ONCE
         };
         let mut switch = Switch::new(rule);
         let mut at = |second: u64, loss: f64| {
@@ -200,20 +182,20 @@ mod tests {
         };
         let both = Rule {
             queue_above: Some(ms(50)),
-            loss_above: Some(0.01),
-            ..Rule::default()
+            loss_above: Ratio::new(0.01),
+            ..AT_ONCE
         };
         let asymmetry = Rule {
             asymmetry_above: Some(4.0),
-            ..Rule::default()
+            ..AT_ONCE
         };
         let queue = Rule {
             queue_above: Some(ms(50)),
-            ..Rule::default()
+            ..AT_ONCE
         };
         let any_loss = Rule {
-            loss_above: Some(0.0),
-            ..Rule::default()
+            loss_above: Ratio::new(0.0),
+            ..AT_ONCE
         };
         let cases = [
             (asymmetry, slow(100_000, Some(10_000_000)), true),
@@ -249,7 +231,7 @@ mod tests {
                 true,
             ),
             (
-                Rule::default(),
+                AT_ONCE,
                 Path {
                     loss: 1.0,
                     ..waits(ms(60))

@@ -9,7 +9,7 @@ use crate::{
     data_filter::DataFilter,
     divacks, fec, jitter,
     queue::Queue,
-    rule::{Rule, When},
+    rule::Rule,
     snoop,
     stack::Layer,
     udp_checksum::UdpChecksum,
@@ -155,10 +155,7 @@ const SPREAD_MAX: usize = 1024;
 /// What takes the messages of any chain, of at most `room` bytes.
 #[must_use]
 pub fn receiver(room: usize) -> Receiver {
-    let always = Rule {
-        when: When::Always,
-        ..Rule::default()
-    };
+    let always = Rule::ALWAYS;
     let longest = room.max(1500);
     Receiver::new(vec![
         Layer::new(

@@ -29,7 +29,7 @@ const CACHE: usize = 256 << 10;
 
 fn chain(seed: u64, scheme: boosters::fec::Scheme) -> Chain {
     fn on<T>(config: T) -> Option<Boosted<T>> {
-        let rule = Rule::default();
+        let rule = Rule::ALWAYS;
         Some(Boosted { rule, config })
     }
     settings::chain(&Settings {

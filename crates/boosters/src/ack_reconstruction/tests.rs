@@ -26,7 +26,7 @@ fn chain() -> Chain {
     let layer = QueueLayer::new(
         "ack_reconstruction",
         Abilities::ACKS,
-        Rule::default(),
+        Rule::ALWAYS,
         Collapse::new(Config::default()),
     );
     let mut chain = Chain::new(
@@ -44,12 +44,7 @@ fn chain() -> Chain {
 }
 
 fn receiver() -> Receiver {
-    let layer = Layer::new(
-        "ack_reconstruction",
-        0,
-        Rule::default(),
-        Regenerate::new(16),
-    );
+    let layer = Layer::new("ack_reconstruction", 0, Rule::ALWAYS, Regenerate::new(16));
     Receiver::new(vec![layer])
 }
 
@@ -189,7 +184,7 @@ fn without_room_nothing_else_takes_the_place() {
     let layer = QueueLayer::new(
         "ack_reconstruction",
         0,
-        Rule::default(),
+        Rule::ALWAYS,
         Collapse::new(Config::default()),
     );
     let mut chain = Chain::new(Vec::new(), vec![layer], Queue::new(130, None), Vec::new());
@@ -444,14 +439,15 @@ fn both(queue: usize) -> Chain {
         queue,
         deadline: Duration::from_secs(10),
         ack_filter: Some(Boosted {
-            rule: Rule::default(),
+            rule: Rule::ALWAYS,
             config: ack_filter::Config::default(),
         }),
         ack_reconstruction: Some(Boosted {
             rule: Rule {
                 when: rule::When::Rule,
-                loss_above: Some(0.01),
-                ..Rule::default()
+                loss_above: "1%".parse().ok(),
+                after: Duration::ZERO,
+                ..Rule::ALWAYS
             },
             config: Config::default(),
         }),

@@ -288,13 +288,10 @@ fn messages_of_nothing_are_refused() {
 /// and how often one was sent again.
 fn with_overcode(scheme: crate::fec::Scheme) -> (usize, u64) {
     use crate::{
-        rule::{Rule, When},
+        rule::Rule,
         stack::{Layer, Stack},
     };
-    let always = Rule {
-        when: When::Always,
-        ..Rule::default()
-    };
+    let always = Rule::ALWAYS;
     let config = crate::fec::Config {
         scheme,
         ..Default::default()

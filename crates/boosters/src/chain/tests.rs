@@ -71,7 +71,7 @@ fn what_was_begun_in_the_queue_is_finished_for_who_understands_it() {
     for (abilities, kind) in [(Abilities::ALL, ACKS), (0, 0x45)] {
         let rule = Rule {
             when: When::Rule,
-            loss_above: Some(0.01),
+            loss_above: "1%".parse().ok(),
             ..NEVER
         };
         let booster = ack_reconstruction::Collapse::new(Default::default());
@@ -133,10 +133,7 @@ impl crate::booster::Booster for Ticking {
 
 #[test]
 fn what_boosters_made_while_the_link_was_away_does_not_go_before_what_is_fresh() {
-    let always = Rule {
-        when: When::Always,
-        ..NEVER
-    };
+    let always = Rule::ALWAYS;
     let ticking = |at, len| Layer::new("ticking", 0, always, Ticking(Some(ms(at)), len));
     let layers = vec![ticking(100, 10), ticking(900, 11), ticking(100, 3000)];
     let mut chain = chain(Vec::new(), layers);

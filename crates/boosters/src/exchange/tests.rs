@@ -284,7 +284,7 @@ fn a_peer_gets_only_messages_that_it_understands() {
     use crate::{arq, compress, fec, jitter, rule, settings::Boosted, wire};
     fn always<T>(config: T) -> Option<Boosted<T>> {
         Some(Boosted {
-            rule: rule::Rule::default(),
+            rule: rule::Rule::ALWAYS,
             config,
         })
     }

@@ -103,7 +103,7 @@ struct World {
 
 fn chain(boost: Boost, near: bool) -> Chain {
     fn on<T>(config: T) -> Option<Boosted<T>> {
-        let rule = Rule::default();
+        let rule = Rule::ALWAYS;
         Some(Boosted { rule, config })
     }
     let filters = boost == Boost::Filters;

@@ -1,12 +1,11 @@
 //! From the configuration of a site to its chain.
 
-use boosters::rule;
 use boosters::{
     chain::Chain,
     settings::{self, Boosted, Settings},
 };
 use pep_core::{
-    config::{Boost, CongestionMark, DivAcksMode, Rule, When},
+    config::{Boost, Rule, When},
     site::PacketPolicy,
 };
 use units::{Rate, Ratio};
@@ -31,18 +30,18 @@ fn boosters(boost: &Boost) -> Settings {
         fec: boost.fec.as_ref().map(fec),
         arq: boost.arq.as_ref().map(arq),
         ack_reconstruction: boost.ack_reconstruction.as_ref().map(|asked| Boosted {
-            rule: rule(&asked.rule),
+            rule: asked.rule,
             config: boosters::ack_reconstruction::Config {
                 spacing_max: asked.spacing_max,
                 ..Default::default()
             },
         }),
         jitter: boost.jitter.as_ref().map(|asked| Boosted {
-            rule: rule(&asked.rule),
+            rule: asked.rule,
             config: boosters::jitter::Config { delay: asked.delay },
         }),
         compress: boost.compress.as_ref().map(|asked| Boosted {
-            rule: rule(&asked.rule),
+            rule: asked.rule,
             config: boosters::compress::Config {
                 level: asked.level.into(),
                 headers: asked.headers,
@@ -51,15 +50,15 @@ fn boosters(boost: &Boost) -> Settings {
             },
         }),
         checksum: boost.checksum.as_ref().map(|asked| Boosted {
-            rule: rule(&asked.rule),
+            rule: asked.rule,
             config: (),
         }),
         data_filter: boost.data_filter.as_ref().map(|asked| Boosted {
-            rule: rule(&asked.rule),
+            rule: asked.rule,
             config: (),
         }),
         snoop: boost.snoop.as_ref().map(|asked| Boosted {
-            rule: rule(&asked.rule),
+            rule: asked.rule,
             config: boosters::snoop::Config {
                 cache: usize::try_from(asked.cache.bytes()).unwrap_or(usize::MAX),
                 tries: asked.tries,
@@ -67,19 +66,16 @@ fn boosters(boost: &Boost) -> Settings {
             },
         }),
         divacks: boost.divacks.as_ref().map(|asked| Boosted {
-            rule: rule(&asked.rule),
+            rule: asked.rule,
             config: boosters::divacks::Config {
-                mode: match asked.mode {
-                    DivAcksMode::Controlled => boosters::divacks::Mode::Controlled,
-                    DivAcksMode::BruteForce => boosters::divacks::Mode::BruteForce,
-                },
+                mode: asked.mode,
                 parts: asked.parts,
                 max_count: asked.max_count,
                 ..Default::default()
             },
         }),
         ack_filter: boost.ack_filter.as_ref().map(|asked| Boosted {
-            rule: rule(&asked.rule),
+            rule: asked.rule,
             config: boosters::ack_filter::Config {
                 low: asked.low,
                 high: asked.high,
@@ -93,14 +89,14 @@ fn boosters(boost: &Boost) -> Settings {
 
 /// How long the queue has to be is for its own law to see, packet by packet.
 fn congestion(asked: &pep_core::config::Congestion) -> Boosted<boosters::congestion::Config> {
-    use boosters::congestion::{Config, Mark};
+    use boosters::congestion::Config;
     let default = Config::default();
-    let rule = rule(&asked.rule);
+    let rule = asked.rule;
     let alone = rule.asymmetry_above.is_none() && rule.loss_above.is_none();
     Boosted {
-        rule: rule::Rule {
+        rule: Rule {
             when: match rule.when {
-                rule::When::Rule if alone => rule::When::Always,
+                When::Rule if alone => When::Always,
                 when => when,
             },
             queue_above: None,
@@ -108,27 +104,9 @@ fn congestion(asked: &pep_core::config::Congestion) -> Boosted<boosters::congest
         },
         config: Config {
             target: asked.rule.queue_above.unwrap_or(default.target),
-            mark: match asked.mark {
-                CongestionMark::Ecn => Mark::Ecn,
-                CongestionMark::DupAck => Mark::DupAck,
-                CongestionMark::Both => Mark::Both,
-            },
+            mark: asked.mark,
             ..default
         },
-    }
-}
-
-fn rule(rule: &Rule) -> rule::Rule {
-    rule::Rule {
-        when: match rule.when {
-            When::Rule => rule::When::Rule,
-            When::Always => rule::When::Always,
-            When::Never => rule::When::Never,
-        },
-        loss_above: rule.loss_above.map(Ratio::get),
-        asymmetry_above: rule.asymmetry_above,
-        queue_above: rule.queue_above,
-        after: rule.after,
     }
 }
 
@@ -136,7 +114,7 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
     use boosters::fec::{Config, Scheme};
     use pep_core::config::FecScheme;
     Boosted {
-        rule: beside_loss(rule(&asked.rule)),
+        rule: beside_loss(asked.rule),
         config: Config {
             scheme: match asked.scheme {
                 FecScheme::Window => Scheme::Window {
@@ -156,11 +134,11 @@ fn fec(asked: &pep_core::config::Fec) -> Boosted<boosters::fec::Config> {
 }
 
 /// Overcode has a threshold of its own, which knows how sure the loss is: without other conditions it decides alone.
-fn beside_loss(rule: rule::Rule) -> rule::Rule {
+fn beside_loss(rule: Rule) -> Rule {
     let alone = rule.asymmetry_above.is_none() && rule.queue_above.is_none();
-    rule::Rule {
+    Rule {
         when: match rule.when {
-            rule::When::Rule if alone => rule::When::Always,
+            When::Rule if alone => When::Always,
             when => when,
         },
         loss_above: None,
@@ -170,7 +148,7 @@ fn beside_loss(rule: rule::Rule) -> rule::Rule {
 
 fn arq(asked: &pep_core::config::Arq) -> Boosted<boosters::arq::Config> {
     Boosted {
-        rule: rule(&asked.rule),
+        rule: asked.rule,
         config: boosters::arq::Config {
             tries: asked.tries,
             order: asked.order,
