@@ -68,7 +68,10 @@ pub(super) enum DriverError {
 pub(super) async fn run(
     (mut prepared, inherited, tuns): (Prepared, Inherited, PacketTuns),
     context: Arc<FlowContext>,
-    (incoming, orders): (UnboundedReceiver<Handed>, UnboundedReceiver<Ordered>),
+    (incoming, orders): (
+        UnboundedReceiver<(Handed, OwnedFd)>,
+        UnboundedReceiver<Ordered>,
+    ),
     stopped: impl Future<Output = ()>,
 ) -> Result<(), DriverError> {
     prepared.fit(context.arena.layout().extent_bytes());
@@ -189,7 +192,7 @@ async fn pass_on_hints(core: Shared) {
 struct Driver {
     core: Shared,
     sockets: Sockets,
-    incoming: UnboundedReceiver<Handed>,
+    incoming: UnboundedReceiver<(Handed, OwnedFd)>,
     timer: Timer,
     drops: Drops,
     taps: Taps,
@@ -217,8 +220,8 @@ impl Driver {
     fn begin_flows(&mut self, cx: &mut Context<'_>) {
         for _ in 0..BEGIN_TURN {
             match self.incoming.poll_recv(cx) {
-                Poll::Ready(Some(handed)) => {
-                    let flow = near::serve(Rc::clone(&self.core), handed.registered());
+                Poll::Ready(Some((handed, client))) => {
+                    let flow = near::serve(Rc::clone(&self.core), handed, register(client));
                     tokio::task::spawn_local(flow);
                 }
                 Poll::Ready(None) | Poll::Pending => return,

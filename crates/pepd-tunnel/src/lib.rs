@@ -77,33 +77,16 @@ fn class(class: SiteClass) -> Class {
     }
 }
 
-/// An accepted client whose flow goes into a tunnel.
+/// A flow whose client was accepted, and that goes into a tunnel.
 #[derive(Debug)]
-struct Handed<L = OwnedFd> {
+struct Handed {
     peer: usize,
     site: SiteId,
     class: Class,
     ends: Ends,
     dscp: u8,
     memory: FlowMemory,
-    client: L,
     permit: Permit,
-}
-
-impl Handed {
-    /// The same with its leg where it can be waited for.
-    fn registered(self) -> Handed<io::Result<Box<dyn Leg>>> {
-        Handed {
-            peer: self.peer,
-            site: self.site,
-            class: self.class,
-            ends: self.ends,
-            dscp: self.dscp,
-            memory: self.memory,
-            client: register(self.client),
-            permit: self.permit,
-        }
-    }
 }
 
 /// A leg that can be waited for. Closes it where that fails.
@@ -118,7 +101,7 @@ pub struct Route {
     site: SiteId,
     class: Class,
     status: Arc<PeerStatus>,
-    handed: mpsc::UnboundedSender<Handed>,
+    handed: mpsc::UnboundedSender<(Handed, OwnedFd)>,
 }
 
 impl Route {
@@ -149,11 +132,10 @@ impl Route {
             ends,
             dscp,
             memory,
-            client,
             permit,
         };
         // The thread ends after the workers; should it have died, the client gets RST.
-        let _ = self.handed.send(handed);
+        let _ = self.handed.send((handed, client));
     }
 }
 
@@ -162,7 +144,7 @@ impl Route {
 pub struct Tunnels {
     thread: JoinHandle<()>,
     stop: watch::Sender<()>,
-    handed: mpsc::UnboundedSender<Handed>,
+    handed: mpsc::UnboundedSender<(Handed, OwnedFd)>,
     statuses: Statuses,
     routes: Vec<(SiteId, usize, Class)>,
     far: Arc<Tally>,

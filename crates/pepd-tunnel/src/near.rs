@@ -24,8 +24,8 @@ use super::{
 };
 use crate::table::Key;
 
-/// Serves an accepted client to the end of its flow.
-pub(super) async fn serve(core: Shared, handed: Handed<io::Result<Box<dyn Leg>>>) {
+/// Serves an accepted client, whose leg this is, to the end of its flow.
+pub(super) async fn serve(core: Shared, handed: Handed, leg: io::Result<Box<dyn Leg>>) {
     let greeting = greeting(&handed);
     let key = {
         let core = &mut *core.borrow_mut();
@@ -45,7 +45,7 @@ pub(super) async fn serve(core: Shared, handed: Handed<io::Result<Box<dyn Leg>>>
         Side::Client,
         handed.permit,
     );
-    match handed.client {
+    match leg {
         Ok(leg) => joint.set_leg(leg),
         Err(err) => return joint.end(EndReason::Error, ResetCode::Internal, Some(err)),
     }
@@ -106,7 +106,7 @@ pub(super) async fn go_on(core: Shared, key: Key, joint: Joint, goes_on: bool) {
 }
 
 /// What the peer is told of a flow that begins.
-fn greeting<L>(handed: &Handed<L>) -> Result<Greeting, NoRandomness> {
+fn greeting(handed: &Handed) -> Result<Greeting, NoRandomness> {
     let [token, _] = *keys::random()?.as_chunks().0 else {
         return Err(NoRandomness);
     };

@@ -41,6 +41,7 @@ use super::{
     core::{Core, Peers, Shared},
     far, near,
     peers::Statuses,
+    register,
     table::{Custody, Sizes, Table},
     tcp::{self, Connections},
 };
@@ -281,10 +282,10 @@ impl Rig {
             },
             dscp: 0,
             memory: context.take_memory().unwrap(),
-            client: leg.into(),
             permit: context.admission.admit(&Arc::default(), None),
         };
-        spawn_local(near::serve(Rc::clone(&self.near), handed.registered()));
+        let leg = register(leg.into());
+        spawn_local(near::serve(Rc::clone(&self.near), handed, leg));
         client
     }
 }

@@ -441,10 +441,10 @@ impl Process {
             },
             dscp: 0,
             memory,
-            client: Ok(Box::new(client) as Box<_>),
             permit: context.admission.admit(&self.site.tally, None),
         };
-        let served = near::serve(Rc::clone(&self.core), handed);
+        let leg = Ok(Box::new(client) as Box<_>);
+        let served = near::serve(Rc::clone(&self.core), handed, leg);
         self.local.spawn_local(served);
     }
 
