@@ -5,16 +5,26 @@ use crate::lab::scenario::Metric;
 impl Metric {
     /// The unit of [`format_value`].
     pub fn unit(self) -> &'static str {
+        self.unit_and_scale().0
+    }
+
+    /// The unit of its values as they are kept, bit/s, s, bytes or 1, times this is
+    /// [`unit`](Self::unit).
+    pub(super) fn scale(self) -> f64 {
+        self.unit_and_scale().1
+    }
+
+    fn unit_and_scale(self) -> (&'static str, f64) {
         match self {
-            Self::Goodput => "Mbit/s",
-            Self::Seconds | Self::FirstByte => "s",
+            Self::Goodput => ("Mbit/s", 1e-6),
+            Self::Seconds | Self::FirstByte => ("s", 1.0),
             Self::DelayP50
             | Self::DelayP95
             | Self::DelayP99
             | Self::DelayMax
             | Self::Jitter
             | Self::Resumed
-            | Self::Recovered => "ms",
+            | Self::Recovered => ("ms", 1e3),
             Self::Share
             | Self::Utilisation
             | Self::Efficiency
@@ -25,9 +35,9 @@ impl Metric {
             | Self::Reordered
             | Self::Corrupt
             | Self::Overhead
-            | Self::QueueDrops => "%",
-            Self::Queue => "% BDP",
-            Self::Retransmitted | Self::RetransmittedEarly => "kB",
+            | Self::QueueDrops => ("%", 100.0),
+            Self::Queue => ("% BDP", 100.0),
+            Self::Retransmitted | Self::RetransmittedEarly => ("kB", 1e-3),
         }
     }
 
@@ -58,35 +68,6 @@ impl Metric {
             Self::QueueDrops => "Packets dropped by the queue",
             Self::Retransmitted => "Sent again",
             Self::RetransmittedEarly => "Sent again early on",
-        }
-    }
-
-    /// The unit of its values as they are kept, bit/s, s, bytes or 1, times this is
-    /// [`unit`](Self::unit).
-    pub(super) fn scale(self) -> f64 {
-        match self {
-            Self::Goodput => 1e-6,
-            Self::Seconds | Self::FirstByte => 1.0,
-            Self::DelayP50
-            | Self::DelayP95
-            | Self::DelayP99
-            | Self::DelayMax
-            | Self::Jitter
-            | Self::Resumed
-            | Self::Recovered => 1e3,
-            Self::Share
-            | Self::Utilisation
-            | Self::Efficiency
-            | Self::Fairness
-            | Self::OnTime
-            | Self::Loss
-            | Self::Duplicates
-            | Self::Reordered
-            | Self::Corrupt
-            | Self::Overhead
-            | Self::QueueDrops
-            | Self::Queue => 100.0,
-            Self::Retransmitted | Self::RetransmittedEarly => 1e-3,
         }
     }
 
