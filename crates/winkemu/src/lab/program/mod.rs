@@ -24,7 +24,12 @@ mod pepd;
 mod sys;
 mod tcp_info;
 
-use std::time::{Duration, Instant};
+use std::{
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 pub use bulk::{Bulk, BulkResult, Point, QuicControl, Sample};
 pub use command::{Finished, Shell, run_to_end};
@@ -66,6 +71,26 @@ fn wait_until(timeout: Duration, mut check: impl FnMut() -> bool) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// A TCP socket for connections to or from an address.
+fn tcp_socket(address: SocketAddr) -> Result<Socket, ProgramError> {
+    let domain = Domain::for_address(address);
+    Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
+        .map_err(ProgramError::socket("make a socket"))
+}
+
+/// One that listens there; accepting waits for at most `tick`.
+fn tcp_listener(address: SocketAddr, tick: Duration) -> Result<Socket, ProgramError> {
+    let socket = tcp_socket(address)?;
+    let listen = || {
+        socket.set_reuse_address(true)?;
+        socket.set_read_timeout(Some(tick))?;
+        socket.bind(&SockAddr::from(address))?;
+        socket.listen(1)
+    };
+    listen().map_err(ProgramError::socket(format!("listen on {address}")))?;
+    Ok(socket)
 }
 
 #[cfg(test)]

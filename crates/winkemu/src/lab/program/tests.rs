@@ -186,8 +186,8 @@ fn nginx_that_cannot_start_says_why() {
     let server = lab.node("server");
     // Bound, but not listening: nothing answers in nginx's place.
     let bind = || {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
-        let any = std::net::SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 80));
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        let any = SocketAddr::from((std::net::Ipv4Addr::UNSPECIFIED, 80));
         socket.bind(&any.into()).map(|()| socket)
     };
     let _held = server.netns().enter(bind).unwrap().unwrap();

@@ -13,7 +13,7 @@ use std::{
 };
 
 use serde::Serialize;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use socket2::Socket;
 use units::Rate;
 
 use meter::Meter;
@@ -21,7 +21,7 @@ pub use quic::QuicControl;
 pub use samples::Sample;
 use samples::Sampler;
 
-use super::{ProgramError, Transfer, sys};
+use super::{ProgramError, Transfer, sys, tcp_listener, tcp_socket};
 use crate::lab::{Node, topology::Family};
 
 /// How long a socket call may block before it looks at the clock.
@@ -100,8 +100,8 @@ impl Bulk {
             return quic::run(self, control, client, server);
         }
         let address = SocketAddr::new(server.ip(self.family), self.port);
-        let listener = server.netns().enter(|| self.listen(address))??;
-        let socket = client.netns().enter(|| self.new_socket())??;
+        let listener = server.netns().enter(|| tcp_listener(address, TICK))??;
+        let socket = client.netns().enter(|| tcp_socket(address))??;
         // Before there is a connection: congestion controls may ask for it when they begin. What
         // is accepted has it from the listener.
         self.set_pacing(match self.transfer {
@@ -137,28 +137,6 @@ impl Bulk {
             series: meter.series(),
             tcp: sampler.into_series(),
         })
-    }
-
-    fn new_socket(&self) -> Result<Socket, ProgramError> {
-        let domain = match self.family {
-            Family::Ipv4 => Domain::IPV4,
-            Family::Ipv6 => Domain::IPV6,
-        };
-        Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
-            .map_err(ProgramError::socket("make a socket"))
-    }
-
-    fn listen(&self, address: SocketAddr) -> Result<Socket, ProgramError> {
-        let socket = self.new_socket()?;
-        let listen = || {
-            socket.set_reuse_address(true)?;
-            // Also the longest time that accept() waits.
-            socket.set_read_timeout(Some(TICK))?;
-            socket.bind(&SockAddr::from(address))?;
-            socket.listen(1)
-        };
-        listen().map_err(ProgramError::socket(format!("listen on {address}")))?;
-        Ok(socket)
     }
 
     fn set_pacing(&self, sender: &Socket) -> Result<(), ProgramError> {

@@ -18,7 +18,7 @@ use segment::{SYN, Segment};
 pub use sender::Counts;
 use sender::Sender;
 
-use super::{ProgramError, Transfer};
+use super::{ProgramError, Transfer, tcp_listener, tcp_socket};
 use crate::lab::Node;
 
 /// How long a call may block before it looks at the clock.
@@ -66,7 +66,9 @@ impl CountingTcp {
         let address = SocketAddrV4::new(server.ipv4(), self.port);
         match self.transfer {
             Transfer::Upload => {
-                let listener = server.netns().enter(|| self.listen(address))??;
+                let listener = server
+                    .netns()
+                    .enter(|| tcp_listener(address.into(), TICK))??;
                 let local = SocketAddrV4::new(client.ipv4(), 0);
                 let wire = client.netns().enter(|| Wire::open(local))??;
                 let began = Instant::now();
@@ -77,7 +79,7 @@ impl CountingTcp {
             Transfer::Download => {
                 let wire = server.netns().enter(|| Wire::open(address))??;
                 let sender = Sender::listening(self.bytes, ISS);
-                let connecting = client.netns().enter(|| self.socket())??;
+                let connecting = client.netns().enter(|| tcp_socket(address.into()))??;
                 let began = Instant::now();
                 let receive = || {
                     connecting.connect_timeout(&address.into(), self.timeout)?;
@@ -124,23 +126,6 @@ impl CountingTcp {
             };
         }
         ProgramError::socket("receive from counting_tcp")(err)
-    }
-
-    fn socket(&self) -> Result<Socket, ProgramError> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
-        socket.map_err(ProgramError::socket("make a socket"))
-    }
-
-    fn listen(&self, address: SocketAddrV4) -> Result<Socket, ProgramError> {
-        let socket = self.socket()?;
-        let listen = || {
-            socket.set_reuse_address(true)?;
-            socket.set_read_timeout(Some(TICK))?;
-            socket.bind(&SockAddr::from(address))?;
-            socket.listen(1)
-        };
-        listen().map_err(ProgramError::socket(format!("listen on {address}")))?;
-        Ok(socket)
     }
 
     /// When the first and the last byte came; then resets the connection.
