@@ -16,7 +16,7 @@ use tunnel::wire::{ResetCode, StreamId};
 pub(crate) use keeping::{Keeper, Loss, Policy};
 pub(super) use keeping::{Keeping, WINDOW};
 
-use super::{Sizes, bond::Bond};
+use super::{Sizes, binding::Binding};
 
 /// A flow as its session sees it.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) closed: bool,
     /// The stream was reset, or what is held of the flow has been held for too long.
     pub(crate) reset: Option<ResetCode>,
-    pub(super) bond: Bond,
+    pub(super) binding: Binding,
     /// Whom to tell that something of this has changed.
     pub(crate) waker: Option<Waker>,
     pub(super) memory: FlowMemory,
@@ -71,7 +71,7 @@ impl Entry {
             shut: false,
             closed: false,
             reset: None,
-            bond: Bond::new(),
+            binding: Binding::new(),
             waker: None,
             flags: Flags::default(),
             outward,
@@ -95,7 +95,7 @@ impl Entry {
 
     /// Its stream, as long as the session knows it.
     pub(crate) fn stream(&self) -> Option<StreamId> {
-        self.bond.stream
+        self.binding.stream
     }
 
     /// Where the next bytes from the leg go; empty when so many wait to be sent that more would be of no use, or there is no
@@ -189,8 +189,8 @@ impl Entry {
 
     /// The peer has heard of the flow, and has all bytes of its stream below `until`.
     pub(super) fn on_acked(&mut self, until: u64) {
-        self.bond.known = true;
-        if let Some(until) = self.bond.sent_at(until) {
+        self.binding.known = true;
+        if let Some(until) = self.binding.sent_at(until) {
             self.give_up(until);
             self.wake();
         }
@@ -209,13 +209,13 @@ impl Entry {
 
     /// Copies bytes of the stream that the peer may lack, from this position on; whether there are so many.
     pub(super) fn read(&self, from: u64, into: &mut [u8]) -> bool {
-        let begun = self.bond.read_prologue(from, into);
+        let begun = self.binding.read_prologue(from, into);
         let into = &mut into[begun..];
         if into.is_empty() {
             return true;
         }
         let len = into.len() as u64;
-        let from = self.bond.sent_at(from + begun as u64);
+        let from = self.binding.sent_at(from + begun as u64);
         let Some((from, data)) = from.and_then(|from| Some((from, self.out.held(from, len)?)))
         else {
             return false;
@@ -234,8 +234,8 @@ impl Entry {
     /// All bytes of the stream below `until` have been placed. Whether the peer's answer is among them, and
     /// [new](super::Table::on_readable); and how many more the leg may take.
     pub(super) fn on_readable(&mut self, until: u64) -> (bool, u64) {
-        let answered = self.bond.is_answered(until);
-        let until = self.bond.received_at(until).min(self.inn.highest());
+        let answered = self.binding.is_answered(until);
+        let until = self.binding.received_at(until).min(self.inn.highest());
         let more = until.saturating_sub(self.inn.tail());
         self.inn.fill(more);
         self.publish_half(self.outward.other());
@@ -377,16 +377,16 @@ impl Entry {
     /// What the leg is still owed goes first, where the peer's host has ended the flow.
     pub(super) fn end(&mut self, code: ResetCode) {
         self.reset.get_or_insert(code);
-        self.bond.release();
+        self.binding.release();
         self.wake();
     }
 
     /// The bytes have arrived, however little memory is left. Returns how many more are
     /// [taken](Self::taken).
     pub(super) fn place(&mut self, from: u64, bytes: &[u8]) -> u64 {
-        let begun = self.bond.place_prologue(from, bytes);
+        let begun = self.binding.place_prologue(from, bytes);
         let (from, bytes) = (from + begun as u64, &bytes[begun..]);
-        let from = self.bond.received_at(from);
+        let from = self.binding.received_at(from);
         let known = self.inn.tail().saturating_sub(from);
         let known = usize::try_from(known).ok();
         let Some(bytes) = known.and_then(|known| bytes.get(known..)) else {

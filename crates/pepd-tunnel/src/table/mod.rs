@@ -10,7 +10,7 @@
 //! may lack them. So a flow over a link with losses, or whose acknowledgements do not come for a while, has more of
 //! the budget than another, as long as that lasts.
 
-mod bond;
+mod binding;
 mod ended;
 mod entry;
 mod kept;
@@ -40,7 +40,7 @@ use tunnel::wire::{ResetCode, StreamId};
 use ended::Ended;
 use entry::Keeper;
 
-pub(super) use bond::Announcement;
+pub(super) use binding::Announcement;
 pub(super) use entry::{Entry, Loss, Policy};
 pub(super) use kept::Custody;
 use probing::Probes;
@@ -250,7 +250,7 @@ impl Table {
         self.waiting += entry.waiting();
         if entry.is_far() {
             self.far += 1;
-            self.tokens.insert(entry.bond.token, id);
+            self.tokens.insert(entry.binding.token, id);
         }
         self.entries.insert(id, entry);
         Ok(Adopted {
@@ -263,7 +263,7 @@ impl Table {
     /// The flow's stream was opened.
     pub(super) fn bind(&mut self, flow: FlowId, stream: StreamId) {
         if let Some(entry) = self.entries.get_mut(&flow) {
-            entry.bond.bind(stream);
+            entry.binding.bind(stream);
             self.streams.insert(stream, flow);
         }
     }
@@ -300,7 +300,7 @@ impl Table {
     /// The peer calls a flow of its by this token.
     pub(super) fn introduce(&mut self, flow: FlowId, token: u128) {
         if let Some(entry) = self.entries.get_mut(&flow) {
-            entry.bond.token = token;
+            entry.binding.token = token;
             self.tokens.insert(token, flow);
         }
     }
@@ -355,7 +355,7 @@ impl Table {
         self.taken -= entry.taken();
         self.waiting -= entry.waiting();
         self.far -= u32::from(entry.is_far());
-        self.tokens.remove(&entry.bond.token);
+        self.tokens.remove(&entry.binding.token);
         let stream = entry.stream()?;
         self.streams.remove(&stream);
         Some(stream)
@@ -365,7 +365,7 @@ impl Table {
     pub(super) fn conclude(&mut self, flow: FlowId, code: ResetCode) {
         if let Some(entry) = self.entries.get(&flow) {
             if entry.is_far() {
-                self.ended.insert(entry.bond.token, code);
+                self.ended.insert(entry.binding.token, code);
             }
             entry.publish_closed();
         }
@@ -408,7 +408,7 @@ impl Table {
     pub(super) fn given_up(&self) -> Vec<(u128, Direction, u64)> {
         let entries = self.entries.values();
         entries
-            .map(|entry| (entry.bond.token, entry.outward, entry.out.head()))
+            .map(|entry| (entry.binding.token, entry.outward, entry.out.head()))
             .collect()
     }
 
@@ -416,7 +416,7 @@ impl Table {
     #[cfg(test)]
     pub(super) fn written_down(&self, token: u128, direction: Direction) -> Option<u64> {
         let mut entries = self.entries.values();
-        let entry = entries.find(|entry| entry.bond.token == token)?;
+        let entry = entries.find(|entry| entry.binding.token == token)?;
         let record = entry.memory.slot.record()?;
         // One that has ended well has everything, whatever is written down.
         (!entry.closed).then_some(record.halves[direction as usize].tail)

@@ -27,7 +27,7 @@ use pepd_relay::{
 
 use super::{
     Entry, Keeper, Sizes,
-    bond::Bond,
+    binding::Binding,
     entry::{Keeping, WINDOW},
 };
 use crate::custody::Spot;
@@ -60,7 +60,7 @@ impl Entry {
     /// Writes down what the flow is, and which socket its leg is (its cookie) if it has one. Before its peer hears of it, or hears that we
     /// have heard of it.
     pub(crate) fn publish(&mut self, identity: &Identity, leg: Option<io::Result<u64>>) {
-        self.bond.token = identity.token;
+        self.binding.token = identity.token;
         self.flags = identity.flags;
         let slot = &self.memory.slot;
         slot.publish_identity(identity);
@@ -192,11 +192,11 @@ impl Entry {
         let elsewhere = on_disk.keys().copied().collect();
         let out = map(outward, &elsewhere, (sent.head, tail))?.with_window(WINDOW);
         let inn = map(outward.other(), &BTreeSet::new(), (head, received.tail))?;
-        let mut bond = Bond::new();
-        bond.token = identity.token;
-        bond.known = sent.head > 0 || received.tail > 0;
+        let mut binding = Binding::new();
+        binding.token = identity.token;
+        binding.known = sent.head > 0 || received.tail > 0;
         let goes_on = outward == Direction::Down || identity.flags.opened;
-        bond.suspended = goes_on.then_some(Duration::ZERO);
+        binding.suspended = goes_on.then_some(Duration::ZERO);
         let charged = Direction::ALL.map(|direction| {
             let map = if direction == outward { &out } else { &inn };
             map.reserved().max(initial)
@@ -209,7 +209,7 @@ impl Entry {
             closed: false,
             shut,
             reset: None,
-            bond,
+            binding,
             waker: None,
             memory: FlowMemory { slot, share },
             flags: identity.flags,

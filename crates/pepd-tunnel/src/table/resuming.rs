@@ -13,7 +13,7 @@ use std::time::Duration;
 use pep_core::greeting::{Answer, Resume};
 use tunnel::wire::{ResetCode, StreamId};
 
-use super::{Entry, bond::Announcement};
+use super::{Entry, binding::Announcement};
 
 /// What a session is to know of a stream with which a flow goes on, in the stream's positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,8 +45,8 @@ impl Entry {
     /// [taken](Self::taken) any more.
     pub(super) fn suspend(&mut self) -> u64 {
         let ends = self.reset.is_some() || self.closed;
-        if ends || !self.bond.suspend() {
-            self.bond.release();
+        if ends || !self.binding.suspend() {
+            self.binding.release();
             return 0;
         }
         let before = self.taken();
@@ -59,13 +59,13 @@ impl Entry {
 
     /// Whether it waits for a stream that goes on with it.
     pub(crate) fn is_suspended(&self) -> bool {
-        self.bond.suspended.is_some() && self.reset.is_none() && !self.closed
+        self.binding.suspended.is_some() && self.reset.is_none() && !self.closed
     }
 
     /// A second has passed. What has waited for a stream for longer than it may be held is reset.
     pub(super) fn wait(&mut self) {
         let hold = self.policy().hold;
-        if let Some(waited) = &mut self.bond.suspended {
+        if let Some(waited) = &mut self.binding.suspended {
             *waited += Duration::from_secs(1);
             if *waited > hold {
                 self.end(ResetCode::Expired);
@@ -75,13 +75,13 @@ impl Entry {
 
     /// What its streams are opened with, at the near end.
     pub(crate) fn announce(&mut self, announcement: Announcement) {
-        self.bond.token = announcement.greeting.token;
-        self.bond.announcement = Some(Box::new(announcement));
+        self.binding.token = announcement.greeting.token;
+        self.binding.announcement = Some(Box::new(announcement));
     }
 
     /// What was [announced](Self::announce).
     pub(crate) fn announcement(&self) -> Option<&Announcement> {
-        self.bond.announcement.as_deref()
+        self.binding.announcement.as_deref()
     }
 
     /// Where the flow goes on, as the near end says.
@@ -90,19 +90,19 @@ impl Entry {
             down: self.inn.tail(),
             down_until: self.inn.allowed(),
             up: self.out.head(),
-            perhaps_new: !self.bond.known,
+            perhaps_new: !self.binding.known,
         }
     }
 
     /// The near end has opened a stream with that [resumption](Self::resumption). How far the peer may send of it.
     pub(super) fn reopen(&mut self, stream: StreamId) -> u64 {
-        self.bond.reopen(stream, self.inn.tail());
-        self.bond.receives_at(self.inn.allowed())
+        self.binding.reopen(stream, self.inn.tail());
+        self.binding.receives_at(self.inn.allowed())
     }
 
     /// The far end has answered: all that has come of it is here.
     pub(crate) fn on_answer(&mut self) -> Result<Option<Terms>, Disagreement> {
-        let Some(answer) = self.bond.take_answer() else {
+        let Some(answer) = self.binding.take_answer() else {
             return Ok(None);
         };
         if answer.up_until < answer.up {
@@ -126,7 +126,7 @@ impl Entry {
             up: self.inn.tail(),
             up_until: self.inn.allowed(),
         };
-        self.bond.rejoin(stream, answer, resume.down);
+        self.binding.rejoin(stream, answer, resume.down);
         let send = Answer::LEN as u64 + (resume.down_until - resume.down);
         let terms = self.go_on(resume.down, send)?;
         self.wake();
@@ -141,10 +141,10 @@ impl Entry {
         self.give_up(from);
         self.sent.set(from);
         let (written, finished) = self.known_so_far(from);
-        let written = self.bond.sends_at(written);
+        let written = self.binding.sends_at(written);
         Ok(Terms {
             send,
-            receive: self.bond.receives_at(self.inn.allowed()),
+            receive: self.binding.receives_at(self.inn.allowed()),
             written: written.unwrap_or_default(),
             finished,
         })
@@ -161,19 +161,19 @@ impl Entry {
 
     /// Where the stream is when the flow is here, of what we send; none while it is not known what the peer has.
     pub(crate) fn written_to(&self, until: u64) -> Option<u64> {
-        self.bond.sends_at(until)
+        self.binding.sends_at(until)
     }
 
     /// The same of what the peer sends.
     pub(crate) fn allowed_to(&self, until: u64) -> u64 {
-        self.bond.receives_at(until)
+        self.binding.receives_at(until)
     }
 
     /// Both ends have everything: what our leg lacks of it is here.
     pub(super) fn close(&mut self) {
         self.give_up(u64::MAX);
         self.closed = true;
-        self.bond.release();
+        self.binding.release();
         self.wake();
     }
 

@@ -72,7 +72,7 @@ impl Table {
         for flow in std::mem::take(&mut self.streams).into_values() {
             if let Some(entry) = self.entries.get_mut(&flow) {
                 self.taken -= entry.suspend();
-                if entry.is_far() && entry.bond.token == 0 {
+                if entry.is_far() && entry.binding.token == 0 {
                     // Nobody has heard of it but that a byte came.
                     self.remove(flow);
                 }

@@ -24,7 +24,7 @@ impl Entry {
         let Some(spill) = spill.as_mut().filter(|_| custody.pause.get() == 0) else {
             return;
         };
-        if self.bond.token == 0 {
+        if self.binding.token == 0 {
             // A successor could not tell whose they are.
             return;
         }
@@ -56,7 +56,7 @@ impl Entry {
     /// What says on the disk where a chunk belongs: to any process that goes on with the flow.
     fn label(&self, position: u64) -> Label {
         Label {
-            flow: self.bond.token,
+            flow: self.binding.token,
             direction: self.outward,
             position,
             len: CHUNK as u32,

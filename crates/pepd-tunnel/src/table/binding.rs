@@ -57,7 +57,7 @@ enum Prologue {
 
 /// What a flow is to its peer.
 #[derive(Debug)]
-pub(super) struct Bond {
+pub(super) struct Binding {
     /// What both ends know the flow by; 0 while the peer has not said.
     pub(super) token: u128,
     pub(super) stream: Option<StreamId>,
@@ -73,7 +73,7 @@ pub(super) struct Bond {
     prologue: Prologue,
 }
 
-impl Bond {
+impl Binding {
     pub(super) fn new() -> Self {
         Self {
             token: 0,
