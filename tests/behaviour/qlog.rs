@@ -26,7 +26,7 @@ struct Qlog {
 
 impl Qlog {
     fn start(bed: &TunnelBed, pep: &Pep, words: &[&str]) -> Self {
-        let folder = TempDir::new().expect("a folder");
+        let folder = TempDir::new().expect("a directory");
         let boat = bed.host("boat");
         let mut command = boat.command(pepd().to_str().expect("a path"));
         command.arg("trace").args(words).arg("--qlog");
@@ -50,7 +50,7 @@ impl Qlog {
         });
     }
 
-    /// Its records after the header, and what it has printed; of its own accord.
+    /// Waits until it ends by itself. Returns its records after the header, and its output.
     fn end(self) -> (Vec<Value>, Output) {
         let path = self.path();
         let output = self.child.wait_with_output().expect("it ends");
@@ -203,9 +203,9 @@ fn files_that_are_there_and_unknown_peers_are_refused_and_leave_no_file() {
         assert!(!path.exists(), "an empty file");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let told = refused(&running, &["--peer", "nobody"]);
+    let told = refused(&running, &["--peer", "ship"]);
     assert!(
-        told.contains("there is no peer `nobody`; peers: hub"),
+        told.contains("there is no peer `ship`; peers: hub"),
         "{told}"
     );
     let told = refused(&running, &["99999-0000"]);

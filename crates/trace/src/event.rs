@@ -16,7 +16,7 @@ pub enum Event {
     Lost {
         /// Number of the first of them.
         first: u64,
-        /// How many they are.
+        /// Count of them.
         packets: u64,
         /// The cause: `link`, `congestion` or `outage`.
         cause: &'static str,
@@ -27,24 +27,24 @@ pub enum Event {
     Overhead {
         /// Share of packets that are lost, 0 to 1.
         loss: f64,
-        /// That share without losses of congestion, 0 to 1.
+        /// Share of packets that the link itself loses, 0 to 1: congestion is left out.
         link_loss: f64,
         /// Repair packets for each packet of normal streams.
         overhead: f64,
     },
     /// FEC restored segments that were lost.
     Restored {
-        /// How many.
+        /// Count of segments.
         segments: u64,
     },
     /// An outage began or ended.
     Link {
-        /// Whether the link is up.
+        /// `true` at the end of an outage.
         up: bool,
     },
     /// A stream changed its state.
     Stream {
-        /// Its number.
+        /// Number of the stream.
         stream: u64,
         /// A state of qlog's `stream_state_updated`: `open`, `closed`, `reset_received` and so on.
         state: &'static str,
@@ -66,7 +66,7 @@ pub enum Event {
         place: &'static str,
         /// Number of the chain.
         chain: u64,
-        /// Its name, as in the configuration.
+        /// Name of the booster, as in the configuration.
         booster: &'static str,
         /// The counter, as `pepd status --json` names it.
         counter: &'static str,
@@ -78,14 +78,14 @@ pub enum Event {
 /// A packet of a tunnel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packet {
-    /// Its number.
+    /// Packet number.
     pub number: u64,
     /// Bytes on the link, headers of IP and UDP included for those sent; of the datagram for those
     /// received.
     pub bytes: u64,
-    /// Whether it carries the congestion mark CE (RFC 3168).
+    /// `true` with the congestion mark CE (RFC 3168).
     pub marked: bool,
-    /// Its frames. Those of a segment follow [`Frame::Segment`].
+    /// Frames of the packet. Those of a segment follow [`Frame::Segment`].
     pub frames: Vec<Frame>,
 }
 
@@ -114,7 +114,7 @@ pub enum Frame {
     },
     /// A packet as long as the path may carry (RFC 8899).
     MtuProbe {
-        /// Its identifier.
+        /// Identifier of the probe.
         id: u16,
     },
     /// The answer to that.
@@ -148,7 +148,7 @@ pub enum Frame {
     },
     /// A stream's opening.
     Open {
-        /// Its number.
+        /// Number of the stream.
         stream: u64,
     },
     /// Bytes of a stream.
@@ -157,14 +157,14 @@ pub enum Frame {
         stream: u64,
         /// Position of the first byte.
         offset: u64,
-        /// How many bytes.
+        /// Count of bytes.
         bytes: u64,
-        /// Whether the stream ends after them.
+        /// `true` where the stream ends after them.
         fin: bool,
     },
     /// A stream's end in both directions at once.
     Reset {
-        /// Its number.
+        /// Number of the stream.
         stream: u64,
         /// The code on the wire.
         code: u8,
@@ -173,7 +173,7 @@ pub enum Frame {
     },
     /// Credit for a stream.
     Credit {
-        /// Its number.
+        /// Number of the stream.
         stream: u64,
         /// The first position that may not be sent.
         until: u64,
@@ -185,17 +185,17 @@ pub enum Frame {
     },
     /// Another class for a stream.
     Reclass {
-        /// Its number.
+        /// Number of the stream.
         stream: u64,
     },
     /// A packet of a host, which is sent once (a datagram of RFC 9221).
     Datagram {
-        /// Its channel.
+        /// Channel of the datagram.
         channel: u8,
-        /// Its bytes.
+        /// Count of bytes.
         bytes: u64,
     },
-    /// What cannot be read.
+    /// Bytes that make no frame.
     Unreadable,
 }
 

@@ -58,7 +58,7 @@ impl Trace {
         self.0 = None;
     }
 
-    /// Whether events are kept.
+    /// Returns whether events are kept.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.0.is_some()

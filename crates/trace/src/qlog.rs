@@ -33,7 +33,7 @@ pub struct Header<'a> {
     pub title: &'a str,
     /// Name of the program or end that was traced.
     pub vantage_point: &'a str,
-    /// Whether that end opened the connection.
+    /// `true` for the end that opened the connection.
     pub is_client: bool,
     /// Time of the origin since the Unix epoch.
     pub reference: Duration,

@@ -1,4 +1,4 @@
-//! What boosters count, as events: by how much each counter has grown, and when.
+//! Events of boosters: the growth of each counter, and its time.
 
 use std::time::Duration;
 

@@ -60,7 +60,7 @@ pub struct Recorder {
     chunks: mpsc::Sender<Chunk>,
     /// Events that found no room in the channel.
     missed: AtomicU64,
-    /// The stream that was told last, plus 1; 0 for none.
+    /// Number of the stream that the reader knows, plus 1; 0 for none.
     stream: AtomicU64,
 }
 
@@ -161,7 +161,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// Whether there was any recorder at the last [`update`](Self::update).
+    /// Returns whether there was any recorder at the last [`update`](Self::update).
     pub fn is_any(&self) -> bool {
         !self.recorders.is_empty()
     }

@@ -7,7 +7,7 @@ use trace::qlog::{Header, Writer};
 
 use super::end::Process;
 
-/// What has been traced so far, by end.
+/// Records so far, by end.
 #[derive(Clone, Default)]
 pub(super) struct Recording(Arc<Mutex<[Vec<u8>; 2]>>);
 

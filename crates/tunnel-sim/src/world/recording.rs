@@ -1,4 +1,4 @@
-//! What both sessions of a run trace, as qlog.
+//! Traces of both sessions of a run, as qlog.
 
 use std::time::Duration;
 

@@ -42,7 +42,7 @@ impl Session {
         self.trace.push(|| Event::Stream { stream, state });
     }
 
-    /// What a report has shown: losses, the path, and FEC overhead where that is another.
+    /// Traces losses that a report has shown, the path, and FEC overhead that differs from `overhead`.
     pub(super) fn trace_report(&mut self, overhead: f64) {
         if !self.trace.is_on() {
             return;
@@ -166,8 +166,8 @@ fn part_of(part: &Part<'_>) -> Traced {
     }
 }
 
-/// Packet numbers between two gaps have arrived; below the oldest gap that is told, only the one
-/// before it is sure to have.
+/// A report as a frame. Packets between two gaps have arrived; below the oldest gap of the report,
+/// only the packet right before it is sure to have.
 fn report_of(report: &Report) -> Traced {
     let mut packets = Ranges::new();
     if let Some(highest) = report.highest {
