@@ -183,7 +183,7 @@ impl Arena {
     }
 
     /// The outages that are known of, to whichever process; `since_boot` is now, by the clock of
-    /// [`keep_outage`](Self::keep_outage).
+    /// `keep_outage`.
     pub fn outages(&self, since_boot: Duration) -> Past {
         Layout::known(&self.memory).read(since_boot)
     }

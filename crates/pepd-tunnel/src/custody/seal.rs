@@ -37,7 +37,7 @@ pub struct Label {
     pub len: u32,
 }
 
-/// The memory of a record. Its bytes are put into [`bytes_mut`](Self::bytes_mut).
+/// The memory of a record. Its bytes are put into `bytes_mut`.
 #[derive(Debug)]
 pub struct Record(Box<[u8]>);
 
