@@ -84,7 +84,7 @@ impl Writer {
         }
         if let (1.., Some((at, _))) = (taken.missed, taken.events.back()) {
             let missed = json!({ "events": taken.missed });
-            self.record(*at, "pepd:events_missed", missed, out);
+            self.record(*at, "pepd:events_missed", &missed, out);
         }
     }
 
@@ -122,7 +122,7 @@ impl Writer {
                 held,
             } => {
                 let data = json!({ "direction": direction, "bytes": bytes, "held": held });
-                return self.record(at, &format!("relay:{step}"), data, out);
+                return self.record(at, &format!("relay:{step}"), &data, out);
             }
             Event::Booster {
                 place,
@@ -132,10 +132,10 @@ impl Writer {
                 by,
             } => {
                 let data = json!({ "place": place, "chain": chain, "counter": counter, "by": by });
-                return self.record(at, &format!("booster:{booster}"), data, out);
+                return self.record(at, &format!("booster:{booster}"), &data, out);
             }
         };
-        self.record(at, name, data, out);
+        self.record(at, name, &data, out);
     }
 
     fn lost(&self, at: Duration, (first, packets): (u64, u64), cause: &str, out: &mut Vec<u8>) {
@@ -148,12 +148,12 @@ impl Writer {
             if index + 1 == shown && packets > shown {
                 data["pepd_further"] = json!(packets - shown);
             }
-            self.record(at, "recovery:packet_lost", data, out);
+            self.record(at, "recovery:packet_lost", &data, out);
         }
     }
 
     /// Appends a record of any name.
-    pub fn record(&self, at: Duration, name: &str, data: Value, out: &mut Vec<u8>) {
+    pub fn record(&self, at: Duration, name: &str, data: &Value, out: &mut Vec<u8>) {
         let time = millis((at + self.offset).saturating_sub(self.origin));
         let record = json!({ "time": time, "name": name, "data": data });
         record_of(&record, out);

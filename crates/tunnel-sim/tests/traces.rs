@@ -29,10 +29,12 @@ fn numbers(events: &[Value], name: &str) -> Vec<u64> {
 /// Bytes of each stream that packets of this name carried, each counted once.
 fn carried(events: &[Value], name: &str) -> BTreeMap<u64, u64> {
     let mut spans: BTreeMap<u64, BTreeSet<(u64, u64)>> = BTreeMap::new();
-    for frame in named(events, name).flat_map(|event| event["data"]["frames"].as_array().unwrap()) {
+    for frame in
+        named(events, name).flat_map(|event| event["data"]["frames"].as_array().expect("frames"))
+    {
         if frame["frame_type"] == "stream" {
             let [stream, offset, length] =
-                ["stream_id", "offset", "length"].map(|key| frame[key].as_u64().unwrap());
+                ["stream_id", "offset", "length"].map(|key| frame[key].as_u64().expect("a number"));
             let spans = spans.entry(stream).or_default();
             spans.insert((offset, offset + length));
         }

@@ -4,6 +4,7 @@ use pep_core::arena::name_hash;
 use pepd_relay::flow::Recorded;
 
 use super::Core;
+use crate::packets::Packets;
 
 impl Core {
     /// Passes on what sessions and boosters have traced. One load where no peer is recorded.
@@ -23,7 +24,7 @@ impl Core {
                 continue;
             }
             let session = self.endpoint.trace(peer.id).into_iter();
-            let boosters = peer.packets.as_mut().map(|packets| packets.trace());
+            let boosters = peer.packets.as_mut().map(Packets::trace);
             let table = &peer.table;
             let stream_of = |slot| table.stream_of_slot(slot);
             peer.recorded.take(now, session.chain(boosters), stream_of);

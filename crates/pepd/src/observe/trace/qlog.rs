@@ -247,21 +247,21 @@ impl Sequence {
         Some(std::mem::take(&mut self.out))
     }
 
-    fn record(&mut self, name: &str, data: serde_json::Value) {
+    fn record(&mut self, name: &str, data: &serde_json::Value) {
         let at = self.began.elapsed();
         self.writer.record(at, name, data, &mut self.out);
     }
 
     fn on_traced(&mut self, chunk: &Chunk) {
         if let Some(stream) = chunk.stream {
-            self.record("pepd:flow_stream", json!({ "stream_id": stream }));
+            self.record("pepd:flow_stream", &json!({ "stream_id": stream }));
         }
         self.writer.taken(&chunk.taken, &mut self.out);
     }
 
     fn on_seen(&mut self, what: &What) {
         match what {
-            What::Flow(flow) => self.record("pepd:flow", json!(flow)),
+            What::Flow(flow) => self.record("pepd:flow", &json!(flow)),
             What::Look(look) => {
                 let legs = [&look.client_leg, &look.server_leg];
                 for (side, leg) in Side::ALL.into_iter().zip(legs) {
@@ -270,10 +270,10 @@ impl Sequence {
                     }
                 }
                 let data = json!({ "state": look.state, "up": look.up, "down": look.down });
-                self.record("pepd:flow_updated", data);
+                self.record("pepd:flow_updated", &data);
             }
             What::Ended(end) => {
-                self.record("pepd:flow_ended", json!(end));
+                self.record("pepd:flow_ended", &json!(end));
                 self.stage = Stage::Ending;
             }
         }
@@ -290,7 +290,7 @@ impl Sequence {
             Side::Client => "client",
             Side::Server => "server",
         });
-        self.record("pepd:leg_updated", data);
+        self.record("pepd:leg_updated", &data);
     }
 }
 
