@@ -12,7 +12,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,8 @@ use trace::{Taken, Trace};
 
 use super::Watched;
 
-/// Events that an object keeps between two calls of [`Attached::take`].
+/// Events that an object keeps between two calls of [`Attached::take`], and that wait for a reader:
+/// some 5 MB.
 const EVENTS_MAX: usize = 16_384;
 /// Chunks that wait for the reader.
 const CHUNKS_MAX: usize = 256;
@@ -58,7 +59,8 @@ pub struct Recorder {
     what: Recorded,
     began: Instant,
     chunks: mpsc::Sender<Chunk>,
-    /// Events that found no room in the channel.
+    /// Events in the channel, and those that found no room there.
+    waiting: AtomicUsize,
     missed: AtomicU64,
     /// Number of the stream that the reader knows, plus 1; 0 for none.
     stream: AtomicU64,
@@ -73,6 +75,10 @@ impl Recorder {
         if taken.events.is_empty() && taken.missed == 0 && stream.is_none() {
             return;
         }
+        let events = taken.events.len();
+        if self.waiting.fetch_add(events, Ordering::Relaxed) + events > EVENTS_MAX {
+            return self.miss(events, taken.missed);
+        }
         let mut taken = taken.clone();
         let since = self.began.elapsed();
         for (at, _) in &mut taken.events {
@@ -84,10 +90,16 @@ impl Recorder {
             // A reader that has gone takes its recorder along.
             Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
             Err(mpsc::error::TrySendError::Full(Chunk { taken, .. })) => {
-                let lost = taken.events.len() as u64 + taken.missed;
-                self.missed.fetch_add(lost, Ordering::Relaxed);
+                self.miss(events, taken.missed);
             }
         }
+    }
+
+    /// Counts events that found no room after all, and those that were missed before.
+    fn miss(&self, events: usize, before: u64) {
+        self.waiting.fetch_sub(events, Ordering::Relaxed);
+        self.missed
+            .fetch_add(events as u64 + before, Ordering::Relaxed);
     }
 }
 
@@ -115,6 +127,7 @@ impl Recorders {
             what,
             began,
             chunks: sender,
+            waiting: AtomicUsize::new(0),
             missed: AtomicU64::new(0),
             stream: AtomicU64::new(0),
         });
@@ -140,7 +153,10 @@ impl Recorders {
 impl Recording {
     /// The next events; `None` never comes while this lives.
     pub async fn next(&mut self) -> Option<Chunk> {
-        self.chunks.recv().await
+        let chunk = self.chunks.recv().await?;
+        let events = chunk.taken.events.len();
+        self.recorder.waiting.fetch_sub(events, Ordering::Relaxed);
+        Some(chunk)
     }
 }
 
@@ -278,5 +294,16 @@ mod tests {
         attached.take(Duration::ZERO, [&mut trace], |_| None);
         let chunk = recording.next().await.expect("it goes on");
         assert_eq!((chunk.taken.events.len(), chunk.taken.missed), (1, 20));
+        // However few the chunks are, the events in them are not without bound.
+        push(&mut trace, EVENTS_MAX as u64);
+        attached.take(Duration::ZERO, [&mut trace], |_| None);
+        push(&mut trace, 5);
+        attached.take(Duration::ZERO, [&mut trace], |_| None);
+        let chunk = recording.next().await.expect("it goes on");
+        assert_eq!(chunk.taken.events.len(), EVENTS_MAX);
+        push(&mut trace, 1);
+        attached.take(Duration::ZERO, [&mut trace], |_| None);
+        let chunk = recording.next().await.expect("it goes on");
+        assert_eq!((chunk.taken.events.len(), chunk.taken.missed), (1, 5));
     }
 }
