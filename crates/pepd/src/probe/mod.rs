@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - [`judge`](judge()), samples in, figures out; `advice`, figures in, a configuration and remarks out: without I/O
-//! - `routes`, how it is asked for; the load is `tunnel::probe`
+//! - `routes`, how it is asked for; the load is `pepd_tunnel::probe`
 
 mod advice;
 mod judge;
