@@ -258,6 +258,11 @@ fn what_only_reads_is_answered_by_tcp_and_nothing_else() {
             assert_eq!(status, 405, "{answer}");
         }
     }
+    // Traces in detail are for those who may ask by the socket.
+    for path in ["/v1/flows/0-0000/qlog", "/v1/peers/hub/qlog"] {
+        let (_, answer) = by_tcp(&bed, "GET", path, HTTP);
+        assert!(answer.contains("there are "), "{path}: {answer}");
+    }
     let (status, answer) = by_tcp(&bed, "GET", "/v1/flows/0-0000/trace", HTTP);
     assert!(
         status == 404 && answer.contains("there is no flow"),

@@ -4,6 +4,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
 };
 
 use pepd_tests::{bed::Family, pep::Pep, pep_binary::pepd, tunnel::TunnelBed, wait::wait_until};
@@ -176,8 +181,24 @@ fn a_tunnel_is_written_packet_by_packet() {
     qlog.wait_for("transport:packet_sent", 1);
     tunnel.wait_for("transport:packet_sent", 1);
     echo_once(&mut stream, &[2; 50_000]);
+    // A tunnel that is busy with other flows does not keep the trace of this one.
+    let mut other = bed
+        .host("client")
+        .connect(bed.server_at(Family::V4, PORT))
+        .expect("pepd answers");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let talker = thread::spawn({
+        let is_over = Arc::clone(&is_over);
+        move || {
+            while !is_over.load(Relaxed) {
+                echo_once(&mut other, &[3; 100]);
+            }
+        }
+    });
     drop(stream);
     let (records, _) = qlog.end();
+    is_over.store(true, Relaxed);
+    talker.join().expect("its echo comes");
     let told = named(&records, "pepd:flow_stream");
     let id = told[0]["data"]["stream_id"].as_u64().expect("a number");
     for name in ["transport:packet_sent", "transport:packet_received"] {

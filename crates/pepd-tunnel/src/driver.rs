@@ -201,7 +201,12 @@ struct Driver {
 impl Driver {
     /// Never ready: ends when it is dropped.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.core.borrow_mut().driver = Some(cx.waker().clone());
+        {
+            let mut core = self.core.borrow_mut();
+            core.driver = Some(cx.waker().clone());
+            // Before anything happens: a trace that was asked for meanwhile begins with it.
+            core.record();
+        }
         self.begin_flows(cx);
         self.receive(cx);
         Core::dispatch(&self.core);

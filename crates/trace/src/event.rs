@@ -42,6 +42,11 @@ pub enum Event {
         /// `true` at the end of an outage.
         up: bool,
     },
+    /// A session began, or ended. Packet numbers and streams of the next one begin anew.
+    Session {
+        /// `true` at the begin.
+        begins: bool,
+    },
     /// A stream changed its state.
     Stream {
         /// Number of the stream.
@@ -195,6 +200,11 @@ pub enum Frame {
         /// Count of bytes.
         bytes: u64,
     },
+    /// Frames that are not listed, after as many as an event holds.
+    Further {
+        /// Count of them.
+        frames: u64,
+    },
     /// Bytes that make no frame.
     Unreadable,
 }
@@ -218,4 +228,21 @@ pub struct Metrics {
     pub congestion_window: Option<u64>,
     /// Bytes sent and neither acknowledged nor lost; `None` where they are not counted.
     pub bytes_in_flight: Option<u64>,
+}
+
+impl Event {
+    /// Room that it takes, in pieces of some hundred bytes.
+    pub fn weight(&self) -> usize {
+        let (Self::Sent(packet) | Self::Received(packet)) = self else {
+            return 1;
+        };
+        let frames = packet.frames.iter().map(|frame| match frame {
+            Frame::Report {
+                packets, segments, ..
+            } => 1 + (packets.len() + segments.len()) / 4,
+            Frame::Close { reason, .. } => 1 + reason.len() / 64,
+            _ => 1,
+        });
+        1 + frames.sum::<usize>()
+    }
 }

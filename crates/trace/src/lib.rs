@@ -27,6 +27,7 @@ pub struct Trace(Option<Box<Log>>);
 struct Log {
     now: Duration,
     events: VecDeque<(Duration, Event)>,
+    weight: usize,
     most: usize,
     missed: u64,
 }
@@ -36,17 +37,21 @@ struct Log {
 pub struct Taken {
     /// Each with the time at which it happened, by the clock of the traced object.
     pub events: VecDeque<(Duration, Event)>,
+    /// Sum of their [weights](Event::weight).
+    pub weight: usize,
     /// Events since the last call that found no room.
     pub missed: u64,
 }
 
 impl Trace {
-    /// Begins to keep events, `most` at one time. Of no effect on one that is on.
+    /// Begins to keep events, at one time of the [weight](Event::weight) `most` together. Of no
+    /// effect on one that is on.
     pub fn begin(&mut self, most: usize) {
         self.0.get_or_insert_with(|| {
             Box::new(Log {
                 now: Duration::ZERO,
                 events: VecDeque::new(),
+                weight: 0,
                 most,
                 missed: 0,
             })
@@ -84,6 +89,7 @@ impl Trace {
     pub fn take(&mut self) -> Taken {
         self.0.as_mut().map_or_else(Taken::default, |log| Taken {
             events: std::mem::take(&mut log.events),
+            weight: std::mem::take(&mut log.weight),
             missed: std::mem::take(&mut log.missed),
         })
     }
@@ -92,7 +98,9 @@ impl Trace {
 impl Log {
     #[cold]
     fn push(&mut self, event: Event) {
-        if self.events.len() < self.most {
+        let weight = event.weight();
+        if self.weight.saturating_add(weight) <= self.most {
+            self.weight += weight;
             self.events.push_back((self.now, event));
         } else {
             self.missed += 1;

@@ -110,6 +110,8 @@ impl Writer {
             Event::Restored { segments } => {
                 ("pepd:segments_restored", json!({ "segments": segments }))
             }
+            Event::Session { begins: true } => ("pepd:session_began", json!({})),
+            Event::Session { begins: false } => ("pepd:session_ended", json!({})),
             Event::Link { up } => ("pepd:link_updated", json!({ "up": up })),
             Event::Stream { stream, state } => (
                 "transport:stream_state_updated",
@@ -252,6 +254,7 @@ fn frame_of(frame: &Frame) -> Value {
         ),
         Frame::Open { stream } => own(0x40, "open", json!({ "stream_id": stream })),
         Frame::Reclass { stream } => own(0x49, "reclass", json!({ "stream_id": stream })),
+        Frame::Further { frames } => own(0xff, "further", json!({ "frames": frames })),
         Frame::Unreadable => own(0xff, "unreadable", json!({})),
     }
 }

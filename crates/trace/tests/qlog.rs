@@ -65,6 +65,7 @@ fn every_frame() -> Vec<Frame> {
             channel: 3,
             bytes: 84,
         },
+        Frame::Further { frames: 9 },
         Frame::Unreadable,
     ]
 }
@@ -128,7 +129,7 @@ fn frames_are_read_by_others() {
     });
     assert_eq!(stream, Some((4, 1 << 40, 1000, Some(true))));
     let own = |frame: &&QuicFrame| matches!(frame, QuicFrame::Unknown { .. });
-    assert_eq!(frames.iter().filter(own).count(), 7);
+    assert_eq!(frames.iter().filter(own).count(), 8);
 }
 
 #[test]

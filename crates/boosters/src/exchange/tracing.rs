@@ -6,6 +6,9 @@ use trace::{Event, Trace};
 
 use crate::chain::{Chain, Receiver};
 
+/// States among the counters, which fall, too.
+const STATES: [&str; 4] = ["on", "kept_bytes", "connections", "held"];
+
 /// The counters of all boosters as they were last.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
@@ -49,7 +52,7 @@ impl Counted {
         for (place, value) in &self.known {
             let known = before.next_if(|(known, _)| known == place);
             let by = value.saturating_sub(known.map_or(0, |(_, known)| known));
-            if by > 0 && place.3 != "on" {
+            if by > 0 && !STATES.contains(&place.3) {
                 let (place, chain, booster, counter) = *place;
                 self.trace.push(|| Event::Booster {
                     place,

@@ -440,7 +440,9 @@ impl Relay {
     /// arrived on it may still be received. `ending` is how its own stream will be found to end:
     /// by FIN if that came before the leg broke.
     pub fn handle_broken(&mut self, side: Side, ending: Ending) {
-        self.note(Direction::from(side), "source_broken", 0);
+        if self.legs.of(side).broken.is_none() {
+            self.note(Direction::from(side), "source_broken", 0);
+        }
         let leg = self.legs.of_mut(side);
         leg.broken.get_or_insert(ending);
         leg.readable = true;

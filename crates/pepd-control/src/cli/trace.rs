@@ -21,7 +21,7 @@ closely only while somebody watches it. docs/operating.md says what each means.
 With --qlog it writes a file instead, which qvis and other readers of qlog take (JSON text sequences): states of the
 flow's connections, and each step of its relay, or, of a flow in a tunnel, each packet of the tunnel with what it
 carries, losses and their causes, round trips and rates. With --peer it does so for all that goes to a peer,
-boosters of mode \"packet\" included, until Ctrl-C. No bytes of hosts are in it.
+boosters of mode \"packet\" included, until Ctrl-C or the end of pepd. No bytes of hosts are in it.
 
 Examples:
   pepd flows --site mail               which flows there are, each with its number
@@ -48,8 +48,8 @@ pub struct TraceArgs {
     /// Overwrite an existing file
     #[arg(long, requires = "qlog")]
     pub force: bool,
-    /// The file is so long at most, such as 50MB
-    #[arg(long, value_name = "SIZE", default_value = "1GB")]
+    /// The length of the file of --qlog at most, such as 50MB
+    #[arg(long, value_name = "SIZE", default_value = "1GB", requires = "qlog")]
     pub size: ByteSize,
     /// For so long at most, such as 1min
     #[arg(long = "for", value_name = "TIME", value_parser = lasting)]

@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    fs::{self, File},
+    fs::File,
     io::{self, Write as _},
     path::Path,
     time::{Duration, Instant},
@@ -23,8 +23,11 @@ use crate::{
 };
 
 /// Records, on their way into a file.
-struct Records {
-    file: File,
+struct Records<'a> {
+    args: &'a TraceArgs,
+    out: &'a Path,
+    /// The file, once there is a record for it.
+    file: Option<File>,
     most: u64,
     /// Events that are in the file, and the bytes of whole records.
     events: u64,
@@ -41,9 +44,11 @@ enum Stopped {
     Size,
     Ended(Option<String>),
     Failed(io::Error),
+    /// There can be no such file.
+    Refused(String),
 }
 
-impl Records {
+impl Records<'_> {
     /// Takes a line of the answer. Returns whether it goes on.
     fn take(&mut self, line: &str) -> bool {
         let Ok(record) = serde_json::from_str::<Value>(line.trim_start_matches('\u{1e}')) else {
@@ -59,8 +64,8 @@ impl Records {
             self.stopped = Some(Stopped::Size);
             return false;
         }
-        if let Err(err) = self.file.write_all(line.as_bytes()) {
-            self.stopped = Some(Stopped::Failed(err));
+        if let Err(stopped) = self.write(line) {
+            self.stopped = Some(stopped);
             return false;
         }
         self.bytes += line.len() as u64;
@@ -78,7 +83,24 @@ impl Records {
         true
     }
 
-    fn target(&self, args: &TraceArgs) -> String {
+    /// Writes a record. The file is made for the first one: what was there stays where pepd
+    /// cannot be asked.
+    fn write(&mut self, line: &str) -> Result<(), Stopped> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None if is_streamed(self.out) => self
+                .file
+                .insert(standard_output().map_err(Stopped::Refused)?),
+            None => {
+                let made = create_file(self.out, self.args.force);
+                self.file.insert(made.map_err(Stopped::Refused)?)
+            }
+        };
+        file.write_all(line.as_bytes()).map_err(Stopped::Failed)
+    }
+
+    fn target(&self) -> String {
+        let args = self.args;
         let target = match (&args.peer, self.flow.as_ref().or(args.flow.as_ref())) {
             (Some(peer), _) => format!("/v1/peers/{peer}/qlog"),
             (None, flow) => format!("{}/qlog", target(flow.map_or("", String::as_str))),
@@ -98,14 +120,10 @@ pub(super) fn record(
     left: impl Fn() -> Option<Duration>,
 ) -> Result<ExitStatus, Box<dyn Error>> {
     let mut follower = Follower::new(socket)?;
-    let is_streamed = out.as_os_str() == "-";
-    let file = if is_streamed {
-        standard_output()?
-    } else {
-        create_file(out, args.force)?
-    };
     let mut records = Records {
-        file,
+        args,
+        out,
+        file: None,
         most: args.size.bytes(),
         events: 0,
         bytes: 0,
@@ -115,51 +133,53 @@ pub(super) fn record(
     };
     let mut cut: Option<Instant> = None;
     let followed = loop {
-        let target = records.target(args);
+        let target = records.target();
         let request = (Method::GET, target.as_str(), String::new());
         match follower.lines(request, left(), |line| records.take(line)) {
             Ok(Followed::Cut) if records.stopped.is_none() => {
                 complain(format_args!(
-                    "note: pepd has cut the trace, as another process takes over; asks again"
+                    "note: pepd has cut the trace, as another process takes over, or as nobody read; asks again"
                 ));
                 cut = Some(Instant::now());
             }
             Ok(followed) => break followed,
             Err(err) if err.is_absence() && cut.is_some_and(|at| at.elapsed() < PATIENCE) => {}
+            Err(err) if records.events == 0 => return Err(err.into()),
             Err(err) => {
-                if records.bytes == 0 && !is_streamed {
-                    let _ = fs::remove_file(out);
-                }
-                return Err(err.into());
+                let (out, events) = (out.display(), records.events);
+                return Err(format!("{err}; {out} has {events} events until then").into());
             }
         }
         if follower.pause(RETRY) {
             break Followed::Interrupted;
         }
     };
-    report(&records, out, is_streamed, followed)
+    report(&records, followed)
 }
 
-fn report(
-    records: &Records,
-    out: &Path,
-    is_streamed: bool,
-    followed: Followed,
-) -> Result<ExitStatus, Box<dyn Error>> {
-    let Records { events, bytes, .. } = records;
+fn is_streamed(out: &Path) -> bool {
+    out.as_os_str() == "-"
+}
+
+fn report(records: &Records<'_>, followed: Followed) -> Result<ExitStatus, Box<dyn Error>> {
+    let Records {
+        events, bytes, out, ..
+    } = records;
+    let is_streamed = is_streamed(out);
     let why = match (&records.stopped, followed) {
         (Some(Stopped::Failed(err)), _) => {
             if is_streamed && err.kind() == io::ErrorKind::BrokenPipe {
                 return Ok(ExitStatus::Success);
             }
             // Readers stop at half a record.
-            let _ = records.file.set_len(*bytes);
+            let _ = records.file.as_ref().map(|file| file.set_len(*bytes));
             let out = out.display();
             let done = format!("{events} events are in it");
             return Err(
                 format!("{out}: {err}; {done}. Make room, or name a file elsewhere").into(),
             );
         }
+        (Some(Stopped::Refused(why)), _) => return Err(why.clone().into()),
         (Some(Stopped::Size), _) => "the file may not be longer (--size)".to_owned(),
         (Some(Stopped::Ended(reason)), _) => format!(
             "the flow has ended: {}",

@@ -50,7 +50,7 @@ pub use connecting::{connect, connected, reason};
 pub use leg_io::LegIo;
 pub use published::{born, publish_cookie, publish_leg};
 use receive_window::ReceiveWindow;
-pub use recorders::{Attached, Chunk, Recorded, Recorders, Recording};
+pub use recorders::{Attached, Chunk, Recorded, Recorder, Recorders, Recording};
 pub use relaying::SHORTAGE_RETRY;
 pub use resuming::age;
 pub use resuming::{Lost, Resumed, resume};

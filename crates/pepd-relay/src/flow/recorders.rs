@@ -23,11 +23,9 @@ use trace::{Taken, Trace};
 
 use super::Watched;
 
-/// Events that an object keeps between two calls of [`Attached::take`], and that wait for a reader:
-/// some 5 MB.
-const EVENTS_MAX: usize = 16_384;
-/// Chunks that wait for the reader.
-const CHUNKS_MAX: usize = 256;
+/// Weight of the events that an object keeps between two calls of [`Attached::take`], and of those
+/// that wait for a reader: some 5 MB each.
+const WEIGHT_MAX: usize = 49_152;
 
 /// The object of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +56,8 @@ pub struct Chunk {
 pub struct Recorder {
     what: Recorded,
     began: Instant,
-    chunks: mpsc::Sender<Chunk>,
-    /// Events in the channel, and those that found no room there.
+    chunks: mpsc::UnboundedSender<Chunk>,
+    /// Weight of the events in the channel, which bounds it, and events that found no room there.
     waiting: AtomicUsize,
     missed: AtomicU64,
     /// Number of the stream that the reader knows, plus 1; 0 for none.
@@ -67,6 +65,11 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// Takes the count of events that found no room since the last chunk.
+    pub fn take_missed(&self) -> u64 {
+        self.missed.swap(0, Ordering::Relaxed)
+    }
+
     /// Passes events on, of an object whose clock shows `now`. `stream` is the stream of the flow
     /// that is meant, as far as it has one.
     fn give(&self, now: Duration, taken: &Taken, stream: Option<u64>) {
@@ -75,9 +78,12 @@ impl Recorder {
         if taken.events.is_empty() && taken.missed == 0 && stream.is_none() {
             return;
         }
-        let events = taken.events.len();
-        if self.waiting.fetch_add(events, Ordering::Relaxed) + events > EVENTS_MAX {
-            return self.miss(events, taken.missed);
+        let weight = taken.weight.max(1);
+        if self.waiting.fetch_add(weight, Ordering::Relaxed) + weight > WEIGHT_MAX {
+            self.waiting.fetch_sub(weight, Ordering::Relaxed);
+            let lost = taken.events.len() as u64 + taken.missed;
+            self.missed.fetch_add(lost, Ordering::Relaxed);
+            return;
         }
         let mut taken = taken.clone();
         let since = self.began.elapsed();
@@ -85,21 +91,10 @@ impl Recorder {
             *at = (since + *at).saturating_sub(now);
         }
         taken.missed += self.missed.swap(0, Ordering::Relaxed);
-        match self.chunks.try_send(Chunk { taken, stream }) {
-            Ok(()) if told > 0 => self.stream.store(told, Ordering::Relaxed),
-            // A reader that has gone takes its recorder along.
-            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
-            Err(mpsc::error::TrySendError::Full(Chunk { taken, .. })) => {
-                self.miss(events, taken.missed);
-            }
+        // A reader that has gone takes its recorder along.
+        if self.chunks.send(Chunk { taken, stream }).is_ok() && told > 0 {
+            self.stream.store(told, Ordering::Relaxed);
         }
-    }
-
-    /// Counts events that found no room after all, and those that were missed before.
-    fn miss(&self, events: usize, before: u64) {
-        self.waiting.fetch_sub(events, Ordering::Relaxed);
-        self.missed
-            .fetch_add(events as u64 + before, Ordering::Relaxed);
     }
 }
 
@@ -116,13 +111,13 @@ pub struct Recorders {
 pub struct Recording {
     recorders: Arc<Recorders>,
     recorder: Arc<Recorder>,
-    chunks: mpsc::Receiver<Chunk>,
+    chunks: mpsc::UnboundedReceiver<Chunk>,
 }
 
 impl Recorders {
     /// Begins a recording. Its events are timed since `began`.
     pub fn record(self: &Arc<Self>, what: Recorded, began: Instant) -> Recording {
-        let (sender, chunks) = mpsc::channel(CHUNKS_MAX);
+        let (sender, chunks) = mpsc::unbounded_channel();
         let recorder = Arc::new(Recorder {
             what,
             began,
@@ -151,11 +146,16 @@ impl Recorders {
 }
 
 impl Recording {
+    /// The object's end.
+    pub fn recorder(&self) -> Arc<Recorder> {
+        Arc::clone(&self.recorder)
+    }
+
     /// The next events; `None` never comes while this lives.
     pub async fn next(&mut self) -> Option<Chunk> {
         let chunk = self.chunks.recv().await?;
-        let events = chunk.taken.events.len();
-        self.recorder.waiting.fetch_sub(events, Ordering::Relaxed);
+        let weight = chunk.taken.weight.max(1);
+        self.recorder.waiting.fetch_sub(weight, Ordering::Relaxed);
         Some(chunk)
     }
 }
@@ -204,19 +204,19 @@ impl Attached {
         traces: impl IntoIterator<Item = &'a mut Trace>,
         mut stream_of: impl FnMut(u32) -> Option<u64>,
     ) {
-        for trace in traces {
+        for (index, trace) in traces.into_iter().enumerate() {
             if !self.is_any() {
                 trace.end();
                 continue;
             }
             if !trace.is_on() {
-                trace.begin(EVENTS_MAX);
+                trace.begin(WEIGHT_MAX);
                 trace.at(now);
             }
             let taken = trace.take();
             for recorder in &self.recorders {
                 let slot = match recorder.what {
-                    Recorded::Tunnel { slot, .. } => slot,
+                    Recorded::Tunnel { slot, .. } => slot.filter(|_| index == 0),
                     Recorded::Flow(_) => None,
                 };
                 recorder.give(now, &taken, slot.and_then(&mut stream_of));
@@ -283,27 +283,27 @@ mod tests {
         let mut recording = all.record(TUNNEL, Instant::now());
         attached.update(&all, |_| true);
         attached.take(Duration::ZERO, [&mut trace], |_| None);
-        for _ in 0..CHUNKS_MAX + 10 {
-            push(&mut trace, 2);
-            attached.take(Duration::ZERO, [&mut trace], |_| None);
-        }
-        for _ in 0..CHUNKS_MAX {
-            assert_eq!(recording.next().await.expect("it goes on").taken.missed, 0);
-        }
+        let fits = WEIGHT_MAX as u64;
+        push(&mut trace, fits);
+        attached.take(Duration::ZERO, [&mut trace], |_| None);
+        push(&mut trace, 20);
+        attached.take(Duration::ZERO, [&mut trace], |_| None);
+        let chunk = recording.next().await.expect("it goes on");
+        assert_eq!(
+            (chunk.taken.events.len(), chunk.taken.missed),
+            (WEIGHT_MAX, 0)
+        );
         push(&mut trace, 1);
         attached.take(Duration::ZERO, [&mut trace], |_| None);
         let chunk = recording.next().await.expect("it goes on");
         assert_eq!((chunk.taken.events.len(), chunk.taken.missed), (1, 20));
-        // However few the chunks are, the events in them are not without bound.
-        push(&mut trace, EVENTS_MAX as u64);
-        attached.take(Duration::ZERO, [&mut trace], |_| None);
-        push(&mut trace, 5);
+        // What an object itself has no room for counts, too.
+        push(&mut trace, fits + 5);
         attached.take(Duration::ZERO, [&mut trace], |_| None);
         let chunk = recording.next().await.expect("it goes on");
-        assert_eq!(chunk.taken.events.len(), EVENTS_MAX);
-        push(&mut trace, 1);
-        attached.take(Duration::ZERO, [&mut trace], |_| None);
-        let chunk = recording.next().await.expect("it goes on");
-        assert_eq!((chunk.taken.events.len(), chunk.taken.missed), (1, 5));
+        assert_eq!(
+            (chunk.taken.events.len(), chunk.taken.missed),
+            (WEIGHT_MAX, 5)
+        );
     }
 }

@@ -41,10 +41,7 @@ impl Flow {
         let timer = pin!(idle::timer());
         let mut idle = Idle::new(self.ends.site.timeouts.idle, timer);
         loop {
-            let trace = self.relay.trace();
-            if trace.is_on() {
-                trace.at(self.began.elapsed());
-            }
+            self.note_time();
             match self.relay.poll_action() {
                 Action::Receive { direction, space } => {
                     let result = self.receive(direction, &space);
@@ -55,7 +52,9 @@ impl Flow {
                     self.settle(result, &mut idle).await;
                 }
                 Action::ShutDown { direction } => {
-                    if self.confirmed(direction).await {
+                    let is_confirmed = self.confirmed(direction).await;
+                    self.note_time();
+                    if is_confirmed {
                         self.shut_down(direction);
                     } else {
                         self.relay.handle_unconfirmed();
@@ -73,6 +72,14 @@ impl Flow {
                 }
                 Action::End(end) => return Ok(end),
             }
+        }
+    }
+
+    /// Tells the relay's trace the time, where it is on.
+    fn note_time(&mut self) {
+        let trace = self.relay.trace();
+        if trace.is_on() {
+            trace.at(self.began.elapsed());
         }
     }
 
@@ -218,6 +225,7 @@ impl Flow {
 
     async fn wait_asleep(&mut self, wait: &Wait, idle: &mut Idle<'_>) -> Result<(), EndReason> {
         poll_fn(|cx| {
+            self.record();
             if self.poll_sides(wait, cx) {
                 return Poll::Ready(Ok(()));
             }
@@ -242,6 +250,7 @@ impl Flow {
         if *wait.broken.of(side)
             && let Poll::Ready(err) = leg.poll_broken(cx)
         {
+            self.note_time();
             self.on_failure(side, err, Flow::on_broken);
             broken = true;
         }

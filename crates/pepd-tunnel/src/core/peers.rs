@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
-use pep_core::config::Peer;
+use pep_core::{arena::name_hash, config::Peer};
 use pepd_relay::flow::Attached;
 use tunnel::{
     ecn::Ecn,
@@ -42,6 +42,8 @@ pub(crate) struct PeerShell {
     pub(super) told_of_cap: bool,
     /// Why there is no session with it.
     pub(super) trouble: Trouble,
+    /// Hash of its name.
+    pub(super) name: u64,
     /// Recorders of its sessions and boosters.
     pub(super) recorded: Attached,
 }
@@ -68,6 +70,7 @@ impl Peers {
         self.by_id.insert(id, self.list.len());
         self.list.push(PeerShell {
             id,
+            name: name_hash(&config.name),
             config,
             table,
             packets,

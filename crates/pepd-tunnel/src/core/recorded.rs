@@ -1,6 +1,5 @@
 //! Traces of sessions and boosters, for operators who ask for them.
 
-use pep_core::arena::name_hash;
 use pepd_relay::flow::Recorded;
 
 use super::Core;
@@ -17,7 +16,7 @@ impl Core {
         }
         let now = self.now();
         for peer in &mut self.peers.list {
-            let name = name_hash(&peer.config.name);
+            let name = peer.name;
             let of_peer = |what| matches!(what, Recorded::Tunnel { peer, .. } if peer == name);
             let was_recorded = peer.recorded.is_any();
             if !peer.recorded.update(&self.context.recorders, of_peer) && !was_recorded {

@@ -21,6 +21,7 @@ mod roll;
 mod session;
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
     sync::Arc,
@@ -113,6 +114,8 @@ pub(super) struct Table {
     /// Those of them that legs may take.
     waiting: u64,
     custody: Rc<Custody>,
+    /// The flow that was last looked up by its slot.
+    looked_up: Cell<Option<FlowId>>,
     /// Which of the peers it is.
     peer: usize,
     /// Of flows that the peer opens.
@@ -127,8 +130,15 @@ const SUMS: usize = 256;
 impl Table {
     /// The stream of the flow in that slot of the arena, as long as its session knows it.
     pub(super) fn stream_of_slot(&self, slot: u32) -> Option<StreamId> {
-        let mut entries = self.entries.values();
-        let entry = entries.find(|entry| entry.memory.slot.index() == slot)?;
+        let is_there = |entry: &Entry| entry.memory.slot.index() == slot;
+        let known = self.looked_up.get();
+        let known = known.and_then(|flow| self.entries.get(&flow));
+        if let Some(entry) = known.filter(|entry| is_there(entry)) {
+            return entry.stream();
+        }
+        let mut entries = self.entries.iter();
+        let (flow, entry) = entries.find(|(_, entry)| is_there(entry))?;
+        self.looked_up.set(Some(*flow));
         entry.stream()
     }
 
@@ -139,6 +149,7 @@ impl Table {
             flows_max,
             far: 0,
             entries: BTreeMap::new(),
+            looked_up: Cell::new(None),
             streams: BTreeMap::new(),
             refused: BTreeSet::new(),
             tokens: BTreeMap::new(),

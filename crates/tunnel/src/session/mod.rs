@@ -294,6 +294,7 @@ impl Session {
         self.openings.insert(stream, greeting.into());
         self.scheduler.insert(stream, class, site);
         self.update_readiness(stream);
+        self.trace_stream(stream, "open");
         Ok(stream)
     }
 
@@ -312,6 +313,7 @@ impl Session {
     /// The stream ends after what is written.
     pub fn finish(&mut self, stream: StreamId) {
         self.streams.finish(stream);
+        self.trace_stream(stream, "half_closed_local");
         self.update_readiness(stream);
     }
 
@@ -323,6 +325,7 @@ impl Session {
         if let Some(sent) = self.streams.reset(stream) {
             self.forget(stream);
             self.control.push_back(Sent::Reset(stream, code, sent));
+            self.trace_stream(stream, "reset_sent");
         }
     }
 

@@ -8,7 +8,7 @@ use trace::{Event, Frame as Traced, Metrics, Packet, Ranges, Trace};
 use super::{Event as Happened, Session};
 use crate::{
     ecn::Ecn,
-    wire::{Frame, Frames, Part, Parts, Report},
+    wire::{DATAGRAM_OVERHEAD, Frame, Frames, Part, Parts, Report},
 };
 
 impl Session {
@@ -22,7 +22,9 @@ impl Session {
             .push(|| Event::Sent(packet_of(number, packet, bytes, ecn)));
     }
 
-    pub(super) fn trace_received(&mut self, number: u64, packet: &[u8], bytes: usize, ecn: Ecn) {
+    pub(super) fn trace_received(&mut self, number: u64, packet: &[u8], datagram: usize, ecn: Ecn) {
+        // On the link, as those sent.
+        let bytes = datagram + self.config.overhead.saturating_sub(DATAGRAM_OVERHEAD);
         self.trace
             .push(|| Event::Received(packet_of(number, packet, bytes, ecn)));
     }
@@ -39,6 +41,11 @@ impl Session {
                 return;
             }
         };
+        self.trace.push(|| Event::Stream { stream, state });
+    }
+
+    /// Traces a state of a stream that this end has brought about.
+    pub(super) fn trace_stream(&mut self, stream: u64, state: &'static str) {
         self.trace.push(|| Event::Stream { stream, state });
     }
 
@@ -81,64 +88,85 @@ impl Session {
     }
 }
 
+/// Frames and parts of a packet that an event lists: a peer may send a thousand empty ones.
+const FRAMES_MAX: usize = 64;
+
 fn packet_of(number: u64, packet: &[u8], bytes: usize, ecn: Ecn) -> Packet {
-    let mut frames = Vec::new();
-    push_frames(packet, &mut frames);
+    let mut frames = Listed::default();
+    for frame in Frames::new(packet) {
+        match frame {
+            Ok(frame) => frames.push_frame(&frame),
+            Err(_) => frames.push(Traced::Unreadable),
+        }
+    }
     Packet {
         number,
         bytes: bytes as u64,
         marked: ecn == Ecn::Ce,
-        frames,
+        frames: frames.0,
     }
 }
 
-fn push_frames(packet: &[u8], out: &mut Vec<Traced>) {
-    for frame in Frames::new(packet) {
-        match (frame, out.last_mut()) {
-            (Ok(Frame::Padding), Some(Traced::Padding { bytes })) => *bytes += 1,
-            (Ok(frame), _) => push_frame(&frame, out),
-            (Err(_), _) => out.push(Traced::Unreadable),
+/// Frames in the making.
+#[derive(Default)]
+struct Listed(Vec<Traced>);
+
+impl Listed {
+    fn push(&mut self, frame: Traced) {
+        let is_full = self.0.len() >= FRAMES_MAX;
+        match (self.0.last_mut(), &frame) {
+            (Some(Traced::Padding { bytes }), Traced::Padding { .. }) => *bytes += 1,
+            (Some(Traced::Further { frames }), _) => *frames += 1,
+            _ if is_full => self.0.push(Traced::Further { frames: 1 }),
+            _ => self.0.push(frame),
         }
     }
-}
 
-fn push_frame(frame: &Frame<'_>, out: &mut Vec<Traced>) {
-    out.push(match *frame {
-        Frame::Padding => Traced::Padding { bytes: 1 },
-        Frame::Probe => Traced::Probe,
-        Frame::Report(ref report) => report_of(report),
-        Frame::MtuProbe { id } => Traced::MtuProbe { id },
-        Frame::MtuAck { id } => Traced::MtuAck { id },
-        Frame::Close { code, reason } => Traced::Close {
-            code: code as u8,
-            reason: reason.to_owned(),
-        },
-        Frame::Segment { seq, parts } => {
-            out.push(Traced::Segment { number: seq });
-            out.extend(Parts::new(parts).map(|part| match part {
-                Ok(part) => part_of(&part),
-                Err(_) => Traced::Unreadable,
-            }));
-            return;
+    fn push_segment(&mut self, number: u32, parts: &[u8]) {
+        self.push(Traced::Segment { number });
+        for part in Parts::new(parts) {
+            self.push(part.map_or(Traced::Unreadable, |part| part_of(&part)));
         }
-        Frame::Coded { channel, protected } => match Header::parse(protected) {
-            Ok((header, content)) if header.is_data() => {
-                out.push(Traced::Source { channel });
-                return push_frames(content, out);
-            }
-            Ok(_) => Traced::Repair {
-                channel,
-                bytes: protected.len() as u64,
+    }
+
+    fn push_frame(&mut self, frame: &Frame<'_>) {
+        let traced = match *frame {
+            Frame::Padding => Traced::Padding { bytes: 1 },
+            Frame::Probe => Traced::Probe,
+            Frame::Report(ref report) => report_of(report),
+            Frame::MtuProbe { id } => Traced::MtuProbe { id },
+            Frame::MtuAck { id } => Traced::MtuAck { id },
+            Frame::Close { code, reason } => Traced::Close {
+                code: code as u8,
+                reason: reason.to_owned(),
             },
-            Err(_) => Traced::Unreadable,
-        },
-        Frame::Packet {
-            channel, message, ..
-        } => Traced::Datagram {
-            channel,
-            bytes: message.len() as u64,
-        },
-    });
+            Frame::Segment { seq, parts } => return self.push_segment(seq, parts),
+            Frame::Coded { channel, protected } => match Header::parse(protected) {
+                Ok((header, content)) if header.is_data() => {
+                    self.push(Traced::Source { channel });
+                    // A segment, and nothing else, as `handle_content` has it.
+                    match Frames::new(content).next() {
+                        Some(Ok(Frame::Segment { seq, parts })) => {
+                            return self.push_segment(seq, parts);
+                        }
+                        _ => Traced::Unreadable,
+                    }
+                }
+                Ok(_) => Traced::Repair {
+                    channel,
+                    bytes: protected.len() as u64,
+                },
+                Err(_) => Traced::Unreadable,
+            },
+            Frame::Packet {
+                channel, message, ..
+            } => Traced::Datagram {
+                channel,
+                bytes: message.len() as u64,
+            },
+        };
+        self.push(traced);
+    }
 }
 
 fn part_of(part: &Part<'_>) -> Traced {

@@ -32,12 +32,12 @@ use pepd_api::{
     flows::LegStatus,
     trace::{TraceEvent, What},
 };
-use pepd_relay::flow::{Chunk, Recorded, Recording, Watched};
+use pepd_relay::flow::{Chunk, Recorded, Recorder, Recording, Watched};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::{
     sync::OwnedSemaphorePermit,
-    time::{Instant, timeout},
+    time::{Instant, timeout_at},
 };
 use trace::{
     Event, Metrics,
@@ -98,13 +98,15 @@ struct Sequence {
     /// Records that are written and not sent.
     out: Vec<u8>,
     stage: Stage,
+    recorder: Arc<Recorder>,
     _permit: OwnedSemaphorePermit,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Running,
-    Ending,
+    /// Until then events of the flow's end may come.
+    Ending(Instant),
     Over,
 }
 
@@ -136,6 +138,7 @@ pub(in crate::observe) async fn flow(
     let is_client = identity.kind != Kind::Far;
     let began = Instant::now();
     let recording = observer.context.recorders.record(what, began);
+    let recorder = recording.recorder();
     let main = main_leg(&observer, &target);
     let tracer = Tracer::new(observer, target);
     let looks = stream::unfold(tracer, |mut tracer| async move {
@@ -143,7 +146,14 @@ pub(in crate::observe) async fn flow(
         Some((Item::Seen(seen), tracer))
     });
     let items = select(looks, traced(recording)).boxed();
-    Sequence::begin(items, (&title, is_client), &options, (began, main), permit)
+    Sequence::begin(
+        items,
+        (&title, is_client),
+        &options,
+        (began, main),
+        recorder,
+        permit,
+    )
 }
 
 /// Answers `GET /v1/peers/PEER/qlog`.
@@ -175,8 +185,16 @@ pub(in crate::observe) async fn peer(
     let began = Instant::now();
     let recording = observer.context.recorders.record(what, began);
     let title = format!("pepd: tunnel with {}", peer.name);
+    let recorder = recording.recorder();
     let items = traced(recording).boxed();
-    Sequence::begin(items, (&title, true), &options, (began, None), permit)
+    Sequence::begin(
+        items,
+        (&title, true),
+        &options,
+        (began, None),
+        recorder,
+        permit,
+    )
 }
 
 fn traced(recording: Recording) -> impl Stream<Item = Item> + Send {
@@ -203,6 +221,7 @@ impl Sequence {
         (title, is_client): (&str, bool),
         options: &Options,
         (began, main): (Instant, Option<Side>),
+        recorder: Arc<Recorder>,
         permit: OwnedSemaphorePermit,
     ) -> Response {
         let mut out = Vec::new();
@@ -221,6 +240,7 @@ impl Sequence {
             main,
             out,
             stage: Stage::Running,
+            recorder,
             _permit: permit,
         };
         let body = stream::unfold(sequence, |mut sequence| async move {
@@ -235,13 +255,16 @@ impl Sequence {
         while self.out.is_empty() {
             let item = match self.stage {
                 Stage::Running => self.items.next().await,
-                Stage::Ending => timeout(AFTERWARDS, self.items.next()).await.ok().flatten(),
+                Stage::Ending(until) => timeout_at(until, self.items.next()).await.ok().flatten(),
                 Stage::Over => return None,
             };
             match item {
                 Some(Item::Seen(event)) => self.on_seen(&event.what),
                 Some(Item::Traced(chunk)) => self.on_traced(&chunk),
-                None => self.stage = Stage::Over,
+                None => {
+                    self.stage = Stage::Over;
+                    self.miss(self.recorder.take_missed());
+                }
             }
         }
         Some(std::mem::take(&mut self.out))
@@ -257,6 +280,16 @@ impl Sequence {
             self.record("pepd:flow_stream", &json!({ "stream_id": stream }));
         }
         self.writer.taken(&chunk.taken, &mut self.out);
+        if chunk.taken.events.is_empty() {
+            self.miss(chunk.taken.missed);
+        }
+    }
+
+    /// Records events that were missed, of which no other record tells.
+    fn miss(&mut self, events: u64) {
+        if events > 0 {
+            self.record("pepd:events_missed", &json!({ "events": events }));
+        }
     }
 
     fn on_seen(&mut self, what: &What) {
@@ -274,7 +307,7 @@ impl Sequence {
             }
             What::Ended(end) => {
                 self.record("pepd:flow_ended", &json!(end));
-                self.stage = Stage::Ending;
+                self.stage = Stage::Ending(Instant::now() + AFTERWARDS);
             }
         }
     }

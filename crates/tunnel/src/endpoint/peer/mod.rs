@@ -4,7 +4,7 @@ mod pending;
 
 use std::{collections::VecDeque, time::Duration};
 
-use trace::Trace;
+use trace::{Event as TraceEvent, Trace};
 
 use super::{
     Carrier, DownReason, HandshakeError, Limits, PeerConfig, PeerEvent, PeerId, PeerState, Remote,
@@ -298,6 +298,8 @@ impl Peer {
             config.rtt = rtt;
         }
         let mut session = Session::new(config, agreed.generation.since);
+        self.trace.at(agreed.generation.since);
+        self.trace.push(|| TraceEvent::Session { begins: true });
         *session.trace() = std::mem::take(&mut self.trace);
         self.live = Some(Live::new(session, agreed.generation));
         self.tell_carrier();
@@ -309,6 +311,7 @@ impl Peer {
     fn end(&mut self, reason: DownReason) {
         if let Some(mut live) = self.live.take() {
             self.trace = std::mem::take(live.session.trace());
+            self.trace.push(|| TraceEvent::Session { begins: false });
             self.config.session.memory = Some(live.session.memory(live.heard));
             self.events.push_back(PeerEvent::Down(reason));
         }

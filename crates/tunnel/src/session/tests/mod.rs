@@ -3,6 +3,7 @@
 mod carrier;
 mod messages;
 mod streams;
+mod traces;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
