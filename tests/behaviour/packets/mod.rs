@@ -22,7 +22,7 @@ use pepd_tests::{
 
 use self::stream::Stream;
 use crate::{
-    survive::crash,
+    survive::{crash, next_worker},
     tunnel::{LINK, PORT, STATED},
 };
 
@@ -261,7 +261,7 @@ fn connections_and_datagrams_outlive_crashes_and_restarts_of_either_end() {
                 for end in [&ends.boat, &ends.hub] {
                     let before = end.id();
                     act(end);
-                    wait_until("another process", || end.id() != before);
+                    next_worker(end, before);
                     stream.until_one_comes("after the end of a process", 100);
                 }
             }
@@ -366,7 +366,7 @@ fn sites_of_packets_come_and_go_with_a_reload() {
         let config = ends.boat.path("pepd.toml");
         let config = config.to_str().expect("a path");
         ends.boat.ask(&["reload", "--config", config]);
-        wait_until("another process", || ends.boat.id() != before);
+        next_worker(&ends.boat, before);
         let numbers = [PORT, PORT + 1];
         for (stream, port) in streams.iter_mut().zip(numbers) {
             let expected = there.iter().any(|(taken, _)| *taken == port);
