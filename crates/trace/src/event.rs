@@ -42,7 +42,7 @@ pub enum Event {
         /// `true` at the end of an outage.
         up: bool,
     },
-    /// A session began, or ended. Packet numbers and streams of the next one begin anew.
+    /// A session began, or ended. Packet numbers and streams of the next one restart.
     Session {
         /// `true` at the begin.
         begins: bool,

@@ -49,7 +49,7 @@ impl Session {
         self.trace.push(|| Event::Stream { stream, state });
     }
 
-    /// Traces losses that a report has shown, the path, and FEC overhead that differs from `overhead`.
+    /// Traces losses that a report has shown, the path, and FEC overhead other than `overhead`.
     pub(super) fn trace_report(&mut self, overhead: f64) {
         if !self.trace.is_on() {
             return;
